@@ -11,8 +11,8 @@ from torch.nn.functional import linear
 
 from dml_core import DmlError, InvalidOption
 from dml_train.networks.backbones import TimmModel
-from dml_train.networks.backbones.lite0_weights import rename_lite0
 from dml_train.networks.backbones.lora import add_lora
+from dml_train.networks.backbones.timm_model import find_lite0
 
 timm = pytest.importorskip("timm", reason="the extra dml-train[timm] isn't installed")
 needs_lite0 = pytest.mark.skipif(
@@ -29,33 +29,19 @@ def _seeded():
     torch.manual_seed(0)
 
 
-NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
-
-
-def names_of_the_original():
-    """List the original definition's names in the order of its modules, which is the order of timm's."""
-    yield "_conv_stem.weight"
-    yield from (f"_bn0.{name}" for name in NORM)
-    for block in range(16):
-        convolutions = ["_depthwise_conv", "_project_conv"]
-        norms = ["_bn1", "_bn2"]
-        if block:
-            convolutions.insert(0, "_expand_conv")
-            norms.insert(0, "_bn0")
-        for convolution, norm in zip(convolutions, norms, strict=True):
-            yield f"_blocks.{block}.{convolution}.weight"
-            yield from (f"_blocks.{block}.{norm}.{name}" for name in NORM)
-    yield "_conv_head.weight"
-    yield from (f"_bn1.{name}" for name in NORM)
-    yield from ("_fc.weight", "_fc.bias")
-
-
-def test_lite0s_names_become_timms_in_the_order_of_the_modules():
-    ours = timm.create_model("tf_efficientnet_lite0").state_dict()
-    theirs = dict(zip(names_of_the_original(), ours.values(), strict=True))
-    renamed = rename_lite0(theirs)
-    assert list(renamed) == list(ours)
-    assert rename_lite0({"other.weight": torch.zeros(1)}).keys() == {"other.weight"}
+@needs_lite0
+def test_lite0s_weights_are_timms_in_the_order_of_the_modules():
+    ours = TimmModel(3, "tf_efficientnet_lite0", "efficientnet-lite0").trunk.state_dict()
+    theirs = torch.load(find_lite0(), weights_only=True)
+    for name, other in {
+        "conv_stem": "_conv_stem",
+        "blocks.0.0.conv_pw": "_blocks.0._project_conv",
+        "blocks.1.0.conv_pw": "_blocks.1._expand_conv",
+        "blocks.1.1.bn3": "_blocks.2._bn2",
+        "blocks.6.0.conv_dw": "_blocks.15._depthwise_conv",
+        "bn2": "_bn1",
+    }.items():
+        assert torch.equal(ours[f"{name}.weight"], theirs[f"{other}.weight"])
 
 
 @needs_lite0

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from dml_core import InvalidOption
-from dml_train.networks.backbones.first_convolution import adapt_first_convolution
-from dml_train.networks.backbones.levels import check_levels
-from dml_train.networks.backbones.weights_file import load_state, read_state
+from dml_train.networks.backbones.options import (
+    adapt_first_convolution,
+    check_levels,
+    load_state,
+    one_or_all,
+    read_state,
+)
 
 
 class _Widths(NamedTuple):
@@ -46,6 +48,7 @@ _BLOCKS = {
     "inception_5b": _Widths(352, 192, 320, 192, 224, "max", 128),
 }
 _CLASSIFIER = "last_linear."  # in the weights file
+_PUBLISHED = "the published bn_inception-52deb4733.pth (docs/guide/models.md links to it)"
 
 
 class BNInception(nn.Module):
@@ -80,8 +83,6 @@ class BNInception(nn.Module):
         pretrained: bool = True,
     ) -> None:
         super().__init__()
-        if in_channels < 1:
-            raise ValueError(f"in_channels is {in_channels}; expected at least 1")
         check_levels(levels, list(_BLOCKS), "bn-inception")
         self._levels = tuple(levels) or ("inception_5b",)
         self.stem = nn.Sequential(
@@ -94,11 +95,11 @@ class BNInception(nn.Module):
             )
         )
         self.blocks = nn.ModuleDict()
-        channels = {"": 192}
+        channels, widths_of = 192, {}
         for name, widths in _BLOCKS.items():
-            block = _Block([*channels.values()][-1], widths)
-            channels[name] = block.out_channels
+            block = _Block(channels, widths)
             self.blocks[name] = block
+            channels = widths_of[name] = block.out_channels
         if weights is not None and pretrained:
             self._load(weights)
         for name in reversed(_BLOCKS):
@@ -107,8 +108,7 @@ class BNInception(nn.Module):
             del self.blocks[name]
         if in_channels != 3:
             adapt_first_convolution(self.stem, in_channels, keep=weights is not None)
-        features = tuple(channels[level] for level in self._levels)
-        self.num_features = features if len(features) > 1 else features[0]
+        self.num_features = one_or_all([widths_of[level] for level in self._levels])
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
         """List the parameters of the stem and of each block, from the image on."""
@@ -122,35 +122,22 @@ class BNInception(nn.Module):
             features = block(features)
             if name in self._levels:
                 outputs[name] = features
-        maps = tuple(outputs[level] for level in self._levels)
-        return maps[0] if len(maps) == 1 else maps
+        return one_or_all([outputs[level] for level in self._levels])
 
     def _load(self, weights: str) -> None:
         """Load the published weights: their ``inception_3a_1x1`` is ``blocks.inception_3a.1x1.conv`` here."""
-        file = Path(weights).expanduser()
-        if not file.is_file():
-            raise InvalidOption(
-                f"weights of bn-inception are {weights!r}, and there is no such file; expected the published "
-                "bn_inception-52deb4733.pth (docs/guide/models.md links to it)"
-            )
         ours: dict[str, str] = {}
         for path, unit in self.named_modules():
             if isinstance(unit, _Unit):
                 theirs = path.removeprefix("stem.").removeprefix("blocks.").replace(".", "_")
                 ours |= {f"{theirs}.": f"{path}.conv.", f"{theirs}_bn.": f"{path}.norm."}
         state = {}
-        for name, tensor in read_state(file).items():
+        for name, tensor in read_state(weights, _PUBLISHED).items():
             module, dot, parameter = name.rpartition(".")
             # In the file, the parameters of batch norms are rows, (1, channels).
             flat = tensor.flatten() if tensor.ndim == 2 and not name.startswith(_CLASSIFIER) else tensor
             state[ours.get(module + dot, module + dot) + parameter] = flat
-        load_state(
-            self,
-            state,
-            file,
-            expected="the published bn_inception-52deb4733.pth, or a file with its names",
-            unused=lambda name: name.startswith(_CLASSIFIER),
-        )
+        load_state(self, state, weights, _PUBLISHED, unused=lambda name: name.startswith(_CLASSIFIER))
 
 
 class _Unit(nn.Module):

