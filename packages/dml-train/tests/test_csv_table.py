@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from dml_core import DmlError, GroupedSplit, registry
-from dml_train.data import read_csv_table
+from dml_train.data.csv_table import read_csv_table
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dml_core import DmlError
-from dml_train.data import ArraySplit, Jitter
-from dml_train.data.array_split import draw_uniforms
+from dml_train.data.array_split import ArraySplit, Jitter, draw_uniforms
 from dml_train.data.glyphs import MIN_FACES, SIZE, Glyphs, draw_glyphs
 
 STILL = {

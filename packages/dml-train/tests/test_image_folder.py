@@ -12,10 +12,9 @@ import pytest
 from PIL import Image
 
 from dml_core import DmlError
-from dml_train.data import FileDatasetFactory, read_image_folder
+from dml_train.data.factories import image_folder
+from dml_train.data.image_folder import read_image_folder
 from dml_train.trained.files import find_images
-
-image_folder = FileDatasetFactory(read_image_folder)
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:

@@ -94,7 +94,7 @@ def _check_published(
         raise DmlError(
             f"--out lists what is found in a folder or table of yours; {name} is a published data set"
         )
-    from dml_train.data import check_dataset
+    from dml_train.data.published.sets import check_dataset
 
     if not check_dataset(name, root, decode=decode, report=click.echo):
         context.exit(1)
@@ -170,7 +170,8 @@ def fetch(context: click.Context, name: str, root: Path) -> None:
     It comes from its owners' servers. Archives already in the folder are used.
     Exits with 0 if the data set is complete, with 1 if it is incomplete, and with 2 if it can't be downloaded.
     """
-    from dml_train.data import check_dataset, fetch_dataset
+    from dml_train.data.published.fetching import fetch_dataset
+    from dml_train.data.published.sets import check_dataset
 
     fetch_dataset(name, root, progress=sys.stderr.isatty(), report=lambda text: click.echo(text, err=True))
     if not check_dataset(name, root, report=click.echo):

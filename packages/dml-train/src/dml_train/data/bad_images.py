@@ -14,7 +14,7 @@ from typing import TypeVar
 from rich.console import Console
 
 from dml_core import DmlError
-from dml_train.data.parts import Classes, Parts, count_images
+from dml_train.data.parts import Classes, Parts
 from dml_train.progress import stage
 from dml_train.ranks.environment import is_first_process
 
@@ -39,6 +39,16 @@ def read_all(
     Raises:
         DmlError: a missing file, or one that the disk fails to read.
     """
+
+    def read_chunk(chunk: Sequence[Path]) -> list[Read | DmlError]:
+        results: list[Read | DmlError] = []
+        for file in chunk:
+            try:
+                results.append(read(file))
+            except DmlError as error:
+                results.append(error)
+        return results
+
     workers = os.cpu_count() or 1
     quiet = len(files) < _MIN_SHOWN or not is_first_process()
     chunks = (files[begin : begin + _CHUNK] for begin in range(0, len(files), _CHUNK))
@@ -47,25 +57,15 @@ def read_all(
         ThreadPoolExecutor(workers) as pool,
         stage(Console(stderr=True, quiet=quiet), stage_name, len(files)) as show,
     ):
-        pending = deque(pool.submit(_read_chunk, chunk, read) for chunk in islice(chunks, 4 * workers))
+        pending = deque(pool.submit(read_chunk, chunk) for chunk in islice(chunks, 4 * workers))
         while pending:
-            for file, result in pending.popleft().result():
+            for result in pending.popleft().result():
                 if isinstance(result, DmlError) and getattr(result.__cause__, "errno", None) is not None:
                     raise result  # the file is missing or the disk fails: not a bad image
-                yield file, result
+                yield files[done], result
                 done += 1
-            pending.extend(pool.submit(_read_chunk, chunk, read) for chunk in islice(chunks, 1))
+            pending.extend(pool.submit(read_chunk, chunk) for chunk in islice(chunks, 1))
             show(done, "")
-
-
-def _read_chunk(files: Sequence[Path], read: Callable[[Path], Read]) -> list[tuple[Path, Read | DmlError]]:
-    results: list[tuple[Path, Read | DmlError]] = []
-    for file in files:
-        try:
-            results.append((file, read(file)))
-        except DmlError as error:
-            results.append((file, error))
-    return results
 
 
 def find_bad_images(
@@ -84,11 +84,8 @@ def refuse_bad_images(bad: Mapping[Path, str]) -> None:
     """
     if bad:
         total = f"\n{len(bad):,} files are bad in total" if len(bad) > 1 else ""
-        raise DmlError(
-            "\n".join(islice(bad.values(), _MAX_LISTED))
-            + total
-            + "\n(on_bad_image = 'skip' omits such files)"
-        )
+        listed = "\n".join(islice(bad.values(), _MAX_LISTED))
+        raise DmlError(f"{listed}{total}\n(on_bad_image = 'skip' omits such files)")
 
 
 def drop_bad_images(parts: Parts, bad: Mapping[Path, str]) -> Parts:
@@ -105,7 +102,7 @@ def drop_bad_images(parts: Parts, bad: Mapping[Path, str]) -> Parts:
         _LOG.warning(
             "omitted %s of %s images that can't be decoded%s:\n%s%s",
             f"{len(bad):,}",
-            f"{sum(map(count_images, parts.by_name().values())):,}",
+            f"{sum(1 for _ in parts.files()):,}",
             f", and {len(lost):,} classes without other images" if lost else "",
             "\n".join(islice(bad.values(), _MAX_LISTED)),
             "\n…" if len(bad) > _MAX_LISTED else "",

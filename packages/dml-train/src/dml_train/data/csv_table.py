@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,23 +59,19 @@ def read_csv_table(
         classes.setdefault(part, {}).setdefault(row["label"], []).append(image)
         if "group" in row:
             groups[image] = row["group"]
-    images = (image for found in classes.values() for of_class in found.values() for image in of_class)
-    missing = [image for image in images if not image.is_file()]
-    if missing:
-        first, example = min((line_of[str(image)], image) for image in missing)
+    if missing := [image for image in line_of if not os.path.isfile(image)]:  # noqa: PTH113
         raise DmlError(
-            f"{len(missing)} of the {len(line_of)} images of {file} are missing, e.g. {example} (line {first}); "
-            f"paths are relative to root = {folder}"
+            f"{len(missing)} of the {len(line_of)} images of {file} are missing, e.g. {missing[0]} "
+            f"(line {line_of[missing[0]]}); paths are relative to root = {folder}"
         )
-    by_split = {part: dict(sorted(found.items())) for part, found in classes.items()}
-    if "" in by_split or not by_split:
-        parts = split_classes(by_split.get("", {}), train_fraction, split_seed, str(file))
-    elif {"test", "query"} <= by_split.keys() or ("query" in by_split) != ("gallery" in by_split):
+    if "" in classes or not classes:
+        parts = split_classes(classes.get("", {}), train_fraction, split_seed, str(file))
+    elif {"test", "query"} <= classes.keys() or ("query" in classes) != ("gallery" in classes):
         raise DmlError(
-            f"{file} has the splits {', '.join(by_split)}; expected train and test, or train, query and gallery"
+            f"{file} has the splits {', '.join(classes)}; expected train and test, or train, query and gallery"
         )
     else:
-        by_part = {_SPLITS[split]: found for split, found in by_split.items()}
+        by_part = {_SPLITS[split]: dict(sorted(found.items())) for split, found in classes.items()}
         parts = Parts(by_part.get("train", {}), by_part.get("test", {}), by_part.get("gallery"))
     check_parts(parts, {part: f"the {part} part of {file}" for part in parts.by_name()})
     return parts._replace(groups=groups) if groups else parts

@@ -18,7 +18,7 @@ with extra("glyphs", "the data set 'glyphs'"):
     from fontTools.ttLib.ttCollection import TTCollection
 
 _EM = 26 / 32  # pixels an em, as a share of the image's side
-_NO_CHARACTER = "\uffff"  # by definition in no font: it is drawn as the face's sign for a missing glyph
+NO_CHARACTER = "\uffff"  # by definition in no font: it is drawn as the face's sign for a missing glyph
 
 
 class Face:
@@ -44,18 +44,11 @@ class Face:
         with TTFont(file, fontNumber=-1 if index is None else index, lazy=True) as tables:
             self.characters = frozenset(tables.getBestCmap() or ())
 
-    def draw(self, code_point: int) -> npt.NDArray[np.uint8] | None:
+    def draw(self, character: str) -> npt.NDArray[np.uint8] | None:
         """Draw a character, (size, size), ink is 255; return None if it has no ink.
 
         Ink larger than the image is shrunk to fit.
         """
-        return self._draw(chr(code_point))
-
-    def draw_missing(self) -> npt.NDArray[np.uint8] | None:
-        """Draw the sign that stands for a missing glyph; return None if it has no ink."""
-        return self._draw(_NO_CHARACTER)
-
-    def _draw(self, character: str) -> npt.NDArray[np.uint8] | None:
         size = self.size
         mask, _ = self._font.getmask2(character, "L")
         width, height = mask.size
@@ -101,9 +94,8 @@ def open_faces(patterns: Sequence[str], size: int) -> list[Face]:
             )
         for file in files:
             chosen.update((file, index) for index in _face_indices(file, number))
-    faces = [
-        Face(file, size, index) for file, index in sorted(chosen, key=lambda pair: (pair[0], pair[1] or 0))
-    ]
+    order = sorted(chosen, key=lambda pair: (pair[0], pair[1] or 0))
+    faces = [Face(file, size, index) for file, index in order]
     names = [face.name for face in faces]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise DmlError(f"fonts: two files are named {twice}; give the path of one of them")

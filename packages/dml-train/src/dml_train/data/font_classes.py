@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dml_core import DmlError
-from dml_train.data.faces import Face
+from dml_train.data.faces import NO_CHARACTER, Face
 
-PLACEHOLDER_USES = (
-    16  # a drawing of one face that as many characters share stands for glyphs that the face lacks
-)
+PLACEHOLDER_USES = 16  # a drawing that so many characters of a face share stands for glyphs that it lacks
 UNDRAWN = {"Cc", "Cf", "Co", "Cs"}  # control, format, private use, surrogate
 _SCRIPTS = {"all": "", "han": "CJK UNIFIED IDEOGRAPH", "latin": "LATIN "}
 _RANGE = re.compile(r"U\+([0-9A-Fa-f]{4,6})(?:-U\+([0-9A-Fa-f]{4,6}))?")
@@ -33,6 +31,16 @@ class Drawing(NamedTuple):
     def select(self, items: npt.NDArray[np.bool_]) -> Drawing:
         """Return these items, with all class names."""
         return self._replace(images=self.images[items], labels=self.labels[items], faces=self.faces[items])
+
+
+def collect_drawings(classes: Sequence[tuple[int, Mapping[int, npt.NDArray[np.uint8]]]]) -> Drawing:
+    """Collect the drawings of classes, each given as a code point and its pictures by face."""
+    return Drawing(
+        np.stack([picture for _, pictures in classes for picture in pictures.values()]),
+        np.repeat(np.arange(len(classes)), [len(pictures) for _, pictures in classes]),
+        tuple(f"U+{c:04X} {unicodedata.name(chr(c), '')}".rstrip() for c, _ in classes),
+        np.array([position for _, pictures in classes for position in pictures]),
+    )
 
 
 def select_characters(characters: str | Sequence[str]) -> Callable[[int], bool]:
@@ -97,54 +105,35 @@ def draw_classes(
     by_face = [_draw_face(face, belongs) for face in faces]
     roots = _merge_identical(by_face)
 
-    first_drawn: dict[int, list[int | None]] = {}  # for each class, by face: the code point to draw
+    drawn: dict[int, dict[int, int]] = {}  # by class and face: the code point to draw
     for position, pictures in enumerate(by_face):
         for code_point in sorted(pictures):
-            drawn = first_drawn.setdefault(_find_root(roots, code_point), [None] * len(faces))
-            if drawn[position] is None:
-                drawn[position] = code_point
+            drawn.setdefault(_find_root(roots, code_point), {}).setdefault(position, code_point)
 
-    images: list[npt.NDArray[np.uint8]] = []
-    labels: list[int] = []
-    positions: list[int] = []
-    names: list[str] = []
-    for root in sorted(first_drawn):
-        own: dict[bytes, tuple[npt.NDArray[np.uint8], int]] = {}
-        for position, drawn_point in enumerate(first_drawn[root]):
-            if drawn_point is not None:
-                picture = by_face[position][drawn_point]
-                own.setdefault(picture.tobytes(), (picture, position))
-        if sum(position < counted for _, position in own.values()) >= min_images:
-            images += [picture for picture, _ in own.values()]
-            positions += [position for _, position in own.values()]
-            labels += [len(names)] * len(own)
-            names.append(describe(root))
-    if len(names) < 2:
-        drawn_by_most = max(
-            (sum(c is not None for c in row[:counted]) for row in first_drawn.values()), default=0
-        )
+    classes = []
+    for root, code_points in sorted(drawn.items()):
+        first: dict[bytes, int] = {}  # the first face that has each drawing
+        for position, code_point in code_points.items():
+            first.setdefault(by_face[position][code_point].tobytes(), position)
+        if sum(position < counted for position in first.values()) >= min_images:
+            classes.append((root, {place: by_face[place][code_points[place]] for place in first.values()}))
+    if len(classes) < 2:
+        drawn_by_most = max((sum(face < counted for face in row) for row in drawn.values()), default=0)
         raise DmlError(
-            f"fonts: {len(names)} classes have {min_images} different drawings; expected at least two such classes. "
-            f"The {counted} faces draw {len(first_drawn):,} classes of the character set, each in at most "
+            f"fonts: {len(classes)} classes have {min_images} different drawings; expected at least two such classes. "
+            f"The {counted} faces draw {len(drawn):,} classes of the character set, each in at most "
             f"{drawn_by_most} faces: add fonts, lower min_faces, or choose other characters"
         )
-    return Drawing(np.stack(images), np.array(labels), tuple(names), np.array(positions))
-
-
-def describe(code_point: int) -> str:
-    """Name a character: its code point and Unicode name."""
-    return f"U+{code_point:04X} {unicodedata.name(chr(code_point), '')}".rstrip()
+    return collect_drawings(classes)
 
 
 def _draw_face(face: Face, belongs: Callable[[int], bool]) -> dict[int, npt.NDArray[np.uint8]]:
     """Draw the characters of the set that the face has, by code point, without the signs for missing glyphs."""
-    missing = face.draw_missing()
-    drawn = {c: picture for c in face.characters if belongs(c) and (picture := face.draw(c)) is not None}
-    keys = {c: picture.tobytes() for c, picture in drawn.items()}
-    uses = Counter(keys.values())
-    if missing is not None:
+    drawn = {c: p for c in face.characters if belongs(c) and (p := face.draw(chr(c))) is not None}
+    uses = Counter(picture.tobytes() for picture in drawn.values())
+    if (missing := face.draw(NO_CHARACTER)) is not None:
         uses[missing.tobytes()] = PLACEHOLDER_USES
-    return {c: picture for c, picture in drawn.items() if uses[keys[c]] < PLACEHOLDER_USES}
+    return {c: picture for c, picture in drawn.items() if uses[picture.tobytes()] < PLACEHOLDER_USES}
 
 
 def _merge_identical(by_face: Sequence[dict[int, npt.NDArray[np.uint8]]]) -> dict[int, int]:

@@ -28,7 +28,13 @@ import numpy.typing as npt
 from dml_core import DmlError
 from dml_train.data.array_split import ArraySplit, Jitter
 from dml_train.data.faces import Face, open_faces
-from dml_train.data.font_classes import UNDRAWN, Drawing, describe, draw_classes, select_characters
+from dml_train.data.font_classes import (
+    UNDRAWN,
+    Drawing,
+    collect_drawings,
+    draw_classes,
+    select_characters,
+)
 from dml_train.data.image_reader import DrawingReader
 from dml_train.extras import extra
 
@@ -142,27 +148,19 @@ def draw_glyphs(size: int = SIZE) -> Drawing:
     for code_point in sorted(class_face.characters):
         if unicodedata.category(chr(code_point)) in UNDRAWN:
             continue
-        picture = class_face.draw(code_point)
-        if picture is not None:
+        if (picture := class_face.draw(chr(code_point))) is not None:
             merged.setdefault(picture.tobytes(), []).append(code_point)
 
-    images: list[npt.NDArray[np.uint8]] = []
-    labels: list[int] = []
-    positions: list[int] = []
-    class_names: list[str] = []
+    classes = []
     for code_points in merged.values():
         pictures = {}
         for position, face in enumerate(faces):
             drawable = next((c for c in code_points if c in face.characters), None)
-            picture = None if drawable is None else face.draw(drawable)
-            if picture is not None:
+            if drawable is not None and (picture := face.draw(chr(drawable))) is not None:
                 pictures[position] = picture
         if len(pictures) >= MIN_FACES:
-            images.extend(pictures.values())
-            positions.extend(pictures)
-            labels.extend([len(class_names)] * len(pictures))
-            class_names.append(describe(code_points[0]))
-    return Drawing(np.stack(images), np.array(labels), tuple(class_names), np.array(positions))
+            classes.append((code_points[0], pictures))
+    return collect_drawings(classes)
 
 
 @functools.lru_cache(maxsize=1)
@@ -184,16 +182,13 @@ def draw_user_fonts(
     """
     belongs = select_characters(characters)
     faces = open_faces(fonts, size)
-    own_faces = len(faces)
-    if query_fonts:
-        query_faces = open_faces(query_fonts, size)
-        if both := {face.name for face in faces} & {face.name for face in query_faces}:
-            raise DmlError(f"{min(both)} is in fonts and in query_fonts; leave it out of one of them")
-        faces += query_faces
-    drawing = draw_classes(faces, belongs, min_faces, own_faces)
+    query_faces = open_faces(query_fonts, size) if query_fonts else []
+    if both := {face.name for face in faces} & {face.name for face in query_faces}:
+        raise DmlError(f"{min(both)} is in fonts and in query_fonts; leave it out of one of them")
+    drawing = draw_classes([*faces, *query_faces], belongs, min_faces, len(faces))
     if not query_fonts:
         return drawing, None
-    of_queries = drawing.faces >= own_faces
+    of_queries = drawing.faces >= len(faces)
     return drawing.select(~of_queries), drawing.select(of_queries)
 
 

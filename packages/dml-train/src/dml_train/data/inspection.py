@@ -37,11 +37,11 @@ _TIMED = 32  # images
 
 
 class NearDuplicate(NamedTuple):
-    """Two similar images: their files, and how many bits of their 64-bit hashes differ."""
+    """Two similar images."""
 
     first: Path
     second: Path
-    bits: int
+    bits: int  # how many of their 64-bit hashes differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +117,15 @@ def inspect_images(
     }
     without_near, make_hash = "", None
     try:
-        make_hash = _find_hash()
+        with extra("duplicates", "the search for near-duplicates"):
+            from imagehash import phash
+        make_hash = phash
     except DmlError as error:
         without_near = str(error)
     looks: dict[Path, _Look] = {}
     bad: dict[Path, str] = {}
-    for file, seen in read_all(
-        sorted(class_of), partial(_look, make_hash=make_hash, preparation=preparation), "decode images"
-    ):
+    look = partial(_look, make_hash=make_hash, preparation=preparation)
+    for file, seen in read_all(sorted(class_of), look, "decode images"):
         if isinstance(seen, _Look):
             looks[file] = seen
         else:
@@ -157,23 +158,18 @@ def inspect_images(
 
 def write_findings(found: Inspection, path: Path) -> None:
     """Write broken files and all duplicates as a CSV file in UTF-8 with a line of column names."""
-    rows: list[tuple[object, ...]] = [
-        ("broken", file, found.class_of[file], "", "", reason) for file, reason in found.bad.items()
-    ]
+    class_of = found.class_of
     pairs = [
         ("duplicate", files[0], other, "identical pixels")
         for files in found.duplicates
         for other in files[1:]
     ]
     pairs += [("near-duplicate", pair.first, pair.second, f"{pair.bits} of 64 bits") for pair in found.near]
-    rows += [
-        (kind, first, found.class_of[first], second, found.class_of[second], detail)
-        for kind, first, second, detail in pairs
-    ]
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("finding", "image", "class", "other_image", "other_class", "detail"))
-    writer.writerows(rows)
+    writer.writerows(("broken", file, class_of[file], "", "", reason) for file, reason in found.bad.items())
+    writer.writerows((kind, a, class_of[a], b, class_of[b], detail) for kind, a, b, detail in pairs)
     # A path may hold bytes that aren't UTF-8; the file has the same ones.
     write_atomically(path, lambda file: file.write(text.getvalue().encode(errors="surrogateescape")))
 
@@ -183,12 +179,8 @@ def _read_folder(folder: Path, root: str | Path | None) -> tuple[dict[str, str],
     if root is not None:
         raise DmlError(f"root is the folder of a table's images, and {folder} is a folder; omit root")
     parts = read_image_folder(str(folder))
-    is_split = any(  # ROOT/PART/CLASS/IMAGE, not ROOT/CLASS/IMAGE
-        file.relative_to(folder).parts[0] != name
-        for classes in parts.by_name().values()
-        for name, files in classes.items()
-        for file in files
-    )
+    # Of ROOT/PART/CLASS/IMAGE, not of ROOT/CLASS/IMAGE.
+    is_split = not all((folder / name).is_dir() for classes in parts.by_name().values() for name in classes)
     return {"name": "image-folder", "root": str(folder)}, parts, is_split
 
 
@@ -207,21 +199,14 @@ def _look(
 ) -> _Look | str:
     """Decode an image, or return why that fails."""
     try:
-        try:
-            image = read_image(file)
-        except DmlError:  # a JPEG may have too many pixels, unless it is reduced, as training does
+        image = read_image(file)
+    except DmlError:
+        try:  # a JPEG may have too many pixels, unless it is reduced, as training does
             image = read_image(file, min_side=REDUCED_SIDE * preparation.resize)
-    except DmlError as error:
-        return str(error)
+        except DmlError as error:
+            return str(error)
     digest = hashlib.sha256(f"{image.size}".encode() + image.tobytes()).digest()
     return _Look(image.size, digest, None if make_hash is None else make_hash(image).hash.ravel())
-
-
-def _find_hash() -> Callable[[Image.Image], Any]:
-    with extra("duplicates", "the search for near-duplicates"):
-        from imagehash import phash
-    hash_function: Callable[[Image.Image], Any] = phash
-    return hash_function
 
 
 def _find_near(files: Sequence[Path], bits: Sequence[Any], registry: Registry) -> list[NearDuplicate]:

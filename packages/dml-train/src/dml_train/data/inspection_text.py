@@ -11,7 +11,7 @@ import numpy as np
 
 from dml_train.data.inspection import NEAR, Inspection
 from dml_train.data.packed import estimate_size
-from dml_train.data.parts import Classes, Parts, count_images, split_classes
+from dml_train.data.parts import Classes, count_images, split_classes
 
 _MOST_LISTED = 10  # findings of a kind
 _MOST_NAMED = 5  # classes
@@ -46,14 +46,9 @@ def describe_inspection(found: Inspection, batch_size: int) -> Iterator[str]:
     if found.without_near:
         yield f"near-duplicates: not searched; {found.without_near}"
     else:
-        pairs = [(pair.first, pair.second) for pair in found.near]
-        yield _count_across("near-duplicates", "pair", found, pairs)
-        yield from _list_some(
-            [
-                f"{_name(found, pair.first)} ~ {_name(found, pair.second)} ({pair.bits} of 64 bits differ)"
-                for pair in found.near
-            ]
-        )
+        yield _count_across("near-duplicates", "pair", found, [pair[:2] for pair in found.near])
+        named = [(_name(found, pair.first), _name(found, pair.second), pair.bits) for pair in found.near]
+        yield from _list_some([f"{one} ~ {other} ({bits} of 64 bits differ)" for one, other, bits in named])
     yield ""
     yield from _suggest(found, batch_size)
 
@@ -118,35 +113,33 @@ def _name(found: Inspection, file: Path) -> str:
 def _suggest(found: Inspection, batch_size: int) -> Iterator[str]:
     """Suggest a split, a cache, and the command that trains with both."""
     settings = dict(found.options)
-    parts = found.parts
+    parts, divided = found.parts, ""
     if not found.is_split:
-        fraction = _suggest_fraction(found)
-        if fraction != _HALF:
+        classes, fraction, source = {**parts.train, **parts.test}, 0.8, str(found.source)
+        parts = split_classes(classes, fraction, 0, source)
+        if len(parts.test) < _MEASURED_CLASSES or count_images(parts.test) < _MEASURED_IMAGES:
+            fraction = _HALF
+            parts = split_classes(classes, fraction, 0, source)
+        else:
             settings["train_fraction"] = str(fraction)
-        parts = split_classes(_all_classes(parts), fraction, 0, str(found.source))
+        divided = f" (dataset.train_fraction={fraction})"
     measured = ", ".join(
         f"{_count(classes)} in the part {name!r}" if parts.gallery is not None else _count(classes)
         for name, classes in parts.by_name().items()
         if name != "train"
     )
-    yield f"split: {_count(parts.train)} train, {measured} are measured" + (
-        "" if found.is_split else f" (dataset.train_fraction={settings.get('train_fraction', _HALF)})"
-    )
-    trained = count_images(parts.train)
+    yield f"split: {_count(parts.train)} train, {measured} are measured{divided}"
     size = estimate_size(len(found.class_of), found.preparation)
     yield (
-        f"cache: loading takes {1e3 * found.load_seconds:.1f} ms per image, {found.load_seconds * trained:,.1f} s per "
-        f"epoch; dataset.cache decodes each image once, into {size} at "
-        f"resize={found.preparation.resize}"
+        f"cache: loading takes {1e3 * found.load_seconds:.1f} ms per image, "
+        f"{found.load_seconds * count_images(parts.train):,.1f} s per epoch; dataset.cache decodes each image once, "
+        f"into {size} at resize={found.preparation.resize}"
     )
     settings["cache"] = "runs/cache"
     if found.bad:
         settings["on_bad_image"] = "skip"
-    changes = [
-        f"dataset.{key}={value}"
-        for key, value in settings.items()
-        if (key, value) != ("name", "image-folder")
-    ]
+    default = ("name", "image-folder")
+    changes = [f"dataset.{key}={value}" for key, value in settings.items() if (key, value) != default]
     intact = sum(file not in found.bad for files in parts.train.values() for file in files)
     if intact < batch_size:  # which the sampler refuses
         changes.append(f"sampler.batch_size={intact}")
@@ -154,17 +147,6 @@ def _suggest(found: Inspection, batch_size: int) -> Iterator[str]:
     yield ""
     yield f"dml train my-images {overrides} --out runs/mine"
     yield "(with --check instead of --out, it checks the recipe on these images and trains nothing)"
-
-
-def _suggest_fraction(found: Inspection) -> float:
-    """Suggest the share of classes that train: more than half if the rest still measures well."""
-    most = split_classes(_all_classes(found.parts), 0.8, 0, str(found.source))
-    enough = len(most.test) >= _MEASURED_CLASSES and count_images(most.test) >= _MEASURED_IMAGES
-    return 0.8 if enough else _HALF
-
-
-def _all_classes(parts: Parts) -> Classes:
-    return {**parts.train, **parts.test}
 
 
 def _count(classes: Classes) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +34,12 @@ class Parts(NamedTuple):
         parts = {"train": self.train, "test": self.test, "gallery": self.gallery}
         return {name: part for name, part in parts.items() if part is not None}
 
+    def files(self) -> Iterator[Path]:
+        """Yield every file, by part and class."""
+        for classes in self.by_name().values():
+            for files in classes.values():
+                yield from files
+
 
 def count_images(classes: Classes) -> int:
     """Count the images of these classes."""
@@ -51,9 +57,7 @@ def split_classes(classes: Classes, train_fraction: float, seed: int, source: st
 
     Raises:
         DmlError: fewer than two classes.
-        ValueError: a fraction out of its range.
     """
-    check_fraction(train_fraction)
     if len(classes) < 2:
         raise DmlError(
             f"{source} has {len(classes)} classes; expected at least two, one to train and one to test"
@@ -84,30 +88,36 @@ def check_parts(parts: Parts, sources: Mapping[str, str]) -> None:
 
     Raises:
         DmlError: an empty part, a class both in training and in evaluation, a gallery without a match for any query,
-            or two classes of one name.
+            or two classes whose names are equal except for spaces or the Unicode form of accents.
     """
-    for name, classes in parts.by_name().items():
+    by_name = parts.by_name()
+    for part, classes in by_name.items():
         if not classes:
-            raise DmlError(f"{sources[name]} holds no image of any class")
-    every = {name for classes in parts.by_name().values() for name in classes}
-    check_class_names(every, " and ".join(dict.fromkeys(sources.values())))
-    for name, classes in parts.by_name().items():
-        if name != "train" and (both := sorted(parts.train.keys() & classes.keys())):
+            raise DmlError(f"{sources[part]} holds no image of any class")
+    spellings: dict[str, str] = {}
+    for name in sorted({name for classes in by_name.values() for name in classes}):
+        normal = " ".join(unicodedata.normalize("NFC", name).split())
+        if (other := spellings.setdefault(normal, name)) != name:
             raise DmlError(
-                f"class {both[0]!r} is in {sources['train']} and in {sources[name]} ({len(both)} such); "
+                f"two classes of {' and '.join(dict.fromkeys(sources.values()))} have one name: {other!r} and {name!r} "
+                "differ only in spaces or in the Unicode form of an accent; use one spelling, or names that differ"
+            )
+    for part, classes in by_name.items():
+        if part != "train" and (both := sorted(parts.train.keys() & classes.keys())):
+            raise DmlError(
+                f"class {both[0]!r} is in {sources['train']} and in {sources[part]} ({len(both)} such); "
                 "evaluation needs classes that training hasn't seen: rename or move one of them"
             )
-    if parts.gallery is not None and not parts.test.keys() & parts.gallery.keys():
+    if parts.gallery is None:
+        return
+    unmatched = sorted(parts.test.keys() - parts.gallery.keys())
+    if len(unmatched) == len(parts.test):
         raise DmlError(
             f"no class of {sources['test']} is in {sources['gallery']} "
             f"(e.g. {min(parts.test)!r} and {min(parts.gallery)!r}); "
             "a query's matches are the gallery's images of its class"
         )
-    if (
-        parts.gallery is not None
-        and (unmatched := sorted(parts.test.keys() - parts.gallery.keys()))
-        and is_first_process()
-    ):
+    if unmatched and is_first_process():
         _LOG.warning(
             "%s of the %s classes of %s have no image in %s, e.g. %r; every mean omits their queries",
             f"{len(unmatched):,}",
@@ -116,19 +126,3 @@ def check_parts(parts: Parts, sources: Mapping[str, str]) -> None:
             sources["gallery"],
             unmatched[0],
         )
-
-
-def check_class_names(names: Iterable[str], source: str) -> None:
-    """Check that no two names read as one: equal except for spaces or the Unicode form of accents.
-
-    Raises:
-        DmlError: if two do.
-    """
-    seen: dict[str, str] = {}
-    for name in sorted(names):
-        normal = " ".join(unicodedata.normalize("NFC", name).split())
-        if (other := seen.setdefault(normal, name)) != name:
-            raise DmlError(
-                f"two classes of {source} have one name: {other!r} and {name!r} differ only in spaces or in the "
-                "Unicode form of an accent; use one spelling, or names that differ"
-            )
