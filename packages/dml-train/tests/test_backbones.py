@@ -181,20 +181,6 @@ def test_a_level_with_channels_last_is_permuted():
     assert swin.num_features == 192
 
 
-@pytest.mark.parametrize(
-    ("levels", "message"),
-    [
-        (["layer5"], "'layer5'; resnet18 has no such level; did you mean 'layer"),
-        (["layer1", "layer1"], "each level once"),
-        (["fc"], "'fc'; resnet18 has no such level"),
-    ],
-    ids=str,
-)
-def test_unknown_levels_of_a_model_are_refused(levels, message):
-    with pytest.raises(InvalidOption, match=message):
-        TorchvisionModel(3, "resnet18", levels=levels)
-
-
 def test_weights_without_the_classifier_or_with_other_classes_load(tmp_path):
     state = models.resnet18(num_classes=7).state_dict()
     torch.save(state, tmp_path / "seven.pt")
@@ -226,14 +212,20 @@ def test_a_failed_download_names_the_remedy(tmp_path, monkeypatch):
 # --- what can be wrong ----------------------------------------------------------------------------------------
 
 
-def test_an_unknown_model_is_named_with_the_nearest():
-    with pytest.raises(InvalidOption, match="no classification model 'resnet5O'; did you mean 'resnet50'"):
-        TorchvisionModel(3, "resnet5O")
-
-
-def test_unknown_weights_are_named_with_the_nearest():
-    with pytest.raises(InvalidOption, match=r"'IMAGENET1K_V3'.*did you mean 'IMAGENET1K_V"):
-        TorchvisionModel(3, "resnet50", "IMAGENET1K_V3")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "resnet5O"}, "no classification model 'resnet5O'; did you mean 'resnet50'"),
+        ({"weights": "IMAGENET1K_V3"}, r"'IMAGENET1K_V3'.*did you mean 'IMAGENET1K_V"),
+        ({"levels": ["layer5"]}, "'layer5'; resnet18 has no such level; did you mean 'layer"),
+        ({"levels": ["layer1", "layer1"]}, "each level once"),
+        ({"levels": ["fc"]}, "'fc'; resnet18 has no such level"),
+    ],
+    ids=str,
+)
+def test_unknown_names_are_reported(options, message):
+    with pytest.raises(InvalidOption, match=message):
+        TorchvisionModel(3, **options)
 
 
 @pytest.mark.parametrize(
@@ -254,14 +246,11 @@ def test_weights_of_another_model_are_refused(tmp_path, model, other, fault):
         TorchvisionModel(3, model, str(tmp_path / "w.pt"))
 
 
-@pytest.mark.parametrize("name", ["w.pt", "w.safetensors"])
-def test_a_damaged_file_is_named(tmp_path, name):
-    (tmp_path / name).write_bytes(b"not weights at all")
-    with pytest.raises(DmlError, match=f"can't read the weights .*{name}"):
-        TorchvisionModel(3, "resnet18", str(tmp_path / name))
-
-
-def test_a_file_without_a_state_dict_is_refused(tmp_path):
+def test_a_damaged_file_or_another_content_is_named(tmp_path):
+    for name in ("w.pt", "w.safetensors"):
+        (tmp_path / name).write_bytes(b"not weights at all")
+        with pytest.raises(DmlError, match=f"can't read the weights .*{name}"):
+            TorchvisionModel(3, "resnet18", str(tmp_path / name))
     torch.save([1, 2], tmp_path / "w.pt")
     with pytest.raises(DmlError, match="holds a list; expected a state dict"):
         TorchvisionModel(3, "resnet18", str(tmp_path / "w.pt"))

@@ -87,18 +87,11 @@ def test_the_column_group_names_the_group_of_every_image(root):
     splits = (dataset.train, dataset.test, dataset.gallery)
     assert all(isinstance(split, GroupedSplit) for split in splits)
     assert [split.groups.tolist() for split in splits] == [["c1"], ["c2"], ["c1", "c2"]]
+    assert dataset.test.load(np.array([0])).shape == (1, 3, 8, 8)
+    assert dataset.test.class_names == ("b",)
     with pytest.raises(DmlError, match=r"images\.csv, line 3: the column 'group' is empty"):
         read_csv_table(table(root, "path,label,group", "1.png,a,c1", "2.png,b,"))
     assert read_csv_table(table(root, "path,label,split", "1.png,a,train", "2.png,b,test")).groups is None
-
-
-def test_a_recipe_builds_a_data_set_from_a_table(root):
-    where = table(root, "path,label,split", "1.png,a,train", "2.png,b,test")
-    dataset = registry().build(
-        "datasets", {"name": "csv", "root": where, "resize": 8, "crop": 8}, {"seed": 0}
-    )
-    assert dataset.test.load(np.array([0])).shape == (1, 3, 8, 8)
-    assert dataset.test.class_names == ("b",)
 
 
 @pytest.mark.parametrize(
@@ -152,12 +145,9 @@ def test_a_header_without_the_required_columns_is_refused(root, heading, message
         read_csv_table(table(root, heading, "1.png,a", "2.png,b"))
 
 
-def test_a_missing_table_is_named(root):
+def test_a_missing_table_and_one_that_is_not_utf_8_are_named(root):
     with pytest.raises(DmlError, match=r"can't read the table .*images\.csv: No such file"):
         read_csv_table(str(root))
-
-
-def test_a_table_that_is_not_utf_8_is_refused(root):
     (root / "images.csv").write_bytes(b"path,label\n\xff\xfe\n")
     with pytest.raises(DmlError, match="is not a CSV file in UTF-8"):
         read_csv_table(str(root))

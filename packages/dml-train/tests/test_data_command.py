@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from train_support.official_trees import Pictures, write
+from train_support.official_trees import CUB_COUNTS, draw, make_cub, reduce, write
 
 from dml_train.cli import main
 from dml_train.commands.data import NAMES
@@ -33,27 +31,15 @@ def one_line(result: Result) -> str:
 
 @pytest.fixture
 def small_cub(monkeypatch) -> None:
-    """CUB, reduced to two classes of 12 images."""
-    counts = {"train": (12, 1), "test": (12, 1)}
-    monkeypatch.setitem(OFFICIAL, "cub", replace(OFFICIAL["cub"], published=counts))
-
-
-def make_small_cub(folder: Path) -> list[Path]:
-    """Write its tree, and return the images."""
-    images = [f"{c:03}.Bird/{i}.jpg" for c in (1, 101) for i in range(12)]
-    for image in images:
-        write(folder / "images" / image, ["a picture"])
-    write(folder / "classes.txt", ["1 001.Bird", "101 101.Bird"])
-    write(folder / "images.txt", [f"{i} {image}" for i, image in enumerate(images)])
-    write(folder / "image_class_labels.txt", [f"{i} {1 if i < 12 else 101}" for i in range(24)])
-    return [folder / "images" / image for image in images]
+    """CUB, reduced to three classes of eight images."""
+    monkeypatch.setitem(OFFICIAL, "cub", reduce("cub", CUB_COUNTS))
 
 
 @pytest.fixture
 def small_in_shop(monkeypatch) -> None:
     """In-Shop, reduced to four images."""
     counts = {"train": (2, 1), "test": (1, 1), "gallery": (1, 1)}
-    monkeypatch.setitem(OFFICIAL, "in-shop", replace(OFFICIAL["in-shop"], published=counts))
+    monkeypatch.setitem(OFFICIAL, "in-shop", reduce("in-shop", counts))
 
 
 ROWS = ["img/a.jpg id_1 train", "img/b.jpg id_1 train", "img/c.jpg id_2 query", "img/d.jpg id_2 gallery"]
@@ -64,11 +50,10 @@ def write_in_shop_list(folder: Path) -> None:
 
 
 def pack_in_shop_images(folder: Path) -> None:
-    Pictures(folder / "sources").make(folder / "one.jpg")
+    draw(folder / "one.jpg")
     with zipfile.ZipFile(folder / "img.zip", "w") as archive:
         for name in "abcd":
             archive.write(folder / "one.jpg", f"img/{name}.jpg")
-    shutil.rmtree(folder / "sources")
     (folder / "one.jpg").unlink()
 
 
@@ -80,19 +65,19 @@ def test_the_commands_accept_every_published_data_set():
 
 
 def test_check_exits_with_0_for_a_complete_data_set(tmp_path, small_cub):
-    make_small_cub(tmp_path / "CUB_200_2011")
+    make_cub(tmp_path / "CUB_200_2011")
     result = dml("check", "cub", "--root", tmp_path)
     assert result.exit_code == 0, result.output
-    assert one_line(result).endswith("train 12 1 12 1 test 12 1 12 1 complete")
+    assert one_line(result).endswith("train 16 2 16 2 test 8 1 8 1 complete")
 
 
 def test_check_exits_with_1_and_lists_missing_images(tmp_path, small_cub):
-    missing = make_small_cub(tmp_path / "CUB_200_2011")[:12]
+    missing = make_cub(tmp_path / "CUB_200_2011")[:12]
     for file in missing:
         file.unlink()
     result = dml("check", "cub", "--root", tmp_path)
     assert result.exit_code == 1
-    assert "train 0 1 12 1 test 12 1 12 1" in one_line(result)
+    assert "train 4 2 16 2 test 8 1 8 1" in one_line(result)
     assert f"missing: {missing[9]} missing: 2 more incomplete: 12 of 24 images missing" in one_line(result)
 
 
@@ -120,7 +105,7 @@ def test_check_with_decode_lists_images_that_cannot_be_decoded(tmp_path, small_i
 
 def test_check_exits_with_1_for_damaged_lists(tmp_path, small_cub):
     folder = tmp_path / "CUB_200_2011"
-    make_small_cub(folder)
+    make_cub(folder)
     write(folder / "image_class_labels.txt", ["1"])
     result = dml("check", "cub", "--root", tmp_path)
     assert result.exit_code == 1
@@ -166,17 +151,16 @@ def served(tmp_path, monkeypatch, small_cub) -> Iterator[Path]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    cub = OFFICIAL["cub"]
     address = f"http://127.0.0.1:{server.server_port}/CUB_200_2011.tgz"
-    archive = cub.archives[0]._replace(address=address, md5=None)
-    monkeypatch.setitem(OFFICIAL, "cub", replace(cub, archives=(archive,)))
+    archive = OFFICIAL["cub"].archives[0]._replace(address=address, md5=None)
+    monkeypatch.setitem(OFFICIAL, "cub", reduce("cub", CUB_COUNTS, archives=(archive,)))
     yield folder
     server.shutdown()
     server.server_close()
 
 
 def test_fetch_downloads_unpacks_and_counts(tmp_path, served):
-    make_small_cub(tmp_path / "pack" / "CUB_200_2011")
+    make_cub(tmp_path / "pack" / "CUB_200_2011")
     file = served / "CUB_200_2011.tgz"
     with tarfile.open(file, "w:gz") as archive:
         archive.add(tmp_path / "pack", arcname=".")
@@ -194,7 +178,7 @@ def test_fetch_downloads_unpacks_and_counts(tmp_path, served):
 
 
 def test_fetch_never_overwrites_an_incomplete_data_set(tmp_path, served):
-    make_small_cub(tmp_path / "root" / "CUB_200_2011")[2].unlink()
+    make_cub(tmp_path / "root" / "CUB_200_2011")[2].unlink()
     result = dml("fetch", "cub", "--root", tmp_path / "root")
     assert result.exit_code == 2
     assert [*(tmp_path / "root").iterdir()] == [tmp_path / "root" / "CUB_200_2011"]
@@ -225,9 +209,8 @@ def test_fetch_exits_with_2_if_a_download_by_hand_is_missing(tmp_path):
     assert "download it by hand" in one_line(result)
 
 
-def test_fetch_refuses_an_old_archive_with_a_wrong_checksum(tmp_path):
-    (tmp_path / "car_ims.tgz").write_bytes(b"something")
-    (tmp_path / "cars_annos.mat").write_bytes(b"something")
-    result = dml("fetch", "cars196", "--root", tmp_path)
+def test_fetch_refuses_an_existing_archive_with_a_wrong_checksum(tmp_path):
+    (tmp_path / "Stanford_Online_Products.zip").write_bytes(b"something")
+    result = dml("fetch", "sop", "--root", tmp_path)
     assert result.exit_code == 2
-    assert "expected d5c8f0aa497503f355e17dc7886c3f14" in one_line(result)
+    assert "expected 7f73d41a2f44250d4779881525aea32e" in one_line(result)

@@ -14,8 +14,14 @@ from hypothesis import strategies as st
 
 from dml_core import DmlError
 from dml_core.testing import DatasetContract
-from dml_train.data.faces import NO_CHARACTER, Face, open_faces
-from dml_train.data.font_classes import PLACEHOLDER_USES, draw_classes, select_characters
+from dml_train.data.fonts import (
+    NO_CHARACTER,
+    PLACEHOLDER_USES,
+    Face,
+    draw_classes,
+    open_faces,
+    select_characters,
+)
 from dml_train.data.glyphs import Glyphs
 
 FONTS = Path(matplotlib.get_data_path()) / "fonts" / "ttf"

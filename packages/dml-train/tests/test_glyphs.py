@@ -13,17 +13,9 @@ from hypothesis import strategies as st
 
 from dml_core import DmlError
 from dml_train.data.array_split import ArraySplit, Jitter, draw_uniforms
+from dml_train.data.fonts import UNDRAWN
 from dml_train.data.glyphs import MIN_FACES, SIZE, Glyphs, draw_glyphs
 
-STILL = {
-    "rotation": 0.0,
-    "scale": 0.0,
-    "stretch": 0.0,
-    "shear": 0.0,
-    "shift": 0.0,
-    "stroke": 0.0,
-    "fade": 0.0,
-}
 SEEDS = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=6)
 
 
@@ -43,11 +35,6 @@ def test_the_size_is_the_documented_one(glyphs):
     assert len(glyphs.train.class_names) - len(glyphs.test.class_names) in (0, 1)
 
 
-def test_no_class_is_in_both_halves(glyphs):
-    names = [*glyphs.train.class_names, *glyphs.test.class_names]
-    assert len(set(names)) == len(names)
-
-
 def test_every_class_has_enough_faces_and_labels_count_from_zero(glyphs):
     for split in (glyphs.train, glyphs.test):
         counts = np.bincount(split.labels)
@@ -56,8 +43,10 @@ def test_every_class_has_enough_faces_and_labels_count_from_zero(glyphs):
         assert split.labels.dtype == np.int64
 
 
-def test_characters_that_look_the_same_are_one_class(glyphs):
-    names = " ".join([*glyphs.train.class_names, *glyphs.test.class_names])
+def test_characters_that_look_the_same_are_one_class_of_one_half(glyphs):
+    each = [*glyphs.train.class_names, *glyphs.test.class_names]
+    assert len(set(each)) == len(each)
+    names = " ".join(each)
     assert "U+0041 LATIN CAPITAL LETTER A" in names
     assert "U+0391 GREEK CAPITAL LETTER ALPHA" not in names
     assert "U+0410 CYRILLIC CAPITAL LETTER A " not in names
@@ -73,13 +62,11 @@ def test_every_picture_has_centred_ink():
         assert (np.abs(before - after) <= 1).all()
 
 
-def test_drawing_twice_gives_identical_pictures():
-    first = draw_glyphs()
-    draw_glyphs.cache_clear()
-    again = draw_glyphs()
-    np.testing.assert_array_equal(first.images, again.images)
-    np.testing.assert_array_equal(first.labels, again.labels)
-    assert first.class_names == again.class_names
+def test_drawing_twice_gives_identical_pictures(monkeypatch):
+    monkeypatch.setattr("dml_train.data.glyphs.UNDRAWN", UNDRAWN | {"Lo", "Sm", "So"})  # fewer, to be quick
+    first, again = (draw_glyphs.__wrapped__(16) for _ in range(2))
+    for one, other in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_more_classes_than_there_are_mean_all(glyphs):
@@ -168,17 +155,9 @@ def test_uniforms_are_uniform():
     np.testing.assert_allclose(counts / draws.size, 1 / 16, atol=0.003)
 
 
-@settings(deadline=None)
-@given(seeds=SEEDS)
-def test_uniforms_of_a_row_depend_on_its_seed_alone(seeds):
-    together = draw_uniforms(np.array(seeds, dtype=np.uint64), 3)
-    for row, seed in enumerate(seeds):
-        np.testing.assert_array_equal(together[row], draw_uniforms(np.array([seed], dtype=np.uint64), 3)[0])
-
-
 def test_without_bounds_nothing_changes():
     images = torch.rand(8, 1, SIZE, SIZE)
-    changed = Jitter(**STILL)(images, np.arange(8, dtype=np.uint64))
+    changed = Jitter(*[0.0] * 7)(images, np.arange(8, dtype=np.uint64))
     # The grid's coordinates are rounded to float32: a pixel's position is off by up to 32 · 2^-24.
     torch.testing.assert_close(changed, images, rtol=0, atol=1e-5)
 

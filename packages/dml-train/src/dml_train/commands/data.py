@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -115,8 +114,7 @@ def _check_images(
             "--decode belongs to a published data set; the images of a folder or table are always decoded"
         )
     refuse_existing(out)
-    from dml_train.data.inspection import inspect_images, write_findings
-    from dml_train.data.inspection_text import describe_inspection
+    from dml_train.data.inspection import describe_inspection, inspect_images, write_findings
     from dml_train.data.preparation import Preparation
     from dml_train.recipe.loading import read
 
@@ -173,6 +171,6 @@ def fetch(context: click.Context, name: str, root: Path) -> None:
     from dml_train.data.published.fetching import fetch_dataset
     from dml_train.data.published.sets import check_dataset
 
-    fetch_dataset(name, root, progress=sys.stderr.isatty(), report=lambda text: click.echo(text, err=True))
+    fetch_dataset(name, root, report=lambda text: click.echo(text, err=True))
     if not check_dataset(name, root, report=click.echo):
         context.exit(1)

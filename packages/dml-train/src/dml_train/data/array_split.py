@@ -19,7 +19,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def draw_uniforms(seeds: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.float64]:
-    """Draw numbers uniform in [0, 1); row i is a function of ``seeds[i]`` alone.
+    """Draw numbers uniform in [0, 1), (B, count); row i is a function of ``seeds[i]`` alone.
 
     ``u[i, j] = mix(mix(seeds[i]) + (j + 1)·γ) / 2**64`` to 53 bits: splitmix64 with a counter as its state.
 
@@ -28,9 +28,6 @@ def draw_uniforms(seeds: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.f
     Args:
         seeds: (B,), uint64.
         count: numbers per row.
-
-    Returns:
-        (B, count).
     """
     counters = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
     words = mix(mix(seeds)[:, None] + counters[None, :])
@@ -53,9 +50,6 @@ class Jitter:
         stroke: share of the maximum or minimum in the mix, 0 to 1.
         fade: largest share of the ink that is lost, 0 to 1.
 
-    Attributes:
-        bounds: (7,) float64, in the order of the arguments.
-
     Raises:
         ValueError: a negative bound, or a share above 1.
     """
@@ -70,25 +64,15 @@ class Jitter:
         stroke: float = 0.5,
         fade: float = 0.3,
     ) -> None:
-        bounds = {
-            "rotation": rotation, "scale": scale, "stretch": stretch, "shear": shear,
-            "shift": shift, "stroke": stroke, "fade": fade,
-        }  # fmt: skip
-        for name, bound in bounds.items():
+        self.bounds = np.array([rotation, scale, stretch, shear, shift, stroke, fade])  # float64
+        names = ("rotation", "scale", "stretch", "shear", "shift", "stroke", "fade")
+        for name, bound in zip(names, self.bounds.tolist()):
             most = 1.0 if name in ("stroke", "fade") else np.inf
             if not 0.0 <= bound <= most:
-                raise ValueError(
-                    f"{name} is {bound}; expected {'a share in [0, 1]' if most == 1.0 else 'at least 0'}"
-                )
-        self.bounds = np.array([*bounds.values()])
+                raise ValueError(f"{name} is {bound}; expected a number from 0 to {most}")
 
     def __call__(self, images_B1HW: Tensor, seeds_B: npt.NDArray[np.uint64]) -> Tensor:
-        """Augment images; row i is a function of image i and ``seeds_B[i]`` alone.
-
-        Args:
-            images_B1HW: float32, ink in [0, 1] on a background of 0.
-            seeds_B: uint64.
-        """
+        """Augment images, float32 with ink in [0, 1] on 0; row i is a function of image i and ``seeds_B[i]`` alone."""
         # A row has the same bits in any batch: everything below is elementwise or within one image. The order of
         # summation in a matrix product would depend on the batch.
         amounts_B7 = (2.0 * draw_uniforms(seeds_B, 7) - 1.0) * self.bounds

@@ -29,15 +29,10 @@ _MIN_SHOWN = 2_000  # files; fewer are read without a progress bar
 def read_all(
     files: Sequence[Path], read: Callable[[Path], Read], stage_name: str
 ) -> Iterator[tuple[Path, Read | DmlError]]:
-    """Read files in parallel, and yield each with the result of `read` or its `DmlError`, in order.
+    """Read files in parallel threads, and yield each with the result of `read` or its `DmlError`, in order.
 
-    Args:
-        files: the files to read.
-        read: called in threads.
-        stage_name: shown beside the progress.
-
-    Raises:
-        DmlError: a missing file, or one that the disk fails to read.
+    Raise the `DmlError` of a missing file, or of one that the disk fails to read. `stage_name` stands beside the
+    progress.
     """
 
     def read_chunk(chunk: Sequence[Path]) -> list[Read | DmlError]:
@@ -77,11 +72,7 @@ def find_bad_images(
 
 
 def refuse_bad_images(bad: Mapping[Path, str]) -> None:
-    """Raise an error that lists the bad files, if there are any.
-
-    Raises:
-        DmlError: if `bad` isn't empty.
-    """
+    """Raise a `DmlError` that lists the bad files, if there are any."""
     if bad:
         total = f"\n{len(bad):,} files are bad in total" if len(bad) > 1 else ""
         listed = "\n".join(islice(bad.values(), _MAX_LISTED))
@@ -91,8 +82,7 @@ def refuse_bad_images(bad: Mapping[Path, str]) -> None:
 def drop_bad_images(parts: Parts, bad: Mapping[Path, str]) -> Parts:
     """Drop the bad files, and the classes that have no other file, and log both.
 
-    Raises:
-        DmlError: if a part loses all its images.
+    A part that loses all its images is a `DmlError`.
     """
     if not bad:
         return parts

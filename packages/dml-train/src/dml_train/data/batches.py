@@ -41,9 +41,7 @@ class LoadFailure(NamedTuple):
 
 
 class StepBatches(Dataset[Batch | LoadFailure]):
-    """The batches of a run by step.
-
-    Rank r of W gets rows r·B/W to (r+1)·B/W of the global batch.
+    """The batches of a run by step. Rank r of W gets rows r·B/W to (r+1)·B/W of the global batch.
 
     Args:
         split: the training split.
@@ -165,10 +163,7 @@ def load_items(
 def load_item(split: Split, index: int, name: str | None = None) -> Tensor | LoadFailure:
     """Load one image without augmentation, (1, channels, height, width), or say why it can't be loaded.
 
-    Args:
-        split: the images.
-        index: the item.
-        name: how the message calls it; default: by index and class.
+    The message calls it `name`; by default, by index and class.
     """
     try:
         return split.load(np.array([index]), None)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dml_core import DmlError, nearest
-from dml_train.data.parts import Parts, check_fraction, check_parts, split_classes
+from dml_train.data.parts import Parts, check_parts, split_classes
 
 _SPLITS = {"train": "train", "test": "test", "query": "test", "gallery": "gallery"}
 
@@ -33,7 +33,6 @@ def read_csv_table(
             number; a split that `read_image_folder` would refuse.
         ValueError: a number out of its range.
     """
-    check_fraction(train_fraction)
     folder = Path(root).expanduser()
     file = folder / Path(table).expanduser()
     classes: dict[str, dict[str, list[Path]]] = {}

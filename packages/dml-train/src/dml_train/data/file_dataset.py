@@ -60,13 +60,9 @@ class FileSplit:
         pack: the decoded and resized images; None decodes each file on demand.
         positions: the index of each file in the pack, by its path.
         groups: the group of each file; None for a split without groups.
-
-    Attributes:
-        files: (N,) paths, class by class.
-        groups: (N,) strings, if `groups` was given; see `dml_core.GroupedSplit`.
     """
 
-    groups: npt.NDArray[np.str_]
+    groups: npt.NDArray[np.str_]  # (N,), only if given
 
     def __init__(
         self,
@@ -77,7 +73,7 @@ class FileSplit:
         groups: Mapping[Path, str] | None = None,
     ) -> None:
         self.class_names: Sequence[str] = tuple(classes)
-        self.files: Sequence[Path] = PathTable(file for files in classes.values() for file in files)
+        self.files: Sequence[Path] = PathTable(file for files in classes.values() for file in files)  # (N,)
         sizes = [len(files) for files in classes.values()]
         self.labels: npt.NDArray[np.int64] = np.repeat(np.arange(len(sizes)), sizes).astype(np.int64)
         if groups is not None:
@@ -94,8 +90,7 @@ class FileSplit:
     def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
         """Load a batch, (len(indices), 3, crop, crop) float32, augmented by the preparation if seeds are given.
 
-        Raises:
-            DmlError: a file that can't be decoded, or a damaged pack.
+        A file that can't be decoded, or a damaged pack, is a `DmlError`.
         """
         return self.preparation.make_batch([self._load_resized(int(index)) for index in indices], seeds)
 
@@ -119,11 +114,6 @@ class FileDataset:
             run; ``"skip"``: every file is decoded here, and those that can't be are left out and logged, so that
             batches are a function of the files that are good.
         cache: a folder for decoded and resized images, see `open_pack`; None for none. It changes no number.
-
-    Attributes:
-        train, test: the splits.
-        gallery: None where the test split is its own.
-        in_channels: 3.
 
     Raises:
         DmlError: an unusable file, unless ``on_bad_image="skip"``; a part without images.
@@ -161,12 +151,10 @@ class FileDataset:
 
 
 class FileDatasetFactory:
-    """A data set's factory: it makes the `FileDataset` of the files that `read` lists.
+    """A data set's factory, with the options of `read`, `Preparation` and `FileDataset`.
 
     Args:
-        read: lists the files of each part, from the data set's own options.
-
-    Its options are those of `read`, then those of `Preparation` and `FileDataset`.
+        read: lists the files of each part.
     """
 
     def __init__(self, read: Callable[..., Parts]) -> None:

@@ -4,15 +4,14 @@ With matplotlib's fonts, the default, it needs no download and no file: the imag
 each time.
 
 - A **class** is a character's image in DejaVu Sans. Characters with identical images there (Latin A, Greek Alpha,
-  Cyrillic A) form one class, since no network could distinguish them. Blank images, control characters and private
-  use are omitted.
+  Cyrillic A) form one class. Blank images, control characters and private use are omitted.
 - An **item** is the image of that class in one of the DejaVu and STIX faces: of several merged characters, the first
   by code point that the face has. The ink is centred; ink larger than the image is shrunk to fit.
 - A class that fewer than `MIN_FACES` faces can draw is omitted, so that every query has matches.
 - The classes, in the order of their first code point, go **alternately** to `train` and `test`: both halves contain
   every script, no class is in both, and no seed plays a role.
 
-With a user's fonts, `font_classes` says what is a class and an item; the halves alternate likewise.
+With a user's fonts, `draw_classes` says what is a class and an item; the halves alternate likewise.
 """
 
 from __future__ import annotations
@@ -27,14 +26,15 @@ import numpy.typing as npt
 
 from dml_core import DmlError
 from dml_train.data.array_split import ArraySplit, Jitter
-from dml_train.data.faces import Face, open_faces
-from dml_train.data.font_classes import (
+from dml_train.data.fonts import (
     UNDRAWN,
     Drawing,
+    Face,
     collect_drawings,
     draw_classes,
+    open_faces,
     select_characters,
-)
+)  # fmt: skip
 from dml_train.data.image_reader import DrawingReader
 from dml_train.extras import extra
 
@@ -55,17 +55,11 @@ class Glyphs:
         rotation, scale, stretch, shear, shift, stroke, fade: bounds of the augmentation, see `Jitter`.
         max_classes: number of classes, spread evenly over all, for quick trials; None: all.
         fonts: font files or glob patterns, see `open_faces`; None: matplotlib's.
-        query_fonts: likewise, of fonts that draw the queries alone. They train nothing; the test half's drawings in
-            `fonts` become the gallery, and its classes that no query font draws stay there. Empty: no gallery.
+        query_fonts: likewise, of fonts that only draw queries: the test half's drawings in `fonts` become the gallery,
+            and its classes that no query font draws stay there. Empty: no gallery.
         characters: with `fonts`, the character set, see `select_characters`.
         min_faces: with `fonts`, the least number of different drawings of a class by `fonts`.
         size: pixels a side.
-
-    Attributes:
-        train, test: the halves. Every class of both has at least `min_faces` items, with `query_fonts` those of
-            `train`.
-        gallery: None, the test half is its own gallery; or with `query_fonts` the test half's drawings in `fonts`.
-        in_channels: 1.
 
     Raises:
         DmlError: if fonts are missing or draw fewer than two classes.
@@ -99,9 +93,7 @@ class Glyphs:
             raise ValueError(f"min_faces is {min_faces}; expected at least 2, a query and its match")
         if fonts is None:
             if query_fonts or characters != "all" or min_faces != MIN_FACES:
-                raise ValueError(
-                    'query_fonts, characters and min_faces need fonts: give fonts = ["FOLDER/*.ttf"]'
-                )
+                raise ValueError('query_fonts, characters and min_faces need fonts = ["FOLDER/*.ttf"]')
             drawing, queries = draw_glyphs(size), None
         else:
             if isinstance(fonts, str) or isinstance(query_fonts, str):
@@ -116,24 +108,17 @@ class Glyphs:
         self.test = _select_classes(drawing if queries is None else queries, chosen[1::2], None)
         self.gallery = None if queries is None else _select_classes(drawing, chosen[1::2], None)
         if len(self.test) == 0:
-            raise DmlError(
-                "query_fonts draw no class of the test half: give fonts that have the character set"
-            )
+            raise DmlError("query_fonts draw no class of the test half: give fonts that have the characters")
 
     @staticmethod
-    def image_reader(**options: object) -> DrawingReader:
-        """Return the reader of a user's drawings for a network trained on glyphs; of the options it takes `size`."""
-        size = options.get("size", SIZE)
-        return DrawingReader(size if isinstance(size, int) else SIZE)
+    def image_reader(size: int = SIZE, **_: object) -> DrawingReader:
+        """Return the reader of a user's drawings for a network trained on glyphs."""
+        return DrawingReader(size)
 
 
 @functools.lru_cache(maxsize=1)
 def draw_glyphs(size: int = SIZE) -> Drawing:
-    """Draw every class that enough of matplotlib's faces can draw, once per process.
-
-    Raises:
-        DmlError: if matplotlib's fonts are missing.
-    """
+    """Draw every class that enough of matplotlib's faces can draw, once per process."""
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     files = sorted([*folder.glob("DejaVu*.ttf"), *folder.glob("STIX*.ttf")])
     if folder / f"{_CLASS_FACE}.ttf" not in files:
@@ -173,12 +158,8 @@ def draw_user_fonts(
 ) -> tuple[Drawing, Drawing | None]:
     """Draw a character set with a user's fonts, once per process.
 
-    Returns:
-        The drawings in `fonts`, and those in `query_fonts` with the same classes; None without query fonts.
-
-    Raises:
-        DmlError: a pattern without fonts, a font in both lists, or fewer than two classes.
-        ValueError: an unknown character set.
+    Return the drawings in `fonts`, and those in `query_fonts` with the same classes, or None without query fonts. A
+    pattern without fonts, a font in both lists, or fewer than two classes are a `DmlError`.
     """
     belongs = select_characters(characters)
     faces = open_faces(fonts, size)

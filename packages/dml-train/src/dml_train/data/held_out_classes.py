@@ -17,14 +17,11 @@ from dml_train.seeds import VALIDATION, derive
 
 
 class ClassSubset:
-    """A `Split` of some classes of another split.
+    """A `Split` of some classes of another split, with `groups` if that has groups.
 
     Args:
         split: the split that holds them.
         classes: (C,) labels of the chosen classes, in the order of their new labels.
-
-    Attributes:
-        groups: those of its items, if the full split has groups.
     """
 
     groups: npt.NDArray[Any]
@@ -53,7 +50,7 @@ class ClassSubset:
 
 
 def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | None]:
-    """Hold out random classes for validation; return the training and the validation split.
+    """Hold out random classes for validation.
 
     Args:
         split: the training split.
@@ -61,7 +58,7 @@ def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | N
         seed: determines the choice.
 
     Returns:
-        The remaining classes and the held-out ones; `split` and None if `fraction` is 0.
+        The splits of the remaining and of the held-out classes; `split` and None if `fraction` is 0.
 
     Raises:
         DmlError: if there are fewer than two classes.
@@ -81,8 +78,7 @@ def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | N
 def hold_out_fold(split: Split, fold: int, folds: int) -> tuple[Split, Split]:
     """Hold out one fold of the classes for cross-validation; return the training and the validation split.
 
-    The folds are disjoint and consecutive, and together cover the classes in their order. If C isn't a multiple of
-    `folds`, the first folds have one class more.
+    The folds are consecutive. If C isn't a multiple of `folds`, the first folds have one class more.
 
     Source: Musgrave, Belongie & Lim 2020, A Metric Learning Reality Check (with four folds).
 

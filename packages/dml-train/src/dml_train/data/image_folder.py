@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from dml_core import DmlError
 from dml_train.data.decoding import SUFFIXES
-from dml_train.data.parts import Classes, Parts, check_fraction, check_parts, split_classes
+from dml_train.data.parts import Classes, Parts, check_parts, split_classes
 
 # Names that people give to parts of a data set.
 _PART_NAMES = {
@@ -45,7 +45,6 @@ def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 
             name, or a gallery without a match for any query.
         ValueError: a number out of its range.
     """
-    check_fraction(train_fraction)
     folder = Path(root).expanduser()
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "doesn't exist"
@@ -78,8 +77,7 @@ def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 
 def image_files(folder: Path) -> list[Path]:
     """List the images in a folder and its subfolders, links to folders excepted, sorted.
 
-    Raises:
-        DmlError: if the folder or one below it can't be read: its images would be missing, unnoticed.
+    A folder that can't be read is a `DmlError`: its images would be missing, unnoticed.
     """
 
     def refuse(error: OSError) -> NoReturn:

@@ -39,11 +39,7 @@ class ImageSplit:
         return len(self._images)
 
     def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
-        """Load a batch, float32, never augmented.
-
-        Raises:
-            DmlError: an image that can't be decoded.
-        """
+        """Load a batch, float32, never augmented; an image that can't be decoded is a `DmlError`."""
         return self._prepare([self._images[index] for index in indices])
 
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
@@ -52,11 +48,7 @@ class ImageSplit:
 
 
 class DrawingReader:
-    """An `ImageReader` for glyphs: dark ink on a light background, resized into a square.
-
-    Args:
-        size: pixels a side of the network's input.
-    """
+    """An `ImageReader` for glyphs: dark ink on a light background, resized into a square of `size` pixels a side."""
 
     in_channels = 1
 

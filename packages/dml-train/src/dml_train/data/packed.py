@@ -6,9 +6,8 @@ A pack is a subfolder of the cache's folder:
 - ``index.npz``: the offset, height, width and checksum of each image.
 - ``bad.json``: the files that can't be decoded, with the reasons.
 
-Its name is a hash of everything that determines the pixels: names, sizes and times of the files, the resize options,
-and the libraries' versions. Other files, or a changed file, get another pack. A pack is written aside and renamed when
-complete. A process compares an image's checksum when it first reads the image.
+Its name is a hash of everything that determines the pixels, so changed files get another pack. A pack is written aside
+and renamed when complete. A process compares an image's checksum when it first reads the image.
 """
 
 from __future__ import annotations
@@ -39,14 +38,7 @@ _FORMAT = 2
 class PackedImages:
     """The images of a pack, pickled as its path, so that loader processes map the same file.
 
-    Args:
-        folder: the pack's folder.
-
-    Attributes:
-        bad: the reasons why files can't be decoded, by their position in the packed list.
-
-    Raises:
-        DmlError: if the pack is damaged.
+    A damaged pack is a `DmlError`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -57,6 +49,7 @@ class PackedImages:
                     index[name] for name in ("begin", "height", "width", "checksum")
                 )
             bad = json.loads((folder / "bad.json").read_text())
+            # The reasons why files can't be decoded, by their position in the packed list.
             self.bad: dict[int, str] = {int(position): reason for position, reason in bad.items()}
             pixels = folder / "pixels"
             if pixels.stat().st_size != (size := int(self._begin[-1])):
@@ -74,8 +67,7 @@ class PackedImages:
     def read(self, position: int) -> Tensor:
         """Return the image at a position of the packed list, (3, H, W) uint8, in the mapped memory.
 
-        Raises:
-            DmlError: if the checksum of its pixels is wrong.
+        A wrong checksum of its pixels is a `DmlError`.
         """
         pixels = self._pixels[self._begin[position] : self._begin[position + 1]]
         if not self._checked[position]:
@@ -91,12 +83,9 @@ class PackedImages:
 
 
 def open_pack(files: Sequence[Path], preparation: Preparation, cache: Path) -> PackedImages:
-    """Open the pack of these files; if it doesn't exist, one of the processes that open it creates it.
+    """Open the pack of these files in a folder; if it doesn't exist, one of the processes that open it creates it.
 
-    Args:
-        files: (N,) images.
-        preparation: only its resize options matter.
-        cache: the folder of the packs, created if missing.
+    Of the preparation, only the resize options matter.
 
     Raises:
         DmlError: a missing file, a cache that can't be written, or a damaged pack.

@@ -57,7 +57,10 @@ def split_classes(classes: Classes, train_fraction: float, seed: int, source: st
 
     Raises:
         DmlError: fewer than two classes.
+        ValueError: a fraction out of its range.
     """
+    if not 0.0 < train_fraction < 1.0:
+        raise ValueError(f"train_fraction is {train_fraction}; expected a share above 0 and below 1")
     if len(classes) < 2:
         raise DmlError(
             f"{source} has {len(classes)} classes; expected at least two, one to train and one to test"
@@ -67,16 +70,6 @@ def split_classes(classes: Classes, train_fraction: float, seed: int, source: st
     trained = min(max(round(train_fraction * len(names)), 1), len(names) - 1)
     train, test = ({names[c]: classes[names[c]] for c in sorted(part)} for part in np.split(order, [trained]))
     return Parts(train, test)
-
-
-def check_fraction(train_fraction: float) -> None:
-    """Check that a fraction leaves classes to both train and test.
-
-    Raises:
-        ValueError: if it isn't above 0 and below 1.
-    """
-    if not 0.0 < train_fraction < 1.0:
-        raise ValueError(f"train_fraction is {train_fraction}; expected a share above 0 and below 1")
 
 
 def check_parts(parts: Parts, sources: Mapping[str, str]) -> None:

@@ -32,10 +32,8 @@ _EVALUATED = ("resize", "square", "crop", "interpolation", "normalize", "max_pix
 class Preparation:
     """The steps from an image file to the network's input; an `ImageReader` for a user's images.
 
-    An image is decoded and **resized** (antialiased). Evaluation crops the central `crop` × `crop` pixels.
-    Training crops by `train_crop`: ``"random"``: `crop` × `crop` pixels at a random position; ``"resized"``: a part of
-    random area and random aspect ratio (3/4 to 4/3), resized to `crop` × `crop`; ``"center"``: the centre. It mirrors
-    each crop at random.
+    An image is decoded and **resized** (antialiased). Evaluation crops the central `crop` × `crop` pixels; training
+    crops by `train_crop`, and mirrors at random.
 
     Source: resize to 256 × 256, random crop of 227 or 224 and mirror: Song et al. 2016, section 6, and the papers
     that follow it; ``"resized"``: torchvision's RandomResizedCrop, applied to the resized image as in Ranked List Loss,
@@ -45,7 +43,8 @@ class Preparation:
         resize: pixels of the shorter side, or of both sides if `square`.
         square: whether to resize to a square, as the papers do, or to keep the proportions.
         crop: side of the network's input in pixels.
-        train_crop: how training crops.
+        train_crop: ``"random"``: `crop` × `crop` pixels at a random position; ``"resized"``: a part of random area and
+            aspect ratio (3/4 to 4/3), resized to `crop` × `crop`; ``"center"``: the centre.
         min_area: for ``"resized"``, the smallest share of the resized image's area, above 0 and at most 1.
         flip: probability of mirroring a training image, 0 to 1.
         normalize: ``"imagenet"``: RGB, minus ImageNet's mean, divided by its deviation; ``"half"``: RGB in -1 to 1;
@@ -119,11 +118,7 @@ class Preparation:
         return self.show(self.load_resized(image))
 
     def load_resized(self, source: ImageSource) -> Tensor:
-        """Decode and resize an image to (3, H, W) uint8, RGB, with both sides at least `crop`.
-
-        Raises:
-            DmlError: if it can't be decoded; names the file.
-        """
+        """Decode and resize an image to (3, H, W) uint8, RGB; an image that can't be decoded is a `DmlError`."""
         image = np.array(read_image(source, REDUCED_SIDE * self.resize, self.max_pixels))
         height, width = choose_size(image.shape[0], image.shape[1], self.resize, self.square)
         return self._resize(torch.from_numpy(image).permute(2, 0, 1), height, width)

@@ -12,12 +12,8 @@ from dml_core import InvalidOption, LayeredBackbone
 def layers_of(backbone: nn.Module, wanted_by: str) -> list[list[nn.Parameter]]:
     """List a backbone's parameters by layer, from the image on; each parameter is in one layer.
 
-    Args:
-        backbone: a `LayeredBackbone`.
-        wanted_by: the recipe's key that needs layers, for messages.
-
-    Raises:
-        InvalidOption: if the backbone doesn't list its layers, or its list isn't that of its parameters.
+    A backbone that isn't a `LayeredBackbone`, or lists other parameters, is an `InvalidOption`, and the message names
+    `wanted_by`, the recipe's key that needs layers.
     """
     if not isinstance(backbone, LayeredBackbone):
         raise InvalidOption(
@@ -35,11 +31,7 @@ def layers_of(backbone: nn.Module, wanted_by: str) -> list[list[nn.Parameter]]:
 
 
 def freeze_early_layers(backbone: nn.Module, trained: int) -> None:
-    """Freeze all layers of a backbone except the last `trained`; 0 freezes it as a whole.
-
-    Raises:
-        InvalidOption: if the backbone has fewer layers, or doesn't list them.
-    """
+    """Freeze all layers of a backbone except the last `trained`; 0 freezes it as a whole."""
     if trained == 0:
         backbone.requires_grad_(False)
         return

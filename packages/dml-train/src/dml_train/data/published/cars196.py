@@ -54,11 +54,7 @@ def _list_parts(folder: Path) -> Parts:
 
 
 def read_matlab(file: Path, variable: str, *fields: str) -> list[Any]:
-    """Read a variable of a MATLAB file, or some of its fields.
-
-    Raises:
-        DmlError: if the file can't be read, or lacks one of them.
-    """
+    """Read a variable of a MATLAB file, or some of its fields; a file without them is a `DmlError`."""
     with extra("cars196", "the data set 'cars196'"):  # here, since its import is slow
         from scipy.io import loadmat
 
@@ -79,9 +75,4 @@ CARS196 = OfficialSet(
     list_parts=_list_parts,
     published={"train": (8_054, 98), "test": (8_131, 98)},
     archives=(Archive("CARS196.zip", "1.9 GB", "http://ftp.cs.stanford.edu/cs/cvgl/CARS196.zip"),),
-    # The files of the data set's old page, which is offline; existing copies still work.
-    older=(
-        Archive("car_ims.tgz", "1.9 GB", md5="d5c8f0aa497503f355e17dc7886c3f14"),
-        Archive(_ANNOTATIONS, "0.2 MB", md5="b407c6086d669747186bd1d764ff9dbc", unpacks=False),
-    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import lzma
 import shutil
@@ -12,70 +13,54 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dml_core import DmlError
-from dml_train.data.published.official import Archive, OfficialSet, find_file, list_missing
+from dml_train.data.published.official import Archive, find_file, list_missing
 from dml_train.data.published.sets import get_official
 from dml_train.files import WriteRefused
+from dml_train.progress import stage
 
 _TIMEOUT = 30.0  # seconds without data
 _UNREADABLE = (
     tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError,
 )  # fmt: skip
-_COLUMNS = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
 
 
-def fetch_dataset(
-    name: str, root: str | Path, *, progress: bool = False, report: Callable[[str], None] = print
-) -> None:
+def fetch_dataset(name: str, root: str | Path, *, report: Callable[[str], None] = print) -> None:
     """Download and unpack a published data set, reusing existing files.
 
     Args:
         name: as in `check_dataset`.
         root: the folder for the archives and the unpacked folder, created if missing.
-        progress: whether to show progress bars of downloads on the standard error.
-        report: called with a line about each step.
+        report: called with a line about each step; the progress of downloads is on the standard error.
 
     Raises:
         DmlError: an unknown name; a file that must be downloaded by hand; a download or an archive that is bad; an
             existing data set that is incomplete.
     """
     official, root = get_official(name), Path(root).expanduser()
-    if _is_complete(official, root):
-        report(f"{official.title} is already in {official.find(root)}")
-        return
+    folder, missing = None, []
+    with contextlib.suppress(DmlError):  # not yet downloaded or unpacked
+        folder = official.find(root)
+        missing = list_missing(official.list_parts(folder))
+        if not missing:
+            report(f"{official.title} is already in {folder}")
+            return
+    if missing and folder != root:  # unpacking never overwrites a folder
+        raise DmlError(
+            f"{folder} exists, but {len(missing):,} of its images are missing, e.g. {missing[0]}: rename or remove "
+            "this folder, and fetch again"
+        )
     archives = official.archives
-    if official.older and all(find_file(root, archive.name) for archive in official.older):
-        archives = official.older
     if by_hand := [a.name for a in archives if a.address is None and find_file(root, a.name) is None]:
         raise DmlError(f"{root} doesn't hold {' and '.join(by_hand)}. {official.describe_download(root)}")
-    for file, archive in [(_get_archive(archive, root, progress, report), archive) for archive in archives]:
+    for file, archive in [(_get_archive(archive, root, report), archive) for archive in archives]:
         if archive.unpacks:
             report(f"unpacking {file}")
             report(f"unpacked {', '.join(map(str, unpack(file, file.parent)))}")
 
 
-def _is_complete(official: OfficialSet, root: Path) -> bool:
-    """Tell whether every listed image exists.
-
-    Raises:
-        DmlError: if a subfolder holds only some images, since unpacking never overwrites a folder.
-    """
-    try:
-        folder = official.find(root)
-        missing = list_missing(official.list_parts(folder))
-    except DmlError:
-        return False
-    if missing and folder != root:
-        raise DmlError(
-            f"{folder} exists, but {len(missing):,} of its images are missing, e.g. {missing[0]}: rename or remove "
-            "this folder, and fetch again"
-        )
-    return not missing
-
-
-def _get_archive(archive: Archive, root: Path, progress: bool, report: Callable[[str], None]) -> Path:
+def _get_archive(archive: Archive, root: Path, report: Callable[[str], None]) -> Path:
     """Find or download an archive, and compare its checksum if one is published."""
     if (existing := find_file(root, archive.name)) is not None:
         report(f"{existing} already exists")
@@ -84,42 +69,32 @@ def _get_archive(archive: Archive, root: Path, progress: bool, report: Callable[
     assert archive.address is not None
     file = root / archive.name
     report(f"downloading {archive.address} ({archive.size})")
-    sha256 = download(archive.address, file, md5=archive.md5, progress=progress)
+    sha256 = download(archive.address, file, archive.md5)
     checked = "its MD5 is correct" if archive.md5 else "no checksum is published"
     report(f"downloaded {file}; SHA-256 {sha256}; {checked}")
     return file
 
 
-def download(address: str, file: Path, *, md5: str | None = None, progress: bool = False) -> str:
-    """Download a file, and return its SHA-256 in hexadecimal digits.
+def download(address: str, file: Path, md5: str | None = None) -> str:
+    """Download a file by http or https, and return its SHA-256 in hexadecimal digits.
 
-    The file gets its name when it is complete and its checksum is right. A download that fails leaves nothing.
-
-    Args:
-        address: http or https.
-        file: the destination; its folder is created if missing.
-        md5: the expected MD5; None skips the check.
-        progress: whether to show a progress bar on the standard error.
-
-    Raises:
-        DmlError: if the server refuses the request or closes the connection, the MD5 is wrong, or the file can't be
-            written.
+    The file gets its name when it is complete and its MD5, if one is given, is right. A refused, interrupted or wrong
+    download is a `DmlError` and leaves nothing.
     """
     import requests  # takes a tenth of a second, which only downloads need
 
     part = file.with_name(f"{file.name}.part")
+    console = Console(stderr=True)
+    console.quiet = not console.is_terminal
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            requests.get(address, stream=True, timeout=_TIMEOUT) as response,
-            part.open("wb") as out,
-            Progress(*_COLUMNS, console=Console(stderr=True), disable=not progress) as bar,
-        ):
+        with requests.get(address, stream=True, timeout=_TIMEOUT) as response, part.open("wb") as out:
             response.raise_for_status()
-            length = response.headers.get("Content-Length")
-            task = bar.add_task(file.name, total=None if length is None else int(length))
-            for block in response.iter_content(1 << 20):
-                bar.update(task, advance=out.write(block))
+            megabytes = int(response.headers.get("Content-Length", 0)) >> 20
+            with stage(console, f"{file.name}, MB", megabytes) as show:
+                for done, block in enumerate(response.iter_content(1 << 20), start=1):
+                    out.write(block)
+                    show(done, "")
         _check_md5(part, md5)
         part.replace(file)
     except requests.exceptions.RequestException as error:
@@ -149,14 +124,11 @@ def _compute_digest(file: Path, algorithm: str) -> str:
 
 
 def unpack(archive: Path, into: Path) -> list[Path]:
-    """Unpack an archive aside, and move its top-level entries into a folder when all are complete.
+    """Unpack an archive aside, and move its top-level entries into a folder when all are complete; return them.
 
     Args:
         archive: a zip file (with this suffix), or a tar file, compressed or not.
         into: the folder, created if missing.
-
-    Returns:
-        The new entries, sorted by name.
 
     Raises:
         DmlError: if the archive can't be read, a path in it leads out of the folder, a top-level entry already exists,

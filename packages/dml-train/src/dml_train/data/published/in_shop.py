@@ -29,10 +29,7 @@ IN_SHOP = OfficialSet(
     markers=_LISTS,
     list_parts=_list_parts,
     published={"train": (25_882, 3_997), "test": (14_218, 3_985), "gallery": (12_612, 3_985)},
-    archives=(
-        Archive("list_eval_partition.txt", "4 MB", unpacks=False),
-        Archive("img.zip", "about 0.5 GB"),
-    ),
+    archives=(Archive("list_eval_partition.txt", "4 MB", unpacks=False), Archive("img.zip", "about 0.5 GB")),
     by_hand=(
         "Its owners distribute it by Google Drive, so download it by hand: from "
         "http://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html follow the link to the folder 'In-shop "

@@ -12,46 +12,26 @@ from dml_train.data.parts import Parts, check_parts, count_images
 
 
 class Archive(NamedTuple):
-    """A file of a data set's download, unpacked into its own folder.
-
-    Args:
-        name: the file's name.
-        size: approximate size, for messages.
-        address: the download's URL; None if it must be downloaded by hand, see `OfficialSet.by_hand`.
-        md5: its checksum; None if none is published.
-        unpacks: whether it is an archive, or a plain file.
-    """
+    """A file of a data set's download, unpacked into its own folder."""
 
     name: str
-    size: str
-    address: str | None = None
-    md5: str | None = None
-    unpacks: bool = True
+    size: str  # approximate, for messages
+    address: str | None = None  # None: it must be downloaded by hand, see `OfficialSet.by_hand`
+    md5: str | None = None  # None: none is published
+    unpacks: bool = True  # False: a plain file
 
 
 @dataclass(frozen=True, slots=True)
 class OfficialSet:
-    """A published data set.
+    """A published data set."""
 
-    Args:
-        name: the name in recipes.
-        title: the name in messages.
-        markers: files or folders of which any one identifies the data set's folder, relative to it.
-        list_parts: reads the parts from the lists in the folder, without looking at the images.
-        published: the number of images and classes of each part, as in the papers.
-        archives: the files of its download.
-        older: the files of an older download, an alternative to `archives`.
-        by_hand: instructions for a download by hand; empty if none is needed.
-    """
-
-    name: str
-    title: str
-    markers: tuple[str, ...]
-    list_parts: Callable[[Path], Parts]
-    published: Mapping[str, tuple[int, int]]
+    name: str  # in recipes
+    title: str  # in messages
+    markers: tuple[str, ...]  # any of these files or folders identifies the data set's folder
+    list_parts: Callable[[Path], Parts]  # reads the lists in the folder, without looking at the images
+    published: Mapping[str, tuple[int, int]]  # the images and classes of each part, as in the papers
     archives: tuple[Archive, ...]
-    older: tuple[Archive, ...] = ()
-    by_hand: str = ""
+    by_hand: str = ""  # instructions for a download by hand; empty if none is needed
 
     def read(self, root: str) -> Parts:
         """List the parts, after checks that no image is missing and that the counts are the published ones.
@@ -60,7 +40,7 @@ class OfficialSet:
             root: the data set's folder, or its parent.
 
         Raises:
-            DmlError: as `find`; missing images; damaged lists, or counts other than the published ones.
+            DmlError: a missing data set, missing images, damaged lists, or other counts.
         """
         folder = self.find(Path(root))
         parts = self.list_parts(folder)
@@ -79,18 +59,14 @@ class OfficialSet:
         return parts
 
     def find(self, root: Path) -> Path:
-        """Find the data set's folder: `root` or a subfolder.
-
-        Raises:
-            DmlError: if it is missing, with the files to download, their source and size.
-        """
+        """Find the data set's folder: `root` or a subfolder. If it is missing, the `DmlError` says what to download."""
         root = root.expanduser()
         if not root.is_dir():
             raise DmlError(f"root = {root} is not a folder. {self.describe_download(root)}")
         for folder in (root, *sorted(child for child in root.iterdir() if child.is_dir())):
             if any((folder / marker).exists() for marker in self.markers):
                 return folder
-        if packed := [a.name for a in (*self.archives, *self.older) if find_file(root, a.name)]:
+        if packed := [archive.name for archive in self.archives if find_file(root, archive.name)]:
             raise DmlError(
                 f"{root} holds {' and '.join(packed)}, but {self.title} isn't unpacked: "
                 f"run dml data fetch {self.name} --root {root}"
@@ -131,10 +107,10 @@ def list_missing(parts: Parts) -> list[Path]:
 
 
 def read_lines(file: Path, columns: int, skip: int = 0) -> list[list[str]]:
-    """Read a list: its lines, split at blanks into columns, the last of which may contain blanks.
+    """Read a list in UTF-8: its lines, split at blanks into columns, the last of which may contain blanks.
 
     Args:
-        file: the list, in UTF-8.
+        file: the list.
         columns: number of columns.
         skip: number of header lines.
 
@@ -165,11 +141,7 @@ def read_lines(file: Path, columns: int, skip: int = 0) -> list[list[str]]:
 
 
 def parse_number(value: str, file: Path) -> int:
-    """Parse a natural number of a list.
-
-    Raises:
-        DmlError: if it isn't a natural number; names the file.
-    """
+    """Parse a natural number of a list, or raise a `DmlError` that names the file."""
     if not value.isdecimal():
         raise DmlError(
             f"{file} contains {value!r}; expected a number. The file is damaged: unpack the archive again"

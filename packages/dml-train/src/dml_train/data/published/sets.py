@@ -24,11 +24,7 @@ _MAX_LISTED = 10  # files listed by name; of the others, the number is reported
 
 
 def get_official(name: str) -> OfficialSet:
-    """Look up a published data set.
-
-    Raises:
-        DmlError: an unknown name.
-    """
+    """Look up a published data set; an unknown name is a `DmlError`."""
     if name not in OFFICIAL:
         raise DmlError(
             f"unknown data set {name!r}{nearest(name, OFFICIAL)} expected one of: {', '.join(OFFICIAL)}"

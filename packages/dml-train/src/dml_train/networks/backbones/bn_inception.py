@@ -58,21 +58,15 @@ class BNInception(nn.Module):
     the pools of 4c and 4d are projected to 128 channels instead of 96, and convolutions have a bias.
 
     Args:
-        in_channels: number of channels of the images. For a number other than 3 the first convolution is replaced; its
-            weights are then the given ones' mean over the colours (times ``3 / in_channels``).
+        in_channels, pretrained: see `dml_train.networks.backbones.options`.
         weights: None (random), or the published file: ``bn_inception-52deb4733.pth``, trained on ImageNet in Caffe.
             It expects blue, green, red in 0 to 255 minus (104, 117, 128): ``normalize = "caffe"`` of the data sets.
         levels: the blocks whose outputs are the features, ``"inception_3a"`` to ``"inception_5b"``, the default;
             the papers' L, M, H are ``["inception_3c", "inception_4e", "inception_5b"]``.
-        pretrained: whether to load `weights`; False where a checkpoint replaces them.
-
-    Attributes:
-        num_features: 1,024 for 5b, 576 for 3c, 1,056 for 4e; for several levels, a tuple.
 
     Raises:
         InvalidOption: an unknown level or one given twice, or no such file.
         DmlError: a file that can't be read or doesn't fit.
-        ValueError: `in_channels` below 1.
     """
 
     def __init__(

@@ -1,10 +1,8 @@
 """Low-rank adaptation: a network's own weights stay frozen, and small matrices beside some of its layers train.
 
-``layer(x) + (alpha / rank) · B A x`` with A (rank, in) random and B (out, rank) zero, so that training starts from the
-network as it is.
+``layer(x) + (alpha / rank) · B A x`` with A (rank, in) random and B (out, rank) zero, by peft (``dml-train[lora]``).
 
-Source: Hu et al. 2021, LoRA: Low-Rank Adaptation of Large Language Models, Sec. 4.1; the matrices are those of peft,
-which ``dml-train[lora]`` installs.
+Source: Hu et al. 2021, LoRA: Low-Rank Adaptation of Large Language Models, Sec. 4.1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,13 @@
-"""The options that backbones share: the images' channels, levels, and weights from a file."""
+"""The options that backbones share.
+
+- ``in_channels``: the number of channels of the images. For a number other than 3, the first convolution's given
+  weights are replaced by their mean over the colours times ``3 / in_channels``, so that a grey image gives the same
+  features as in colour.
+- ``weights``: None (random) or a file: a state dict with or without the classifier, ``.safetensors`` or saved by
+  ``torch.save`` (read with ``weights_only=True``, so that loading runs no code).
+- ``levels``: the names of the outputs that are the features. For several, ``num_features`` and the output are tuples.
+- ``pretrained``: whether to load ``weights``; False where a checkpoint replaces them.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +26,7 @@ Value = TypeVar("Value")
 
 
 def check_levels(levels: Sequence[str], known: Sequence[str], model: str) -> None:
-    """Refuse levels that a model doesn't have.
-
-    Raises:
-        InvalidOption: an unknown level, with the nearest known one, or a level given twice.
-    """
+    """Refuse levels that a model doesn't have, with the nearest one that it has, or that are given twice."""
     for level in levels:
         if level not in known:
             raise InvalidOption(
@@ -40,26 +45,13 @@ def one_or_all(values: Sequence[Value]) -> Value | tuple[Value, ...]:
 def adapt_first_convolution(network: nn.Module, in_channels: int, keep: bool) -> None:
     """Replace a network's first convolution, of three channels, by one for `in_channels` channels.
 
-    Args:
-        network: the network.
-        in_channels: the new number of channels.
-        keep: whether to derive the new weights from the old: their mean over the colours times ``3 / in_channels``, so
-            that a grey image gives the same features as in colour. Otherwise the new weights are random.
-
-    Raises:
-        ValueError: `in_channels` below 1.
+    Its weights derive from the old ones if `keep`; otherwise they are random.
     """
     if in_channels < 1:
         raise ValueError(f"in_channels is {in_channels}; expected at least 1")
     name, first = next((n, m) for n, m in network.named_modules() if isinstance(m, nn.Conv2d))
-    new = nn.Conv2d(
-        in_channels,
-        first.out_channels,
-        first.kernel_size,  # type: ignore[arg-type]
-        first.stride,  # type: ignore[arg-type]
-        first.padding,  # type: ignore[arg-type]
-        bias=first.bias is not None,
-    )
+    sizes: Any = {"kernel_size": first.kernel_size, "stride": first.stride, "padding": first.padding}
+    new = nn.Conv2d(in_channels, first.out_channels, **sizes, bias=first.bias is not None)
     if keep:
         with torch.no_grad():
             new.weight.copy_(first.weight.mean(dim=1, keepdim=True) * (3.0 / in_channels))
@@ -69,7 +61,7 @@ def adapt_first_convolution(network: nn.Module, in_channels: int, keep: bool) ->
 
 
 def read_state(weights: str, expected: str) -> dict[str, Tensor]:
-    """Read the state dict in a file, ``.safetensors`` or written by ``torch.save``; this runs no code.
+    """Read the state dict in a file.
 
     Args:
         weights: the path.
@@ -112,10 +104,8 @@ def load_state(
     Args:
         network: receives the weights.
         state: the weights by name.
-        weights: their file, for messages.
-        expected: describes the right file, for messages.
-        unused: whether a name is not used here, such as the classifier's; its weights may be missing, of another size,
-            or present, and are ignored.
+        weights, expected: their file and a description of the right file, for messages.
+        unused: whether a name is not used here, such as the classifier's; its weights may be missing or of any size.
 
     Raises:
         DmlError: if anything else is missing, unknown or of another shape.

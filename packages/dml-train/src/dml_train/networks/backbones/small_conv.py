@@ -18,8 +18,8 @@ MOST_LAYERS = 1000  # more is a slip, and making them could take all memory
 class SmallConv(nn.Module):
     """Blocks of convolutions, each with half the height and width of the previous one; trains from scratch in minutes.
 
-    Each block has `depth` convolutions of 3 × 3, each followed by a norm and ReLU; the very first one has stride
-    `stride`. Every block but the last ends with 2 × 2 max pooling.
+    Each block has `depth` convolutions of 3 × 3, each followed by a norm and ReLU. Every block but the last ends with 2
+    × 2 max pooling.
 
     Args:
         in_channels: number of channels of the images.
@@ -29,9 +29,6 @@ class SmallConv(nn.Module):
         norm: "batch"; or "group", over groups of 8 channels of one image, so that an image's features depend neither on
             the other images of its batch nor on the number of ranks.
         levels: the blocks whose outputs are the features, ``"block1"``, ``"block2"``, …; default: the last one.
-
-    Attributes:
-        num_features: the last block's width; for several levels, a tuple of widths.
 
     Raises:
         ValueError: an empty or non-positive size, or more than `MOST_LAYERS` convolutions.

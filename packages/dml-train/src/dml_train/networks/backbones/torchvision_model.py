@@ -36,25 +36,17 @@ class TorchvisionModel(nn.Module):
     A vision transformer has no maps; its features are the class token's vector, at every depth.
 
     Args:
-        in_channels: number of channels of the images. For a number other than 3 the first convolution is replaced; its
-            weights are then the given ones' mean over the colours (times ``3 / in_channels``), so that a grey image
-            gives the same features as in colour.
+        in_channels, pretrained: see `dml_train.networks.backbones.options`.
         model: a name of ``torchvision.models.list_models()``, e.g. ``"resnet50"``.
-        weights: None (random), the name of torchvision's weights (``"DEFAULT"``, ``"IMAGENET1K_V1"``; downloaded
-            once), or a file: a state dict of the model with or without its classifier, ``.safetensors`` or saved by
-            ``torch.save`` (read with ``weights_only=True``, so that loading runs no code). For GoogLeNet and Inception,
-            name torchvision's own: only then do they rescale their input as those weights expect.
+        weights: None (random), the name of torchvision's weights (``"DEFAULT"``, ``"IMAGENET1K_V1"``; downloaded once),
+            or a file. For GoogLeNet and Inception, name torchvision's own: only then do they rescale their input as
+            those weights expect.
         levels: nodes of the model's graph whose outputs are the features, each a whole module (``"layer2"``,
             ``"features.5"``) or a node in it (``"layer2.0.add"``); default: the last maps.
-        pretrained: whether to load `weights`; False where a checkpoint replaces them.
-
-    Attributes:
-        num_features: F; for several levels, a tuple.
 
     Raises:
         InvalidOption: an unknown model, level or weights, with the nearest name; a level without maps.
         DmlError: weights that can't be downloaded or read, or don't fit the model.
-        ValueError: `in_channels` below 1.
     """
 
     def __init__(
@@ -66,7 +58,7 @@ class TorchvisionModel(nn.Module):
         pretrained: bool = True,
     ) -> None:
         from torchvision import models
-        from torchvision.models.feature_extraction import create_feature_extractor
+        from torchvision.models.feature_extraction import create_feature_extractor, get_graph_node_names
 
         super().__init__()
         network = _build(model, weights, pretrained)
@@ -74,7 +66,9 @@ class TorchvisionModel(nn.Module):
             adapt_first_convolution(network, in_channels, keep=weights is not None)
             if isinstance(network, models.Inception3 | models.GoogLeNet):
                 network.transform_input = False  # it works on three colours separately
-        nodes = _node_names(network)
+        _, names = get_graph_node_names(network, suppress_diff_warning=True)
+        # In the order of computation, up to the pooling or classifier.
+        nodes = [name for name in names if name.partition(".")[0] not in (*_UNUSED, "avgpool")]
         # A module's name stands for its last node.
         modules = {node.rsplit(".", depth)[0] for node in nodes for depth in range(1, node.count(".") + 1)}
         check_levels(levels, [*nodes, *sorted(modules - {*nodes})], model)
@@ -136,14 +130,6 @@ def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
 
 def _classifies(name: str) -> bool:
     return name.partition(".")[0] in _UNUSED
-
-
-def _node_names(network: nn.Module) -> list[str]:
-    """List the outputs between the image and the pooling or classifier, in the order of computation."""
-    from torchvision.models.feature_extraction import get_graph_node_names
-
-    _, names = get_graph_node_names(network, suppress_diff_warning=True)
-    return [name for name in names if name.partition(".")[0] not in (*_UNUSED, "avgpool")]
 
 
 def _shapes(network: nn.Module, nodes: Sequence[str], in_channels: int) -> dict[str, tuple[int, ...]]:

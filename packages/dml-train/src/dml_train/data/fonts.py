@@ -1,23 +1,126 @@
-"""Classes drawn with a user's fonts: which characters are one class, and which drawings are its items."""
+"""Characters drawn with fonts: the faces of font files, and the classes that a user's fonts draw."""
 
 from __future__ import annotations
 
+import glob
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image, ImageFont
 
 from dml_core import DmlError
-from dml_train.data.faces import NO_CHARACTER, Face
+from dml_train.extras import extra
 
+with extra("glyphs", "the data set 'glyphs'"):
+    from fontTools.ttLib import TTFont, TTLibError
+    from fontTools.ttLib.ttCollection import TTCollection
+
+_EM = 26 / 32  # pixels an em, as a share of the image's side
+NO_CHARACTER = "\uffff"  # by definition in no font: it is drawn as the face's sign for a missing glyph
 PLACEHOLDER_USES = 16  # a drawing that so many characters of a face share stands for glyphs that it lacks
 UNDRAWN = {"Cc", "Cf", "Co", "Cs"}  # control, format, private use, surrogate
 _SCRIPTS = {"all": "", "han": "CJK UNIFIED IDEOGRAPH", "latin": "LATIN "}
 _RANGE = re.compile(r"U\+([0-9A-Fa-f]{4,6})(?:-U\+([0-9A-Fa-f]{4,6}))?")
+
+
+class Face:
+    """A face of a font file, which draws images of one size.
+
+    Args:
+        file: TrueType or OpenType, or a collection of them.
+        size: pixels a side.
+        index: the face's position in a collection, from 0; None for a file of one face.
+    """
+
+    def __init__(self, file: Path, size: int, index: int | None = None) -> None:
+        self.name = file.stem if index is None else f"{file.stem}#{index}"
+        self.size = size
+        # The basic layout engine, since the complex one is optional in Pillow and may differ between machines.
+        self._font = ImageFont.truetype(
+            file, round(size * _EM), index=index or 0, layout_engine=ImageFont.Layout.BASIC
+        )
+        with TTFont(file, fontNumber=-1 if index is None else index, lazy=True) as tables:
+            self.characters = frozenset(tables.getBestCmap() or ())
+
+    def draw(self, character: str) -> npt.NDArray[np.uint8] | None:
+        """Draw a character, (size, size), ink is 255; return None if it has no ink.
+
+        Ink larger than the image is shrunk to fit.
+        """
+        size = self.size
+        mask, _ = self._font.getmask2(character, "L")
+        width, height = mask.size
+        ink = np.frombuffer(bytes(mask), dtype=np.uint8).reshape(height, width)
+        rows, columns = np.flatnonzero(ink.any(axis=1)), np.flatnonzero(ink.any(axis=0))
+        if rows.size == 0:
+            return None
+        ink = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        if max(ink.shape) > size:
+            height, width = (max(1, round(side * size / max(ink.shape))) for side in ink.shape)
+            ink = np.asarray(Image.fromarray(ink).resize((width, height), Image.Resampling.BOX))
+        height, width = ink.shape
+        top, left = (size - height) // 2, (size - width) // 2
+        picture = np.zeros((size, size), dtype=np.uint8)
+        picture[top : top + height, left : left + width] = ink
+        return picture
+
+
+def open_faces(patterns: Sequence[str], size: int) -> list[Face]:
+    """Open the faces of the font files that match; return each once, sorted by file and index.
+
+    Args:
+        patterns: files, or glob patterns with ``**`` for any folders; ``FILE#N`` is only face N of a collection.
+        size: pixels a side of the images.
+
+    Raises:
+        DmlError: a pattern without a file, a file that is no font, or a face that a collection doesn't have.
+    """
+    if not patterns:
+        raise DmlError("fonts is empty; expected font files, such as /usr/share/fonts/**/*.ttf")
+    chosen: set[tuple[Path, int | None]] = set()
+    for pattern in patterns:
+        name, _, number = pattern.rpartition("#") if "#" in pattern else (pattern, "", "")
+        # Path.glob takes no absolute pattern.
+        files = [Path(file) for file in glob.glob(str(Path(name).expanduser()), recursive=True)]  # noqa: PTH207
+        if not files:
+            raise DmlError(
+                f"fonts: no file matches {pattern!r}; expected font files, such as /usr/share/fonts/**/*.ttf"
+            )
+        for file in files:
+            chosen.update((file, index) for index in _face_indices(file, number))
+    order = sorted(chosen, key=lambda pair: (pair[0], pair[1] or 0))
+    faces = [Face(file, size, index) for file, index in order]
+    names = [face.name for face in faces]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise DmlError(f"fonts: two files are named {twice}; give the path of one of them")
+    return faces
+
+
+def _face_indices(file: Path, number: str) -> Sequence[int | None]:
+    """Return the faces to open in a file: [None] if it is a font of one face."""
+    try:
+        with file.open("rb") as stream:  # which fontTools leaves open if it fails
+            if file.suffix.lower() in (".ttc", ".otc"):
+                count = len(TTCollection(stream, lazy=True))
+            else:
+                TTFont(stream, lazy=True)
+                count = 0
+    except (OSError, TTLibError) as error:
+        raise DmlError(
+            f"fonts: {file} can't be read as a font: {error}; leave it out of the pattern"
+        ) from error
+    if not number:
+        return range(count) if count else [None]
+    if not number.isdecimal() or int(number) >= count:
+        has = f"its faces are 0 to {count - 1}" if count else "it is no collection (.ttc)"
+        raise DmlError(f"fonts: {file} has no face {number!r}: {has}")
+    return [int(number)]
 
 
 class Drawing(NamedTuple):
@@ -84,11 +187,10 @@ def draw_classes(
 ) -> Drawing:
     """Draw the characters of a set in all faces, and group them into classes.
 
-    - A face's sign for a missing glyph is no drawing, nor is a drawing that `PLACEHOLDER_USES` characters share,
-      whatever the face's table claims.
-    - Characters that **any** face draws identically are one class, and so are those linked by a chain of such pairs.
-      A face that lacks a form of a character often draws another's, so no network could distinguish them there.
-    - A class has each of its drawings once: fonts copy one another's glyphs.
+    - A face's sign for a missing glyph is no drawing, nor is a drawing that `PLACEHOLDER_USES` characters share.
+    - Characters that **any** face draws identically are one class, and so are those linked by a chain of such pairs:
+      a face that lacks a form of a character often draws another's.
+    - A class has each of its drawings once, since fonts copy one another's glyphs.
     - Of a class's characters a face draws the first, by code point, that it has.
     - A class with fewer than `min_images` drawings in the `counted` faces is omitted.
 
