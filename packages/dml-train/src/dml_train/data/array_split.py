@@ -6,6 +6,7 @@ Shapes: `N` items, `B` batch, `H`, `W` height and width.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,7 @@ def draw_uniforms(seeds: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.f
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+@dataclass(frozen=True, slots=True)
 class Jitter:
     """Random small changes of shape and ink that keep a drawn character recognisable.
 
@@ -41,32 +43,20 @@ class Jitter:
     thicker or thinner (a mix with the 3 × 3 maximum or minimum), and its ink fainter. Every amount is uniform between
     plus and minus its bound; the ink is multiplied by a factor in ``[1 - fade, 1]``.
 
-    Args:
-        rotation: degrees.
-        scale: natural logarithm of the factor, the same for both axes.
-        stretch: likewise, for the width relative to the height.
-        shear: horizontal slant, in widths per height.
-        shift: in pixels, along both axes.
-        stroke: share of the maximum or minimum in the mix, 0 to 1.
-        fade: largest share of the ink that is lost, 0 to 1.
-
     Raises:
         ValueError: a negative bound, or a share above 1.
     """
 
-    def __init__(
-        self,
-        rotation: float = 10.0,
-        scale: float = 0.15,
-        stretch: float = 0.15,
-        shear: float = 0.2,
-        shift: float = 2.0,
-        stroke: float = 0.5,
-        fade: float = 0.3,
-    ) -> None:
-        self.bounds = np.array([rotation, scale, stretch, shear, shift, stroke, fade])  # float64
-        names = ("rotation", "scale", "stretch", "shear", "shift", "stroke", "fade")
-        for name, bound in zip(names, self.bounds.tolist()):
+    rotation: float = 10.0  # degrees
+    scale: float = 0.15  # natural logarithm of the factor, the same for both axes
+    stretch: float = 0.15  # likewise, for the width relative to the height
+    shear: float = 0.2  # horizontal slant, in widths per height
+    shift: float = 2.0  # in pixels, along both axes
+    stroke: float = 0.5  # share of the maximum or minimum in the mix, 0 to 1
+    fade: float = 0.3  # largest share of the ink that is lost, 0 to 1
+
+    def __post_init__(self) -> None:
+        for name, bound in asdict(self).items():
             most = 1.0 if name in ("stroke", "fade") else np.inf
             if not 0.0 <= bound <= most:
                 raise ValueError(f"{name} is {bound}; expected a number from 0 to {most}")
@@ -75,9 +65,9 @@ class Jitter:
         """Augment images, float32 with ink in [0, 1] on 0; row i is a function of image i and ``seeds_B[i]`` alone."""
         # A row has the same bits in any batch: everything below is elementwise or within one image. The order of
         # summation in a matrix product would depend on the batch.
-        amounts_B7 = (2.0 * draw_uniforms(seeds_B, 7) - 1.0) * self.bounds
+        amounts_B7 = (2.0 * draw_uniforms(seeds_B, 7) - 1.0) * np.array(astuple(self), dtype=np.float64)
         rotation, scale, stretch, shear, _, stroke, fade = amounts_B7.T
-        shift_B2 = (2.0 * draw_uniforms(~seeds_B, 2) - 1.0) * self.bounds[4]
+        shift_B2 = (2.0 * draw_uniforms(~seeds_B, 2) - 1.0) * self.shift
         height, width = images_B1HW.shape[-2:]
 
         # grid_sample takes the source of each output pixel, so this is the inverse map, in halves of the image's
@@ -115,13 +105,9 @@ def _maximum_3x3(images_B1HW: Tensor) -> Tensor:
 
 
 class ArraySplit:
-    """A `Split` of images in memory.
+    """A `Split` of images in memory, (N, H, W) uint8; the jitter, if any, augments its batches.
 
-    Args:
-        images: (N, H, W), uint8.
-        labels: (N,), int64, 0-based.
-        class_names: ``class_names[labels[i]]`` names item i.
-        jitter: augments a batch; None disables augmentation.
+    ``class_names[labels[i]]`` names item i.
     """
 
     in_channels = 1

@@ -86,7 +86,10 @@ def drop_bad_images(parts: Parts, bad: Mapping[Path, str]) -> Parts:
     """
     if not bad:
         return parts
-    kept = {name: _drop_files(classes, bad) for name, classes in parts.by_name().items()}
+    kept: dict[str, Classes] = {}
+    for part, classes in parts.by_name().items():
+        good = {name: [file for file in files if file not in bad] for name, files in classes.items()}
+        kept[part] = {name: files for name, files in good.items() if files}
     if is_first_process():
         lost = {c for name, classes in parts.by_name().items() for c in classes.keys() - kept[name].keys()}
         _LOG.warning(
@@ -101,8 +104,3 @@ def drop_bad_images(parts: Parts, bad: Mapping[Path, str]) -> Parts:
         if not classes:
             raise DmlError(f"none of the {name} images can be decoded, e.g. {next(iter(bad.values()))}")
     return Parts(**kept, groups=parts.groups)
-
-
-def _drop_files(classes: Classes, bad: Mapping[Path, str]) -> Classes:
-    kept = {name: [file for file in files if file not in bad] for name, files in classes.items()}
-    return {name: files for name, files in kept.items() if files}

@@ -89,8 +89,7 @@ def load_ahead(
         pin: whether to pin tensors in memory, so that copies to a GPU can overlap.
 
     Raises:
-        DmlError: if an item can't be loaded, with the reason; if a worker can't start, or dies.
-        InvalidOption: for a number of workers that no machine has cores for.
+        DmlError: if an item can't be loaded, if a worker can't start, dies, or there are more than a machine has cores.
     """
     if not 0 <= workers <= MOST_PROCESSES:
         raise InvalidOption(f"workers is {workers}; expected 0 to {MOST_PROCESSES} processes")

@@ -18,10 +18,9 @@ def read_csv_table(
 ) -> Parts:
     """List the images of a CSV file; classes are sorted by name, images are in the order of the lines.
 
-    The first line names the columns: ``path`` and ``label``, and optionally ``split``, which holds ``train`` and
-    ``test``, or ``train``, ``query`` and ``gallery``. Without ``split``, the classes are split as those of an image
-    folder. The column ``group``, optional too, names each image's group, such as its camera (see
-    `dml_core.GroupedSplit`). Other columns are ignored.
+    The first line names the columns ``path`` and ``label``, and optionally ``split``, which holds ``train`` and
+    ``test``, or ``train``, ``query`` and ``gallery`` (without it, classes are split as those of an image folder), and
+    ``group``, each image's group, such as its camera (see `dml_core.GroupedSplit`). Other columns are ignored.
 
     Args:
         root: the folder of the images; paths are relative to it.

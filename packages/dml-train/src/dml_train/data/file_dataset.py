@@ -21,8 +21,6 @@ from dml_train.data.packed import PackedImages, open_pack
 from dml_train.data.parts import Classes, Parts
 from dml_train.data.preparation import Preparation
 
-OnBadImage = Literal["error", "skip"]
-
 
 class PathTable(Sequence[Path]):
     """A sequence of paths that takes their characters and 8 bytes each.
@@ -126,7 +124,7 @@ class FileDataset:
         parts: Parts,
         preparation: Preparation,
         *,
-        on_bad_image: OnBadImage = "error",
+        on_bad_image: Literal["error", "skip"] = "error",
         cache: str | None = None,
     ) -> None:
         # By text: to hash or to compare a Path takes several times as long.

@@ -149,12 +149,8 @@ def collect_drawings(classes: Sequence[tuple[int, Mapping[int, npt.NDArray[np.ui
 def select_characters(characters: str | Sequence[str]) -> Callable[[int], bool]:
     """Return the test of a code point's membership in a character set.
 
-    Args:
-        characters: ``"all"``, ``"han"``, ``"latin"`` (by the Unicode name), a code point ``"U+4E00"``, a range
-            ``"U+4E00-U+9FFF"``, or several of them.
-
-    Raises:
-        ValueError: another name, or a range whose end precedes its beginning.
+    The set is ``"all"``, ``"han"``, ``"latin"`` (by the Unicode name), a code point ``"U+4E00"``, a range
+    ``"U+4E00-U+9FFF"``, or several of them; others are a `ValueError`.
     """
     prefixes: list[str] = []
     ranges: list[tuple[int, int]] = []

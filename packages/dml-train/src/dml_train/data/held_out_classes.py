@@ -50,18 +50,12 @@ class ClassSubset:
 
 
 def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | None]:
-    """Hold out random classes for validation.
+    """Hold out random classes for validation; return the training and the validation split.
 
     Args:
-        split: the training split.
-        fraction: of its classes, in [0, 1); rounded to leave at least one class on either side.
+        split: the training split; with two classes or more, or else it is a `DmlError`.
+        fraction: of its classes, in [0, 1); rounded to leave at least one class on either side. 0: `split` and None.
         seed: determines the choice.
-
-    Returns:
-        The splits of the remaining and of the held-out classes; `split` and None if `fraction` is 0.
-
-    Raises:
-        DmlError: if there are fewer than two classes.
     """
     if fraction == 0:
         return split, None
@@ -83,12 +77,9 @@ def hold_out_fold(split: Split, fold: int, folds: int) -> tuple[Split, Split]:
     Source: Musgrave, Belongie & Lim 2020, A Metric Learning Reality Check (with four folds).
 
     Args:
-        split: the training split, C classes.
+        split: the training split, C classes; with fewer classes than folds it is a `DmlError`.
         fold: the fold to hold out, from 0.
         folds: number of folds.
-
-    Raises:
-        DmlError: if there are fewer classes than folds.
     """
     count = len(split.class_names)
     if count < folds:

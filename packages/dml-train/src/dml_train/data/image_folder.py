@@ -30,19 +30,17 @@ _LAYOUTS = ({"train": "train", "test": "test"}, {"train": "train", "test": "quer
 def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 0) -> Parts:
     """List the images in ``root/CLASS/**``, split by class; classes and files are sorted by name.
 
-    If `root` holds the folders ``train`` and ``test`` and no other, they are the splits, each with its class folders;
-    likewise ``train``, ``query`` and ``gallery``, where queries are searched in the gallery. Otherwise the classes
-    are shuffled by `split_seed`, and the first `train_fraction` of them train.
+    If `root` holds only the folders ``train`` and ``test``, they are the splits, each with its class folders; likewise
+    ``train``, ``query`` and ``gallery``, where queries are searched in the gallery. Otherwise the classes are shuffled
+    and split.
 
     Args:
         root: the folder.
         train_fraction: share of the classes that train, above 0 and below 1.
-        split_seed: of the shuffle. It isn't the run's seed, so that runs of all seeds are measured on the same
-            classes.
+        split_seed: of the shuffle. It isn't the run's seed, so that runs of all seeds are measured on the same classes.
 
     Raises:
-        DmlError: no such folder, fewer than two classes with images, a class in both splits, two classes of one
-            name, or a gallery without a match for any query.
+        DmlError: no such folder, fewer than two classes with images, or parts that `check_parts` refuses.
         ValueError: a number out of its range.
     """
     folder = Path(root).expanduser()

@@ -17,10 +17,8 @@ from dml_train.data.prepare import fit_drawing
 class ImageSplit:
     """A `Split` of a user's images, all of one class without a name.
 
-    Args:
-        images: (N,) files or arrays.
-        prepare: prepares images for the network, (N, channels, height, width) float32.
-        render: renders an image as the network sees it, (height, width, 3) uint8.
+    `prepare` makes the network's input of images, (N, channels, height, width) float32, and `render` shows one as the
+    network sees it, (height, width, 3) uint8.
     """
 
     class_names: Sequence[str] = ("",)

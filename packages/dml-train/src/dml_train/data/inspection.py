@@ -205,10 +205,7 @@ def _look(
 
 
 def _find_near(files: Sequence[Path], bits: Sequence[Any], registry: Registry) -> list[NearDuplicate]:
-    """Find all pairs of hashes with at most `NEAR` differing bits, exactly.
-
-    A missing evaluator, or more than 100,000 pairs, are a `DmlError`.
-    """
+    """Find all pairs of hashes with at most `NEAR` differing bits, exactly, if there are at most 100,000."""
     if len(files) < 2:
         return []
     evaluator = registry.build("evaluators", {"name": "exact"}, {"seed": 0})

@@ -85,10 +85,8 @@ class PackedImages:
 def open_pack(files: Sequence[Path], preparation: Preparation, cache: Path) -> PackedImages:
     """Open the pack of these files in a folder; if it doesn't exist, one of the processes that open it creates it.
 
-    Of the preparation, only the resize options matter.
-
-    Raises:
-        DmlError: a missing file, a cache that can't be written, or a damaged pack.
+    Of the preparation, only the resize options matter. A missing file, a cache that can't be written, or a damaged pack
+    are a `DmlError`.
     """
     cache = cache.expanduser()
     name = _hash_inputs(files, preparation)

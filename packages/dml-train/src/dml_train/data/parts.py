@@ -50,14 +50,10 @@ def split_classes(classes: Classes, train_fraction: float, seed: int, source: st
     """Shuffle classes and split them: the first share trains, the rest tests. Each has at least one class.
 
     Args:
-        classes: all of them.
-        train_fraction: share of the classes that train, above 0 and below 1.
+        classes: all of them; fewer than two are a `DmlError` that names the `source`, a folder or table.
+        train_fraction: share of the classes that train, above 0 and below 1, or else it is a `ValueError`.
         seed: of the shuffle.
-        source: the folder or table, for messages.
-
-    Raises:
-        DmlError: fewer than two classes.
-        ValueError: a fraction out of its range.
+        source: for messages.
     """
     if not 0.0 < train_fraction < 1.0:
         raise ValueError(f"train_fraction is {train_fraction}; expected a share above 0 and below 1")
@@ -75,9 +71,7 @@ def split_classes(classes: Classes, train_fraction: float, seed: int, source: st
 def check_parts(parts: Parts, sources: Mapping[str, str]) -> None:
     """Check that parts allow evaluation on unseen classes, and log queries without a match.
 
-    Args:
-        parts: the parts.
-        sources: the folder or table of each part, for messages.
+    The messages name the `sources`, the folder or table of each part.
 
     Raises:
         DmlError: an empty part, a class both in training and in evaluation, a gallery without a match for any query,

@@ -39,35 +39,27 @@ class Preparation:
     that follow it; ``"resized"``: torchvision's RandomResizedCrop, applied to the resized image as in Ranked List Loss,
     section 4.1.2 (with `square`).
 
-    Args:
-        resize: pixels of the shorter side, or of both sides if `square`.
-        square: whether to resize to a square, as the papers do, or to keep the proportions.
-        crop: side of the network's input in pixels.
-        train_crop: ``"random"``: `crop` × `crop` pixels at a random position; ``"resized"``: a part of random area and
-            aspect ratio (3/4 to 4/3), resized to `crop` × `crop`; ``"center"``: the centre.
-        min_area: for ``"resized"``, the smallest share of the resized image's area, above 0 and at most 1.
-        flip: probability of mirroring a training image, 0 to 1.
-        normalize: ``"imagenet"``: RGB, minus ImageNet's mean, divided by its deviation; ``"half"``: RGB in -1 to 1;
-            ``"clip"``: RGB, minus the mean of CLIP's images, divided by their deviation; ``"caffe"``: BGR in 0 to 255,
-            minus (104, 117, 128); ``"none"``: RGB in 0 to 1.
-        interpolation: ``"bilinear"``, or ``"bicubic"`` as for most of timm's weights; of all resizing.
-        max_pixels: the most pixels of an image that is decoded; a larger one is an error, before it takes the memory.
-
     Raises:
         ValueError: a number out of its range.
     """
 
     in_channels: ClassVar[int] = 3
 
-    resize: int = 256
-    square: bool = False
-    crop: int = 224
+    resize: int = 256  # pixels of the shorter side, or of both sides if `square`
+    square: bool = False  # whether to resize to a square, as the papers do, or to keep the proportions
+    crop: int = 224  # side of the network's input in pixels
+    # "random": `crop` × `crop` pixels at a random position; "resized": a part of random area and aspect ratio (3/4 to
+    # 4/3), resized to `crop` × `crop`; "center": the centre.
     train_crop: Literal["resized", "random", "center"] = "resized"
-    min_area: float = 0.16
-    flip: float = 0.5
-    normalize: Literal["imagenet", "half", "clip", "caffe", "none"] = "imagenet"
-    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
-    max_pixels: int = MAX_PIXELS
+    min_area: float = (
+        0.16  # for "resized", the smallest share of the resized image's area, above 0 and at most 1
+    )
+    flip: float = 0.5  # probability of mirroring a training image, 0 to 1
+    normalize: Literal["imagenet", "half", "clip", "caffe", "none"] = "imagenet"  # see `NORMALISATIONS`
+    interpolation: Literal["bilinear", "bicubic"] = (
+        "bilinear"  # of all resizing; most of timm's weights want bicubic
+    )
+    max_pixels: int = MAX_PIXELS  # a larger image is an error, before it takes the memory
 
     def __post_init__(self) -> None:
         if not 1 <= self.crop <= self.resize:
@@ -179,17 +171,13 @@ class Preparation:
 def choose_crop_size(
     height: int, width: int, min_area: float, tries: npt.NDArray[np.float64]
 ) -> tuple[int, int]:
-    """Choose the height and width of a crop of random area and aspect ratio.
-
-    Source: torchvision's RandomResizedCrop.
+    """Choose the height and width of a crop of random area and aspect ratio, as torchvision's RandomResizedCrop.
 
     Args:
         height, width: of the image.
         min_area: smallest share of its area.
-        tries: (T, 2), uniform in [0, 1), for area and ratio. The first crop that fits into the image is chosen.
-
-    Returns:
-        Height and width; if no crop fits, those of the largest crop with a ratio of 3/4 to 4/3.
+        tries: (T, 2), uniform in [0, 1), for area and ratio. The first crop that fits into the image is chosen; if none
+            fits, the largest crop with a ratio of 3/4 to 4/3.
     """
     areas = height * width * (min_area + (1.0 - min_area) * tries[:, 0])
     ratios = np.exp(_RATIO * (2.0 * tries[:, 1] - 1.0))

@@ -48,10 +48,11 @@ def _from_mean(mean: Sequence[float], deviation: Sequence[float]) -> Normalisati
     return Normalisation((0, 1, 2), (scale[0], scale[1], scale[2]), (offset[0], offset[1], offset[2]))
 
 
+# By the name of the option ``normalize``.
 NORMALISATIONS = {
-    # The mean and deviation of ImageNet's pixels, as torchvision's and most of timm's weights expect.
+    # RGB, by the mean and deviation of ImageNet's pixels, as torchvision's and most of timm's weights expect.
     "imagenet": _from_mean((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    # SigLIP, EfficientNet-Lite, networks from TensorFlow.
+    # RGB in -1 to 1: SigLIP, EfficientNet-Lite, networks from TensorFlow.
     "half": _from_mean((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     # Radford et al. 2021, Learning Transferable Visual Models From Natural Language Supervision; OpenCLIP, too.
     "clip": _from_mean((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
@@ -114,11 +115,10 @@ def decode(file: Source, min_side: int | None = None, max_pixels: int = MAX_PIXE
         file: a path or a binary file.
         min_side: pixels; a JPEG file may be decoded at a half, quarter or eighth of its size if both sides stay at
             least this long, which saves most of the time of a large photograph. None: full size.
-        max_pixels: the most pixels to decode, after that reduction.
+        max_pixels: the most pixels to decode, after that reduction; more are an `Image.DecompressionBombError`.
 
     Raises:
         OSError, SyntaxError, …: as Pillow raises them, for an image that can't be decoded.
-        Image.DecompressionBombError: more than `max_pixels`.
     """
     with Image.open(file, formats=FORMATS) as stored:
         if min_side is not None:

@@ -34,13 +34,10 @@ class OfficialSet:
     by_hand: str = ""  # instructions for a download by hand; empty if none is needed
 
     def read(self, root: str) -> Parts:
-        """List the parts, after checks that no image is missing and that the counts are the published ones.
-
-        Args:
-            root: the data set's folder, or its parent.
+        """List the parts in `root`, the data set's folder or its parent.
 
         Raises:
-            DmlError: a missing data set, missing images, damaged lists, or other counts.
+            DmlError: a missing data set, missing images, damaged lists, or other counts than the published ones.
         """
         folder = self.find(Path(root))
         parts = self.list_parts(folder)

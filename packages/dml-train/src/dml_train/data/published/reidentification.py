@@ -1,8 +1,8 @@
 """Market-1501 and VeRi-776: persons seen by six cameras, and vehicles seen by 20.
 
-Each part is a folder, and a file's name has identity and camera: ``0002_c1s1_000451_03.jpg`` of Market-1501,
-``0001_c001_00016450_0.jpg`` of VeRi-776. The cameras are groups, so that images of a query's identity and camera are
-excluded from its ranking, among them VeRi-776's copy of the query in the gallery.
+A file's name has identity and camera: ``0002_c1s1_000451_03.jpg`` of Market-1501, ``0001_c001_00016450_0.jpg`` of
+VeRi-776. The cameras are groups, so that images of a query's identity and camera are excluded from its ranking, among
+them VeRi-776's copy of the query in the gallery.
 
 Source: Zheng et al. 2015, Scalable Person Re-identification: A Benchmark; Liu et al. 2016, A Deep Learning-Based
 Approach to Progressive Vehicle Re-identification.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,32 +20,19 @@ from dml_train.networks.backbones.options import (
     read_state,
 )
 
-
-class _Widths(NamedTuple):
-    """Channels of a block's four branches; 0 is a missing branch, or a pool without projection."""
-
-    one: int  # 1 × 1
-    reduce: int  # 1 × 1, before the 3 × 3
-    three: int  # 3 × 3
-    double_reduce: int  # 1 × 1, before the two 3 × 3
-    double: int  # 3 × 3 twice
-    pool: Literal["average", "max"]
-    projection: int  # 1 × 1, after the pool
-
-
 # A row for each block, as in the source's figure 5, except that 4c and 4d project their pool to 128 channels, as in the
-# published weights for torch; the figure, and the networks of ICE and RLL, have 96.
-_BLOCKS = {
-    "inception_3a": _Widths(64, 64, 64, 64, 96, "average", 32),
-    "inception_3b": _Widths(64, 64, 96, 64, 96, "average", 64),
-    "inception_3c": _Widths(0, 128, 160, 64, 96, "max", 0),
-    "inception_4a": _Widths(224, 64, 96, 96, 128, "average", 128),
-    "inception_4b": _Widths(192, 96, 128, 96, 128, "average", 128),
-    "inception_4c": _Widths(160, 128, 160, 128, 160, "average", 128),
-    "inception_4d": _Widths(96, 128, 192, 160, 192, "average", 128),
-    "inception_4e": _Widths(0, 128, 192, 192, 256, "max", 0),
-    "inception_5a": _Widths(352, 192, 320, 160, 224, "average", 128),
-    "inception_5b": _Widths(352, 192, 320, 192, 224, "max", 128),
+# published weights for torch; the figure, and the networks of ICE and RLL, have 96. The columns: see `_Block`.
+_BLOCKS: dict[str, tuple[int, int, int, int, int, Literal["average", "max"], int]] = {
+    "inception_3a": (64, 64, 64, 64, 96, "average", 32),
+    "inception_3b": (64, 64, 96, 64, 96, "average", 64),
+    "inception_3c": (0, 128, 160, 64, 96, "max", 0),
+    "inception_4a": (224, 64, 96, 96, 128, "average", 128),
+    "inception_4b": (192, 96, 128, 96, 128, "average", 128),
+    "inception_4c": (160, 128, 160, 128, 160, "average", 128),
+    "inception_4d": (96, 128, 192, 160, 192, "average", 128),
+    "inception_4e": (0, 128, 192, 192, 256, "max", 0),
+    "inception_5a": (352, 192, 320, 160, 224, "average", 128),
+    "inception_5b": (352, 192, 320, 192, 224, "max", 128),
 }
 _CLASSIFIER = "last_linear."  # in the weights file
 _PUBLISHED = "the published bn_inception-52deb4733.pth (docs/guide/models.md links to it)"
@@ -91,7 +78,7 @@ class BNInception(nn.Module):
         self.blocks = nn.ModuleDict()
         channels, widths_of = 192, {}
         for name, widths in _BLOCKS.items():
-            block = _Block(channels, widths)
+            block = _Block(channels, *widths)
             self.blocks[name] = block
             channels = widths_of[name] = block.out_channels
         if weights is not None and pretrained:
@@ -147,27 +134,39 @@ class _Unit(nn.Module):
 
 
 class _Block(nn.ModuleDict):
-    """Up to four parallel branches, their outputs concatenated; named as in the published weights."""
+    """Up to four parallel branches, their outputs concatenated; named as in the published weights.
 
-    def __init__(self, in_channels: int, widths: _Widths) -> None:
-        halves = widths.projection == 0  # height and width
+    Their channels: `one` of 1 × 1; `three` of 3 × 3, behind `reduce` of 1 × 1; `double` of 3 × 3 twice, behind
+    `double_reduce`; and a pool, with `projection` behind it. 0 is a missing branch, or a pool without projection.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        one: int,
+        reduce: int,
+        three: int,
+        double_reduce: int,
+        double: int,
+        pool: Literal["average", "max"],
+        projection: int,
+    ) -> None:
+        halves = projection == 0  # height and width
         stride = 2 if halves else 1
-        units: dict[str, nn.Module] = {}
-        if widths.one:
-            units["1x1"] = _Unit(in_channels, widths.one, 1)
-        units["3x3_reduce"] = _Unit(in_channels, widths.reduce, 1)
-        units["3x3"] = _Unit(widths.reduce, widths.three, 3, stride)
-        units["double_3x3_reduce"] = _Unit(in_channels, widths.double_reduce, 1)
-        units["double_3x3_1"] = _Unit(widths.double_reduce, widths.double, 3)
-        units["double_3x3_2"] = _Unit(widths.double, widths.double, 3, stride)
+        units: dict[str, nn.Module] = {"1x1": _Unit(in_channels, one, 1)} if one else {}
+        units["3x3_reduce"] = _Unit(in_channels, reduce, 1)
+        units["3x3"] = _Unit(reduce, three, 3, stride)
+        units["double_3x3_reduce"] = _Unit(in_channels, double_reduce, 1)
+        units["double_3x3_1"] = _Unit(double_reduce, double, 3)
+        units["double_3x3_2"] = _Unit(double, double, 3, stride)
         if halves:
             units["pool"] = nn.MaxPool2d(3, 2, ceil_mode=True)
         else:
-            units["pool"] = nn.AvgPool2d(3, 1, 1) if widths.pool == "average" else nn.MaxPool2d(3, 1, 1)
-            units["pool_proj"] = _Unit(in_channels, widths.projection, 1)
+            units["pool"] = nn.AvgPool2d(3, 1, 1) if pool == "average" else nn.MaxPool2d(3, 1, 1)
+            units["pool_proj"] = _Unit(in_channels, projection, 1)
         super().__init__(units)
         self._halves = halves
-        self.out_channels = widths.one + widths.three + widths.double + (widths.projection or in_channels)
+        self.out_channels = one + three + double + (projection or in_channels)
 
     def forward(self, features_BFHW: Tensor) -> Tensor:
         pooled = features_BFHW

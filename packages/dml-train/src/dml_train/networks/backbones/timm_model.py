@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from dml_core import DmlError, InvalidOption, nearest
 from dml_train.extras import extra
-from dml_train.networks.backbones.lora import TARGETS, add_lora
 from dml_train.networks.backbones.options import check_levels, load_state, one_or_all, read_state
 
 _Form = Literal["map", "map, channels last", "no map"]
@@ -26,6 +25,7 @@ _Form = Literal["map", "map, channels last", "no map"]
 # https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite. Its network was trained on RGB,
 # (pixel - 127) / 128; timm's setting for the same weights is (pixel - 127.5) / 127.5, ``normalize = "half"``.
 LITE0 = "efficientnet-lite0"
+LORA_TARGETS = ("attn.qkv", "attn.proj")  # the linear layers of attention in timm's transformers
 
 
 class TimmModel(nn.Module):
@@ -63,7 +63,7 @@ class TimmModel(nn.Module):
         image_size: int = 0,
         lora_rank: int = 0,
         lora_alpha: float = 16.0,
-        lora_targets: Sequence[str] = TARGETS,
+        lora_targets: Sequence[str] = LORA_TARGETS,
         pretrained: bool = True,
     ) -> None:
         super().__init__()
@@ -214,3 +214,56 @@ def _convert(network: nn.Module, state: dict[str, Tensor], unused: tuple[str, ..
 def _names(given: str | Sequence[str] | None) -> list[str]:
     """Return the names of a timm configuration's entry: one, several or none."""
     return [given] if isinstance(given, str) else list(given or ())
+
+
+def add_lora(
+    network: nn.Module,
+    rank: int,
+    alpha: float,
+    targets: Sequence[str],
+    probe: Callable[[nn.Module], torch.Tensor],
+) -> None:
+    """Freeze a network, and add trained matrices beside some of its layers, in place: low-rank adaptation, by peft.
+
+    ``layer(x) + (alpha / rank) · B A x`` with A (rank, in) random and B (out, rank) zero.
+
+    Source: Hu et al. 2021, LoRA: Low-Rank Adaptation of Large Language Models, Sec. 4.1.
+
+    Args:
+        network: with the weights from which training starts.
+        rank, alpha: of the added matrices.
+        targets: ends of the layers' names, ``"attn.qkv"`` for ``blocks.0.attn.qkv`` and so on. A name that no layer
+            has, or a layer that isn't called, so that its matrices would have no effect, is an `InvalidOption`.
+        probe: computes the network's features on the device "meta", to find layers that it uses without calling them.
+    """
+    with extra("lora", "backbone.lora_rank"):
+        from peft import LoraConfig, inject_adapter_in_model
+    for target in targets:
+        if not any(f".{name}".endswith(f".{target}") for name, _ in network.named_modules()):
+            linear = sorted(
+                {".".join(n.split(".")[-2:]) for n, m in network.named_modules() if isinstance(m, nn.Linear)}
+            )
+            raise InvalidOption(
+                f"backbone.lora_targets names {target!r}, and no layer's name ends so; "
+                f"linear layers: {', '.join(linear) or 'none'}"
+            )
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(targets))  # type: ignore[arg-type]
+    inject_adapter_in_model(config, network)
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(".lora_" in name)
+    unused = _unused(copy.deepcopy(network).to("meta").eval(), probe)
+    if unused:
+        raise InvalidOption(
+            f"backbone.lora_targets includes {unused[0]!r}, whose weight the model uses without calling the layer, so "
+            f"that LoRA would have no effect on it ({len(unused)} such layers); name other layers"
+        )
+
+
+def _unused(network: Any, probe: Callable[[nn.Module], torch.Tensor]) -> list[str]:
+    """List the adapted layers that receive no gradient."""
+    probe(network).sum().backward()  # type: ignore[no-untyped-call]
+    return [
+        name.partition(".lora_")[0]
+        for name, parameter in network.named_parameters()
+        if ".lora_B" in name and parameter.grad is None
+    ]
