@@ -198,15 +198,9 @@ def test_the_suggested_command_is_one_that_checks_the_same_images(dml, photos, m
         (["data", "check", ".", "--threshold", "0.5"], "--threshold and --step belong to --leaks RUN"),
     ],
 )
-def test_a_mistake_is_one_message(registry, tmp_path, monkeypatch, arguments, message):
-    from click.testing import CliRunner
-
-    from dml_train.cli import main
-
+def test_a_mistake_is_one_message(dml, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(main, arguments, obj=registry)
-    assert result.exit_code == 2
-    assert message in " ".join(result.output.split())
+    assert message in " ".join(dml(*arguments, code=2).output.split())
 
 
 def test_images_too_plain_for_a_hash_are_no_error(photos, monkeypatch):

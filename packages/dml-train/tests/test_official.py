@@ -157,7 +157,7 @@ def test_one_image_of_each_vehicle_is_the_gallery_and_depends_on_draw_and_vehicl
 
 def test_wrong_options_and_lists_of_vehicleid_are_refused(tmp_path):
     vehicle_tree(tmp_path, 800)
-    for options, expected in (({"vehicles": 1000}, "one of 800, 1600, 2400"), ({"draw": -1}, "at least 0")):
+    for options, expected in (({"vehicles": 1000}, r".*\[800, 1600, 2400\]"), ({"draw": -1}, "at least 0")):
         table = {"name": "vehicleid", "root": str(tmp_path), **options}
         with pytest.raises(DmlError, match=f"expected {expected}"):
             registry().build("datasets", table, {"seed": 0})
