@@ -93,11 +93,7 @@ def test_a_large_photograph_is_decoded_at_a_fraction_of_its_size(tmp_path):
 @with_each_reader
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [
-        (b"", "it is empty"),
-        (b"hello", "not an image"),
-        (b"\x89PNG\r\n\x1a\n\x00\x00", "repair or remove"),
-    ],
+    [(b"", "it is empty"), (b"hello", "not an image"), (b"\x89PNG\r\n\x1a\n\x00\x00", "repair or remove")],
     ids=["empty", "text", "truncated"],
 )
 def test_a_file_that_is_no_image_is_named(tmp_path, read, content, reason):

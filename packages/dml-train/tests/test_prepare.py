@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dml_train.data import prepare
-from dml_train.data.image_reader import DrawingReader
+from dml_train.data.glyphs import DrawingReader
 from dml_train.data.preparation import Preparation
 
 READERS = {

@@ -92,14 +92,10 @@ def drop_bad_images(parts: Parts, bad: Mapping[Path, str]) -> Parts:
         kept[part] = {name: files for name, files in good.items() if files}
     if is_first_process():
         lost = {c for name, classes in parts.by_name().items() for c in classes.keys() - kept[name].keys()}
-        _LOG.warning(
-            "omitted %s of %s images that can't be decoded%s:\n%s%s",
-            f"{len(bad):,}",
-            f"{sum(1 for _ in parts.files()):,}",
-            f", and {len(lost):,} classes without other images" if lost else "",
-            "\n".join(islice(bad.values(), _MAX_LISTED)),
-            "\n…" if len(bad) > _MAX_LISTED else "",
-        )
+        count = f"{len(bad):,} of {sum(1 for _ in parts.files()):,} images that can't be decoded"
+        classes_too = f", and {len(lost):,} classes without other images" if lost else ""
+        listed = [*islice(bad.values(), _MAX_LISTED), *(["…"] if len(bad) > _MAX_LISTED else [])]
+        _LOG.warning("omitted %s%s:\n%s", count, classes_too, "\n".join(listed))
     for name, classes in kept.items():
         if not classes:
             raise DmlError(f"none of the {name} images can be decoded, e.g. {next(iter(bad.values()))}")

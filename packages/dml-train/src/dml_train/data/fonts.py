@@ -30,12 +30,9 @@ _RANGE = re.compile(r"U\+([0-9A-Fa-f]{4,6})(?:-U\+([0-9A-Fa-f]{4,6}))?")
 
 
 class Face:
-    """A face of a font file, which draws images of one size.
+    """A face of a font file, TrueType or OpenType, which draws images of `size` pixels a side.
 
-    Args:
-        file: TrueType or OpenType, or a collection of them.
-        size: pixels a side.
-        index: the face's position in a collection, from 0; None for a file of one face.
+    `index` is the face's position in a collection, from 0; None for a file of one face.
     """
 
     def __init__(self, file: Path, size: int, index: int | None = None) -> None:
@@ -74,12 +71,8 @@ class Face:
 def open_faces(patterns: Sequence[str], size: int) -> list[Face]:
     """Open the faces of the font files that match; return each once, sorted by file and index.
 
-    Args:
-        patterns: files, or glob patterns with ``**`` for any folders; ``FILE#N`` is only face N of a collection.
-        size: pixels a side of the images.
-
-    Raises:
-        DmlError: a pattern without a file, a file that is no font, or a face that a collection doesn't have.
+    The patterns are files, or glob patterns with ``**`` for any folders; ``FILE#N`` is only face N of a collection. A
+    pattern without a file, a file that is no font, or a face that a collection doesn't have are a `DmlError`.
     """
     if not patterns:
         raise DmlError("fonts is empty; expected font files, such as /usr/share/fonts/**/*.ttf")
@@ -181,23 +174,20 @@ def select_characters(characters: str | Sequence[str]) -> Callable[[int], bool]:
 def draw_classes(
     faces: Sequence[Face], belongs: Callable[[int], bool], min_images: int, counted: int | None = None
 ) -> Drawing:
-    """Draw the characters of a set in all faces, and group them into classes.
+    """Draw the characters of a set in all faces, and group them into classes; fewer than two are a `DmlError`.
 
     - A face's sign for a missing glyph is no drawing, nor is a drawing that `PLACEHOLDER_USES` characters share.
     - Characters that **any** face draws identically are one class, and so are those linked by a chain of such pairs:
       a face that lacks a form of a character often draws another's.
     - A class has each of its drawings once, since fonts copy one another's glyphs.
     - Of a class's characters a face draws the first, by code point, that it has.
-    - A class with fewer than `min_images` drawings in the `counted` faces is omitted.
+    - A class with fewer than `min_images` drawings is omitted.
 
     Args:
         faces: at least one; all of one size.
         belongs: tells whether a code point is in the character set.
         min_images: at least 1.
         counted: the first so many faces count for `min_images`; None: all.
-
-    Raises:
-        DmlError: if fewer than two classes remain.
     """
     counted = len(faces) if counted is None else counted
     by_face = [_draw_face(face, belongs) for face in faces]

@@ -20,12 +20,16 @@ import functools
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from dml_core import DmlError
 from dml_train.data.array_split import ArraySplit, Jitter
+from dml_train.data.decoding import ImageSource, read_image
 from dml_train.data.fonts import (
     UNDRAWN,
     Drawing,
@@ -35,7 +39,8 @@ from dml_train.data.fonts import (
     open_faces,
     select_characters,
 )  # fmt: skip
-from dml_train.data.image_reader import DrawingReader
+from dml_train.data.preparation import ImageSplit
+from dml_train.data.prepare import fit_drawing
 from dml_train.extras import extra
 
 with extra("glyphs", "the data set 'glyphs'"):
@@ -116,6 +121,40 @@ class Glyphs:
         return DrawingReader(size)
 
 
+class DrawingReader:
+    """An `ImageReader` for glyphs: dark ink on a light background, resized into a square of `size` pixels a side."""
+
+    in_channels = 1
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.input_shape = (1, size, size)
+
+    def of_images(self, images: Sequence[ImageSource]) -> ImageSplit:
+        """Return a split of these images in grey."""
+        return ImageSplit(images, self.prepare, self.render)
+
+    def prepare(self, images: Sequence[ImageSource]) -> Tensor:
+        """Prepare images for the network, (N, 1, size, size) float32, ink in [0, 1] on a background of 0."""
+        pictures = np.stack([fit_drawing(read_image(image), self.size) for image in images])
+        return torch.from_numpy(255 - pictures)[:, None].to(torch.float32).div_(255.0)
+
+    def render(self, image: ImageSource) -> npt.NDArray[np.uint8]:
+        """Render an image as the network sees it, (size, size, 3) uint8."""
+        return np.repeat(fit_drawing(read_image(image), self.size)[:, :, None], 3, axis=2)
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the steps from an image to the input."""
+        return {
+            "kind": "drawing",
+            "options": {"size": self.size},
+            "decode": "at full size, upright by its EXIF data, grey, 8 bits a pixel; transparent parts white",
+            "resize": f"bicubic, in proportion, to fit into {self.size} x {self.size}; padded with white",
+            "channels": "1: darkness",
+            "normalize": "input = (255 - pixel) / 255",
+        }
+
+
 @functools.lru_cache(maxsize=1)
 def draw_glyphs(size: int = SIZE) -> Drawing:
     """Draw every class that enough of matplotlib's faces can draw, once per process."""
@@ -156,10 +195,9 @@ def draw_user_fonts(
     min_faces: int,
     size: int,
 ) -> tuple[Drawing, Drawing | None]:
-    """Draw a character set with a user's fonts, once per process.
+    """Draw a character set with a user's fonts, once per process: in `fonts`, and in `query_fonts` if there are any.
 
-    Return the drawings in `fonts`, and those in `query_fonts` with the same classes, or None without query fonts. A
-    pattern without fonts, a font in both lists, or fewer than two classes are a `DmlError`.
+    A pattern without fonts, a font in both lists, or fewer than two classes are a `DmlError`.
     """
     belongs = select_characters(characters)
     faces = open_faces(fonts, size)

@@ -1,7 +1,4 @@
-"""Validation classes: held out of the training split, to select the number of epochs and the weights.
-
-Selection on the test classes would bias their results upwards.
-"""
+"""Validation classes: held out of the training split, since selection on the test classes would bias their results."""
 
 from __future__ import annotations
 
@@ -19,9 +16,7 @@ from dml_train.seeds import VALIDATION, derive
 class ClassSubset:
     """A `Split` of some classes of another split, with `groups` if that has groups.
 
-    Args:
-        split: the split that holds them.
-        classes: (C,) labels of the chosen classes, in the order of their new labels.
+    `classes` are their (C,) labels, in the order of their new labels.
     """
 
     groups: npt.NDArray[Any]

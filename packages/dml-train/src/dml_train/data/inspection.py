@@ -71,10 +71,6 @@ class Inspection:
     preparation: Preparation  # the steps to which reported times and sizes refer
     load_seconds: float  # the time to decode and resize an image by them
 
-    def across_classes(self, files: Sequence[Path]) -> bool:
-        """Whether these files are of more than one class."""
-        return len({self.class_of[file] for file in files}) > 1
-
 
 class _Look(NamedTuple):
     """A decoded image: its width and height, a digest of its pixels, and the bits of its hash, if any."""
@@ -309,7 +305,7 @@ def _describe_pixels(sizes: Sequence[tuple[int, int]], resize: int) -> str:
 def _count_across(kind: str, unit: str, found: Inspection, groups: Sequence[Sequence[Path]]) -> str:
     if not groups:
         return f"{kind}: none"
-    across = sum(map(found.across_classes, groups))
+    across = sum(len({found.class_of[file] for file in files}) > 1 for files in groups)
     plural = "" if len(groups) == 1 else "s"
     what = f" whose hashes differ in at most {NEAR} bits" if unit == "pair" else ""
     return f"{kind}: {len(groups):,} {unit}{plural}{what}, {across:,} across classes"

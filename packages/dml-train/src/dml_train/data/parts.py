@@ -105,11 +105,6 @@ def check_parts(parts: Parts, sources: Mapping[str, str]) -> None:
             "a query's matches are the gallery's images of its class"
         )
     if unmatched and is_first_process():
-        _LOG.warning(
-            "%s of the %s classes of %s have no image in %s, e.g. %r; every mean omits their queries",
-            f"{len(unmatched):,}",
-            f"{len(parts.test):,}",
-            sources["test"],
-            sources["gallery"],
-            unmatched[0],
-        )
+        count = f"{len(unmatched):,} of the {len(parts.test):,} classes of {sources['test']}"
+        example = f"{sources['gallery']}, e.g. {unmatched[0]!r}"
+        _LOG.warning("%s have no image in %s; every mean omits their queries", count, example)

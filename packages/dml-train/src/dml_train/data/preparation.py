@@ -7,7 +7,7 @@ Shapes: `B` batch, `H`, `W` height and width of a resized image, `S` side of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -19,13 +19,43 @@ from torch.nn import functional as F
 
 from dml_train.data.array_split import draw_uniforms
 from dml_train.data.decoding import ImageSource, read_image
-from dml_train.data.image_reader import ImageSplit
 from dml_train.data.prepare import MAX_PIXELS, NORMALISATIONS, REDUCED_SIDE, choose_size
 
 _TRIES = 10  # random areas and ratios, as in torchvision's RandomResizedCrop
 _RATIO = np.log(4.0 / 3.0)
 # The options that evaluation needs: those of `prepare_photograph`.
 _EVALUATED = ("resize", "square", "crop", "interpolation", "normalize", "max_pixels")
+
+
+class ImageSplit:
+    """A `Split` of a user's images, all of one class without a name.
+
+    `prepare` makes the network's input of images, (N, channels, height, width) float32, and `render` shows one as the
+    network sees it, (height, width, 3) uint8.
+    """
+
+    class_names: Sequence[str] = ("",)
+
+    def __init__(
+        self,
+        images: Sequence[ImageSource],
+        prepare: Callable[[Sequence[ImageSource]], Tensor],
+        render: Callable[[ImageSource], npt.NDArray[np.uint8]],
+    ) -> None:
+        self._images, self._prepare, self._render = images, prepare, render
+        self.labels: npt.NDArray[np.int64] = np.zeros(len(images), dtype=np.int64)
+
+    def __len__(self) -> int:
+        """Return the number of images, N."""
+        return len(self._images)
+
+    def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
+        """Load a batch, float32, never augmented; an image that can't be decoded is a `DmlError`."""
+        return self._prepare([self._images[index] for index in indices])
+
+    def picture(self, index: int) -> npt.NDArray[np.uint8]:
+        """Render image `index` as the network sees it, (height, width, 3) uint8."""
+        return self._render(self._images[index])
 
 
 @dataclass(frozen=True, slots=True)

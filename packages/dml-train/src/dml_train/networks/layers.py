@@ -46,9 +46,7 @@ def freeze_early_layers(backbone: nn.Module, trained: int) -> None:
 
 
 def layer_scales(layers: Sequence[Sequence[nn.Parameter]], decay: float) -> dict[int, float]:
-    """Compute the factor of each parameter's learning rate, by the parameter's id.
-
-    ``decay^(L - l)`` in layer l of L: 1 in the last layer, less towards the image.
+    """Compute each parameter's factor of the learning rate, by id: ``decay^(L - l)`` in layer l of L.
 
     Source: Clark et al. 2020, ELECTRA, Sec. 3.1 ("layerwise learning-rate decay").
     """

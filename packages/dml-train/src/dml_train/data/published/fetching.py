@@ -30,9 +30,8 @@ def fetch_dataset(name: str, root: str | Path, *, report: Callable[[str], None] 
     """Download and unpack a published data set, reusing existing files.
 
     Args:
-        name: as in `check_dataset`.
+        name, report: as in `check_dataset`; the progress of downloads is on the standard error.
         root: the folder for the archives and the unpacked folder, created if missing.
-        report: called with a line about each step; the progress of downloads is on the standard error.
 
     Raises:
         DmlError: an unknown name; a file that must be downloaded by hand; a download or an archive that is bad; an

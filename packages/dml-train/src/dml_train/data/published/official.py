@@ -116,12 +116,8 @@ def read_lines(file: Path, columns: int, skip: int = 0) -> list[list[str]]:
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise DmlError(
-            f"can't read {file}: {error.strerror}; the data set is incompletely unpacked"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise DmlError(f"{file} is not a list in UTF-8 ({error}); unpack the archive again") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise DmlError(f"can't read {file} as a list in UTF-8: {error}; unpack the archive again") from error
     rows = []
     for number, line in enumerate(lines[skip:], start=skip + 1):
         row = line.strip().split(maxsplit=columns - 1)

@@ -20,7 +20,7 @@ OFFICIAL: dict[str, OfficialSet] = {
     official.name: official
     for official in (CUB, CARS196, SOP, IN_SHOP, MARKET1501, VERI776, describe_vehicleid(2400, 0))
 }
-_MAX_LISTED = 10  # files listed by name; of the others, the number is reported
+_MAX_LISTED = 10  # files listed by name; the others are counted
 
 
 def get_official(name: str) -> OfficialSet:
@@ -41,12 +41,9 @@ def check_dataset(
 
     Args:
         name: ``"cub"``, ``"cars196"``, ``"sop"``, ``"in-shop"``, ``"market1501"``, ``"veri776"`` or ``"vehicleid"``.
-        root: the data set's folder, or its parent.
+        root: the data set's folder, or its parent; a folder without the data set is a `DmlError`.
         decode: whether to decode every image, too.
         report: called with each line.
-
-    Raises:
-        DmlError: an unknown name, or a `root` without the data set.
     """
     official = get_official(name)
     folder = official.find(Path(root))

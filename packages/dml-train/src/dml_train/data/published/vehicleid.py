@@ -73,11 +73,10 @@ def read_vehicleid(root: str, vehicles: Vehicles = 2400, draw: int = 0) -> Parts
     Args:
         root: the folder ``VehicleID_V1.0``, or its parent.
         vehicles: the test list: 800 (small), 1600 (medium) or 2400 (large) vehicles.
-        draw: the number of the random gallery, at least 0.
+        draw: the number of the random gallery; a negative one is a `ValueError`.
 
     Raises:
         DmlError: if it is missing or incomplete.
-        ValueError: for a negative draw.
     """
     if draw < 0:
         raise ValueError(f"draw is {draw}; expected at least 0")

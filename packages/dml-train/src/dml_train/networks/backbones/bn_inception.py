@@ -22,7 +22,8 @@ from dml_train.networks.backbones.options import (
 
 # A row for each block, as in the source's figure 5, except that 4c and 4d project their pool to 128 channels, as in the
 # published weights for torch; the figure, and the networks of ICE and RLL, have 96. The columns: see `_Block`.
-_BLOCKS: dict[str, tuple[int, int, int, int, int, Literal["average", "max"], int]] = {
+_Widths = tuple[int, int, int, int, int, Literal["average", "max"], int]
+_BLOCKS: dict[str, _Widths] = {
     "inception_3a": (64, 64, 64, 64, 96, "average", 32),
     "inception_3b": (64, 64, 96, 64, 96, "average", 64),
     "inception_3c": (0, 128, 160, 64, 96, "max", 0),
@@ -78,7 +79,7 @@ class BNInception(nn.Module):
         self.blocks = nn.ModuleDict()
         channels, widths_of = 192, {}
         for name, widths in _BLOCKS.items():
-            block = _Block(channels, *widths)
+            block = _Block(channels, widths)
             self.blocks[name] = block
             channels = widths_of[name] = block.out_channels
         if weights is not None and pretrained:
@@ -140,17 +141,8 @@ class _Block(nn.ModuleDict):
     `double_reduce`; and a pool, with `projection` behind it. 0 is a missing branch, or a pool without projection.
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        one: int,
-        reduce: int,
-        three: int,
-        double_reduce: int,
-        double: int,
-        pool: Literal["average", "max"],
-        projection: int,
-    ) -> None:
+    def __init__(self, in_channels: int, widths: _Widths) -> None:
+        one, reduce, three, double_reduce, double, pool, projection = widths
         halves = projection == 0  # height and width
         stride = 2 if halves else 1
         units: dict[str, nn.Module] = {"1x1": _Unit(in_channels, one, 1)} if one else {}

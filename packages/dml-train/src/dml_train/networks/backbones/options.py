@@ -61,11 +61,7 @@ def adapt_first_convolution(network: nn.Module, in_channels: int, keep: bool) ->
 
 
 def read_state(weights: str, expected: str) -> dict[str, Tensor]:
-    """Read the state dict in a file.
-
-    Args:
-        weights: the path.
-        expected: describes the values of the option ``weights``, for messages.
+    """Read the state dict in a file; if there is none, the message says what is `expected`.
 
     Raises:
         InvalidOption: if there is no such file.
