@@ -41,8 +41,8 @@ class Jitter:
 
     Each image is rotated, scaled along both axes, slanted and shifted (one affine map, bilinear). Its strokes become
     thicker or thinner (a mix with the 3 × 3 maximum or minimum), and its ink fainter. Every amount is uniform between
-    plus and minus its bound; the ink is multiplied by a factor in ``[1 - fade, 1]``. A negative bound, or a share above
-    1, is a `ValueError`.
+    plus and minus its bound; the ink is multiplied by a factor in ``[1 - fade, 1]``. Raises a `ValueError` if a bound
+    is negative, or a share above 1.
     """
 
     rotation: float = 10.0  # degrees

@@ -31,8 +31,7 @@ def read_all(
 ) -> Iterator[tuple[Path, Read | DmlError]]:
     """Read files in parallel threads, and yield each with the result of `read` or its `DmlError`, in order.
 
-    Raise the `DmlError` of a missing file, or of one that the disk fails to read. `stage_name` stands beside the
-    progress.
+    Raise a `DmlError` if a file is missing, or the disk fails to read one. `stage_name` is shown with the progress.
     """
 
     def read_chunk(chunk: Sequence[Path]) -> list[Read | DmlError]:
@@ -82,7 +81,7 @@ def refuse_bad_images(bad: Mapping[Path, str]) -> None:
 def drop_bad_images(parts: Parts, bad: Mapping[Path, str]) -> Parts:
     """Drop the bad files, and the classes that have no other file, and log both.
 
-    A part that loses all its images is a `DmlError`.
+    Raise a `DmlError` if a part loses all its images.
     """
     if not bad:
         return parts

@@ -1,4 +1,4 @@
-"""Data sets of image files: one class for all of them, whose options each adds to its own.
+"""Data sets of image files: one class for all of them, and the factory that adds their common options.
 
 Shapes: `N` items, `B` batch.
 """
@@ -41,7 +41,7 @@ class PathTable(Sequence[Path]):
         return len(self._ends)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return one path, or a list of those of a slice."""
+        """Return one path, or the list of a slice's paths."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         place = range(len(self))[index]  # an IndexError where a list raises one
@@ -88,7 +88,7 @@ class FileSplit:
     def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
         """Load a batch, (len(indices), 3, crop, crop) float32, augmented by the preparation if seeds are given.
 
-        A file that can't be decoded, or a damaged pack, is a `DmlError`.
+        Raise a `DmlError` if a file can't be decoded, or the pack is damaged.
         """
         return self.preparation.make_batch([self._load_resized(int(index)) for index in indices], seeds)
 
@@ -109,8 +109,8 @@ class FileDataset:
         parts: the files of each part.
         preparation: how an image becomes the network's input.
         on_bad_image: ``"error"``: every file's header and end are read here, and one damaged in between ends the
-            run; ``"skip"``: every file is decoded here, and those that can't be are left out and logged, so that
-            batches are a function of the files that are good.
+            run; ``"skip"``: every file is decoded here, and the bad ones are excluded and logged, so that batches
+            are a function of the good files.
         cache: a folder for decoded and resized images, see `open_pack`; None for none. It changes no number.
 
     Raises:

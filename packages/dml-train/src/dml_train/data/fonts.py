@@ -71,8 +71,8 @@ class Face:
 def open_faces(patterns: Sequence[str], size: int) -> list[Face]:
     """Open the faces of the font files that match; return each once, sorted by file and index.
 
-    The patterns are files, or glob patterns with ``**`` for any folders; ``FILE#N`` is only face N of a collection. A
-    pattern without a file, a file that is no font, or a face that a collection doesn't have are a `DmlError`.
+    The patterns are files, or glob patterns with ``**`` for any folders; ``FILE#N`` is only face N of a collection.
+    Raise a `DmlError` if a pattern has no file, a file is no font, or a collection lacks a face.
     """
     if not patterns:
         raise DmlError("fonts is empty; expected font files, such as /usr/share/fonts/**/*.ttf")
@@ -106,7 +106,7 @@ def _face_indices(file: Path, number: str) -> Sequence[int | None]:
                 count = 0
     except (OSError, TTLibError) as error:
         raise DmlError(
-            f"fonts: {file} can't be read as a font: {error}; leave it out of the pattern"
+            f"fonts: {file} can't be read as a font: {error}; remove it from the pattern"
         ) from error
     if not number:
         return range(count) if count else [None]
@@ -143,7 +143,7 @@ def select_characters(characters: str | Sequence[str]) -> Callable[[int], bool]:
     """Return the test of a code point's membership in a character set.
 
     The set is ``"all"``, ``"han"``, ``"latin"`` (by the Unicode name), a code point ``"U+4E00"``, a range
-    ``"U+4E00-U+9FFF"``, or several of them; others are a `ValueError`.
+    ``"U+4E00-U+9FFF"``, or several of them. Raise a `ValueError` for another name.
     """
     prefixes: list[str] = []
     ranges: list[tuple[int, int]] = []
@@ -174,7 +174,7 @@ def select_characters(characters: str | Sequence[str]) -> Callable[[int], bool]:
 def draw_classes(
     faces: Sequence[Face], belongs: Callable[[int], bool], min_images: int, counted: int | None = None
 ) -> Drawing:
-    """Draw the characters of a set in all faces, and group them into classes; fewer than two are a `DmlError`.
+    """Draw the characters of a set in all faces, and group them into at least two classes, or raise a `DmlError`.
 
     - A face's sign for a missing glyph is no drawing, nor is a drawing that `PLACEHOLDER_USES` characters share.
     - Characters that **any** face draws identically are one class, and so are those linked by a chain of such pairs:

@@ -197,7 +197,7 @@ def draw_user_fonts(
 ) -> tuple[Drawing, Drawing | None]:
     """Draw a character set with a user's fonts, once per process: in `fonts`, and in `query_fonts` if there are any.
 
-    A pattern without fonts, a font in both lists, or fewer than two classes are a `DmlError`.
+    Raise a `DmlError` if a pattern has no font, a font is in both lists, or there are fewer than two classes.
     """
     belongs = select_characters(characters)
     faces = open_faces(fonts, size)

@@ -48,7 +48,7 @@ def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | N
     """Hold out random classes for validation; return the training and the validation split.
 
     Args:
-        split: the training split; with two classes or more, or else it is a `DmlError`.
+        split: the training split; raises a `DmlError` unless it has two classes or more.
         fraction: of its classes, in [0, 1); rounded to leave at least one class on either side. 0: `split` and None.
         seed: determines the choice.
     """
@@ -72,7 +72,7 @@ def hold_out_fold(split: Split, fold: int, folds: int) -> tuple[Split, Split]:
     Source: Musgrave, Belongie & Lim 2020, A Metric Learning Reality Check (with four folds).
 
     Args:
-        split: the training split, C classes; with fewer classes than folds it is a `DmlError`.
+        split: the training split, C classes; raises a `DmlError` if they are fewer than the folds.
         fold: the fold to hold out, from 0.
         folds: number of folds.
     """

@@ -75,7 +75,7 @@ def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 
 def image_files(folder: Path) -> list[Path]:
     """List the images in a folder and its subfolders, links to folders excepted, sorted.
 
-    A folder that can't be read is a `DmlError`: its images would be missing, unnoticed.
+    Raise a `DmlError` if a folder can't be read, since its images would be missing, unnoticed.
     """
 
     def refuse(error: OSError) -> NoReturn:

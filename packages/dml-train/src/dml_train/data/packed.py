@@ -38,7 +38,7 @@ _FORMAT = 2
 class PackedImages:
     """The images of a pack, pickled as its path, so that loader processes map the same file.
 
-    A damaged pack is a `DmlError`.
+    Raises a `DmlError` if the pack is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -67,7 +67,7 @@ class PackedImages:
     def read(self, position: int) -> Tensor:
         """Return the image at a position of the packed list, (3, H, W) uint8, in the mapped memory.
 
-        A wrong checksum of its pixels is a `DmlError`.
+        Raise a `DmlError` if the checksum of its pixels is wrong.
         """
         pixels = self._pixels[self._begin[position] : self._begin[position + 1]]
         if not self._checked[position]:
@@ -85,8 +85,8 @@ class PackedImages:
 def open_pack(files: Sequence[Path], preparation: Preparation, cache: Path) -> PackedImages:
     """Open the pack of these files in a folder; if it doesn't exist, one of the processes that open it creates it.
 
-    Of the preparation, only the resize options matter. A missing file, a cache that can't be written, or a damaged pack
-    are a `DmlError`.
+    Of the preparation, only the resize options matter. Raise a `DmlError` if a file is missing, the cache can't be
+    written, or the pack is damaged.
     """
     cache = cache.expanduser()
     name = _hash_inputs(files, preparation)

@@ -50,10 +50,10 @@ def split_classes(classes: Classes, train_fraction: float, seed: int, source: st
     """Shuffle classes and split them: the first share trains, the rest tests. Each has at least one class.
 
     Args:
-        classes: all of them; fewer than two are a `DmlError` that names the `source`, a folder or table.
-        train_fraction: share of the classes that train, above 0 and below 1, or else it is a `ValueError`.
+        classes: all of them.
+        train_fraction: share of the classes that train; raises a `ValueError` unless it is above 0 and below 1.
         seed: of the shuffle.
-        source: for messages.
+        source: the folder or table, which the `DmlError` for fewer than two classes names.
     """
     if not 0.0 < train_fraction < 1.0:
         raise ValueError(f"train_fraction is {train_fraction}; expected a share above 0 and below 1")

@@ -23,7 +23,7 @@ from dml_train.data.prepare import MAX_PIXELS, NORMALISATIONS, REDUCED_SIDE, cho
 
 _TRIES = 10  # random areas and ratios, as in torchvision's RandomResizedCrop
 _RATIO = np.log(4.0 / 3.0)
-# The options that evaluation needs: those of `prepare_photograph`.
+# The options that evaluation needs, as `prepare_photograph` takes them.
 _EVALUATED = ("resize", "square", "crop", "interpolation", "normalize", "max_pixels")
 
 
@@ -50,7 +50,7 @@ class ImageSplit:
         return len(self._images)
 
     def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
-        """Load a batch, float32, never augmented; an image that can't be decoded is a `DmlError`."""
+        """Load a batch, float32, never augmented; raise a `DmlError` if an image can't be decoded."""
         return self._prepare([self._images[index] for index in indices])
 
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
@@ -140,7 +140,7 @@ class Preparation:
         return self.show(self.load_resized(image))
 
     def load_resized(self, source: ImageSource) -> Tensor:
-        """Decode and resize an image to (3, H, W) uint8, RGB; an image that can't be decoded is a `DmlError`."""
+        """Decode and resize an image to (3, H, W) uint8, RGB; raise a `DmlError` if it can't be decoded."""
         image = np.array(read_image(source, REDUCED_SIDE * self.resize, self.max_pixels))
         height, width = choose_size(image.shape[0], image.shape[1], self.resize, self.square)
         return self._resize(torch.from_numpy(image).permute(2, 0, 1), height, width)

@@ -115,7 +115,7 @@ def decode(file: Source, min_side: int | None = None, max_pixels: int = MAX_PIXE
         file: a path or a binary file.
         min_side: pixels; a JPEG file may be decoded at a half, quarter or eighth of its size if both sides stay at
             least this long, which saves most of the time of a large photograph. None: full size.
-        max_pixels: the most pixels to decode, after that reduction; more are an `Image.DecompressionBombError`.
+        max_pixels: the most pixels to decode, after that reduction; `Image.DecompressionBombError` if there are more.
 
     Raises:
         OSError, SyntaxError, …: as Pillow raises them, for an image that can't be decoded.

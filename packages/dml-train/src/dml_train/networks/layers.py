@@ -12,7 +12,7 @@ from dml_core import InvalidOption, LayeredBackbone
 def layers_of(backbone: nn.Module, wanted_by: str) -> list[list[nn.Parameter]]:
     """List a backbone's parameters by layer, from the image on; each parameter is in one layer.
 
-    A backbone that isn't a `LayeredBackbone`, or lists other parameters, is an `InvalidOption`, and the message names
+    Raise an `InvalidOption` if the backbone isn't a `LayeredBackbone` or lists different parameters; it names
     `wanted_by`, the recipe's key that needs layers.
     """
     if not isinstance(backbone, LayeredBackbone):

@@ -65,7 +65,7 @@ class EmbeddingHead(nn.Module):
         batch_norm: whether a batch norm without scale and shift follows, as in Heated-Up Softmax's BN and HBN (Zhang
             et al. 2018, Sec. 3.3): with the batch's statistics in training, with running ones in evaluation.
         bias: whether the linear layer has a bias.
-        linear: false omits the linear layer: the embedding is the pooled features, and a D other than F a `ValueError`.
+        linear: false omits the linear layer: the embedding is the pooled features; `ValueError` if D isn't F.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ def _list_parts(folder: Path) -> Parts:
 
 
 def read_matlab(file: Path, variable: str, *fields: str) -> list[Any]:
-    """Read a variable of a MATLAB file, or some of its fields; a file without them is a `DmlError`."""
+    """Read a variable of a MATLAB file, or some of its fields; raise a `DmlError` if the file lacks them."""
     with extra("cars196", "the data set 'cars196'"):  # here, since its import is slow
         from scipy.io import loadmat
 

@@ -77,8 +77,8 @@ def _get_archive(archive: Archive, root: Path, report: Callable[[str], None]) ->
 def download(address: str, file: Path, md5: str | None = None) -> str:
     """Download a file by http or https, and return its SHA-256 in hexadecimal digits.
 
-    The file gets its name when it is complete and its MD5, if one is given, is right. A refused, interrupted or wrong
-    download is a `DmlError` and leaves nothing.
+    The file gets its name when it is complete and its MD5, if one is given, is right. Raise a `DmlError` and leave
+    nothing if the server rejects the request, the connection breaks, or the MD5 is wrong.
     """
     import requests  # takes a tenth of a second, which only downloads need
 

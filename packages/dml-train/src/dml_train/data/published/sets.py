@@ -24,7 +24,7 @@ _MAX_LISTED = 10  # files listed by name; the others are counted
 
 
 def get_official(name: str) -> OfficialSet:
-    """Look up a published data set; an unknown name is a `DmlError`."""
+    """Look up a published data set, or raise a `DmlError` with the known names."""
     if name not in OFFICIAL:
         raise DmlError(
             f"unknown data set {name!r}{nearest(name, OFFICIAL)} expected one of: {', '.join(OFFICIAL)}"
@@ -41,7 +41,7 @@ def check_dataset(
 
     Args:
         name: ``"cub"``, ``"cars196"``, ``"sop"``, ``"in-shop"``, ``"market1501"``, ``"veri776"`` or ``"vehicleid"``.
-        root: the data set's folder, or its parent; a folder without the data set is a `DmlError`.
+        root: the data set's folder, or its parent; raises a `DmlError` if it doesn't hold the data set.
         decode: whether to decode every image, too.
         report: called with each line.
     """

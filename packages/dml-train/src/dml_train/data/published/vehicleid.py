@@ -73,7 +73,7 @@ def read_vehicleid(root: str, vehicles: Vehicles = 2400, draw: int = 0) -> Parts
     Args:
         root: the folder ``VehicleID_V1.0``, or its parent.
         vehicles: the test list: 800 (small), 1600 (medium) or 2400 (large) vehicles.
-        draw: the number of the random gallery; a negative one is a `ValueError`.
+        draw: the number of the random gallery; raises a `ValueError` if negative.
 
     Raises:
         DmlError: if it is missing or incomplete.

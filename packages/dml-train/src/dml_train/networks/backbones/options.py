@@ -26,7 +26,7 @@ Value = TypeVar("Value")
 
 
 def check_levels(levels: Sequence[str], known: Sequence[str], model: str) -> None:
-    """Refuse levels that a model doesn't have, with the nearest one that it has, or that are given twice."""
+    """Raise an `InvalidOption` if a level is unknown, with the nearest known one, or given twice."""
     for level in levels:
         if level not in known:
             raise InvalidOption(
@@ -38,7 +38,7 @@ def check_levels(levels: Sequence[str], known: Sequence[str], model: str) -> Non
 
 
 def one_or_all(values: Sequence[Value]) -> Value | tuple[Value, ...]:
-    """Return the value of a single level, or those of several as a tuple."""
+    """Return the value of a single level, or a tuple with the value of each."""
     return values[0] if len(values) == 1 else tuple(values)
 
 
@@ -104,7 +104,7 @@ def load_state(
         unused: whether a name is not used here, such as the classifier's; its weights may be missing or of any size.
 
     Raises:
-        DmlError: if anything else is missing, unknown or of another shape.
+        DmlError: if anything else is missing or unknown, or has a different shape.
     """
     # Old files lack batch norm's count of batches, which nothing here uses.
     own = {n: t for n, t in network.state_dict().items() if unused(n) or n.endswith("num_batches_tracked")}

@@ -232,8 +232,8 @@ def add_lora(
     Args:
         network: with the weights from which training starts.
         rank, alpha: of the added matrices.
-        targets: ends of the layers' names, ``"attn.qkv"`` for ``blocks.0.attn.qkv`` and so on. A name that no layer
-            has, or a layer that isn't called, so that its matrices would have no effect, is an `InvalidOption`.
+        targets: ends of the layers' names, ``"attn.qkv"`` for ``blocks.0.attn.qkv`` and so on; raises an
+            `InvalidOption` if no layer has such a name, or one isn't called, so that its matrices would have no effect.
         probe: computes the network's features on the device "meta", to find layers that it uses without calling them.
     """
     with extra("lora", "backbone.lora_rank"):
