@@ -50,13 +50,16 @@ def test_each_block_halves_the_image(options, shape):
         ({"widths": ()}, r"widths \[\]"),
         ({"widths": (8, 0)}, r"widths \[8, 0\]"),
         ({"depth": 0}, "depth 0"),
+        ({"depth": 10**6}, "depth 1000000, .* at most 1000 convolutions"),
         ({"stride": 0}, "stride 0"),
         ({"widths": (8, 12), "norm": "group"}, "multiples of 8"),
+        ({"levels": ["block5"]}, "'block5'; small-conv has no such level; did you mean"),
+        ({"levels": ["block1"] * 2}, "each level once"),
     ],
     ids=str,
 )
-def test_invalid_sizes_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
+def test_invalid_sizes_and_levels_are_refused(options, message):
+    with pytest.raises((ValueError, InvalidOption), match=message):
         SmallConv(1, **options)
 
 
@@ -77,19 +80,6 @@ def test_levels_are_the_outputs_of_those_blocks_and_nothing_is_built_above_them(
     last = SmallConv(1, widths=(8, 16, 24), levels=["block3"])
     last.load_state_dict(whole.state_dict())
     torch.testing.assert_close(last.eval()(images), whole.eval()(images), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize(
-    ("levels", "message"),
-    [
-        (["block5"], "'block5'; small-conv has no such level; did you mean"),
-        (["block1"] * 2, "each level once"),
-    ],
-    ids=str,
-)
-def test_unknown_and_repeated_levels_are_refused(levels, message):
-    with pytest.raises(InvalidOption, match=message):
-        SmallConv(1, levels=levels)
 
 
 # --- torchvision ----------------------------------------------------------------------------------------------

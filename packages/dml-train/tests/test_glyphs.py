@@ -25,6 +25,11 @@ def glyphs():
     return Glyphs()
 
 
+@pytest.fixture(scope="module")
+def few():
+    return Glyphs(max_classes=20)
+
+
 # --- the data set ---------------------------------------------------------------------------------------------
 
 
@@ -76,8 +81,7 @@ def test_more_classes_than_there_are_mean_all(glyphs):
     assert every.test.class_names == glyphs.test.class_names
 
 
-def test_max_classes_selects_from_all_classes(glyphs):
-    few = Glyphs(max_classes=20)
+def test_max_classes_selects_from_all_classes(glyphs, few):
     everything = {*glyphs.train.class_names, *glyphs.test.class_names}
     chosen = [*few.train.class_names, *few.test.class_names]
     assert len(chosen) == len(set(chosen)) == 20
@@ -132,8 +136,8 @@ def test_the_test_half_is_never_augmented(glyphs):
 
 @settings(deadline=None, max_examples=25)
 @given(seeds=SEEDS, data=st.data())
-def test_a_row_depends_on_its_own_seed_alone(seeds, data):
-    split = Glyphs(max_classes=20).train
+def test_a_row_depends_on_its_own_seed_alone(few, seeds, data):
+    split = few.train
     indices = np.array([data.draw(st.integers(0, len(split) - 1)) for _ in seeds])
     together = split.load(indices, np.array(seeds, dtype=np.uint64))
     for row in range(len(seeds)):
