@@ -38,7 +38,7 @@ from dml_train.data.fonts import (
     draw_classes,
     open_faces,
     select_characters,
-)  # fmt: skip
+)
 from dml_train.data.preparation import ImageSplit
 from dml_train.data.prepare import fit_drawing
 from dml_train.extras import extra

@@ -163,10 +163,8 @@ def _build(model: str, weights: str | None, options: dict[str, Any]) -> Any:
     classifiers = tuple(f"{name}." for name in _names(network.default_cfg.get("classifier")))
     if weights == LITE0:
         weights = str(find_lite0())
-        tensors = read_state(weights, "a file").values()
-        state = dict(
-            zip(network.state_dict(), tensors)
-        )  # the same modules in the same order, under other names
+        # The same modules in the same order, under other names; the classifier's are last.
+        state = dict(zip(network.state_dict(), read_state(weights, "a file").values()))
     else:
         state = _convert(network, read_state(weights, f"a file, 'DEFAULT' or {LITE0!r}"), classifiers)
     for name in _names(network.default_cfg.get("first_conv")):
