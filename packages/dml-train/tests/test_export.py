@@ -17,7 +17,7 @@ from train_support.photo_world import photo_registry, train_on, write_photos
 
 from dml_core import DmlError, Registry
 from dml_train.data import prepare
-from dml_train.data.image_reader import PhotographReader
+from dml_train.data.preparation import Preparation
 from dml_train.trained import export as exporting
 from dml_train.trained import export_check
 from dml_train.trained.model import open_model
@@ -141,7 +141,7 @@ def test_two_models_share_a_program_and_another_version_is_kept(dml, run, tmp_pa
 def test_a_plugins_own_preparation_gets_no_program(run, registry, tmp_path, reads_files):
     model = open_model(run, registry)
 
-    class TheirReader(PhotographReader):
+    class TheirReader(Preparation):
         def describe(self):
             return {"resize": "by hand"}
 
@@ -158,7 +158,7 @@ def test_a_plugins_own_preparation_gets_no_program(run, registry, tmp_path, read
 
 def test_the_check_keeps_to_max_pixels(run, registry, tmp_path):
     model = open_model(run, registry)
-    reader = PhotographReader(resize=18, crop=16, max_pixels=900)
+    reader = Preparation(resize=18, crop=16, max_pixels=900)
     model = dataclasses.replace(model, reader=reader)
     assert exporting.export(model, "torch-export", tmp_path / "m.pt2") < 1e-5
 

@@ -21,8 +21,8 @@ from train_support.rough_sources import Fatal, Signalled
 from train_support.sharded_ranks import in_ranks, lose_the_other
 
 from dml_core import DmlError, hookimpl
-from dml_train.data import FileDatasetFactory, read_image_folder
 from dml_train.data.batches import StepBatches, load_ahead
+from dml_train.data.factories import image_folder
 from dml_train.measure.chunks import ImageChunks
 from dml_train.ranks.ranks import Ranks
 from dml_train.recipe.checking import parse
@@ -94,7 +94,7 @@ def test_an_image_damaged_after_the_listing_is_named_by_its_path(tmp_path, worke
         (tmp_path / name).mkdir()
         for number in range(2):
             Image.new("RGB", (40, 40), (number * 90, 50, 50)).save(tmp_path / name / f"{number}.png")
-    split = FileDatasetFactory(read_image_folder)(str(tmp_path), crop=16, resize=20).train
+    split = image_folder(str(tmp_path), crop=16, resize=20).train
     broken = sorted((tmp_path / split.class_names[1]).iterdir())[0]
     broken.write_bytes(broken.read_bytes()[:60])
     (chunk,) = load_ahead(ImageChunks(split, [np.arange(len(split))]), range(1), workers, pin=False)

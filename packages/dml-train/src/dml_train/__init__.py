@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dml_train.cluster.ray_cluster import RayCluster as RayCluster
     from dml_train.cluster.ray_cluster import RayExecutor as RayExecutor
-    from dml_train.data import check_dataset as check_dataset
-    from dml_train.data import fetch_dataset as fetch_dataset
     from dml_train.data.inspection import Inspection as Inspection
     from dml_train.data.inspection import inspect_images as inspect_images
+    from dml_train.data.published.fetching import fetch_dataset as fetch_dataset
+    from dml_train.data.published.sets import check_dataset as check_dataset
     from dml_train.demo import run_demo as run_demo
     from dml_train.recipe.bundled import bundled_recipes as bundled_recipes
     from dml_train.recipe.loading import load_recipe as load_recipe
@@ -79,7 +79,7 @@ _HOMES = {
     "TuningResult": "dml_train.studies.tuning.run",
     "TrainedModel": "dml_train.trained.model",
     "bundled_recipes": "dml_train.recipe.bundled",
-    "check_dataset": "dml_train.data",
+    "check_dataset": "dml_train.data.published.sets",
     "check_recipe": "dml_train.training.run",
     "convert_checkpoints": "dml_train.training.conversion",
     "embed_folder": "dml_train.trained.folder",
@@ -88,7 +88,7 @@ _HOMES = {
     "evaluate_folder": "dml_train.trained.folder_evaluation",
     "evaluate_run": "dml_train.trained.splits",
     "export": "dml_train.trained.export",
-    "fetch_dataset": "dml_train.data",
+    "fetch_dataset": "dml_train.data.published.fetching",
     "find_leaks": "dml_train.trained.leaks",
     "inspect_images": "dml_train.data.inspection",
     "load_recipe": "dml_train.recipe.loading",

@@ -11,7 +11,7 @@ import numpy as np
 
 from dml_core import DmlError
 from dml_train.data.decoding import SUFFIXES
-from dml_train.data.image_files import image_files
+from dml_train.data.image_folder import image_files
 from dml_train.measure.chunks import ImageChunks
 from dml_train.measure.embed import EmbeddedChunk, embed_chunks
 from dml_train.trained.model import TrainedModel
