@@ -89,19 +89,12 @@ def change_header(change):
 
 DAMAGE = {
     "missing": lambda file: file.unlink(),
-    "empty": lambda file: file.write_bytes(b""),
     "halved": lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size - 5]),
-    "giant header": lambda file: file.write_bytes((2**62).to_bytes(8, "little") + b"{}"),
-    "deep header": lambda file: file.write_bytes((90_000).to_bytes(8, "little") + b"[" * 90_000),
     "foreign": lambda file: safetensors.torch.save_file({"loss/w": torch.zeros(4, 3)}, file),
     "doubled": lambda file: shutil.copy(file, file.with_name(f"again{file.suffix}")),
     "other dtype": change_header(lambda header: header["loss/w"].update(dtype="I32")),
-    "unknown dtype": change_header(lambda header: header["loss/w"].update(dtype="X")),
     "other columns": change_header(lambda header: header["loss/w"].update(shape=[3, 4])),
-    "negative place": change_header(lambda header: header["loss/w"].update(data_offsets=[-48, 0])),
     "no tensor": change_header(lambda header: header.pop("loss/w")),
-    "not a table": change_header(lambda header: header.update({"loss/w": 3})),
-    "infinite place": change_header(lambda header: header["loss/w"].update(data_offsets=[1e400, 1e400])),
 }
 
 

@@ -138,12 +138,20 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     try:
         with partial.open("wb") as file:
             write(file)
-            file.flush()
-            os.fsync(file.fileno())
+        sync(partial)
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise WriteRefused(f"can't write {path}: {error.strerror}") from error
+
+
+def sync(path: Path) -> None:
+    """Write a file's or folder's buffered contents to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def partial_path(path: Path) -> Path:

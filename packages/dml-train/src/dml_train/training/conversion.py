@@ -1,14 +1,12 @@
 """Checkpoints of a run from one form to the other: whole, or in parts that each rank writes.
 
-Tensors are mapped from files, so a conversion needs little memory; the disk has both forms for a while, and from parts
-to whole the tensors once more. The manifest is replaced last, so a killed conversion leaves the checkpoint as it was.
+The manifest is replaced last, so a killed conversion leaves the checkpoint as it was.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,8 @@ import torch
 from torch import Tensor
 
 from dml_core import DmlError
-from dml_train.checksums import FileRecord, record_of
-from dml_train.files import WriteRefused
+from dml_train.checksums import record_of
+from dml_train.files import sync
 from dml_train.ranks.sharding import OwnRows, is_placeholder
 from dml_train.recipe.tables import Form
 from dml_train.run_folder import RunFolder
@@ -30,8 +28,8 @@ from dml_train.training.checkpoint import (
     intact,
     read_manifest,
 )
-from dml_train.training.parts import Parts, part_name, write_part
-from dml_train.training.saving import sync, write_manifest, write_state
+from dml_train.training.parts import part_name, write_part
+from dml_train.training.saving import refusals, write_manifest, write_state
 
 
 def convert_checkpoints(run: str | Path, form: Form) -> list[Path]:
@@ -78,49 +76,37 @@ def _to_parts(checkpoint: Checkpoint) -> None:
         rows[path] = OwnRows(value, 0)
         return torch.empty_like(value, device="meta")
 
-    changed = _map_shared(state, take)
-    folder = checkpoint.path / PARTS
-    name = f"{PARTS}/{part_name(0, 1)}"
-    with _refusals(checkpoint, folder):
-        shutil.rmtree(folder, ignore_errors=True)  # of a killed conversion
-        folder.mkdir()
-        record = write_part(checkpoint.path / name, rows)
-        write_state(checkpoint.path / STATE_OF_PARTS, changed)
-        sync(folder)
-        _switch(checkpoint, {STATE_OF_PARTS: record_of(checkpoint.path / STATE_OF_PARTS), name: record})
-    (checkpoint.path / STATE).unlink(missing_ok=True)
+    _rewrite(checkpoint, _map_shared(state, take), rows)
+    (checkpoint.path / STATE).unlink()
 
 
 def _to_whole(checkpoint: Checkpoint) -> None:
-    parts, state = Parts(checkpoint.path / PARTS), checkpoint.state()
-    mapped = checkpoint.path / ".mapped"
-    with _refusals(checkpoint, checkpoint.path / STATE, mapped):
-        shutil.rmtree(mapped, ignore_errors=True)  # of a killed conversion
-        mapped.mkdir()
+    parts = checkpoint.parts()
+    assert parts is not None
 
-        def restore(value: Tensor, path: str) -> Tensor:
-            if not is_placeholder(value):
-                return value
-            return _map_rows(parts, path, value, mapped / str(len(list(mapped.iterdir()))))
+    def read(value: Tensor, path: str) -> Tensor:
+        return parts.read(path, value, 0, len(value)) if is_placeholder(value) else value
 
-        write_state(checkpoint.path / STATE, _map_shared(state, restore))
-        shutil.rmtree(mapped)
-        _switch(checkpoint, {STATE: record_of(checkpoint.path / STATE)})
+    _rewrite(checkpoint, _map_shared(checkpoint.state(), read), {})
     shutil.rmtree(checkpoint.path / PARTS)
 
 
-def _map_rows(parts: Parts, path: str, placeholder: Tensor, file: Path) -> Tensor:
-    """Read a whole tensor into a file that is mapped into memory, which the system can write back and drop."""
-    size = placeholder.numel()
-    # Allocated first, so that a full disk is an error here: a write to mapped memory would end the process.
-    with file.open("wb") as allocated:
-        block = bytes(1 << 24)
-        left = size * placeholder.element_size()
-        while left:
-            left -= allocated.write(block[: min(left, len(block))])
-    rows = torch.from_file(str(file), shared=True, size=size, dtype=placeholder.dtype).view(placeholder.shape)
-    parts.read_into(rows, path, placeholder, 0)
-    return rows
+def _rewrite(checkpoint: Checkpoint, state: dict[str, Any], rows: dict[str, OwnRows]) -> None:
+    """Write a state, in parts if there are rows, and the manifest of it and of the same weights."""
+    folder, name = checkpoint.path, STATE_OF_PARTS if rows else STATE
+    files = {WEIGHTS: read_manifest(folder)[WEIGHTS]}
+    what = f"can't convert {folder}"
+    with refusals(what, lambda: "the checkpoint is unchanged", folder / (PARTS if rows else STATE)):
+        if rows:
+            shutil.rmtree(folder / PARTS, ignore_errors=True)  # of a killed conversion
+            (folder / PARTS).mkdir()
+        write_state(folder / name, state)
+        files[name] = record_of(folder / name)
+        if rows:
+            part = f"{PARTS}/{part_name(0, 1)}"
+            files[part] = write_part(folder / part, rows)
+            sync(folder / PARTS)
+        write_manifest(folder, checkpoint.step, files)
 
 
 def _map_shared(state: dict[str, Any], change: Callable[[Tensor, str], Tensor]) -> dict[str, Any]:
@@ -134,27 +120,3 @@ def _map_shared(state: dict[str, Any], change: Callable[[Tensor, str], Tensor]) 
         return tree
 
     return {key: walk(value, key) if key in ("loss", "optimizer") else value for key, value in state.items()}
-
-
-def _switch(checkpoint: Checkpoint, files: dict[str, FileRecord]) -> None:
-    """Replace the manifest's files but the weights."""
-    weights = read_manifest(checkpoint.path)[WEIGHTS]
-    write_manifest(checkpoint.path, checkpoint.step, {WEIGHTS: weights, **files})
-
-
-@contextmanager
-def _refusals(checkpoint: Checkpoint, *new: Path) -> Iterator[None]:
-    """Raise WriteRefused for what a disk refuses, and remove the new files."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        for path in new:
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        free = shutil.disk_usage(checkpoint.path).free >> 20
-        raise WriteRefused(
-            f"can't convert {checkpoint.path}: {reason} ({free} MiB free); the checkpoint is unchanged"
-        ) from error

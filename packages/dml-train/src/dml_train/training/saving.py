@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dml_train.checksums import FileRecord, record_of
-from dml_train.files import WriteRefused
+from dml_train.files import WriteRefused, sync
 from dml_train.ranks.ranks import SINGLE_PROCESS, Ranks
 from dml_train.ranks.sharding import OwnRows
 from dml_train.training.checkpoint import (
@@ -33,8 +32,8 @@ from dml_train.training.checkpoint import (
 )
 from dml_train.training.parts import part_name, write_part
 
-# A rank's file and its entry in the manifest, or the error by which its disk refused; None without rows.
-Outcome = tuple[str, FileRecord] | Exception | None
+# safetensors and torch raise errors of their own for a full disk; torch's doesn't name the cause.
+_REFUSALS = (OSError, RuntimeError, safetensors.SafetensorError)
 
 
 def write(
@@ -60,39 +59,41 @@ def write(
     """
     final = folder / name_of(step)
     partial = folder / partial_name(final.name)
+    what = f"can't save the checkpoint of step {step} in {folder}"
+
+    def advise() -> str:
+        return f"{describe_newest(folder)}. Solve that, then resume the run"
 
     def begin() -> None:
-        with _refusals(folder, step, partial):
+        with refusals(what, advise, partial):
             # Killed writes leave some, perhaps of steps that are not saved again.
             for remains in folder.glob(partial_name("*")):
                 shutil.rmtree(remains, ignore_errors=True)
             (partial / PARTS if rows else partial).mkdir(parents=True)
 
     def complete() -> None:
-        with _refusals(folder, step, partial):
-            written = dict(outcome for outcome in map(_raise_refusal, outcomes) if outcome)
-            _complete(partial, final, step, weights, state, written)
+        with refusals(what, advise, partial):
+            if refused := [outcome for outcome in outcomes if isinstance(outcome, OSError)]:
+                raise refused[0]
+            parts = dict(outcome for outcome in outcomes if isinstance(outcome, tuple))
+            _complete(partial, final, step, weights, state, parts)
 
     ranks.run_on_first(begin)
-    # A rank whose disk refuses says so instead of raising: the others would wait for it.
     outcomes = ranks.gather_object(_write_rows(partial, rows, ranks) if rows else None)
     ranks.run_on_first(complete)
     return Checkpoint(step, final)
 
 
-def _write_rows(partial: Path, rows: Mapping[str, OwnRows], ranks: Ranks) -> Outcome:
-    """Write this rank's rows; return the name and entry of their file, or the error by which the disk refused."""
+def _write_rows(partial: Path, rows: Mapping[str, OwnRows], ranks: Ranks) -> tuple[str, FileRecord] | OSError:
+    """Write this rank's rows; return the name and entry of their file, or the error by which the disk refused.
+
+    It isn't raised here, since the other ranks would wait for this one.
+    """
     name = f"{PARTS}/{part_name(ranks.rank, ranks.world_size)}"
     try:
         return name, write_part(partial / name, rows)
-    except (OSError, RuntimeError) as error:
-        return error
-
-
-def _raise_refusal(outcome: Outcome) -> tuple[str, FileRecord] | None:
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
+    except _REFUSALS as error:
+        return error if isinstance(error, OSError) else OSError(str(error))
 
 
 def _complete(
@@ -126,19 +127,27 @@ def _complete(
 
 
 @contextmanager
-def _refusals(folder: Path, step: int, partial: Path) -> Iterator[None]:
-    """Raise WriteRefused for what a disk refuses, and remove the partial checkpoint."""
+def refusals(what: str, advise: Callable[[], str], *partial: Path) -> Iterator[None]:
+    """Raise WriteRefused if a disk refuses, and remove the partial files.
+
+    Args:
+        what: what can't be done.
+        advise: returns the end of the message, after the removal.
+        partial: files and folders.
+    """
     try:
         yield
-    # safetensors and torch raise errors of their own for a full disk; torch's doesn't name the cause.
-    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-        free = shutil.disk_usage(folder).free >> 20 if folder.exists() else 0
-        shutil.rmtree(partial, ignore_errors=True)
+    except _REFUSALS as error:
+        for path in partial:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        existing = next(path for path in partial[0].parents if path.exists())
+        free = shutil.disk_usage(existing).free >> 20
         full = error.errno in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else not free
         raise WriteRefused(
-            f"can't save the checkpoint of step {step} in {folder}: "
-            f"{'the disk is full' if full else error} ({free} MiB free); {describe_newest(folder)}. "
-            f"{'Free some space' if full else 'Solve that'}, then resume the run",
+            f"{what}: {'the disk is full' if full else error} ({free} MiB free); {advise()}",
             arguments=("resume",),
         ) from error
 
@@ -172,12 +181,3 @@ def _without_identities(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_without_identities(item) for item in value)
     return value
-
-
-def sync(path: Path) -> None:
-    """Write a file's or folder's buffered contents to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
