@@ -56,7 +56,7 @@ def test_the_error_names_a_full_disk_whichever_file_did_not_fit(tmp_path, small_
     few, many = {"x": torch.zeros(1)}, {"x": torch.zeros(100_000)}
     with (
         small_files(50_000),
-        pytest.raises(DmlError, match=r"the disk is full \(0 MiB free\).* Free some space"),
+        pytest.raises(DmlError, match=r"the disk is full \(0 MiB free\).* Solve that, then resume"),
     ):
         saving.write(tmp_path, 1, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
 

@@ -15,7 +15,7 @@ from dml_train.files import write_json
 from dml_train.measure.evaluate import Embedded, evaluate
 from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
-from dml_train.training.matching import check_matching
+from dml_train.training.checks import check_matching
 
 
 def test_held_out_classes_keep_the_groups_of_their_items():

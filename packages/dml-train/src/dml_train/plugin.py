@@ -111,16 +111,16 @@ def dml_loggers() -> Iterable[Component]:
     yield Component("tensorboard", "dml_train.training.loggers:TensorBoard", "TensorBoard event files")
     yield Component(
         "wandb",
-        "dml_train.training.trackers.weights_and_biases:WeightsAndBiases",
+        "dml_train.training.trackers:WeightsAndBiases",
         "a run of Weights & Biases, offline by default; needs the extra dml-train[wandb]",
     )
     yield Component(
         "mlflow",
-        "dml_train.training.trackers.mlflow_run:MlflowRun",
+        "dml_train.training.trackers:MlflowRun",
         "a run of MLflow, by default in the file mlflow.db; needs the extra dml-train[mlflow]",
     )
     yield Component(
         "trackio",
-        "dml_train.training.trackers.trackio_run:TrackioRun",
+        "dml_train.training.trackers:TrackioRun",
         "a run of Trackio, in its local database; needs the extra dml-train[trackio]",
     )

@@ -41,10 +41,14 @@ from dml_train.progress import stage
 from dml_train.ranks.ranks import SINGLE_PROCESS, Ranks
 from dml_train.recipe.tables import Embedding, Level, Recipe, Unit
 from dml_train.seeds import INITIALISATION, derive, seed_torch
-from dml_train.training.class_weights import check_initialisation
-from dml_train.training.data_sizes import build_sampler, check_sizes
-from dml_train.training.matching import check_matching
-from dml_train.training.mining import check_mining
+from dml_train.training.checks import (
+    build_sampler,
+    check_initialisation,
+    check_matching,
+    check_mining,
+    check_sizes,
+    describe_training,
+)
 from dml_train.training.optimizers import PartedOptimizer
 from dml_train.training.scheduling import build_schedules, check_loss_schedules
 
@@ -118,10 +122,19 @@ class Experiment:
         Every rank receives all rows if the evaluator divides its work over ranks; else only the first rank does, and
         the others receive (0, D).
         """
+        part = self.embed_share(network or self.evaluated_model, split, console, ranks)
+        if isinstance(self.evaluator, PeersEvaluator):
+            return ranks.all_gather(part)
+        return np.concatenate([part[:0], *ranks.gather_object(part)])
+
+    def embed_share(
+        self, network: Network, split: Split, console: Console, ranks: Ranks, title: str = "embed"
+    ) -> npt.NDArray[np.float32]:
+        """Embed this rank's share of a split by a network, (n, D) float32."""
         items = items_of_rank(len(split), ranks)
-        with stage(console, "embed", len(items)) as show:
-            part = embed(
-                self.evaluated_model if network is None else network,
+        with stage(console, title, len(items)) as show:
+            return embed(
+                network,
                 split,
                 device=self.device,
                 precision=self.precision,
@@ -129,9 +142,6 @@ class Experiment:
                 items=items,
                 progress=lambda done, _: show(done, ""),
             )
-        if isinstance(self.evaluator, PeersEvaluator):
-            return ranks.all_gather(part)
-        return np.concatenate([part[:0], *ranks.gather_object(part)])
 
 
 def build(
@@ -163,10 +173,11 @@ def build(
         if held.fold is None or held.folds is None
         else hold_out_fold(dataset.train, held.fold, held.folds)
     )
-    check_sizes(recipe, dataset, train)
+    described = describe_training(dataset, train, recipe.dataset.get("train_fraction"))
+    check_sizes(dataset, train, described, tests=recipe.evaluation.test)
     evaluator = build_evaluator(recipe, registry)
     check_matching(recipe, registry, dataset, validation)
-    sampler = build_sampler(recipe, registry, dataset, train)
+    sampler = build_sampler(recipe.sampler, training.seed, registry, train, described)
     check_mining(recipe, sampler, evaluator)
     if (size := len(sampler.batch_at(0, 0))) % ranks.world_size:
         raise DmlError(

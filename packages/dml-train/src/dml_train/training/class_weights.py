@@ -10,9 +10,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from dml_core import DmlError, ShardedLoss
+from dml_core import ShardedLoss
 from dml_train.networks.levelled_loss import LevelledLoss
-from dml_train.recipe.tables import Initialisation
 
 
 class OwnClassWeights:
@@ -37,24 +36,6 @@ class OwnClassWeights:
     def assign(self, own: Tensor) -> None:
         """Copy these values of this rank's rows."""
         self.weights.copy_(own)
-
-
-def check_initialisation(table: Initialisation, loss: nn.Module, num_classes: int) -> None:
-    """Check that the loss has one class weight a class, if the table sets them.
-
-    Raises:
-        DmlError: saying what the loss has instead.
-    """
-    if table.class_weights == "default":
-        return
-    found = list(find_class_weights(loss))
-    counts = sorted({own.num_classes for own in found})
-    if counts != [num_classes]:
-        has = f"has {counts[0]} class weights for {num_classes} classes" if found else "has no class weights"
-        raise DmlError(
-            f"initialisation.class_weights is {table.class_weights!r}, but the loss {has}; "
-            "omit the key, or choose a class loss with one weight a class, such as norm-softmax"
-        )
 
 
 def find_class_weights(loss: nn.Module) -> Iterator[OwnClassWeights]:

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from dml_core import draw_rows
 from dml_train.data.batches import StepBatches, load_ahead
-from dml_train.measure.embed import embed, items_of_rank
 from dml_train.progress import stage
 from dml_train.ranks.ranks import Ranks
 from dml_train.seeds import INITIALISATION, derive
@@ -72,17 +71,8 @@ def set_to_class_means(experiment: Experiment, console: Console, ranks: Ranks) -
 
     Source: the authors' code of Heated-Up Softmax, ``--better_init``, which they use on Stanford Online Products.
     """
-    split, items = experiment.train, items_of_rank(len(experiment.train), ranks)
-    with stage(console, "embed for class means", len(items)) as show:
-        part = embed(
-            experiment.model,
-            split,
-            device=experiment.device,
-            precision=experiment.precision,
-            workers=experiment.recipe.training.workers,
-            items=items,
-            progress=lambda done, _: show(done, ""),
-        )
+    split = experiment.train
+    part = experiment.embed_share(experiment.model, split, console, ranks, "embed for class means")
     means_CD = torch.from_numpy(class_means(ranks.all_gather(part), split.labels, len(split.class_names)))
     for own in find_class_weights(experiment.loss):
         own.assign(means_CD[own.classes, own.columns])

@@ -138,13 +138,13 @@ def refusals(what: str, advise: Callable[[], str], *partial: Path) -> Iterator[N
     try:
         yield
     except _REFUSALS as error:
+        existing = next(path for path in partial[0].parents if path.exists())
+        free = shutil.disk_usage(existing).free >> 20
         for path in partial:
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
-        existing = next(path for path in partial[0].parents if path.exists())
-        free = shutil.disk_usage(existing).free >> 20
         full = error.errno in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else not free
         raise WriteRefused(
             f"{what}: {'the disk is full' if full else error} ({free} MiB free); {advise()}",
