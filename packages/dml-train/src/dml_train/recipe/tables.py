@@ -47,49 +47,55 @@ OLD_METRIC_KEYS = {
 class Table(BaseModel):
     """A table of a recipe; unknown keys and values of another type are refused.
 
-    A key's description here is its documentation: `dml recipes --keys` and docs/reference/recipe-tables.md show it.
+    The text below a key is its documentation: `dml recipes --keys` and docs/reference/recipe-tables.md show it.
     """
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants"
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        allow_inf_nan=False,
+        ser_json_inf_nan="constants",
+        use_attribute_docstrings=True,
     )
 
 
 class Training(Table):
     """``[training]``: length, device and arithmetic."""
 
-    seed: int = Field(0, ge=0, lt=2**63, description="seed of every random choice")
-    steps: int | None = Field(None, ge=1, le=LONGEST, description="length of the run; or give `epochs`")
-    epochs: float | None = Field(None, gt=0, le=LONGEST, description="length of the run; or give `steps`")
-    device: str = Field("auto", description='`"auto"`, `"cpu"`, `"mps"`, `"cuda"` or `"cuda:0"`')
-    precision: Literal["float32", "bfloat16", "float16"] = Field(
-        "float32", description="arithmetic, by autocast"
-    )
-    gradient_clip: float | None = Field(None, gt=0, description="largest norm of the gradient")
-    workers: int = Field(0, ge=0, le=MOST_PROCESSES, description="processes that load images")
-    channels_last: bool = Field(False, description="use `torch.channels_last`")
-    deterministic: bool = Field(False, description="use `torch.use_deterministic_algorithms`")
-    freeze_batch_norm: bool = Field(
-        False, description="the backbone's batch norms neither learn nor update their statistics"
-    )
-    trained_layers: int | None = Field(
-        None,
-        ge=0,
-        description="train only this many last layers of the backbone; the others keep weights and statistics of "
-        "batch norms, and have no state in the optimizer",
-    )
-    sync_batch_norm: bool = Field(False, description="batch norms share their statistics over ranks")
-    micro_batch: int | None = Field(
-        None, ge=1, description="images in the network at a time, with the gradient of the whole batch"
-    )
-    compile: bool = Field(False, description="use `torch.compile`")
-    ema_decay: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="decay of the weights' moving average; the average is measured and saved",
-    )
-    timeout: float = Field(600.0, gt=0, le=1e9, description="seconds that ranks wait for one another")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """seed of every random choice"""
+    steps: Annotated[int, Field(ge=1, le=LONGEST)] | None = None
+    """length of the run; or give `epochs`"""
+    epochs: Annotated[float, Field(gt=0, le=LONGEST)] | None = None
+    """length of the run; or give `steps`"""
+    device: str = "auto"
+    """`"auto"`, `"cpu"`, `"mps"`, `"cuda"` or `"cuda:0"`"""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """arithmetic, by autocast"""
+    gradient_clip: Positive | None = None
+    """largest norm of the gradient"""
+    workers: Annotated[int, Field(ge=0, le=MOST_PROCESSES)] = 0
+    """processes that load images"""
+    channels_last: bool = False
+    """use `torch.channels_last`"""
+    deterministic: bool = False
+    """use `torch.use_deterministic_algorithms`"""
+    freeze_batch_norm: bool = False
+    """the backbone's batch norms neither learn nor update their statistics"""
+    trained_layers: Annotated[int, Field(ge=0)] | None = None
+    """train only this many last layers of the backbone; the others keep weights and statistics of batch norms,
+    and have no state in the optimizer"""
+    sync_batch_norm: bool = False
+    """batch norms share their statistics over ranks"""
+    micro_batch: Annotated[int, Field(ge=1)] | None = None
+    """images in the network at a time, with the gradient of the whole batch"""
+    compile: bool = False
+    """use `torch.compile`"""
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """decay of the weights' moving average; the average is measured and saved"""
+    timeout: Annotated[float, Field(gt=0, le=1e9)] = 600.0
+    """seconds that ranks wait for one another"""
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:
@@ -120,21 +126,22 @@ class Level(NamedTuple):
 class Embedding(Table):
     """``[embedding]``: the head. If the backbone gives several levels, a key has one value for all or a list."""
 
-    dim: ScalarOrList[Size] = Field(512, description="length of the embedding; of each level")
-    pooling: ScalarOrList[Pooling] = Field(
-        "average",
-        description='`"average"`, `"max"`, `"both"` (their sum) or `"gem"` (generalised mean, learned power)',
-    )
-    layer_norm: bool = Field(True, description="layer norm without parameters before the linear layer")
-    batch_norm: bool = Field(False, description="batch norm without parameters after the linear layer")
-    bias: bool = Field(True, description="the linear layer has a bias")
-    linear: bool = Field(
-        True, description="`false`: the embedding is the pooled features, and `dim` their number"
-    )
-    levels: list[str] = Field(
-        [], description="concatenate only these of `backbone.levels`; all of them train"
-    )
-    level_weight: ScalarOrList[NotNegative] = Field(1.0, description="factor of each level's loss")
+    dim: ScalarOrList[Size] = 512
+    """length of the embedding; of each level"""
+    pooling: ScalarOrList[Pooling] = "average"
+    """`"average"`, `"max"`, `"both"` (their sum) or `"gem"` (generalised mean, learned power)"""
+    layer_norm: bool = True
+    """layer norm without parameters before the linear layer"""
+    batch_norm: bool = False
+    """batch norm without parameters after the linear layer"""
+    bias: bool = True
+    """the linear layer has a bias"""
+    linear: bool = True
+    """`false`: the embedding is the pooled features, and `dim` their number"""
+    levels: list[str] = []
+    """concatenate only these of `backbone.levels`; all of them train"""
+    level_weight: ScalarOrList[NotNegative] = 1.0
+    """factor of each level's loss"""
 
     def of_levels(self, count: int) -> list[Level]:
         """Expand the table to `count` levels.
@@ -162,14 +169,11 @@ class Embedding(Table):
 class Initialisation(Table):
     """``[initialisation]``: what precedes the first step of a new run."""
 
-    class_weights: Literal["default", "uniform-by-classes", "class-means"] = Field(
-        "default",
-        description='`"default"`: as the loss draws them; `"uniform-by-classes"`: uniform from ±1/√C, C classes; '
-        '`"class-means"`: the mean embedding of each class\'s training images',
-    )
-    adapt_batch_norm: Period = Field(
-        0.0, description="epochs of forward passes that only update the statistics of batch norms"
-    )
+    class_weights: Literal["default", "uniform-by-classes", "class-means"] = "default"
+    """`"default"`: as the loss draws them; `"uniform-by-classes"`: uniform from ±1/√C, C classes;
+    `"class-means"`: the mean embedding of each class's training images"""
+    adapt_batch_norm: Period = 0.0
+    """epochs of forward passes that only update the statistics of batch norms"""
 
 
 class LrMultipliers(Table):
@@ -183,26 +187,24 @@ class LrMultipliers(Table):
 class Optimizer(Table):
     """``[optimizer]``: the algorithm and its hyper-parameters."""
 
-    name: Literal["adamw", "adam", "sgd"] = Field(
-        "adamw", description='`"adamw"`, `"adam"` (the decay is part of the gradient) or `"sgd"`'
-    )
-    lr: NotNegative = Field(1e-3, description="learning rate")
-    weight_decay: NotNegative = Field(1e-4, description="of parameters with two or more dimensions")
-    lr_multipliers: LrMultipliers = Field(
-        LrMultipliers(),
-        description="`backbone`, `head` and `loss`: multiples of `lr` for that part's parameters",
-    )
-    layer_decay: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="rate of a layer of the backbone, as a multiple of the next layer's; the last one has the "
-        "backbone's rate",
-    )
-    momentum: float = Field(0.9, ge=0, lt=1, description="of SGD")
-    nesterov: bool = Field(False, description="of SGD")
-    betas: tuple[float, float] = Field((0.9, 0.999), description="of AdamW and Adam")
-    eps: Positive = Field(1e-8, description="of AdamW and Adam")
+    name: Literal["adamw", "adam", "sgd"] = "adamw"
+    """`"adamw"`, `"adam"` (the decay is part of the gradient) or `"sgd"`"""
+    lr: NotNegative = 0.001
+    """learning rate"""
+    weight_decay: NotNegative = 0.0001
+    """of parameters with two or more dimensions"""
+    lr_multipliers: LrMultipliers = LrMultipliers()
+    """`backbone`, `head` and `loss`: multiples of `lr` for that part's parameters"""
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """rate of a layer of the backbone, as a multiple of the next layer's; the last one has the backbone's rate"""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """of SGD"""
+    nesterov: bool = False
+    """of SGD"""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """of AdamW and Adam"""
+    eps: Positive = 1e-08
+    """of AdamW and Adam"""
 
     @field_validator("betas", mode="before")
     @classmethod
@@ -213,14 +215,14 @@ class Optimizer(Table):
 class Checkpoints(Table):
     """``[checkpoints]``: when, how many, and in which form."""
 
-    every: Period = Field(1.0, description="interval of checkpoints; 0: only at the end")
-    unit: Unit = Field("epoch", description='of `every`: `"epoch"` or `"step"`')
-    keep: int = Field(2, ge=1, description="how many to keep")
-    form: Form = Field(
-        "whole",
-        description='`"parts"`: each rank writes its rows of '
-        "sharded class weights; without such rows, the form is whole",
-    )
+    every: Period = 1.0
+    """interval of checkpoints; 0: only at the end"""
+    unit: Unit = "epoch"
+    """of `every`: `"epoch"` or `"step"`"""
+    keep: Annotated[int, Field(ge=1)] = 2
+    """how many to keep"""
+    form: Form = "whole"
+    """`"parts"`: each rank writes its rows of sharded class weights; without such rows, the form is whole"""
 
 
 class Evaluation(Table):
@@ -228,19 +230,19 @@ class Evaluation(Table):
 
     model_config = ConfigDict(extra="allow")
 
-    name: str = Field("exact", description="evaluator; all keys but those of this table are its options")
-    every: Period = Field(0.0, description="interval of evaluations during training; 0: only at the end")
-    unit: Unit = Field("epoch", description='of `every`: `"epoch"` or `"step"`')
-    test: bool = Field(
-        True,
-        description="`false` leaves the test split unseen; a finished run is measured on the held-out classes",
-    )
-    baselines: bool = Field(True, description="measure raw pixels and the untrained network, too")
-    prefixes: list[Annotated[int, Field(ge=1)]] = Field(
-        [],
-        description="lengths: the end of the run also measures the first so many numbers of the embedding, in "
-        "evaluation.json's `prefixes` and in the report; `dml eval RUN --prefix 32 --prefix 64` measures them later",
-    )
+    name: str = "exact"
+    """evaluator; all keys but those of this table are its options"""
+    every: Period = 0.0
+    """interval of evaluations during training; 0: only at the end"""
+    unit: Unit = "epoch"
+    """of `every`: `"epoch"` or `"step"`"""
+    test: bool = True
+    """`false` leaves the test split unseen; a finished run is measured on the held-out classes"""
+    baselines: bool = True
+    """measure raw pixels and the untrained network, too"""
+    prefixes: list[Annotated[int, Field(ge=1)]] = []
+    """lengths: the end of the run also measures the first so many numbers of the embedding, in evaluation.json's
+    `prefixes` and in the report; `dml eval RUN --prefix 32 --prefix 64` measures them later"""
 
     def component(self) -> dict[str, Any]:
         """Return the evaluator's table in the registry's form."""
@@ -250,20 +252,19 @@ class Evaluation(Table):
 class Validation(Table):
     """``[validation]``: training classes that are held out, and measured during training in place of the test split."""
 
-    class_fraction: float = Field(0.0, ge=0, lt=1, description="hold out this fraction, drawn at random")
-    fold: int | None = Field(
-        None, ge=0, description="hold out this one, from 0, of `folds` parts in the order of the classes"
-    )
-    folds: int | None = Field(None, ge=2, description="number of equal parts")
-    on_test: bool = Field(
-        False,
-        description="the test split itself selects the weights, as in many published tables; its metrics then "
-        "overestimate those of new classes",
-    )
-    metric: str = Field("map@r", description="the run ends with the weights that were best by this metric")
-    patience: int = Field(
-        0, ge=0, description="stop after this many evaluations without improvement; 0: never"
-    )
+    class_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """hold out this fraction, drawn at random"""
+    fold: Annotated[int, Field(ge=0)] | None = None
+    """hold out this one, from 0, of `folds` parts in the order of the classes"""
+    folds: Annotated[int, Field(ge=2)] | None = None
+    """number of equal parts"""
+    on_test: bool = False
+    """the test split itself selects the weights, as in many published tables; its metrics then overestimate
+    those of new classes"""
+    metric: str = "map@r"
+    """the run ends with the weights that were best by this metric"""
+    patience: Annotated[int, Field(ge=0)] = 0
+    """stop after this many evaluations without improvement; 0: never"""
 
     @property
     def holds_out(self) -> bool:
@@ -304,11 +305,10 @@ def _default_loggers() -> list[dict[str, Any]]:
 class Logging(Table):
     """``[logging]``: where values are sent, and how often they are read from the device."""
 
-    every: int = Field(10, ge=1, description="steps between two reads of values from the device")
-    loggers: list[dict[str, Any]] = Field(
-        default_factory=_default_loggers,
-        description='tables of loggers; default: `{name = "jsonl"}`, and `{name = "tensorboard"}` if installed',
-    )
+    every: Annotated[int, Field(ge=1)] = 10
+    """steps between two reads of values from the device"""
+    loggers: list[dict[str, Any]] = Field(default_factory=_default_loggers)
+    """tables of loggers; default: `{name = "jsonl"}`, and `{name = "tensorboard"}` if installed"""
 
 
 class Recipe(Table):
@@ -408,5 +408,5 @@ def describe_keys() -> str:
                     value, bool | int | float | str | list | tuple
                 )  # TOML's and JSON's are the same
                 default = f"`{json.dumps(value)}`" if written else ""
-                text += f"| `{key}` | {default} | {option.description} |\n"
+                text += f"| `{key}` | {default} | {' '.join((option.description or '').split())} |\n"
     return text

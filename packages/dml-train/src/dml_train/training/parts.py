@@ -70,7 +70,7 @@ class Parts:
         self._pieces: dict[str, list[_Piece]] = {}
         for path in sorted(folder.glob(f"*{SUFFIX}")):
             try:
-                file = safetensors.safe_open(path, "pt")
+                file: Any = safetensors.safe_open(path, "pt")
                 offsets = json.loads(file.metadata()[_SHARDING])
                 for name in file.keys():  # noqa: SIM118  # it is no mapping
                     rows, (first, *_) = file.get_slice(name), offsets[name]["saved_offsets"]
