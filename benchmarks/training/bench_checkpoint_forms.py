@@ -25,7 +25,7 @@ from torch import distributed
 from dml_losses import ArcFace, ShardedClasses
 from dml_train.ranks.ranks import Ranks
 from dml_train.ranks.sharding import Shards
-from dml_train.training import checkpoint, saving
+from dml_train.training import checkpoint
 
 DIM = 128
 Cost = tuple[int, float]  # bytes, seconds of the processor
@@ -65,7 +65,7 @@ def rank(number: int, world_size: int, folder: Path, classes: int, form: str) ->
     def save() -> None:
         saved = shards.split_state() if form == "parts" else shards.gather_state()
         state = {"loss": saved.loss, "optimizer": saved.optimizer}
-        saving.write(folder / "checkpoints", 1, {}, state, saved.rows, ranks)
+        checkpoint.write(folder / "checkpoints", 1, {}, state, saved.rows, ranks)
 
     def load() -> None:
         found = checkpoint.Checkpoint(1, folder / "checkpoints" / checkpoint.name_of(1))
@@ -97,7 +97,7 @@ def memory(field: str) -> int:
 def measure_ranks(world_size: int, classes: int, form: str) -> list[dict[str, Cost]]:
     """Measure the costs of every rank in a world of this size."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dml_losses", "dml_train.training.saving", "torch._dynamo"])
+    context.set_forkserver_preload(["dml_losses", "dml_train.training.checkpoint", "torch._dynamo"])
     with tempfile.TemporaryDirectory() as folder:
         processes = [
             context.Process(target=rank, args=(number, world_size, Path(folder), classes, form))

@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 
 from dml_core import DmlError
 from dml_train.ranks.sharding import OwnRows
-from dml_train.training.checkpoint import MANIFEST, PARTS, STATE, corrupt, fault, newest_intact
+from dml_train.training.checkpoint import MANIFEST, PARTS, STATE, corrupt, fault, newest_intact, write
 from dml_train.training.parts import Parts, part_name, write_part
-from dml_train.training.saving import write
 
 
 def place(tensor):

@@ -42,7 +42,6 @@ from dml_train.trained.splits import embed_split as embed_split
 from dml_train.trained.splits import evaluate_embeddings as evaluate_embeddings
 from dml_train.trained.splits import evaluate_run as evaluate_run
 from dml_train.trained.stored_images import open_images as open_images
-from dml_train.training.conversion import convert_checkpoints as convert_checkpoints
 from dml_train.training.run import check_recipe as check_recipe
 from dml_train.training.run import train as train
 

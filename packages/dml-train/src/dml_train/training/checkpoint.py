@@ -13,11 +13,14 @@ share, and a file for each rank with its rows (`dml_train.training.parts`). Any 
 
 from __future__ import annotations
 
+import errno
 import json
 import pickle
 import re
 import shutil
+import sys
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,14 +30,19 @@ import torch
 from torch import Tensor, nn
 
 from dml_core import DmlError
-from dml_train.checksums import FileRecord, compare
+from dml_train.checksums import FileRecord, compare, record_of
+from dml_train.files import WriteRefused, sync
+from dml_train.ranks.ranks import SINGLE_PROCESS, Ranks
+from dml_train.ranks.sharding import OwnRows
 from dml_train.recipe.tables import Form
-from dml_train.training.parts import SUFFIX, Parts
+from dml_train.training.parts import SUFFIX, Parts, part_name, write_part
 
 WEIGHTS, STATE, MANIFEST, PARTS = "model.safetensors", "state.pt", "manifest.json", "parts"
 STATE_OF_PARTS = f"{PARTS}/{STATE}"
 _FOLDER = re.compile(r"step-(\d{8,})")
 _PART = re.compile(rf"{PARTS}/[\w-]+{re.escape(SUFFIX)}")
+# safetensors and torch raise errors of their own for a full disk; torch's doesn't name the cause.
+_REFUSALS = (OSError, RuntimeError, safetensors.SafetensorError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +144,7 @@ def of_step(folder: Path, step: int) -> Checkpoint:
     Raises:
         DmlError: if it is corrupt or missing.
     """
-    path = folder / name_of(step)
+    path = folder / _name(step)
     if (wrong := fault(path)) is not None:
         raise DmlError(f"can't load the weights of the checkpoint {path}: {wrong}")
     return Checkpoint(step, path)
@@ -164,7 +172,7 @@ def fault(path: Path) -> str | None:
     """Say what is wrong with a checkpoint's folder; None if it is intact."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
-        if path.name != name_of(manifest["step"]):
+        if path.name != _name(manifest["step"]):
             return f"{MANIFEST} is of step {manifest['step']}"
         files = manifest["files"]
         state = STATE_OF_PARTS if STATE_OF_PARTS in files else STATE
@@ -210,14 +218,126 @@ def describe_newest(folder: Path) -> str:
     )
 
 
-def name_of(step: int) -> str:
-    """Return the name of a step's checkpoint."""
+def write(
+    folder: Path,
+    step: int,
+    weights: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    rows: Mapping[str, OwnRows] | None = None,
+    ranks: Ranks = SINGLE_PROCESS,
+) -> Checkpoint:
+    """Write a checkpoint: at every moment its name holds all of it or nothing. Every rank must call it.
+
+    Args:
+        folder: the run's folder of checkpoints, which all ranks share; created if it is missing.
+        step: optimizer steps done.
+        weights: of backbone and head; the first rank writes them.
+        state: nested dicts, lists and tuples of tensors, numbers, strings and None; the first rank writes it.
+        rows: this rank's rows of the tensors for which `state` has placeholders, by their path in it.
+        ranks: those that have the rows.
+
+    Raises:
+        WriteRefused: on every rank, if a disk is full or refuses; it names the newest checkpoint that is intact.
+    """
+    final = folder / _name(step)
+    partial = folder / f".{final.name}.partial"
+
+    def begin() -> None:
+        with _refusals(folder, step, partial):
+            # Killed writes leave some, perhaps of steps that are not saved again.
+            for remains in folder.glob(".*.partial"):
+                shutil.rmtree(remains, ignore_errors=True)
+            (partial / PARTS if rows else partial).mkdir(parents=True)
+
+    def complete() -> None:
+        with _refusals(folder, step, partial):
+            if refused := [outcome for outcome in outcomes if isinstance(outcome, OSError)]:
+                raise refused[0]
+            parts = dict(outcome for outcome in outcomes if isinstance(outcome, tuple))
+            _complete(partial, final, step, weights, state, parts)
+
+    ranks.run_on_first(begin)
+    outcomes = ranks.gather_object(_write_rows(partial, rows, ranks) if rows else None)
+    ranks.run_on_first(complete)
+    return Checkpoint(step, final)
+
+
+def _write_rows(partial: Path, rows: Mapping[str, OwnRows], ranks: Ranks) -> tuple[str, FileRecord] | OSError:
+    """Write this rank's rows; return the name and entry of their file, or the error by which the disk refused.
+
+    It isn't raised here, since the other ranks would wait for this one.
+    """
+    name = f"{PARTS}/{part_name(ranks.rank, ranks.world_size)}"
+    try:
+        return name, write_part(partial / name, rows)
+    except _REFUSALS as error:
+        return error if isinstance(error, OSError) else OSError(str(error))
+
+
+def _complete(
+    partial: Path,
+    final: Path,
+    step: int,
+    weights: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    parts: Mapping[str, FileRecord],
+) -> None:
+    """Write what all ranks have in common, the manifest last, and rename the folder."""
+    # safetensors refuses tensors that share memory: copy each.
+    safetensors.torch.save_file(
+        {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()},
+        partial / WEIGHTS,
+    )
+    for name, record in parts.items():
+        if not (partial / name).is_file() or (partial / name).stat().st_size != record["bytes"]:
+            raise OSError(f"{name} of another rank isn't here; expected a folder that all ranks share")
+    name = STATE_OF_PARTS if parts else STATE
+    torch.save(_without_identities(state), partial / name)
+    files = {WEIGHTS: record_of(partial / WEIGHTS), name: record_of(partial / name), **parts}
+    (partial / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=2) + "\n")
+    for written in (WEIGHTS, name, *([PARTS] if parts else []), MANIFEST, ""):
+        sync(partial / written)
+    if final.exists():  # a corrupt one, whose step a resumed run has reached again
+        shutil.rmtree(final)
+    partial.rename(final)
+    sync(final.parent)
+
+
+@contextmanager
+def _refusals(folder: Path, step: int, partial: Path) -> Iterator[None]:
+    """Raise WriteRefused for what a disk refuses, and remove the partial checkpoint."""
+    try:
+        yield
+    except _REFUSALS as error:
+        free = shutil.disk_usage(folder).free >> 20 if folder.exists() else 0
+        shutil.rmtree(partial, ignore_errors=True)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else not free
+        raise WriteRefused(
+            f"can't save the checkpoint of step {step} in {folder}: "
+            f"{'the disk is full' if full else error} ({free} MiB free); {describe_newest(folder)}. "
+            f"{'Free some space' if full else 'Solve that'}, then resume the run",
+            arguments=("resume",),
+        ) from error
+
+
+def _without_identities(value: Any) -> Any:
+    """Rebuild a tree of dicts, lists and tuples, so that the bytes of its pickle depend on its values alone.
+
+    Pickle stores an object that it has seen before as a reference. A loaded state shares other strings and tuples than
+    the state that was saved. In the result, equal strings are one object, and no dict, list or tuple occurs twice.
+    Tensors stay: which of them share memory depends on the code, not on the run's history.
+    """
+    if type(value) is str:
+        return sys.intern(value)
+    if isinstance(value, Mapping):
+        return {_without_identities(key): _without_identities(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_without_identities(item) for item in value)
+    return value
+
+
+def _name(step: int) -> str:
     return f"step-{step:08d}"
-
-
-def partial_name(name: str) -> str:
-    """Return the name that a checkpoint or a file of it has until it is complete."""
-    return f".{name}.partial"
 
 
 def _by_step(folder: Path) -> list[tuple[int, Path]]:

@@ -75,16 +75,13 @@ class JsonLines:
         line = json.dumps({"step": step, **lasting}) + "\n"
         if line != self._last:
             with _refusals(Path(self._file.name)):
-                self._write(line)
+                try:
+                    self._file.write(line)
+                except OSError:
+                    with suppress(OSError):  # closing would raise again for the rest of the line
+                        self._file.close()
+                    raise
         self._last = line
-
-    def _write(self, line: str) -> None:
-        try:
-            self._file.write(line)
-        except OSError:
-            with suppress(OSError):  # closing would raise again for the rest of the line
-                self._file.close()
-            raise
 
     def close(self) -> None:
         """Close the file."""
