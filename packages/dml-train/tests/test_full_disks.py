@@ -60,19 +60,18 @@ def call(inputs, monkeypatch):
         registry, photos = make_registry(), photo_registry()
         arrays = ["--out", f"{out}/e.npy", "--labels", f"{out}/l.npy"]
         if name == "train":
-            recipe = write_recipe(inputs, make_document(**SELECTS))
+            recipe = write_recipe(inputs, name, make_document(**SELECTS))
             arguments = ["train", recipe, "--out", f"{out}/deep/run", *["--resume"] * resume]
         elif name == "embed":
             registry, arguments = photos, ["embed", f"{inputs}/run", f"{inputs}/photos", *arrays]
         elif name == "embed --split":
             registry, arguments = photos, ["embed", f"{inputs}/run", "--split", "train", *arrays]
         elif name == "pack":
-            document = photo_document(inputs / "photos")
-            document["dataset"]["cache"] = f"{out}/cache"
-            recipe = write_recipe(inputs, document)
-            registry, arguments = photos, ["train", recipe, "--out", f"{out}/run", *["--resume"] * resume]
+            recipe = write_recipe(inputs, name, photo_document(inputs / "photos"))
+            cache = ["--set", f"dataset.cache={out}/cache", *["--resume"] * resume]
+            registry, arguments = photos, ["train", recipe, "--out", f"{out}/run", *cache]
         elif name == "tune":
-            recipe = write_recipe(inputs, make_document(**SELECTS, training={"steps": 5}))
+            recipe = write_recipe(inputs, name, make_document(**SELECTS, training={"steps": 5}))
             choice = ["--choice", "loss.scale=[2.0,4.0]", "--trials", "2"]
             arguments = ["tune", recipe, *choice, "--out", f"{out}/search"]
         elif name == "reproduce":
@@ -84,16 +83,18 @@ def call(inputs, monkeypatch):
     return call
 
 
-def write_recipe(inputs, document):
-    path = inputs / "recipe.toml"
-    path.write_text(tomli_w.dumps(document))
+def write_recipe(inputs, name, document):
+    """Write a recipe before any write is refused; return its path."""
+    path = inputs / f"{name}.toml"
+    if not path.is_file():
+        path.write_text(tomli_w.dumps(document))
     return str(path)
 
 
 def fake_paper(inputs):
     """Make a paper whose table has two rows."""
     rows = [{"label": str(scale), "set": [f"loss.scale={scale}"], "published": {}} for scale in (2.0, 4.0)]
-    recipe = write_recipe(inputs, make_document(training={"steps": 2}))
+    recipe = write_recipe(inputs, "reproduce", make_document(training={"steps": 2}))
     table = {"title": "scale", "expected": "more is more", "recipes": {"glyphs": recipe}, "rows": rows}
     about = {"title": "Fake", "backbone": "big", "selected_on_test": True, "selection": "best of 7"}
     tables = {"table-2": {**table, "metrics": {"sop": ["recall@1"]}}}

@@ -156,6 +156,7 @@ def test_a_schedule_of_a_sharded_loss_is_checked_on_more_than_two_ranks(monkeypa
         monkeypatch.setattr(f"{package}.{module}.rank_and_world_size", lambda: (3, 4))
     table = "schedule.'loss.loss.temperature'={kind='step', values=[0.1, %s], milestones=[9]}"
     sharded = "loss={name='sharded-classes', loss={name='norm-softmax', temperature=0.1}}"
-    check_loss_schedules(load_recipe("glyphs-tiny", [sharded, table % 0.2]), installed())
+    good, bad = (load_recipe("glyphs-tiny", [sharded, table % value]) for value in (0.2, -1.0))
+    check_loss_schedules(good.schedule, good.loss, installed())
     with pytest.raises(InvalidOption, match="reaches -1"):
-        check_loss_schedules(load_recipe("glyphs-tiny", [sharded, table % -1.0]), installed())
+        check_loss_schedules(bad.schedule, bad.loss, installed())

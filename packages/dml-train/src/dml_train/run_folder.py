@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from dml_core import DmlError
 from dml_train.checksums import FileRecord, compare, record_of
-from dml_train.files import WriteRefused, check_path, lock_folder, partial_path, read_json, write_json
+from dml_train.files import check_path, lock_folder, partial_path, read_json, refusals, write_json
 
 Tracker = Literal["wandb", "mlflow", "trackio"]  # the experiment trackers, each the name of its logger
 
@@ -109,10 +109,8 @@ class RunFolder:
             WriteRefused: if the disk refuses.
         """
         for path in (self.manifest, *self._results()):
-            try:
+            with refusals(f"remove {path}"):
                 path.unlink(missing_ok=True)
-            except OSError as error:
-                raise WriteRefused(f"can't remove {path}: {error.strerror}") from error
 
     def read_manifest(self) -> dict[str, FileRecord]:
         """Read size and SHA-256 of each result file, by file name.
@@ -226,10 +224,8 @@ class RunFolder:
             WriteRefused: if it can't be made.
         """
         cls.refuse_existing(path)
-        try:
+        with refusals(f"make the run folder {path}"):
             path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise WriteRefused(f"can't make the run folder {path}: {error.strerror}") from error
         return cls(path)
 
     @classmethod

@@ -207,9 +207,15 @@ def build(
         build_layer_scales(recipe, model.backbone),
     )
     schedules = build_schedules(
-        recipe, num_steps, steps_per_epoch, {"optimizer": optimizer, "loss": loss, "model": model}
+        recipe.schedule,
+        recipe.optimizer,
+        num_steps,
+        steps_per_epoch,
+        {"optimizer": optimizer, "loss": loss, "model": model},
     )
-    check_loss_schedules(recipe, registry)  # of tables that hold numbers, as was just checked
+    check_loss_schedules(
+        recipe.schedule, recipe.loss, registry
+    )  # of tables that hold numbers, as was just checked
     if recipe.validation.selects:
         every = recipe.evaluation.every * (steps_per_epoch if recipe.evaluation.unit == "epoch" else 1)
         if round(every) > num_steps:

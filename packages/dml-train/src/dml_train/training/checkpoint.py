@@ -55,7 +55,7 @@ class Checkpoint:
     @property
     def form(self) -> Form:
         """Whether the state is one file, or in parts that each rank wrote."""
-        return "parts" if STATE_OF_PARTS in read_manifest(self.path) else "whole"
+        return "parts" if (self.path / STATE_OF_PARTS).exists() else "whole"
 
     def parts(self) -> Parts | None:
         """Open the rows for which placeholders stand in the state; None for a whole one.
@@ -120,12 +120,6 @@ class Checkpoint:
         if not isinstance(best, Mapping) or not isinstance(best.get("step"), int):
             raise DmlError(f"{self.path / STATE} holds no state of a run: it doesn't say which step was best")
         return int(best["step"])
-
-
-def read_manifest(folder: Path) -> dict[str, FileRecord]:
-    """Read the files of a checkpoint from its manifest, which exists and is intact."""
-    files: dict[str, FileRecord] = json.loads((folder / MANIFEST).read_text())["files"]
-    return files
 
 
 def newest_intact(folder: Path) -> Checkpoint | None:

@@ -22,7 +22,6 @@ from dml_core import (
     RelatedDataset,
     Relevance,
     Split,
-    takes_matches,
 )
 from dml_train.measure.embed import groups_of, match_sides
 from dml_train.measure.evaluate import Embedded, evaluate, make_evaluator
@@ -160,11 +159,6 @@ def _rehearse(recipe: Recipe, registry: Registry, matches: Labels | Relevance) -
     # A recipe may ask for more clusters than these items.
     table = {key: value for key, value in recipe.evaluation.component().items() if key != "n_clusters"}
     evaluator: Evaluator = make_evaluator(table, registry, recipe.training.seed)
-    if not takes_matches(evaluator):
-        raise DmlError(
-            f"the data set {recipe.dataset['name']!r} has groups or lists of items, which the evaluator "
-            f"{recipe.evaluation.name!r} doesn't take; expected one that does, such as evaluation.name = 'exact'"
-        )
     items = np.arange(_ITEMS)
     labels = items // (_ITEMS // 2)
     ignored = None if matches.ignored is None else (np.zeros(_ITEMS + 1, np.int64), items[:0])
