@@ -1,10 +1,10 @@
-"""Cost of a checkpoint of sharded class weights by its form, and of making the loss: memory and time of each rank.
+"""Cost of a checkpoint of sharded class weights, and of making the loss: memory and time of each rank.
 
     python benchmarks/training/bench_checkpoint_forms.py [CLASSES]
 
 ArcFace in float32 with 128 dimensions, AdamW (two moments), gloo on one machine, one thread per rank. Memory is the
-peak growth of a rank's resident memory during the operation; when the whole form is loaded, it includes pages of the
-mapped file, which the system can drop. The first rank gathers the whole form, so its cost is shown apart.
+peak growth of a rank's resident memory during the operation. The first rank writes the state,
+so its cost is shown apart.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def rank(number: int, world_size: int, folder: Path, classes: int, form: str) ->
     shards = Shards(loss, optimizer, ranks)
 
     def save() -> None:
-        saved = shards.split_state() if form == "parts" else shards.gather_state()
+        saved = shards.split_state()
         state = {"loss": saved.loss, "optimizer": saved.optimizer}
         checkpoint.write(folder / "checkpoints", 1, {}, state, saved.rows, ranks)
 
     def load() -> None:
-        found = checkpoint.Checkpoint(1, folder / "checkpoints" / checkpoint.name_of(1))
+        found = checkpoint.of_step(folder / "checkpoints", 1)
         state = found.state(mapped=bool(shards))
         shards.load_state(state["loss"], state["optimizer"], found.parts())
 
@@ -121,9 +121,7 @@ def main() -> None:
     whole = classes * DIM * 4 * 3 / 2**20
     print(f"{machine}, {len(os.sched_getaffinity(0))} cores, torch {torch.__version__}; {classes:,} classes, "
           f"{DIM} dimensions, AdamW: {whole:.0f} MiB of weights and moments")  # fmt: skip
-    print(
-        "(whole: class weights drawn whole by each rank, gathered by the first; parts: each rank its own rows)"
-    )
+    print("(whole: class weights drawn whole by each rank; parts: each rank draws its own rows)")
     print(f"{'form':>6} {'ranks':>5} {'rank':>6} {'own MiB':>8}   "
           + "   ".join(f"{name:>5}: MiB  CPU s" for name in ("make", "save", "load")))  # fmt: skip
     for world_size, form in ((1, "whole"), (2, "whole"), (2, "parts"), (4, "whole"), (4, "parts")):

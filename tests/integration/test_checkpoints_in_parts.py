@@ -1,4 +1,4 @@
-"""Checkpoints in parts of runs with sharded class weights: written, converted, resumed by any ranks; and faults."""
+"""Faults around checkpoints in parts, of runs with sharded class weights; `test_sharded_training` resumes them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
-from train_support.sharded_ranks import in_ranks, train_until, unite
+from train_support.sharded_ranks import in_ranks, unite
 from train_support.tiny_world import make_document, make_registry
 
 import dml_losses.plugin
 from dml_core import DmlError
+from dml_train.ranks.parts import write_part
 from dml_train.ranks.ranks import Ranks, join_ranks
 from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 from dml_train.training.build import build
-from dml_train.training.parts import write_part
 from dml_train.training.trainer import Trainer
 
-LOSSES = ["dml_losses.plugin"]
 TABLES = {
     "backbone": {"dropout": 0.0, "norm": False},
     "dataset": {"num_classes": 7},
@@ -32,45 +31,6 @@ TABLES = {
     "logging": {"every": 1},
 }
 CENTERS = {"name": "sub-center-arc-face", "centers_per_class": 2, "scale": 8.0}
-
-
-def files(saved: checkpoint.Checkpoint) -> list[bytes]:
-    return [(saved.path / name).read_bytes() for name in (checkpoint.WEIGHTS, checkpoint.STATE)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("loss", "optimizer"),
-    [
-        (CENTERS, {"name": "sgd", "momentum": 0.9}),
-        ({"name": "norm-softmax", "class_fraction": 0.7}, {"name": "adamw"}),
-    ],
-    ids=["several centers", "class fraction"],
-)
-def test_a_run_in_parts_on_two_three_and_one_ranks_has_the_bits_of_a_whole_one(tmp_path, loss, optimizer):
-    runs = {}
-    for form in ("whole", "parts"):
-        document = make_document(
-            **TABLES,
-            loss={"name": "sharded-classes", "loss": loss},
-            optimizer=optimizer,
-            checkpoints={"form": form},
-        )
-        runs[form] = RunFolder(tmp_path / form)
-        in_ranks(2, train_until, document, runs[form].path, 5, LOSSES)
-        in_ranks(3, train_until, document, runs[form].path, 9, LOSSES)
-    one, other = (checkpoint.newest_intact(run.checkpoints) for run in runs.values())
-    assert (one.step, one.form, other.step, other.form) == (8, "whole", 8, "parts")
-    parts = sorted(path.name for path in (other.path / "parts").iterdir())
-    assert [name[:10] for name in parts] == ["rank-00000", "rank-00001", "rank-00002", "state.pt"]
-
-    # Each form continues on one rank, which has all rows: its checkpoints are whole.
-    for run in runs.values():
-        train_until(document, run.path, 99, LOSSES)
-    ends = [checkpoint.newest_intact(run.checkpoints) for run in runs.values()]
-    assert [(end.step, end.form) for end in ends] == [(12, "whole")] * 2
-    assert files(ends[0]) == files(ends[1])
-    assert runs["whole"].metrics.read_bytes() == runs["parts"].metrics.read_bytes()
 
 
 def make_trainer(ranks: Ranks, out: Path) -> Trainer:
@@ -81,7 +41,7 @@ def make_trainer(ranks: Ranks, out: Path) -> Trainer:
         **{**TABLES, "logging": {"loggers": []}},
         loss={"name": "sharded-classes", "loss": CENTERS},
         optimizer={"name": "sgd", "momentum": 0.9},
-        checkpoints={"form": "parts", "keep": 3},
+        checkpoints={"keep": 3},
     )
     experiment = build(parse(document, registry), registry, ranks)
     out.mkdir(exist_ok=True)

@@ -18,9 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dml_core import DmlError
-from dml_train.ranks.sharding import OwnRows
+from dml_train.ranks.parts import OwnRows, Parts, part_name, write_part
 from dml_train.training.checkpoint import MANIFEST, PARTS, STATE, corrupt, fault, newest_intact, write
-from dml_train.training.parts import Parts, part_name, write_part
 
 
 def place(tensor):
@@ -117,12 +116,11 @@ def save(folder, step):
 def test_a_checkpoint_in_parts_is_read_back(tmp_path):
     written = save(tmp_path, 3)
     assert newest_intact(tmp_path) == written
-    assert written.form == "parts"
     assert sorted(str(path.relative_to(written.path)) for path in written.path.rglob("*.*")) == [
         MANIFEST,
         "model.safetensors",
         f"{PARTS}/{part_name(0, 1)}",
-        f"{PARTS}/{STATE}",
+        STATE,
     ]
     stored = written.state()["loss"]["w"]
     assert stored.is_meta
@@ -132,7 +130,7 @@ def test_a_checkpoint_in_parts_is_read_back(tmp_path):
 
 FAULTS = {
     "a missing part": lambda path: (path / PARTS / part_name(0, 1)).unlink(),
-    "a missing state": lambda path: (path / PARTS / STATE).unlink(),
+    "a missing state": lambda path: (path / STATE).unlink(),
     "a changed byte": lambda path: flip_last(path / PARTS / part_name(0, 1)),
     "a part of another run": lambda path: (path / PARTS / "rank-00001-of-00002.safetensors").write_bytes(b""),
     "a file elsewhere": lambda path: rename_in_manifest(path, "../../../etc/passwd"),
@@ -173,8 +171,8 @@ def test_a_refused_part_keeps_the_previous_checkpoint(tmp_path, small_files, lim
 MEASURE = """
 import resource, sys, torch
 from pathlib import Path
-from dml_train.ranks.sharding import OwnRows
-from dml_train.training.parts import Parts, part_name, write_part
+from dml_train.ranks.parts import OwnRows
+from dml_train.ranks.parts import Parts, part_name, write_part
 
 folder, whole = Path(sys.argv[1]), torch.ones(200_000, 64)
 place = torch.empty_like(whole, device="meta")

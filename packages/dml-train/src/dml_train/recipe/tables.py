@@ -28,7 +28,6 @@ LONGEST = 2**53  # steps or epochs: positions in a run are exact as floats, and 
 Period = Annotated[float, Field(ge=0, le=LONGEST)]
 Size = Annotated[int, Field(ge=1)]
 Unit = Literal["step", "epoch"]
-Form = Literal["whole", "parts"]
 
 # Earlier keys of evaluators, each with the names of metrics that replace it.
 OLD_METRIC_KEYS = {
@@ -213,7 +212,7 @@ class Optimizer(Table):
 
 
 class Checkpoints(Table):
-    """``[checkpoints]``: when, how many, and in which form."""
+    """``[checkpoints]``: when, and how many."""
 
     every: Period = 1.0
     """interval of checkpoints; 0: only at the end"""
@@ -221,8 +220,6 @@ class Checkpoints(Table):
     """of `every`: `"epoch"` or `"step"`"""
     keep: Annotated[int, Field(ge=1)] = 2
     """how many to keep"""
-    form: Form = "whole"
-    """`"parts"`: each rank writes its rows of sharded class weights; without such rows, the form is whole"""
 
 
 class Evaluation(Table):

@@ -5,10 +5,11 @@ A checkpoint is a folder ``step-00001000`` with
 - ``model.safetensors``: the weights of backbone and head, readable by other programs;
 - ``state.pt``: the rest of what a resumed run needs, read with ``weights_only=True``, so that loading runs no code.
   Its bytes depend on the values alone, so a resumed run writes those of an uninterrupted one;
+- ``parts/``, if ranks share tensors: a file for each rank with its rows (`dml_train.ranks.parts`); the state has
+  placeholders for these tensors;
 - ``manifest.json``: the step, and size and SHA-256 of the other files. It is written last.
 
-In the form ``parts``, the folder ``parts/`` has that rest: ``state.pt`` with placeholders for the tensors that ranks
-share, and a file for each rank with its rows (`dml_train.training.parts`). Any number of ranks loads either form.
+Any number of ranks loads a checkpoint.
 """
 
 from __future__ import annotations
@@ -32,13 +33,10 @@ from torch import Tensor, nn
 from dml_core import DmlError
 from dml_train.checksums import FileRecord, compare, record_of
 from dml_train.files import WriteRefused, sync
+from dml_train.ranks.parts import SUFFIX, OwnRows, Parts, part_name, write_part
 from dml_train.ranks.ranks import SINGLE_PROCESS, Ranks
-from dml_train.ranks.sharding import OwnRows
-from dml_train.recipe.tables import Form
-from dml_train.training.parts import SUFFIX, Parts, part_name, write_part
 
 WEIGHTS, STATE, MANIFEST, PARTS = "model.safetensors", "state.pt", "manifest.json", "parts"
-STATE_OF_PARTS = f"{PARTS}/{STATE}"
 _FOLDER = re.compile(r"step-(\d{8,})")
 _PART = re.compile(rf"{PARTS}/[\w-]+{re.escape(SUFFIX)}")
 # safetensors and torch raise errors of their own for a full disk; torch's doesn't name the cause.
@@ -52,18 +50,13 @@ class Checkpoint:
     step: int
     path: Path
 
-    @property
-    def form(self) -> Form:
-        """Whether the state is one file, or in parts that each rank wrote."""
-        return "parts" if (self.path / STATE_OF_PARTS).exists() else "whole"
-
-    def parts(self) -> Parts | None:
-        """Open the rows for which placeholders stand in the state; None for a whole one.
+    def parts(self) -> Parts:
+        """Open the rows for which placeholders stand in the state.
 
         Raises:
             DmlError: if a file isn't such a part, although its checksum is right.
         """
-        return Parts(self.path / PARTS) if self.form == "parts" else None
+        return Parts(self.path / PARTS)
 
     def weights(self) -> dict[str, Tensor]:
         """Read the weights of backbone and head, by parameter name, on the CPU.
@@ -92,12 +85,12 @@ class Checkpoint:
     def state(self, *, mapped: bool = False) -> dict[str, Any]:
         """Read the rest of the state, on the CPU; with `mapped`, tensors take memory only once they are read.
 
-        In the form ``parts``, tensors that ranks share are placeholders for the rows that `parts` reads.
+        Tensors that ranks share are placeholders for the rows that `parts` reads.
 
         Raises:
             DmlError: if the file isn't one of a state, although its checksum is right.
         """
-        file = self.path / (STATE_OF_PARTS if self.form == "parts" else STATE)
+        file = self.path / STATE
         try:
             state = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
         except pickle.UnpicklingError as error:
@@ -120,6 +113,12 @@ class Checkpoint:
         if not isinstance(best, Mapping) or not isinstance(best.get("step"), int):
             raise DmlError(f"{self.path / STATE} holds no state of a run: it doesn't say which step was best")
         return int(best["step"])
+
+
+def read_manifest(folder: Path) -> dict[str, FileRecord]:
+    """Read the files of a checkpoint from its manifest, which exists and is intact."""
+    files: dict[str, FileRecord] = json.loads((folder / MANIFEST).read_text())["files"]
+    return files
 
 
 def newest_intact(folder: Path) -> Checkpoint | None:
@@ -169,14 +168,13 @@ def fault(path: Path) -> str | None:
         if path.name != _name(manifest["step"]):
             return f"{MANIFEST} is of step {manifest['step']}"
         files = manifest["files"]
-        state = STATE_OF_PARTS if STATE_OF_PARTS in files else STATE
-        parts = [name for name in files if name not in (WEIGHTS, state)]
-        if (state == STATE and parts) or not all(map(_PART.fullmatch, parts)):
+        parts = [name for name in files if name not in (WEIGHTS, STATE)]
+        if not all(map(_PART.fullmatch, parts)):
             return f"{MANIFEST} lists unknown files"
-        for name in (WEIGHTS, state, *parts):
+        for name in (WEIGHTS, STATE, *parts):
             if (wrong := compare(path / name, files[name])) is not None:
                 return f"{name} {wrong}"
-        for file in (path / PARTS).glob(f"*{SUFFIX}") if parts else ():
+        for file in (path / PARTS).glob(f"*{SUFFIX}"):
             if f"{PARTS}/{file.name}" not in files:
                 return f"{PARTS}/{file.name} isn't in the manifest"
     except FileNotFoundError as error:
@@ -285,11 +283,10 @@ def _complete(
     for name, record in parts.items():
         if not (partial / name).is_file() or (partial / name).stat().st_size != record["bytes"]:
             raise OSError(f"{name} of another rank isn't here; expected a folder that all ranks share")
-    name = STATE_OF_PARTS if parts else STATE
-    torch.save(_without_identities(state), partial / name)
-    files = {WEIGHTS: record_of(partial / WEIGHTS), name: record_of(partial / name), **parts}
+    torch.save(_without_identities(state), partial / STATE)
+    files = {WEIGHTS: record_of(partial / WEIGHTS), STATE: record_of(partial / STATE), **parts}
     (partial / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=2) + "\n")
-    for written in (WEIGHTS, name, *([PARTS] if parts else []), MANIFEST, ""):
+    for written in (WEIGHTS, STATE, *([PARTS] if parts else []), MANIFEST, ""):
         sync(partial / written)
     if final.exists():  # a corrupt one, whose step a resumed run has reached again
         shutil.rmtree(final)

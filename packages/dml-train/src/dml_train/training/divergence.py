@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from dml_core import DmlError
-from dml_train.ranks.sharding import OwnRows, is_placeholder
+from dml_train.ranks.parts import OwnRows
+from dml_train.ranks.sharding import is_placeholder
 
 _ADVICE = (
     "Try a lower optimizer.lr, a warmup in its schedule, training.gradient_clip = 1.0, "

@@ -28,8 +28,9 @@ from dml_train.measure.per_query import save_per_query
 from dml_train.measure.prefixes import evaluate_prefixes_on_ranks
 from dml_train.processes.stopping import RunInterrupted, record_stop_signals
 from dml_train.progress import Show, say, stage
+from dml_train.ranks.parts import OwnRows
 from dml_train.ranks.ranks import SINGLE_PROCESS, DelayedMaximum, Ranks
-from dml_train.ranks.sharding import OwnRows, SavedState, Shards
+from dml_train.ranks.sharding import SavedState, Shards
 from dml_train.run_folder import RunFolder
 from dml_train.seeds import LOSS, seed_torch
 from dml_train.training import checkpoint
@@ -300,8 +301,7 @@ class Trainer:
             DmlError: if a weight or a moment isn't finite, or the disk is full or refuses; nothing is written.
         """
         experiment, folder = self.experiment, self.folder.checkpoints
-        in_parts = experiment.recipe.checkpoints.form == "parts"
-        saved = self.shards.split_state() if in_parts else self.shards.gather_state()
+        saved = self.shards.split_state()
         weights, state = experiment.evaluated_model.state_dict(), self.compose_state(saved)
         self.check_finite(weights, state, saved.rows)
         written = checkpoint.write(folder, self.steps_done, weights, state, saved.rows, self.ranks)

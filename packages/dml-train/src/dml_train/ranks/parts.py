@@ -20,10 +20,16 @@ from torch import Tensor
 from dml_core import DmlError
 from dml_train.checksums import FileRecord, record_of
 from dml_train.files import sync
-from dml_train.ranks.sharding import OwnRows
 
 SUFFIX = ".safetensors"
 _SHARDING = "DCP_SHARDING_INFO"
+
+
+class OwnRows(NamedTuple):
+    """Consecutive rows of a larger tensor, and the index of the first."""
+
+    values: Tensor
+    first: int
 
 
 class _Piece(NamedTuple):
