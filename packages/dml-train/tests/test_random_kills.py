@@ -23,10 +23,10 @@ from dml_train.training import checkpoint
 PATIENCE = 600  # seconds after which a process counts as hanging
 KILLS = int(os.environ.get("DML_KILLS", "4"))
 DOCUMENT = make_document(
-    training={"steps": 300, "workers": 2, "ema_decay": 0.9},
-    evaluation={"every": 35, "unit": "step"},
+    training={"steps": 100, "workers": 2, "ema_decay": 0.9},
+    evaluation={"every": 30, "unit": "step"},
     validation={"class_fraction": 0.3, "metric": "recall@1"},
-    checkpoints={"every": 20},
+    checkpoints={"every": 10},
 )
 
 
@@ -62,7 +62,8 @@ def test_a_run_disturbed_at_random_moments_ends_with_the_bytes_of_an_undisturbed
     draw = random.Random(os.environ.get("DML_KILLS_SEED", "0"))
     begin = time.monotonic()
     whole = start(tmp_path / "whole")
-    assert whole.communicate(timeout=PATIENCE)[1].partition("Traceback")[1] == ""
+    errors = whole.communicate(timeout=PATIENCE)[1]
+    assert whole.returncode == 0, errors
     seconds = time.monotonic() - begin
     for _ in range(KILLS):
         process = start(tmp_path / "cut")

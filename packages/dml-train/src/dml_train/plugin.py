@@ -81,18 +81,10 @@ def dml_loggers() -> Iterable[Component]:
         "metrics.jsonl, one JSON object a step, in full precision",
     )
     yield Component("tensorboard", "dml_train.training.loggers:TensorBoard", "TensorBoard event files")
-    yield Component(
-        "wandb",
-        "dml_train.training.trackers:WeightsAndBiases",
-        "a run of Weights & Biases, offline by default; needs the extra dml-train[wandb]",
-    )
-    yield Component(
-        "mlflow",
-        "dml_train.training.trackers:MlflowRun",
-        "a run of MLflow, by default in the file mlflow.db; needs the extra dml-train[mlflow]",
-    )
-    yield Component(
-        "trackio",
-        "dml_train.training.trackers:TrackioRun",
-        "a run of Trackio, in its local database; needs the extra dml-train[trackio]",
-    )
+    for name, tracker, kept in (
+        ("wandb", "WeightsAndBiases", "a run of Weights & Biases, offline by default"),
+        ("mlflow", "MlflowRun", "a run of MLflow, by default in the file mlflow.db"),
+        ("trackio", "TrackioRun", "a run of Trackio, in its local database"),
+    ):
+        summary = f"{kept}; needs the extra dml-train[{name}]"
+        yield Component(name, f"dml_train.training.trackers:{tracker}", summary)

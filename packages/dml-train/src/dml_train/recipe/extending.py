@@ -26,6 +26,7 @@ from dml_train.recipe.tables import Evaluation, Optimizer
 
 EXTENDS, DROP = "extends", "drop"
 _SELECTORS = ("name", "kind")
+# The names of parents' tables that give none.
 _DEFAULT_NAMES = {"optimizer": Optimizer().name, "evaluation": Evaluation().name}
 
 
@@ -109,30 +110,18 @@ def resolve(chain: list[Source]) -> dict[str, Any]:
                 remove(resolved, key)
             except InvalidOption as error:
                 raise InvalidOption(f"{child.name}: drop: the parent has {error}") from error
-        resolved = merge(resolved, document, _DEFAULT_NAMES)
+        resolved = merge(resolved, document)
     return resolved
 
 
-def merge(
-    parent: Mapping[str, Any], child: Mapping[str, Any], default_names: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """Merge a child's table into its parent's; neither is changed.
-
-    Args:
-        parent: the table that is extended.
-        child: what differs.
-        default_names: by key, the `name` of a parent's table that gives none.
-    """
+def merge(parent: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge a child's table into its parent's; neither is changed."""
     merged = dict(parent)
     for key, value in child.items():
         inherited = parent.get(key)
         if isinstance(value, Mapping) and isinstance(inherited, Mapping):
-            default = (default_names or {}).get(key)
-            same = all(
-                value[selector] == inherited.get(selector, default)
-                for selector in _SELECTORS
-                if selector in value
-            )
+            default = _DEFAULT_NAMES.get(key)
+            same = all(value[s] == inherited.get(s, default) for s in _SELECTORS if s in value)
             merged[key] = merge(inherited, value) if same else value
         else:
             merged[key] = value

@@ -154,12 +154,7 @@ def build(
 ) -> Experiment:
     """Build all parts of a recipe, identical on every rank. The weights are a function of the recipe's seed.
 
-    Args:
-        recipe: names the parts.
-        registry: provides them.
-        ranks: the processes that train together.
-        pretrained: as in `build_model`.
-        warn: as in `build_dataset`.
+    See `build_model` for `pretrained`, and `build_dataset` for `warn`.
 
     Raises:
         DmlError: if a component refuses its options, a schedule's path doesn't exist, or the device is missing.
@@ -200,11 +195,14 @@ def build(
         loss = build_loss(recipe, len(train.class_names), steps_per_epoch, model.head, registry, device)
     check_prefixes(recipe.evaluation.prefixes, model.head.embedding_dim)
     check_initialisation(recipe.initialisation, loss, len(train.class_names))
+    scales = {}
+    if (decay := recipe.optimizer.layer_decay) < 1.0:
+        scales = layer_scales(layers_of(model.backbone, "optimizer.layer_decay"), decay)
     optimizer = PartedOptimizer(
         recipe.optimizer,
         {"backbone": model.backbone, "head": model.head, "loss": loss},
         model.frozen_parameters(),
-        build_layer_scales(recipe, model.backbone),
+        scales,
     )
     schedules = build_schedules(
         recipe.schedule,
@@ -247,11 +245,8 @@ def build(
 def build_dataset(recipe: Recipe, registry: Registry, *, warn: bool = False) -> Dataset:
     """Build the data set of a recipe.
 
-    Args:
-        recipe: names the data set.
-        registry: provides it.
-        warn: whether the data set may log warnings, such as the list of images left out. Use it when a run starts;
-            the commands that use the run then don't repeat them.
+    With `warn`, it may log warnings, such as the list of images left out: when a run starts. The commands that use the
+    run don't repeat them.
 
     Raises:
         DmlError: if the data set refuses its options, or its files.
@@ -287,22 +282,14 @@ def build_model(
     embedding = recipe.embedding
     several = not isinstance(backbone.num_features, int)
     widths: Sequence[int] = backbone.num_features if several else [backbone.num_features]
-    heads = [
-        build_head(width, level, embedding)
-        for width, level in zip(widths, embedding.of_levels(len(widths)), strict=True)
-    ]
+    levels = embedding.of_levels(len(widths))
+    heads = [build_head(width, level, embedding) for width, level in zip(widths, levels, strict=True)]
     head = LevelledHead(heads, recipe.evaluated_levels()) if several else heads[0]
     model = EmbeddingModel(backbone, head).to(device)
     if recipe.training.channels_last:
         model = model.to(memory_format=torch.channels_last)
     model.batch_norm_trains = int(not recipe.training.freeze_batch_norm)
     return model
-
-
-def build_layer_scales(recipe: Recipe, backbone: nn.Module) -> dict[int, float]:
-    """Compute the factors of the learning rate of the backbone's layers; none without ``optimizer.layer_decay``."""
-    decay = recipe.optimizer.layer_decay
-    return layer_scales(layers_of(backbone, "optimizer.layer_decay"), decay) if decay < 1.0 else {}
 
 
 def build_head(num_features: int, level: Level, embedding: Embedding) -> EmbeddingHead:
@@ -386,8 +373,9 @@ def find_device(name: str, local_rank: int = 0) -> torch.device:
             f"training.device is {name!r}{nearest(name, known)} expected one of: {', '.join(known)}"
         )
     device = torch.device(name)
-    counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    count = counts[device.type]
+    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}[
+        device.type
+    ]
     if name == "cuda" and count:
         if local_rank >= count:
             raise DmlError(

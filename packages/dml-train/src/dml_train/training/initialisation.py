@@ -37,6 +37,7 @@ def initialise(
         experiment.average.module.load_state_dict(experiment.model.state_dict())
 
 
+@torch.no_grad()
 def draw_by_classes(experiment: Experiment) -> None:
     """Draw class weights uniformly from ±1/√C, a function of the run's seed."""
     seed = experiment.recipe.training.seed
@@ -44,7 +45,7 @@ def draw_by_classes(experiment: Experiment) -> None:
         generator = torch.Generator().manual_seed(derive(seed, INITIALISATION, 3, level) >> 1)
         bound = own.num_classes**-0.5
         shape = own.num_classes, own.weights.shape[1]
-        own.assign(draw_rows(shape, own.classes, partial(_draw_uniform, bound, generator)))
+        own.weights.copy_(draw_rows(shape, own.classes, partial(_draw_uniform, bound, generator)))
 
 
 def _draw_uniform(bound: float, generator: torch.Generator, block: torch.Tensor) -> torch.Tensor:
@@ -66,6 +67,7 @@ def adapt_batch_norms(
             show(batch.step + 1, "")
 
 
+@torch.no_grad()
 def set_to_class_means(experiment: Experiment, console: Console, ranks: Ranks) -> None:
     """Set each class weight to the mean of the class's training embeddings, without augmentation.
 
@@ -75,7 +77,7 @@ def set_to_class_means(experiment: Experiment, console: Console, ranks: Ranks) -
     part = experiment.embed_share(experiment.model, split, console, ranks, "embed for class means")
     means_CD = torch.from_numpy(class_means(ranks.all_gather(part), split.labels, len(split.class_names)))
     for own in find_class_weights(experiment.loss):
-        own.assign(means_CD[own.classes, own.columns])
+        own.weights.copy_(means_CD[own.classes, own.columns])
 
 
 def class_means(

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from dml_core import Dataset, DmlError, Registry
+from dml_core import DmlError, Registry
 from dml_core import registry as installed
 from dml_train.files import check_path, write_atomically
 from dml_train.processes.stopping import end_with_launcher
@@ -131,11 +131,8 @@ def check_recipe(
     Loads the data set, builds network, loss and sampler, and passes two training images through them and back.
 
     Args:
-        recipe: the settings of the run.
-        out: if given, must be a folder in which `train` would run, with `resume` and `force` as there.
-        resume, force: see `train`.
-        registry: provides the components; default: those of all installed plugins.
-        console: shows progress; default: the error stream.
+        out: if given, must be a folder in which `train` would run.
+        recipe, resume, force, registry, console: see `train`.
 
     Raises:
         DmlError: as `train` before its first step.
@@ -169,7 +166,9 @@ def _prepare(
     say(console, f"loading the data set {recipe.dataset['name']!r}")
     experiment = build(recipe, registry, ranks, warn=differs is None)
     if differs is not None:
-        differs += ranks.run_on_first(lambda: list_changes(folder, experiment.dataset, force=force))
+        differs += ranks.run_on_first(
+            lambda: _refuse_differences("data set", find_changes(folder, experiment.dataset), folder, force)
+        )
     say(console, describe(experiment))
     rehearse(experiment)
     return experiment
@@ -273,15 +272,6 @@ def list_differences(out: Path, recipe: Recipe, *, resume: bool, force: bool) ->
         return None
     found = [d for d in differences(_document(folder), recipe.to_dict()) if not d.startswith(_FREE)]
     return _refuse_differences("recipe", found, folder, force)
-
-
-def list_changes(folder: RunFolder, dataset: Dataset, *, force: bool) -> list[str]:
-    """List how the data set differs from that of the run to resume.
-
-    Raises:
-        DmlError: if it differs, unless `force`.
-    """
-    return _refuse_differences("data set", find_changes(folder, dataset), folder, force)
 
 
 def _refuse_differences(what: str, found: list[str], folder: RunFolder, force: bool) -> list[str]:

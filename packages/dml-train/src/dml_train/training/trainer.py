@@ -81,9 +81,8 @@ class Trainer:
         self.replica = Replica(experiment, ranks)
         self.shards = Shards(experiment.loss, experiment.optimizer.torch, ranks)
         self.scaler = self.shards.scaler(device, enabled=self.training.precision == "float16")
-        self.periodic = (
-            "evaluation" if experiment.validation is None else "validation"
-        )  # evaluations' log name
+        # The name under which evaluations during training are logged.
+        self.periodic = "evaluation" if experiment.validation is None else "validation"
         self.selects = recipe.validation.selects
         self.best = Best(recipe.validation.metric, recipe.validation.patience)
         self.first_step = self.steps_done = self.restore()
