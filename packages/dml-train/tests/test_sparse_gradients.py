@@ -89,18 +89,9 @@ def test_without_decay_rows_of_every_batch_change_as_with_adam() -> None:
 def test_the_losss_learning_rate_multiplier_applies_to_sparse_gradients(name: str) -> None:
     loss = TinySparseLoss(4, 3)
     before = loss.class_weights.detach().clone()
-    assert torch.equal(
-        take_three_steps(
-            Optimizer(name=name, lr=0.1, lr_multipliers=LrMultipliers(loss=0.0)), loss, factor=0.0
-        ),
-        before,
-    )
-    assert not torch.equal(
-        take_three_steps(
-            Optimizer(name=name, lr=0.1, lr_multipliers=LrMultipliers(loss=0.0)), loss, factor=1.0
-        ),
-        before,
-    )
+    table = Optimizer(name=name, lr=0.1, lr_multipliers=LrMultipliers(loss=0.0))
+    assert torch.equal(take_three_steps(table, loss, factor=0.0), before)
+    assert not torch.equal(take_three_steps(table, loss, factor=1.0), before)
 
 
 def test_an_undeclared_sparse_gradient_is_refused(run) -> None:

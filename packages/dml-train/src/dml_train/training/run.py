@@ -99,19 +99,18 @@ def train(
                 shutil.rmtree(out, ignore_errors=True)
             raise
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
-            if not differs:
-                raise DmlError(
-                    f"the state of the run in {out} can't be restored ({type(error).__name__}: "
-                    f"{str(error)[:300]}): it is damaged, or another version wrote it. Remove its newest one "
-                    "of the checkpoints to resume from an older one, or start a new run",
-                    arguments=("out",),
-                ) from error
-            raise DmlError(
-                f"the checkpoint in {out} doesn't fit the recipe, which differs:\n  "
-                + "\n  ".join(differs)
-                + f"\nResume with the run's own recipe, or start a new run in another folder ({error})",
-                arguments=("out",),
-            ) from error
+            problem = (
+                f"the state of the run in {out} can't be restored ({type(error).__name__}: {str(error)[:300]}): it is "
+                "damaged, or another version wrote it. Remove its newest checkpoint to resume from an "
+                "older one, or start a new run"
+            )
+            if differs:
+                problem = (
+                    f"the checkpoint in {out} doesn't fit the recipe, which differs:\n  "
+                    + "\n  ".join(differs)
+                    + f"\nResume with the run's own recipe, or start a new run in another folder ({error})"
+                )
+            raise DmlError(problem, arguments=("out",)) from error
         ranks.run_on_first(lambda: _save_start(folder, experiment, differs))
         trainer.train()
     return folder
