@@ -77,15 +77,15 @@ NEEDS = {
         "'tensorboard' needs tensorboard",
     ),
     "wandb": (
-        "from dml_train.training.trackers.weights_and_biases import WeightsAndBiases; WeightsAndBiases(Path('.'), {})",
+        "from dml_train.training.trackers import WeightsAndBiases; WeightsAndBiases(Path('.'), {})",
         "'wandb' needs wandb",
     ),
     "mlflow": (
-        "from dml_train.training.trackers.mlflow_run import MlflowRun; MlflowRun(Path('.'), 0, {})",
+        "from dml_train.training.trackers import MlflowRun; MlflowRun(Path('.'), 0, {})",
         "'mlflow' needs alembic",
     ),
     "trackio": (
-        "from dml_train.training.trackers.trackio_run import TrackioRun; TrackioRun(Path('.'), {})",
+        "from dml_train.training.trackers import TrackioRun; TrackioRun(Path('.'), {})",
         "'trackio' needs trackio",
     ),
     "lite0": (

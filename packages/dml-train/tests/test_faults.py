@@ -26,7 +26,7 @@ from dml_train.data.factories import image_folder
 from dml_train.measure.chunks import ImageChunks
 from dml_train.ranks.ranks import Ranks
 from dml_train.recipe.checking import parse
-from dml_train.training import checkpoint, saving
+from dml_train.training import checkpoint
 from dml_train.training.build import build
 from dml_train.training.run import train
 
@@ -39,10 +39,10 @@ def test_a_dead_or_silent_rank_is_reported_within_the_timeout(silent):
 @pytest.mark.parametrize("large", [checkpoint.WEIGHTS, checkpoint.STATE])
 def test_a_refused_write_keeps_the_previous_checkpoint(tmp_path, small_files, large):
     few, many = {"x": torch.zeros(1)}, {"x": torch.zeros(100_000)}
-    saving.write(tmp_path, 1, few, few)
+    checkpoint.write(tmp_path, 1, few, few)
     words = r"can.t save the checkpoint of step 2 .*the checkpoint of step 1 .* is intact.*resume"
     with small_files(50_000), pytest.raises(DmlError, match=words):
-        saving.write(tmp_path, 2, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
+        checkpoint.write(tmp_path, 2, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
 
 
@@ -58,7 +58,7 @@ def test_the_error_names_a_full_disk_whichever_file_did_not_fit(tmp_path, small_
         small_files(50_000),
         pytest.raises(DmlError, match=r"the disk is full \(0 MiB free\).* Free some space"),
     ):
-        saving.write(tmp_path, 1, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
+        checkpoint.write(tmp_path, 1, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
 
 
 def test_a_run_stopped_by_a_full_disk_resumes_to_the_same_bits(

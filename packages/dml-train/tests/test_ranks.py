@@ -1,15 +1,23 @@
-"""Batch norms on several ranks: each normalises its own rows, and all evaluate with the statistics of the first."""
+"""What several ranks share in a step: gradients, their norm, and the statistics of batch norms."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from train_support.sharded_ranks import in_ranks, train_until
+from train_support.sharded_ranks import gather_large_gradients, in_ranks, step_as_one, train_until
 
 from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 from dml_train.training.build import build
+
+
+def test_ranks_clip_by_one_norm_and_skip_a_step_together():
+    in_ranks(2, step_as_one)
+
+
+def test_ranks_get_the_float16_gradients_that_one_process_gets():
+    in_ranks(2, gather_large_gradients)
 
 
 @pytest.mark.parametrize("training", [{"steps": 5}, {"steps": 5, "ema_decay": 0.8, "micro_batch": 3}])
