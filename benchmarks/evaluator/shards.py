@@ -31,11 +31,9 @@ from data import SEED, stanford_like
 
 from dml_eval_rs import evaluate, evaluate_shards, verify, verify_shards
 from dml_eval_rs.matches.relation import Relation
-from dml_eval_rs.shards.calls import Call
-from dml_eval_rs.shards.counting import Counting
-from dml_eval_rs.shards.sides import Side, block_rows
-from dml_eval_rs.shards.sources import Shard
-from dml_eval_rs.shards.tasks import TaskOptions
+from dml_eval_rs.shards.evaluation import divide, positive_tasks
+from dml_eval_rs.shards.rows import Shard, Side
+from dml_eval_rs.shards.tasks import Call
 
 DIM, CORES = 512, 2
 IDLE_SECONDS = 10.0
@@ -89,7 +87,7 @@ class Clock:
 def overhead(items: int, rounds: int, maps: list[str], verifies: bool) -> None:
     of_one, of_shards = (verify, verify_shards) if verifies else (evaluate, evaluate_shards)
     x, labels = stanford_like("hard", items)
-    print(f"{items:,} x {DIM}, {CORES} cores; six .npy shards, {block_rows(None, items):,} rows a block")
+    print(f"{items:,} x {DIM}, {CORES} cores; six .npy shards")
     print(f"{'map':>10} {'round':>6} {'tasks, s':>9} {'driver':>7} {'other':>6} {'of one call':>12} "
           f"{'wall, s':>8} {'of one call':>12}  same bits")  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
@@ -156,7 +154,7 @@ def size_of(entry: Any) -> int:
         return entry.nbytes
     if is_dataclass(entry):
         return sum(size_of(getattr(entry, field.name)) for field in fields(entry))
-    return sum(map(size_of, entry)) if isinstance(entry, tuple) else 0
+    return sum(map(size_of, entry)) if isinstance(entry, (tuple, list)) else 0
 
 
 def classes_of(items: int) -> npt.NDArray[np.uint32]:
@@ -199,24 +197,28 @@ def plan(items: int, workers: int, blocks: int, slice_rows: int | None) -> None:
     labels = classes_of(items)
     edges = np.linspace(0, items, workers + 1).astype(int)
     shards = [
-        Shard(f"{place}.npy", f"{place}.npy", "cosine", (int(high - low), DIM), "float32")
+        Shard(
+            f"{place}.npy",
+            f"{place}.npy",
+            "cosine",
+            (int(high - low), DIM),
+            "float32",
+            range(int(high - low)),
+        )
         for place, (low, high) in enumerate(pairwise(edges))
     ]
-    side = Side(shards, None, labels=labels)
-    call = Call(side, side, True, TaskOptions("cosine", "index", [], 1, True, True), map, None)
-    counting = Counting(call, Relation(labels=labels))
+    side = Side(shards, None)
+    call = Call(side, side, {}, map, None, Relation(labels=labels), symmetric=True)
     blocks_of = f"{len(side.blocks)} blocks of {len(side.blocks[0]):,} rows"
     print(f"{items:,} x {DIM} against itself: {blocks_of}, {workers} workers")
     rates = run_slice(slice_rows or len(side.blocks[0]), blocks)
 
-    asked: dict[Any, Any] = {}
     positives = []  # (rows read, bytes sent, bytes returned) of each task
-    for task in counting.positive_tasks(asked):
+    for task in positive_tasks(call):
         read = len(task[1]) + (0 if task[2] is None else len(task[2]))
-        asked.clear()
         positives.append((read, sum(map(size_of, task[1:])), 0))
     matches = np.bincount(labels)[labels] - 1
-    of_block = [int(matches[block.rows].sum()) for block in side.blocks]
+    of_block = [int(matches[block.rows.start : block.rows.stop].sum()) for block in side.blocks]
     # Labels, offsets, keys, indices, counts so far; the new counts come back in 4 bytes each.
     sent = [12 * len(block) + 8 + 16 * p + 8 * (p + len(block)) for block, p in zip(side.blocks, of_block)]
     back = [4 * (p + len(block)) + 8 * len(block) for block, p in zip(side.blocks, of_block)]
@@ -225,10 +227,10 @@ def plan(items: int, workers: int, blocks: int, slice_rows: int | None) -> None:
     for read, out, _ in positives:
         share = 16 * total_matches // len(positives) + 12 * read  # keys and indices; sizes and digests
         waves[0].append((read * rates["positives"], 4 * DIM * read, out, share))
-    for wave, tiles in zip(waves[1:], counting.waves()):
+    for wave, tiles in zip(waves[1:], divide(call)):
         for i, j in tiles:
             both = {i, j}
-            seconds = call.pairs((i, j)) * rates["diagonal" if i == j else "pair"]
+            seconds = call.count_pairs([(i, j)]) * rates["diagonal" if i == j else "pair"]
             read = sum(4 * DIM * len(side.blocks[block]) for block in both)
             wave.append(
                 (seconds, read, sum(sent[block] for block in both), sum(back[block] for block in both))

@@ -322,7 +322,7 @@ def test_a_map_that_returns_other_things_is_refused(paths: list[Path]) -> None:
 
 
 def test_a_worker_with_another_version_is_named(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dml_eval_rs.shards.running.VERSION", "9.9")
+    monkeypatch.setattr("dml_eval_rs.shards.tasks.VERSION", "9.9")
     with pytest.raises(ValueError, match=r"dml-eval-rs is 9.9 on .* and .* in the driver; expected the same"):
         evaluate_shards(paths, IDS[30])
 

@@ -10,7 +10,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from dml_eval_rs.shards.running import VERSION
+from dml_eval_rs.shards.tasks import VERSION
 
 _ANSWER_SECONDS = 5.0  # for a cluster's address to accept a connection
 
