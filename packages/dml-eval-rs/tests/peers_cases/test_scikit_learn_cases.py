@@ -174,25 +174,6 @@ def test_several_matches_tied_with_others_share_the_last_place_there(truth: list
     assert low < figure < mean < high == 1
 
 
-def test_rankings_without_ties() -> None:
-    """`check_lrap_without_tie_and_increasing_score`, and `check_alternative_lrap_implementation` beside the package."""
-    for n in range(2, 10):
-        scores = [list(range(n, 0, -1))]
-        for matches in range(1, n):
-            for place in range(n - matches):
-                truth = np.zeros((1, n))
-                truth[0, place : place + matches] = 1
-                found = evaluate_scores(scores, truth, metrics="map")
-                expected = sum((r + 1) / ((place + r + 1) * matches) for r in range(matches))
-                assert found["map"] == pytest.approx(expected, abs=1e-12)
-    rng = np.random.default_rng(0)
-    truth, scores = rng.integers(0, 2, (20, 10)), rng.random((20, 10))
-    truth[:, 0] = 1
-    found = evaluate_scores(scores, truth, metrics="map")
-    theirs = sklearn.metrics.label_ranking_average_precision_score(truth, scores)
-    assert found["map"] == pytest.approx(theirs, abs=1e-12)
-
-
 def test_a_constant_predictor() -> None:
     """`test_average_precision_constant_values`.
 

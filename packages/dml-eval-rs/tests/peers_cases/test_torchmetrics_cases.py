@@ -88,15 +88,8 @@ def test_the_example_of_auroc_is_an_auc_of_each_query() -> None:
     areas = []
     for query in (0, 1):
         own = query == INDEXES
-        found = verify(
-            PREDS[own][None],
-            [1],
-            np.eye(own.sum()),
-            TARGET[own].astype(int),
-            similarity="dot",
-            metrics="auc",
-        )
-        areas.append(found["auc"])
+        gallery = np.eye(own.sum()), TARGET[own].astype(int)
+        areas.append(verify(PREDS[own][None], [1], *gallery, similarity="dot", metrics="auc")["auc"])
     assert np.mean(areas) == 0.75
 
 
@@ -165,25 +158,3 @@ def test_an_ignored_index_is_excluded() -> None:
     )
     kept = by_query(indexes[~ignored], preds[~ignored], target[~ignored], metrics="precision@4")
     assert found.to_dict() | {"n_gallery": 0} == kept.to_dict() | {"n_gallery": 0}
-
-
-def test_graded_targets_are_gains() -> None:
-    """`test_ndcg.py` with targets from 0 to 3, and with real ones."""
-    rng = np.random.default_rng(4)
-    for grades in (rng.integers(0, 4, (10, 64)), rng.random((10, 64))):
-        scores = rng.random((10, 64))
-        ks = (1, 4, 10, 64)
-        found = evaluate_scores(scores, grades, metrics=[f"ndcg@{k}" for k in ks])
-        for k, mean in zip(ks, found.values()):
-            assert mean == pytest.approx(sklearn.metrics.ndcg_score(grades, scores, k=k), abs=1e-12)
-
-
-def test_other_aggregations_are_numpys_of_the_values_of_each_query() -> None:
-    """`aggregation`: mean, median, min, max or a function of the values."""
-    indexes, preds, target = drawn(5)
-    values = by_query(indexes, preds, target, metrics="precision@4").per_query["precision@4"]
-    expected = [
-        target[own][np.argsort(-preds[own])][:4].mean() for own in (indexes == query for query in range(10))
-    ]
-    for aggregate in (np.mean, np.median, np.min, np.max, lambda x: np.mean(x**2)):
-        assert aggregate(values) == pytest.approx(aggregate(np.array(expected)), abs=1e-12)
