@@ -354,7 +354,7 @@ CHANGED[17, 2] += 1
     ],
     ids=["a number", "all rows", "the shape"],
 )
-def test_a_shard_that_changes_between_tasks_is_named(
+def test_a_shard_that_changes_between_tasks_is_named_with_its_row(
     measure: Any, kind: Any, rows: Any, message: str, paths: list[Path]
 ) -> None:
     def change(task: Any) -> None:

@@ -151,7 +151,7 @@ def _count(call: Call) -> Positives:
 
         def entries(tile: Tile, before: list[Positives] = before) -> list[Any]:
             of_items = call.symmetric and call.queries.blocks[tile[0]] is not call.gallery.blocks[tile[1]]
-            return [call.relate_tile(tile), *(before[number] for number in tile[: 1 + of_items])]
+            return [before[number] for number in tile[: 1 + of_items]]
 
         count = _count_both_ways if call.symmetric else _count_one_way
         for tile, new in call.run_tiles("count", count, entries, tiles):

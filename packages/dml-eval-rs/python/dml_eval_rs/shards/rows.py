@@ -144,22 +144,6 @@ class Part:
             row -= len(shard.rows)
         return f"{shard.name} row {shard.rows[row]}"
 
-    def name_bad_row(self, x: npt.NDArray[Any]) -> str | None:
-        """Describe the first of the rows `x` that isn't finite, or is zero under the cosine; None if all are right."""
-        if x.dtype.kind != "f":
-            return None
-        is_finite = np.isfinite(x).all(axis=1)
-        is_bad = ~is_finite
-        if self.shards[0].similarity == "cosine":
-            is_bad |= ~x.any(axis=1)
-        if not is_bad.any():
-            return None
-        row = int(np.argmax(is_bad))
-        if not is_finite[row]:
-            return f"{self.name_row(row)} holds NaN or infinity; expected finite numbers: drop or repair it"
-        remedy = "drop it, or use similarity='dot' or 'euclidean'"
-        return f"{self.name_row(row)} is all zeros, where no cosine is defined; {remedy}"
-
 
 class Side:
     """All rows of a side that take part, divided into blocks.

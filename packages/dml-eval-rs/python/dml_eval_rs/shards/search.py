@@ -80,7 +80,7 @@ def knn_shards(
     best = (
         np.full(shape, _WORST), np.full(shape, -1, np.int64), np.zeros(shape, reported_dtype(similarity)),
     )  # fmt: skip
-    for (i, _), of_tile in call.run_tiles("search", _search, lambda _: ()):
+    for (i, _), of_tile in call.run_tiles("search", _search):
         _join(best, of_tile, asking.blocks[i].rows.start, own_Q)
     return best[2], best[1]
 
@@ -100,7 +100,7 @@ def _join(best: _Found, found: _Found, start: int, own: npt.NDArray[np.int64] | 
             old[rows] = np.take_along_axis(of, order, axis=1)
 
 
-def _search(loaded: Loaded) -> _Found:
+def _search(loaded: Loaded, _: Relation) -> _Found:
     """Search a block of queries in a block of the gallery, or in itself.
 
     Returns:
@@ -117,7 +117,7 @@ def _search(loaded: Loaded) -> _Found:
     listed = np.take_along_axis(indices, order, axis=1)
     offsets = np.arange(0, indices.size + 1, indices.shape[1], dtype=np.uint64)
     relation = Relation(offsets=offsets, items=listed.reshape(-1).astype(np.uint32))
-    _, found, _ = _native.find_positives(x, items, relation, **space)
+    found = _native.find_positives(x, items, relation, **space)[1]
     keys = np.empty(indices.shape)
     np.put_along_axis(keys, order, found.reshape(indices.shape), axis=1)
     return to_order(keys), places, similarities

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +32,7 @@ Task = tuple[Any, ...]
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """The first entry of a task: its key, a digest of the call's arguments, and the driver's version."""
 
     key: Key
@@ -40,8 +40,7 @@ class Work:
     version: str = VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(NamedTuple):
     """The value of a task, with the key and call of the task's work."""
 
     key: Key
@@ -210,11 +209,6 @@ class Call:
             total += rows * (rows - 1) // 2 if self.symmetric and i == j else rows * columns
         return total
 
-    def relate_tile(self, tile: Tile) -> Relation:
-        """Return the relation of two blocks, or of the rows of one if its pairs are compared once."""
-        queries, items = self.queries.blocks[tile[0]], self.gallery.blocks[tile[1]]
-        return self.restrict(queries.rows, None if self.symmetric and items is queries else items.rows)
-
     def restrict(self, queries: Any, items: Any) -> Relation:
         """Return the relation of some queries and some items, by their places among these; without items, of queries.
 
@@ -228,7 +222,8 @@ class Call:
                 found[name] = code_Q[index(queries)]
                 if items is not None:
                     found[f"gallery_{name}"] = (code_Q if code_G is None else code_G)[index(items)]
-        if items is None or (self.symmetric and isinstance(items, range)):
+        blocks_exclude = not self.symmetric and (bool(found) or of.offsets is not None)
+        if items is None or (isinstance(items, range) and not blocks_exclude):
             return Relation(**found)
         if self.queries is self.gallery:
             own_Q = np.r_[index(queries)]
@@ -269,15 +264,15 @@ class Call:
         self,
         name: str,
         function: Callable[..., Any],
-        entries: Callable[[Tile], Iterable[Any]],
+        entries: Callable[[Tile], Iterable[Any]] = lambda _: (),
         tiles: Sequence[Tile] | None = None,
     ) -> Iterator[tuple[Tile, Any]]:
         """Yield each pair of blocks with its task's value.
 
         Args:
             name: names the tasks.
-            function: as in `run`.
-            entries: returns the other entries of a pair's task.
+            function: as in `run`; the first of the other entries is the relation of the two blocks.
+            entries: returns more entries of a pair's task.
             tiles: the pairs, whose rows are in `total`; None: all pairs, which are added to it.
         """
         if tiles is None:
@@ -285,9 +280,12 @@ class Call:
             self.total += self.count_pairs(tiles)
 
         def tasks() -> Iterator[Task]:
-            for tile in tiles:
-                queries, items = self.queries.blocks[tile[0]], self.gallery.blocks[tile[1]]
-                yield (name, *tile), queries, None if items is queries else items, *entries(tile)
+            for i, j in tiles:
+                queries, items = self.queries.blocks[i], self.gallery.blocks[j]
+                relation = self.restrict(
+                    queries.rows, None if self.symmetric and items is queries else items.rows
+                )
+                yield (name, i, j), queries, None if items is queries else items, relation, *entries((i, j))
 
         for (work, *_), value in self.run(function, tasks()):
             _, i, j = work.key
@@ -335,17 +333,21 @@ def _compute(
 ) -> tuple[list[npt.NDArray[np.uint64]], Any]:
     """Read one or two parts, and return the rows' digests, and the value of a function of the rows.
 
-    If the function raises a ValueError, the error names the shard of a row that isn't finite, or zero under the cosine.
+    Where an error of the core names a row, such as one that isn't finite, it names the row's shard.
     """
-    loaded = Loaded(options, [queries] if gallery is None else [queries, gallery])
+    parts = [queries] if gallery is None else [queries, gallery]
+    loaded = Loaded(options, parts)
+
+    def name_row(found: re.Match[str]) -> str:
+        part, row = parts[0] if found[1] == "queries" else parts[-1], int(found[2])
+        in_second = row >= len(part)  # of two parts in one array
+        return parts[1].name_row(row - len(part)) if in_second else part.name_row(row)
+
     try:
         value = function(loaded, *entries)
-    except ValueError:
-        for part, x in zip(loaded.parts, loaded.rows):
-            bad = part.name_bad_row(x)
-            if bad is not None:
-                raise ValueError(bad) from None
-        raise
+    except ValueError as error:
+        message = re.sub(r"^(queries|block|gallery) row (\d+)", name_row, str(error))
+        raise ValueError(message) from None
     return [digest_rows(x) for x in loaded.rows], value
 
 

@@ -6,8 +6,7 @@ Shapes: `P` positive pairs, `S` searches for thresholds, `K` kept scores.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from dml_eval_rs.matches.relation import Relation
 from dml_eval_rs.matches.relevance import Relevance
 from dml_eval_rs.retrieval import LabelsLike
 from dml_eval_rs.shards.rows import Source
-from dml_eval_rs.shards.tasks import Call, Loaded, Map, Tile, begin_call
+from dml_eval_rs.shards.tasks import Call, Loaded, Map, begin_call
 from dml_eval_rs.verification.rates import (
     Point,
     Slots,
@@ -99,7 +98,7 @@ def verify_shards(
     numbers = PairSides(rows.queries, *codes).count_pairs()
     check_numbers(*numbers)
     if similarity == "hamming":
-        tasks = call.run_tiles("distances", _count_distances, lambda tile: [call.relate_tile(tile)])
+        tasks = call.run_tiles("distances", _count_distances)
         counts = np.sum([found for _, found in tasks], axis=0)
         return measure_distances(counts[0], counts[1], asked)
     points, slots = _find_crossings(call, asked, *numbers)
@@ -153,7 +152,8 @@ def _begin(call: Call) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]
     positives: list[npt.NDArray[np.float64]] = []
     sample: _Kept = (np.zeros(0), np.zeros(0, np.uint64), zeros)
     options = {"zeros": zeros, "capacity": _SAMPLE}
-    for _, (scores, kept) in _run_tiles(call, "positives", _native.begin_pairs, options):
+    tasks = call.run_tiles("positives", _on_pair, lambda _: (_native.begin_pairs, options))
+    for _, (scores, kept) in tasks:
         positives.append(scores)
         sample = _join_kept(sample, kept, _SAMPLE)
     return scores_of(np.sort(to_order(np.concatenate(positives)))), sample[0]
@@ -168,7 +168,8 @@ def _observe(
     observed: list[_Observed] = [(0, 0, np.zeros(0), np.zeros(0, np.uint64), 0)] * len(ranges)
     slots = None
     searching = {"ranges": ranges, "positives": positives, "capacity": min(capacity, of_task)}
-    for _, (found, counted) in _run_tiles(call, name, _native.count_pairs, searching):
+    tasks = call.run_tiles(name, _on_pair, lambda _: (_native.count_pairs, searching))
+    for _, (found, counted) in tasks:
         for i, (old, new) in enumerate(zip(observed, found, strict=True)):
             observed[i] = (old[0] + new[0], old[1] + new[1], *_join_kept(old[2:], new[2:], capacity))
         slots = counted if slots is None else slots + counted
@@ -186,14 +187,8 @@ def _join_kept(a: _Kept, b: _Kept, capacity: int) -> _Kept:
         zeros += 1
 
 
-def _run_tiles(
-    call: Call, name: str, function: Callable[..., Any], options: dict[str, Any]
-) -> Iterator[tuple[Tile, Any]]:
-    """Run tasks of all pairs of blocks by a function of the core."""
-    return call.run_tiles(name, partial(_on_pair, function), lambda tile: (call.relate_tile(tile), options))
-
-
-def _on_pair(function: Callable[..., Any], loaded: Loaded, relation: Relation, more: dict[str, Any]) -> Any:
+def _on_pair(loaded: Loaded, relation: Relation, function: Callable[..., Any], more: dict[str, Any]) -> Any:
+    """Return the value of a function of the core."""
     return function(*loaded.pair, relation, first=loaded.first, **loaded.options, **more)
 
 
