@@ -15,16 +15,7 @@ from eval_support.assertions import assert_same_bits
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import (
-    Labels,
-    Relevance,
-    evaluate,
-    evaluate_shards,
-    knn,
-    knn_shards,
-    verify,
-    verify_shards,
-)
+from dml_eval_rs import Labels, Relevance, evaluate, evaluate_shards, knn, knn_shards, verify, verify_shards
 from dml_eval_rs.shards import verification
 
 N = 160

@@ -16,14 +16,7 @@ from dml_eval_rs.matches.relevance import Relevance
 from dml_eval_rs.metrics.evaluation import Evaluation
 from dml_eval_rs.metrics.names import DEFAULT, METRICS, Kind, check_metrics, family_of
 from dml_eval_rs.peers import Peers
-from dml_eval_rs.retrieval import (
-    CheckedOptions,
-    LabelsLike,
-    Matches,
-    Options,
-    check_options,
-    measure,
-)
+from dml_eval_rs.retrieval import CheckedOptions, LabelsLike, Matches, Options, check_options, measure
 from dml_eval_rs.search.knn import knn
 from dml_eval_rs.search.negatives import Below, hard_negatives
 from dml_eval_rs.search.range import range_search

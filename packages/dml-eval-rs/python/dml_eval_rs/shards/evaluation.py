@@ -17,14 +17,7 @@ import numpy.typing as npt
 import dml_eval_rs._native as _native
 from dml_eval_rs.matches.relation import Relation
 from dml_eval_rs.metrics.evaluation import Evaluation
-from dml_eval_rs.retrieval import (
-    CheckedOptions,
-    LabelsLike,
-    Matches,
-    Options,
-    check_options,
-    to_evaluation,
-)
+from dml_eval_rs.retrieval import CheckedOptions, LabelsLike, Matches, Options, check_options, to_evaluation
 from dml_eval_rs.shards.rows import Part, Source
 from dml_eval_rs.shards.tasks import Call, Loaded, Map, Task, Tile, begin_call
 from dml_eval_rs.verification.rates import to_order

@@ -325,11 +325,7 @@ def begin_call(
 
 
 def _compute(
-    function: Callable[..., Any],
-    options: dict[str, Any],
-    queries: Part,
-    gallery: Part | None,
-    *entries: Any,
+    function: Callable[..., Any], options: dict[str, Any], queries: Part, gallery: Part | None, *entries: Any
 ) -> tuple[list[npt.NDArray[np.uint64]], Any]:
     """Read one or two parts, and return the rows' digests, and the value of a function of the rows.
 
