@@ -20,16 +20,7 @@ from dml_eval_rs.matches.relevance import Relevance
 from dml_eval_rs.retrieval import LabelsLike
 from dml_eval_rs.shards.rows import Source
 from dml_eval_rs.shards.tasks import Call, Loaded, Map, begin_call
-from dml_eval_rs.verification.rates import (
-    Point,
-    Slots,
-    accepted_at_most,
-    check_numbers,
-    measure_crossings,
-    measure_distances,
-    scores_of,
-    to_order,
-)
+from dml_eval_rs.verification import rates
 from dml_eval_rs.verification.result import Verification
 from dml_eval_rs.verification.sides import Asked, PairSides, check_asked
 from dml_eval_rs.verification.verify import DEFAULT
@@ -91,33 +82,28 @@ def verify_shards(
     if of.ignored_offsets is not None:
         raise ValueError("labels have ignored items, which verification doesn't leave out; expected none")
     assert of.labels is not None
-    items = (
-        None if rows.gallery is None or of.gallery_labels is None else rows.gallery[: len(of.gallery_labels)]
-    )
+    kept = None if of.gallery_labels is None else len(of.gallery_labels)
+    items = None if rows.gallery is None else rows.gallery[:kept]
     codes = of.labels, items, of.gallery_labels, of.groups, of.gallery_groups
     numbers = PairSides(rows.queries, *codes).count_pairs()
-    check_numbers(*numbers)
+    rates.check_numbers(*numbers)
     if similarity == "hamming":
         tasks = call.run_tiles("distances", _count_distances)
         counts = np.sum([found for _, found in tasks], axis=0)
-        return measure_distances(counts[0], counts[1], asked)
+        return rates.measure_distances(counts[0], counts[1], asked)
     points, slots = _find_crossings(call, asked, *numbers)
-    return measure_crossings(points, slots, asked, *numbers)
+    return rates.measure_crossings(points, slots, asked, *numbers)
 
 
 def _find_crossings(
     call: Call, asked: Asked, n_positive: int, n_negative: int
-) -> tuple[list[Point], Slots | None]:
+) -> tuple[list[rates.Point], rates.Slots | None]:
     """Find the negative that each FAR refuses, and where errors are equal; count negatives between positives."""
     positives, sample = _begin(call)
-    order_P = to_order(positives)
-    ranks = [accepted_at_most(share, n_negative) + 1 for share in asked.shares]
-    given: dict[str, Any] = {
-        "positives": positives,
-        "negatives": n_negative,
-        "threads": call.options["threads"],
-    }
-    levels: dict[str, Any] = {"ranks": ranks, "equal_errors": "eer" in asked.names}
+    order_P = rates.to_order(positives)
+    ranks = [rates.accepted_at_most(share, n_negative) + 1 for share in asked.shares]
+    given: Any = {"positives": positives, "negatives": n_negative, "threads": call.options["threads"]}
+    levels: Any = {"ranks": ranks, "equal_errors": "eer" in asked.names}
     ranges = _native.begin_searches(sample, **levels, **given)
     found: list[tuple[float, int, int] | None] = [None] * len(ranges)
     slots, wants_slots, passes = None, "auc" in asked.names, 0
@@ -134,8 +120,8 @@ def _find_crossings(
             found[i] = crossing
         ranges = np.ascontiguousarray(ranges[[crossing is None for crossing in crossings]])
 
-    def point(score: float, above: int, at_least: int) -> Point:
-        limit = to_order(np.array([score]))[0]
+    def point(score: float, above: int, at_least: int) -> rates.Point:
+        limit = rates.to_order(np.array([score]))[0]
         higher = n_positive - int(np.searchsorted(order_P, limit, "right"))
         return score, above, at_least, higher, n_positive - int(np.searchsorted(order_P, limit))
 
@@ -143,7 +129,7 @@ def _find_crossings(
     if slots is None:
         return points, None
     distinct, numbers = np.unique(order_P, return_counts=True)
-    return points, (scores_of(distinct), numbers.astype(np.uint64), slots)
+    return points, (rates.scores_of(distinct), numbers.astype(np.uint64), slots)
 
 
 def _begin(call: Call) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -156,7 +142,7 @@ def _begin(call: Call) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]
     for _, (scores, kept) in tasks:
         positives.append(scores)
         sample = _join_kept(sample, kept, _SAMPLE)
-    return scores_of(np.sort(to_order(np.concatenate(positives)))), sample[0]
+    return rates.scores_of(np.sort(rates.to_order(np.concatenate(positives)))), sample[0]
 
 
 def _observe(
