@@ -18,6 +18,9 @@ from dml_eval_rs import Evaluation, Labels, Relevance, evaluate, verify
 KS = (1, 2, 3, 4, 5, 10)
 
 
+FIRST: dict[str, Any] = {"similarity": "euclidean", "ties": "pessimistic", "metrics": "recall@1"}
+
+
 def omls(found: Evaluation, numbers: np.ndarray, items: int, k: int) -> dict[str, np.ndarray]:
     """Return their cmc, precision and map of every query from ours, given R and the number of retrieved items."""
     hits = found.per_query[f"precision@{k}"] * k
@@ -92,36 +95,25 @@ def test_cmc_of_distances(distances: Any, matches: Any, k: int, figure: float) -
     assert found[f"recall@{k}"] == pytest.approx(figure, abs=1e-12)
 
 
+# Queries and gallery, whose items match, whose pairs are available, and the figure.
 MASKED: list[tuple[Any, ...]] = [
     (
-        [[1, 1, 0, 0], [1, 0, 0, 0], [0, 1, 1, 1], [0, 0, 1, 1]],
-        [[1, 1, 1, 0], [1, 1, 1, 1], [0, 1, 1, 0]],
-        [[1, 0, 0], [1, 0, 0], [0, 1, 1], [0, 1, 1]],
-        [[0, 1, 1], [1, 1, 1], [1, 0, 1], [1, 1, 1]],
-        0.75,
+        [[1, 1, 0, 0], [1, 0, 0, 0], [0, 1, 1, 1], [0, 0, 1, 1]], [[1, 1, 1, 0], [1, 1, 1, 1], [0, 1, 1, 0]],
+        [[1, 0, 0], [1, 0, 0], [0, 1, 1], [0, 1, 1]], [[0, 1, 1], [1, 1, 1], [1, 0, 1], [1, 1, 1]], 0.75,
     ),
     (
-        [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1]],
-        [[0, 1, 0], [0, 0, 1], [1, 0, 1]],
-        [[0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 0, 1]],
-        [[1, 1, 1], [0, 1, 1], [1, 0, 1], [1, 1, 0]],
-        0.25,
+        [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1]], [[0, 1, 0], [0, 0, 1], [1, 0, 1]],
+        [[0, 0, 1], [1, 0, 0], [0, 1, 0], [0, 0, 1]], [[1, 1, 1], [0, 1, 1], [1, 0, 1], [1, 1, 0]], 0.25,
     ),
-]
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", MASKED, ids=["first", "second"])
-def test_masked_cmc(case: Any) -> None:
+@pytest.mark.parametrize(("queries", "gallery", "matches", "available", "figure"), MASKED)
+def test_masked_cmc(queries: Any, gallery: Any, matches: Any, available: Any, figure: float) -> None:
     """`test_masked_cmc_score`: pairs that are not available are ignored."""
-    queries, gallery, matches, available, figure = case
-    found = evaluate(
-        np.array(queries, np.float32),
-        Relevance(*listed(matches)[:2], ignored=listed(1 - np.array(available))[:2]),
-        np.array(gallery, np.float32),
-        similarity="euclidean",
-        metrics="recall@1",
-        unmatched="zero",
-    )
+    relevance = Relevance(*listed(matches)[:2], ignored=listed(1 - np.array(available))[:2])
+    sides = np.array(queries, np.float32), relevance, np.array(gallery, np.float32)
+    found = evaluate(*sides, similarity="euclidean", metrics="recall@1", unmatched="zero")
     assert found["recall@1"] == figure
 
 
@@ -156,9 +148,7 @@ def test_one_hot_embeddings(numbers: list[int], figure: float, by_category: dict
     """test_embedding_metrics.py, `test_perfect_case` to `test_worst_case`: the last three items are the gallery."""
     x, labels = np.eye(8, dtype=np.float32)[numbers], np.array([0, 1, 1, 0, 1, 1])
     # In the imperfect case all items are equally far from a query; theirs counts a miss.
-    found = evaluate(
-        x[:3], labels[:3], x[3:], labels[3:], similarity="euclidean", ties="pessimistic", metrics="recall@1"
-    )
+    found = evaluate(x[:3], labels[:3], x[3:], labels[3:], **FIRST)
     assert found["recall@1"] == pytest.approx(figure, abs=1e-12)
     assert found.per_class("recall@1", np.array([10, 20, 20])) == by_category
 
@@ -167,9 +157,7 @@ def test_worst_queries_and_all_metrics_of_the_perfect_case() -> None:
     """`test_worst_k` and `test_all_requested_metrics_are_calculated`, without the principal components."""
     labels = np.array([0, 1, 2, 0, 1, 2])
     x = np.eye(8)[[0, 1, 2, 0, 5, 5]]
-    found = evaluate(
-        x[:3], labels[:3], x[3:], labels[3:], similarity="euclidean", ties="pessimistic", metrics="recall@1"
-    )
+    found = evaluate(x[:3], labels[:3], x[3:], labels[3:], **FIRST)
     assert set(np.argsort(found.per_query["recall@1"], kind="stable")[:2].tolist()) == {1, 2}
     labels = np.array([0, 1, 1, 0, 1, 1])
     x = np.eye(8)[labels]

@@ -111,53 +111,36 @@ def test_average_precision_toy_data(truth: Any, scores: Any, figure: float) -> N
     assert evaluate_scores([scores], [truth], ties="pessimistic", metrics="map")["map"] == figure
 
 
-# `check_lrap_toy`: label ranking average precision of one sample.
-RANKINGS = [
-    ([0, 1], [0.25, 0.75], 1),
-    ([0, 1], [0.75, 0.25], 1 / 2),
-    ([1, 1], [0.75, 0.25], 1),
-    ([0, 0, 1], [0.25, 0.5, 0.75], 1),
-    ([0, 1, 0], [0.25, 0.5, 0.75], 1 / 2),
-    ([0, 1, 1], [0.25, 0.5, 0.75], 1),
-    ([1, 0, 0], [0.25, 0.5, 0.75], 1 / 3),
-    ([1, 0, 1], [0.25, 0.5, 0.75], (2 / 3 + 1) / 2),
-    ([1, 1, 0], [0.25, 0.5, 0.75], (2 / 3 + 1 / 2) / 2),
-    ([0, 0, 1], [0.75, 0.5, 0.25], 1 / 3),
-    ([0, 1, 0], [0.75, 0.5, 0.25], 1 / 2),
-    ([0, 1, 1], [0.75, 0.5, 0.25], (1 / 2 + 2 / 3) / 2),
-    ([1, 0, 0], [0.75, 0.5, 0.25], 1),
-    ([1, 0, 1], [0.75, 0.5, 0.25], (1 + 2 / 3) / 2),
-    ([1, 1, 0], [0.75, 0.5, 0.25], 1),
-    ([1, 1, 1], [0.75, 0.5, 0.25], 1),
-    ([0, 0, 1], [0.5, 0.75, 0.25], 1 / 3),
-    ([0, 1, 0], [0.5, 0.75, 0.25], 1),
-    ([0, 1, 1], [0.5, 0.75, 0.25], (1 + 2 / 3) / 2),
-    ([1, 0, 0], [0.5, 0.75, 0.25], 1 / 2),
-    ([1, 0, 1], [0.5, 0.75, 0.25], (1 / 2 + 2 / 3) / 2),
-    ([1, 1, 0], [0.5, 0.75, 0.25], 1),
-    ([1, 1, 1], [0.5, 0.75, 0.25], 1),
-    # Ties.
-    ([1, 0], [0.5, 0.5], 0.5),
-    ([0, 1], [0.5, 0.5], 0.5),
-    ([1, 1], [0.5, 0.5], 1),
-    ([0, 0, 1], [0.25, 0.5, 0.5], 0.5),
-    ([0, 1, 0], [0.25, 0.5, 0.5], 0.5),
-    ([0, 1, 1], [0.25, 0.5, 0.5], 1),
-    ([1, 0, 0], [0.25, 0.5, 0.5], 1 / 3),
-    ([1, 0, 1], [0.25, 0.5, 0.5], (2 / 3 + 1 / 2) / 2),
-    ([1, 1, 0], [0.25, 0.5, 0.5], (2 / 3 + 1 / 2) / 2),
-    ([1, 1, 1], [0.25, 0.5, 0.5], 1),
-]
+# `check_lrap_toy`: scores of one sample, and its label ranking average precision by the labels that are true.
+RANKINGS: dict[tuple[float, ...], dict[str, float]] = {
+    (0.25, 0.75): {"01": 1},
+    (0.75, 0.25): {"01": 1 / 2, "11": 1},
+    (0.25, 0.5, 0.75): {
+        "001": 1, "010": 1 / 2, "011": 1, "100": 1 / 3, "101": (2 / 3 + 1) / 2, "110": (2 / 3 + 1 / 2) / 2,
+    },
+    (0.75, 0.5, 0.25): {
+        "001": 1 / 3, "010": 1 / 2, "011": (1 / 2 + 2 / 3) / 2, "100": 1, "101": (1 + 2 / 3) / 2, "110": 1, "111": 1,
+    },
+    (0.5, 0.75, 0.25): {
+        "001": 1 / 3, "010": 1, "011": (1 + 2 / 3) / 2, "100": 1 / 2, "101": (1 / 2 + 2 / 3) / 2, "110": 1, "111": 1,
+    },
+    (0.5, 0.5): {"10": 0.5, "01": 0.5, "11": 1},
+    (0.25, 0.5, 0.5): {
+        "001": 0.5, "010": 0.5, "011": 1, "100": 1 / 3, "101": (2 / 3 + 1 / 2) / 2, "110": (2 / 3 + 1 / 2) / 2,
+        "111": 1,
+    },
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("case", RANKINGS, ids=range(len(RANKINGS)))
-def test_label_ranking_average_precision_is_average_precision_with_pessimistic_ties(case: Any) -> None:
-    truth, scores, figure = case
-    found = evaluate_scores([scores], [truth], ties="pessimistic", metrics=("map", "minp"))
-    assert found["map"] == pytest.approx(figure, abs=1e-12)
-    # Coverage error: the rank of the last match.
-    coverage = sum(truth) / found["minp"]
-    assert coverage == pytest.approx(sklearn.metrics.coverage_error([truth], [scores]), abs=1e-12)
+@pytest.mark.parametrize("scores", RANKINGS, ids=str)
+def test_label_ranking_average_precision_is_average_precision_with_pessimistic_ties(scores: Any) -> None:
+    for labels, figure in RANKINGS[scores].items():
+        truth = [int(label) for label in labels]
+        found = evaluate_scores([scores], [truth], ties="pessimistic", metrics=("map", "minp"))
+        assert found["map"] == pytest.approx(figure, abs=1e-12)
+        # Coverage error: the rank of the last match.
+        coverage = sum(truth) / found["minp"]
+        assert coverage == pytest.approx(sklearn.metrics.coverage_error([truth], [scores]), abs=1e-12)
 
 
 @pytest.mark.parametrize(
