@@ -17,7 +17,7 @@ import numpy.typing as npt
 import dml_eval_rs._native as _native
 from dml_eval_rs.matches.relation import Relation
 from dml_eval_rs.metrics.evaluation import Evaluation
-from dml_eval_rs.retrieval import CheckedOptions, LabelsLike, Matches, Options, check_options, to_evaluation
+from dml_eval_rs.retrieval import LabelsLike, Matches, Options, check_options, to_evaluation
 from dml_eval_rs.shards.rows import Part, Source
 from dml_eval_rs.shards.tasks import Call, Loaded, Map, Task, Tile, begin_call
 from dml_eval_rs.verification.rates import to_order
@@ -78,7 +78,18 @@ def evaluate_shards(
             others in width or dtype, changed between two tasks, has a row that isn't finite, or lost its result; or
             if a worker has another version of this package.
     """
-    checked = _check(options)
+    if "peers" in options:
+        raise TypeError(
+            "evaluate_shards takes no peers, since map divides the work; expected a map over the ranks, as in "
+            "docs/guide/shards.md of the repository"
+        )
+    options.setdefault("threads", 1)
+    checked = check_options(**options)
+    if checked.clustering:
+        raise ValueError(
+            f"metrics holds {checked.clustering[0]!r}, which clusters all embeddings in one process; expected metrics "
+            "of retrieval: call evaluate on a sample"
+        )
     of_tasks: dict[str, Any] = {
         "similarity": checked.similarity,
         "ties": checked.ties[0],
@@ -103,22 +114,6 @@ def evaluate_shards(
     return to_evaluation(columns, checked, len(rows.queries), len(rows.items), None if gallery else of.kept)
 
 
-def _check(options: Options) -> CheckedOptions:
-    """Check the options of `evaluate`, of which this takes fewer."""
-    if "peers" in options:
-        raise TypeError(
-            "evaluate_shards takes no peers, since map divides the work; expected a map over the ranks, as in "
-            "docs/guide/shards.md of the repository"
-        )
-    checked = check_options(**options)
-    if checked.clustering:
-        raise ValueError(
-            f"metrics holds {checked.clustering[0]!r}, which clusters all embeddings in one process; expected metrics "
-            "of retrieval: call evaluate on a sample"
-        )
-    return checked if "threads" in options else replace(checked, threads=1)
-
-
 def _count(call: Call) -> Positives:
     """Find all positives, count all negatives, and return both."""
     offsets, keys, indices = _find_all_positives(call)
@@ -129,8 +124,7 @@ def _count(call: Call) -> Positives:
 
     def slots(block: Part) -> slice:
         """Return where the counts of a block's queries are."""
-        ends = (int(offsets[row]) * per_positive + row for row in (block.rows.start, block.rows.stop))
-        return slice(*ends)
+        return slice(*(int(offsets[row]) * per_positive + row for row in (block.rows.start, block.rows.stop)))
 
     def known(block: Part) -> Positives:
         of = offsets[block.rows.start : block.rows.stop + 1]

@@ -99,12 +99,19 @@ def _find_crossings(
     call: Call, asked: Asked, n_positive: int, n_negative: int
 ) -> tuple[list[rates.Point], rates.Slots | None]:
     """Find the negative that each FAR refuses, and where errors are equal; count negatives between positives."""
-    positives, sample = _begin(call)
-    order_P = rates.to_order(positives)
+    zeros = (call.count_pairs(call.tiles()) // _SAMPLE).bit_length()
+    scores, sample = list[npt.NDArray[np.float64]](), (np.zeros(0), np.zeros(0, np.uint64), zeros)
+    options = {"zeros": zeros, "capacity": _SAMPLE}
+    tasks = call.run_tiles("positives", _on_pair, lambda _: (_native.begin_pairs, options))
+    for _, (of_pair, kept) in tasks:
+        scores.append(of_pair)
+        sample = _join_kept(sample, kept, _SAMPLE)
+    order_P = np.sort(rates.to_order(np.concatenate(scores)))
+    positives = rates.scores_of(order_P)
     ranks = [rates.accepted_at_most(share, n_negative) + 1 for share in asked.shares]
     given: Any = {"positives": positives, "negatives": n_negative, "threads": call.options["threads"]}
     levels: Any = {"ranks": ranks, "equal_errors": "eer" in asked.names}
-    ranges = _native.begin_searches(sample, **levels, **given)
+    ranges = _native.begin_searches(sample[0], **levels, **given)
     found: list[tuple[float, int, int] | None] = [None] * len(ranges)
     slots, wants_slots, passes = None, "auc" in asked.names, 0
     while None in found or (wants_slots and slots is None):
@@ -130,19 +137,6 @@ def _find_crossings(
         return points, None
     distinct, numbers = np.unique(order_P, return_counts=True)
     return points, (rates.scores_of(distinct), numbers.astype(np.uint64), slots)
-
-
-def _begin(call: Call) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the scores of all positives, ascending, and of some negatives."""
-    zeros = (call.count_pairs(call.tiles()) // _SAMPLE).bit_length()
-    positives: list[npt.NDArray[np.float64]] = []
-    sample: _Kept = (np.zeros(0), np.zeros(0, np.uint64), zeros)
-    options = {"zeros": zeros, "capacity": _SAMPLE}
-    tasks = call.run_tiles("positives", _on_pair, lambda _: (_native.begin_pairs, options))
-    for _, (scores, kept) in tasks:
-        positives.append(scores)
-        sample = _join_kept(sample, kept, _SAMPLE)
-    return rates.scores_of(np.sort(rates.to_order(np.concatenate(positives)))), sample[0]
 
 
 def _observe(
