@@ -51,16 +51,10 @@ class Result(NamedTuple):
 def run_tasks(
     map: Map, function: Callable[..., Any], tasks: Iterable[Task], call: str = ""
 ) -> Iterator[tuple[Task, Any]]:
-    """Yield every task once with its value, in the order of the results.
-
-    Args:
-        map: calls the function.
-        function: a picklable function of the tasks' entries after the first.
-        tasks: the tasks, with different keys.
-        call: the digest in the tasks' work.
+    """Yield every task once with the value of a picklable function of its entries after the first.
 
     Raises:
-        TypeError, ValueError: if the map returns anything but results of these tasks, or not all.
+        TypeError, ValueError: if the map returns anything but results of these tasks of the call, or not all.
     """
     waiting: dict[Key, Task] = {}
     done: set[Key] = set()
@@ -84,8 +78,7 @@ def run_tasks(
         if result.key in waiting:  # otherwise the task ran twice: its first result counts
             done.add(result.key)
             yield waiting.pop(result.key), result.value
-    for _ in issued:  # tasks that the map didn't take
-        pass
+    waiting |= {task[0].key: task for task in issued}  # the map didn't take these
     if waiting:
         lost = next(iter(waiting.values()))
         raise ValueError(
@@ -248,9 +241,8 @@ class Call:
     def run(self, function: Callable[..., Any], tasks: Iterable[Task]) -> Iterator[tuple[Task, Any]]:
         """Yield each task with its value, and check the rows' digests.
 
-        Args:
-            function: a function of a `Loaded` and the tasks' other entries.
-            tasks: a key, a part of the queries, one of the gallery or None, and other entries.
+        A task is given as a key, a part of the queries, one of the gallery or None, and other entries. The function
+        gets a `Loaded` and these entries.
         """
         of_call = ((Work(key, self.digest), *entries) for key, *entries in tasks)
         for task, (digests, value) in run_tasks(
@@ -269,11 +261,8 @@ class Call:
     ) -> Iterator[tuple[Tile, Any]]:
         """Yield each pair of blocks with its task's value.
 
-        Args:
-            name: names the tasks.
-            function: as in `run`; the first of the other entries is the relation of the two blocks.
-            entries: returns more entries of a pair's task.
-            tiles: the pairs, whose rows are in `total`; None: all pairs, which are added to it.
+        The entries of a task begin with the relation of both blocks; `entries` returns the others. Without `tiles`, all
+        pairs are compared, and added to `total`.
         """
         if tiles is None:
             tiles = self.tiles()
@@ -288,9 +277,9 @@ class Call:
                 yield (name, i, j), queries, None if items is queries else items, relation, *entries((i, j))
 
         for (work, *_), value in self.run(function, tasks()):
-            _, i, j = work.key
-            yield (i, j), value
-            self.done += self.count_pairs([(i, j)])
+            tile = work.key[1:]
+            yield tile, value
+            self.done += self.count_pairs([tile])
             if self.progress is not None:
                 self.progress(self.done, self.total)
 
