@@ -33,7 +33,7 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 class Work(NamedTuple):
-    """The first entry of a task: its key, a digest of the call's arguments, and the driver's version."""
+    """First entry of a task: the key, a digest of the call's arguments, and the driver's version."""
 
     key: Key
     call: str = ""
@@ -41,7 +41,7 @@ class Work(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The value of a task, with the key and call of the task's work."""
+    """Value of a task, with the key and call from its `Work`."""
 
     key: Key
     call: str
@@ -195,7 +195,7 @@ class Call:
         return [(i, j) for j in columns for i in range(j + 1 if self.symmetric else rows)]
 
     def count_pairs(self, tiles: Iterable[Tile]) -> int:
-        """Return the number of pairs of rows of pairs of blocks."""
+        """Count the pairs of rows in these pairs of blocks."""
         total = 0
         for i, j in tiles:
             rows, columns = len(self.queries.blocks[i]), len(self.gallery.blocks[j])
@@ -203,9 +203,9 @@ class Call:
         return total
 
     def restrict(self, queries: Any, items: Any) -> Relation:
-        """Return the relation of some queries and some items, by their places among these; without items, of queries.
+        """Restrict the relation to some queries and items, numbered from 0; without items, to the queries.
 
-        Of a block of items, `exclude` holds places among all, which the core compares with `first_item`.
+        For a block of items, `exclude` keeps places in the whole gallery, which the core compares with `first_item`.
         """
         of, own_Q = self.relation, None
         found: dict[str, Any] = {}
@@ -222,9 +222,10 @@ class Call:
             own_Q = np.r_[index(queries)]
         elif of.exclude is not None:
             own_Q = of.exclude[index(queries)]
-        if own_Q is not None:
+        if own_Q is not None and not isinstance(items, range):
             place, inside = _find(own_Q, items)
-            found["exclude"] = np.where(inside, own_Q if isinstance(items, range) else place, -1)
+            own_Q = np.where(inside, place, -1)
+        found["exclude"] = own_Q
         for kind in ("", "ignored_"):
             offsets, all_items = getattr(of, f"{kind}offsets"), getattr(of, f"{kind}items")
             if offsets is not None:

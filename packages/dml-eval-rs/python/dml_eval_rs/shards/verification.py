@@ -25,14 +25,14 @@ from dml_eval_rs.verification.result import Verification
 from dml_eval_rs.verification.sides import Asked, PairSides, check_asked
 from dml_eval_rs.verification.verify import DEFAULT
 
-# Scores (K,) of negatives whose hashes (K,) end in so many zeros: a sample, or all negatives if the number is 0.
+# Scores (K,) of negatives, their hashes (K,), and the zeros in which all hashes end (0: all negatives).
 _Kept = tuple[npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
 # Of a search: the negatives above its range and inside, and scores of those inside.
 _Observed = tuple[int, int, npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
 
 _SAMPLE = 1 << 21  # scores of negatives, 16 bytes each, from which the searches begin
 _KEPT = 1 << 22  # scores of negatives, 16 bytes each, that all searches keep together
-# A task keeps less, since all tasks return scores: so many times its share, but not less than this for each search.
+# A task keeps less, since all tasks return scores: this many times its share, but at least `_LEAST_KEPT` per search.
 _SHARES, _LEAST_KEPT = 16, 1 << 16
 
 
@@ -157,7 +157,7 @@ def _observe(
 
 
 def _join_kept(a: _Kept, b: _Kept, capacity: int) -> _Kept:
-    """Return the scores of both whose hashes end in so many zeros that at most `capacity` are left."""
+    """Join scores, and keep only hashes with more zeros until at most `capacity` scores are left."""
     (scores, hashes), zeros = (np.concatenate(both) for both in zip(a[:2], b[:2])), max(a[2], b[2])
     while True:
         kept = (hashes & np.uint64(2**zeros - 1)) == 0
