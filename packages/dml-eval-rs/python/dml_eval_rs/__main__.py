@@ -69,19 +69,11 @@ def _measure(embeddings: Path, options: argparse.Namespace) -> Evaluation:
         gallery_labels = Labels(ids, _maybe(options.gallery_groups), **special)
     elif options.gallery_groups:
         raise ValueError("--gallery-groups came without --gallery; expected both, or --groups alone")
-    return measure_all(
-        _load(embeddings),
-        labels,
-        gallery,
-        gallery_labels,
-        metrics=options.metric or DEFAULT,
-        similarity=options.similarity,
-        ties=options.ties,
-        unmatched=options.unmatched,
-        seed=options.seed,
-        threads=options.threads,
-        progress=_show if sys.stderr.isatty() else None,
-    )
+    chosen: Any = {
+        name: getattr(options, name) for name in ("similarity", "ties", "unmatched", "seed", "threads")
+    }
+    chosen |= {"metrics": options.metric or DEFAULT, "progress": _show if sys.stderr.isatty() else None}
+    return measure_all(_load(embeddings), labels, gallery, gallery_labels, **chosen)
 
 
 def _write(found: Evaluation | ComparisonTable, form: str) -> str:
