@@ -74,9 +74,9 @@ def evaluate_shards(
 
     Raises:
         TypeError: as `evaluate`, or if the map returns anything but the results of its function.
-        ValueError: as `evaluate`, or, naming the shard, if it is absent or unreadable on a worker, differs from the
-            others in width or dtype, changed between two tasks, has a row that isn't finite, or lost its result; or
-            if a worker has another version of this package.
+        ValueError: as `evaluate`; naming the shard that is absent or unreadable on a worker, differs from the others in
+            width or dtype, changed between two tasks, has a row that isn't finite, or lost its result; or if a worker
+            has another version of this package.
     """
     if "peers" in options:
         raise TypeError(
@@ -90,12 +90,8 @@ def evaluate_shards(
             f"metrics holds {checked.clustering[0]!r}, which clusters all embeddings in one process; expected metrics "
             "of retrieval: call evaluate on a sample"
         )
-    of_tasks: dict[str, Any] = {
-        "similarity": checked.similarity,
-        "ties": checked.ties[0],
-        "metrics": checked.metrics,
-        "threads": checked.threads,
-    }
+    of_tasks: Any = {name: getattr(checked, name) for name in ("similarity", "metrics", "threads")}
+    of_tasks["ties"] = checked.ties[0]
     call, rows = begin_call(
         shards, labels, gallery, gallery_labels, of_tasks, map, block, checked.progress,
         exclude=checked.exclude, unmatched="zero" if checked.zero_unmatched else "skip",
