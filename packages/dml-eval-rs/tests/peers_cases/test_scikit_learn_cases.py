@@ -1,8 +1,7 @@
 """The cases of scikit-learn's ranking metrics.
 
 scikit-learn, sklearn/metrics/tests/test_ranking.py: the toy data of the ROC and precision-recall curves and of label
-ranking, as literals, and random data beside the installed package. One query with given scores is a ranking; its
-items are pairs with it.
+ranking, as literals. One query with given scores is a ranking; its items are pairs with it.
 """
 
 from __future__ import annotations
@@ -69,29 +68,6 @@ def test_the_curve_is_the_same_line(truth: Any, scores: Any, thresholds: set[flo
     corners = set(zip(all_far.round(12).tolist(), all_tar.round(12).tolist()))
     assert set(zip(found.roc.far.round(12).tolist(), found.roc.tar.round(12).tolist())) <= corners
     assert found["auc"] == pytest.approx(sklearn.metrics.auc(far, tar), abs=1e-12)
-
-
-@pytest.mark.parametrize("digits", [0, 1, 12], ids=["many ties", "ties", "no ties"])
-def test_random_scores(digits: int) -> None:
-    """`test_roc_curve`, `test_roc_curve_end_points`, `test_score_scale_invariance`,
-    `test_roc_curve_fpr_tpr_increasing`.
-    """
-    rng = np.random.default_rng(digits)
-    for n in (10, 50, 300):
-        truth = rng.permutation(np.arange(n) % 3 == 0)
-        scores = np.round(rng.normal(size=n) + truth, digits)
-        found = of_scores(truth, scores, metrics=("tar@far=0.1", "tar@far=0.5", "auc"))
-        far, tar, _ = sklearn.metrics.roc_curve(truth, scores, drop_intermediate=False)
-        expected = [
-            tar[far <= 0.1].max(),
-            tar[far <= 0.5].max(),
-            sklearn.metrics.roc_auc_score(truth, scores),
-        ]
-        assert list(found.values()) == pytest.approx(expected, abs=1e-12)
-        corners = {(round(f, 12), round(t, 12)) for f, t in zip(far, tar)}
-        assert {(round(f, 12), round(t, 12)) for f, t in zip(found.roc.far, found.roc.tar)} <= corners
-        assert (found.roc.far[0], found.roc.far[-1]) == (0, 1)
-        assert of_scores(truth, 64 * scores, metrics="auc")["auc"] == found["auc"]
 
 
 @pytest.mark.parametrize(
