@@ -515,7 +515,7 @@ class Matched(BySorting):
             if queries.groups is not None:
                 out |= match & (queries.groups[:, None] == gallery_labels.groups)
         else:
-            match = self.pairs(labels.listed, shape)
+            match = self.pairs(labels, shape)
         if isinstance(labels, Labels | Relevance) and labels.ignored is not None:
             out |= self.pairs(labels.ignored, shape)
         distances = np.where(out, np.inf, np.linalg.norm(embeddings[:, None] - items[None], axis=2))

@@ -11,15 +11,12 @@ import numpy.typing as npt
 
 from dml_eval_rs.inputs import arguments
 from dml_eval_rs.inputs.arguments import Similarity, Ties, Unmatched
-from dml_eval_rs.inputs.codes import binarize
 from dml_eval_rs.matches.relevance import Relevance
 from dml_eval_rs.metrics.evaluation import Evaluation
 from dml_eval_rs.metrics.names import DEFAULT, METRICS, Kind, check_metrics, family_of
 from dml_eval_rs.peers import Peers
 from dml_eval_rs.retrieval import CheckedOptions, LabelsLike, Matches, Options, check_options, measure
-from dml_eval_rs.search.knn import knn
-from dml_eval_rs.search.negatives import Below, hard_negatives
-from dml_eval_rs.search.range import range_search
+from dml_eval_rs.search import Below, binarize, hard_negatives, knn, range_search
 from dml_eval_rs.verification.verify import verify
 
 Rows = npt.NDArray[Any]

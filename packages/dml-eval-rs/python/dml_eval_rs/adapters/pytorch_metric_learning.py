@@ -11,8 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs.clustering.agreement import ami, nmi
-from dml_eval_rs.clustering.kmeans import kmeans
+from dml_eval_rs.clustering import ami, kmeans, nmi
 from dml_eval_rs.inputs import arguments
 from dml_eval_rs.inputs.arguments import Similarity
 from dml_eval_rs.matches.relevance import Relevance

@@ -16,7 +16,7 @@ import dml_eval_rs._native as _native
 from dml_eval_rs.inputs import arguments
 from dml_eval_rs.inputs.arguments import Progress, Similarity
 from dml_eval_rs.matches.relation import Relation
-from dml_eval_rs.search.knn import check_k, check_own, reported_dtype
+from dml_eval_rs.search import check_k, check_own, reported_dtype
 from dml_eval_rs.shards.rows import Side, Source
 from dml_eval_rs.shards.tasks import Call, Loaded, Map, describe_shards
 from dml_eval_rs.verification.rates import to_order

@@ -22,7 +22,6 @@ from dml_eval_rs.shards.rows import Source
 from dml_eval_rs.shards.tasks import Call, Loaded, Map, begin_call
 from dml_eval_rs.verification import rates
 from dml_eval_rs.verification.result import Verification
-from dml_eval_rs.verification.sides import Asked, PairSides, check_asked
 from dml_eval_rs.verification.verify import DEFAULT
 
 # Scores (K,) of negatives, their hashes (K,), and the zeros in which all hashes end (0: all negatives).
@@ -72,21 +71,15 @@ def verify_shards(
     Raises:
         TypeError, ValueError: as `verify` and `evaluate_shards`.
     """
-    asked = check_asked(metrics)
+    asked = rates.check_asked(metrics)
     arguments.one_of(similarity, "similarity", arguments.SIMILARITIES)
     options = {"similarity": similarity, "threads": arguments.threads(threads)}
     if isinstance(labels, Relevance):
         raise ValueError("labels is a Relevance, which lists matches; expected an array or Labels")
-    call, rows = begin_call(shards, labels, gallery, gallery_labels, options, map, block, progress)
-    of = call.relation
-    if of.ignored_offsets is not None:
+    call, _ = begin_call(shards, labels, gallery, gallery_labels, options, map, block, progress)
+    if call.relation.ignored_offsets is not None:
         raise ValueError("labels have ignored items, which verification doesn't leave out; expected none")
-    assert of.labels is not None
-    kept = None if of.gallery_labels is None else len(of.gallery_labels)
-    items = None if rows.gallery is None else rows.gallery[:kept]
-    codes = of.labels, items, of.gallery_labels, of.groups, of.gallery_groups
-    numbers = PairSides(rows.queries, *codes).count_pairs()
-    rates.check_numbers(*numbers)
+    numbers = rates.count_pairs(call.relation)
     if similarity == "hamming":
         tasks = call.run_tiles("distances", _count_distances)
         counts = np.sum([found for _, found in tasks], axis=0)
@@ -96,7 +89,7 @@ def verify_shards(
 
 
 def _find_crossings(
-    call: Call, asked: Asked, n_positive: int, n_negative: int
+    call: Call, asked: rates.Asked, n_positive: int, n_negative: int
 ) -> tuple[list[rates.Point], rates.Slots | None]:
     """Find the negative that each FAR refuses, and where errors are equal; count negatives between positives."""
     zeros = (call.count_pairs(call.tiles()) // _SAMPLE).bit_length()
