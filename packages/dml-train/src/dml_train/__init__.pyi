@@ -1,10 +1,10 @@
 # The public names, and where they are. `__init__.py` reads this table, and imports a name at its first use.
 from dml_train.cluster.ray_cluster import RayCluster as RayCluster
 from dml_train.cluster.ray_cluster import RayExecutor as RayExecutor
-from dml_train.data.published.sets import check_dataset as check_dataset
-from dml_train.data.published.fetching import fetch_dataset as fetch_dataset
 from dml_train.data.inspection import Inspection as Inspection
 from dml_train.data.inspection import inspect_images as inspect_images
+from dml_train.data.published.fetching import fetch_dataset as fetch_dataset
+from dml_train.data.published.sets import check_dataset as check_dataset
 from dml_train.demo import run_demo as run_demo
 from dml_train.recipe.bundled import bundled_recipes as bundled_recipes
 from dml_train.recipe.loading import load_recipe as load_recipe
