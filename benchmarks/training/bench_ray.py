@@ -45,7 +45,8 @@ from dml_core import registry
 from dml_train.cluster.ray_cluster import RayCluster, RayExecutor
 from dml_train.data.glyphs import draw_glyphs
 from dml_train.recipe.loading import load_recipe
-from dml_train.studies.runs import Job, run_all
+from dml_train.studies.jobs import Job
+from dml_train.studies.runs import run_all
 from dml_train.trained.folder import embed_images
 from dml_train.trained.images import FolderImages
 from dml_train.trained.model import open_model
@@ -202,7 +203,7 @@ def train_with_a_death(folder: Path, cluster: Cluster) -> tuple[float, list[str]
 
     killer = threading.Thread(target=kill)
     there, start = RayCluster(cluster.address), time.perf_counter()
-    with there.connect(["dml-train"], folder), RayExecutor(there) as executor:
+    with there.connect(registry(), folder), RayExecutor(there) as executor:
         killer.start()
         outcomes = run_all(jobs(folder), executor=executor, registry=registry(), console=said)
     killer.join()

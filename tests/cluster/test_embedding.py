@@ -116,7 +116,7 @@ def test_a_cluster_that_loses_a_machine_and_its_driver_gives_the_bits_of_one_pro
 @pytest.fixture
 def worker(plan):
     """Call a worker for one chunk; return its rows, bad images and error."""
-    with expect(["dml-train"], None) as expected:
+    with expect(registry(), None) as expected:
 
         def work(chunk: int, plan: EmbeddingPlan = plan, **changes):
             task = replace(_Task.of(plan, 1, expected), **changes)
@@ -152,6 +152,6 @@ def test_a_worker_names_bad_images_and_what_it_does_not_see(worker, plan, tmp_pa
     assert "not shared; expected a path that all machines share" in error
     _, _, error = worker(0, weights="0" * 64)
     assert "sees another run, with other weights" in error
-    with expect([], None) as expected:
+    with expect(registry(), None) as expected:
         _, _, error = worker(0, expected=replace(expected, versions={"dml-train": "0"}))
     assert "expected 0, as here. Install the same versions" in error

@@ -12,10 +12,12 @@ import torch
 from rich.console import Console
 
 from dml_core import DmlError, registry
+from dml_train.cluster import workers
 from dml_train.cluster.ray_cluster import RayCluster, RayExecutor
 from dml_train.cluster.workers import UnfitWorker
 from dml_train.recipe.loading import load_recipe
-from dml_train.studies.runs import Job, run_all
+from dml_train.studies.jobs import Job
+from dml_train.studies.runs import run_all
 
 ray = pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
 
@@ -58,7 +60,7 @@ def test_runs_outlive_their_machine(ray_nodes, tmp_path):
         ray_nodes.kill_worker()  # each machine is training now
 
     killer = threading.Thread(target=kill)
-    with cluster.connect(["dml-train"], tmp_path / "there"), RayExecutor(cluster) as executor:
+    with cluster.connect(registry(), tmp_path / "there"), RayExecutor(cluster) as executor:
         killer.start()
         outcomes = run_all(jobs(tmp_path / "there"), executor=executor, registry=registry(), console=shown)
     killer.join()
@@ -70,29 +72,26 @@ def test_runs_outlive_their_machine(ray_nodes, tmp_path):
     assert result_files(tmp_path / "there") == result_files(tmp_path / "here")
 
 
-def test_unfit_machines_and_clusters_are_named_before_work(ray_nodes, tmp_path, monkeypatch):
+def test_a_cluster_that_is_too_small_and_an_unfit_worker_are_named(ray_nodes, tmp_path, monkeypatch):
     cluster = RayCluster(ray_nodes.address)
-    ray.init(address=ray_nodes.address, log_to_driver=False, logging_level="ERROR")
-    with pytest.raises(
-        DmlError, match=r"no machine of the cluster has the 64 cores and 0 GPUs of a worker; the largest"
-    ):
+    small = r"no machine of the cluster has the 64 cores and 0 GPUs of a worker; the largest has 1 cores"
+    with cluster.connect(registry(), None), pytest.raises(DmlError, match=small):
         RayCluster(ray_nodes.address, cpus=64).count_workers()
-    from dml_train.cluster import workers
-
-    look = workers.look
-    monkeypatch.setattr(
-        workers, "look", lambda names, *rest: ({**look(names, *rest)[0], "dml-train": "9.9"}, True)
-    )
+    monkeypatch.setattr(workers, "_find_version", lambda name: "9.9" if name == "dml-train" else None)
+    unfit = r"a worker on .* has dml-train .*; expected 9\.9, as here. Install the same versions"
     with (
-        pytest.raises(
-            UnfitWorker, match=r"the machine .* \(127\.0\.0\.2\) has dml-train .*; expected 9\.9, as here"
-        ),
-        cluster.connect(["dml-train"], None),
+        cluster.connect(registry(), tmp_path),
+        RayExecutor(cluster) as executor,
+        pytest.raises(UnfitWorker, match=unfit),
     ):
-        pass
-    monkeypatch.setattr(workers, "SECONDS_TO_APPEAR", 0.0)
-    monkeypatch.setattr(workers, "look", look)
-    hidden = tmp_path / "hidden"
-    monkeypatch.setattr(workers.Expected, "questions", lambda self: ([*self.versions], str(hidden), "", 0.0))
-    with pytest.raises(UnfitWorker, match="doesn't see"), cluster.connect([], tmp_path):
-        pass
+        run_all(jobs(tmp_path)[:2], executor=executor, registry=registry(), console=Console(quiet=True))
+
+
+def test_a_worker_without_a_package_is_named(ray_nodes):
+    cluster = RayCluster(ray_nodes.address)
+    def import_it():  # a nested function travels without its module
+        import no_such_package  # noqa: F401
+
+    lacks = pytest.raises(UnfitWorker, match="a worker lacks the package no_such_package")
+    with lacks, cluster.connect(registry(), None):
+        ray.get(ray.remote(import_it).remote())

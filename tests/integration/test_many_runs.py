@@ -15,7 +15,8 @@ from rich.console import Console
 
 from dml_core import registry
 from dml_train.recipe.loading import load_recipe
-from dml_train.studies.runs import Job, run_all
+from dml_train.studies.jobs import Job
+from dml_train.studies.runs import run_all
 
 TINY = ["dataset.max_classes=40", "sampler.classes_per_batch=8", "logging.loggers=[]", "training.steps=2"]
 QUIET = Console(quiet=True)

@@ -20,7 +20,7 @@ from train_support.tiny_world import TinyDataset, TinyEvaluator
 
 from dml_core import Component, DmlError, Registry, UnknownName, hookimpl
 from dml_train.cli import main
-from dml_train.studies.listing import list_commands
+from dml_train.studies.jobs import list_commands
 from dml_train.studies.reproduce.order import Order, Standing, compare_order
 from dml_train.studies.reproduce.paper import Paper, Row, check, choose, papers, row_recipe
 from dml_train.studies.reproduce.run import plan_tables, reproduce

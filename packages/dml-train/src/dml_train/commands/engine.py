@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -44,28 +45,31 @@ _OPTIONS = (
 
 
 def engine_options(command: Command) -> Command:
-    """Add the options to a command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    """Add the options to a command, which receives them as `cluster`: a `RayCluster`, or None for this machine."""
 
+    @functools.wraps(command)
+    def with_cluster(
+        *arguments: Any,
+        engine: str,
+        address: str | None,
+        worker_cpus: int | None,
+        worker_gpus: float | None,
+        **options: Any,
+    ) -> Any:
+        given = {"--address": address, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}
+        cluster = None
+        if engine == "ray":
+            from dml_train.cluster.ray_cluster import RayCluster
 
-def read_engine(
-    engine: str, address: str | None, worker_cpus: int | None, worker_gpus: float | None
-) -> RayCluster | None:
-    """Return the cluster that the options describe; None: this machine.
-
-    Raises:
-        DmlError: if options of a cluster are given for this machine.
-    """
-    given = {"--address": address, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}
-    if engine == "local":
-        if left := [name for name, value in given.items() if value is not None]:
+            cluster = RayCluster(address, worker_cpus or 1, worker_gpus or 0.0)
+        elif left := [name for name, value in given.items() if value is not None]:
             raise DmlError(f"{left[0]} was given without --engine ray")
-        return None
-    from dml_train.cluster.ray_cluster import RayCluster
+        return command(*arguments, cluster=cluster, **options)
 
-    return RayCluster(address, worker_cpus or 1, worker_gpus or 0.0)
+    wrapped: Any = with_cluster
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return cast("Command", wrapped)
 
 
 @contextmanager
@@ -85,8 +89,6 @@ def executor(
         return
     from dml_train.cluster.ray_cluster import RayExecutor
 
-    distributions = {"dml-train", "torch", *(p.distribution for p in registry.plugins.providers)}
-    with cluster.connect(distributions, out):
+    with cluster.connect(registry, out), RayExecutor(cluster, most) as runs:
         cluster.count_workers()
-        with RayExecutor(cluster, most) as runs:
-            yield runs
+        yield runs

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from dml_core import Registry
-from dml_train.commands.engine import engine_options, executor, read_engine
+from dml_train.commands.engine import engine_options, executor
 from dml_train.commands.options import FOLDER, LIST_COMMANDS, SET, echo_commands, error_console
 from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
+
+if TYPE_CHECKING:
+    from dml_train.cluster.ray_cluster import RayCluster
 
 
 @click.group()
@@ -47,10 +51,7 @@ def mlrc(
     runs: int,
     dim: int,
     jobs: int | None,
-    engine: str,
-    address: str | None,
-    worker_cpus: int | None,
-    worker_gpus: float | None,
+    cluster: RayCluster | None,
     list_commands: bool,
 ) -> None:
     """Run the protocol of A Metric Learning Reality Check.
@@ -59,12 +60,11 @@ def mlrc(
     concatenated. The same command resumes after an interruption; finished runs in --out are kept.
     """
     from dml_train.recipe.loading import load_recipe
+    from dml_train.studies.jobs import Outcome
     from dml_train.studies.mlrc import FOLDS, plan_models, reality_check, write
-    from dml_train.studies.runs import Outcome
 
     console = error_console()
     checked = load_recipe(source, overrides, registry)
-    cluster = read_engine(engine, address, worker_cpus, worker_gpus)
     if list_commands:
         echo_commands(plan_models(checked, out, runs=runs, dim=dim, registry=registry))
         return

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from dml_core import Registry
-from dml_train.commands.engine import engine_options, executor, read_engine
+from dml_train.commands.engine import engine_options, executor
 from dml_train.commands.options import FOLDER, LIST_COMMANDS, echo_commands, error_console
 from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
+
+if TYPE_CHECKING:
+    from dml_train.cluster.ray_cluster import RayCluster
 
 
 @click.command()
@@ -46,10 +50,7 @@ def reproduce(
     jobs: int | None,
     overrides: tuple[str, ...],
     out: Path,
-    engine: str,
-    address: str | None,
-    worker_cpus: int | None,
-    worker_gpus: float | None,
+    cluster: RayCluster | None,
     list_commands: bool,
 ) -> None:
     """Reproduce the papers' tables.
@@ -83,7 +84,6 @@ def reproduce(
             click.echo(f"left out: {text}", err=True)
         echo_commands(planned.jobs())
         return
-    cluster = read_engine(engine, address, worker_cpus, worker_gpus)
     with executor(cluster, registry, out, jobs) as remote:
         found = run(
             tables,

@@ -23,14 +23,14 @@ from rich.console import Console
 
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
-from dml_train.cluster.executors import Executor
 from dml_train.files import write_atomically, write_json
 from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, select_numbers
 from dml_train.measure.intervals import Interval, of_runs
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
-from dml_train.studies.runs import Job, Outcome, run_all
+from dml_train.studies.jobs import Job, Outcome
+from dml_train.studies.runs import Executor, run_all
 
 FOLDS = 4
 METRIC = "map@r"

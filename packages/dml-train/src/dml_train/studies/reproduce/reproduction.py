@@ -13,13 +13,13 @@ from typing import Any
 from rich.console import Console
 
 from dml_core import DmlError, Registry, UnknownName
-from dml_train.cluster.executors import Executor
 from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, make_evaluator, select_numbers
 from dml_train.measure.levels import select_levels
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
+from dml_train.studies.jobs import Job, Outcome
 from dml_train.studies.reproduce.paper import GLYPHS, Paper, PublishedTable, Row, row_recipe
-from dml_train.studies.runs import Job, Outcome, run_all
+from dml_train.studies.runs import Executor, run_all
 
 RUNS = "runs"
 

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
-from dml_train.cluster.executors import Executor
 from dml_train.files import WriteRefused, write_atomically, write_json
+from dml_train.studies.jobs import Job, Outcome
 from dml_train.studies.reproduce.page import Section, as_json, markdown
 from dml_train.studies.reproduce.paper import GLYPHS, Paper, choose, papers
 from dml_train.studies.reproduce.reproduction import (
@@ -22,7 +22,7 @@ from dml_train.studies.reproduce.reproduction import (
     plan,
     run_planned,
 )
-from dml_train.studies.runs import Job, Outcome
+from dml_train.studies.runs import Executor
 
 
 @dataclass(frozen=True, slots=True)
