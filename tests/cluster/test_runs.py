@@ -89,6 +89,7 @@ def test_a_cluster_that_is_too_small_and_an_unfit_worker_are_named(ray_nodes, tm
 
 def test_a_worker_without_a_package_is_named(ray_nodes):
     cluster = RayCluster(ray_nodes.address)
+
     def import_it():  # a nested function travels without its module
         import no_such_package  # noqa: F401
 

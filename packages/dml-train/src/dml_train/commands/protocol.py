@@ -60,32 +60,22 @@ def mlrc(
     concatenated. The same command resumes after an interruption; finished runs in --out are kept.
     """
     from dml_train.recipe.loading import load_recipe
-    from dml_train.studies.jobs import Outcome
-    from dml_train.studies.mlrc import FOLDS, plan_models, reality_check, write
+    from dml_train.studies.mlrc import plan_models, reality_check, write
 
-    console = error_console()
     checked = load_recipe(source, overrides, registry)
     if list_commands:
         echo_commands(plan_models(checked, out, runs=runs, dim=dim, registry=registry))
         return
-    done = 0
-
-    def show(outcome: Outcome) -> None:
-        nonlocal done
-        done += 1
-        console.print(f"[{done}/{runs * FOLDS}] {outcome.job.name}", outcome.fault or "", markup=False)
-
     with executor(cluster, registry, out, jobs) as remote:
         found = reality_check(
             checked,
             out,
             registry=registry,
-            console=console,
+            console=error_console(),
             runs=runs,
             dim=dim,
             processes=jobs or 1,
             executor=remote,
-            on_end=show,
         )
     click.echo(found.markdown(Path(source).stem))
     for path in write(found, out, Path(source).stem):

@@ -12,8 +12,8 @@ first searches hyper-parameters on the same four folds: `dml tune --folds 4` doe
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ from dml_train.measure.intervals import Interval, of_runs
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
-from dml_train.studies.jobs import Job, Outcome
-from dml_train.studies.runs import Executor, run_all
+from dml_train.studies.jobs import Job
+from dml_train.studies.runs import Executor, run_all, show_ends
 
 FOLDS = 4
 METRIC = "map@r"
@@ -53,10 +53,6 @@ class RealityCheck:
     separated: Mapping[str, Sequence[float]]
     concatenated: Mapping[str, Sequence[float]]
 
-    def intervals(self, name: str) -> tuple[Interval, Interval]:
-        """Compute a metric's mean and 95 % interval over the runs, separated and concatenated."""
-        return of_runs(self.separated[name]), of_runs(self.concatenated[name])
-
     def markdown(self, recipe: str) -> str:
         """Write the results as a Markdown page, in percent."""
         over = (
@@ -71,24 +67,12 @@ class RealityCheck:
             f"| metric | separated, {self.dim} dimensions | concatenated, {FOLDS * self.dim} dimensions |",
             "|---|---|---|",
         ]
-        for name in self._shown():
-            cells = [_percent(interval) for interval in self.intervals(name)]
-            lines.append(f"| {_title(name)} | {' | '.join(cells)} |")
+        for name in [*_SHOWN, *(name for name in self.separated if name.startswith("recall@"))]:
+            if name in self.separated and name in self.concatenated:
+                title = _SHOWN.get(name) or f"R@{name.removeprefix('recall@')}"
+                cells = [_percent(of_runs(values[name])) for values in (self.separated, self.concatenated)]
+                lines.append(f"| {title} | {' | '.join(cells)} |")
         return "\n".join(lines) + "\n"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to JSON types; metrics are fractions of 1."""
-        return {
-            "runs": self.runs,
-            "folds": FOLDS,
-            "dim": self.dim,
-            "separated": {name: list(values) for name, values in self.separated.items()},
-            "concatenated": {name: list(values) for name, values in self.concatenated.items()},
-        }
-
-    def _shown(self) -> list[str]:
-        names = [*_SHOWN, *(name for name in self.separated if name.startswith("recall@"))]
-        return [name for name in names if name in self.separated and name in self.concatenated]
 
 
 def fold_recipe(recipe: Recipe, registry: Registry, *, run: int, fold: int, dim: int) -> Recipe:
@@ -152,7 +136,6 @@ def reality_check(
     dim: int = 128,
     processes: int = 1,
     executor: Executor | None = None,
-    on_end: Callable[[Outcome], None] = lambda outcome: None,
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> RealityCheck:
@@ -165,7 +148,6 @@ def reality_check(
         dim: dimensions of each model; 128 in the paper.
         processes: models trained at a time.
         executor: trains the models, instead of processes of this machine; see `run_all`.
-        on_end: called when a model's run has ended.
         registry: provides the components; default: those of all installed plugins.
         console: shows progress; default: none.
 
@@ -176,7 +158,12 @@ def reality_check(
     registry, console = registry or installed(), console or Console(quiet=True)
     jobs = plan_models(recipe, out, runs=runs, dim=dim, registry=registry)
     outcomes = run_all(
-        jobs, processes=processes, executor=executor, registry=registry, console=console, on_end=on_end
+        jobs,
+        processes=processes,
+        executor=executor,
+        registry=registry,
+        console=console,
+        on_end=show_ends(jobs, console),
     )
     if faults := [f"{o.job.name}: {o.fault}" for o in outcomes if o.fault is not None]:
         raise DmlError(f"{len(faults)} of {len(jobs)} runs failed:\n" + "\n".join(faults))
@@ -185,11 +172,12 @@ def reality_check(
     concatenated: dict[str, list[float]] = {}
     for run in range(runs):
         models = outcomes[run * FOLDS : (run + 1) * FOLDS]
-        for name, value in _mean([select_numbers(model.metrics()) for model in models]).items():
-            separated.setdefault(name, []).append(value)
         joined = concatenate([Embedded.read(RunFolder(model.job.folder)) for model in models])
-        for name, value in select_numbers(evaluate(evaluator, joined).to_dict()).items():
-            concatenated.setdefault(name, []).append(value)
+        means = _mean([select_numbers(model.metrics()) for model in models])
+        together = select_numbers(evaluate(evaluator, joined).to_dict())
+        for found, values in ((separated, means), (concatenated, together)):
+            for name, value in values.items():
+                found.setdefault(name, []).append(value)
     return RealityCheck(runs, dim, separated, concatenated)
 
 
@@ -209,7 +197,8 @@ def concatenate(models: Sequence[Embedded]) -> Embedded:
 def write(check: RealityCheck, out: Path, recipe: str) -> list[Path]:
     """Write the results into the folder, as Markdown and as JSON."""
     page, data = out / "mlrc.md", out / "mlrc.json"
-    write_json(data, check.to_dict())
+    results = asdict(check)
+    write_json(data, {"runs": results.pop("runs"), "folds": FOLDS, **results})
     write_atomically(page, lambda file: file.write(check.markdown(recipe).encode()))
     return [page, data]
 
@@ -223,10 +212,6 @@ def _mean(models: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Average each metric that all models have; `step` is none."""
     shared = [name for name in models[0] if name != "step" and all(name in model for model in models)]
     return {name: statistics.fmean(model[name] for model in models) for name in shared}
-
-
-def _title(name: str) -> str:
-    return _SHOWN.get(name) or f"R@{name.removeprefix('recall@')}"
 
 
 def _percent(interval: Interval) -> str:

@@ -6,6 +6,8 @@ checkpoint.
 
 from __future__ import annotations
 
+import itertools
+import math
 import multiprocessing
 import os
 import signal
@@ -113,6 +115,21 @@ def run_all(
             with expect(registry, shared) as expected:
                 _train_by(executor, unfinished, most, expected, end, console)
     return [Outcome(job, ended[job.folder].fault) for job in jobs]
+
+
+def show_ends(jobs: Sequence[Job], console: Console) -> Callable[[Outcome], None]:
+    """Return an `on_end` of `run_all` that counts the runs, and shows their recall and time, or their fault."""
+    total, numbers = len({job.folder for job in jobs}), itertools.count(1)
+
+    def show(outcome: Outcome) -> None:
+        text = outcome.fault
+        if text is None:
+            text = f"R@1 {outcome.metrics().get('recall@1', math.nan):.3f}"
+            text += f" ({seconds:.0f} s)" if (seconds := outcome.seconds()) is not None else ""
+        line = f"[{next(numbers)}/{total}] {outcome.job.name}: {text}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    return show
 
 
 # ----------------------------------------------------------------------------------- processes of this machine

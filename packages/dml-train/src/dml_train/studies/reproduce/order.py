@@ -6,13 +6,12 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dml_train.measure.intervals import pooled
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """A row: its groups, its published figure, and the measured values, one a seed."""
 
     groups: frozenset[str]
@@ -20,19 +19,12 @@ class Standing:
     measured: Sequence[float]
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """Pairs of rows whose published figures differ.
-
-    Args:
-        pairs: their number.
-        same: pairs whose measured means have the published order.
-        surely_same, surely_opposite: pairs whose difference's 95 % interval lies on the published side of 0, and on
-            the other side; None with one seed.
-    """
+class Order(NamedTuple):
+    """Pairs of rows whose published figures differ."""
 
     pairs: int
-    same: int
+    same: int  # pairs whose measured means have the published order
+    # Pairs whose difference's 95 % interval lies on the published side of 0, and on the other; None with one seed.
     surely_same: int | None
     surely_opposite: int | None
 
