@@ -20,14 +20,12 @@ from dml_core import Labels, Relevance
 from dml_train.measure.evaluate import Embedded
 from dml_train.measure.listing import list_metrics
 from dml_train.measure.names import title_of
-from dml_train.report import accuracy
-from dml_train.report.classes import draw_recall_by_size, group_by_size
-from dml_train.report.figures import draw_curves, make_thumbnail
+from dml_train.report import diagrams
+from dml_train.report.diagrams import draw_curves, draw_recall_by_size, group_by_size
 from dml_train.report.finished import EvaluatedEmbeddings
-from dml_train.report.maps import draw_map, draw_picture_map
+from dml_train.report.maps import choose_items, draw_map, draw_picture_map, principal_plane, tsne
+from dml_train.report.rendering import make_thumbnail, select_evenly
 from dml_train.report.retrieval import NearestNeighbours
-from dml_train.report.selection import select_evenly
-from dml_train.report.tsne import choose_items, principal_plane, tsne
 
 
 @settings(deadline=None, max_examples=60)
@@ -295,7 +293,7 @@ def measured_run(evaluator, **embedded):
 
 def test_recall_is_drawn_between_the_measured_ks_from_the_ranks():
     run = measured_run(Verifier([1, 2, 4, 30]))
-    recall = accuracy._recall_by_k(run.test, {1: 0.25, 4: 0.75, 1000: 1.0})
+    recall = diagrams._recall_by_k(run.test, {1: 0.25, 4: 0.75, 1000: 1.0})
     assert {k: recall[k] for k in (1, 2, 3, 4, 29, 30, 40)} == {
         1: 0.25,
         2: 0.5,
@@ -307,16 +305,16 @@ def test_recall_is_drawn_between_the_measured_ks_from_the_ranks():
     }
     assert max(recall) == 40  # items, not the largest K
     run.test.evaluation.per_query["mrr"] = np.array([1, np.nan, 0.5, 0])
-    assert accuracy._recall_by_k(run.test, {1: 0.3, 2: 0.6}) == {1: 1 / 3, 2: 2 / 3}
+    assert diagrams._recall_by_k(run.test, {1: 0.3, 2: 0.6}) == {1: 1 / 3, 2: 2 / 3}
     # Means over the orders of tied items are no ranks.
     run.test.evaluation.per_query["mrr"] = np.array([1, 0.75])
-    assert accuracy._recall_by_k(run.test, {1: 0.3, 2: 0.6}) == {1: 0.3, 2: 0.6}
+    assert diagrams._recall_by_k(run.test, {1: 0.3, 2: 0.6}) == {1: 0.3, 2: 0.6}
 
 
 def test_the_roc_begins_at_one_pair_and_is_told_in_words():
     verifier = Verifier([1, 2, 4, 30])
     matches = Labels(np.arange(40) % 8, np.arange(40) % 2)
-    drawn = accuracy.draw_accuracy(measured_run(verifier, matches=matches))
+    drawn = diagrams.draw_accuracy(measured_run(verifier, matches=matches))
     assert verifier.asked["far"][0] == pytest.approx(1 / 780)
     assert verifier.asked["labels"] is matches
     recall, roc = drawn.figures
@@ -331,11 +329,11 @@ def test_there_is_no_roc_of_listed_matches_of_other_evaluators_or_without_pairs(
     for matches in (Relevance(*lists), Labels(np.arange(40) % 8, ignored=lists), None):
         run = measured_run(Verifier([1, 2]), matches=matches)
         run.test.evaluator.refuses = True
-        drawn = accuracy.draw_accuracy(run)
+        drawn = diagrams.draw_accuracy(run)
         assert len(drawn.figures) == 1
         assert drawn.note == ("No ROC curve: no pair is negative." if matches is None else "")
     plain = measured_run(Verifier([1]))
     plain = SimpleNamespace(test=replace(plain.test, evaluator=NearestBySorting()), result={"recall@1": 0.5})
     plain.test.evaluation.per_query.clear()
-    assert accuracy.draw_accuracy(plain) is None
-    assert accuracy.draw_accuracy(SimpleNamespace(test=None, result={})) is None
+    assert diagrams.draw_accuracy(plain) is None
+    assert diagrams.draw_accuracy(SimpleNamespace(test=None, result={})) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from train_support.report_world import NAMES, Page, check_page, finished_run, re
 
 from dml_core import DmlError, Registry
 from dml_train import cli
+from dml_train.measure.listing import Metric
 from dml_train.report import side_by_side, write_side_by_side
 from dml_train.report.paired import MetricDifference
 from dml_train.report.side_by_side import Column, RunComparison
@@ -96,14 +98,12 @@ def test_only_a_value_that_a_paired_test_finds_better_is_bold(page_of, runs, mon
 )
 def test_a_winner_was_tested_against_every_other_run(differences, winner):
     names = "abc"[: len(differences) + 1]
-    columns = [Column(name, None, {"recall@1": None}) for name in names]
+    metric = Metric("recall@1", 0.5)
+    columns = [Column(name, None, {"recall@1": metric}) for name in names]
+    tests = [None if d is None else SimpleNamespace(difference=d, p_value=0.01) for d in differences]
     comparisons = [
-        RunComparison(
-            name,
-            "",
-            [] if d is None else [MetricDifference("recall@1", "Recall@1", 0.5, 0.5 + d, d, 0, 0, 0.01)],
-        )
-        for name, d in zip(names[1:], differences, strict=True)
+        RunComparison(name, "", [MetricDifference(metric, 0.5 + test.difference, test)] if test else [])
+        for name, test in zip(names[1:], tests, strict=True)
     ]
     assert side_by_side._winners(columns, comparisons).get("recall@1") == winner
 

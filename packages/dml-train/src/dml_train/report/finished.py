@@ -15,7 +15,7 @@ from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate
 from dml_train.measure.listing import Metric, list_metrics
 from dml_train.measure.per_query import restore_evaluation
 from dml_train.recipe.tables import Recipe
-from dml_train.report.figures import make_thumbnail
+from dml_train.report.rendering import make_thumbnail
 from dml_train.run_folder import RunFolder
 from dml_train.training.baselines import Baselines
 from dml_train.training.build import build_dataset
@@ -84,24 +84,20 @@ class FinishedRun:
         folder = RunFolder.open(run_dir)
         recipe = read_recipe(folder, registry)
         result, lines = folder.read_evaluation(), folder.read_metrics()
-        baselines, nothing = Baselines.read(folder), Items(None)
-        if not recipe.evaluation.test:
-            return cls(folder, recipe, result, lines, baselines, None, nothing, nothing, "")
-        embedded = Embedded.read(folder)
-        evaluator = build_evaluator(
-            recipe, registry, clustering=False
-        )  # `result` has the metrics of clusters
-        evaluation = restore_evaluation(folder, recipe, result, evaluator)
-        if evaluation is None:
-            evaluation = evaluate(evaluator, embedded)
-        test = EvaluatedEmbeddings(embedded, evaluator, evaluation)
-        try:
-            dataset = build_dataset(recipe, registry)
-            queries, gallery = _items(dataset, embedded)
-            absent = ""
-        except DmlError as error:
-            queries = gallery = nothing
-            absent = str(error)
+        baselines, test, absent = Baselines.read(folder), None, ""
+        queries = gallery = Items(None)
+        if recipe.evaluation.test:
+            embedded = Embedded.read(folder)
+            # `result` has the metrics of clusters.
+            evaluator = build_evaluator(recipe, registry, clustering=False)
+            evaluation = restore_evaluation(folder, recipe, result, evaluator)
+            if evaluation is None:
+                evaluation = evaluate(evaluator, embedded)
+            test = EvaluatedEmbeddings(embedded, evaluator, evaluation)
+            try:
+                queries, gallery = _items(build_dataset(recipe, registry), embedded)
+            except DmlError as error:
+                absent = str(error)
         return cls(folder, recipe, result, lines, baselines, test, queries, gallery, absent)
 
     @property

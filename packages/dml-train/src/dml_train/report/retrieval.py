@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dml_core import Evaluator, Matching
 from dml_train.measure.evaluate import Embedded
-from dml_train.report.selection import select_evenly
+from dml_train.report.rendering import select_evenly
 
 _NEAREST = 8
 _EXAMPLES = 8  # queries of each kind: nearest item right, nearest item wrong
@@ -22,8 +23,7 @@ _WORST = 15
 _NEIGHBOURS = 1 << 23  # in memory at a time
 
 
-@dataclass(frozen=True, slots=True)
-class Retrieval:
+class Retrieval(NamedTuple):
     """A query and its nearest items, nearest first."""
 
     query: int
@@ -31,25 +31,15 @@ class Retrieval:
     right: Sequence[bool]
 
 
-@dataclass(frozen=True, slots=True)
-class WorstClass:
-    """A class with low Recall@1, and the class with which it is confused most often.
-
-    Args:
-        label: the class.
-        query: its first item whose nearest item is of the other class.
-        items: number of its items with a match.
-        recall: the share of these items whose nearest item is right.
-        confused_with: the gallery item nearest to `query`.
-        times: number of the class's items whose nearest item is of the other class.
-    """
+class WorstClass(NamedTuple):
+    """A class with low Recall@1, and the class with which it is confused most often."""
 
     label: int
-    query: int
-    items: int
-    recall: float
-    confused_with: int
-    times: int
+    query: int  # its first item whose nearest item is of the other class
+    items: int  # number of its items with a match
+    recall: float  # the share of these items whose nearest item is right
+    confused_with: int  # the gallery item nearest to `query`
+    times: int  # number of the class's items whose nearest item is of the other class
 
 
 @dataclass(frozen=True, slots=True)
