@@ -280,16 +280,13 @@ def outcomes(trials):
     return [(trial.number, trial.settings, trial.value) for trial in trials]
 
 
-@pytest.mark.parametrize("database", [False, True], ids=["journal", "database"])
-def test_machines_share_the_trials_and_do_each_once(plan, faked, tmp_path, quiet, database):
+def test_machines_share_the_trials_and_do_each_once(plan, faked, tmp_path, quiet):
     out = tmp_path / "out"
-    storage = f"sqlite:///{tmp_path}/trials.db" if database else None
 
     def machine(_):
-        return run_search(plan(), out, 13, quiet, storage=storage)
+        return run_search(plan(), out, 13, quiet)
 
-    # One begins alone: sqlite makes its tables then, which two can't at a time.
-    run_search(plan(), out, 1, quiet, storage=storage)
+    run_search(plan(), out, 1, quiet)
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(machine, range(2)))
     assert sorted(faked) == [f"{number:04}" for number in range(13)]
@@ -310,15 +307,6 @@ def test_a_trial_whose_machine_died_is_taken_over_and_one_that_trains_is_left(pl
         assert [trial.number for trial in run_search(plan(), out, 3, quiet)] == [1, 2]
     assert faked == ["0001", "0002"]
     assert [trial.number for trial in run_search(plan(), out, 3, quiet)] == [0, 1, 2]
-
-
-def test_a_database_is_named_in_errors_without_its_password(plan, faked, tmp_path, quiet):
-    run_search(plan(), tmp_path / "journal", 1, quiet)
-    with pytest.raises(DmlError, match=r"holds a different search:\n  storage: 'journal' there, 'database'"):
-        run_search(plan(), tmp_path / "journal", 1, quiet, storage="sqlite://")
-    with pytest.raises(DmlError, match=r"can't open the database of the search") as refused:
-        run_search(plan(), tmp_path / "other", 1, quiet, storage="nonsense://me:secret@host/db")
-    assert "secret" not in str(refused.value)
 
 
 def test_a_full_disk_keeps_the_trials_and_the_search_resumes(plan, faked, tmp_path, quiet, small_files):

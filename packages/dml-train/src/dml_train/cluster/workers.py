@@ -29,17 +29,11 @@ class UnfitWorker(DmlError):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a worker must have.
+    """What a worker must have."""
 
-    Args:
-        versions: of distributions, by name, without their local parts: ``2.11.0`` of ``2.11.0+cu128``.
-        probe: a file in the shared folder; None: nothing is shared.
-        folder: where relative paths start.
-    """
-
-    versions: Mapping[str, str]
-    probe: Path | None
-    folder: Path
+    versions: Mapping[str, str]  # by distribution, without their local parts: ``2.11.0`` of ``2.11.0+cu128``
+    probe: Path | None  # a file in the shared folder; None: nothing is shared
+    folder: Path  # where relative paths start
 
     def enter(self) -> None:
         """Check the process that calls, and let its relative paths start where they start for the one that asks.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dml_core import DmlError
+from dml_train.processes.limits import MOST_PROCESSES
 from dml_train.processes.stopping import Interrupted
 
 if TYPE_CHECKING:
@@ -41,6 +42,11 @@ ON_BAD_IMAGE = click.option(
     default="error",
     show_default=True,
     help="Stop at, or skip, an image of a folder that can't be decoded.",
+)
+JOBS = click.option(
+    "--jobs",
+    type=click.IntRange(1, MOST_PROCESSES),
+    help="Runs to train at a time; default: 1; with --engine ray: as many as fit.",
 )
 LIST_COMMANDS = click.option(
     "--list-commands",

@@ -9,8 +9,8 @@ import click
 
 from dml_core import Registry
 from dml_train.commands.engine import engine_options, executor
-from dml_train.commands.options import FOLDER, LIST_COMMANDS, SET, echo_commands, error_console
-from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
+from dml_train.commands.options import FOLDER, JOBS, LIST_COMMANDS, SET, echo_commands, error_console
+from dml_train.processes.limits import MOST_RUNS
 
 if TYPE_CHECKING:
     from dml_train.cluster.ray_cluster import RayCluster
@@ -35,11 +35,7 @@ def protocol() -> None:
 @click.option(
     "--dim", type=click.IntRange(min=1), default=128, show_default=True, help="Dimensions of each model."
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(1, MOST_PROCESSES),
-    help="Models to train at a time; default: 1; with --engine ray: as many as fit.",
-)
+@JOBS
 @engine_options
 @LIST_COMMANDS
 @click.pass_obj
@@ -64,7 +60,7 @@ def mlrc(
 
     checked = load_recipe(source, overrides, registry)
     if list_commands:
-        echo_commands(plan_models(checked, out, runs=runs, dim=dim, registry=registry))
+        echo_commands(plan_models(checked, out, registry, runs=runs, dim=dim))
         return
     with executor(cluster, registry, out, jobs) as remote:
         found = reality_check(

@@ -9,8 +9,8 @@ import click
 
 from dml_core import Registry
 from dml_train.commands.engine import engine_options, executor
-from dml_train.commands.options import FOLDER, LIST_COMMANDS, echo_commands, error_console
-from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
+from dml_train.commands.options import FOLDER, JOBS, LIST_COMMANDS, echo_commands, error_console
+from dml_train.processes.limits import MOST_RUNS
 
 if TYPE_CHECKING:
     from dml_train.cluster.ray_cluster import RayCluster
@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--seeds", type=click.IntRange(1, MOST_RUNS), default=1, show_default=True, help="Runs per row."
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(1, MOST_PROCESSES),
-    help="Runs to train at a time; default: 1; with --engine ray: as many as fit.",
-)
+@JOBS
 @click.option(
     "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Set a key of every recipe; repeatable."
 )

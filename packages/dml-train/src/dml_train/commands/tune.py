@@ -9,8 +9,8 @@ import click
 
 from dml_core import DmlError, Registry
 from dml_train.commands.engine import engine_options, executor
-from dml_train.commands.options import FILE, FOLDER, LIST_COMMANDS, SET, echo_commands, error_console
-from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
+from dml_train.commands.options import FILE, FOLDER, JOBS, LIST_COMMANDS, SET, echo_commands, error_console
+from dml_train.processes.limits import MOST_RUNS
 
 if TYPE_CHECKING:
     from dml_train.cluster.ray_cluster import RayCluster
@@ -42,14 +42,9 @@ if TYPE_CHECKING:
     help="Class-disjoint folds of the training classes, each held out in turn; default: what the recipe holds out.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the choices.")
-@click.option(
-    "--jobs",
-    type=click.IntRange(1, MOST_PROCESSES),
-    help="Folds to train at a time; default: 1; with --engine ray: as many as fit.",
-)
+@JOBS
 @SET
 @click.option("--out", type=FOLDER, required=True, help="Folder of the search: trials and results.")
-@click.option("--storage", metavar="URL", help="A database of the trials, instead of a file in --out.")
 @engine_options
 @LIST_COMMANDS
 @click.pass_obj
@@ -65,7 +60,6 @@ def tune(
     jobs: int | None,
     overrides: tuple[str, ...],
     out: Path,
-    storage: str | None,
     cluster: RayCluster | None,
     list_commands: bool,
 ) -> None:
@@ -91,7 +85,7 @@ def tune(
         raise DmlError(f"{twice[0]!r} varies twice; give one --range, --choice or table for each key")
     if list_commands:
         search = SettingsSearch(read(source, overrides)[0], dict(varied), folds, seed, registry)
-        echo_commands(list_trainings(search, out, trials, storage))
+        echo_commands(list_trainings(search, out, trials))
         return
     with executor(cluster, registry, out, jobs) as remote:
         result = run_tuning(
@@ -104,7 +98,6 @@ def tune(
             overrides=overrides,
             processes=jobs or 1,
             executor=remote,
-            storage=storage,
             registry=registry,
             console=error_console(),
         )

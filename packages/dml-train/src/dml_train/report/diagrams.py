@@ -6,7 +6,6 @@ Shapes: `C` classes, `Q` queries.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -203,11 +202,7 @@ class Prefixes(NamedTuple):
 
 
 def list_prefixes(result: Mapping[str, Any], dim: int) -> Prefixes | None:
-    """List the metrics of a run's prefixes.
-
-    Args:
-        result: ``evaluation.json``; its ``"prefixes"`` are metrics by length.
-        dim: the number of dimensions of the whole embedding.
+    """List the metrics of prefixes in ``evaluation.json``, and of the whole embedding of `dim` dimensions.
 
     Returns:
         None if no prefix was measured, or no metric that the page draws.
@@ -248,32 +243,20 @@ def list_prefixes(result: Mapping[str, Any], dim: int) -> Prefixes | None:
 # ------------------------------------------------------------------------------------------------- class sizes
 
 
-@dataclass(frozen=True, slots=True)
-class SizeBin:
-    """Classes of similar size.
+class SizeBin(NamedTuple):
+    """Classes of similar size."""
 
-    Args:
-        low, high: number of items of the smallest and of the largest class.
-        classes: number of classes.
-        recall: the mean of their Recall@1; each class counts once.
-        worst: the lowest Recall@1 of a class.
-    """
-
-    low: int
-    high: int
-    classes: int
-    recall: float
-    worst: float
+    low: int  # number of items of the smallest class
+    high: int  # and of the largest
+    classes: int  # number of classes
+    recall: float  # the mean of their Recall@1; each class counts once
+    worst: float  # the lowest Recall@1 of a class
 
 
 def group_by_size(sizes_C: npt.NDArray[np.int64], recalls_C: npt.NDArray[np.float64]) -> list[SizeBin]:
-    """Group classes by size: at most six groups, smallest first, with about equal numbers of classes.
+    """Group classes by number of items: at most six groups, smallest first, with about equal numbers of classes.
 
     Classes of the same size stay together.
-
-    Args:
-        sizes_C: number of items of each class.
-        recalls_C: Recall@1 of each class.
     """
     if not len(sizes_C):
         return []

@@ -48,28 +48,17 @@ class EvaluatedEmbeddings:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A finished run, read from its folder.
-
-    Args:
-        folder: the run's folder.
-        recipe: the run's recipe, as resolved.
-        result: ``evaluation.json``.
-        lines: those of ``metrics.jsonl``; none if the run had no such logger.
-        baselines: raw pixels and the untrained network, where the run measured them.
-        test: the embeddings of the test split; None for a run that didn't use it.
-        queries, gallery: the names and pictures of the items.
-        absent: why they have none; empty if they have.
-    """
+    """A finished run, read from its folder."""
 
     folder: RunFolder
-    recipe: Recipe
-    result: Mapping[str, Any]
-    lines: Sequence[Mapping[str, float | None]]
-    baselines: Baselines
-    test: EvaluatedEmbeddings | None
+    recipe: Recipe  # as resolved
+    result: Mapping[str, Any]  # ``evaluation.json``
+    lines: Sequence[Mapping[str, float | None]]  # of ``metrics.jsonl``; none if the run had no such logger
+    baselines: Baselines  # raw pixels and the untrained network, where the run measured them
+    test: EvaluatedEmbeddings | None  # of the test split; None for a run that didn't use it
     queries: Items
     gallery: Items
-    absent: str
+    absent: str  # why the items have no names and pictures; empty if they have
 
     @classmethod
     def read(cls, run_dir: Path, registry: Registry) -> FinishedRun:

@@ -25,13 +25,9 @@ class MetricDifference(NamedTuple):
 def compare_metrics(
     first: Evaluation, second: Evaluation, first_metrics: list[Metric], second_metrics: list[Metric]
 ) -> list[MetricDifference]:
-    """Test every metric for which both evaluations have per-query values.
+    """Test every metric for which both evaluations, of the same queries in the same order, have per-query values.
 
     Empty if `second` is no `ComparableEvaluation`.
-
-    Args:
-        first, second: evaluations of the same queries in the same order.
-        first_metrics, second_metrics: their metrics.
     """
     if not isinstance(second, ComparableEvaluation):
         return []

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from io import BytesIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,22 +38,14 @@ MARKS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A picture for light pages and one for dark pages, with their description in words.
+class Figure(NamedTuple):
+    """A picture for light pages and one for dark pages, with their description in words."""
 
-    Args:
-        light, dark: data URIs.
-        alt: text for readers who don't see the pictures.
-        caption: text below them.
-        key: symbol, colour and name of each mark.
-    """
-
-    light: str
+    light: str  # data URIs
     dark: str
-    alt: str
-    caption: str
-    key: Sequence[tuple[str, str, str]] = ()
+    alt: str  # text for readers who don't see the pictures
+    caption: str  # text below them
+    key: Sequence[tuple[str, str, str]] = ()  # symbol, colour and name of each mark
 
 
 def draw_figure(
@@ -74,7 +65,8 @@ def draw_figure(
         form: ``"svg"`` or ``"png"``.
         alt, caption, key: as of `Figure`.
     """
-    return Figure(*(_draw_themed(draw, theme, size, form) for theme in ("light", "dark")), alt, caption, key)
+    light, dark = (_draw_themed(draw, theme, size, form) for theme in ("light", "dark"))
+    return Figure(light, dark, alt, caption, key)
 
 
 def make_thumbnail(picture: npt.NDArray[np.uint8] | Image.Image, side: int = _THUMBNAIL) -> str:

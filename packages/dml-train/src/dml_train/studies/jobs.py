@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,26 +12,21 @@ from typing import Any
 from rich.console import Console
 
 from dml_core import DmlError, Registry
-from dml_train.files import FolderLocked, WriteRefused, write_atomically
+from dml_train.files import FolderLocked, WriteRefused, read_json, write_atomically, write_json
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
-from dml_train.studies.seconds import measure_seconds, read_seconds
 from dml_train.training.run import list_differences, train
+
+_SECONDS = "seconds.json"  # the time of a run, in its folder beside the files that `train` writes
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run to train.
+    """A run to train, without its baselines: runs of a study are compared with one another."""
 
-    Args:
-        name: shown in progress.
-        recipe: the run's; its baselines are dropped, since runs of a study are compared with one another.
-        folder: the run's; an existing run, complete or not, is resumed.
-    """
-
-    name: str
+    name: str  # shown in progress
     recipe: Recipe
-    folder: Path
+    folder: Path  # an existing run in it, complete or not, is resumed
 
     def __post_init__(self) -> None:
         evaluation = self.recipe.evaluation.model_copy(update={"baselines": False})
@@ -39,15 +35,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended.
-
-    Args:
-        job: the run.
-        fault: why it failed; None if it finished.
-    """
+    """How a run ended."""
 
     job: Job
-    fault: str | None = None
+    fault: str | None = None  # why it failed; None if it finished
 
     def metrics(self) -> dict[str, Any]:
         """Read the run's ``evaluation.json``."""
@@ -55,7 +46,24 @@ class Outcome:
 
     def seconds(self) -> float | None:
         """Read the run's processor time; None if no study and no ``dml train`` trained it."""
-        return read_seconds(self.job.folder)
+        path = self.job.folder / _SECONDS
+        return float(read_json(path)["processor"]) if path.is_file() else None
+
+
+@contextmanager
+def measure_seconds(folder: Path) -> Iterator[None]:
+    """Write the time of the training in this context into the run's folder, unless the run was complete before.
+
+    Of an interrupted run, it is the time since it was resumed.
+    """
+    done_before = RunFolder(folder).is_finished
+    wall, processor = time.perf_counter(), time.process_time()
+    yield
+    if not done_before:
+        write_json(
+            folder / _SECONDS,
+            {"wall": time.perf_counter() - wall, "processor": time.process_time() - processor},
+        )
 
 
 def train_job(
@@ -63,11 +71,7 @@ def train_job(
 ) -> str | None:
     """Train a run; return why it failed, or None.
 
-    Args:
-        job: the run.
-        registry: provides the components; None: all installed ones.
-        console: shows progress.
-        seconds_for_lock: how long to wait if another process works in the run's folder: perhaps it is about to end.
+    If another process works in the run's folder, wait `seconds_for_lock`: perhaps it is about to end.
     """
     give_up = time.monotonic() + seconds_for_lock
     while True:

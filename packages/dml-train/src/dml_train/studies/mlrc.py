@@ -39,19 +39,12 @@ _SHOWN = {"precision@1": "P@1", "r_precision": "RP", METRIC: "MAP@R"}
 
 @dataclass(frozen=True, slots=True)
 class RealityCheck:
-    """The protocol's results.
+    """The protocol's results."""
 
-    Args:
-        runs: number of repetitions.
-        dim: embedding dimensions of one model.
-        separated: by metric, one value per run: the mean of the models.
-        concatenated: by metric, one value per run: of the joined embeddings.
-    """
-
-    runs: int
-    dim: int
-    separated: Mapping[str, Sequence[float]]
-    concatenated: Mapping[str, Sequence[float]]
+    runs: int  # number of repetitions
+    dim: int  # embedding dimensions of one model
+    separated: Mapping[str, Sequence[float]]  # by metric, one value per run: the mean of the models
+    concatenated: Mapping[str, Sequence[float]]  # by metric, one value per run: of the joined embeddings
 
     def markdown(self, recipe: str) -> str:
         """Write the results as a Markdown page, in percent."""
@@ -76,14 +69,7 @@ class RealityCheck:
 
 
 def fold_recipe(recipe: Recipe, registry: Registry, *, run: int, fold: int, dim: int) -> Recipe:
-    """Make the recipe of one model.
-
-    Args:
-        recipe: the base; seed, embedding size and validation are replaced by the protocol's.
-        registry: to check the recipe.
-        run: index of the repetition, from 0.
-        fold: index of the held-out fold, from 0.
-        dim: dimensions of the embedding.
+    """Make the recipe of one model: seed, embedding size and validation are the protocol's; indices count from 0.
 
     Raises:
         DmlError: if the recipe selects weights on the test split.
@@ -112,11 +98,8 @@ def fold_recipe(recipe: Recipe, registry: Registry, *, run: int, fold: int, dim:
     return parse(document, registry)
 
 
-def plan_models(
-    recipe: Recipe, out: str | Path, *, runs: int = 1, dim: int = 128, registry: Registry | None = None
-) -> list[Job]:
+def plan_models(recipe: Recipe, out: Path, registry: Registry, *, runs: int, dim: int) -> list[Job]:
     """Plan the models of `reality_check`, four a repetition; the arguments are the same."""
-    out, registry = Path(out), registry or installed()
     return [
         Job(
             f"run {run}, fold {fold}",
@@ -156,7 +139,7 @@ def reality_check(
         StudyInterrupted: as `run_all`.
     """
     registry, console = registry or installed(), console or Console(quiet=True)
-    jobs = plan_models(recipe, out, runs=runs, dim=dim, registry=registry)
+    jobs = plan_models(recipe, Path(out), registry, runs=runs, dim=dim)
     outcomes = run_all(
         jobs,
         processes=processes,

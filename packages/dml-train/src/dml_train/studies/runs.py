@@ -166,17 +166,11 @@ def _start_process(threads: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """How a run ended on a worker: by one of these, or, without any, finished. They pickle everywhere.
+    """How a run ended on a worker: by one of these, or, without any, finished. They pickle everywhere."""
 
-    Args:
-        fault: why the run failed.
-        stopped: a signal, after which it can resume.
-        refusal: why the worker can't train any run.
-    """
-
-    fault: str | None = None
-    stopped: str | None = None
-    refusal: DmlError | None = None
+    fault: str | None = None  # why the run failed
+    stopped: str | None = None  # by a signal or the worker's death; the run can resume
+    refusal: DmlError | None = None  # why the worker can't train any run
 
 
 _training = threading.Lock()  # held while this process trains

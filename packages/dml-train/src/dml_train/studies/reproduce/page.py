@@ -24,42 +24,25 @@ NAMES = {"sop": "SOP", "cub": "CUB", "cars196": "CARS196", "in-shop": "In-shop",
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
-    """The results of a row's runs.
-
-    Args:
-        row: the row.
-        values: by metric, a value for each finished run, in [0, 1].
-        faults: the errors of failed runs, or why none could be planned.
-        queries: the number of queries of each run's evaluation.
-        seconds: processor time of its runs together; a run that rows share counts in each.
-        folders: names of its runs' folders.
-    """
+    """The results of a row's runs."""
 
     row: Row
-    values: Mapping[str, Sequence[float]]
-    faults: Sequence[str]
-    queries: int
-    seconds: float
-    folders: Sequence[str]
+    values: Mapping[str, Sequence[float]]  # by metric, a value for each finished run, in [0, 1]
+    faults: Sequence[str]  # the errors of failed runs, or why none could be planned
+    queries: int  # of each run's evaluation
+    seconds: float  # processor time of the runs together; a run that rows share counts in each
+    folders: Sequence[str]  # names of the runs' folders
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table on one data set.
+    """A table on one data set."""
 
-    Args:
-        name: ``"table-2"``.
-        table: the published table.
-        dataset: the data set of the measured rows; None if no row of the table can be run.
-        rows: their results.
-        reasons: why the figures can't be compared; empty if they can.
-    """
-
-    name: str
+    name: str  # "table-2"
     table: PublishedTable
-    dataset: str | None
+    dataset: str | None  # of the measured rows; None if no row of the table can be run
     rows: Sequence[RowResult]
-    reasons: Sequence[str]
+    reasons: Sequence[str]  # why the figures can't be compared; empty if they can
 
     def metrics(self) -> list[str]:
         """List the measured metrics to show: the table's own, and MAP@R."""
@@ -96,13 +79,7 @@ class Section:
 
 
 def list_incomparabilities(paper: Paper, dataset: str | None, overrides: Sequence[str] = ()) -> list[str]:
-    """List the reasons why published figures can't be compared with those measured; empty if they can.
-
-    Args:
-        paper: the paper of the published figures.
-        dataset: the data set of the measured ones; None: nothing is measured.
-        overrides: changes of every recipe, which the paper doesn't have.
-    """
+    """List why published figures can't be compared with those measured on a data set (None: on none)."""
     if dataset is None:
         return []
     reasons = []

@@ -181,9 +181,6 @@ def row_recipe(
     """Make the recipe of a row on a data set; None if the row doesn't run on it.
 
     Args:
-        table, row: the table and its row.
-        dataset: the data set's name.
-        registry: checks the recipe.
         root: the data set's folder; None if it needs none.
         seed: added to the recipe's.
         overrides: further changes, after all others.

@@ -17,32 +17,21 @@ from dml_train.studies.reproduce.paper import GLYPHS, Paper, PublishedTable, Row
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """A row on a data set, and its runs, one a seed.
-
-    Args:
-        row: the row.
-        jobs: its runs; none if only its published figures are shown.
-        levels: the levels of the stored embeddings to measure; empty: all.
-        fault: why it can't be planned; None if it can.
-    """
+    """A row on a data set, and its runs, one a seed."""
 
     row: Row
-    jobs: Sequence[Job] = ()
-    levels: Sequence[str] = ()
-    fault: str | None = None
+    jobs: Sequence[Job] = ()  # none if only its published figures are shown
+    levels: Sequence[str] = ()  # the levels of the stored embeddings to measure; empty: all
+    fault: str | None = None  # why it can't be planned; None if it can
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTables:
-    """The runs of some tables.
+    """The runs of some tables."""
 
-    Args:
-        groups: the rows, by paper, table and data set (None: no row of the table can be run).
-        left_out: tables on missing data sets, with the reasons.
-    """
-
+    # The rows, by paper, table and data set (None: no row of the table can be run).
     groups: Mapping[tuple[str, str, str | None], Sequence[PlannedRow]]
-    left_out: list[str]
+    left_out: list[str]  # tables on missing data sets, with the reasons
 
     def rows(self) -> list[PlannedRow]:
         """Return all rows."""

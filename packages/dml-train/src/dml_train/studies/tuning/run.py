@@ -47,7 +47,6 @@ def tune(
     overrides: Iterable[str] | Mapping[str, Any] = (),
     processes: int = 1,
     executor: Executor | None = None,
-    storage: str | None = None,
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> TuningResult:
@@ -67,7 +66,6 @@ def tune(
         overrides: changes of the recipe, as in `dml_train.load_recipe`.
         processes: trainings at a time, of one trial.
         executor: trains, instead of processes of this machine; see `run_all`.
-        storage: the URL of a database that keeps the trials; default: a file in `out`.
         registry: provides the components; default: those of all installed plugins.
         console: shows progress; default: none.
 
@@ -78,7 +76,7 @@ def tune(
     """
     out, console = Path(out), console or Console(quiet=True)
     search = SettingsSearch(read(source, overrides)[0], space, folds, seed, registry or installed())
-    done = run_search(search, out, trials, console, processes=processes, executor=executor, storage=storage)
+    done = run_search(search, out, trials, console, processes=processes, executor=executor)
     if not done:
         raise DmlError(
             f"none of the {trials} trials has ended yet; other machines train them. Repeat the command later"
@@ -94,13 +92,12 @@ def run_search(
     *,
     processes: int = 1,
     executor: Executor | None = None,
-    storage: str | None = None,
 ) -> list[Trial]:
     """Run trials until there are so many, and return those that have a result, by number; arguments as of `tune`.
 
     A trial whose machine died resumes on another one. Trials that other machines still train have no result yet.
     """
-    store = TrialStore(plan, out, storage)
+    store = TrialStore(plan, out)
     while _train_next(store, console, processes, executor) or store.ask(trials):
         pass
     return [
@@ -115,13 +112,13 @@ def run_search(
     ]
 
 
-def list_trainings(plan: SettingsSearch, out: Path, trials: int, storage: str | None = None) -> list[Job]:
+def list_trainings(plan: SettingsSearch, out: Path, trials: int) -> list[Job]:
     """Return the unfinished trainings whose settings are known, for execution by other means; arguments as of `tune`.
 
     The first `RANDOM_TRIALS` trials don't depend on values, so all of them are listed at once; then one trial at a
     time, as its settings depend on all earlier values. Trials whose trainings are complete are counted first.
     """
-    store = TrialStore(plan, out, storage)
+    store = TrialStore(plan, out)
     while True:
         waiting: list[Job] = []
         for trial in store.unfinished():

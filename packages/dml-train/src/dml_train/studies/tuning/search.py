@@ -20,41 +20,28 @@ from dml_train.studies.tuning.space import Scalar, Space
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One choice of settings and its result.
+    """One choice of settings and its result."""
 
-    Args:
-        number: from 0.
-        settings: values by key.
-        value: the mean of the metric over the folds; None if a training failed.
-        seconds: processor time of its trainings.
-    """
-
-    number: int
-    settings: dict[str, Scalar]
-    value: float | None
-    seconds: float
+    number: int  # from 0
+    settings: dict[str, Scalar]  # values by key
+    value: float | None  # the mean of the metric over the folds; None if a training failed
+    seconds: float  # processor time of its trainings
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsSearch:
     """A search for settings of a recipe: its space, and the classes that judge a trial.
 
-    Args:
-        document: the recipe's resolved TOML document.
-        space: the keys that vary.
-        folds: the number of class-disjoint folds of the training classes, each held out in turn; None: the classes
-            that the recipe itself holds out.
-        seed: of the choices.
-        registry: checks the recipes.
-
     Raises:
         DmlError: if the recipe holds out nothing, selects on the test split, or doesn't accept the space's values.
     """
 
-    document: dict[str, Any]
+    document: dict[str, Any]  # the recipe's, resolved
     space: Space
-    folds: int | None
-    seed: int
+    folds: (
+        int | None
+    )  # class-disjoint parts of the training classes, each held out in turn; None: as in the recipe
+    seed: int  # of the choices
     registry: Registry
 
     def __post_init__(self) -> None:

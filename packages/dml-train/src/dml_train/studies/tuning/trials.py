@@ -7,8 +7,6 @@ speed.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import warnings
 from collections.abc import Iterator
@@ -32,32 +30,23 @@ RANDOM_TRIALS = 10  # at the beginning, before the sampler has values to learn f
 
 
 class TrialStore:
-    """The trials of a search, which is begun or resumed.
-
-    Args:
-        plan: the search.
-        out: its folder.
-        storage: the URL of a database that keeps the trials; None: a journal in `out`.
+    """The trials of a search, which is begun or resumed in the folder `out`.
 
     Raises:
         DmlError: if optuna isn't installed, `out` is another search's, or the trials can't be read.
     """
 
-    def __init__(self, plan: SettingsSearch, out: Path, storage: str | None = None) -> None:
+    def __init__(self, plan: SettingsSearch, out: Path) -> None:
         with extra("tune", "dml tune"):
             import optuna
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.plan, self.out = plan, out
         self._optuna = optuna
-        identity = {**plan.to_dict(), "storage": "journal" if storage is None else "database"}
-        _begin({**identity, "optuna": optuna.__version__}, out)
-        name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+        _begin({**plan.to_dict(), "optuna": optuna.__version__}, out)
         with _writing(out):
+            storage = _open_journal(optuna, out / "journal.log")
             self._study = optuna.create_study(
-                study_name=f"dml-{name}",  # a database may have others
-                storage=_open_journal(optuna, out) if storage is None else _open_database(optuna, storage),
-                direction="maximize",
-                load_if_exists=True,
+                storage=storage, study_name="search", direction="maximize", load_if_exists=True
             )
 
     def chosen(self) -> list[Any]:
@@ -121,25 +110,12 @@ class _JournalLock:
         self._held.close()
 
 
-def _open_journal(optuna: Any, out: Path) -> Any:
-    path = out / "journal.log"
+def _open_journal(optuna: Any, path: Path) -> Any:
     journal = optuna.storages.journal
     try:
         return optuna.storages.JournalStorage(journal.JournalFileBackend(str(path), _JournalLock(path)))
     except (ValueError, RecursionError) as error:
         raise DmlError(f"{path} is corrupt: {error}") from error
-
-
-def _open_database(optuna: Any, url: str) -> Any:
-    try:
-        return optuna.storages.RDBStorage(url)
-    except Exception as error:  # of sqlalchemy, its drivers, or the database; the URL may hold a password
-        reason = str(error).splitlines()[0].replace(url, "the URL")
-        raise DmlError(
-            f"can't open the database of the search ({type(error).__name__}: {reason}); expected a URL such as "
-            "postgresql://HOST/NAME or mysql://HOST/NAME, and its driver installed",
-            arguments=("storage",),
-        ) from error
 
 
 def _begin(identity: dict[str, Any], out: Path) -> None:
