@@ -105,11 +105,11 @@ def run_all(
                 end(job, train_job(job, registry, Console(quiet=True)))  # which only checks it
             else:
                 unfinished.append(job)
-        if unfinished and executor is None:
+        if executor is None:
             with _start_processes(processes) as pool:
                 # Not more calls than processes: the pool would queue one that it can't cancel.
                 _train_by(pool, unfinished, processes, None, end, console)
-        elif unfinished and executor is not None:
+        elif unfinished:
             shared = Path(os.path.commonpath([job.folder.parent.absolute() for job in unfinished]))
             most = getattr(executor, "most", None) or len(unfinished)
             with expect(registry, shared) as expected:
@@ -229,7 +229,8 @@ def _train_by(
                     pending[id(call)] = call, job
                 for call in _wait_for_any([call for call, _ in pending.values()]):
                     _, job = pending.pop(id(call))
-                    result = _take(call)
+                    # An error in another process of this machine is a bug; elsewhere, it may be a worker's death.
+                    result: _Result = call.result() if expected is None else _take(call)
                     if result.refusal is not None:
                         raise result.refusal
                     if result.stopped is None:
