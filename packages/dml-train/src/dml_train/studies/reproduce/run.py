@@ -15,13 +15,7 @@ from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, make
 from dml_train.measure.levels import select_levels
 from dml_train.run_folder import RunFolder
 from dml_train.studies.jobs import Outcome
-from dml_train.studies.reproduce.page import (
-    RowResult,
-    Section,
-    as_json,
-    list_incomparabilities,
-    markdown,
-)
+from dml_train.studies.reproduce.page import RowResult, Section, as_json, list_incomparabilities, markdown
 from dml_train.studies.reproduce.paper import Paper, choose, papers
 from dml_train.studies.reproduce.plan import PlannedRow, plan_tables
 from dml_train.studies.runs import Executor, run_all, show_ends
