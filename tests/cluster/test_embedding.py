@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from rich.console import Console
 from train_support import logged_images
 from train_support.logged_images import LoggedImages
@@ -34,14 +33,6 @@ pytestmark = [
     pytest.mark.xdist_group("ray cluster"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),  # Ray Data warns of its own defaults
 ]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -5,49 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from io import StringIO
-from pathlib import Path
 
 import pytest
-import torch
 from rich.console import Console
+from train_support.study_runs import glyph_jobs, result_files
 
 from dml_core import DmlError, registry
 from dml_train.cluster import workers
 from dml_train.cluster.ray_cluster import RayCluster, RayExecutor
 from dml_train.cluster.workers import UnfitWorker
-from dml_train.recipe.loading import load_recipe
-from dml_train.studies.jobs import Job
 from dml_train.studies.runs import run_all
 
 ray = pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
 
 pytestmark = pytest.mark.xdist_group("ray cluster")
 
-SETTINGS = [
-    "dataset.max_classes=40", "sampler.classes_per_batch=8", "training.steps=120", "logging.loggers=[]",
-    "checkpoints.every=10", 'checkpoints.unit="step"',
-]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def jobs(folder: Path) -> list[Job]:
-    recipes = [load_recipe("glyphs-tiny", [*SETTINGS, f"training.seed={s}"], registry()) for s in range(6)]
-    return [Job(f"seed {r.training.seed}", r, folder / str(r.training.seed)) for r in recipes]
-
-
-def result_files(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "seconds.json"
-    }
+SETTINGS = ("training.steps=120", "checkpoints.every=10", 'checkpoints.unit="step"')
 
 
 def test_runs_outlive_their_machine(ray_nodes, tmp_path):
@@ -62,13 +35,18 @@ def test_runs_outlive_their_machine(ray_nodes, tmp_path):
     killer = threading.Thread(target=kill)
     with cluster.connect(registry(), tmp_path / "there"), RayExecutor(cluster) as executor:
         killer.start()
-        outcomes = run_all(jobs(tmp_path / "there"), executor=executor, registry=registry(), console=shown)
+        outcomes = run_all(
+            glyph_jobs(tmp_path / "there", 6, *SETTINGS),
+            executor=executor,
+            registry=registry(),
+            console=shown,
+        )
     killer.join()
     assert [outcome.fault for outcome in outcomes] == [None] * 6
     said = shown.file.getvalue().splitlines()
     assert len(said) == 1
     assert "it resumes elsewhere" in said[0]
-    run_all(jobs(tmp_path / "here"), registry=registry(), console=Console(quiet=True))
+    run_all(glyph_jobs(tmp_path / "here", 6, *SETTINGS), registry=registry(), console=Console(quiet=True))
     assert result_files(tmp_path / "there") == result_files(tmp_path / "here")
 
 
@@ -84,7 +62,12 @@ def test_a_cluster_that_is_too_small_and_an_unfit_worker_are_named(ray_nodes, tm
         RayExecutor(cluster) as executor,
         pytest.raises(UnfitWorker, match=unfit),
     ):
-        run_all(jobs(tmp_path)[:2], executor=executor, registry=registry(), console=Console(quiet=True))
+        run_all(
+            glyph_jobs(tmp_path, 2, *SETTINGS),
+            executor=executor,
+            registry=registry(),
+            console=Console(quiet=True),
+        )
 
 
 def test_a_worker_without_a_package_is_named(ray_nodes):

@@ -14,19 +14,18 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from train_support.study_runs import glyph_jobs, result_files
 
 from dml_core import registry
 from dml_train.cluster import workers
 from dml_train.cluster.workers import UnfitWorker
 from dml_train.files import WriteRefused
-from dml_train.recipe.loading import load_recipe
 from dml_train.run_folder import RunFolder
 from dml_train.studies import runs
 from dml_train.studies.jobs import Job
 from dml_train.studies.runs import run_all
 
 QUIET = Console(quiet=True)
-TINY = ["dataset.max_classes=40", "sampler.classes_per_batch=8", "training.steps=2", "checkpoints.every=1"]
 
 
 @pytest.fixture(autouse=True)
@@ -38,19 +37,9 @@ def _one_thread():
 
 
 def jobs(folder: Path, count: int = 2, *extra: str) -> list[Job]:
-    settings = [*TINY, 'checkpoints.unit="step"', "logging.loggers=[]", *extra]
-    recipes = [
-        load_recipe("glyphs-tiny", [*settings, f"training.seed={seed}"], registry()) for seed in range(count)
-    ]
-    return [Job(f"seed {r.training.seed}", r, folder / str(r.training.seed)) for r in recipes]
-
-
-def result_files(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "seconds.json"
-    }
+    return glyph_jobs(
+        folder, count, "training.steps=2", "checkpoints.every=1", 'checkpoints.unit="step"', *extra
+    )
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from train_support.report_world import NAMES, Page, check_page, finished_run, report_registry
+from train_support.report_world import (
+    NAMES,
+    Page,
+    check_page,
+    finished_run,
+    forget_test_split,
+    report_registry,
+)
 
 from dml_core import DmlError, Registry
-from dml_train import cli
 from dml_train.measure.listing import Metric
 from dml_train.report import side_by_side, write_side_by_side
 from dml_train.report.paired import MetricDifference
@@ -149,13 +154,7 @@ def test_runs_with_weights_selected_on_the_test_split_are_named_first(page_of, r
 
 
 def test_a_run_without_test_split_is_not_tested(page_of, runs):
-    recipe = runs[1] / "recipe.toml"
-    text = (
-        recipe.read_text()
-        .replace("test = true", "test = false")
-        .replace("class_fraction = 0.0", "class_fraction = 0.5")
-    )
-    recipe.write_text(re.sub(r"(\[evaluation\][^\[]*)every = 0\.0", r"\1every = 1.0", text))
+    forget_test_split(runs[1])
     assert "Not tested: two didn't use its test split" in page_of(*runs).words
     assert "Not tested: two didn't use its test split" in page_of(*reversed(runs)).words
 
@@ -171,14 +170,7 @@ def test_a_run_given_twice_is_refused(runs, tmp_path, registry):
         write_side_by_side([runs[0], runs[0] / ".." / runs[0].name], tmp_path / "page.html", registry)
 
 
-def test_the_command_writes_a_page_of_one_run_or_of_several(runs, tmp_path, registry):
-    def dml(*arguments, code=0):
-        result = CliRunner().invoke(
-            cli.main, [str(a) for a in arguments], obj=registry, catch_exceptions=False
-        )
-        assert result.exit_code == code, result.output
-        return result
-
+def test_the_command_writes_a_page_of_one_run_or_of_several(dml, runs, tmp_path):
     out = tmp_path / "page.html"
     assert dml("report", runs[0]).stdout == f"{runs[0] / 'report.html'}\n"
     assert "give the page's file as --out" in dml("report", *runs, code=2).stderr

@@ -118,14 +118,7 @@ def principal_plane(rows_ND: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]
 def draw_map(
     points_M2: npt.NDArray[np.float64], labels_M: npt.NDArray[np.int64], named: Mapping[int, str], which: str
 ) -> Figure:
-    """Draw the items as points in the colours of their classes, and mark the items of a few classes.
-
-    Args:
-        points_M2: the items' places, see `tsne`.
-        labels_M: the items' classes.
-        named: the marked classes' names by label; at most eight.
-        which: the items in words.
-    """
+    """Draw the items as points in the colours of their classes, and mark those of `named` classes, at most eight."""
     marks = list(zip(MARKS, named.items(), strict=False))
     _, classes_M = np.unique(labels_M, return_inverse=True)
     colours = np.array([_colour(c) for c in range(int(classes_M.max(initial=0)) + 1)])
@@ -153,12 +146,7 @@ def draw_map(
 def draw_picture_map(
     points_M2: npt.NDArray[np.float64], picture: Callable[[int], npt.NDArray[np.uint8]]
 ) -> Figure:
-    """Draw the items' pictures at their places on the map: in each cell, the item nearest to its centre.
-
-    Args:
-        points_M2: the items' places, see `tsne`.
-        picture: returns an item's picture by its index in `points_M2`, (height, width, 3).
-    """
+    """Draw the items' pictures, (height, width, 3), at their places: in each cell, the item nearest to its centre."""
     low, high = np.percentile(points_M2, [0.5, 99.5], axis=0)
     places_M2 = (points_M2 - low) / np.maximum(high - low, 1e-12) * _CELLS
     places_M2[:, 1] = _CELLS[1] - places_M2[:, 1]  # pictures count rows from the top
@@ -174,12 +162,9 @@ def draw_picture_map(
             image = Image.fromarray(picture(int(item))).resize((_CELL - 2, _CELL - 2))
             canvas.paste(image, (column * _CELL + 1, row * _CELL + 1))
     uri = encode_image(canvas, "png")
-    return Figure(
-        uri,
-        uri,
-        alt=f"{len(filled)} pictures of test items, each at its place on the map of the embeddings",
-        caption="The same map with the items' pictures: in each cell, the item nearest to its centre.",
-    )
+    alt = f"{len(filled)} pictures of test items, each at its place on the map of the embeddings"
+    caption = "The same map with the items' pictures: in each cell, the item nearest to its centre."
+    return Figure(uri, uri, alt, caption)
 
 
 def _colour(number: int) -> tuple[float, float, float]:

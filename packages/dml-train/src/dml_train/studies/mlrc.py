@@ -46,6 +46,10 @@ class RealityCheck:
     separated: Mapping[str, Sequence[float]]  # by metric, one value per run: the mean of the models
     concatenated: Mapping[str, Sequence[float]]  # by metric, one value per run: of the joined embeddings
 
+    def intervals(self, name: str) -> tuple[Interval, Interval]:
+        """Compute a metric's mean and 95 % interval over the runs, separated and concatenated."""
+        return of_runs(self.separated[name]), of_runs(self.concatenated[name])
+
     def markdown(self, recipe: str) -> str:
         """Write the results as a Markdown page, in percent."""
         over = (
@@ -63,7 +67,7 @@ class RealityCheck:
         for name in [*_SHOWN, *(name for name in self.separated if name.startswith("recall@"))]:
             if name in self.separated and name in self.concatenated:
                 title = _SHOWN.get(name) or f"R@{name.removeprefix('recall@')}"
-                cells = [_percent(of_runs(values[name])) for values in (self.separated, self.concatenated)]
+                cells = [_percent(interval) for interval in self.intervals(name)]
                 lines.append(f"| {title} | {' | '.join(cells)} |")
         return "\n".join(lines) + "\n"
 
@@ -169,12 +173,14 @@ def concatenate(models: Sequence[Embedded]) -> Embedded:
 
     The cosine of two joined rows is the mean of the models' cosines.
     """
+
+    def join(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
+        rows = [part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12) for part in parts]
+        return np.concatenate(rows, axis=1, dtype=np.float32)
+
     gallery = [model.gallery for model in models if model.gallery is not None]
-    return replace(
-        models[0],
-        embeddings=_concatenate([model.embeddings for model in models]),
-        gallery=_concatenate(gallery) if gallery else None,
-    )
+    embeddings = join([model.embeddings for model in models])
+    return replace(models[0], embeddings=embeddings, gallery=join(gallery) if gallery else None)
 
 
 def write(check: RealityCheck, out: Path, recipe: str) -> list[Path]:
@@ -184,11 +190,6 @@ def write(check: RealityCheck, out: Path, recipe: str) -> list[Path]:
     write_json(data, {"runs": results.pop("runs"), "folds": FOLDS, **results})
     write_atomically(page, lambda file: file.write(check.markdown(recipe).encode()))
     return [page, data]
-
-
-def _concatenate(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
-    rows = [part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12) for part in parts]
-    return np.concatenate(rows, axis=1, dtype=np.float32)
 
 
 def _mean(models: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -15,13 +15,11 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent import futures
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import torch
 from rich.console import Console
@@ -30,8 +28,12 @@ from dml_core import DmlError, Registry
 from dml_train.cluster.workers import Expected, UnfitWorker, expect, first_line, refuse_missing_package
 from dml_train.files import WriteRefused
 from dml_train.processes.loaders import end_with_parent
-from dml_train.processes.signals import STOP_SIGNALS, handle_signals
-from dml_train.processes.stopping import Interrupted, StudyInterrupted, wake_at_death_of_parent
+from dml_train.processes.stopping import (
+    Interrupted,
+    StudyInterrupted,
+    record_stop_signals,
+    wake_at_death_of_parent,
+)
 from dml_train.run_folder import RunFolder
 from dml_train.studies.jobs import Job, Outcome, train_job
 
@@ -207,8 +209,7 @@ def _train_by(
     Raises:
         UnfitWorker, WriteRefused, DmlError, StudyInterrupted: as `run_all`.
     """
-    waiting = deque(jobs)
-    pending: dict[int, tuple[Any, Job]] = {}  # by the identity of the call, which may not hash
+    waiting, pending = deque(jobs), list[tuple[Any, Job]]()
     deaths: Counter[Path] = Counter()  # since the last new checkpoint
     checkpoints: dict[Path, list[str]] = {}
 
@@ -220,46 +221,42 @@ def _train_by(
         return deaths[job.folder] < MOST_DEATHS
 
     try:
-        with handle_signals(STOP_SIGNALS, _interrupt):
+        # A signal's handler mustn't raise: an executor's own code (Ray's) may not let the error through.
+        with record_stop_signals() as stop:
             while waiting or pending:
+                if stop.signal_number:
+                    raise StudyInterrupted(stop.signal_number)
                 while waiting and len(pending) < most:
                     job = waiting.popleft()
                     there = replace(job, folder=job.folder.absolute())
-                    call = executor.submit(train_there, there, expected)
-                    pending[id(call)] = call, job
-                for call in _wait_for_any([call for call, _ in pending.values()]):
-                    _, job = pending.pop(id(call))
-                    # An error in another process of this machine is a bug; elsewhere, it may be a worker's death.
-                    result: _Result = call.result() if expected is None else _take(call)
-                    if result.refusal is not None:
-                        raise result.refusal
-                    if result.stopped is None:
-                        end(job, result.fault)
-                    elif resumes(job):
-                        text = f"{job.name}: {result.stopped}; it resumes elsewhere"
-                        console.print(text, markup=False, highlight=False, soft_wrap=True)
-                        waiting.appendleft(job)
-                    else:
-                        without = f"{MOST_DEATHS} workers ended without a checkpoint in between"
-                        end(job, f"{without}; {result.stopped}")
+                    pending.append((executor.submit(train_there, there, expected), job))
+                place = next((n for n, (call, _) in enumerate(pending) if call.done()), None)
+                if place is None:
+                    time.sleep(_SECONDS_BETWEEN_LOOKS)
+                    continue
+                call, job = pending.pop(place)
+                # An error in another process of this machine is a bug; elsewhere, it may be a worker's death.
+                result: _Result = call.result() if expected is None else _take(call)
+                if result.refusal is not None:
+                    raise result.refusal
+                if result.stopped is None:
+                    end(job, result.fault)
+                elif resumes(job):
+                    text = f"{job.name}: {result.stopped}; it resumes elsewhere"
+                    console.print(text, markup=False, highlight=False, soft_wrap=True)
+                    waiting.appendleft(job)
+                else:
+                    without = f"{MOST_DEATHS} workers ended without a checkpoint in between"
+                    end(job, f"{without}; {result.stopped}")
     except BrokenExecutor as error:
         raise DmlError(
             "a process that trained died, and with it the executor; if it was killed for memory, train fewer "
             "runs at a time. Finished work is kept: the same call or command resumes the rest"
         ) from error
     finally:
-        for call, _ in pending.values():
+        for call, _ in pending:
             if callable(cancel := getattr(call, "cancel", None)):
                 cancel()
-
-
-def _wait_for_any(calls: list[Any]) -> list[Any]:
-    """Wait until at least one of the calls has ended; return those that have."""
-    if all(isinstance(call, futures.Future) for call in calls):
-        futures.wait(calls, return_when=futures.FIRST_COMPLETED)
-    while not (done := [call for call in calls if call.done()]):
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-    return done
 
 
 def _take(call: Any) -> _Result:
@@ -272,10 +269,6 @@ def _take(call: Any) -> _Result:
         refuse_missing_package(error)
         return _Result(stopped=f"its worker ended ({type(error).__name__}: {first_line(error)})")
     return result
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    raise StudyInterrupted(number)
 
 
 def _list_checkpoints(job: Job) -> list[str]:

@@ -105,7 +105,7 @@ def run_search(
             trial.number,
             dict(trial.params),
             trial.value,
-            sum(Outcome(job).seconds() or 0.0 for job in _plan_jobs(store, trial)),
+            sum(Outcome(job).seconds() or 0.0 for job in store.jobs(trial)),
         )
         for trial in store.chosen()
         if trial.state.is_finished()
@@ -122,7 +122,7 @@ def list_trainings(plan: SettingsSearch, out: Path, trials: int) -> list[Job]:
     while True:
         waiting: list[Job] = []
         for trial in store.unfinished():
-            jobs = _plan_jobs(store, trial)
+            jobs = store.jobs(trial)
             if all(RunFolder(job.folder).is_finished for job in jobs):
                 store.tell(trial.number, _mean_value(plan, [Outcome(job) for job in jobs]))
             else:
@@ -138,7 +138,7 @@ def _train_next(store: TrialStore, console: Console, processes: int, executor: E
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     for trial in store.unfinished():
-        folder = _folder(store, trial)
+        folder = store.folder(trial)
         with ExitStack() as until_the_end:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -150,7 +150,7 @@ def _train_next(store: TrialStore, console: Console, processes: int, executor: E
             if trial.number not in [each.number for each in store.unfinished()]:
                 continue  # another process ended it before it was locked
             outcomes = run_all(
-                _plan_jobs(store, trial),
+                store.jobs(trial),
                 processes=processes,
                 executor=executor,
                 registry=store.plan.registry,
@@ -171,15 +171,3 @@ def _train_next(store: TrialStore, console: Console, processes: int, executor: E
 def _mean_value(plan: SettingsSearch, outcomes: Sequence[Outcome]) -> float:
     """Return a trial's value: the mean over its folds."""
     return statistics.fmean(outcome.metrics()[plan.metric] for outcome in outcomes)
-
-
-def _plan_jobs(store: TrialStore, trial: Any) -> list[Job]:
-    folder = _folder(store, trial)
-    return [
-        Job(f"{folder.name}, fold {fold}", recipe, folder / f"fold-{fold}")
-        for fold, recipe in enumerate(store.plan.recipes(trial.params))
-    ]
-
-
-def _folder(store: TrialStore, trial: Any) -> Path:
-    return store.out / "trials" / f"{trial.number:04d}"

@@ -21,6 +21,7 @@ from dml_train.files import WriteRefused, partial_path, read_json, write_json
 from dml_train.locks import hold_lock
 from dml_train.recipe.tables import differences
 from dml_train.seeds import derive
+from dml_train.studies.jobs import Job
 from dml_train.studies.tuning.search import SettingsSearch
 from dml_train.studies.tuning.space import Choice, Range
 
@@ -57,6 +58,18 @@ class TrialStore:
     def unfinished(self) -> list[Any]:
         """Return the trials that have no result yet."""
         return [trial for trial in self.chosen() if not trial.state.is_finished()]
+
+    def folder(self, trial: Any) -> Path:
+        """Return the folder of a trial's trainings."""
+        return self.out / "trials" / f"{trial.number:04d}"
+
+    def jobs(self, trial: Any) -> list[Job]:
+        """Return a trial's trainings, one a fold."""
+        folder = self.folder(trial)
+        return [
+            Job(f"{folder.name}, fold {fold}", recipe, folder / f"fold-{fold}")
+            for fold, recipe in enumerate(self.plan.recipes(trial.params))
+        ]
 
     def ask(self, trials: int) -> bool:
         """Let the sampler choose the settings of a new trial, unless there are so many; return whether it did."""
