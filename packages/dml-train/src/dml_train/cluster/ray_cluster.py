@@ -97,7 +97,7 @@ class RayCluster:
 
 @dataclass(slots=True)
 class RayExecutor:
-    """An executor of a connected cluster, as `run_all` takes it: each call runs in a process of its own.
+    """An executor of a connected cluster, for the argument `executor` of studies.
 
     Args:
         cluster: the resources of a call.

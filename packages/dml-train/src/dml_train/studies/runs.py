@@ -1,7 +1,7 @@
-"""Many runs, each in its own folder, several at a time; finished ones are kept.
+"""Train many runs, several at a time, each in a different folder; finished runs are kept.
 
-Any executor may train them, on this machine or others: a run whose worker dies resumes on another from its last
-checkpoint.
+Any executor can train them, on this machine or others. If a worker dies, its run resumes on another worker from the
+last checkpoint.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _SECONDS_BETWEEN_LOOKS = 0.2
 
 
 class Executor(Protocol):
-    """What submits calls to other processes: of concurrent.futures, submitit or Dask, or a `RayExecutor`.
+    """An executor of concurrent.futures, submitit or Dask, or a `RayExecutor`.
 
     A submitted call has ``done()`` and ``result()``, and may have ``cancel()``. If the executor has an attribute
-    ``most``, a number, at most so many calls are submitted at a time.
+    ``most``, it limits the number of calls that are submitted at a time.
     """
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Any:
@@ -221,7 +221,7 @@ def _train_by(
         return deaths[job.folder] < MOST_DEATHS
 
     try:
-        # A signal's handler mustn't raise: an executor's own code (Ray's) may not let the error through.
+        # The signals' handler mustn't raise: in the middle of Ray's code, the error becomes a SystemError.
         with record_stop_signals() as stop:
             while waiting or pending:
                 if stop.signal_number:
@@ -235,7 +235,7 @@ def _train_by(
                     time.sleep(_SECONDS_BETWEEN_LOOKS)
                     continue
                 call, job = pending.pop(place)
-                # An error in another process of this machine is a bug; elsewhere, it may be a worker's death.
+                # An error from a process of this machine is a bug; from elsewhere, it may mean that the worker died.
                 result: _Result = call.result() if expected is None else _take(call)
                 if result.refusal is not None:
                     raise result.refusal
@@ -265,7 +265,7 @@ def _take(call: Any) -> _Result:
         result: _Result = call.result()
     except BrokenExecutor:
         raise
-    except Exception as error:  # each library has its own for a dead worker
+    except Exception as error:  # libraries raise different errors if a worker dies
         refuse_missing_package(error)
         return _Result(stopped=f"its worker ended ({type(error).__name__}: {first_line(error)})")
     return result

@@ -82,7 +82,7 @@ def plan_tables(
 def _find_datasets(
     names: Iterable[str], data: Path | None, registry: Registry
 ) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Find the usable data sets: without a folder `GLYPHS` alone, with it those in it, or the only one, which it is.
+    """Find the usable data sets: without `data`, only `GLYPHS`; otherwise those in its subfolders, or in `data` itself.
 
     Returns:
         The folder of each usable data set (None: it needs none), and the reason for each other one.

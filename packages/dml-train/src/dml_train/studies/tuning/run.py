@@ -93,9 +93,9 @@ def run_search(
     processes: int = 1,
     executor: Executor | None = None,
 ) -> list[Trial]:
-    """Run trials until there are so many, and return those that have a result, by number; arguments as of `tune`.
+    """Run trials until `trials` exist, and return the finished ones, sorted by number; see `tune` for the arguments.
 
-    A trial whose machine died resumes on another one. Trials that other machines still train have no result yet.
+    If a machine dies, its trial resumes on another one. Trials that other machines still train aren't finished.
     """
     store = TrialStore(plan, out)
     while _train_next(store, console, processes, executor) or store.ask(trials):

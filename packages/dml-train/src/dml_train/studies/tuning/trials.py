@@ -72,7 +72,7 @@ class TrialStore:
         ]
 
     def ask(self, trials: int) -> bool:
-        """Let the sampler choose the settings of a new trial, unless there are so many; return whether it did."""
+        """Let the sampler choose the settings of a new trial, if fewer than `trials` exist; return whether it did."""
         with _writing(self.out), hold_lock(self.out / ".ask.lock", wait=True):
             if len(self.chosen()) >= trials:
                 return False
@@ -106,7 +106,7 @@ class TrialStore:
 class _JournalLock:
     """A lock of Optuna's journal that ends with its process; it drops an incomplete last line.
 
-    Optuna's own lock outlives a killed process, and a line appended to an incomplete one makes the journal unreadable.
+    Optuna's default lock outlives a killed process, and a line appended to an incomplete one corrupts the journal.
     """
 
     def __init__(self, journal: Path) -> None:
