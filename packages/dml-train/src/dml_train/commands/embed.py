@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from dml_core import DmlError, Registry
-from dml_train.commands.engine import engine_options
+from dml_train.commands.engine import Cluster, engine_options
 from dml_train.commands.options import FILE, FOLDER, ON_BAD_IMAGE, STEP, error_console, refuse_existing
 from dml_train.processes.limits import MOST_PROCESSES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dml_train.cluster.ray_cluster import RayCluster
     from dml_train.trained.model import TrainedModel
     from dml_train.trained.splits import SplitName
 
@@ -70,7 +69,7 @@ def embed(
     shard: str | None,
     join: bool,
     step: int | None,
-    cluster: RayCluster | None,
+    cluster: Cluster,
 ) -> None:
     """Embed images with a run's weights.
 

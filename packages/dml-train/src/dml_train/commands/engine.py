@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import click
 
@@ -16,6 +16,7 @@ from dml_train.processes.limits import MOST_PROCESSES
 if TYPE_CHECKING:
     from dml_train.cluster.ray_cluster import RayCluster, RayExecutor
 
+Cluster: TypeAlias = "RayCluster | None"  # None: this machine
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _OPTIONS = (
@@ -45,7 +46,7 @@ _OPTIONS = (
 
 
 def engine_options(command: Command) -> Command:
-    """Add the options to a command, which receives them as `cluster`: a `RayCluster`, or None for this machine."""
+    """Add the options to a command, which receives them as its argument `cluster`."""
 
     @functools.wraps(command)
     def with_cluster(
@@ -74,15 +75,11 @@ def engine_options(command: Command) -> Command:
 
 @contextmanager
 def executor(
-    cluster: RayCluster | None, registry: Registry, out: Path, most: int | None
+    cluster: Cluster, registry: Registry, out: Path, most: int | None
 ) -> Iterator[RayExecutor | None]:
-    """Connect to the cluster, and yield its executor of runs; None: this machine trains them.
+    """Connect to the cluster, and yield its executor of runs, of which `most` train at a time; None: this machine.
 
-    Args:
-        cluster: the cluster.
-        registry: this process's components: workers must have the same packages.
-        out: the study's folder, which all machines must see.
-        most: runs at a time; None: as many as fit.
+    All machines must have the packages of the `registry`, and see the study's folder `out`.
     """
     if cluster is None:
         yield None

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from dml_core import DmlError, Registry
-from dml_train.commands.engine import engine_options, executor
+from dml_train.commands.engine import Cluster, engine_options, executor
 from dml_train.commands.options import FILE, FOLDER, JOBS, LIST_COMMANDS, SET, echo_commands, error_console
 from dml_train.processes.limits import MOST_RUNS
-
-if TYPE_CHECKING:
-    from dml_train.cluster.ray_cluster import RayCluster
 
 
 @click.command()
@@ -60,7 +56,7 @@ def tune(
     jobs: int | None,
     overrides: tuple[str, ...],
     out: Path,
-    cluster: RayCluster | None,
+    cluster: Cluster,
     list_commands: bool,
 ) -> None:
     """Search settings of RECIPE on held-out training classes.
