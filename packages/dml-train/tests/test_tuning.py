@@ -283,8 +283,7 @@ def test_machines_share_the_trials_and_do_each_once(plan, faked, tmp_path, quiet
     def machine(_):
         return run_search(plan(), out, 13, quiet)
 
-    run_search(plan(), out, 1, quiet)
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as pool:  # both begin the search
         results = list(pool.map(machine, range(2)))
     assert sorted(faked) == [f"{number:04}" for number in range(13)]
     last = max(results, key=len)

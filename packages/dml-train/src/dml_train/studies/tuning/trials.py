@@ -73,7 +73,7 @@ class TrialStore:
 
     def ask(self, trials: int) -> bool:
         """Let the sampler choose the settings of a new trial, if fewer than `trials` exist; return whether it did."""
-        with _writing(self.out), hold_lock(self.out / ".ask.lock", wait=True):
+        with _writing(self.out), hold_lock(self.out, wait=True):
             if len(self.chosen()) >= trials:
                 return False
             number = len(self._study.get_trials(deepcopy=False))
@@ -134,25 +134,26 @@ def _open_journal(optuna: Any, path: Path) -> Any:
 def _begin(identity: dict[str, Any], out: Path) -> None:
     """Make the search's folder, or check that an existing one is of this search; Optuna's version may differ."""
     path = out / _SEARCH
-    if path.is_file():
-        saved = read_json(path)
-        if found := differences(saved, {**identity, "optuna": saved.get("optuna")}):
-            raise DmlError(
-                f"{out} holds a different search:\n  " + "\n  ".join(found) + "\nChoose another folder",
-                arguments=("out",),
-            )
-        return
-    # A search killed before this file was complete has nothing to lose. `expect` puts a probe there.
-    left = partial_path(path).name, PROBE
-    if out.is_dir() and not all(entry.name.startswith(left) for entry in out.iterdir()):
-        raise DmlError(
-            f"{out} holds other files; nothing was touched. Choose another folder", arguments=("out",)
-        )
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WriteRefused(f"can't make the folder {out}: {error.strerror}") from error
-    write_json(path, identity)
+    with _writing(out), hold_lock(out, wait=True):  # several machines may begin it at the same time
+        if path.is_file():
+            saved = read_json(path)
+            if found := differences(saved, {**identity, "optuna": saved.get("optuna")}):
+                raise DmlError(
+                    f"{out} holds a different search:\n  " + "\n  ".join(found) + "\nChoose another folder",
+                    arguments=("out",),
+                )
+            return
+        # A search killed before this file was complete has nothing to lose. `expect` puts a probe there.
+        left = partial_path(path).name, PROBE
+        if not all(entry.name.startswith(left) for entry in out.iterdir()):
+            raise DmlError(
+                f"{out} holds other files; nothing was touched. Choose another folder", arguments=("out",)
+            )
+        write_json(path, identity)
 
 
 @contextmanager
