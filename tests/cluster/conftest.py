@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 LOOPBACK = "127.0.0.2"  # Ray replaces 127.0.0.1 by the machine's address in its network
 NODES = 3
@@ -71,6 +72,15 @@ def add_node(cluster: Any) -> None:
         if "timed out during startup" not in str(error):
             raise
         cluster.add_node(wait=False, **NODE)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Compute with one thread, as the nodes do: the last bits depend on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from dml_core import DmlError
+from dml_core import DmlError, registry
 from dml_train.cluster import ray_cluster
 from dml_train.cluster.ray_cluster import RayCluster
 
@@ -17,7 +17,7 @@ pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this
 
 
 def refused(address: str) -> str:
-    with pytest.raises(DmlError) as error, RayCluster(address).connect([], None):
+    with pytest.raises(DmlError) as error, RayCluster(address).connect(registry(), None):
         pass
     return str(error.value)
 
@@ -68,7 +68,7 @@ def test_ctrl_c_while_ray_starts_waits_until_ray_can_be_shut_down(monkeypatch):
 
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "shutdown", lambda: calls.append("shut down"))
-    with pytest.raises(KeyboardInterrupt), RayCluster().connect([], None):
+    with pytest.raises(KeyboardInterrupt), RayCluster().connect(registry(), None):
         calls.append("work")
     assert calls == ["begin", "end", "shut down"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from rich.console import Console
 from train_support import logged_images
 from train_support.logged_images import LoggedImages
@@ -34,14 +33,6 @@ pytestmark = [
     pytest.mark.xdist_group("ray cluster"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),  # Ray Data warns of its own defaults
 ]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +107,7 @@ def test_a_cluster_that_loses_a_machine_and_its_driver_gives_the_bits_of_one_pro
 @pytest.fixture
 def worker(plan):
     """Call a worker for one chunk; return its rows, bad images and error."""
-    with expect(["dml-train"], None) as expected:
+    with expect(registry(), None) as expected:
 
         def work(chunk: int, plan: EmbeddingPlan = plan, **changes):
             task = replace(_Task.of(plan, 1, expected), **changes)
@@ -152,6 +143,6 @@ def test_a_worker_names_bad_images_and_what_it_does_not_see(worker, plan, tmp_pa
     assert "not shared; expected a path that all machines share" in error
     _, _, error = worker(0, weights="0" * 64)
     assert "sees another run, with other weights" in error
-    with expect([], None) as expected:
+    with expect(registry(), None) as expected:
         _, _, error = worker(0, expected=replace(expected, versions={"dml-train": "0"}))
     assert "expected 0, as here. Install the same versions" in error

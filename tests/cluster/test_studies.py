@@ -1,14 +1,20 @@
-"""The studies on a cluster that loses a machine give the results of this machine. Behind a variable: minutes."""
+"""Studies on a cluster: one that loses a machine gives the results of this machine, one that is stopped saves its runs.
+
+Behind a variable, since they take minutes.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from train_support.study_runs import result_files
 
 from dml_train.run_folder import RunFolder
 
@@ -27,23 +33,24 @@ STUDIES = {
     "reproduce": "reproduce ice/table-6",
 }
 # Files with the time of a run, and, in a search's journal, the names of processes.
-TIMES = {"seconds.json", "journal.log", "tuning.json", "tuning.md", "ice-table-6.json", "ice-table-6.md"}
+TIMES = frozenset(
+    {"seconds.json", "journal.log", "tuning.json", "tuning.md", "ice-table-6.json", "ice-table-6.md"}
+)
 
 
 def start(study: str, out: Path, log: Path, *options: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "dml_train", *STUDIES[study].split(), "--out", str(out), *options]
+    settings = [f"--set={setting}" for setting in SETTINGS]
+    command = [sys.executable, "-m", "dml_train", *STUDIES[study].split(), "--out", str(out)]
     with log.open("w") as file:
-        return subprocess.Popen(
-            [*command, *(f"--set={setting}" for setting in SETTINGS)], stdout=file, stderr=file
-        )
+        return subprocess.Popen([*command, *settings, *options], stdout=file, stderr=file)
 
 
-def results(out: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(out)): path.read_bytes()
-        for path in sorted(out.rglob("*"))
-        if path.is_file() and path.name not in TIMES
-    }
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
 
 
 def training(out: Path) -> set[Path]:
@@ -56,14 +63,29 @@ def training(out: Path) -> set[Path]:
 def test_a_study_outlives_a_machine(ray_nodes, tmp_path, study):
     there, here, log = tmp_path / "there", tmp_path / "here", tmp_path / "log"
     process = start(study, there, log, "--engine", "ray", "--address", ray_nodes.address)
-    deadline = time.monotonic() + 300
-    while len(training(there)) < 3:  # each machine is training now
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
+    wait_until(lambda: len(training(there)) >= 3, process, log)  # each machine is training now
     ray_nodes.kill_worker()
     assert process.wait(timeout=600) == 0, log.read_text()
     assert "it resumes elsewhere" in log.read_text()
     alone = start(study, here, tmp_path / "log-here")
     assert alone.wait(timeout=600) == 0, log.read_text()
-    assert results(there) == results(here)
+    assert result_files(there, besides=TIMES) == result_files(here, besides=TIMES)
+
+
+def test_a_stopped_study_lets_its_runs_save(ray_nodes, tmp_path):
+    out, log = tmp_path / "out", tmp_path / "log"
+    endless = [
+        "training.steps=1000000", "logging.every=1", 'logging.loggers=[{name="jsonl"}]', "checkpoints.every=1000000",
+        "evaluation.every=500000", 'evaluation.unit="step"',
+    ]  # fmt: skip
+    options = ["--engine", "ray", "--address", ray_nodes.address, "--jobs", "2"]
+    process = start("protocol", out, log, *options, *(f"--set={setting}" for setting in endless))
+
+    def both_train():
+        return sum(metrics.stat().st_size > 0 for metrics in out.glob("*/*/metrics.jsonl")) == 2
+
+    wait_until(both_train, process, log)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=300) == 128 + signal.SIGTERM, log.read_text()
+    assert "the same call or command resumes the rest" in log.read_text()
+    assert len({path.parent for path in out.glob("*/*/checkpoints/*")}) == 2, "both runs saved a checkpoint"

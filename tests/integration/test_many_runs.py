@@ -12,32 +12,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from train_support.study_runs import TINY, glyph_jobs
 
 from dml_core import registry
 from dml_train.recipe.loading import load_recipe
-from dml_train.studies.runs import Job, run_all
+from dml_train.studies.jobs import Job
+from dml_train.studies.runs import run_all
 
-TINY = ["dataset.max_classes=40", "sampler.classes_per_batch=8", "logging.loggers=[]", "training.steps=2"]
 QUIET = Console(quiet=True)
-
-
-def jobs(folder: Path, *extra: str) -> list[Job]:
-    recipes = [
-        load_recipe("glyphs-tiny", [*TINY, *extra, f"training.seed={seed}"], registry()) for seed in range(3)
-    ]
-    return [Job(f"seed {r.training.seed}", r, folder / str(r.training.seed)) for r in recipes]
 
 
 def test_runs_in_several_processes_give_the_results_of_one(tmp_path):
     wrong = Job(
         "wrong",
-        load_recipe("glyphs-tiny", [*TINY, "sampler.classes_per_batch=99"], registry()),
+        load_recipe("glyphs-tiny", [*TINY, "training.steps=2", "sampler.classes_per_batch=99"], registry()),
         tmp_path / "no",
     )
-    together = run_all([*jobs(tmp_path / "two"), wrong], processes=2, registry=registry(), console=QUIET)
+    together = run_all(
+        [*glyph_jobs(tmp_path / "two", 3, "training.steps=2"), wrong],
+        processes=2,
+        registry=registry(),
+        console=QUIET,
+    )
     assert [outcome.fault is None for outcome in together] == [True, True, True, False]
     assert "classes_per_batch is 99" in str(together[-1].fault)
-    alone = run_all(jobs(tmp_path / "one"), registry=registry(), console=QUIET)
+    alone = run_all(glyph_jobs(tmp_path / "one", 3, "training.steps=2"), registry=registry(), console=QUIET)
     for outcome, other in zip(together, alone, strict=False):
         ours, theirs = (np.load(o.job.folder / "embeddings.npy") for o in (outcome, other))
         # Two steps of a tiny network in float32, summed by a different number of threads.

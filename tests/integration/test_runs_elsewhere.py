@@ -14,18 +14,18 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from train_support.study_runs import glyph_jobs, result_files
 
 from dml_core import registry
 from dml_train.cluster import workers
 from dml_train.cluster.workers import UnfitWorker
 from dml_train.files import WriteRefused
-from dml_train.recipe.loading import load_recipe
 from dml_train.run_folder import RunFolder
-from dml_train.studies import elsewhere
-from dml_train.studies.runs import Job, run_all
+from dml_train.studies import runs
+from dml_train.studies.jobs import Job
+from dml_train.studies.runs import run_all
 
 QUIET = Console(quiet=True)
-TINY = ["dataset.max_classes=40", "sampler.classes_per_batch=8", "training.steps=2", "checkpoints.every=1"]
 
 
 @pytest.fixture(autouse=True)
@@ -37,19 +37,9 @@ def _one_thread():
 
 
 def jobs(folder: Path, count: int = 2, *extra: str) -> list[Job]:
-    settings = [*TINY, 'checkpoints.unit="step"', "logging.loggers=[]", *extra]
-    recipes = [
-        load_recipe("glyphs-tiny", [*settings, f"training.seed={seed}"], registry()) for seed in range(count)
-    ]
-    return [Job(f"seed {r.training.seed}", r, folder / str(r.training.seed)) for r in recipes]
-
-
-def result_files(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "seconds.json"
-    }
+    return glyph_jobs(
+        folder, count, "training.steps=2", "checkpoints.every=1", 'checkpoints.unit="step"', *extra
+    )
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +125,7 @@ def test_a_run_that_kills_every_worker_fails_and_the_others_finish(alone, tmp_pa
     assert result_files(tmp_path / "1") == result_files(alone / "1")
 
 
-def test_a_run_with_progress_may_lose_any_number_of_workers(tmp_path):
+def test_a_run_with_progress_may_lose_any_number_of_workers(tmp_path, monkeypatch):
     (run,) = jobs(tmp_path, 1)
     executor = Inline({"seed 0": 7})
 
@@ -145,12 +135,8 @@ def test_a_run_with_progress_may_lose_any_number_of_workers(tmp_path):
 
     executor.die = die
     assert executor.deaths == {"seed 0": 7}
-    elsewhere_checks = elsewhere.train_there
-    try:
-        elsewhere.train_there = lambda job, expected: elsewhere._Result()
-        (outcome,) = run_all([run], executor=executor, registry=registry(), console=QUIET)
-    finally:
-        elsewhere.train_there = elsewhere_checks
+    monkeypatch.setattr(runs, "train_there", lambda job, expected: runs._Result())
+    (outcome,) = run_all([run], executor=executor, registry=registry(), console=QUIET)
     assert (outcome.fault, len(executor.calls)) == (None, 8)
 
 
@@ -177,9 +163,8 @@ def test_unfit_workers_are_named_before_they_work(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_of_a_worker_ends_the_study(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        elsewhere, "train_there", lambda job, expected: elsewhere._Result(refused="no space left")
-    )
+    full = runs._Result(refusal=WriteRefused("no space left"))
+    monkeypatch.setattr(runs, "train_there", lambda job, expected: full)
     with pytest.raises(WriteRefused, match="no space left"):
         run_all(jobs(tmp_path), executor=Inline(), registry=registry(), console=QUIET)
 
@@ -189,7 +174,7 @@ def test_threads_train_one_run_at_a_time(alone, tmp_path):
         run_all(jobs(tmp_path / "one"), executor=pool, registry=registry(), console=QUIET)
     assert result_files(tmp_path / "one") == result_files(alone)
     with (
-        elsewhere._training,
+        runs._training,
         ThreadPoolExecutor(1) as pool,
         pytest.raises(UnfitWorker, match="two runs at a time"),
     ):

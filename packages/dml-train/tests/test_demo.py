@@ -37,14 +37,8 @@ def test_a_folder_with_contents_is_refused_unchanged(bare_registry, out):
 
 
 def test_the_table_fits_eighty_columns():
-    metrics = {
-        "recall@1": 0.9,
-        "recall@10": 1.0,
-        "recall@100": 1.0,
-        "map@r": 0.51239,
-        "r_precision": 0.6,
-        "nmi": 0.7,
-    }
+    metrics = {"recall@1": 0.9, "recall@10": 1.0, "recall@100": 1.0}
+    metrics |= {"map@r": 0.51239, "r_precision": 0.6, "nmi": 0.7}
     rows = {
         "untrained network": metrics | {"bytes_per_item": 12_345},
         "its 1024-bit codes": metrics | {"bytes_per_item": 128},

@@ -10,7 +10,15 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
-from train_support.report_world import HOSTILE, NAMES, Page, check_page, finished_run, report_registry
+from train_support.report_world import (
+    HOSTILE,
+    NAMES,
+    Page,
+    check_page,
+    finished_run,
+    forget_test_split,
+    report_registry,
+)
 
 from dml_core import DmlError, Registry
 from dml_train.report import COMPARISON, write_report
@@ -118,13 +126,7 @@ def test_a_note_about_weights_selected_on_the_test_split_precedes_any_metric(unc
 def test_a_run_without_test_split_has_metrics_and_curves(run, registry):
     for name in ("embeddings.npy", "labels.npy"):
         (run / name).unlink()
-    recipe = run / "recipe.toml"
-    text = (
-        recipe.read_text()
-        .replace("test = true", "test = false")
-        .replace("class_fraction = 0.0", "class_fraction = 0.5")
-    )
-    recipe.write_text(re.sub(r"(\[evaluation\][^\[]*)every = 0\.0", r"\1every = 1.0", text))
+    forget_test_split(run)
     result = json.loads((run / "evaluation.json").read_text())
     (run / "evaluation.json").write_text(
         json.dumps(result | {"split": "validation", "selected_on": "validation"})
@@ -140,14 +142,8 @@ def test_a_run_without_test_split_has_metrics_and_curves(run, registry):
 
 def test_a_comparison_is_shown_if_it_exists(unchanged, run, registry):
     assert "Bytes per item" not in unchanged.text
-    row = {
-        "recall@1": 0.7,
-        "recall@10": 0.9,
-        "map@r": 0.5,
-        "r_precision": 0.6,
-        "nmi": None,
-        "bytes_per_item": 2048,
-    }
+    row = {"recall@1": 0.7, "recall@10": 0.9, "map@r": 0.5, "r_precision": 0.6, "nmi": None}
+    row["bytes_per_item"] = 2048
     (run / COMPARISON).write_text(json.dumps({"<i>raw</i>": row}))
     page = page_of(run, registry)
     assert "<i>raw</i> 0.7000 0.9000 0.6000 0.5000 – 2,048" in page.words

@@ -20,14 +20,12 @@ from dml_core import Labels, Relevance
 from dml_train.measure.evaluate import Embedded
 from dml_train.measure.listing import list_metrics
 from dml_train.measure.names import title_of
-from dml_train.report import accuracy
-from dml_train.report.classes import draw_recall_by_size, group_by_size
-from dml_train.report.figures import draw_curves, make_thumbnail
+from dml_train.report import diagrams
+from dml_train.report.diagrams import draw_curves, draw_recall_by_size, group_by_size
 from dml_train.report.finished import EvaluatedEmbeddings
-from dml_train.report.maps import draw_map, draw_picture_map
+from dml_train.report.maps import choose_items, draw_map, draw_picture_map, principal_plane, tsne
+from dml_train.report.rendering import make_thumbnail, select_evenly
 from dml_train.report.retrieval import NearestNeighbours
-from dml_train.report.selection import select_evenly
-from dml_train.report.tsne import choose_items, principal_plane, tsne
 
 
 @settings(deadline=None, max_examples=60)
@@ -206,9 +204,10 @@ def test_curves_of_several_runs_share_a_diagram_with_a_key():
 
 def test_curves_have_readable_names_and_counts_have_no_curve():
     names = ("evaluation/map@r", "validation/recall@10", "evaluation/n_queries", "loss.alpha")
+    names += ("evaluation/recall@1", "evaluation/precision@1", "evaluation/n_gallery")  # P@1 is R@1
     lines = [{"step": step, **dict.fromkeys(names, 1.0)} for step in (1, 2)]
     titles = [figure.caption.partition(":")[0] for figure in draw_curves({"a": lines})]
-    assert titles == ["MAP@R", "Recall@10 of the held-out classes", "loss.alpha"]
+    assert titles == ["MAP@R", "Recall@10 of the held-out classes", "loss.alpha", "Recall@1"]
 
 
 def test_thumbnails_are_small_and_drawings_stay_exact():
@@ -216,54 +215,22 @@ def test_thumbnails_are_small_and_drawings_stay_exact():
     kept = Image.open(io.BytesIO(base64.b64decode(make_thumbnail(drawing).partition(",")[2])))
     np.testing.assert_array_equal(np.asarray(kept), drawing)
     photograph = np.zeros((600, 300, 3), dtype=np.uint8)
-    assert Image.open(io.BytesIO(base64.b64decode(make_thumbnail(photograph).partition(",")[2]))).size == (
-        48,
-        96,
-    )
+    small = Image.open(io.BytesIO(base64.b64decode(make_thumbnail(photograph).partition(",")[2])))
+    assert small.size == (48, 96)
 
 
 def test_a_list_of_metrics_repeats_nothing_and_has_no_k_beyond_the_gallery():
-    result = {
-        "recall@1": 0.5,
-        "recall@100": 0.9,
-        "recall@1000": 1.0,
-        "precision@1": 0.5,
-        "map@r": 0.4,
-        "n_gallery": 400,
-        "prefixes": {},
-    }
+    result = {"recall@1": 0.5, "recall@100": 0.9, "recall@1000": 1.0, "precision@1": 0.5, "map@r": 0.4}
+    result |= {"n_gallery": 400, "prefixes": {}}
     assert [metric.name for metric in list_metrics(result)] == ["recall@1", "recall@100", "map@r"]
     del result["recall@1"], result["recall@100"]
     assert [metric.title for metric in list_metrics(result)] == ["Recall@1000", "Precision@1", "MAP@R"]
 
 
 def test_logged_metrics_have_their_titles():
-    logged = [
-        "evaluation/precision@5",
-        "validation/ndcg@10",
-        "evaluation/map",
-        "evaluation/other/1",
-    ]
-    assert [title_of(name) for name in logged] == [
-        "Precision@5",
-        "nDCG@10 of the held-out classes",
-        "mAP",
-        "other/1",
-    ]
-
-
-def test_curves_show_neither_counts_nor_precision_at_1_twice():
-    lines = [
-        {
-            "step": step,
-            "evaluation/recall@1": step / 9,
-            "evaluation/precision@1": step / 9,
-            "evaluation/n_gallery": 3,
-        }
-        for step in (1, 2)
-    ]
-    (figure,) = draw_curves({"run": lines})
-    assert "Recall@1" in figure.alt
+    logged = ["evaluation/precision@5", "validation/ndcg@10", "evaluation/map", "evaluation/other/1"]
+    titles = ["Precision@5", "nDCG@10 of the held-out classes", "mAP", "other/1"]
+    assert [title_of(name) for name in logged] == titles
 
 
 # --- recall over K, and the ROC curve ---------------------------------------------------------------------------
@@ -295,28 +262,20 @@ def measured_run(evaluator, **embedded):
 
 def test_recall_is_drawn_between_the_measured_ks_from_the_ranks():
     run = measured_run(Verifier([1, 2, 4, 30]))
-    recall = accuracy._recall_by_k(run.test, {1: 0.25, 4: 0.75, 1000: 1.0})
-    assert {k: recall[k] for k in (1, 2, 3, 4, 29, 30, 40)} == {
-        1: 0.25,
-        2: 0.5,
-        3: 0.5,
-        4: 0.75,
-        29: 0.75,
-        30: 1,
-        40: 1,
-    }
+    recall = diagrams._recall_by_k(run.test, {1: 0.25, 4: 0.75, 1000: 1.0})
+    assert [recall[k] for k in (1, 2, 3, 4, 29, 30, 40)] == [0.25, 0.5, 0.5, 0.75, 0.75, 1, 1]
     assert max(recall) == 40  # items, not the largest K
     run.test.evaluation.per_query["mrr"] = np.array([1, np.nan, 0.5, 0])
-    assert accuracy._recall_by_k(run.test, {1: 0.3, 2: 0.6}) == {1: 1 / 3, 2: 2 / 3}
+    assert diagrams._recall_by_k(run.test, {1: 0.3, 2: 0.6}) == {1: 1 / 3, 2: 2 / 3}
     # Means over the orders of tied items are no ranks.
     run.test.evaluation.per_query["mrr"] = np.array([1, 0.75])
-    assert accuracy._recall_by_k(run.test, {1: 0.3, 2: 0.6}) == {1: 0.3, 2: 0.6}
+    assert diagrams._recall_by_k(run.test, {1: 0.3, 2: 0.6}) == {1: 0.3, 2: 0.6}
 
 
 def test_the_roc_begins_at_one_pair_and_is_told_in_words():
     verifier = Verifier([1, 2, 4, 30])
     matches = Labels(np.arange(40) % 8, np.arange(40) % 2)
-    drawn = accuracy.draw_accuracy(measured_run(verifier, matches=matches))
+    drawn = diagrams.draw_accuracy(measured_run(verifier, matches=matches))
     assert verifier.asked["far"][0] == pytest.approx(1 / 780)
     assert verifier.asked["labels"] is matches
     recall, roc = drawn.figures
@@ -331,11 +290,11 @@ def test_there_is_no_roc_of_listed_matches_of_other_evaluators_or_without_pairs(
     for matches in (Relevance(*lists), Labels(np.arange(40) % 8, ignored=lists), None):
         run = measured_run(Verifier([1, 2]), matches=matches)
         run.test.evaluator.refuses = True
-        drawn = accuracy.draw_accuracy(run)
+        drawn = diagrams.draw_accuracy(run)
         assert len(drawn.figures) == 1
         assert drawn.note == ("No ROC curve: no pair is negative." if matches is None else "")
     plain = measured_run(Verifier([1]))
     plain = SimpleNamespace(test=replace(plain.test, evaluator=NearestBySorting()), result={"recall@1": 0.5})
     plain.test.evaluation.per_query.clear()
-    assert accuracy.draw_accuracy(plain) is None
-    assert accuracy.draw_accuracy(SimpleNamespace(test=None, result={})) is None
+    assert diagrams.draw_accuracy(plain) is None
+    assert diagrams.draw_accuracy(SimpleNamespace(test=None, result={})) is None

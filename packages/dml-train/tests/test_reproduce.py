@@ -20,10 +20,11 @@ from train_support.tiny_world import TinyDataset, TinyEvaluator
 
 from dml_core import Component, DmlError, Registry, UnknownName, hookimpl
 from dml_train.cli import main
-from dml_train.studies.listing import list_commands
-from dml_train.studies.reproduce.order import Order, Standing, compare_order
-from dml_train.studies.reproduce.paper import Paper, Row, check, choose, papers, row_recipe
-from dml_train.studies.reproduce.run import plan_tables, reproduce
+from dml_train.studies.jobs import list_commands
+from dml_train.studies.reproduce.page import Order, Standing, compare_order
+from dml_train.studies.reproduce.paper import Paper, choose, papers, row_recipe
+from dml_train.studies.reproduce.plan import plan_tables
+from dml_train.studies.reproduce.run import reproduce
 
 PAPERS = papers()
 
@@ -79,10 +80,15 @@ def run(tiny_registry, quiet, tmp_path, recipe_file):
     return run
 
 
+def rows_of(found) -> list[dict[str, Any]]:
+    """Read the rows of the only table of the only page."""
+    (table,) = json.loads(found.pages[0].with_suffix(".json").read_text())["tables"]
+    return table["rows"]
+
+
 @pytest.mark.parametrize("name", PAPERS)
-def test_published_recalls_rise_with_the_rank(name):
+def test_published_recalls_rise_with_the_rank_and_labels_differ(name):
     for key, table in PAPERS[name].tables.items():
-        check(table, key)
         for row in table.rows:
             for dataset, values in row.published.items():
                 recalls = [
@@ -91,14 +97,7 @@ def test_published_recalls_rise_with_the_rank(name):
                     if metric.startswith("recall@") and not math.isnan(value)
                 ]
                 assert [v for _, v in sorted(recalls)] == sorted(v for _, v in recalls), (key, row.label)
-
-
-@pytest.mark.parametrize("name", PAPERS)
-def test_rows_of_a_table_have_names_and_groups_of_their_own(name):
-    for key, table in PAPERS[name].tables.items():
-        labels = [row.label for row in table.rows]
-        assert len(set(labels)) == len(labels), key
-        assert all(row.published.keys() <= table.metrics.keys() for row in table.rows), key
+        assert len({row.label for row in table.rows}) == len(table.rows), key
 
 
 def test_a_row_s_recipe_is_the_table_s_with_replacements_then_drops_then_overrides(
@@ -120,15 +119,6 @@ def test_a_row_s_recipe_is_the_table_s_with_replacements_then_drops_then_overrid
     assert row_recipe(table, table.rows[0], "cub", tiny_registry) is None
 
 
-def test_a_row_that_changes_a_missing_option_is_named(recipe_file, tiny_registry):
-    table = paper(recipe_file, [{"label": "odd", "set": ["loss.slope=1"]}]).tables["table-2"]
-    with pytest.raises(DmlError, match=r"row 'odd' on glyphs: .*no option 'slope'"):
-        row_recipe(table, table.rows[0], "glyphs", tiny_registry)
-    table = paper(recipe_file, [{"label": "odd", "drop": ["loss.slope"]}]).tables["table-2"]
-    with pytest.raises(DmlError, match=r"row 'odd' on glyphs: no key 'loss.slope'"):
-        row_recipe(table, table.rows[0], "glyphs", tiny_registry)
-
-
 def test_runs_that_rows_share_are_trained_once_and_finished_runs_are_kept(run, tmp_path):
     first = run(ROWS, table={"set": ["loss.noise=0.0"]})
     assert len(list((tmp_path / "out/runs").iterdir())) == 2  # "four again" is "four"
@@ -137,8 +127,7 @@ def test_runs_that_rows_share_are_trained_once_and_finished_runs_are_kept(run, t
     assert first.pages == again.pages
     assert all(path.stat().st_mtime_ns == time for path, time in written.items())
     assert len(list((tmp_path / "out/runs").iterdir())) == 4
-    metrics = json.loads(again.pages[0].with_suffix(".json").read_text())
-    rows = {row["label"]: row for row in metrics["tables"][0]["rows"]}
+    rows = {row["label"]: row for row in rows_of(again)}
     assert rows["four"]["measured"] == rows["four again"]["measured"]
     assert len(rows["eight"]["measured"]["recall@1"]) == 2
     assert rows["eight"]["published"] == {"sop": {"recall@1": 60.0, "recall@10": None}}
@@ -155,15 +144,11 @@ def test_runs_done_as_commands_give_the_page_of_one_process(run, recipe_file, ti
         assert result.exit_code == 0, result.output
     assert list_commands(planned.jobs()) == []
     done = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/evaluation.json")}
-    (page,) = run(seeds=2).pages
+    listed = rows_of(run(seeds=2))
     assert done == {path: path.stat().st_mtime_ns for path in out.glob("runs/*/evaluation.json")}
-    listed = json.loads(page.with_suffix(".json").read_text())
     shutil.rmtree(out)
-    (page,) = run(seeds=2).pages
-    whole = json.loads(page.with_suffix(".json").read_text())
-    for table in (listed, whole):
-        rows = [row for section in table["tables"] for row in section["rows"]]
-        assert all(row.pop("seconds") > 0 for row in rows)
+    whole = rows_of(run(seeds=2))
+    assert all(row.pop("seconds") > 0 for row in [*listed, *whole])
     assert listed == whole
 
 
@@ -203,12 +188,12 @@ def test_a_row_published_alone_shows_its_figure_and_is_neither_run_nor_failed_no
     alone = {"label": "HTL", "published_only": "needs a tree of classes", "published": {"sop": [99.0, 99.0]}}
     found = run([alone, *ROWS])
     assert found.faults == []
-    assert len(list((tmp_path / "out/runs").iterdir())) == 2  # "four again" is "four"
+    assert len(list((tmp_path / "out/runs").iterdir())) == 2
     text = found.pages[0].read_text()
     assert "| HTL | (99.0) | (99.0) | – | – | – | – | – |" in text
     assert "- Published alone: HTL. Needs a tree of classes." in text
     assert "of 3 pairs of rows" in text  # of the other rows alone
-    (row, *others) = json.loads(found.pages[0].with_suffix(".json").read_text())["tables"][0]["rows"]
+    row, *others = rows_of(found)
     assert (row["published_only"], row["measured"], row["runs"]) == ("needs a tree of classes", {}, [])
     assert all(other["published_only"] is None for other in others)
 
@@ -249,7 +234,7 @@ def test_rows_of_other_levels_share_a_run_and_measure_their_part_of_its_embeddin
     ]
     found = run(rows)
     (folder,) = (tmp_path / "out/runs").iterdir()
-    made = json.loads(found.pages[0].with_suffix(".json").read_text())["tables"][0]["rows"]
+    made = rows_of(found)
     assert [row["runs"] for row in made] == [[folder.name]] * 3
     embeddings, labels = np.load(folder / "embeddings.npy"), np.load(folder / "labels.npy")
     half = embeddings.shape[1] // 2
@@ -259,10 +244,17 @@ def test_rows_of_other_levels_share_a_run_and_measure_their_part_of_its_embeddin
         assert row["measured"]["recall@10"] == [expected["recall@10"]]
 
 
-def test_a_level_that_the_network_does_not_have_is_refused_with_the_nearest(recipe_file, tiny_registry):
-    row = {"label": "odd", **LEVELS, "levels": {"glyphs": ["block3"]}}
-    table = paper(recipe_file, [row]).tables["table-2"]
-    with pytest.raises(DmlError, match=r"row 'odd' on glyphs: no level 'block3'.*levels.*: block1, block2"):
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"set": ["loss.slope=1"]}, "no option 'slope'"),
+        ({"drop": ["loss.slope"]}, "no key 'loss.slope'"),
+        ({**LEVELS, "levels": {"glyphs": ["block3"]}}, "no level 'block3'.*levels.*: block1, block2"),
+    ],
+)
+def test_a_row_that_changes_what_the_recipe_lacks_is_named(recipe_file, tiny_registry, row, message):
+    table = paper(recipe_file, [{"label": "odd", **row}]).tables["table-2"]
+    with pytest.raises(DmlError, match=f"row 'odd' on glyphs: .*{message}"):
         row_recipe(table, table.rows[0], "glyphs", tiny_registry)
 
 
@@ -274,32 +266,31 @@ def test_a_row_runs_on_a_published_data_set_only_with_figures_for_it(recipe_file
     assert table.datasets() == ["glyphs", "sop"]
 
 
+BOTH = {"sop": [1.0, 2.0]}
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
         ({"published_only": "why", "published": {"sop": [math.nan, math.nan]}}, "without a published figure"),
         (
-            {"published_only": "why", "published": {"sop": [1.0, 2.0]}, "drop": ["loss.scale"]},
+            {"published_only": "why", "published": BOTH, "drop": ["loss.scale"]},
             "published_only and drop; a row that isn't run has no recipe",
         ),
-        (
-            {"levels": {"cub": ["block1"]}, "published": {"sop": [1.0, 2.0]}},
-            "levels on cub, for which it has no",
-        ),
+        ({"levels": {"cub": ["block1"]}, "published": BOTH}, "levels on cub, for which it has no"),
         ({"published": {"cub": [1.0, 2.0]}}, "2 figures for cub, where the table has 0 metrics"),
+        ({"published": {"sop": [1.0]}}, "1 figures for sop, where the table has 2 metrics"),
+        ({"published": {"sop": [1.0, 101.0]}}, "aren't percentages"),
     ],
 )
 def test_rows_that_contradict_themselves_are_refused(row, message, recipe_file):
-    table = paper(recipe_file, [{"label": "bad", **row}]).tables["table-2"]
-    with pytest.raises(ValueError, match=message):
-        check(table, "here")
+    with pytest.raises(ValueError, match=f"row 'bad': .*{message}"):
+        paper(recipe_file, [{"label": "bad", **row}])
 
 
 def test_a_row_with_neither_recipe_nor_reason_is_refused(recipe_file):
-    row = {"label": "bad", "published": {"sop": [1.0, 2.0]}}
-    table = paper(recipe_file, [row], recipes={}).tables["table-2"]
     with pytest.raises(ValueError, match="row 'bad': no recipe for any of its data sets"):
-        check(table, "here")
+        paper(recipe_file, [{"label": "bad", "published": BOTH}], recipes={})
 
 
 def test_missing_data_sets_are_listed_with_the_reason(run, tmp_path):
@@ -332,15 +323,8 @@ def test_a_row_runs_on_the_paper_s_data_under_the_root_and_is_compared(
     tiny_registry.plugins.register(SopPlugin(), distribution="sop", version="1.0")
     known = paper(recipe_file, ROWS[:1], recipes={"sop": str(recipe_file)}, set=['dataset.name="sop"'])
     known = known.model_copy(update={"selected_on_test": False})
-    found = reproduce(
-        ("fake",),
-        tmp_path / "out",
-        known={"fake": known},
-        registry=Registry(tiny_registry.plugins),
-        console=quiet,
-        data=tmp_path / "data",
-    )
-    text = found.pages[0].read_text()
+    where = {"registry": Registry(tiny_registry.plugins), "console": quiet, "data": tmp_path / "data"}
+    text = reproduce(("fake",), tmp_path / "out", known={"fake": known}, **where).pages[0].read_text()
     assert "fake/table-2 on SOP" in text
     assert "| four | 40.0 | 50.0 |" in text
     assert "Not comparable" not in text
@@ -368,11 +352,9 @@ def test_without_a_name_the_command_lists_every_table(tiny_registry):
         assert all(f"{name}/{key}" in result.output for key in of.tables)
 
 
-def test_an_unknown_table_is_a_message_and_exit_code_2(tiny_registry, tmp_path):
-    out = tmp_path / "out"
+def test_an_unknown_table_is_a_message_and_exit_code_2(tiny_registry, out):
     result = CliRunner().invoke(main, ["reproduce", "ice/99", "--out", str(out)], obj=tiny_registry)
-    assert result.exit_code == 2
-    assert not out.exists()
+    assert (result.exit_code, out.exists()) == (2, False)
 
 
 # -------------------------------------------------------------------------------------------------- order
@@ -406,13 +388,3 @@ def test_rows_are_compared_within_their_groups_unless_published_equal_or_missing
         Standing(frozenset({"b"}), math.nan, [0.9]),
     ]
     assert compare_order(standings) == Order(2, 2, None, None)
-
-
-def test_published_values_that_do_not_fit_their_metrics_are_refused(recipe_file):
-    table = paper(recipe_file, ROWS).tables["table-2"]
-    short = table.model_copy(update={"rows": [Row(label="short", published={"sop": [1.0]})]})
-    with pytest.raises(ValueError, match="row 'short': 1 figures for sop, where the table has 2 metrics"):
-        check(short, "here")
-    wide = table.model_copy(update={"rows": [Row(label="wide", published={"sop": [1.0, 101.0]})]})
-    with pytest.raises(ValueError, match="aren't percentages"):
-        check(wide, "here")

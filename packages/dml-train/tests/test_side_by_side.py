@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from train_support.report_world import NAMES, Page, check_page, finished_run, report_registry
+from train_support.report_world import (
+    NAMES,
+    Page,
+    check_page,
+    finished_run,
+    forget_test_split,
+    report_registry,
+)
 
 from dml_core import DmlError, Registry
-from dml_train import cli
+from dml_train.measure.listing import Metric
 from dml_train.report import side_by_side, write_side_by_side
 from dml_train.report.paired import MetricDifference
 from dml_train.report.side_by_side import Column, RunComparison
@@ -96,14 +103,12 @@ def test_only_a_value_that_a_paired_test_finds_better_is_bold(page_of, runs, mon
 )
 def test_a_winner_was_tested_against_every_other_run(differences, winner):
     names = "abc"[: len(differences) + 1]
-    columns = [Column(name, None, {"recall@1": None}) for name in names]
+    metric = Metric("recall@1", 0.5)
+    columns = [Column(name, None, {"recall@1": metric}) for name in names]
+    tests = [None if d is None else SimpleNamespace(difference=d, p_value=0.01) for d in differences]
     comparisons = [
-        RunComparison(
-            name,
-            "",
-            [] if d is None else [MetricDifference("recall@1", "Recall@1", 0.5, 0.5 + d, d, 0, 0, 0.01)],
-        )
-        for name, d in zip(names[1:], differences, strict=True)
+        RunComparison(name, "", [MetricDifference(metric, 0.5 + test.difference, test)] if test else [])
+        for name, test in zip(names[1:], tests, strict=True)
     ]
     assert side_by_side._winners(columns, comparisons).get("recall@1") == winner
 
@@ -149,13 +154,7 @@ def test_runs_with_weights_selected_on_the_test_split_are_named_first(page_of, r
 
 
 def test_a_run_without_test_split_is_not_tested(page_of, runs):
-    recipe = runs[1] / "recipe.toml"
-    text = (
-        recipe.read_text()
-        .replace("test = true", "test = false")
-        .replace("class_fraction = 0.0", "class_fraction = 0.5")
-    )
-    recipe.write_text(re.sub(r"(\[evaluation\][^\[]*)every = 0\.0", r"\1every = 1.0", text))
+    forget_test_split(runs[1])
     assert "Not tested: two didn't use its test split" in page_of(*runs).words
     assert "Not tested: two didn't use its test split" in page_of(*reversed(runs)).words
 
@@ -171,14 +170,7 @@ def test_a_run_given_twice_is_refused(runs, tmp_path, registry):
         write_side_by_side([runs[0], runs[0] / ".." / runs[0].name], tmp_path / "page.html", registry)
 
 
-def test_the_command_writes_a_page_of_one_run_or_of_several(runs, tmp_path, registry):
-    def dml(*arguments, code=0):
-        result = CliRunner().invoke(
-            cli.main, [str(a) for a in arguments], obj=registry, catch_exceptions=False
-        )
-        assert result.exit_code == code, result.output
-        return result
-
+def test_the_command_writes_a_page_of_one_run_or_of_several(dml, runs, tmp_path):
     out = tmp_path / "page.html"
     assert dml("report", runs[0]).stdout == f"{runs[0] / 'report.html'}\n"
     assert "give the page's file as --out" in dml("report", *runs, code=2).stderr

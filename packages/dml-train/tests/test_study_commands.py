@@ -10,8 +10,7 @@ import tomli_w
 
 from dml_core import DmlError
 from dml_train.recipe.checking import parse
-from dml_train.studies.listing import list_commands
-from dml_train.studies.runs import Job
+from dml_train.studies.jobs import Job, list_commands
 
 
 @pytest.fixture
@@ -79,11 +78,3 @@ def test_a_folder_of_another_run_is_refused_before_anything_is_listed(tiny_docum
     assert len(list_commands([jobs[0]])) == 1
     with pytest.raises(DmlError, match=r"the recipe differs.*\n  training\.steps: 2 there, 3 here"):
         list_commands([jobs[1]])
-
-
-def test_joint_searches_list_no_commands(dml, recipe, tmp_path):
-    refused = dml(
-        "tune", recipe, "--range", "optimizer.lr=1e-3:1e-1:log", "--trials", 2, "--out", tmp_path / "out",
-        "--join", "--list-commands", code=2,
-    )  # fmt: skip
-    assert "both --join and --list-commands" in refused.stderr

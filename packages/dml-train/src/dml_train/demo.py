@@ -16,7 +16,6 @@ from dml_core import DmlError, Registry, UnknownName
 from dml_core import registry as installed
 from dml_train.files import write_json
 from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, make_evaluator
-from dml_train.progress import stage
 from dml_train.recipe.loading import load_recipe
 from dml_train.report import COMPARISON, write_report
 from dml_train.run_folder import RunFolder
@@ -58,7 +57,6 @@ def run_demo(
         DmlError: if `out` isn't empty, or a package that the recipe needs isn't installed.
     """
     out, registry, console = Path(out), registry or installed(), console or Console()
-    progress = Console(stderr=True)
     if not resume:
         RunFolder.refuse_existing(out)
     # Build everything first, so that a missing package fails before training.
@@ -73,35 +71,26 @@ def run_demo(
         ) from error
 
     start = time.perf_counter()
-    folder = train(recipe, out, resume=resume, registry=registry, console=progress)
+    folder = train(recipe, out, resume=resume, registry=registry, console=Console(stderr=True))
     seconds = time.perf_counter() - start
 
     embedded = Embedded.read(folder)
     dim = embedded.embeddings.shape[1]
-    comparison: dict[str, dict[str, Any]] = {
-        name: dict(row) for name, row in Baselines.read(folder).metrics.items()
+    comparison = {
+        **Baselines.read(folder).metrics,
+        "trained network": {**folder.read_evaluation(), "bytes_per_item": exact.bytes_per_item(dim)},
+        f"its {dim}-bit codes": {
+            **evaluate(hamming, embedded).to_dict(),
+            "bytes_per_item": hamming.bytes_per_item(dim),
+        },
     }
-    with stage(progress, "compare", 1) as show:
-        comparison["trained network"] = folder.read_evaluation() | {
-            "bytes_per_item": exact.bytes_per_item(dim)
-        }
-        comparison[f"its {dim}-bit codes"] = evaluate(hamming, embedded).to_dict() | {
-            "bytes_per_item": hamming.bytes_per_item(dim)
-        }
-        show(1, "")
     write_json(folder.path / COMPARISON, comparison)
     report = write_report(folder.path)
-
     images, classes = len(embedded.labels), len(np.unique(embedded.labels))
-    console.print(
-        comparison_table(comparison, f"{images:,} images of {classes:,} characters that training never saw")
-    )
-    console.print(
-        f"trained, embedded and measured in {seconds:.0f} s; report: {report}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    title = f"{images:,} images of {classes:,} characters that training never saw"
+    console.print(comparison_table(comparison, title))
+    done = f"trained, embedded and measured in {seconds:.0f} s; report: {report}"
+    console.print(done, markup=False, highlight=False, soft_wrap=True)
 
 
 def comparison_table(comparison: Mapping[str, Mapping[str, Any]], title: str) -> Table:
@@ -115,8 +104,8 @@ def comparison_table(comparison: Mapping[str, Mapping[str, Any]], title: str) ->
         title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
     )
     table.add_column("", no_wrap=True)
-    for title in (*_COLUMNS.values(), "bytes\nan item"):
-        table.add_column(title, justify="right", vertical="bottom", no_wrap=True)
+    for column in (*_COLUMNS.values(), "bytes\nan item"):
+        table.add_column(column, justify="right", vertical="bottom", no_wrap=True)
     for name, metrics in comparison.items():
         shares = [f"{metrics[metric]:.3f}" for metric in _COLUMNS]
         table.add_row(name, *shares, f"{metrics['bytes_per_item']:,}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html.parser
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,6 +163,14 @@ def finished_run(folder: Path, registry: Registry, *, seed: int = 0, **result: o
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     RunFolder(folder).write_manifest()
     return folder
+
+
+def forget_test_split(run: Path) -> None:
+    """Change a finished run into one that didn't use its test split."""
+    recipe = run / "recipe.toml"
+    text = recipe.read_text().replace("test = true", "test = false")
+    text = text.replace("class_fraction = 0.0", "class_fraction = 0.5")
+    recipe.write_text(re.sub(r"(\[evaluation\][^\[]*)every = 0\.0", r"\1every = 1.0", text))
 
 
 class Page(html.parser.HTMLParser):

@@ -1,1 +1,1 @@
-"""Work on other machines: executors, and the checks of their workers before they work."""
+"""Work on other machines: a Ray cluster, and what any worker must have before it works."""

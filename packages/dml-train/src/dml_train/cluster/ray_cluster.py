@@ -1,4 +1,4 @@
-"""A Ray cluster: connecting to it, checking its machines, and an executor of its workers."""
+"""A Ray cluster: connecting to it, and an executor of its workers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import math
 import os
 import signal
 import socket
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,16 +14,15 @@ from typing import Any
 
 import torch
 
-from dml_core import DmlError
-from dml_train.cluster import probe
-from dml_train.cluster.workers import Expected, UnfitWorker, expect
+from dml_core import DmlError, Registry
+from dml_train.cluster.workers import Expected, expect, first_line, refuse_missing_package
 from dml_train.extras import extra
+from dml_train.processes.signals import handle_signals
 
 _SECONDS_TO_ANSWER = 5.0  # of the cluster's address
 # How a client greets a gRPC server, such as the head of a cluster, and the type of the frame that answers.
 _SETTINGS_FRAME = b"\4"
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _SETTINGS_FRAME + b"\0" * 5
-_SECONDS_TO_LOOK = 120.0  # of a machine, which may have to start a process
 _SECONDS_TO_SAVE = 60.0  # of runs that are asked to stop
 
 
@@ -44,28 +42,28 @@ class RayCluster:
     gpus: float = 0.0
 
     @contextmanager
-    def connect(self, distributions: Iterable[str], shared: Path | None) -> Iterator[Expected]:
-        """Connect this process to the cluster, unless it is connected, and check all machines.
+    def connect(self, registry: Registry, shared: Path | None) -> Iterator[Expected]:
+        """Connect this process to the cluster, unless it is connected, and yield what its workers must have.
 
         Args:
-            distributions: names of packages whose versions must agree.
+            registry: this process's components: workers must have the same packages.
             shared: the folder that all machines must see; None: none.
 
         Raises:
-            UnfitWorker: if a machine has other packages, or doesn't see the folder.
-            DmlError: if ray isn't installed, no cluster answers at the address within seconds, or none of its machines
-                is large enough for a worker.
+            UnfitWorker: if a worker lacks a package.
+            DmlError: if ray isn't installed, or no cluster answers at the address within seconds.
         """
-        with extra("ray", "the engine 'ray'"):
-            import ray
+        ray = _import_ray()
         connected = ray.is_initialized()
         try:
             if not connected:
                 with _deferred_interrupt():
                     _connect(ray, self.address)
-            with expect({*distributions, "ray"}, shared) as expected:
-                self._check_machines(ray, expected)
+            with expect(registry, shared) as expected:
                 yield expected
+        except ray.exceptions.RayError as error:
+            refuse_missing_package(error)
+            raise
         finally:
             if not connected:
                 with _deferred_interrupt():
@@ -77,9 +75,7 @@ class RayCluster:
         Raises:
             DmlError: if none does.
         """
-        import ray
-
-        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        machines = [node["Resources"] for node in _import_ray().nodes() if node["Alive"]]
         count = sum(self._fitting(resources) for resources in machines)
         if count == 0:
             largest = max((node.get("CPU", 0.0) for node in machines), default=0.0)
@@ -98,33 +94,10 @@ class RayCluster:
         fitting = int(resources.get("CPU", 0.0) // self.cpus)
         return min(fitting, math.floor(resources.get("GPU", 0.0) / self.gpus)) if self.gpus else fitting
 
-    def _check_machines(self, ray: Any, expected: Expected) -> None:
-        """Check each machine on which workers could start, all at a time."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        ray.cloudpickle.register_pickle_by_value(probe)  # the machine may not have this package
-        try:
-            look = ray.remote(probe.look)
-            nodes = [n for n in ray.nodes() if n["Alive"] and self._fitting(n["Resources"])]
-            looks = {}
-            for node in nodes:
-                here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-                options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": here}
-                looks[look.options(**options).remote(*expected.questions())] = node
-            for answer, node in looks.items():
-                worker = f"the machine {node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
-                try:
-                    found = ray.get(answer, timeout=_SECONDS_TO_LOOK)
-                except ray.exceptions.RayError as error:
-                    raise UnfitWorker(f"{worker} doesn't start workers: {_first_line(error)}") from error
-                expected.check(worker, *found)
-        finally:
-            ray.cloudpickle.unregister_pickle_by_value(probe)
-
 
 @dataclass(slots=True)
 class RayExecutor:
-    """An `Executor` of a connected cluster: each call runs in a process of its own machine's choice.
+    """An executor of a connected cluster, for the argument `executor` of studies.
 
     Args:
         cluster: the resources of a call.
@@ -137,10 +110,7 @@ class RayExecutor:
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> RayTask:
         """Submit a call. If its worker dies, so does the call: the caller decides whether to repeat it."""
-        import ray
-
-        options = {**self.cluster.options(), "max_retries": 0}
-        call = ray.remote(_call).options(**options)
+        call = _import_ray().remote(_call).options(**self.cluster.options(), max_retries=0)
         task = RayTask(call.remote(self.cluster.cpus, function, arguments))
         self._tasks.append(task)
         return task
@@ -150,53 +120,47 @@ class RayExecutor:
 
     def __exit__(self, *error: object) -> None:
         """Wait until cancelled calls have saved."""
-        import ray
-
         if unfinished := [task.reference for task in self._tasks if not task.done()]:
-            ray.wait(unfinished, num_returns=len(unfinished), timeout=_SECONDS_TO_SAVE)
+            _import_ray().wait(unfinished, num_returns=len(unfinished), timeout=_SECONDS_TO_SAVE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RayTask:
-    """A `Task` of a cluster."""
+    """A submitted call."""
 
     reference: Any
 
     def done(self) -> bool:
         """Return whether the call has ended."""
-        import ray
-
-        ready, _ = ray.wait([self.reference], timeout=0)
+        ready, _ = _import_ray().wait([self.reference], timeout=0)
         return bool(ready)
 
     def result(self) -> Any:
         """Return the call's result, or raise its error or that of the death of its worker."""
-        import ray
-
-        return ray.get(self.reference)
+        return _import_ray().get(self.reference)
 
     def cancel(self) -> None:
         """Ask the call to stop, as by Ctrl-C."""
-        import ray
+        _import_ray().cancel(self.reference, force=False)
 
-        ray.cancel(self.reference, force=False)
+
+def _import_ray() -> Any:
+    with extra("ray", "the engine 'ray'"):
+        import ray
+    return ray
 
 
 @contextmanager
 def _deferred_interrupt() -> Iterator[None]:
-    """Defer a Ctrl-C in the main thread to the end of this context.
+    """Defer a Ctrl-C to the end of this context.
 
     An interrupted `ray.init` leaves threads that no `ray.shutdown` ends, and Python then crashes at its exit (SIGSEGV).
     """
-    if threading.current_thread() is not threading.main_thread():  # which receives no signals
-        yield
-        return
     came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
     try:
-        yield
+        with handle_signals([signal.SIGINT], lambda number, frame: came.append(number)):
+            yield
     finally:
-        signal.signal(signal.SIGINT, before)
         if came:
             signal.raise_signal(signal.SIGINT)
 
@@ -215,9 +179,9 @@ def _connect(ray: Any, address: str | None) -> None:
     try:
         ray.init(address=wanted, logging_level="ERROR", log_to_driver=False)
     except ConnectionError as error:
-        raise _no_cluster(wanted or "auto", _first_line(error)) from error
+        raise _no_cluster(wanted or "auto", first_line(error)) from error
     except (RuntimeError, ValueError, OSError) as error:  # other versions of Ray or Python among them
-        raise DmlError(f"can't connect to Ray at {wanted or 'this machine'}: {_first_line(error)}") from error
+        raise DmlError(f"can't connect to Ray at {wanted or 'this machine'}: {first_line(error)}") from error
 
 
 def _refuse_silent(address: str) -> None:
@@ -245,7 +209,3 @@ def _no_cluster(address: str, reason: str) -> DmlError:
         f"no Ray cluster answers at {address}: {reason}. Start one by 'ray start --head', which prints its address",
         arguments=("address",),
     )
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
-from dml_core import DmlError
-from dml_train.cluster.probe import look
+from dml_core import DmlError, Registry
 
 PROBE = ".probe-"  # how the name of a probe begins, which may lie in a new study's folder
 SECONDS_TO_APPEAR = 10.0  # network file systems may show a new file late
@@ -27,81 +29,91 @@ class UnfitWorker(DmlError):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a worker must have.
+    """What a worker must have."""
 
-    Args:
-        versions: of distributions, by name, without their local parts: ``2.11.0`` of ``2.11.0+cu128``.
-        probe: a file in the shared folder; None: nothing is shared.
-        token: its content.
-        folder: where relative paths start.
-    """
+    versions: Mapping[str, str]  # by distribution, without their local parts: ``2.11.0`` of ``2.11.0+cu128``
+    probe: Path | None  # a file in the shared folder; None: nothing is shared
+    folder: Path  # where relative paths start
 
-    versions: Mapping[str, str]
-    probe: Path | None
-    token: str
-    folder: Path
-
-    def check_this_process(self) -> None:
-        """Check the process that calls.
+    def enter(self) -> None:
+        """Check the process that calls, and let its relative paths start where they start for the one that asks.
 
         Raises:
             UnfitWorker: if it has other versions, or doesn't see the probe. Names this machine.
         """
-        self.check(f"a worker on {platform.node()}", *look(*self.questions()))
-
-    def questions(self) -> tuple[list[str], str | None, str, float]:
-        """Return the arguments of `look`."""
-        probe = None if self.probe is None else str(self.probe)
-        return list(self.versions), probe, self.token, SECONDS_TO_APPEAR
-
-    def check(self, worker: str, versions: Mapping[str, str], sees_probe: bool) -> None:
-        """Compare what `look` returned on a worker.
-
-        Raises:
-            UnfitWorker: that names the worker and the first package that differs.
-        """
+        worker = f"a worker on {platform.node()}"
         for name, version in self.versions.items():
-            if (found := versions.get(name)) != version:
+            if (found := _find_version(name)) != version:
                 came = f"lacks {name}" if found is None else f"has {name} {found}"
                 raise UnfitWorker(
                     f"{worker} {came}; expected {version}, as here. Install the same versions on all machines"
                 )
-        if self.probe is not None and not sees_probe:
+        if self.probe is not None and not _appears(self.probe):
             raise UnfitWorker(
                 f"{worker} doesn't see {self.probe.parent}, where this command writes; "
                 "expected a folder that all machines share, such as one on NFS",
                 arguments=("out",),
             )
-
-    def enter(self) -> None:
-        """Let relative paths start where they start for the process that asks, if this machine has that folder."""
-        if self.folder.is_dir():
+        if self.folder.is_dir():  # paths of this machine may be others
             os.chdir(self.folder)
 
 
 @contextmanager
-def expect(distributions: Iterable[str], shared: Path | None) -> Iterator[Expected]:
+def expect(registry: Registry, shared: Path | None) -> Iterator[Expected]:
     """Describe what workers must have; a probe lies in the shared folder as long as this context.
 
     Args:
-        distributions: names of packages whose versions must agree; those that aren't installed here don't count.
+        registry: this process's components: workers must have the same packages.
         shared: the folder that all must see, made if it is missing; None: none.
 
     Raises:
         DmlError: if the folder can't be written.
     """
-    token = secrets.token_hex(8)
-    versions, _ = look(sorted(distributions), None, token, 0.0)
+    names = {"dml-train", "torch", *(provider.distribution for provider in registry.plugins.providers)}
+    versions = {name: version for name in sorted(names) if (version := _find_version(name)) is not None}
     if shared is None:
-        yield Expected(versions, None, token, Path.cwd())
+        yield Expected(versions, None, Path.cwd())
         return
-    probe = shared.absolute() / f"{PROBE}{token}"
+    probe = shared.absolute() / f"{PROBE}{secrets.token_hex(8)}"
     try:
         shared.mkdir(parents=True, exist_ok=True)
-        probe.write_text(token, encoding="ascii")
+        probe.touch()
     except OSError as error:
         raise DmlError(f"can't write {probe}: {error.strerror}", arguments=("out",)) from error
     try:
-        yield Expected(versions, probe, token, Path.cwd())
+        yield Expected(versions, probe, Path.cwd())
     finally:
         probe.unlink(missing_ok=True)
+
+
+def refuse_missing_package(error: Exception) -> None:
+    """Tell a worker without a package, which can't even load its call, from a dead one.
+
+    Raises:
+        UnfitWorker: if `error` names a missing package.
+    """
+    if missing := re.search(r"No module named '([\w.]+)'", str(error)):
+        raise UnfitWorker(
+            f"a worker lacks the package {missing[1]}; install the same packages on all machines"
+        ) from error
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message that isn't empty, or else the name of its type."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _find_version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution).partition("+")[0]
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _appears(probe: Path) -> bool:
+    give_up = time.monotonic() + SECONDS_TO_APPEAR
+    while not probe.is_file():
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(0.2)
+    return True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from dml_core import DmlError, Registry
-from dml_train.commands.engine import engine_options, read_engine
+from dml_train.commands.engine import Cluster, engine_options
 from dml_train.commands.options import FILE, FOLDER, ON_BAD_IMAGE, STEP, error_console, refuse_existing
 from dml_train.processes.limits import MOST_PROCESSES
 
@@ -69,10 +69,7 @@ def embed(
     shard: str | None,
     join: bool,
     step: int | None,
-    engine: str,
-    address: str | None,
-    worker_cpus: int | None,
-    worker_gpus: float | None,
+    cluster: Cluster,
 ) -> None:
     """Embed images with a run's weights.
 
@@ -84,7 +81,6 @@ def embed(
     Several machines share the images by --shard I/N, each with another I. Then the same command with --join instead
     writes the file.
     """
-    cluster = read_engine(engine, address, worker_cpus, worker_gpus)
     if images is not None and split is not None:
         raise DmlError(f"both a folder ({images}) and --split {split} were given; expected one of them")
     if shard is not None and join:

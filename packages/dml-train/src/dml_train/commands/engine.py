@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import click
 
@@ -15,6 +16,7 @@ from dml_train.processes.limits import MOST_PROCESSES
 if TYPE_CHECKING:
     from dml_train.cluster.ray_cluster import RayCluster, RayExecutor
 
+Cluster: TypeAlias = "RayCluster | None"  # None: this machine
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _OPTIONS = (
@@ -44,49 +46,46 @@ _OPTIONS = (
 
 
 def engine_options(command: Command) -> Command:
-    """Add the options to a command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    """Add the options to a command, which receives them as its argument `cluster`."""
 
+    @functools.wraps(command)
+    def with_cluster(
+        *arguments: Any,
+        engine: str,
+        address: str | None,
+        worker_cpus: int | None,
+        worker_gpus: float | None,
+        **options: Any,
+    ) -> Any:
+        given = {"--address": address, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}
+        cluster = None
+        if engine == "ray":
+            from dml_train.cluster.ray_cluster import RayCluster
 
-def read_engine(
-    engine: str, address: str | None, worker_cpus: int | None, worker_gpus: float | None
-) -> RayCluster | None:
-    """Return the cluster that the options describe; None: this machine.
-
-    Raises:
-        DmlError: if options of a cluster are given for this machine.
-    """
-    given = {"--address": address, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}
-    if engine == "local":
-        if left := [name for name, value in given.items() if value is not None]:
+            cluster = RayCluster(address, worker_cpus or 1, worker_gpus or 0.0)
+        elif left := [name for name, value in given.items() if value is not None]:
             raise DmlError(f"{left[0]} was given without --engine ray")
-        return None
-    from dml_train.cluster.ray_cluster import RayCluster
+        return command(*arguments, cluster=cluster, **options)
 
-    return RayCluster(address, worker_cpus or 1, worker_gpus or 0.0)
+    wrapped: Any = with_cluster
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return cast("Command", wrapped)
 
 
 @contextmanager
 def executor(
-    cluster: RayCluster | None, registry: Registry, out: Path, most: int | None
+    cluster: Cluster, registry: Registry, out: Path, most: int | None
 ) -> Iterator[RayExecutor | None]:
-    """Connect to the cluster, and yield its executor of runs; None: this machine trains them.
+    """Connect to the cluster, and yield its executor of runs, of which `most` train at a time; None: this machine.
 
-    Args:
-        cluster: the cluster.
-        registry: this process's components: workers must have the same packages.
-        out: the study's folder, which all machines must see.
-        most: runs at a time; None: as many as fit.
+    All machines must have the packages of the `registry`, and see the study's folder `out`.
     """
     if cluster is None:
         yield None
         return
     from dml_train.cluster.ray_cluster import RayExecutor
 
-    distributions = {"dml-train", "torch", *(p.distribution for p in registry.plugins.providers)}
-    with cluster.connect(distributions, out):
+    with cluster.connect(registry, out), RayExecutor(cluster, most) as runs:
         cluster.count_workers()
-        with RayExecutor(cluster, most) as runs:
-            yield runs
+        yield runs

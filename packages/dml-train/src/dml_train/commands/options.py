@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dml_core import DmlError
+from dml_train.processes.limits import MOST_PROCESSES
 from dml_train.processes.stopping import Interrupted
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from dml_train.studies.runs import Job
+    from dml_train.studies.jobs import Job
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -42,6 +43,11 @@ ON_BAD_IMAGE = click.option(
     show_default=True,
     help="Stop at, or skip, an image of a folder that can't be decoded.",
 )
+JOBS = click.option(
+    "--jobs",
+    type=click.IntRange(1, MOST_PROCESSES),
+    help="Runs to train at a time; default: 1; with --engine ray: as many as fit.",
+)
 LIST_COMMANDS = click.option(
     "--list-commands",
     is_flag=True,
@@ -63,7 +69,7 @@ def error_console() -> Console:
 
 def echo_commands(jobs: Sequence[Job]) -> None:
     """Print the commands of a study's unfinished runs, and on the error stream the number of finished ones."""
-    from dml_train.studies.listing import list_commands
+    from dml_train.studies.jobs import list_commands
 
     commands = list_commands(jobs)
     for command in commands:

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from dml_core import Registry
-from dml_train.commands.engine import engine_options, executor, read_engine
-from dml_train.commands.options import FOLDER, LIST_COMMANDS, SET, echo_commands, error_console
-from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
+from dml_train.commands.engine import Cluster, engine_options, executor
+from dml_train.commands.options import FOLDER, JOBS, LIST_COMMANDS, SET, echo_commands, error_console
+from dml_train.processes.limits import MOST_RUNS
 
 
 @click.group()
@@ -31,11 +31,7 @@ def protocol() -> None:
 @click.option(
     "--dim", type=click.IntRange(min=1), default=128, show_default=True, help="Dimensions of each model."
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(1, MOST_PROCESSES),
-    help="Models to train at a time; default: 1; with --engine ray: as many as fit.",
-)
+@JOBS
 @engine_options
 @LIST_COMMANDS
 @click.pass_obj
@@ -47,10 +43,7 @@ def mlrc(
     runs: int,
     dim: int,
     jobs: int | None,
-    engine: str,
-    address: str | None,
-    worker_cpus: int | None,
-    worker_gpus: float | None,
+    cluster: Cluster,
     list_commands: bool,
 ) -> None:
     """Run the protocol of A Metric Learning Reality Check.
@@ -59,33 +52,22 @@ def mlrc(
     concatenated. The same command resumes after an interruption; finished runs in --out are kept.
     """
     from dml_train.recipe.loading import load_recipe
-    from dml_train.studies.mlrc import FOLDS, plan_models, reality_check, write
-    from dml_train.studies.runs import Outcome
+    from dml_train.studies.mlrc import plan_models, reality_check, write
 
-    console = error_console()
     checked = load_recipe(source, overrides, registry)
-    cluster = read_engine(engine, address, worker_cpus, worker_gpus)
     if list_commands:
-        echo_commands(plan_models(checked, out, runs=runs, dim=dim, registry=registry))
+        echo_commands(plan_models(checked, out, registry, runs=runs, dim=dim))
         return
-    done = 0
-
-    def show(outcome: Outcome) -> None:
-        nonlocal done
-        done += 1
-        console.print(f"[{done}/{runs * FOLDS}] {outcome.job.name}", outcome.fault or "", markup=False)
-
     with executor(cluster, registry, out, jobs) as remote:
         found = reality_check(
             checked,
             out,
             registry=registry,
-            console=console,
+            console=error_console(),
             runs=runs,
             dim=dim,
             processes=jobs or 1,
             executor=remote,
-            on_end=show,
         )
     click.echo(found.markdown(Path(source).stem))
     for path in write(found, out, Path(source).stem):

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from dml_core import Registry
-from dml_train.commands.engine import engine_options, executor, read_engine
-from dml_train.commands.options import FOLDER, LIST_COMMANDS, echo_commands, error_console
-from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
+from dml_train.commands.engine import Cluster, engine_options, executor
+from dml_train.commands.options import FOLDER, JOBS, LIST_COMMANDS, echo_commands, error_console
+from dml_train.processes.limits import MOST_RUNS
 
 
 @click.command()
@@ -20,11 +20,7 @@ from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
 @click.option(
     "--seeds", type=click.IntRange(1, MOST_RUNS), default=1, show_default=True, help="Runs per row."
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(1, MOST_PROCESSES),
-    help="Runs to train at a time; default: 1; with --engine ray: as many as fit.",
-)
+@JOBS
 @click.option(
     "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Set a key of every recipe; repeatable."
 )
@@ -46,10 +42,7 @@ def reproduce(
     jobs: int | None,
     overrides: tuple[str, ...],
     out: Path,
-    engine: str,
-    address: str | None,
-    worker_cpus: int | None,
-    worker_gpus: float | None,
+    cluster: Cluster,
     list_commands: bool,
 ) -> None:
     """Reproduce the papers' tables.
@@ -58,7 +51,7 @@ def reproduce(
     published beside measured metrics. The same command resumes after an interruption; finished runs in --out are kept.
     """
     from dml_train.studies.reproduce.paper import papers
-    from dml_train.studies.reproduce.run import plan_tables
+    from dml_train.studies.reproduce.plan import plan_tables
     from dml_train.studies.reproduce.run import reproduce as run
 
     known = papers()
@@ -83,7 +76,6 @@ def reproduce(
             click.echo(f"left out: {text}", err=True)
         echo_commands(planned.jobs())
         return
-    cluster = read_engine(engine, address, worker_cpus, worker_gpus)
     with executor(cluster, registry, out, jobs) as remote:
         found = run(
             tables,

@@ -76,7 +76,7 @@ def train(
         return
     from dml_train.extras import MissingExtra
     from dml_train.measure.listing import list_metrics
-    from dml_train.studies.seconds import measure_seconds
+    from dml_train.studies.jobs import measure_seconds
     from dml_train.training.baselines import Baselines
     from dml_train.training.run import train as run_training
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from dml_core import DmlError, Registry
-from dml_train.commands.engine import engine_options, executor, read_engine
-from dml_train.commands.options import FILE, FOLDER, LIST_COMMANDS, SET, echo_commands, error_console
-from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
+from dml_train.commands.engine import Cluster, engine_options, executor
+from dml_train.commands.options import FILE, FOLDER, JOBS, LIST_COMMANDS, SET, echo_commands, error_console
+from dml_train.processes.limits import MOST_RUNS
 
 
 @click.command()
@@ -38,21 +38,9 @@ from dml_train.processes.limits import MOST_PROCESSES, MOST_RUNS
     help="Class-disjoint folds of the training classes, each held out in turn; default: what the recipe holds out.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the choices.")
-@click.option(
-    "--jobs",
-    type=click.IntRange(1, MOST_PROCESSES),
-    help="Folds to train at a time; default: 1; with --engine ray: as many as fit.",
-)
+@JOBS
 @SET
 @click.option("--out", type=FOLDER, required=True, help="Folder of the search: trials and results.")
-@click.option(
-    "--join",
-    is_flag=True,
-    help="Work on the search in --out, a shared folder, together with other machines that run the same command.",
-)
-@click.option(
-    "--storage", metavar="URL", help="With --join: a database of the trials, instead of a file in --out."
-)
 @engine_options
 @LIST_COMMANDS
 @click.pass_obj
@@ -68,24 +56,20 @@ def tune(
     jobs: int | None,
     overrides: tuple[str, ...],
     out: Path,
-    join: bool,
-    storage: str | None,
-    engine: str,
-    address: str | None,
-    worker_cpus: int | None,
-    worker_gpus: float | None,
+    cluster: Cluster,
     list_commands: bool,
 ) -> None:
     """Search settings of RECIPE on held-out training classes.
 
     The test classes stay unseen. Repeating the command resumes an interrupted search, or, with more --trials,
-    extends a finished one. Needs optuna: pip install 'dml-train[tune]'.
+    extends a finished one. Machines that run it at the same time, with --out in a folder that they share, search
+    together. Needs optuna: pip install 'dml-train[tune]'.
     """
     from dml_train.recipe.loading import read
     from dml_train.studies.tuning.page import markdown
+    from dml_train.studies.tuning.run import list_trainings
     from dml_train.studies.tuning.run import tune as run_tuning
     from dml_train.studies.tuning.search import SettingsSearch
-    from dml_train.studies.tuning.searching import list_trainings
     from dml_train.studies.tuning.space import read_choice, read_range, read_space
 
     varied = [
@@ -96,12 +80,9 @@ def tune(
     if twice := [key for key, _ in varied if [k for k, _ in varied].count(key) > 1]:
         raise DmlError(f"{twice[0]!r} varies twice; give one --range, --choice or table for each key")
     if list_commands:
-        if join:
-            raise DmlError("both --join and --list-commands were given; expected one of them")
         search = SettingsSearch(read(source, overrides)[0], dict(varied), folds, seed, registry)
-        echo_commands(list_trainings(search, out, trials, error_console()))
+        echo_commands(list_trainings(search, out, trials))
         return
-    cluster = read_engine(engine, address, worker_cpus, worker_gpus)
     with executor(cluster, registry, out, jobs) as remote:
         result = run_tuning(
             source,
@@ -113,8 +94,6 @@ def tune(
             overrides=overrides,
             processes=jobs or 1,
             executor=remote,
-            join=join,
-            storage=storage,
             registry=registry,
             console=error_console(),
         )

@@ -15,7 +15,7 @@ from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate
 from dml_train.measure.listing import Metric, list_metrics
 from dml_train.measure.per_query import restore_evaluation
 from dml_train.recipe.tables import Recipe
-from dml_train.report.figures import make_thumbnail
+from dml_train.report.rendering import make_thumbnail
 from dml_train.run_folder import RunFolder
 from dml_train.training.baselines import Baselines
 from dml_train.training.build import build_dataset
@@ -48,28 +48,17 @@ class EvaluatedEmbeddings:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A finished run, read from its folder.
-
-    Args:
-        folder: the run's folder.
-        recipe: the run's recipe, as resolved.
-        result: ``evaluation.json``.
-        lines: those of ``metrics.jsonl``; none if the run had no such logger.
-        baselines: raw pixels and the untrained network, where the run measured them.
-        test: the embeddings of the test split; None for a run that didn't use it.
-        queries, gallery: the names and pictures of the items.
-        absent: why they have none; empty if they have.
-    """
+    """A finished run, read from its folder."""
 
     folder: RunFolder
-    recipe: Recipe
-    result: Mapping[str, Any]
-    lines: Sequence[Mapping[str, float | None]]
-    baselines: Baselines
-    test: EvaluatedEmbeddings | None
+    recipe: Recipe  # as resolved
+    result: Mapping[str, Any]  # ``evaluation.json``
+    lines: Sequence[Mapping[str, float | None]]  # of ``metrics.jsonl``; none if the run had no such logger
+    baselines: Baselines  # raw pixels and the untrained network, where the run measured them
+    test: EvaluatedEmbeddings | None  # of the test split; None for a run that didn't use it
     queries: Items
     gallery: Items
-    absent: str
+    absent: str  # why the items have no names and pictures; empty if they have
 
     @classmethod
     def read(cls, run_dir: Path, registry: Registry) -> FinishedRun:
@@ -84,24 +73,20 @@ class FinishedRun:
         folder = RunFolder.open(run_dir)
         recipe = read_recipe(folder, registry)
         result, lines = folder.read_evaluation(), folder.read_metrics()
-        baselines, nothing = Baselines.read(folder), Items(None)
-        if not recipe.evaluation.test:
-            return cls(folder, recipe, result, lines, baselines, None, nothing, nothing, "")
-        embedded = Embedded.read(folder)
-        evaluator = build_evaluator(
-            recipe, registry, clustering=False
-        )  # `result` has the metrics of clusters
-        evaluation = restore_evaluation(folder, recipe, result, evaluator)
-        if evaluation is None:
-            evaluation = evaluate(evaluator, embedded)
-        test = EvaluatedEmbeddings(embedded, evaluator, evaluation)
-        try:
-            dataset = build_dataset(recipe, registry)
-            queries, gallery = _items(dataset, embedded)
-            absent = ""
-        except DmlError as error:
-            queries = gallery = nothing
-            absent = str(error)
+        baselines, test, absent = Baselines.read(folder), None, ""
+        queries = gallery = Items(None)
+        if recipe.evaluation.test:
+            embedded = Embedded.read(folder)
+            # `result` has the metrics of clusters.
+            evaluator = build_evaluator(recipe, registry, clustering=False)
+            evaluation = restore_evaluation(folder, recipe, result, evaluator)
+            if evaluation is None:
+                evaluation = evaluate(evaluator, embedded)
+            test = EvaluatedEmbeddings(embedded, evaluator, evaluation)
+            try:
+                queries, gallery = _items(build_dataset(recipe, registry), embedded)
+            except DmlError as error:
+                absent = str(error)
         return cls(folder, recipe, result, lines, baselines, test, queries, gallery, absent)
 
     @property

@@ -1,6 +1,6 @@
-"""The map of the embedding: its items as points coloured by class, and as pictures.
+"""The map of the embedding: t-SNE of its items, as points coloured by class, and as pictures.
 
-Shapes: `M` items on the map.
+Shapes: `N` items, `M` of them on the map, `D` embedding dimension.
 """
 
 from __future__ import annotations
@@ -13,25 +13,112 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from dml_train.report.figures import MARKS, Figure, draw_twice, encode_image
+from dml_train.extras import extra
+from dml_train.measure.evaluate import Embedded
+from dml_train.report.finished import Items
+from dml_train.report.rendering import MARKS, Figure, draw_figure, encode_image, select_evenly
 
+_ITEMS = 2500  # on the map, about: some seconds of t-SNE
+_PER_CLASS = 40  # at most, if there are many classes
+_PERPLEXITY = 30.0
+_FEWEST = 8  # items; fewer have no neighbourhoods
 _SIZE = (6.4, 5.2)  # inches, of the map of points
 _CELLS = (28, 23)  # across and down, of the map of pictures: with the same proportions
 _CELL = 36  # pixels
 _GOLDEN = 0.6180339887498949  # of a turn: neighbours by number get distant colours
 
 
+def draw_maps(embedded: Embedded, items: Items) -> list[Figure]:
+    """Draw the map of the test embeddings as points and, if the items have pictures, as pictures."""
+    labels_N = np.asarray(embedded.labels)
+    chosen = choose_items(labels_N)
+    labels_M = labels_N[chosen]
+    points_M2 = tsne(embedded.embeddings[chosen])
+    classes, firsts = np.unique(labels_M, return_index=True)
+    named = {
+        int(labels_M[first]): items.name(int(chosen[first])) or f"class {labels_M[first]}"
+        for first in firsts[select_evenly(len(classes), len(MARKS))]
+    }
+    which = f"all {len(labels_N):,} test embeddings, normalised"
+    if len(chosen) < len(labels_N):
+        which = (
+            f"{len(chosen):,} of the {len(labels_N):,} test embeddings, normalised: of {len(classes):,} of "
+            f"{len(np.unique(labels_N)):,} classes, evenly selected"
+        )
+    maps = [draw_map(points_M2, labels_M, named, which)]
+    split = items.split
+    if split is not None:
+        maps.append(draw_picture_map(points_M2, lambda index: split.picture(int(chosen[index]))))
+    return maps
+
+
+def choose_items(labels_N: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Choose the items of the map, (M,), ascending: all, or about 2,500.
+
+    Of more items it selects whole classes evenly, so that clusters are visible, and of a large class some items evenly.
+    The choice is deterministic.
+    """
+    if len(labels_N) <= _ITEMS:
+        return np.arange(len(labels_N))
+    order = np.argsort(labels_N, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(labels_N[order])) + 1)
+    most = max(_PER_CLASS, _ITEMS // len(groups))
+    groups = [group[select_evenly(len(group), most)] for group in groups]
+    mean = sum(map(len, groups)) / len(groups)
+    return np.sort(
+        np.concatenate([groups[c] for c in select_evenly(len(groups), max(1, int(_ITEMS / mean)))])
+    )
+
+
+def tsne(embeddings_ND: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Map the normalised embeddings to two dimensions so that neighbours stay neighbours, (N, 2) in [-1, 1].
+
+    Source: van der Maaten 2014, Accelerating t-SNE using Tree-Based Algorithms, as in scikit-learn: perplexity 30, or
+    a third of the other items if that is less. It starts at the two largest principal components, without
+    randomness. Distances between far groups mean little.
+
+    Args:
+        embeddings_ND: (N, D) floating.
+
+    Returns:
+        The points; for fewer than eight items, or identical items, the principal components themselves.
+    """
+    rows_ND = np.asarray(embeddings_ND, dtype=np.float64)
+    rows_ND = rows_ND / np.maximum(np.linalg.norm(rows_ND, axis=1, keepdims=True), 1e-12)
+    points_N2 = principal_plane(rows_ND)
+    spread = points_N2[:, 0].std()
+    if len(rows_ND) >= _FEWEST and spread > 1e-9:
+        with extra("report", "a report's map"):  # here, since their imports are slow
+            from sklearn.manifold import TSNE
+            from threadpoolctl import threadpool_limits
+
+        perplexity = min(_PERPLEXITY, (len(rows_ND) - 1) / 3)
+        start_N2 = points_N2 / spread * 1e-4
+        # One thread: sums in another order give another map.
+        with threadpool_limits(1):
+            points_N2 = TSNE(init=start_N2, perplexity=perplexity, random_state=0).fit_transform(rows_ND)
+    points_N2 = points_N2 - (points_N2.min(axis=0) + points_N2.max(axis=0)) / 2
+    return np.asarray(points_N2 / max(float(np.abs(points_N2).max()), 1e-12), dtype=np.float64)
+
+
+def principal_plane(rows_ND: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Project the rows on their two largest principal components, (N, 2).
+
+    Each component's sign makes its largest weight positive. Without variance, all points are at 0.
+    """
+    rows_ND = rows_ND - rows_ND.mean(axis=0)
+    _, axes_DD = np.linalg.eigh(rows_ND.T @ rows_ND)
+    # Rows of one dimension lie on a line in the plane.
+    axes_D2 = np.pad(axes_DD, ((0, 0), (1, 0)))[:, :-3:-1]
+    axes_D2 = axes_D2 * np.sign(axes_D2[np.abs(axes_D2).argmax(axis=0), [0, 1]])
+    plane_N2: npt.NDArray[np.float64] = rows_ND @ axes_D2
+    return plane_N2
+
+
 def draw_map(
     points_M2: npt.NDArray[np.float64], labels_M: npt.NDArray[np.int64], named: Mapping[int, str], which: str
 ) -> Figure:
-    """Draw the items as points in the colours of their classes, and mark the items of a few classes.
-
-    Args:
-        points_M2: the items' places, see `tsne`.
-        labels_M: the items' classes.
-        named: the marked classes' names by label; at most eight.
-        which: the items in words.
-    """
+    """Draw the items as points in the colours of their classes, and mark those of `named` classes, at most eight."""
     marks = list(zip(MARKS, named.items(), strict=False))
     _, classes_M = np.unique(labels_M, return_inverse=True)
     colours = np.array([_colour(c) for c in range(int(classes_M.max(initial=0)) + 1)])
@@ -45,8 +132,10 @@ def draw_map(
             axes.scatter(*chosen.T, s=34, marker=marker, color=colour, edgecolors=ink, linewidths=0.6)
 
     marked = ", ".join(named.values())
-    return Figure(
-        *draw_twice(draw, size=_SIZE, form="png"),
+    return draw_figure(
+        draw,
+        _SIZE,
+        "png",
         alt=f"Scatter plot: t-SNE of {len(points_M2)} embeddings, coloured by class; marked: {marked}",
         caption=f"t-SNE of {which}, one colour per class (with many classes, some colours are similar). "
         "Some classes are marked. Neighbourhoods are meaningful; distances between far groups are not.",
@@ -57,12 +146,7 @@ def draw_map(
 def draw_picture_map(
     points_M2: npt.NDArray[np.float64], picture: Callable[[int], npt.NDArray[np.uint8]]
 ) -> Figure:
-    """Draw the items' pictures at their places on the map: in each cell, the item nearest to its centre.
-
-    Args:
-        points_M2: the items' places, see `tsne`.
-        picture: returns an item's picture by its index in `points_M2`, (height, width, 3).
-    """
+    """Draw the items' pictures, (height, width, 3), at their places: in each cell, the item nearest to its centre."""
     low, high = np.percentile(points_M2, [0.5, 99.5], axis=0)
     places_M2 = (points_M2 - low) / np.maximum(high - low, 1e-12) * _CELLS
     places_M2[:, 1] = _CELLS[1] - places_M2[:, 1]  # pictures count rows from the top
@@ -78,12 +162,9 @@ def draw_picture_map(
             image = Image.fromarray(picture(int(item))).resize((_CELL - 2, _CELL - 2))
             canvas.paste(image, (column * _CELL + 1, row * _CELL + 1))
     uri = encode_image(canvas, "png")
-    return Figure(
-        uri,
-        uri,
-        alt=f"{len(filled)} pictures of test items, each at its place on the map of the embeddings",
-        caption="The same map with the items' pictures: in each cell, the item nearest to its centre.",
-    )
+    alt = f"{len(filled)} pictures of test items, each at its place on the map of the embeddings"
+    caption = "The same map with the items' pictures: in each cell, the item nearest to its centre."
+    return Figure(uri, uri, alt, caption)
 
 
 def _colour(number: int) -> tuple[float, float, float]:

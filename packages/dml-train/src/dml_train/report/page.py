@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from dml_core import Registry
 from dml_core import registry as installed
 from dml_train.files import read_json, write_atomically
-from dml_train.measure.evaluate import Embedded
 from dml_train.measure.names import explain
-from dml_train.report.accuracy import draw_accuracy
-from dml_train.report.classes import SizeBin, draw_recall_by_size, group_by_size
-from dml_train.report.codes import compare_with_codes
-from dml_train.report.figures import MARKS, Figure, draw_curves
-from dml_train.report.finished import FinishedRun, Items
-from dml_train.report.maps import draw_map, draw_picture_map
-from dml_train.report.prefixes import list_prefixes
+from dml_train.report.diagrams import (
+    draw_accuracy,
+    draw_curves,
+    draw_recall_by_size,
+    group_by_size,
+    list_prefixes,
+)
+from dml_train.report.finished import FinishedRun
+from dml_train.report.maps import draw_maps
+from dml_train.report.paired import compare_with_codes
+from dml_train.report.rendering import render
 from dml_train.report.retrieval import NearestNeighbours
-from dml_train.report.selection import select_evenly
-from dml_train.report.template import SHOWN, render
-from dml_train.report.tsne import choose_items, tsne
 
 COMPARISON = "comparison.json"  # {name: metrics}: other embeddings to show beside the run's
-
-
-@dataclass(frozen=True, slots=True)
-class ClassSizes:
-    """Recall@1 by class size; there is no figure where all classes have one size."""
-
-    bins: Sequence[SizeBin]
-    figure: Figure | None
-    separate_gallery: bool
 
 
 def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
@@ -68,7 +55,6 @@ def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
         meanings=explain(metric.name for metric in metrics),
         baselines=run.baselines,
         comparison=read_json(comparison) if comparison.is_file() else {},
-        shown=SHOWN,
         codes=compare_with_codes(run, registry),
         prefixes=list_prefixes(run.result, run.test.embedded.embeddings.shape[1]) if run.test else None,
         curves=draw_curves({run.name: run.lines}),
@@ -92,34 +78,13 @@ def _describe_embeddings(run: FinishedRun) -> dict[str, Any]:
     neighbours = NearestNeighbours.find(run.test.evaluator, embedded)
     sizes_C, recalls_C = neighbours.class_recalls()
     bins = group_by_size(sizes_C, recalls_C)
-    figure = draw_recall_by_size(sizes_C, recalls_C, bins) if len(bins) > 1 else None
     return {
         "wrong": neighbours.examples(right=False),
         "right": neighbours.examples(right=True),
         "worst": neighbours.worst_classes(),
-        "sizes": ClassSizes(bins, figure, embedded.gallery is not None),
-        "maps": _draw_maps(embedded, run.queries),
+        "sizes": bins,
+        # Where all classes have one size, there is nothing to draw.
+        "by_size": draw_recall_by_size(sizes_C, recalls_C, bins) if len(bins) > 1 else None,
+        "separate_gallery": embedded.gallery is not None,
+        "maps": draw_maps(embedded, run.queries),
     }
-
-
-def _draw_maps(embedded: Embedded, items: Items) -> list[Figure]:
-    labels_N = np.asarray(embedded.labels)
-    chosen = choose_items(labels_N)
-    labels_M = labels_N[chosen]
-    points_M2 = tsne(embedded.embeddings[chosen])
-    classes, firsts = np.unique(labels_M, return_index=True)
-    named = {
-        int(labels_M[first]): items.name(int(chosen[first])) or f"class {labels_M[first]}"
-        for first in firsts[select_evenly(len(classes), len(MARKS))]
-    }
-    which = f"all {len(labels_N):,} test embeddings, normalised"
-    if len(chosen) < len(labels_N):
-        which = (
-            f"{len(chosen):,} of the {len(labels_N):,} test embeddings, normalised: of {len(classes):,} of "
-            f"{len(np.unique(labels_N)):,} classes, evenly selected"
-        )
-    maps = [draw_map(points_M2, labels_M, named, which)]
-    split = items.split
-    if split is not None:
-        maps.append(draw_picture_map(points_M2, lambda index: split.picture(int(chosen[index]))))
-    return maps

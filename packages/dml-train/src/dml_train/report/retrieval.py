@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dml_core import Evaluator, Matching
 from dml_train.measure.evaluate import Embedded
-from dml_train.report.selection import select_evenly
+from dml_train.report.rendering import select_evenly
 
 _NEAREST = 8
 _EXAMPLES = 8  # queries of each kind: nearest item right, nearest item wrong
@@ -22,8 +23,7 @@ _WORST = 15
 _NEIGHBOURS = 1 << 23  # in memory at a time
 
 
-@dataclass(frozen=True, slots=True)
-class Retrieval:
+class Retrieval(NamedTuple):
     """A query and its nearest items, nearest first."""
 
     query: int
@@ -31,43 +31,26 @@ class Retrieval:
     right: Sequence[bool]
 
 
-@dataclass(frozen=True, slots=True)
-class WorstClass:
-    """A class with low Recall@1, and the class with which it is confused most often.
-
-    Args:
-        label: the class.
-        query: its first item whose nearest item is of the other class.
-        items: number of its items with a match.
-        recall: the share of these items whose nearest item is right.
-        confused_with: the gallery item nearest to `query`.
-        times: number of the class's items whose nearest item is of the other class.
-    """
+class WorstClass(NamedTuple):
+    """A class with low Recall@1, and the class with which it is confused most often."""
 
     label: int
-    query: int
-    items: int
-    recall: float
-    confused_with: int
-    times: int
+    query: int  # its first item whose nearest item is of the other class
+    items: int  # number of its items with a match
+    recall: float  # the share of these items whose nearest item is right
+    confused_with: int  # the gallery item nearest to `query`
+    times: int  # number of the class's items whose nearest item is of the other class
 
 
 @dataclass(frozen=True, slots=True)
 class NearestNeighbours:
-    """The nearest items of every query.
+    """The nearest items of every query."""
 
-    Args:
-        nearest_QK: indices in the gallery, nearest first.
-        right_QK: whether they match the query: are of its class, or listed for it.
-        matched_Q: whether any item of the gallery that the query's ranking doesn't exclude matches it.
-        labels_Q: the queries' classes.
-        gallery_labels_G: the gallery items' classes.
-    """
-
-    nearest_QK: npt.NDArray[np.int64]
-    right_QK: npt.NDArray[np.bool_]
+    nearest_QK: npt.NDArray[np.int64]  # indices in the gallery, nearest first
+    right_QK: npt.NDArray[np.bool_]  # whether they match the query: are of its class, or listed for it
+    # Whether any item of the gallery that the query's ranking doesn't exclude matches it.
     matched_Q: npt.NDArray[np.bool_]
-    labels_Q: npt.NDArray[np.int64]
+    labels_Q: npt.NDArray[np.int64]  # the queries' classes
     gallery_labels_G: npt.NDArray[np.int64]
 
     @classmethod
@@ -93,34 +76,36 @@ class NearestNeighbours:
 
     def class_recalls(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         """Return the number of gallery items, (C,), and Recall@1, (C,), of every class with a matched query."""
-        classes, ids_Q = np.unique(self.labels_Q[self.matched_Q], return_inverse=True)
-        queries_C = np.bincount(ids_Q, minlength=len(classes))
-        right_C = np.bincount(ids_Q, weights=self.right_QK[self.matched_Q, 0], minlength=len(classes))
+        labels_C, _, items_C, right_C = self._count_by_class()
         counts = Counter(self.gallery_labels_G.tolist())
-        return np.array([counts[c] for c in classes.tolist()], dtype=np.int64), right_C / queries_C
+        return np.array([counts[c] for c in labels_C.tolist()], dtype=np.int64), right_C / items_C
 
     def worst_classes(self) -> list[WorstClass]:
         """Return up to fifteen classes with wrong nearest items, lowest Recall@1 first; of equal ones, larger first."""
-        matched = np.flatnonzero(self.matched_Q)
-        labels_C, classes, items_C = np.unique(
-            self.labels_Q[matched], return_inverse=True, return_counts=True
-        )
-        right_C = np.bincount(classes, weights=self.right_QK[matched, 0], minlength=len(labels_C))
-        recalls_C = right_C / items_C
+        labels_C, classes, items_C, right_C = self._count_by_class()
+        matched, recalls_C = np.flatnonzero(self.matched_Q), right_C / items_C
         found = []
         for c in np.lexsort((labels_C, -items_C, recalls_C))[:_WORST].tolist():
             if right_C[c] == items_C[c]:
                 break
             queries = matched[classes == c]
             wrong = queries[~self.right_QK[queries, 0]]
-            mistaken = Counter(self.gallery_labels_G[self.nearest_QK[wrong, 0]].tolist())
-            other, times = mistaken.most_common(1)[0]
-            query = next(q for q in wrong.tolist() if self.gallery_labels_G[self.nearest_QK[q, 0]] == other)
+            nearest_labels = self.gallery_labels_G[self.nearest_QK[wrong, 0]]
+            other, times = Counter(nearest_labels.tolist()).most_common(1)[0]
+            query = int(wrong[nearest_labels == other][0])
             nearest = int(self.nearest_QK[query, 0])
             found.append(
                 WorstClass(int(labels_C[c]), query, int(items_C[c]), float(recalls_C[c]), nearest, times)
             )
         return found
+
+    def _count_by_class(self) -> tuple[npt.NDArray[Any], ...]:
+        """Return the labels of classes with matched queries, these queries' classes, their numbers and right ones."""
+        labels_C, classes, items_C = np.unique(
+            self.labels_Q[self.matched_Q], return_inverse=True, return_counts=True
+        )
+        right_C = np.bincount(classes, self.right_QK[self.matched_Q, 0], len(labels_C))
+        return labels_C, classes, items_C, right_C
 
 
 def _search(evaluator: Evaluator, embedded: Embedded, matching: Matching) -> npt.NDArray[np.int64]:

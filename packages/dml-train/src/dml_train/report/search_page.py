@@ -13,8 +13,7 @@ import numpy.typing as npt
 from dml_core import DmlError
 from dml_train.data.decoding import read_image
 from dml_train.files import write_atomically
-from dml_train.report.figures import make_thumbnail
-from dml_train.report.template import render
+from dml_train.report.rendering import make_thumbnail, render
 from dml_train.trained.model import TrainedModel
 from dml_train.trained.search import Gallery, SearchResult
 

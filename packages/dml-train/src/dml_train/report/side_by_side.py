@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
 from dml_train.files import write_atomically
 from dml_train.measure.evaluate import Embedded
 from dml_train.measure.listing import Metric
-from dml_train.report.figures import MARKS, draw_curves
+from dml_train.report.diagrams import draw_curves
 from dml_train.report.finished import FinishedRun
 from dml_train.report.paired import MetricDifference, compare_metrics
+from dml_train.report.rendering import MARKS, SHOWN, render, select_evenly
 from dml_train.report.retrieval import NearestNeighbours
-from dml_train.report.selection import select_evenly
-from dml_train.report.template import SHOWN, render
+from dml_train.training.trackers.identity import flatten_settings
 
 SIGNIFICANT = 0.05  # p below which a difference makes a winner
 _EXAMPLES = 6  # queries of each kind: right for one run only
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """One run in the table of metrics."""
 
     name: str
@@ -35,8 +34,7 @@ class Column:
     metrics: Mapping[str, Metric]
 
 
-@dataclass(frozen=True, slots=True)
-class Disagreement:
+class Disagreement(NamedTuple):
     """A query whose nearest item is right for one of two runs only: for each run, that item and whether it is right."""
 
     query: int
@@ -44,25 +42,18 @@ class Disagreement:
     second: tuple[int, bool]
 
 
-@dataclass(frozen=True, slots=True)
-class RunComparison:
-    """A run compared with the first one.
-
-    Args:
-        name: the run's name.
-        refusal: why the two can't be tested on the same queries; empty if they can.
-        differences: the paired tests, this run minus the first.
-        both, neither, only_first, only_second: number of queries whose nearest item is right for these runs.
-        lost, gained: examples of queries that only the first run, or only this one, gets right.
-    """
+class RunComparison(NamedTuple):
+    """A run compared with the first one."""
 
     name: str
-    refusal: str
-    differences: Sequence[MetricDifference] = ()
+    refusal: str  # why the two can't be tested on the same queries; empty if they can
+    differences: Sequence[MetricDifference] = ()  # the paired tests, this run minus the first
+    # The number of queries whose nearest item is right for these runs.
     both: int = 0
     neither: int = 0
     only_first: int = 0
     only_second: int = 0
+    # Examples of queries that only the first run, or only this one, gets right.
     lost: Sequence[Disagreement] = ()
     gained: Sequence[Disagreement] = ()
 
@@ -97,8 +88,8 @@ def write_side_by_side(
         Column(name, run, {metric.name: metric for metric in run.metrics()})
         for name, run in zip(_names(paths), runs, strict=True)
     ]
-    first, *others = columns
-    comparisons = _compare(first, others)
+    first = columns[0]
+    comparisons = _compare(first, columns[1:])
     beside = [
         (column.name, baseline, values)
         for column in columns
@@ -112,7 +103,7 @@ def write_side_by_side(
         winners=_winners(columns, comparisons),
         significant=SIGNIFICANT,
         beside=beside,
-        shown=[name for name in SHOWN if any(name in values for _, _, values in beside)],
+        measured=[name for name in SHOWN if any(name in values for _, _, values in beside)],
         comparisons=comparisons,
         curves=draw_curves({column.name: column.run.lines for column in columns}),
         settings=_settings(columns),
@@ -140,65 +131,57 @@ def _winners(columns: Sequence[Column], comparisons: Sequence[RunComparison]) ->
     """
     winners = {}
     for metric in columns[0].metrics:
-        tests = [{row.name: row for row in other.differences}.get(metric) for other in comparisons]
-        tested = [row for row in tests if row is not None and row.p_value < SIGNIFICANT]
-        if len(tested) < len(tests):
+        tests = [row.test for other in comparisons for row in other.differences if row.metric.name == metric]
+        if len(tests) < len(comparisons) or any(test.p_value >= SIGNIFICANT for test in tests):
             continue
-        if all(row.difference < 0 for row in tested):
+        if all(test.difference < 0 for test in tests):
             winners[metric] = columns[0].name
-        elif len(tested) == 1:
+        elif len(tests) == 1:
             winners[metric] = columns[1].name
     return winners
 
 
 def _settings(columns: Sequence[Column]) -> dict[str, list[str]]:
     """Return the recipes' keys with different values, with each run's value."""
-    flat = [_flat(column.run.recipe.to_dict()) for column in columns]
+    flat = [
+        {
+            key: value if isinstance(value, str) else json.dumps(value)
+            for key, value in flatten_settings(column.run.recipe.to_dict()).items()
+        }
+        for column in columns
+    ]
     keys = dict.fromkeys(key for settings in flat for key in settings)
     rows = {key: [settings.get(key, "–") for settings in flat] for key in keys}
     return {key: values for key, values in rows.items() if len(set(values)) > 1}
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value if isinstance(value, str) else json.dumps(value)
-    return flat
-
-
 def _compare(first: Column, others: Sequence[Column]) -> list[RunComparison]:
     """Compare every other run with the first."""
-    if first.run.test is None:
-        return [RunComparison(other.name, _without_test(first)) for other in others]
-    neighbours = NearestNeighbours.find(first.run.test.evaluator, first.run.test.embedded)
+    test = first.run.test
+    neighbours = None if test is None else NearestNeighbours.find(test.evaluator, test.embedded)
     return [_compare_pair(first, neighbours, other) for other in others]
 
 
-def _compare_pair(first: Column, neighbours: NearestNeighbours, other: Column) -> RunComparison:
-    first_test, other_test = first.run.test, other.run.test
-    assert first_test is not None
-    if other_test is None:
-        return RunComparison(other.name, _without_test(other))
+def _compare_pair(first: Column, neighbours: NearestNeighbours | None, other: Column) -> RunComparison:
+    one, two = first.run.test, other.run.test
+    if one is None or two is None or neighbours is None:
+        without = first if one is None else other
+        return RunComparison(
+            other.name, f"{without.name} didn't use its test split (evaluation.test = false)"
+        )
     names = [column.run.recipe.dataset["name"] for column in (first, other)]
     if names[0] != names[1]:
         return RunComparison(other.name, f"the data sets differ: {names[0]} and {names[1]}")
-    if not _same_items(first_test.embedded, other_test.embedded):
+    if not _same_items(one.embedded, two.embedded):
         return RunComparison(other.name, "the two were measured on different items")
-    other_neighbours = NearestNeighbours.find(other_test.evaluator, other_test.embedded)
-    first_Q, other_Q = neighbours.right_QK[:, 0], other_neighbours.right_QK[:, 0]
+    found = neighbours, NearestNeighbours.find(two.evaluator, two.embedded)
+    right_1Q, right_2Q = (each.right_QK[:, 0] for each in found)
     matched_Q = neighbours.matched_Q
 
-    def some(chosen_Q: np.ndarray[Any, np.dtype[np.bool_]]) -> list[Disagreement]:
+    def some(chosen_Q: npt.NDArray[np.bool_]) -> list[Disagreement]:
         queries = np.flatnonzero(matched_Q & chosen_Q)
         return [
-            Disagreement(
-                q,
-                (int(neighbours.nearest_QK[q, 0]), bool(first_Q[q])),
-                (int(other_neighbours.nearest_QK[q, 0]), bool(other_Q[q])),
-            )
+            Disagreement(q, *((int(each.nearest_QK[q, 0]), bool(each.right_QK[q, 0])) for each in found))
             for q in queries[select_evenly(len(queries), _EXAMPLES)].tolist()
         ]
 
@@ -206,17 +189,14 @@ def _compare_pair(first: Column, neighbours: NearestNeighbours, other: Column) -
         other.name,
         "",
         compare_metrics(
-            first_test.evaluation,
-            other_test.evaluation,
-            list(first.metrics.values()),
-            list(other.metrics.values()),
+            one.evaluation, two.evaluation, list(first.metrics.values()), list(other.metrics.values())
         ),
-        both=int((matched_Q & first_Q & other_Q).sum()),
-        neither=int((matched_Q & ~first_Q & ~other_Q).sum()),
-        only_first=int((matched_Q & first_Q & ~other_Q).sum()),
-        only_second=int((matched_Q & ~first_Q & other_Q).sum()),
-        lost=some(first_Q & ~other_Q),
-        gained=some(~first_Q & other_Q),
+        both=int((matched_Q & right_1Q & right_2Q).sum()),
+        neither=int((matched_Q & ~right_1Q & ~right_2Q).sum()),
+        only_first=int((matched_Q & right_1Q & ~right_2Q).sum()),
+        only_second=int((matched_Q & ~right_1Q & right_2Q).sum()),
+        lost=some(right_1Q & ~right_2Q),
+        gained=some(~right_1Q & right_2Q),
     )
 
 
@@ -228,7 +208,3 @@ def _same_items(one: Embedded, other: Embedded) -> bool:
     return sides[0].keys() == sides[1].keys() and all(
         np.array_equal(np.array(array), np.array(sides[1][name])) for name, array in sides[0].items()
     )
-
-
-def _without_test(column: Column) -> str:
-    return f"{column.name} didn't use its test split (evaluation.test = false)"

@@ -12,8 +12,8 @@ first searches hyper-parameters on the same four folds: `dml tune --folds 4` doe
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,14 @@ from rich.console import Console
 
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
-from dml_train.cluster.executors import Executor
 from dml_train.files import write_atomically, write_json
 from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, select_numbers
 from dml_train.measure.intervals import Interval, of_runs
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
-from dml_train.studies.runs import Job, Outcome, run_all
+from dml_train.studies.jobs import Job
+from dml_train.studies.runs import Executor, run_all, show_ends
 
 FOLDS = 4
 METRIC = "map@r"
@@ -39,19 +39,12 @@ _SHOWN = {"precision@1": "P@1", "r_precision": "RP", METRIC: "MAP@R"}
 
 @dataclass(frozen=True, slots=True)
 class RealityCheck:
-    """The protocol's results.
+    """The protocol's results."""
 
-    Args:
-        runs: number of repetitions.
-        dim: embedding dimensions of one model.
-        separated: by metric, one value per run: the mean of the models.
-        concatenated: by metric, one value per run: of the joined embeddings.
-    """
-
-    runs: int
-    dim: int
-    separated: Mapping[str, Sequence[float]]
-    concatenated: Mapping[str, Sequence[float]]
+    runs: int  # number of repetitions
+    dim: int  # embedding dimensions of one model
+    separated: Mapping[str, Sequence[float]]  # by metric, one value per run: the mean of the models
+    concatenated: Mapping[str, Sequence[float]]  # by metric, one value per run: of the joined embeddings
 
     def intervals(self, name: str) -> tuple[Interval, Interval]:
         """Compute a metric's mean and 95 % interval over the runs, separated and concatenated."""
@@ -71,35 +64,16 @@ class RealityCheck:
             f"| metric | separated, {self.dim} dimensions | concatenated, {FOLDS * self.dim} dimensions |",
             "|---|---|---|",
         ]
-        for name in self._shown():
-            cells = [_percent(interval) for interval in self.intervals(name)]
-            lines.append(f"| {_title(name)} | {' | '.join(cells)} |")
+        for name in [*_SHOWN, *(name for name in self.separated if name.startswith("recall@"))]:
+            if name in self.separated and name in self.concatenated:
+                title = _SHOWN.get(name) or f"R@{name.removeprefix('recall@')}"
+                cells = [_percent(interval) for interval in self.intervals(name)]
+                lines.append(f"| {title} | {' | '.join(cells)} |")
         return "\n".join(lines) + "\n"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to JSON types; metrics are fractions of 1."""
-        return {
-            "runs": self.runs,
-            "folds": FOLDS,
-            "dim": self.dim,
-            "separated": {name: list(values) for name, values in self.separated.items()},
-            "concatenated": {name: list(values) for name, values in self.concatenated.items()},
-        }
-
-    def _shown(self) -> list[str]:
-        names = [*_SHOWN, *(name for name in self.separated if name.startswith("recall@"))]
-        return [name for name in names if name in self.separated and name in self.concatenated]
 
 
 def fold_recipe(recipe: Recipe, registry: Registry, *, run: int, fold: int, dim: int) -> Recipe:
-    """Make the recipe of one model.
-
-    Args:
-        recipe: the base; seed, embedding size and validation are replaced by the protocol's.
-        registry: to check the recipe.
-        run: index of the repetition, from 0.
-        fold: index of the held-out fold, from 0.
-        dim: dimensions of the embedding.
+    """Make the recipe of one model: seed, embedding size and validation are the protocol's; indices count from 0.
 
     Raises:
         DmlError: if the recipe selects weights on the test split.
@@ -128,11 +102,8 @@ def fold_recipe(recipe: Recipe, registry: Registry, *, run: int, fold: int, dim:
     return parse(document, registry)
 
 
-def plan_models(
-    recipe: Recipe, out: str | Path, *, runs: int = 1, dim: int = 128, registry: Registry | None = None
-) -> list[Job]:
+def plan_models(recipe: Recipe, out: Path, registry: Registry, *, runs: int, dim: int) -> list[Job]:
     """Plan the models of `reality_check`, four a repetition; the arguments are the same."""
-    out, registry = Path(out), registry or installed()
     return [
         Job(
             f"run {run}, fold {fold}",
@@ -152,7 +123,6 @@ def reality_check(
     dim: int = 128,
     processes: int = 1,
     executor: Executor | None = None,
-    on_end: Callable[[Outcome], None] = lambda outcome: None,
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> RealityCheck:
@@ -165,7 +135,6 @@ def reality_check(
         dim: dimensions of each model; 128 in the paper.
         processes: models trained at a time.
         executor: trains the models, instead of processes of this machine; see `run_all`.
-        on_end: called when a model's run has ended.
         registry: provides the components; default: those of all installed plugins.
         console: shows progress; default: none.
 
@@ -174,9 +143,14 @@ def reality_check(
         StudyInterrupted: as `run_all`.
     """
     registry, console = registry or installed(), console or Console(quiet=True)
-    jobs = plan_models(recipe, out, runs=runs, dim=dim, registry=registry)
+    jobs = plan_models(recipe, Path(out), registry, runs=runs, dim=dim)
     outcomes = run_all(
-        jobs, processes=processes, executor=executor, registry=registry, console=console, on_end=on_end
+        jobs,
+        processes=processes,
+        executor=executor,
+        registry=registry,
+        console=console,
+        on_end=show_ends(jobs, console),
     )
     if faults := [f"{o.job.name}: {o.fault}" for o in outcomes if o.fault is not None]:
         raise DmlError(f"{len(faults)} of {len(jobs)} runs failed:\n" + "\n".join(faults))
@@ -185,11 +159,12 @@ def reality_check(
     concatenated: dict[str, list[float]] = {}
     for run in range(runs):
         models = outcomes[run * FOLDS : (run + 1) * FOLDS]
-        for name, value in _mean([select_numbers(model.metrics()) for model in models]).items():
-            separated.setdefault(name, []).append(value)
         joined = concatenate([Embedded.read(RunFolder(model.job.folder)) for model in models])
-        for name, value in select_numbers(evaluate(evaluator, joined).to_dict()).items():
-            concatenated.setdefault(name, []).append(value)
+        means = _mean([select_numbers(model.metrics()) for model in models])
+        together = select_numbers(evaluate(evaluator, joined).to_dict())
+        for found, values in ((separated, means), (concatenated, together)):
+            for name, value in values.items():
+                found.setdefault(name, []).append(value)
     return RealityCheck(runs, dim, separated, concatenated)
 
 
@@ -198,35 +173,29 @@ def concatenate(models: Sequence[Embedded]) -> Embedded:
 
     The cosine of two joined rows is the mean of the models' cosines.
     """
+
+    def join(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
+        rows = [part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12) for part in parts]
+        return np.concatenate(rows, axis=1, dtype=np.float32)
+
     gallery = [model.gallery for model in models if model.gallery is not None]
-    return replace(
-        models[0],
-        embeddings=_concatenate([model.embeddings for model in models]),
-        gallery=_concatenate(gallery) if gallery else None,
-    )
+    embeddings = join([model.embeddings for model in models])
+    return replace(models[0], embeddings=embeddings, gallery=join(gallery) if gallery else None)
 
 
 def write(check: RealityCheck, out: Path, recipe: str) -> list[Path]:
     """Write the results into the folder, as Markdown and as JSON."""
     page, data = out / "mlrc.md", out / "mlrc.json"
-    write_json(data, check.to_dict())
+    results = asdict(check)
+    write_json(data, {"runs": results.pop("runs"), "folds": FOLDS, **results})
     write_atomically(page, lambda file: file.write(check.markdown(recipe).encode()))
     return [page, data]
-
-
-def _concatenate(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
-    rows = [part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12) for part in parts]
-    return np.concatenate(rows, axis=1, dtype=np.float32)
 
 
 def _mean(models: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Average each metric that all models have; `step` is none."""
     shared = [name for name in models[0] if name != "step" and all(name in model for model in models)]
     return {name: statistics.fmean(model[name] for model in models) for name in shared}
-
-
-def _title(name: str) -> str:
-    return _SHOWN.get(name) or f"R@{name.removeprefix('recall@')}"
 
 
 def _percent(interval: Interval) -> str:

@@ -1,72 +1,58 @@
-"""Many runs, each in its own folder, several at a time; finished ones are kept."""
+"""Train many runs, several at a time, each in a different folder; finished runs are kept.
+
+Any executor can train them, on this machine or others. If a worker dies, its run resumes on another worker from the
+last checkpoint.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 import multiprocessing
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, Protocol
 
 import torch
 from rich.console import Console
 
 from dml_core import DmlError, Registry
-from dml_train.cluster.executors import Executor
-from dml_train.files import FolderLocked, WriteRefused
+from dml_train.cluster.workers import Expected, UnfitWorker, expect, first_line, refuse_missing_package
+from dml_train.files import WriteRefused
 from dml_train.processes.loaders import end_with_parent
-from dml_train.processes.signals import STOP_SIGNALS, handle_signals
-from dml_train.processes.stopping import Interrupted, StudyInterrupted, wake_at_death_of_parent
-from dml_train.recipe.tables import Recipe
+from dml_train.processes.stopping import (
+    Interrupted,
+    StudyInterrupted,
+    record_stop_signals,
+    wake_at_death_of_parent,
+)
 from dml_train.run_folder import RunFolder
-from dml_train.studies.seconds import measure_seconds, read_seconds
-from dml_train.training.run import train
+from dml_train.studies.jobs import Job, Outcome, train_job
+
+MOST_DEATHS = 3  # of a run's workers without a new checkpoint between them; then the run has failed
+# A dead node's processes, or its locks on a network file system, may outlive it for a while.
+SECONDS_FOR_LOCK = 120.0
+_SECONDS_BETWEEN_LOOKS = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A run to train.
+class Executor(Protocol):
+    """An executor of concurrent.futures, submitit or Dask, or a `RayExecutor`.
 
-    Args:
-        name: shown in progress.
-        recipe: the run's; its baselines are dropped, since runs of a study are compared with one another.
-        folder: the run's; an existing run, complete or not, is resumed.
+    A submitted call has ``done()`` and ``result()``, and may have ``cancel()``. If the executor has an attribute
+    ``most``, it limits the number of calls that are submitted at a time.
     """
 
-    name: str
-    recipe: Recipe
-    folder: Path
-
-    def __post_init__(self) -> None:
-        evaluation = self.recipe.evaluation.model_copy(update={"baselines": False})
-        object.__setattr__(self, "recipe", self.recipe.model_copy(update={"evaluation": evaluation}))
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run ended.
-
-    Args:
-        job: the run.
-        fault: why it failed; None if it finished.
-    """
-
-    job: Job
-    fault: str | None = None
-
-    def metrics(self) -> dict[str, Any]:
-        """Read the run's ``evaluation.json``."""
-        return RunFolder(self.job.folder).read_evaluation()
-
-    def seconds(self) -> float | None:
-        """Read the run's processor time; None if no study and no ``dml train`` trained it."""
-        return read_seconds(self.job.folder)
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Any:
+        """Submit a call, and return it."""
+        ...
 
 
 def run_all(
@@ -101,99 +87,73 @@ def run_all(
         WriteRefused: if the disk is full or refuses; the runs resume.
         StudyInterrupted: at SIGTERM or Ctrl-C.
     """
-    distinct = {job.folder: job for job in jobs}
     ended: dict[Path, Outcome] = {}
 
     def end(job: Job, fault: str | None) -> None:
         ended[job.folder] = Outcome(job, fault)
         on_end(ended[job.folder])
 
-    if executor is not None:
-        from dml_train.studies.elsewhere import train_elsewhere
-
-        train_elsewhere(list(distinct.values()), executor, end, registry, console)
-    elif processes == 1:
-        for job in distinct.values():
+    distinct = list({job.folder: job for job in jobs}.values())
+    if processes == 1 and executor is None:
+        for job in distinct:
             try:
                 end(job, train_job(job, registry, console))
             except Interrupted as error:
                 raise StudyInterrupted(error.signal_number) from error
     else:
-        _train_in_processes(list(distinct.values()), processes, end)
+        unfinished = []
+        for job in distinct:
+            if RunFolder(job.folder).is_finished:
+                end(job, train_job(job, registry, Console(quiet=True)))  # which only checks it
+            else:
+                unfinished.append(job)
+        if executor is None:
+            with _start_processes(processes) as pool:
+                # Not more calls than processes: the pool would queue one that it can't cancel.
+                _train_by(pool, unfinished, processes, None, end, console)
+        elif unfinished:
+            shared = Path(os.path.commonpath([job.folder.parent.absolute() for job in unfinished]))
+            most = getattr(executor, "most", None) or len(unfinished)
+            with expect(registry, shared) as expected:
+                _train_by(executor, unfinished, most, expected, end, console)
     return [Outcome(job, ended[job.folder].fault) for job in jobs]
 
 
-def train_job(
-    job: Job, registry: Registry | None, console: Console, *, seconds_for_lock: float = 0.0
-) -> str | None:
-    """Train a run; return why it failed, or None.
+def show_ends(jobs: Sequence[Job], console: Console) -> Callable[[Outcome], None]:
+    """Return an `on_end` of `run_all` that counts the runs, and shows their recall and time, or their fault."""
+    total, numbers = len({job.folder for job in jobs}), itertools.count(1)
 
-    Args:
-        job: the run.
-        registry: provides the components; None: all installed ones.
-        console: shows progress.
-        seconds_for_lock: how long to wait if another process works in the run's folder: perhaps it is about to end.
-    """
-    give_up = time.monotonic() + seconds_for_lock
-    while True:
-        try:
-            with measure_seconds(job.folder):
-                train(job.recipe, job.folder, resume=True, registry=registry, console=console)
-        except WriteRefused:  # no fault of this run's settings, and the next one would have it, too
-            raise
-        except FolderLocked as error:
-            if time.monotonic() >= give_up:
-                return str(error)
-            time.sleep(1.0)
-        except DmlError as error:
-            return str(error)
-        else:
-            return None
+    def show(outcome: Outcome) -> None:
+        text = outcome.fault
+        if text is None:
+            text = f"R@1 {outcome.metrics().get('recall@1', math.nan):.3f}"
+            text += f" ({seconds:.0f} s)" if (seconds := outcome.seconds()) is not None else ""
+        line = f"[{next(numbers)}/{total}] {outcome.job.name}: {text}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    return show
 
 
-# ------------------------------------------------------------------------------------------ in other processes
+# ----------------------------------------------------------------------------------- processes of this machine
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """How a run ended in a process of the pool: by a fault, by a signal, or, without either, finished."""
-
-    fault: str | None = None
-    signal_number: int = 0
-
-
-def _train_in_processes(jobs: list[Job], processes: int, end: Callable[[Job, str | None], None]) -> None:
+@contextmanager
+def _start_processes(count: int) -> Iterator[Executor]:
     pool = ProcessPoolExecutor(
-        processes,
+        count,
         # Not fork: this process may have threads, and a fork would copy their locks.
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_process,
-        initargs=(max(1, (os.cpu_count() or 1) // processes),),
+        initargs=(max(1, (os.cpu_count() or 1) // count),),
     )
-    pending: dict[Future[_Result], Job] = {}
     try:
-        with handle_signals(STOP_SIGNALS, _interrupt):
-            pending = {pool.submit(_train_in_process, job): job for job in jobs}
-            for future in as_completed(pending):
-                result = future.result()
-                if result.signal_number:
-                    raise StudyInterrupted(result.signal_number)
-                end(pending[future], result.fault)
-    except BrokenProcessPool as error:
-        raise DmlError(
-            "a process that trained died; if it was killed for memory, use fewer processes. "
-            "Finished work is kept: the same call or command resumes the rest"
-        ) from error
+        yield pool
+    except BaseException:
+        for child in multiprocessing.active_children():
+            child.terminate()  # its run saves and stops
+        raise
     finally:
-        # After an error or a signal, unfinished runs save and stop.
-        if any(not future.done() for future in pending):
-            for child in multiprocessing.active_children():
-                child.terminate()
         pool.shutdown(cancel_futures=True)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    raise StudyInterrupted(number)
 
 
 def _start_process(threads: int) -> None:
@@ -203,15 +163,114 @@ def _start_process(threads: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops this process by SIGTERM
 
 
-_signal_number = 0  # in a process of the pool: the signal that interrupted its run
+# --------------------------------------------------------------------------------------------- by an executor
 
 
-def _train_in_process(job: Job) -> _Result:
-    """Train a run as `train_job` does, unless a signal has interrupted an earlier run of this process."""
-    global _signal_number
-    if not _signal_number:  # the pool queues one run more than it has processes, and can't cancel it
-        try:
-            return _Result(train_job(job, None, Console(quiet=True)))
-        except Interrupted as error:  # returned, since it doesn't pickle
-            _signal_number = error.signal_number
-    return _Result(signal_number=_signal_number)
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """How a run ended on a worker: by one of these, or, without any, finished. They pickle everywhere."""
+
+    fault: str | None = None  # why the run failed
+    stopped: str | None = None  # by a signal or the worker's death; the run can resume
+    refusal: DmlError | None = None  # why the worker can't train any run
+
+
+_training = threading.Lock()  # held while this process trains
+
+
+def train_there(job: Job, expected: Expected | None) -> _Result:
+    """Train a run on a worker, after checks of the worker; `expected` is None in a process of the same machine."""
+    if not _training.acquire(blocking=False):
+        unfit = "a worker would train two runs at a time in threads, which share torch's random numbers; "
+        return _Result(refusal=UnfitWorker(f"{unfit}expected an executor with one run a process"))
+    try:
+        if expected is not None:
+            expected.enter()
+        seconds = 0.0 if expected is None else SECONDS_FOR_LOCK
+        return _Result(train_job(job, None, Console(quiet=True), seconds_for_lock=seconds))
+    except (UnfitWorker, WriteRefused) as error:  # not raised: some libraries replace a worker's error
+        return _Result(refusal=error)
+    except Interrupted as error:
+        return _Result(stopped=str(error))
+    finally:
+        _training.release()
+
+
+def _train_by(
+    executor: Executor,
+    jobs: Sequence[Job],
+    most: int,
+    expected: Expected | None,
+    end: Callable[[Job, str | None], None],
+    console: Console,
+) -> None:
+    """Train runs by an executor, `most` at a time. A run is submitted until it ends, or its workers died too often.
+
+    Raises:
+        UnfitWorker, WriteRefused, DmlError, StudyInterrupted: as `run_all`.
+    """
+    waiting, pending = deque(jobs), list[tuple[Any, Job]]()
+    deaths: Counter[Path] = Counter()  # since the last new checkpoint
+    checkpoints: dict[Path, list[str]] = {}
+
+    def resumes(job: Job) -> bool:
+        now = _list_checkpoints(job)
+        if checkpoints.get(job.folder) != now:
+            deaths[job.folder], checkpoints[job.folder] = 0, now
+        deaths[job.folder] += 1
+        return deaths[job.folder] < MOST_DEATHS
+
+    try:
+        # The signals' handler mustn't raise: in the middle of Ray's code, the error becomes a SystemError.
+        with record_stop_signals() as stop:
+            while waiting or pending:
+                if stop.signal_number:
+                    raise StudyInterrupted(stop.signal_number)
+                while waiting and len(pending) < most:
+                    job = waiting.popleft()
+                    there = replace(job, folder=job.folder.absolute())
+                    pending.append((executor.submit(train_there, there, expected), job))
+                place = next((n for n, (call, _) in enumerate(pending) if call.done()), None)
+                if place is None:
+                    time.sleep(_SECONDS_BETWEEN_LOOKS)
+                    continue
+                call, job = pending.pop(place)
+                # An error from a process of this machine is a bug; from elsewhere, it may mean that the worker died.
+                result: _Result = call.result() if expected is None else _take(call)
+                if result.refusal is not None:
+                    raise result.refusal
+                if result.stopped is None:
+                    end(job, result.fault)
+                elif resumes(job):
+                    text = f"{job.name}: {result.stopped}; it resumes elsewhere"
+                    console.print(text, markup=False, highlight=False, soft_wrap=True)
+                    waiting.appendleft(job)
+                else:
+                    without = f"{MOST_DEATHS} workers ended without a checkpoint in between"
+                    end(job, f"{without}; {result.stopped}")
+    except BrokenExecutor as error:
+        raise DmlError(
+            "a process that trained died, and with it the executor; if it was killed for memory, train fewer "
+            "runs at a time. Finished work is kept: the same call or command resumes the rest"
+        ) from error
+    finally:
+        for call, _ in pending:
+            if callable(cancel := getattr(call, "cancel", None)):
+                cancel()
+
+
+def _take(call: Any) -> _Result:
+    """Take a call's result; the death of its worker counts as a stop."""
+    try:
+        result: _Result = call.result()
+    except BrokenExecutor:
+        raise
+    except Exception as error:  # libraries raise different errors if a worker dies
+        refuse_missing_package(error)
+        return _Result(stopped=f"its worker ended ({type(error).__name__}: {first_line(error)})")
+    return result
+
+
+def _list_checkpoints(job: Job) -> list[str]:
+    folder = RunFolder(job.folder).checkpoints
+    return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []

@@ -52,9 +52,7 @@ class RayEngine:
         self, plan: EmbeddingPlan, chunks: Sequence[int], *, skip: bool
     ) -> Generator[ChunkRows, None, None]:
         """Embed chunks of a plan, in the order in which they end; see `Engine`."""
-        providers = (self.registry or installed()).plugins.providers
-        distributions = {"dml-train", "torch", *(provider.distribution for provider in providers)}
-        with self.cluster.connect(distributions, None) as expected:
+        with self.cluster.connect(self.registry or installed(), None) as expected:
             import ray
 
             context = ray.data.DataContext.get_current()
@@ -120,7 +118,6 @@ class _ChunkEmbedder:
         self._model: TrainedModel | None = None
         try:
             torch.set_num_threads(task.threads)  # the last bits of an embedding may depend on their number
-            task.expected.check_this_process()
             task.expected.enter()
             self._model = self._open()
             self._split = SplitImages(self._model, task.split).images if task.split else None

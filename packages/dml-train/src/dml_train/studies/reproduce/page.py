@@ -2,44 +2,93 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from dml_core import metric_title
 from dml_train import __version__
 from dml_train.measure.intervals import Interval, Spread, of_share, pooled
-from dml_train.studies.reproduce.order import Order, Standing, compare_order
-from dml_train.studies.reproduce.paper import COMPARED, GLYPHS, Paper, PublishedTable
-from dml_train.studies.reproduce.reproduction import RowResult, drop_nan
+from dml_train.studies.reproduce.paper import COMPARED, GLYPHS, Paper, PublishedTable, Row, drop_nan
 
 _ON_GLYPHS = ["recall@1", "recall@10", "recall@100"]
 NAMES = {"sop": "SOP", "cub": "CUB", "cars196": "CARS196", "in-shop": "In-shop", GLYPHS: "glyphs"}
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A table on one data set.
+class Standing(NamedTuple):
+    """A row: its groups, its published figure, and the measured values, one a seed."""
+
+    groups: frozenset[str]
+    published: float
+    measured: Sequence[float]
+
+
+class Order(NamedTuple):
+    """Pairs of rows whose published figures differ."""
+
+    pairs: int
+    same: int  # pairs whose measured means have the published order
+    # Pairs whose difference's 95 % interval lies on the published side of 0, and on the other; None with one seed.
+    surely_same: int | None
+    surely_opposite: int | None
+
+
+def compare_order(rows: Sequence[Standing]) -> Order:
+    """Compare the measured order of rows with the published one.
+
+    Two rows are compared if they share a group, or neither has one. A difference's interval is Student's, with the
+    spread of runs pooled over all rows. Of pairs without a true difference, 2.5 % are expected beyond it on the wrong
+    side.
 
     Args:
-        name: ``"table-2"``.
-        table: the published table.
-        dataset: the data set of the measured rows; None if no row of the table can be run.
-        rows: their results.
-        reasons: why the figures can't be compared; empty if they can.
+        rows: the rows, all with equally many measured values; a row whose published figure is NaN doesn't count.
     """
+    pairs = same = surely_same = surely_opposite = 0
+    spread = pooled([row.measured for row in rows])
+    for first, second in itertools.combinations(rows, 2):
+        unrelated = (first.groups or second.groups) and not first.groups & second.groups
+        published = first.published - second.published
+        if unrelated or math.isnan(published) or published == 0:
+            continue
+        pairs += 1
+        difference = statistics.fmean(first.measured) - statistics.fmean(second.measured)
+        same += difference * published > 0
+        if spread is not None and abs(difference) > spread.half_width_of_difference(len(first.measured)):
+            surely_same += difference * published > 0
+            surely_opposite += difference * published < 0
+    if spread is None:
+        return Order(pairs, same, None, None)
+    return Order(pairs, same, surely_same, surely_opposite)
 
-    name: str
+
+@dataclass(frozen=True, slots=True)
+class RowResult:
+    """The results of a row's runs."""
+
+    row: Row
+    values: Mapping[str, Sequence[float]]  # by metric, a value for each finished run, in [0, 1]
+    faults: Sequence[str]  # the errors of failed runs, or why none could be planned
+    queries: int  # of each run's evaluation
+    seconds: float  # processor time of the runs together; a run that rows share counts in each
+    folders: Sequence[str]  # names of the runs' folders
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table on one data set."""
+
+    name: str  # "table-2"
     table: PublishedTable
-    dataset: str | None
+    dataset: str | None  # of the measured rows; None if no row of the table can be run
     rows: Sequence[RowResult]
-    reasons: Sequence[str]
+    reasons: Sequence[str]  # why the figures can't be compared; empty if they can
 
     def metrics(self) -> list[str]:
         """List the measured metrics to show: the table's own, and MAP@R."""
@@ -75,27 +124,38 @@ class Section:
         return found
 
 
-def title(metric: str) -> str:
-    """Return a metric's usual abbreviation."""
+def list_incomparabilities(paper: Paper, dataset: str | None, overrides: Sequence[str] = ()) -> list[str]:
+    """List why published figures can't be compared with those measured on a data set (None: on none)."""
+    if dataset is None:
+        return []
+    reasons = []
+    if dataset == GLYPHS:
+        reasons.append(
+            "measured on glyphs (rendered characters) with a small network trained from scratch, published on "
+            f"photographs with {paper.backbone}: only the order of the rows can be compared"
+        )
+    if paper.selected_on_test:
+        reasons.append(
+            f"the published figures were selected on the test split ({paper.selection}); here the last weights are "
+            "measured, and the test split selects nothing"
+        )
+    if overrides:
+        reasons.append(f"every recipe was changed by {', '.join(overrides)}")
+    return reasons
+
+
+def _title(metric: str) -> str:
     return metric_title(metric).replace("Recall@", "R@").replace("Precision@", "P@")
 
 
-def interval(row: RowResult, metric: str, spread: Spread | None) -> Interval | None:
-    """Return a row's metric and its interval: over runs, by their spread; for one run's recall, over its queries."""
+def _format_interval(row: RowResult, metric: str, spread: Spread | None) -> str:
+    """Format a percentage, ``76.4 ± 1.2``: over runs, by their spread; for one run's recall, over its queries."""
     values = row.values.get(metric)
     if not values:
-        return None
-    if spread is not None:
-        return Interval(statistics.fmean(values), spread.half_width(len(values)))
-    if metric.startswith("recall@") and row.queries:
-        return of_share(values[0], row.queries)
-    return Interval(values[0], None)
-
-
-def format_interval(value: Interval | None) -> str:
-    """Format an interval in percent: ``76.4 ± 1.2``."""
-    if value is None:
         return "–"
+    value = Interval(statistics.fmean(values), spread and spread.half_width(len(values)))
+    if spread is None and metric.startswith("recall@") and row.queries:
+        value = of_share(values[0], row.queries)
     mean = f"{100 * value.mean:.1f}"
     return mean if value.half_width is None else f"{mean} ± {100 * value.half_width:.1f}"
 
@@ -134,8 +194,8 @@ def _section(name: str, section: Section) -> list[str]:
     several = len({dataset for dataset, _, _ in published}) > 1 or section.dataset in (None, GLYPHS)
     header = [
         "",
-        *(f"published {NAMES.get(d, d) + ' ' if several else ''}{title(m)}" for d, _, m in published),
-        *(f"measured {title(m)}" for m in metrics),
+        *(f"published {NAMES.get(d, d) + ' ' if several else ''}{_title(m)}" for d, _, m in published),
+        *(f"measured {_title(m)}" for m in metrics),
         "s",
     ]
     on = "" if section.dataset is None else f" on {NAMES.get(section.dataset, section.dataset)}"
@@ -155,7 +215,7 @@ def _section(name: str, section: Section) -> list[str]:
             figure = row.row.published.get(dataset, [])[place : place + 1]
             text = f"{figure[0]:.{places}f}" if drop_nan(figure) else "–"
             cells.append(f"({text})" if section.reasons and text != "–" else text)
-        cells += [format_interval(interval(row, metric, spreads[metric])) for metric in metrics]
+        cells += [_format_interval(row, metric, spreads[metric]) for metric in metrics]
         cells.append(f"{row.seconds:.0f}" if row.folders else "–")
         lines.append(f"| {' | '.join(cells)} |")
     lines.append("")
@@ -182,8 +242,8 @@ def _decimals(section: Section) -> int:
 def _sentence(key: tuple[str, str, str], found: Order) -> str:
     dataset, metric, measured = key
     text = (
-        f"Order by {NAMES.get(dataset, dataset)}'s {title(metric)}: {found.same} of {found.pairs} pairs of rows have "
-        f"the same order by measured {title(measured)}"
+        f"Order by {NAMES.get(dataset, dataset)}'s {_title(metric)}: {found.same} of {found.pairs} pairs of rows have "
+        f"the same order by measured {_title(measured)}"
     )
     if found.surely_same is None:
         return text + "."

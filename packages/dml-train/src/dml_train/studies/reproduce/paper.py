@@ -10,27 +10,27 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dml_core import InvalidOption, Registry, UnknownName, nearest
 from dml_train.recipe.checking import parse
-from dml_train.recipe.extending import remove, split_key
-from dml_train.recipe.loading import assign, read
+from dml_train.recipe.extending import remove
+from dml_train.recipe.loading import assign, read, set_value
 from dml_train.recipe.tables import Recipe
 
 GLYPHS = "glyphs"  # the data set that needs no download
 COMPARED = ("recall@1", "map@r")  # measured in every run, to compare the order of rows
 
 
-class Part(BaseModel):
+class _Strict(BaseModel):
     """A table of a paper's file; unknown keys and values of another type are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Row(Part):
+class Row(_Strict):
     """One row: how its recipe differs from the table's, and the published figures.
 
     Its recipe is the table's, changed in this order: `replace` replaces whole tables, `drop` removes keys, then the
@@ -39,24 +39,25 @@ class Row(Part):
     """
 
     label: str
-    groups: list[
-        str
-    ] = []  # its order is compared with rows of the same group; without one, with all ungrouped
+    # The row's order is compared with rows of the same group; without one, with all ungrouped.
+    groups: list[str] = []
     recipes: dict[str, str] = {}  # by data set, instead of the table's
     replace: dict[str, dict[str, Any]] = {}  # by dotted key
     drop: list[str] = []
     set: list[str] = []
     on: dict[str, list[str]] = {}
     evaluator: str | None = None  # measures the stored embeddings, instead of the recipe's
-    levels: dict[
-        str, list[str]
-    ] = {}  # by data set: the levels of the stored embeddings to measure; default: all
+    levels: dict[str, list[str]] = {}  # by data set: the stored levels to measure; default: all
     published_only: str = ""  # why this toolkit can't run the row
     published: dict[str, list[float]] = {}  # by data set, in the order of the table's metrics
 
 
-class PublishedTable(Part):
-    """One table, or a figure read as one."""
+class PublishedTable(_Strict):
+    """One table, or a figure read as one.
+
+    Raises:
+        ValueError: if a row's figures don't fit the metrics, or it neither runs nor says why not.
+    """
 
     title: str
     expected: str  # what the paper's figures say
@@ -66,6 +67,37 @@ class PublishedTable(Part):
     on: dict[str, list[str]] = {}
     notes: list[str] = []
     rows: Annotated[list[Row], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _check_rows(self) -> Self:
+        for row in self.rows:
+            if wrong := self._find_wrong_figures(row) or self._find_contradiction(row):
+                raise ValueError(f"row {row.label!r}: {wrong}")
+        return self
+
+    def _find_wrong_figures(self, row: Row) -> str:
+        for dataset, values in row.published.items():
+            metrics = self.metrics.get(dataset, [])
+            if len(values) != len(metrics):
+                return f"{len(values)} figures for {dataset}, where the table has {len(metrics)} metrics"
+            if not all(0 <= value <= 100 for value in drop_nan(values)):
+                return f"{values} aren't percentages"
+        return ""
+
+    def _find_contradiction(self, row: Row) -> str:
+        names = {*self.recipes, *row.recipes}
+        if not row.published_only:
+            if not any(self.recipe_name(row, name) for name in names):
+                return "no recipe for any of its data sets; expected one, or published_only"
+            if unknown := row.levels.keys() - names:
+                return f"levels on {', '.join(sorted(unknown))}, for which it has no recipe"
+            return ""
+        if not any(drop_nan(values) for values in row.published.values()):
+            return "published_only without a published figure"
+        changes = ("recipes", "replace", "drop", "set", "on", "evaluator", "levels")
+        if given := [name for name in changes if getattr(row, name)]:
+            return f"published_only and {', '.join(given)}; a row that isn't run has no recipe"
+        return ""
 
     def datasets(self) -> list[str]:
         """List the data sets on which some row runs."""
@@ -79,7 +111,7 @@ class PublishedTable(Part):
         return row.recipes.get(dataset, self.recipes.get(dataset))
 
 
-class Paper(Part):
+class Paper(_Strict):
     """A paper's tables, and how its figures were obtained."""
 
     title: str
@@ -91,60 +123,20 @@ class Paper(Part):
 
 @cache
 def papers() -> Mapping[str, Paper]:
-    """Load all papers by name, and check their figures against their metrics.
-
-    Raises:
-        ValueError: as `check`: a fault of this package.
-    """
-    found = {}
+    """Load all papers by name."""
     tables = files(__package__) / "tables"
-    for entry in sorted(tables.iterdir(), key=lambda entry: entry.name):
-        if not entry.name.endswith(".toml"):
-            continue
-        paper = Paper.model_validate(tomllib.loads(entry.read_text(encoding="utf-8")))
-        for name, table in paper.tables.items():
-            check(table, f"{entry.name}, {name}")
-        found[entry.name.removesuffix(".toml")] = paper
-    return found
-
-
-def check(table: PublishedTable, where: str) -> None:
-    """Check that each row's published figures fit its table's metrics, and that it either runs or says why not.
-
-    Raises:
-        ValueError: naming the row.
-    """
-    for row in table.rows:
-        _check_figures(table, row, f"{where}, row {row.label!r}")
-        _check_run(table, row, f"{where}, row {row.label!r}")
-
-
-def _check_figures(table: PublishedTable, row: Row, where: str) -> None:
-    for dataset, values in row.published.items():
-        metrics = table.metrics.get(dataset, [])
-        if len(values) != len(metrics):
-            raise ValueError(
-                f"{where}: {len(values)} figures for {dataset}, where the table has {len(metrics)} metrics"
-            )
-        if any(value > 100 or value < 0 for value in values if not math.isnan(value)):
-            raise ValueError(f"{where}: {values} aren't percentages")
-
-
-def _check_run(table: PublishedTable, row: Row, where: str) -> None:
-    names = {*table.recipes, *row.recipes}
-    if not row.published_only:
-        if not any(table.recipe_name(row, name) for name in names):
-            raise ValueError(f"{where}: no recipe for any of its data sets; expected one, or published_only")
-        if unknown := row.levels.keys() - names:
-            raise ValueError(f"{where}: levels on {', '.join(sorted(unknown))}, for which it has no recipe")
-        return
-    if not any(not math.isnan(value) for values in row.published.values() for value in values):
-        raise ValueError(f"{where}: published_only without a published figure")
-    changes = ("recipes", "replace", "drop", "set", "on", "evaluator", "levels")
-    if given := [name for name in changes if getattr(row, name)]:
-        raise ValueError(
-            f"{where}: published_only and {', '.join(given)}; a row that isn't run has no recipe"
+    return {
+        entry.name.removesuffix(".toml"): Paper.model_validate(
+            tomllib.loads(entry.read_text(encoding="utf-8"))
         )
+        for entry in sorted(tables.iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(".toml")
+    }
+
+
+def drop_nan(values: list[float]) -> list[float]:
+    """Return the values that aren't NaN."""
+    return [value for value in values if not math.isnan(value)]
 
 
 def choose(names: tuple[str, ...], known: Mapping[str, Paper]) -> dict[str, list[str]]:
@@ -189,9 +181,6 @@ def row_recipe(
     """Make the recipe of a row on a data set; None if the row doesn't run on it.
 
     Args:
-        table, row: the table and its row.
-        dataset: the data set's name.
-        registry: checks the recipe.
         root: the data set's folder; None if it needs none.
         seed: added to the recipe's.
         overrides: further changes, after all others.
@@ -205,11 +194,7 @@ def row_recipe(
     document, origin = read(name)
     try:
         for path, value in row.replace.items():
-            *parents, last = split_key(path)
-            owner = document
-            for parent in parents:
-                owner = owner[parent]
-            owner[last] = value
+            set_value(document, path, value)
         for path in row.drop:
             remove(document, path)
         if root is not None:
@@ -223,18 +208,13 @@ def row_recipe(
         training = document.setdefault("training", {})
         training["seed"] = training.get("seed", 0) + seed
         recipe = parse(document, registry, origin)
-        if dataset in row.levels:
-            _check_levels(row.levels[dataset], recipe)
+        stored = recipe.embedding.levels or recipe.backbone.get("levels") or []
+        for level in row.levels.get(dataset, []):
+            if level not in stored:
+                raise InvalidOption(
+                    f"no level {level!r} to measure{nearest(level, stored)} "
+                    f"levels of the embedding: {', '.join(stored) or 'it has one only'}"
+                )
         return recipe
     except InvalidOption as error:
         raise InvalidOption(f"row {row.label!r} on {dataset}: {error}") from error
-
-
-def _check_levels(levels: list[str], recipe: Recipe) -> None:
-    stored = recipe.embedding.levels or recipe.backbone.get("levels") or []
-    for level in levels:
-        if level not in stored:
-            raise InvalidOption(
-                f"no level {level!r} to measure{nearest(level, stored)} "
-                f"levels of the embedding: {', '.join(stored) or 'it has one only'}"
-            )

@@ -1,110 +1,32 @@
-"""`dml reproduce`: run tables by their names and write their pages."""
+"""`dml reproduce`: run tables by their names, measure their rows, and write their pages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from dml_core import DmlError, Registry
+from dml_core import Registry
 from dml_core import registry as installed
-from dml_train.cluster.executors import Executor
 from dml_train.files import WriteRefused, write_atomically, write_json
-from dml_train.studies.reproduce.page import Section, as_json, markdown
-from dml_train.studies.reproduce.paper import GLYPHS, Paper, choose, papers
-from dml_train.studies.reproduce.reproduction import (
-    PlannedRow,
-    find_datasets,
-    list_incomparabilities,
-    measure,
-    plan,
-    run_planned,
-)
-from dml_train.studies.runs import Job, Outcome
+from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, make_evaluator, select_numbers
+from dml_train.measure.levels import select_levels
+from dml_train.run_folder import RunFolder
+from dml_train.studies.jobs import Outcome
+from dml_train.studies.reproduce.page import RowResult, Section, as_json, list_incomparabilities, markdown
+from dml_train.studies.reproduce.paper import Paper, choose, papers
+from dml_train.studies.reproduce.plan import PlannedRow, plan_tables
+from dml_train.studies.runs import Executor, run_all, show_ends
 
 
-@dataclass(frozen=True, slots=True)
-class Reproduced:
-    """The results of `reproduce`.
+class Reproduced(NamedTuple):
+    """The results of `reproduce`."""
 
-    Args:
-        pages: the Markdown files; beside each is a JSON file with the same values.
-        faults: the errors of failed runs.
-        left_out: tables on missing data sets, with the reasons.
-    """
-
-    pages: list[Path]
-    faults: list[str]
-    left_out: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedTables:
-    """The runs of some tables.
-
-    Args:
-        chosen: the tables of each paper.
-        groups: the rows, by paper, table and data set.
-        left_out: tables on missing data sets, with the reasons.
-    """
-
-    chosen: Mapping[str, Sequence[str]]
-    groups: Mapping[tuple[str, str, str | None], Sequence[PlannedRow]]
-    left_out: list[str]
-
-    def rows(self) -> list[PlannedRow]:
-        """Return all rows."""
-        return [row for group in self.groups.values() for row in group]
-
-    def jobs(self) -> list[Job]:
-        """Return all runs; rows may share some."""
-        return [job for row in self.rows() for job in row.jobs]
-
-
-def plan_tables(
-    names: Sequence[str],
-    out: str | Path,
-    *,
-    data: str | Path | None = None,
-    seeds: int = 1,
-    overrides: Sequence[str] = (),
-    known: Mapping[str, Paper] | None = None,
-    registry: Registry | None = None,
-) -> PlannedTables:
-    """Plan the runs of `reproduce`; the arguments and errors are the same."""
-    known, registry = known or papers(), registry or installed()
-    chosen = choose(tuple(names), known)
-    wanted = {
-        d for paper, tables in chosen.items() for t in tables for d in known[paper].tables[t].datasets()
-    }
-    roots, missing = find_datasets(sorted(wanted), Path(data) if data else None, registry)
-    groups: dict[tuple[str, str, str | None], list[PlannedRow]] = {}
-    left_out = []
-    for paper, tables in chosen.items():
-        for name in tables:
-            table = known[paper].tables[name]
-            if not table.datasets():
-                groups[paper, name, None] = [PlannedRow(row) for row in table.rows]
-            for dataset in table.datasets():
-                if dataset in roots:
-                    groups[paper, name, dataset] = plan(
-                        table,
-                        dataset,
-                        Path(out),
-                        registry,
-                        root=roots[dataset],
-                        seeds=seeds,
-                        overrides=tuple(overrides),
-                    )
-                elif dataset in missing and (data is not None or GLYPHS not in table.datasets()):
-                    left_out.append(f"{paper}/{name} on {dataset}: {missing[dataset]}")
-    if not any(groups.values()):
-        raise DmlError(
-            "no data set of these tables was found:\n  " + "\n  ".join(left_out), arguments=("data",)
-        )
-    return PlannedTables(chosen, groups, left_out)
+    pages: list[Path]  # the Markdown files; beside each is a JSON file with the same values
+    faults: list[str]  # the errors of failed runs
+    left_out: list[str]  # tables on missing data sets, with the reasons
 
 
 def reproduce(
@@ -144,38 +66,30 @@ def reproduce(
     planned = plan_tables(
         names, out, data=data, seeds=seeds, overrides=overrides, known=known, registry=registry
     )
-    rows = planned.rows()
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WriteRefused(f"can't make the folder {out}: {error.strerror}") from error
-
-    total = len({job.folder for row in rows for job in row.jobs})
-    done = 0
-
-    def show(outcome: Outcome) -> None:
-        nonlocal done
-        done += 1
-        if outcome.fault is None:
-            text = f"R@1 {outcome.metrics().get('recall@1', float('nan')):.3f}"
-            text += f" ({seconds:.0f} s)" if (seconds := outcome.seconds()) is not None else ""
-        else:
-            text = outcome.fault
-        console.print(
-            f"[{done}/{total}] {outcome.job.name}: {text}", markup=False, highlight=False, soft_wrap=True
-        )
-
-    outcomes = run_planned(
-        rows, processes=processes, executor=executor, registry=registry, console=console, on_end=show
+    jobs = planned.jobs()
+    ended = run_all(
+        jobs,
+        processes=processes,
+        executor=executor,
+        registry=registry,
+        console=console,
+        on_end=show_ends(jobs, console),
     )
+    outcomes = {outcome.job.folder: outcome for outcome in ended}
+    settings = [*(["--data DIR"] if data is not None else []), f"--seeds {seeds}"]
+    command = " ".join(["dml reproduce", *names, *settings, *(f"--set {each}" for each in overrides)])
     pages = []
-    for paper, tables in planned.chosen.items():
+    for paper, tables in choose(names, known).items():
         sections = [
             Section(
                 name,
                 known[paper].tables[name],
                 dataset,
-                [measure(row, outcomes, registry) for row in group],
+                [_measure(row, outcomes, registry) for row in group],
                 list_incomparabilities(known[paper], dataset, overrides),
             )
             for (of, name, dataset), group in planned.groups.items()
@@ -183,31 +97,52 @@ def reproduce(
         ]
         if sections:
             complete = tables == list(known[paper].tables)
-            stem = paper if complete else "-".join([paper, *tables])
-            pages.append(
-                _write(
-                    out / f"{stem}.md",
-                    paper,
-                    known[paper],
-                    sections,
-                    seeds,
-                    _command(names, data is not None, seeds, overrides),
-                )
-            )
-    faults = [f"{row.row.label}: {row.fault}" for row in rows if row.fault is not None]
+            page = out / f"{paper if complete else '-'.join([paper, *tables])}.md"
+            _write(page, paper, known[paper], sections, seeds, command)
+            pages.append(page)
+    faults = [f"{row.row.label}: {row.fault}" for row in planned.rows() if row.fault is not None]
     faults += [f"{o.job.name}: {o.fault}" for o in outcomes.values() if o.fault is not None]
     return Reproduced(pages, faults, planned.left_out)
 
 
-def _command(names: tuple[str, ...], data: bool, seeds: int, overrides: tuple[str, ...]) -> str:
-    parts = ["dml reproduce", *names]
-    parts += ["--data DIR"] if data else []
-    parts += [f"--seeds {seeds}", *(f"--set {override}" for override in overrides)]
-    return " ".join(parts)
+def _measure(planned: PlannedRow, outcomes: Mapping[Path, Outcome], registry: Registry) -> RowResult:
+    """Collect the results of a row's runs, by its evaluator and on its levels."""
+    values: dict[str, list[float]] = {}
+    faults, seconds, queries = [planned.fault] if planned.fault else [], 0.0, 0
+    for job in planned.jobs:
+        outcome = outcomes[job.folder]
+        seconds += outcome.seconds() or 0.0
+        if outcome.fault is not None:
+            faults.append(outcome.fault)
+            continue
+        metrics = _read_metrics(planned, outcome, registry)
+        queries = int(metrics.get("n_queries", 0))
+        for name, value in select_numbers(metrics).items():
+            values.setdefault(name, []).append(value)
+    folders = [job.folder.name for job in planned.jobs]
+    return RowResult(planned.row, values, faults, queries, seconds, folders)
 
 
-def _write(path: Path, name: str, paper: Paper, sections: list[Section], seeds: int, command: str) -> Path:
+def _read_metrics(planned: PlannedRow, outcome: Outcome, registry: Registry) -> dict[str, Any]:
+    """Read a run's metrics, or measure its stored embeddings by another evaluator or on some of its levels."""
+    evaluator, recipe = planned.row.evaluator, outcome.job.recipe
+    if evaluator is None and not planned.levels:
+        return outcome.metrics()
+    embedded = Embedded.read(RunFolder(outcome.job.folder))
+    if planned.levels:
+        embedded = select_levels(embedded, recipe, planned.levels)
+    if evaluator is None:
+        built = build_evaluator(recipe, registry)
+    else:
+        options = recipe.evaluation.component()
+        shared = {"metrics": options["metrics"]} if "metrics" in options else {}
+        built = make_evaluator({"name": evaluator, **shared}, registry, recipe.training.seed)
+    return evaluate(built, embedded).to_dict()
+
+
+def _write(
+    path: Path, name: str, paper: Paper, sections: Sequence[Section], seeds: int, command: str
+) -> None:
     write_json(path.with_suffix(".json"), as_json(name, paper, sections, seeds, command))
     text = markdown(name, paper, sections, seeds, command)
     write_atomically(path, lambda file: file.write(text.encode()))
-    return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,7 @@ def as_json(plan: SettingsSearch, trials: Sequence[Trial]) -> dict[str, Any]:
         "metric": plan.metric,
         "selected_on": "validation",
         "best": best_trial(trials).number,
-        "trials": [
-            {"number": t.number, "settings": t.settings, "value": t.value, "seconds": t.seconds}
-            for t in trials
-        ],
+        "trials": [asdict(trial) for trial in trials],
     }
 
 

@@ -1,8 +1,10 @@
-"""A search for settings in one call: the recipe, the trials, and the pages of the result."""
+"""A search for settings in one call: the recipe, the loop over trials, and the pages of the result."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,12 +12,15 @@ from rich.console import Console
 
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
-from dml_train.cluster.executors import Executor
+from dml_train.files import FolderLocked, WriteRefused, lock_folder
 from dml_train.recipe.loading import read
+from dml_train.run_folder import RunFolder
+from dml_train.studies.jobs import Job, Outcome
+from dml_train.studies.runs import Executor, run_all
 from dml_train.studies.tuning.page import write
-from dml_train.studies.tuning.search import SettingsSearch, Trial, best_trial
-from dml_train.studies.tuning.searching import run_search
+from dml_train.studies.tuning.search import SettingsSearch, Trial, best_trial, format_value
 from dml_train.studies.tuning.space import Space
+from dml_train.studies.tuning.trials import RANDOM_TRIALS, TrialStore
 
 
 class TuningResult(NamedTuple):
@@ -42,12 +47,13 @@ def tune(
     overrides: Iterable[str] | Mapping[str, Any] = (),
     processes: int = 1,
     executor: Executor | None = None,
-    join: bool = False,
-    storage: str | None = None,
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> TuningResult:
     """Search settings of a recipe on held-out training classes; the test classes stay unseen.
+
+    Several machines search together if each calls this function with the same arguments, and `out` in a folder that
+    they share. Which values a trial's settings are based on then depends on the machines' speed.
 
     Args:
         source: a recipe's path, or the name of a bundled one.
@@ -58,12 +64,8 @@ def tune(
             that the recipe itself holds out.
         seed: of the choices.
         overrides: changes of the recipe, as in `dml_train.load_recipe`.
-        processes: trainings at a time.
+        processes: trainings at a time, of one trial.
         executor: trains, instead of processes of this machine; see `run_all`.
-        join: whether to work on one search together with other machines, each of which calls this function with the
-            same arguments, and `out` in a folder that they share. Which values a trial's settings are based on then
-            depends on the machines' speed.
-        storage: with `join`, the URL of a database that keeps the trials; default: a file in `out`.
         registry: provides the components; default: those of all installed plugins.
         console: shows progress; default: none.
 
@@ -72,20 +74,100 @@ def tune(
             another search.
         StudyInterrupted: at SIGTERM or Ctrl-C.
     """
-    document, _ = read(source, overrides)
-    search = SettingsSearch(document, space, folds, seed, registry or installed())
-    done = run_search(
-        search,
-        Path(out),
-        trials,
-        console=console or Console(quiet=True),
-        processes=processes,
-        executor=executor,
-        join=join,
-        storage=storage,
-    )
+    out, console = Path(out), console or Console(quiet=True)
+    search = SettingsSearch(read(source, overrides)[0], space, folds, seed, registry or installed())
+    done = run_search(search, out, trials, console, processes=processes, executor=executor)
     if not done:
         raise DmlError(
             f"none of the {trials} trials has ended yet; other machines train them. Repeat the command later"
         )
-    return TuningResult(search, done, write(search, done, Path(out), Path(source).stem))
+    return TuningResult(search, done, write(search, done, out, Path(source).stem))
+
+
+def run_search(
+    plan: SettingsSearch,
+    out: Path,
+    trials: int,
+    console: Console,
+    *,
+    processes: int = 1,
+    executor: Executor | None = None,
+) -> list[Trial]:
+    """Run trials until `trials` exist, and return the finished ones, sorted by number; see `tune` for the arguments.
+
+    If a machine dies, its trial resumes on another one. Trials that other machines still train aren't finished.
+    """
+    store = TrialStore(plan, out)
+    while _train_next(store, console, processes, executor) or store.ask(trials):
+        pass
+    return [
+        Trial(
+            trial.number,
+            dict(trial.params),
+            trial.value,
+            sum(Outcome(job).seconds() or 0.0 for job in store.jobs(trial)),
+        )
+        for trial in store.chosen()
+        if trial.state.is_finished()
+    ]
+
+
+def list_trainings(plan: SettingsSearch, out: Path, trials: int) -> list[Job]:
+    """Return the unfinished trainings whose settings are known, for execution by other means; arguments as of `tune`.
+
+    The first `RANDOM_TRIALS` trials don't depend on values, so all of them are listed at once; then one trial at a
+    time, as its settings depend on all earlier values. Trials whose trainings are complete are counted first.
+    """
+    store = TrialStore(plan, out)
+    while True:
+        waiting: list[Job] = []
+        for trial in store.unfinished():
+            jobs = store.jobs(trial)
+            if all(RunFolder(job.folder).is_finished for job in jobs):
+                store.tell(trial.number, _mean_value(plan, [Outcome(job) for job in jobs]))
+            else:
+                waiting += jobs
+        if (waiting and len(store.chosen()) >= RANDOM_TRIALS) or not store.ask(trials):
+            return waiting
+
+
+def _train_next(store: TrialStore, console: Console, processes: int, executor: Executor | None) -> bool:
+    """Train the first trial that no other process trains, and record its value; return whether there was one."""
+
+    def show(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    for trial in store.unfinished():
+        folder = store.folder(trial)
+        with ExitStack() as until_the_end:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                until_the_end.enter_context(lock_folder(folder, f"training trial {trial.number}"))
+            except FolderLocked:
+                continue
+            except OSError as error:
+                raise WriteRefused(f"can't make the folder {folder}: {error.strerror}") from error
+            if trial.number not in [each.number for each in store.unfinished()]:
+                continue  # another process ended it before it was locked
+            outcomes = run_all(
+                store.jobs(trial),
+                processes=processes,
+                executor=executor,
+                registry=store.plan.registry,
+                console=console,
+            )
+            faults = dict.fromkeys(outcome.fault for outcome in outcomes if outcome.fault is not None)
+            for fault in faults:
+                show(fault)
+            value = None if faults else _mean_value(store.plan, outcomes)
+            store.tell(trial.number, value)
+            settings = ", ".join(f"{key} = {format_value(each)}" for key, each in trial.params.items())
+            judged = "failed" if value is None else f"{store.plan.metric} {value:.4f}"
+            show(f"trial {trial.number}: {settings}: {judged}")
+            return True
+    return False
+
+
+def _mean_value(plan: SettingsSearch, outcomes: Sequence[Outcome]) -> float:
+    """Return a trial's value: the mean over its folds."""
+    return statistics.fmean(outcome.metrics()[plan.metric] for outcome in outcomes)

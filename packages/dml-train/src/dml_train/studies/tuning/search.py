@@ -7,54 +7,41 @@ validation classes.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dml_core import DmlError, Registry
 from dml_train.recipe.checking import parse
-from dml_train.recipe.loading import assign
+from dml_train.recipe.loading import set_value
 from dml_train.recipe.tables import Recipe, Validation
-from dml_train.studies.tuning.space import Scalar, Space, as_override
+from dml_train.studies.tuning.space import Scalar, Space
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One choice of settings and its result.
+    """One choice of settings and its result."""
 
-    Args:
-        number: from 0.
-        settings: values by key.
-        value: the mean of the metric over the folds; None if a training failed.
-        seconds: processor time of its trainings.
-    """
-
-    number: int
-    settings: dict[str, Scalar]
-    value: float | None
-    seconds: float
+    number: int  # from 0
+    settings: dict[str, Scalar]  # values by key
+    value: float | None  # the mean of the metric over the folds; None if a training failed
+    seconds: float  # processor time of its trainings
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsSearch:
     """A search for settings of a recipe: its space, and the classes that judge a trial.
 
-    Args:
-        document: the recipe's resolved TOML document.
-        space: the keys that vary.
-        folds: the number of class-disjoint folds of the training classes, each held out in turn; None: the classes
-            that the recipe itself holds out.
-        seed: of the choices.
-        registry: checks the recipes.
-
     Raises:
         DmlError: if the recipe holds out nothing, selects on the test split, or doesn't accept the space's values.
     """
 
-    document: dict[str, Any]
+    document: dict[str, Any]  # the recipe's, resolved
     space: Space
-    folds: int | None
-    seed: int
+    folds: (
+        int | None
+    )  # class-disjoint parts of the training classes, each held out in turn; None: as in the recipe
+    seed: int  # of the choices
     registry: Registry
 
     def __post_init__(self) -> None:
@@ -88,14 +75,14 @@ class SettingsSearch:
         name: str = self.document.get("validation", {}).get("metric", Validation().metric)
         return name
 
-    def apply(self, settings: dict[str, Scalar]) -> dict[str, Any]:
+    def apply(self, settings: Mapping[str, Scalar]) -> dict[str, Any]:
         """Return a copy of the recipe's document with these settings."""
         document = copy.deepcopy(self.document)
         for key, value in settings.items():
-            assign(document, as_override(key, value))
+            set_value(document, key, value)
         return document
 
-    def recipes(self, settings: dict[str, Scalar]) -> list[Recipe]:
+    def recipes(self, settings: Mapping[str, Scalar]) -> list[Recipe]:
         """Return a trial's recipes, one for each fold; none measures the test split."""
         document = self.apply(settings)
         evaluation = document.setdefault("evaluation", {})
@@ -132,11 +119,6 @@ def best_trial(trials: Sequence[Trial]) -> Trial:
     if not finished:
         raise DmlError(f"all {len(trials)} trials failed; their errors are printed above")
     return max(finished, key=lambda trial: (trial.value, -trial.number))
-
-
-def format_settings(settings: dict[str, Scalar]) -> str:
-    """Format settings on one line: ``optimizer.lr = 0.001, loss.scale = 8``."""
-    return ", ".join(f"{key} = {format_value(value)}" for key, value in settings.items())
 
 
 def format_value(value: Scalar) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
-
-import tomli_w
 
 from dml_core import DmlError, InvalidOption
 
@@ -60,7 +60,7 @@ class Choice:
     values: tuple[Scalar, ...]
 
     def __post_init__(self) -> None:
-        if len(set(map(repr, self.values))) < 2 or len(set(map(repr, self.values))) < len(self.values):
+        if len(self.values) < 2 or len(set(map(repr, self.values))) < len(self.values):
             raise InvalidOption(f"the choices are {list(self.values)}; expected at least two, all different")
         if odd := [value for value in self.values if not isinstance(value, Scalar)]:
             raise InvalidOption(f"a choice is {odd[0]!r}; expected a number, a string, true or false")
@@ -89,7 +89,11 @@ def read_space(path: Path) -> Space:
         raise DmlError(f"can't read the search space {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidOption(f"{path} is not TOML: {error}") from error
-    return {key: _of_table(f"{path}: [{key!r}]", table) for key, table in document.items()}
+    space: Space = {}
+    for key, table in document.items():
+        with _named(f"{path}: [{key!r}]"):
+            space[key] = _of_table(table)
+    return space
 
 
 def read_range(text: str) -> tuple[str, Range]:
@@ -98,20 +102,15 @@ def read_range(text: str) -> tuple[str, Range]:
     Raises:
         InvalidOption: if it has another form.
     """
-    key, equals, bounds = text.partition("=")
-    parts = bounds.split(":")
-    try:
-        if not (key and equals and (len(parts) == 2 or parts[2:] == ["log"])):
-            raise ValueError
-        low, high = (_number(part) for part in parts[:2])
-    except ValueError:
-        raise InvalidOption(
-            f"range {text!r}: expected KEY=LOW:HIGH or KEY=LOW:HIGH:log, e.g. optimizer.lr=1e-4:1e-2:log"
-        ) from None
-    try:
-        return key, Range(low, high, log=len(parts) == 3)
-    except InvalidOption as error:
-        raise InvalidOption(f"range {text!r}: {error}") from error
+    with _named(f"range {text!r}"):
+        try:
+            key, low, high, log = re.fullmatch(r"([^=]+)=([^:]+):([^:]+)(:log)?", text).groups()  # type: ignore[union-attr]
+            ends = _number(low), _number(high)
+        except (AttributeError, ValueError):
+            raise InvalidOption(
+                "expected KEY=LOW:HIGH or KEY=LOW:HIGH:log, e.g. optimizer.lr=1e-4:1e-2:log"
+            ) from None
+        return key, Range(*ends, log=log is not None)
 
 
 def read_choice(text: str) -> tuple[str, Choice]:
@@ -121,41 +120,34 @@ def read_choice(text: str) -> tuple[str, Choice]:
         InvalidOption: if it has another form.
     """
     key, _, values = text.partition("=")
-    try:
-        found = tomllib.loads(f"values = {values}")["values"]
-    except tomllib.TOMLDecodeError:
-        found = None
-    if not key or not isinstance(found, list):
-        raise InvalidOption(f"choice {text!r}: expected KEY=[A, B], e.g. sampler.images_per_class=[2, 4]")
-    try:
-        return key, Choice(tuple(found))
-    except InvalidOption as error:
-        raise InvalidOption(f"choice {text!r}: {error}") from error
-
-
-def as_override(key: str, value: Scalar) -> str:
-    """Return ``KEY=VALUE``, as `dml_train.recipe.loading.assign` takes it."""
-    return f"{key}={tomli_w.dumps({'x': value}).partition('=')[2].strip()}"
-
-
-def _of_table(where: str, table: object) -> Range | Choice:
-    if isinstance(table, Mapping):
+    with _named(f"choice {text!r}"):
         try:
-            if table.keys() == {"choices"} and isinstance(table["choices"], list):
-                return Choice(tuple(table["choices"]))
-            if {"low", "high"} <= table.keys() <= {"low", "high", "log"}:
-                low, high, log = table["low"], table["high"], table.get("log", False)
-                if _is_number(low) and _is_number(high) and isinstance(log, bool):
-                    return Range(low, high, log)
-        except InvalidOption as error:
-            raise InvalidOption(f"{where}: {error}") from error
-    raise InvalidOption(
-        f"{where} is {table!r}; expected numbers low and high (and log = true), or a list choices"
-    )
+            found = tomllib.loads(f"values = {values}")["values"]
+        except tomllib.TOMLDecodeError:
+            found = None
+        if not key or not isinstance(found, list):
+            raise InvalidOption("expected KEY=[A, B], e.g. sampler.images_per_class=[2, 4]")
+        return key, Choice(tuple(found))
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Prefix an error with what was read."""
+    try:
+        yield
+    except InvalidOption as error:
+        raise InvalidOption(f"{what}: {error}") from error
+
+
+def _of_table(table: object) -> Range | Choice:
+    match table:
+        case {"choices": list(values), **others} if not others:
+            return Choice(tuple(values))
+        case {"low": int() | float() as low, "high": int() | float() as high, **others} if others.keys() <= {
+            "log"
+        } and {type(low), type(high)} <= {int, float}:
+            return Range(low, high, log=others.get("log") is True)
+    raise InvalidOption(f"{table!r}; expected numbers low and high (and log = true), or a list choices")
 
 
 def _number(text: str) -> float:
