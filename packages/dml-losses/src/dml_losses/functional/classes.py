@@ -84,7 +84,7 @@ def class_inputs(
     """
     check_batch(embeddings, labels)
     weights = class_weights if isinstance(class_weights, torch.Tensor) else class_weights.class_weights
-    if isinstance(class_weights, torch.Tensor | Virtual):
+    if isinstance(class_weights, (torch.Tensor, Virtual)):
         check_class_weights(embeddings, labels, weights, rows_per_class=centers_per_class)
     features, weights = common_precision(embeddings, weights)
     return features, labels.long(), weights

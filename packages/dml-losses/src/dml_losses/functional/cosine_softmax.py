@@ -100,7 +100,7 @@ def cosine_softmax(
     margins = [] if row_margins is None else [row_margins(some) for some in (rows, constant_rows)]
     first, num_classes = (
         (0, 0)  # all classes are here
-        if isinstance(class_weights, torch.Tensor | Virtual)
+        if isinstance(class_weights, (torch.Tensor, Virtual))
         else (class_weights.first, class_weights.num_classes)
     )
     value: torch.Tensor = _operator(
