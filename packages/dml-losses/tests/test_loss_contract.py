@@ -74,6 +74,14 @@ class TestGlobalBatch(LossContract):
         return dml.GlobalBatch(dml.NormSoftmax(num_classes, embedding_dim))
 
 
+class TestSampledClasses(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.SampledClasses(dml.NormSoftmax(num_classes, embedding_dim), class_fraction=0.7)
+
+    def test_works_under_ddp(self) -> None:
+        """Skip: DistributedDataParallel takes no sparse gradients, so such a loss stays outside."""
+
+
 class TestShardedClasses(LossContract):
     """Without a process group, one rank has all classes."""
 

@@ -270,6 +270,6 @@ def _assert_backpropagates(loss: nn.Module, embeddings: Tensor, labels: Tensor, 
     assert torch.isfinite(value), f"the loss is {value} {where}"
     assert torch.isfinite(gradient).all(), f"the gradient is not finite {where}"
     for name, parameter in loss.named_parameters():
-        assert parameter.grad is None or torch.isfinite(parameter.grad).all(), (
+        assert parameter.grad is None or torch.isfinite(parameter.grad.to_dense()).all(), (
             f"the gradient of {name} is not finite {where}"
         )
