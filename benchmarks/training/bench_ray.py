@@ -47,7 +47,7 @@ from dml_train.data.glyphs import draw_glyphs
 from dml_train.recipe.loading import load_recipe
 from dml_train.studies.runs import Job, run_all
 from dml_train.trained.folder import embed_images
-from dml_train.trained.images import FolderImages
+from dml_train.trained.images import list_folder
 from dml_train.trained.model import open_model
 from dml_train.trained.plan import EmbeddingPlan, ThisProcess
 from dml_train.trained.ray_engine import RayEngine
@@ -161,9 +161,9 @@ def embed_with_a_death(plan: EmbeddingPlan, out: Path, cluster: Cluster) -> int:
     engine, killer, received = RayEngine(RayCluster(cluster.address)), threading.Thread(), 0
     killer = threading.Thread(target=kill_node, args=(cluster,))
 
-    def killing(plan, chunks, *, skip):
+    def killing(plan, chunks):
         nonlocal received
-        with closing(engine(plan, chunks, skip=skip)) as results:
+        with closing(engine(plan, chunks)) as results:
             for result in results:
                 received += 1
                 if received == len(chunks) // 3:
@@ -268,7 +268,7 @@ def main() -> None:
 
         if given.no_deaths:
             return
-        plan = EmbeddingPlan(open_model(run), FolderImages(images))
+        plan = EmbeddingPlan(open_model(run), list_folder(images))
         start = time.process_time()
         embed_images(plan, folder / "one.npy", ThisProcess())
         say(f"one process: {time.process_time() - start:.1f} s of processor time for {len(plan)} chunks")

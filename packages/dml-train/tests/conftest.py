@@ -13,6 +13,7 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from rich.console import Console
+from train_support.photo_world import photo_registry, train_on, write_photos
 from train_support.tiny_world import make_document, make_registry
 
 from dml_core import Registry
@@ -30,6 +31,19 @@ def tiny_registry() -> Registry:
 @pytest.fixture
 def tiny_document() -> Callable[..., dict[str, Any]]:
     return make_document
+
+
+@pytest.fixture(scope="session")
+def photo_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on photos; tests that change it copy it."""
+    folder = tmp_path_factory.mktemp("trained")
+    return train_on(write_photos(folder / "data"), folder / "run", photo_registry())
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Thirty photos that the run wasn't trained on, five of each class."""
+    return write_photos(tmp_path / "photos", seed=1)
 
 
 @pytest.fixture

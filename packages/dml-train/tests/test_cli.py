@@ -77,14 +77,14 @@ def test_eval_evaluates_arrays_with_the_given_options(dml, tmp_path):
         (["e.npy", "l.npy", "--set", "evaluation.recall_at=[1, 5]"], 'metrics = ["recall@1", "recall@5", '),
         (
             ["e.npy", "l.npy", "--set", "metrics=[]"],
-            "can't set 'metrics': dml eval changes keys of the table",
+            "can't set 'metrics': dml eval changes only keys of the table",
         ),
         (["e.npy", "l.npy", "--groups", "short.npy"], "l.npy and short.npy: groups has shape (2,)"),
         (["e.npy", "l.npy", "--groups", "l.npy"], "TinyEvaluator takes labels alone"),
         (["e.npy", "l.npy", "--gallery-groups", "l.npy"], "give the gallery's labels, too"),
         (
             ["e.npy", "l.npy", "--set", "evaluation=3"],
-            "can't set 'evaluation': dml eval changes keys of the table",
+            "can't set 'evaluation': dml eval changes only keys of the table",
         ),
         (
             ["e.npy", "l.npy", "--evaluator", "exact", "--set", "evaluation.name=other"],

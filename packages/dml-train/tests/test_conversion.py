@@ -15,8 +15,8 @@ from dml_train import cli
 from dml_train.files import FolderLocked, WriteRefused
 from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
+from dml_train.trained.evaluation import embed_split
 from dml_train.trained.model import open_model
-from dml_train.trained.splits import embed_split
 from dml_train.training import conversion
 from dml_train.training.checkpoint import STATE, intact, newest_intact
 from dml_train.training.conversion import convert_checkpoints

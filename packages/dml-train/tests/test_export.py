@@ -13,13 +13,12 @@ import PIL
 import pytest
 import torch
 from PIL import Image
-from train_support.photo_world import photo_registry, train_on, write_photos
+from train_support.photo_world import photo_registry, write_photos
 
 from dml_core import DmlError, Registry
 from dml_train.data import prepare
 from dml_train.data.image_reader import PhotographReader
 from dml_train.trained import export as exporting
-from dml_train.trained import export_check
 from dml_train.trained.model import open_model
 
 # The exporters warn of coming changes in themselves and in their libraries.
@@ -35,9 +34,8 @@ def registry() -> Registry:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, registry):
-    folder = tmp_path_factory.mktemp("trained")
-    return train_on(write_photos(folder / "data"), folder / "run", registry)
+def run(photo_run):
+    return photo_run
 
 
 def read_torch(path):
@@ -108,14 +106,15 @@ def test_an_exported_model_embeds_image_files_as_dml_embed_does(dml, run, tmp_pa
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_program_that_prepares_otherwise_is_found(run, registry, tmp_path, monkeypatch, precision):
+    right = prepare.prepare
+
     def normalised_otherwise(files, steps):
-        steps = steps | {"options": steps["options"] | {"normalize": "half"}}
-        return prepare.prepare(files, steps)
+        return right(files, steps | {"options": steps["options"] | {"normalize": "half"}})
 
     model = open_model(run, registry)
     training = model.recipe.training.model_copy(update={"precision": precision})
     model = dataclasses.replace(model, recipe=model.recipe.model_copy(update={"training": training}))
-    monkeypatch.setattr(export_check, "prepare", normalised_otherwise)
+    monkeypatch.setattr(prepare, "prepare", normalised_otherwise)
     with pytest.raises(
         DmlError, match=r"prepare\.py and the exported network give other embeddings of image files"
     ):

@@ -24,16 +24,8 @@ def registry() -> Registry:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, registry):
-    folder = tmp_path_factory.mktemp("trained")
-    path = train_on(write_photos(folder / "data"), folder / "run", registry)
-    shutil.rmtree(folder / "data")  # no test here needs the training images
-    return path
-
-
-@pytest.fixture
-def photos(tmp_path):
-    return write_photos(tmp_path / "photos", seed=1)
+def run(photo_run):
+    return photo_run
 
 
 @pytest.fixture
@@ -148,22 +140,29 @@ def test_the_command_says_how_many_images_it_reuses(dml, run, registry, photos, 
     assert "30 images were embedded already" in dml("embed", run, photos, "--out", out).stderr
 
 
+def flip_a_bit(content):
+    place = content.rindex(b"NUMPY") + 150  # in the rows
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda chunk: chunk.with_suffix(".rows").write_bytes(b"torn"),
-        lambda chunk: chunk.with_suffix(".rows").unlink(),
-        lambda chunk: chunk.with_suffix(".json").write_text('{"key": '),
-        lambda chunk: chunk.with_suffix(".json").write_text("[]"),
+        lambda chunk: chunk.write_bytes(chunk.read_bytes()[:-100]),
+        lambda chunk: chunk.write_bytes(b""),
+        lambda chunk: chunk.write_bytes(flip_a_bit(chunk.read_bytes())),
+        lambda chunk: np.savez(chunk, rows=np.zeros((4, 12), np.float32)),
+        lambda chunk: np.savez(chunk, rows=np.zeros((4, 12), np.float32), about=np.array("[]")),
+        lambda chunk: chunk.unlink(),
     ],
-    ids=["corrupt rows", "no rows", "corrupt words", "other words"],
+    ids=["truncated", "empty", "a flipped bit", "no key", "a damaged key", "missing"],
 )
 def test_a_damaged_chunk_is_embedded_again(embed, tmp_path, whole, loads, damage):
     out = tmp_path / "e.npy"
     loads.count, loads.most = 0, 17
     with pytest.raises(Killed):
         embed(out)
-    damage(tmp_path / ".e.npy.chunks" / "000001.json")
+    damage(tmp_path / ".e.npy.chunks" / "000001.npz")
     loads.count, loads.most = 0, 10**9
     embed(out)
     assert loads.count == 30 - 12

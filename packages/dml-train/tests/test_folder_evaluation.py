@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from train_support.photo_world import photo_registry, train_on, write_photos
+from train_support.photo_world import photo_registry, write_photos
 
 from dml_core import Registry
 from dml_train import embed_folder, evaluate_embeddings, evaluate_folder, open_model
@@ -20,11 +20,9 @@ def registry() -> Registry:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory, registry) -> tuple[Path, Path]:
+def world(photo_run: Path) -> tuple[Path, Path]:
     """Photos of a run, and the run."""
-    root = tmp_path_factory.mktemp("world")
-    photos = write_photos(root / "photos")
-    return photos, train_on(photos, root / "run", registry)
+    return photo_run.parent / "data", photo_run
 
 
 @pytest.fixture

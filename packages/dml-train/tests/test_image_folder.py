@@ -13,7 +13,7 @@ from PIL import Image
 
 from dml_core import DmlError
 from dml_train.data import FileDatasetFactory, read_image_folder
-from dml_train.trained.files import find_images
+from dml_train.trained.images import find_images
 
 image_folder = FileDatasetFactory(read_image_folder)
 

@@ -9,11 +9,11 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from train_support.photo_world import photo_registry, train_on, write_photos
+from train_support.photo_world import photo_registry, write_photos
 from train_support.report_world import Page, check_page
 
 from dml_core import Registry
-from dml_train.trained.files import find_images
+from dml_train.trained.images import find_images
 from dml_train.trained.model import open_model
 from dml_train.trained.search import Gallery, search
 
@@ -29,8 +29,8 @@ def world(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(world, registry):
-    return train_on(write_photos(world / "data"), world / "run", registry)
+def run(photo_run):
+    return photo_run
 
 
 @pytest.fixture(scope="module")

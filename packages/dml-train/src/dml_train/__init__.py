@@ -39,11 +39,14 @@ if TYPE_CHECKING:
     from dml_train.studies.tuning.space import Choice as Choice
     from dml_train.studies.tuning.space import Range as Range
     from dml_train.trained.embedder import Embedder as Embedder
+    from dml_train.trained.evaluation import embed_split as embed_split
+    from dml_train.trained.evaluation import evaluate_embeddings as evaluate_embeddings
+    from dml_train.trained.evaluation import evaluate_folder as evaluate_folder
+    from dml_train.trained.evaluation import evaluate_run as evaluate_run
     from dml_train.trained.export import export as export
     from dml_train.trained.folder import FolderEmbedding as FolderEmbedding
     from dml_train.trained.folder import embed_folder as embed_folder
     from dml_train.trained.folder import embed_images as embed_images
-    from dml_train.trained.folder_evaluation import evaluate_folder as evaluate_folder
     from dml_train.trained.leaks import Leak as Leak
     from dml_train.trained.leaks import find_leaks as find_leaks
     from dml_train.trained.model import TrainedModel as TrainedModel
@@ -53,12 +56,9 @@ if TYPE_CHECKING:
     from dml_train.trained.search import Gallery as Gallery
     from dml_train.trained.search import SearchResult as SearchResult
     from dml_train.trained.search import search as search
-    from dml_train.trained.shard_manifests import Shard as Shard
+    from dml_train.trained.shards import Shard as Shard
     from dml_train.trained.shards import embed_shard as embed_shard
     from dml_train.trained.shards import join_shards as join_shards
-    from dml_train.trained.splits import embed_split as embed_split
-    from dml_train.trained.splits import evaluate_embeddings as evaluate_embeddings
-    from dml_train.trained.splits import evaluate_run as evaluate_run
     from dml_train.trained.stored_images import open_images as open_images
     from dml_train.training.conversion import convert_checkpoints as convert_checkpoints
     from dml_train.training.run import check_recipe as check_recipe
@@ -83,10 +83,10 @@ _HOMES = {
     "check_recipe": "dml_train.training.run",
     "convert_checkpoints": "dml_train.training.conversion",
     "embed_folder": "dml_train.trained.folder",
-    "embed_split": "dml_train.trained.splits",
-    "evaluate_embeddings": "dml_train.trained.splits",
-    "evaluate_folder": "dml_train.trained.folder_evaluation",
-    "evaluate_run": "dml_train.trained.splits",
+    "embed_split": "dml_train.trained.evaluation",
+    "evaluate_embeddings": "dml_train.trained.evaluation",
+    "evaluate_folder": "dml_train.trained.evaluation",
+    "evaluate_run": "dml_train.trained.evaluation",
     "export": "dml_train.trained.export",
     "fetch_dataset": "dml_train.data",
     "find_leaks": "dml_train.trained.leaks",
@@ -108,7 +108,7 @@ _HOMES = {
     "RayCluster": "dml_train.cluster.ray_cluster",
     "RayEngine": "dml_train.trained.ray_engine",
     "RayExecutor": "dml_train.cluster.ray_cluster",
-    "Shard": "dml_train.trained.shard_manifests",
+    "Shard": "dml_train.trained.shards",
     "embed_images": "dml_train.trained.folder",
     "embed_shard": "dml_train.trained.shards",
     "join_shards": "dml_train.trained.shards",

@@ -17,8 +17,6 @@ import torch
 
 from dml_core import DmlError, Registry
 from dml_train.data.decoding import ImageSource
-from dml_train.measure.chunks import ImageChunks, drop_bad
-from dml_train.measure.embed import embed_chunks
 from dml_train.trained.model import TrainedModel, open_model
 
 _COLUMNS = (
@@ -29,7 +27,7 @@ _COLUMNS = (
     "png",
     "webp",
     "path",
-)  # those that are looked for, in this order
+)  # in the order in which they are looked for
 
 
 class Embedder:
@@ -93,14 +91,10 @@ class Embedder:
             _as_source(cell, str(names[row]) if row < len(names) else f"row {row} of a batch")
             for row, cell in enumerate(batch[column])
         ]
-        source = ImageChunks(
-            self.model.split_of(images), [np.arange(len(images))], names=list(map(_name, images))
-        )
-        model = self.model
-        (embedded,) = embed_chunks(model.network, source, device=model.device, precision=model.precision)
+        (embedded,) = self.model.embed_chunks(self.model.chunks_of(images, [np.arange(len(images))]))
         if embedded.bad and not self.skip:
             raise DmlError(f"{embedded.bad[0].reason}; or skip such images", arguments=("skip",))
-        kept = np.array(drop_bad(range(len(images)), embedded.bad), dtype=np.int64)
+        kept = np.delete(np.arange(len(images)), [image.position for image in embedded.bad])
         columns = {name: _select(values, kept) for name, values in batch.items()}
         return {**columns, "embedding": embedded.embeddings}
 
@@ -136,12 +130,6 @@ def _as_source(cell: Any, name: str) -> ImageSource:
     raise DmlError(
         f"{name} is {type(cell).__name__}; expected a path, an encoded image (bytes), or an array of uint8"
     )
-
-
-def _name(image: ImageSource) -> str:
-    if isinstance(image, np.ndarray):
-        return "an array"
-    return str(image) if isinstance(image, Path) else image.name
 
 
 def _select(values: Any, kept: npt.NDArray[np.int64]) -> Any:

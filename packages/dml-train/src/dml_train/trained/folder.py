@@ -1,7 +1,7 @@
 """Images to one file of embeddings, in steps that survive the end of the process.
 
-Called again, `embed_images` embeds only chunks that are missing, torn, or of other sources (see `ChunkStore`); then it
-joins all chunks.
+Called again, `embed_images` embeds only chunks that are missing, damaged, or of other sources (see `ChunkStore`); then
+it joins all chunks.
 
 Shapes: `N` images that can be decoded, `D` embedding dimension.
 """
@@ -9,22 +9,23 @@ Shapes: `N` images that can be decoded, `D` embedding dimension.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 
-from dml_core import DmlError
+from dml_train.extras import extra
 from dml_train.files import lock_folder, write_array, write_atomically, write_json
-from dml_train.measure.chunks import CHUNK_SIZE
+from dml_train.measure.embed import CHUNK_SIZE
 from dml_train.trained.chunk_store import ChunkStore
-from dml_train.trained.images import FolderImages
+from dml_train.trained.images import list_folder
 from dml_train.trained.model import TrainedModel
-from dml_train.trained.parquet import write_parquet
-from dml_train.trained.plan import EmbeddingPlan, Engine, ThisProcess
+from dml_train.trained.plan import EmbeddingPlan, Engine, ThisProcess, refuse_none
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,13 @@ class FolderEmbedding:
         paths: (N,) of the rows, relative to the folder, with ``/`` between folders.
         skipped: path and reason of each omitted image.
         reused: number of images that an earlier call had embedded.
+        machines: of joined shards, the kinds of machine that embedded them.
     """
 
     paths: Sequence[str]
     skipped: Sequence[tuple[str, str]]
     reused: int
+    machines: Sequence[str] = ()
 
 
 def embed_folder(
@@ -76,7 +79,7 @@ def embed_folder(
         DmlError: no images, an image that can't be decoded, labels for images in no folder, a full disk, or another
             process that writes the same file. Finished chunks stay.
     """
-    plan = EmbeddingPlan(model, FolderImages(Path(folder)), codes, chunk_size)
+    plan = EmbeddingPlan(model, list_folder(Path(folder)), codes, chunk_size)
     return embed_images(plan, out, ThisProcess(workers), skip=skip, labels=labels, console=console)
 
 
@@ -93,9 +96,10 @@ def embed_images(
 
     Args:
         plan: the images, and what embeds them.
-        out: the new .npy file, or a .parquet file; see `write_parquet`.
-        skip, labels, console: as of `embed_folder`.
+        out: the new .npy file; or a .parquet file, a row an image: ``path``, ``embedding`` (D float32) or ``code``
+            (bytes), and, with `labels`, ``label``.
         engine: embeds chunks.
+        skip, labels, console: as of `embed_folder`.
 
     Raises:
         DmlError: as `embed_folder`.
@@ -103,49 +107,65 @@ def embed_images(
     out = Path(out)
     if labels is not None:
         plan.images.labels(plan.images.names)  # or fail before the work
-    chunks = chunks_folder(out)
-    store = ChunkStore(chunks, plan, range(len(plan)))
-    with lock_folder(chunks, f"writing {out}"):
+    with embedded_chunks(
+        plan, out, range(len(plan)), engine, doing=f"writing {out}", skip=skip, console=console
+    ) as (store, done):
+        write_embedding(plan, out, done, store.parts(), labels)
+    return done
+
+
+@contextmanager
+def embedded_chunks(
+    plan: EmbeddingPlan,
+    path: Path,
+    chunks: Sequence[int],
+    engine: Engine,
+    *,
+    doing: str,
+    skip: bool,
+    console: Console | None,
+) -> Iterator[tuple[ChunkStore, FolderEmbedding]]:
+    """Embed chunks of a plan into a store beside `path`, and yield it; when the context ends, it is removed.
+
+    Args:
+        plan, chunks, engine, skip, console: as of `dml_train.trained.plan.embed_chunks`.
+        path: the file to write meanwhile.
+        doing: what this process does, for the error of another one.
+
+    Raises:
+        DmlError: as the engine, for a full disk, or another process that writes the same file. Then the store stays.
+    """
+    folder = _chunks_folder(path)
+    store = ChunkStore(folder, plan, chunks)
+    with lock_folder(folder, doing):
         reused = store.fill(engine, skip=skip, console=console)
-        kept, skipped = store.kept_and_skipped()
-        write_rows: Callable[[BinaryIO], object] = store.join
-        if out.suffix == ".parquet":
-            ids = None if labels is None else plan.images.labels(kept)[0]
-            write_rows = partial(write_parquet, parts=store.parts(), width=plan.width, labels=ids)
-        write_embedding(plan, out, kept, skipped, write_rows, labels)
-        shutil.rmtree(chunks)
-    return FolderEmbedding(kept, skipped, reused)
+        yield store, FolderEmbedding(*store.kept_and_skipped(), reused)
+        shutil.rmtree(folder)
 
 
 def write_embedding(
     plan: EmbeddingPlan,
     out: Path,
-    kept: Sequence[str],
-    skipped: Sequence[tuple[str, str]],
-    write_rows: Callable[[BinaryIO], object],
+    done: FolderEmbedding,
+    parts: Iterable[npt.NDArray[Any]],
     labels: Path | str | None,
 ) -> None:
     """Write the files of a complete embedding: labels, the description of the rows, and the rows.
 
     Args:
         plan: the images, and what embedded them.
-        out: the file of rows.
-        kept: (N,) the names of the rows.
-        skipped: name and reason of each omitted image.
-        write_rows: writes the .npy file.
+        out: the file of rows, as of `embed_images`.
+        done: the names of the rows, and the omitted images.
+        parts: the rows in consecutive parts.
         labels: the file of labels; None: they aren't written.
 
     Raises:
         DmlError: if no image is left, one has no label, or the disk refuses.
     """
-    if not kept:
-        raise DmlError(
-            f"none of the {len(plan.images.names)} images in {plan.images.title} can be decoded; "
-            f"e.g. {skipped[0][1]}"
-        )
-    classes: dict[str, Any] = {}
-    if labels is not None:
-        label_ids, classes = plan.images.labels(kept)
+    kept = done.paths
+    refuse_none(plan, kept, done.skipped)
+    label_ids, classes = (None, {}) if labels is None else plan.images.labels(kept)
+    if labels is not None and label_ids is not None:
         write_array(Path(labels), label_ids)
     if (described := plan.images.describe()) is not None:
         model = plan.model
@@ -161,10 +181,64 @@ def write_embedding(
                 "dim": model.dim,
                 **classes,
                 "paths": kept,
-                "skipped": [{"path": path, "reason": reason} for path, reason in skipped],
+                "skipped": list_skipped(done),
             },
         )
-    write_atomically(out, write_rows)  # last: where it exists, the others do
+
+    def write(file: BinaryIO) -> None:
+        if out.suffix == ".parquet":
+            _write_parquet(file, parts, kept, label_ids)
+        else:
+            write_rows(file, plan, len(kept), parts)
+
+    write_atomically(out, write)  # last: where it exists, the others do
+
+
+def list_skipped(done: FolderEmbedding) -> list[dict[str, str]]:
+    """List the omitted images in JSON's types."""
+    return [{"path": path, "reason": reason} for path, reason in done.skipped]
+
+
+def write_rows(file: BinaryIO, plan: EmbeddingPlan, count: int, parts: Iterable[npt.NDArray[Any]]) -> None:
+    """Write rows, given in consecutive parts, as one .npy file."""
+    header = {
+        "descr": np.lib.format.dtype_to_descr(plan.dtype),
+        "fortran_order": False,
+        "shape": (count, plan.width),
+    }
+    np.lib.format.write_array_header_1_0(file, header)
+    for rows in parts:
+        file.write(rows.tobytes())
+
+
+def _write_parquet(
+    file: BinaryIO,
+    parts: Iterable[npt.NDArray[Any]],
+    names: Sequence[str],
+    labels: npt.NDArray[np.int64] | None,
+) -> None:
+    """Write a row group for each part, see `embed_images`."""
+    with extra("tables", "a Parquet file"):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    with ExitStack() as until_the_end:
+        writer, done = None, 0
+        for rows in filter(len, parts):
+            end, width = done + len(rows), rows.shape[1]
+            columns = {"path": pa.array(names[done:end], pa.string())}
+            if rows.dtype == np.uint8:
+                content = pa.py_buffer(np.ascontiguousarray(rows))
+                columns["code"] = pa.FixedSizeBinaryArray.from_buffers(
+                    pa.binary(width), len(rows), [None, content]
+                )
+            else:
+                columns["embedding"] = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), width)
+            if labels is not None:
+                columns["label"] = pa.array(labels[done:end])
+            table = pa.table(columns)
+            writer = writer or until_the_end.enter_context(pq.ParquetWriter(file, table.schema))
+            writer.write_table(table)
+            done = end
 
 
 def index_path(embeddings: Path) -> Path:
@@ -174,9 +248,8 @@ def index_path(embeddings: Path) -> Path:
 
 def has_partial(out: Path) -> bool:
     """Whether an earlier call has written chunks of this file."""
-    return chunks_folder(out).is_dir()
+    return _chunks_folder(out).is_dir()
 
 
-def chunks_folder(out: Path) -> Path:
-    """Return the folder of a file's finished chunks, as long as others are missing."""
+def _chunks_folder(out: Path) -> Path:
     return out.with_name(f".{out.name}.chunks")

@@ -1,4 +1,4 @@
-"""Images of the test half that are near-copies of training images.
+"""Images that a run must not be measured on: near-copies of training images, and training images themselves.
 
 Shapes: `T` test items, `N` training items of a block, `D` embedding dimension.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,17 +16,17 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from dml_core import DmlError, FileBackedSplit, RangeEvaluator, Registry, Split
+from dml_core import DmlError, FileBackedSplit, RangeEvaluator, Registry, Split, TrainingFilesFactory
 from dml_core import registry as installed
 from dml_train.files import write_atomically
-from dml_train.measure.chunks import CHUNK_SIZE, split_chunks
-from dml_train.measure.embed import embed
+from dml_train.measure.embed import CHUNK_SIZE, embed, split_chunks
 from dml_train.measure.evaluate import Embedded
 from dml_train.progress import stage
+from dml_train.recipe.tables import Recipe
 from dml_train.training.run import reopen
 
 THRESHOLD = 0.98
-MOST = 1_000_000  # pairs: more can't be read by anybody
+MOST = 1_000_000  # pairs: nobody can read more
 _BLOCK = 64 * CHUNK_SIZE  # training items in memory at a time
 
 
@@ -152,3 +153,33 @@ def _describe(split: Split, item: int) -> tuple[str, str]:
     """Return an item's file, or its index, and its class."""
     name = str(split.files[item]) if isinstance(split, FileBackedSplit) else f"item {item}"
     return name, split.class_names[int(split.labels[item])]
+
+
+def count_training_images(recipe: Recipe, registry: Registry, files: Iterable[Path]) -> int:
+    """Count the files that a run's data set lists for training, held-out classes included.
+
+    Args:
+        recipe: the run's.
+        registry: provides the data set.
+        files: the user's images.
+
+    Returns:
+        Their number; 0 if the data set doesn't list its files (see `TrainingFilesFactory`), or is absent.
+    """
+    factory = registry.entry("datasets", recipe.dataset["name"]).component.factory
+    if not isinstance(factory, TrainingFilesFactory):
+        return 0
+    options = {key: value for key, value in recipe.dataset.items() if key != "name"}
+    real_folders: dict[Path, str] = {}  # files are many, and their folders few
+
+    def real(file: Path) -> str:
+        folder = file.parent
+        if folder not in real_folders:
+            real_folders[folder] = os.path.realpath(folder)
+        return f"{real_folders[folder]}{os.sep}{file.name}"
+
+    try:
+        trained = {real(file) for file in factory.training_files(**options)}
+    except (DmlError, OSError):  # the data set isn't on this machine
+        return 0
+    return sum(real(file) in trained for file in files)

@@ -23,13 +23,12 @@ from dml_core import DmlError, Registry
 from dml_core import registry as installed
 from dml_train.cluster.ray_cluster import RayCluster
 from dml_train.cluster.workers import Expected
-from dml_train.measure.chunks import BadImage, ImageChunks
-from dml_train.measure.embed import embed_chunks
+from dml_train.data.decoding import ImageSource
+from dml_train.measure.embed import BadImage, ImageChunks
 from dml_train.measure.evaluate import pack_codes
-from dml_train.trained.images import SplitImages
+from dml_train.trained.images import SplitName, list_split
 from dml_train.trained.model import TrainedModel, open_model
-from dml_train.trained.plan import ChunkRows, EmbeddingPlan, refuse_bad
-from dml_train.trained.splits import SplitName
+from dml_train.trained.plan import ChunkRows, EmbeddingPlan
 
 _MOST_BLOCKS = 10_000  # of Ray's data set; more would slow its scheduler
 
@@ -48,9 +47,7 @@ class RayEngine:
     most: int | None = None
     registry: Registry | None = None
 
-    def __call__(
-        self, plan: EmbeddingPlan, chunks: Sequence[int], *, skip: bool
-    ) -> Generator[ChunkRows, None, None]:
+    def __call__(self, plan: EmbeddingPlan, chunks: Sequence[int]) -> Generator[ChunkRows, None, None]:
         """Embed chunks of a plan, in the order in which they end; see `Engine`."""
         providers = (self.registry or installed()).plugins.providers
         distributions = {"dml-train", "torch", *(provider.distribution for provider in providers)}
@@ -62,9 +59,8 @@ class RayEngine:
             logging.getLogger("ray.data").setLevel(logging.ERROR)  # it says how each execution goes
             workers = self.cluster.count_workers()
             workers = min(workers, len(chunks), self.most or workers)
-            images = plan.images
             rows = [
-                {"chunk": chunk, "sources": ray.cloudpickle.dumps(images.sources(plan.items(chunk)))}
+                {"chunk": chunk, "sources": ray.cloudpickle.dumps(sources_of(plan, chunk))}
                 for chunk in chunks
             ]
             embedded = ray.data.from_items(
@@ -80,9 +76,15 @@ class RayEngine:
                 if row["error"]:
                     raise DmlError(row["error"])
                 bad = [BadImage(*image) for image in pickle.loads(row["bad"])]
-                refuse_bad(bad, skip)
                 values = np.frombuffer(row["rows"], dtype=plan.dtype).reshape(-1, plan.width)
                 yield ChunkRows(int(row["chunk"]), values, bad)
+
+
+def sources_of(plan: EmbeddingPlan, chunk: int) -> list[ImageSource]:
+    """Return what another machine needs to read a chunk's images; nothing for a split, whose data set it builds."""
+    sources = plan.images.sources
+    found = [sources[item] for item in plan.items(chunk)] if sources else []
+    return [source.absolute() if isinstance(source, Path) else source for source in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class _ChunkEmbedder:
             task.expected.check_this_process()
             task.expected.enter()
             self._model = self._open()
-            self._split = SplitImages(self._model, task.split).images if task.split else None
+            self._split = list_split(self._model, task.split).split if task.split else None
         except DmlError as error:
             self._error = str(error)
 
@@ -152,18 +154,13 @@ class _ChunkEmbedder:
         return {"chunk": [chunk], "rows": [rows], "bad": [pickle.dumps(bad)], "error": [self._error]}
 
     def _embed(self, chunk: int, sources: list[Any]) -> tuple[bytes, list[tuple[int, str]]]:
-        model = self._model
+        model, size = self._model, self._task.chunk_size
         assert model is not None
         if self._split is None:
-            names = [
-                getattr(source, "name", source) if not isinstance(source, Path) else source
-                for source in sources
-            ]
-            images = ImageChunks(model.split_of(sources), [np.arange(len(sources))], names=names)
+            images = model.chunks_of(sources, [np.arange(len(sources))])
         else:
-            begin = chunk * self._task.chunk_size
-            items = np.arange(begin, min(begin + self._task.chunk_size, len(self._split)))
+            items = np.arange(chunk * size, min((chunk + 1) * size, len(self._split)))
             images = ImageChunks(self._split, [items])
-        (embedded,) = embed_chunks(model.network, images, device=model.device, precision=model.precision)
+        (embedded,) = model.embed_chunks(images)
         rows = pack_codes(embedded.embeddings) if self._task.codes else embedded.embeddings
         return rows.tobytes(), [(image.position, image.reason) for image in embedded.bad]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,14 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from dml_core import DmlError, FileBackedSplit, Registry, Split
+from dml_core import DmlError, FileBackedSplit, Registry
 from dml_core import registry as installed
 from dml_train.files import read_array
-from dml_train.measure.chunks import drop_bad, split_chunks
 from dml_train.measure.evaluate import Embedded, build_evaluator, pack_codes
-from dml_train.progress import stage
-from dml_train.trained.files import embed_files, find_images
 from dml_train.trained.folder import index_path
+from dml_train.trained.images import list_folder
 from dml_train.trained.model import TrainedModel
+from dml_train.trained.plan import EmbeddingPlan, embed_in_memory
 from dml_train.training.build import build_dataset
 
 
@@ -78,7 +76,8 @@ class Gallery:
         embedded = Embedded.read(folder)
         rows = embedded.embeddings if embedded.gallery is None else embedded.gallery
         try:
-            split = _measured_split(model, registry or installed())
+            dataset = build_dataset(model.recipe, registry or installed())
+            split = dataset.gallery or dataset.test
             if len(split) != len(rows):
                 raise DmlError(f"it has {len(split)} items now and had {len(rows)}")
         except DmlError as error:
@@ -105,35 +104,15 @@ class Gallery:
         """Embed the images of a folder as a gallery.
 
         Args:
-            model: embeds the images.
-            folder: holds the images.
-            skip: whether to omit images that can't be decoded; otherwise they are an error.
-            workers: number of processes that load ahead.
-            console: shows the progress; default: no progress is shown.
+            model, folder, skip, workers, console: as of `embed_folder`.
 
         Raises:
-            DmlError: as `embed_files`; if no image can be decoded.
+            DmlError: no images, one that can't be decoded, unless `skip`, or none that can.
         """
-        folder = Path(folder)
-        chunks = split_chunks(find_images(folder))
-        files = [[folder / path for path in chunk] for chunk in chunks]
-        total, done = sum(map(len, chunks)), 0
-        parts: list[npt.NDArray[np.float32]] = []
-        kept: list[Path] = []
-        with (
-            stage(console, "embed", total) as show,
-            closing(embed_files(model, files, skip=skip, workers=workers)) as embedded_chunks,
-        ):
-            for chunk, embedded in zip(chunks, embedded_chunks):
-                parts.append(embedded.embeddings)
-                kept += drop_bad(chunk, embedded.bad)
-                done += len(chunk)
-                show(done, "")
-        if not kept:
-            raise DmlError(f"none of the {total} images in {folder} can be decoded")
-        skipped = total - len(kept)
-        note = f"{skipped} images skipped" if skipped else ""
-        return cls._of_files(model, np.concatenate(parts), folder, kept, note)
+        plan = EmbeddingPlan(model, list_folder(Path(folder)))
+        found = embed_in_memory(plan, skip=skip, workers=workers, console=console)
+        note = f"{len(found.skipped)} images skipped" if found.skipped else ""
+        return cls._of_files(model, found.rows, Path(folder), found.paths, note)
 
     @classmethod
     def of_index(cls, model: TrainedModel, index: Path | str) -> Gallery:
@@ -160,7 +139,7 @@ class Gallery:
             return cls(rows, names, [None] * len(rows), None, note)
         try:
             described = json.loads(description.read_text(encoding="utf-8"))
-            paths = [Path(path) for path in described["paths"]]
+            paths = [Path(path).as_posix() for path in described["paths"]]
             weights, folder = described["weights"], Path(described["folder"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DmlError(f"{description} is damaged: {type(error).__name__}: {error}") from error
@@ -175,10 +154,10 @@ class Gallery:
 
     @classmethod
     def _of_files(
-        cls, model: TrainedModel, rows: npt.NDArray[Any], folder: Path, paths: Sequence[Path], note: str = ""
+        cls, model: TrainedModel, rows: npt.NDArray[Any], folder: Path, paths: Sequence[str], note: str = ""
     ) -> Gallery:
         files = [folder / path for path in paths]
-        return cls(rows, [path.as_posix() for path in paths], files, model.split_of(files).picture, note)
+        return cls(rows, paths, files, model.split_of(files).picture, note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,12 +217,9 @@ def search(
         scores_QK, indices_QK = evaluator.nearest(embeddings_QD, gallery.rows, count)
     own = {file.resolve(): index for index, file in enumerate(gallery.files) if file is not None}
     results = []
-    for query, indices, scores in zip(files, indices_QK.tolist(), scores_QK.tolist()):
-        itself = own.get(query.resolve())
-        pairs = [(index, value) for index, value in zip(indices, scores) if index != itself][:k]
-        results.append(
-            SearchResult(query, [index for index, _ in pairs], [value for _, value in pairs], score)
-        )
+    for query, indices_K, scores_K in zip(files, indices_QK, scores_QK):
+        kept = np.flatnonzero(indices_K != own.get(query.resolve(), -1))[:k]
+        results.append(SearchResult(query, indices_K[kept].tolist(), scores_K[kept].tolist(), score))
     return results
 
 
@@ -251,15 +227,10 @@ def _nearest_codes(
     queries_QB: npt.NDArray[np.uint8], gallery_GB: npt.NDArray[np.uint8], k: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return Hamming distances and indices, both (Q, k)."""
-    distances, indices = [], []
-    for code in queries_QB:
+    indices_QK = np.empty((len(queries_QB), k), np.int64)
+    distances_QK = np.empty_like(indices_QK)
+    for row, code in enumerate(queries_QB):
         distance_G = np.bitwise_count(gallery_GB ^ code).sum(axis=1, dtype=np.int64)
-        nearest = np.argsort(distance_G, kind="stable")[:k]
-        distances.append(distance_G[nearest])
-        indices.append(nearest)
-    return np.stack(distances), np.stack(indices)
-
-
-def _measured_split(model: TrainedModel, registry: Registry) -> Split:
-    dataset = build_dataset(model.recipe, registry)
-    return dataset.gallery or dataset.test
+        indices_QK[row] = np.argsort(distance_G, kind="stable")[:k]
+        distances_QK[row] = distance_G[indices_QK[row]]
+    return distances_QK, indices_QK
