@@ -25,7 +25,7 @@ from dml_train.trained.folder import embed_images
 from dml_train.trained.images import list_split
 from dml_train.trained.model import open_model
 from dml_train.trained.plan import EmbeddingPlan, ThisProcess
-from dml_train.trained.ray_engine import RayEngine, _ChunkEmbedder, _Task, sources_of
+from dml_train.trained.ray_engine import ChunkEmbedder, RayEngine, sources_of, worker_arguments
 from dml_train.training.run import train
 
 ray = pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
@@ -119,13 +119,14 @@ def worker(plan):
     with expect(["dml-train"], None) as expected:
 
         def work(chunk: int, plan: EmbeddingPlan = plan, **changes):
-            task = replace(_Task.of(plan, 1, expected), **changes)
             sources = pickle.dumps(sources_of(plan, chunk))
             columns = {"chunk": np.array([chunk]), "sources": np.array([sources], dtype=object)}
-            answer = pickle.loads(pickle.dumps(_ChunkEmbedder(task)(columns)))
+            embedder = ChunkEmbedder(**worker_arguments(plan, 1, expected) | changes)
+            answer = pickle.loads(pickle.dumps(embedder(columns)))
             assert answer["chunk"] == [chunk]
             rows = np.frombuffer(answer["rows"][0], dtype=plan.dtype).reshape(-1, plan.width)
-            return rows, pickle.loads(answer["bad"][0]), answer["error"][0]
+            bad = answer["bad"][0]
+            return rows, pickle.loads(bad) if bad else [], answer["error"][0]
 
         yield work
 

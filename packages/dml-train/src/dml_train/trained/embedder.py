@@ -19,19 +19,12 @@ from dml_core import DmlError, Registry
 from dml_train.data.decoding import ImageSource
 from dml_train.trained.model import TrainedModel, open_model
 
-_COLUMNS = (
-    "image",
-    "bytes",
-    "jpg",
-    "jpeg",
-    "png",
-    "webp",
-    "path",
-)  # in the order in which they are looked for
+# In the order in which they are looked for.
+_COLUMNS = ("image", "bytes", "jpg", "jpeg", "png", "webp", "path")
 
 
 class Embedder:
-    """A function of batches that opens a run once, at its first batch; it pickles as long as that is ahead.
+    """A function of batches that opens a run once in each process, at its first batch.
 
     ``dataset.map_batches(Embedder, fn_constructor_args=["runs/mine"], batch_size=256, concurrency=4)`` with Ray Data,
     on what ``ray.data.read_images``, ``read_binary_files``, ``read_parquet`` or ``read_webdataset(decode=False)``
@@ -101,12 +94,7 @@ class Embedder:
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """A `StoredImage` in memory.
-
-    Args:
-        name: names it for messages.
-        content: what a file of its own would contain.
-    """
+    """A `StoredImage` in memory: its name for messages, and its content."""
 
     name: str
     content: bytes

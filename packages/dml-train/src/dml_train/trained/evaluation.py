@@ -40,11 +40,8 @@ def embed_split(
     """Embed a split of the run's data set with the run's weights.
 
     Args:
-        run: the run's folder.
         split: ``"train"``, ``"test"``, or ``"gallery"``.
-        step: use the weights of this step's checkpoint; default: those that the run is evaluated by.
-        registry: provides the components; default: those of all installed plugins.
-        console: shows progress; default: none.
+        run, step, registry, console: see `evaluate_run`.
 
     Returns:
         Embeddings (N, D) float32, and labels (N,) int64.
@@ -80,7 +77,7 @@ def evaluate_run(
         evaluator: a name that ``dml plugins`` lists; default: the run's.
         options: of the evaluator, over those of the recipe if the evaluator is the same:
             ``{"metrics": ["recall@1", "recall@5"]}``.
-        levels: of a run with several levels, those to measure: ``["inception_4e"]``; default: all of its embedding.
+        levels: measure only these levels of a run with several, ``["inception_4e"]``; default: the whole embedding.
         prefix: measure the first so many numbers of these; default: all.
         step: embed with the weights of this step's checkpoint; default: those that the run is evaluated by.
         registry: provides the components; default: those of all installed plugins.
@@ -111,12 +108,9 @@ def evaluate_folder(
     """Evaluate a run on a folder of other images: each is a query, and searches all others.
 
     Args:
-        run: the run's folder.
         folder: ``FOLDER/CLASS/IMAGE``; images of one class match one another. Images that trained the run overestimate.
         skip: whether to omit images that can't be decoded; otherwise they are an error.
-        evaluator, options, levels, prefix, step: see `evaluate_run`.
-        registry: provides the components; default: those of all installed plugins.
-        console: shows progress; default: none.
+        run, evaluator, options, levels, prefix, step, registry, console: see `evaluate_run`.
 
     Raises:
         DmlError: as `evaluate_run`; no images, an image in no subfolder, no two images of one class, or an image that
@@ -191,34 +185,17 @@ def evaluate_embedded(
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedFolder:
-    """The embedded images of a folder; images in the same subfolder match.
-
-    Args:
-        embedded: (N, D) embeddings and (N,) labels.
-        skipped: the reasons of images that can't be decoded.
-        trained: number of images that are training images of the run.
-    """
+    """The embedded images of a folder; images in the same subfolder match."""
 
     embedded: Embedded
-    skipped: Sequence[str]
-    trained: int
+    skipped: Sequence[str]  # the reasons of images that can't be decoded
+    trained: int  # number of images that are training images of the run
 
 
 def embed_classes(
     model: TrainedModel, folder: Path, *, skip: bool, registry: Registry, console: Console | None
 ) -> EmbeddedFolder:
-    """Embed ``FOLDER/CLASS/**`` with a run's weights.
-
-    Args:
-        model: embeds the images.
-        folder: holds a folder of images for each class.
-        skip: whether to omit images that can't be decoded; otherwise they are an error.
-        registry: provides the run's data set, which names its training images.
-        console: shows progress; None: it isn't shown.
-
-    Raises:
-        DmlError: no images, an image in no subfolder, no two images of one class, or an image that can't be decoded.
-    """
+    """Embed ``FOLDER/CLASS/**`` with a run's weights; arguments and errors are those of `evaluate_folder`."""
     images = open_images(folder)
 
     def label(names: Sequence[str]) -> npt.NDArray[np.int64]:

@@ -30,19 +30,12 @@ from dml_train.trained.plan import EmbeddingPlan, Engine, ThisProcess, refuse_no
 
 @dataclass(frozen=True, slots=True)
 class FolderEmbedding:
-    """The result of `embed_folder`.
+    """The result of `embed_folder`."""
 
-    Args:
-        paths: (N,) of the rows, relative to the folder, with ``/`` between folders.
-        skipped: path and reason of each omitted image.
-        reused: number of images that an earlier call had embedded.
-        machines: of joined shards, the kinds of machine that embedded them.
-    """
-
-    paths: Sequence[str]
-    skipped: Sequence[tuple[str, str]]
-    reused: int
-    machines: Sequence[str] = ()
+    paths: Sequence[str]  # (N,) of the rows, relative to the folder, with / between folders
+    skipped: Sequence[tuple[str, str]]  # path and reason of each omitted image
+    reused: int  # number of images that an earlier call had embedded
+    machines: Sequence[str] = ()  # of joined shards: the kinds of machine that embedded them
 
 
 def embed_folder(
@@ -127,13 +120,9 @@ def embedded_chunks(
 ) -> Iterator[tuple[ChunkStore, FolderEmbedding]]:
     """Embed chunks of a plan into a store beside `path`, and yield it; when the context ends, it is removed.
 
-    Args:
-        plan, chunks, engine, skip, console: as of `dml_train.trained.plan.embed_chunks`.
-        path: the file to write meanwhile.
-        doing: what this process does, for the error of another one.
-
     Raises:
-        DmlError: as the engine, for a full disk, or another process that writes the same file. Then the store stays.
+        DmlError: as `dml_train.trained.plan.embed_chunks`, for a full disk, or if another process writes the same file;
+            its error says that this one is `doing` it. The store stays.
     """
     folder = _chunks_folder(path)
     store = ChunkStore(folder, plan, chunks)
@@ -153,19 +142,19 @@ def write_embedding(
     """Write the files of a complete embedding: labels, the description of the rows, and the rows.
 
     Args:
-        plan: the images, and what embedded them.
-        out: the file of rows, as of `embed_images`.
+        plan, out, labels: as of `embed_images`.
         done: the names of the rows, and the omitted images.
         parts: the rows in consecutive parts.
-        labels: the file of labels; None: they aren't written.
 
     Raises:
         DmlError: if no image is left, one has no label, or the disk refuses.
     """
     kept = done.paths
     refuse_none(plan, kept, done.skipped)
-    label_ids, classes = (None, {}) if labels is None else plan.images.labels(kept)
-    if labels is not None and label_ids is not None:
+    label_ids: npt.NDArray[np.int64] | None = None
+    classes: dict[str, Any] = {}
+    if labels is not None:
+        label_ids, classes = plan.images.labels(kept)
         write_array(Path(labels), label_ids)
     if (described := plan.images.describe()) is not None:
         model = plan.model

@@ -31,20 +31,13 @@ _BLOCK = 64 * CHUNK_SIZE  # training items in memory at a time
 
 
 class Leak(NamedTuple):
-    """A test image and a training image that are alike.
+    """A test image and a training image that are alike."""
 
-    Args:
-        similarity: the cosine of their embeddings.
-        part: of the test image: ``"test"`` or ``"gallery"``.
-        test, train: their files; for a data set without files, their indices in the splits.
-        test_class, train_class: their classes.
-    """
-
-    similarity: float
-    part: str
-    test: str
+    similarity: float  # the cosine of their embeddings
+    part: str  # of the test image: "test" or "gallery"
+    test: str  # its file; for a data set without files, its index in the split
     test_class: str
-    train: str
+    train: str  # likewise
     train_class: str
 
 
@@ -56,11 +49,10 @@ def find_leaks(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> list[Leak]:
-    """Find the pairs of a test image and a training image with at least this similarity, all of them, exactly.
+    """Find all pairs of a test image and a training image with ``cosine(test, train) ≥ threshold``, exactly.
 
-    cosine(test, train) ≥ threshold, for all images of the test split and the gallery, and all of the training half,
-    held-out classes included. Training images are embedded block by block; only a block's embeddings are in memory,
-    beside those of the test half.
+    Searched are all images of the test split and the gallery, and all of the training half, held-out classes included.
+    Training images are embedded block by block, and only a block's embeddings are in memory.
 
     Args:
         run: the run's folder.
@@ -99,17 +91,13 @@ def find_leaks(
                 f"the data set's part {name!r} has {len(split):,} items now and had {len(rows):,} when the run ended; "
                 "evaluate the run's own data"
             )
+    device, precision = experiment.device, experiment.precision
+    workers = experiment.recipe.training.workers
     leaks: list[Leak] = []
     with stage(console, "search training images", len(train)) as show:
         for items in split_chunks(np.arange(len(train)), _BLOCK):
-            block_ND = embed(
-                experiment.evaluated_model,
-                train,
-                device=experiment.device,
-                precision=experiment.precision,
-                workers=experiment.recipe.training.workers,
-                items=items,
-            )
+            network = experiment.evaluated_model
+            block_ND = embed(network, train, device=device, precision=precision, workers=workers, items=items)
             for name, (split, rows_TD) in parts.items():
                 found = _search(evaluator, rows_TD, block_ND, threshold, MOST - len(leaks))
                 leaks += [
@@ -156,15 +144,9 @@ def _describe(split: Split, item: int) -> tuple[str, str]:
 
 
 def count_training_images(recipe: Recipe, registry: Registry, files: Iterable[Path]) -> int:
-    """Count the files that a run's data set lists for training, held-out classes included.
+    """Count the user's files that a run's data set lists for training, held-out classes included.
 
-    Args:
-        recipe: the run's.
-        registry: provides the data set.
-        files: the user's images.
-
-    Returns:
-        Their number; 0 if the data set doesn't list its files (see `TrainingFilesFactory`), or is absent.
+    Returns 0 if the data set doesn't list its files (see `TrainingFilesFactory`), or is absent.
     """
     factory = registry.entry("datasets", recipe.dataset["name"]).component.factory
     if not isinstance(factory, TrainingFilesFactory):

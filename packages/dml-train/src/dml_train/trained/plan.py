@@ -28,16 +28,10 @@ from dml_train.trained.model import TrainedModel
 
 
 class ChunkRows(NamedTuple):
-    """The result of a chunk.
+    """The result of a chunk."""
 
-    Args:
-        chunk: its number.
-        rows: of its images in their order, without the bad ones: (B, D) float32, or codes.
-        bad: its images that can't be decoded.
-    """
-
-    chunk: int
-    rows: npt.NDArray[Any]
+    chunk: int  # its number
+    rows: npt.NDArray[Any]  # (B, D) float32, or codes: of its images in their order, without the bad ones
     bad: Sequence[BadImage]
 
 
@@ -94,8 +88,7 @@ class EmbeddingPlan:
 
     def key(self, chunk: int) -> str:
         """Return a digest of all that a chunk's rows depend on."""
-        parts = [json.dumps(self.made_by, sort_keys=True), *self.images.states(self.items(chunk))]
-        return digest(parts)
+        return digest([json.dumps(self.made_by, sort_keys=True), *self.images.states(self.items(chunk))])
 
     def names(self, chunk: int, bad: Sequence[BadImage]) -> tuple[list[str], list[tuple[str, str]]]:
         """Return the names of a chunk's rows, and name and reason of each bad image."""
@@ -111,13 +104,9 @@ Engine = Callable[[EmbeddingPlan, Sequence[int]], Generator[ChunkRows, None, Non
 
 @dataclass(frozen=True, slots=True)
 class ThisProcess:
-    """The engine of one process, with loader processes.
+    """The engine of one process."""
 
-    Args:
-        workers: number of processes that load ahead.
-    """
-
-    workers: int = 0
+    workers: int = 0  # processes that load ahead
 
     def __call__(self, plan: EmbeddingPlan, chunks: Sequence[int]) -> Generator[ChunkRows, None, None]:
         """Embed chunks of a plan in their order."""
@@ -137,15 +126,9 @@ def embed_chunks(
     console: Console | None,
     done: int = 0,
 ) -> Generator[ChunkRows, None, None]:
-    """Embed chunks of a plan, in any order, and show the progress.
+    """Embed chunks of a plan by an engine, in any order, and show the progress on the console, if there is one.
 
-    Args:
-        plan: the plan.
-        chunks: the numbers of the chunks.
-        engine: embeds them.
-        skip: whether to omit images that can't be decoded; otherwise they are an error.
-        console: shows the progress; None: it isn't shown.
-        done: number of images that an earlier call has embedded.
+    Unless `skip`, an image that can't be decoded is an error. An earlier call has embedded `done` images.
 
     Raises:
         DmlError: if an image can't be decoded, or an embedding isn't finite.
@@ -168,27 +151,17 @@ def embed_chunks(
 
 
 class EmbeddedImages(NamedTuple):
-    """Embedded images in memory.
+    """Embedded images in memory."""
 
-    Args:
-        rows: (N, D) float32, or codes.
-        paths: (N,) the names of the rows.
-        skipped: name and reason of each omitted image.
-    """
-
-    rows: npt.NDArray[Any]
-    paths: Sequence[str]
-    skipped: Sequence[tuple[str, str]]
+    rows: npt.NDArray[Any]  # (N, D) float32, or codes
+    paths: Sequence[str]  # (N,) the names of the rows
+    skipped: Sequence[tuple[str, str]]  # name and reason of each omitted image
 
 
 def embed_in_memory(
     plan: EmbeddingPlan, *, skip: bool = False, workers: int = 0, console: Console | None = None
 ) -> EmbeddedImages:
-    """Embed all images of a plan in this process; arguments and errors as of `embed_chunks`.
-
-    Raises:
-        DmlError: also if no image can be decoded.
-    """
+    """Embed all images of a plan in this process; raises as `embed_chunks`, and if no image can be decoded."""
     rows, kept, skipped = list[npt.NDArray[Any]](), list[str](), list[tuple[str, str]]()
     engine = ThisProcess(workers)
     with closing(embed_chunks(plan, range(len(plan)), engine, skip=skip, console=console)) as chunks:

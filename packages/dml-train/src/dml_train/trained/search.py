@@ -53,10 +53,6 @@ class Gallery:
     def of_run(cls, model: TrainedModel, registry: Registry | None = None) -> Gallery:
         """Return the items that the run was measured on: its gallery, or else its test split.
 
-        Args:
-            model: of the run.
-            registry: provides the data set; default: all installed ones.
-
         Raises:
             DmlError: if the run isn't finished, or didn't use its test split.
         """
@@ -101,14 +97,7 @@ class Gallery:
         workers: int = 0,
         console: Console | None = None,
     ) -> Gallery:
-        """Embed the images of a folder as a gallery.
-
-        Args:
-            model, folder, skip, workers, console: as of `embed_folder`.
-
-        Raises:
-            DmlError: no images, one that can't be decoded, unless `skip`, or none that can.
-        """
+        """Embed the images of a folder as a gallery; arguments and errors are those of `embed_folder`."""
         plan = EmbeddingPlan(model, list_folder(Path(folder)))
         found = embed_in_memory(plan, skip=skip, workers=workers, console=console)
         note = f"{len(found.skipped)} images skipped" if found.skipped else ""
@@ -162,19 +151,12 @@ class Gallery:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The nearest items of one query, nearest first.
-
-    Args:
-        query: the image.
-        indices: (K,) of the items in the gallery.
-        scores: (K,) similarities, or Hamming distances of codes.
-        score: the scores' name.
-    """
+    """The nearest items of one query, nearest first."""
 
     query: Path
-    indices: Sequence[int]
-    scores: Sequence[float]
-    score: str
+    indices: Sequence[int]  # (K,) of the items in the gallery
+    scores: Sequence[float]  # (K,) similarities, or Hamming distances of codes
+    score: str  # the scores' name
 
 
 def search(

@@ -36,11 +36,7 @@ _MOST_LISTED = 10  # shards
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One slice of the images.
-
-    Args:
-        index: from 0.
-        count: the number of slices.
+    """Slice `index`, from 0, of `count` slices of the images.
 
     Raises:
         InvalidOption: if the index isn't in [0, count).
@@ -61,11 +57,7 @@ class Shard:
 
     @classmethod
     def read(cls, text: str) -> Shard:
-        """Read ``I/N``.
-
-        Raises:
-            InvalidOption: if it has another form, or there is no such shard.
-        """
+        """Read ``I/N``, or raise InvalidOption."""
         found = re.fullmatch(r"(\d+)/(\d+)", text, re.ASCII)
         if found is None:
             raise InvalidOption(f"the shard is {text!r}; expected I/N with numbers, such as 0/8")
