@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from dml_core import DmlError, Registry, nearest
-from dml_train.commands.options import FILE, FOLDER, error_console, printable, refuse_existing
+from dml_train.commands.options import FILE, FOLDER, STEP, error_console, printable, refuse_existing
 
 # Repeated here, since the data sets' modules take seconds to import; a test compares the names.
 NAMES = ("cub", "cars196", "sop", "in-shop", "market1501", "veri776", "vehicleid")
@@ -34,15 +34,9 @@ def data() -> None:
     type=FOLDER,
     help="List test images that are near-copies of training images, by this run's embeddings.",
 )
-@click.option(
-    "--threshold", type=float, help="With --leaks: the least cosine of a pair that is listed; default: 0.98."
-)
-@click.option(
-    "--step", type=click.IntRange(min=1), help="With --leaks: use the weights of this step's checkpoint."
-)
-@click.option(
-    "--out", type=FILE, help="With FOLDER, TABLE.csv or --leaks: also write all findings to a new CSV file."
-)
+@click.option("--threshold", type=float, help="With --leaks: the least cosine to list a pair; default: 0.98.")
+@STEP
+@click.option("--out", type=FILE, help="Also write all findings to a new CSV file; not with NAME.")
 @click.pass_context
 def check(
     context: click.Context,

@@ -22,31 +22,18 @@ from dml_train.processes.limits import MOST_PROCESSES
     help="Split of the run's data set; default: test.",
 )
 @click.option(
-    "--out",
-    type=FILE,
-    required=True,
-    help="A new .npy file: (N, dim) float32; or, with IMAGES, a .parquet file.",
+    "--out", type=FILE, required=True, help="A new .npy file: (N, dim) float32; with IMAGES, also .parquet."
 )
 @click.option("--labels", type=FILE, help="Also write labels to a new .npy file: (N,) int64.")
-@click.option(
-    "--codes", is_flag=True, help="Write binary codes, one bit per dimension: (N, ceil(dim / 8)) uint8."
-)
+@click.option("--codes", is_flag=True, help="Write a bit per dimension: (N, ceil(dim / 8)) uint8.")
 @ON_BAD_IMAGE
 @click.option(
-    "--workers",
-    type=click.IntRange(0, MOST_PROCESSES),
-    help="Processes that load images; default: the run's.",
+    "--workers", type=click.IntRange(0, MOST_PROCESSES), help="Loader processes; default: the run's."
 )
 @click.option(
-    "--shard",
-    metavar="I/N",
-    help="Embed only slice I of N, I from 0, into its own files beside --out; resumes. --join joins all slices.",
+    "--shard", metavar="I/N", help="Embed only slice I of N, I from 0, into its own files beside --out."
 )
-@click.option(
-    "--join",
-    is_flag=True,
-    help="Embed nothing: join the slices beside --out to the file that one process would have written.",
-)
+@click.option("--join", is_flag=True, help="Embed nothing: join the slices to the file of one process.")
 @STEP
 @engine_options
 @click.pass_obj
@@ -90,7 +77,7 @@ def embed(
     suffixes = [".npy"] if images is None or shard is not None or join else [".npy", ".parquet"]
     if out.suffix not in suffixes:
         raise DmlError(f"--out is {out}; expected a name that ends in {' or '.join(suffixes)}")
-    from dml_train.trained.folder import embed_images, has_partial, index_path
+    from dml_train.trained.folder import chunks_folder, embed_images, index_path
     from dml_train.trained.images import SplitName, list_split
     from dml_train.trained.model import open_model
     from dml_train.trained.plan import EmbeddingPlan, Engine, ThisProcess
@@ -98,7 +85,7 @@ def embed(
     from dml_train.trained.stored_images import open_images
 
     refuse_existing(out)
-    if not has_partial(out):
+    if not chunks_folder(out).is_dir():  # of an interrupted call, which may have written these files
         refuse_existing(labels, None if images is None else index_path(out))
     slice_ = None if shard is None else Shard.read(shard)
     model = open_model(run, registry, step=step)

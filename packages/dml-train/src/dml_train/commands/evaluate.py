@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 )
 @click.option("--gallery-groups", type=FILE, help="Groups of the gallery (.npy).")
 @click.option(
-    "--evaluator", metavar="NAME", help="One of those that 'dml plugins' lists; default: the run's, or exact."
+    "--evaluator", metavar="NAME", help="A name that 'dml plugins' lists; default: the run's, or exact."
 )
 @click.option(
     "--set",

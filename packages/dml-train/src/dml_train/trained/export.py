@@ -78,15 +78,20 @@ def export(model: TrainedModel, format: Format, out: Path | str) -> float:
     exporter = EXPORTERS[format]
     if missing := [name for name in exporter.packages if importlib.util.find_spec(name) is None]:
         raise DmlError(f"export to {format} needs {', '.join(missing)}; run: pip install 'dml-train[onnx]'")
-    program = _find_program(out) if _prepares_files(model) else None
+    program = out.with_name(_PROGRAM.name) if _prepares_files(model) else None
+    if program is not None and program.exists() and program.read_bytes() != _PROGRAM.read_bytes():
+        raise DmlError(
+            f"{program} exists already and differs from the {_PROGRAM.name} of this version; nothing was touched. "
+            "Export into another folder"
+        )
     network = copy.deepcopy(model.network).cpu().to(memory_format=torch.contiguous_format).eval()
     partial = partial_path(out)
     try:
         try:
             exporter.write(network, model.input_shape, partial)
-        except OSError:
-            raise
         except Exception as error:  # exporters raise any exception at code that they can't trace
+            if isinstance(error, OSError):
+                raise
             raise DmlError(
                 f"the network can't be exported to {format}: {type(error).__name__}: {error}"
             ) from error
@@ -153,21 +158,6 @@ def _prepares_files(model: TrainedModel) -> bool:
     return model.reader is not None and model.reader.describe().get("kind") in prepare.KINDS
 
 
-def _find_program(out: Path) -> Path:
-    """Return the path of the program that prepares image files.
-
-    Raises:
-        DmlError: if the folder has another version of it.
-    """
-    program = out.with_name(_PROGRAM.name)
-    if program.exists() and program.read_bytes() != _PROGRAM.read_bytes():
-        raise DmlError(
-            f"{program} exists already and differs from the {_PROGRAM.name} of this version; nothing was touched. "
-            "Export into another folder"
-        )
-    return program
-
-
 def _describe(model: TrainedModel, format: Format, program: Path | None) -> dict[str, object]:
     return {
         "format": format,
@@ -201,10 +191,10 @@ def _compare(model: TrainedModel, network: EmbeddingModel, exported: Compute) ->
     Raises:
         DmlError: if the exported network differs from the network, on the same inputs or on image files.
     """
-    photographs = _embed_photographs(model)
+    prepared, loaded, embeddings_ND = _embed_photographs(model)
     largest, difference = 1e-30, 0.0
     for size in _BATCHES:
-        images = photographs.prepared[:size]
+        images = prepared[:size]
         expected, found = network(images).numpy(), exported(images)
         if found.shape != expected.shape or not np.isfinite(found).all():
             difference = math.inf
@@ -217,43 +207,35 @@ def _compare(model: TrainedModel, network: EmbeddingModel, exported: Compute) ->
             f"the exported network gives other embeddings: they differ by {difference:.2g} of their largest "
             f"entry; expected at most {_TOLERANCE:.0e}. Nothing was written"
         )
-    exported_ND = exported(photographs.prepared)
-    angle = _largest_angle(network(photographs.loaded).numpy(), exported_ND)
+    exported_ND = exported(prepared)
+    angle = _largest_angle(network(loaded).numpy(), exported_ND)
     if not angle <= _COSINE_TOLERANCE:
         raise DmlError(
             f"{_PROGRAM.name} and the exported network give other embeddings of image files: they differ by "
             f"{angle:.2g} in cosine; expected at most {_COSINE_TOLERANCE:.0e}. Nothing was written"
         )
-    return difference, _largest_angle(photographs.embeddings, exported_ND)
+    return difference, _largest_angle(embeddings_ND, exported_ND)
 
 
-class _Photographs(NamedTuple):
-    """Photographs as inputs of the network, and as the embeddings that `dml embed` computes."""
-
-    prepared: Tensor  # (N, C, H, W), by `prepare`
-    loaded: Tensor  # (N, C, H, W), by the data set's reader
-    embeddings: npt.NDArray[np.float32]  # (N, D)
-
-
-def _embed_photographs(model: TrainedModel) -> _Photographs:
-    """Draw photographs, prepare them in both ways, and embed them.
+def _embed_photographs(model: TrainedModel) -> tuple[Tensor, Tensor, npt.NDArray[np.float32]]:
+    """Draw photographs, prepare them by ``prepare.py`` and by the data set, (N, C, H, W), and embed them.
 
     If the data set can't read image files, inputs are noise.
     """
     if model.reader is None:
         images = _draw_noise(max(_BATCHES), model.input_shape)
-        return _Photographs(images, images, model.embed(images))
+        return images, images, model.embed(images)
     steps = model.reader.describe()
     with tempfile.TemporaryDirectory() as folder:
         max_pixels = steps.get("options", {}).get("max_pixels", prepare.MAX_PIXELS)
         files = _draw_photographs(Path(folder), max_pixels)
         loaded = model.reader.of_images(files).load(np.arange(len(files)))
         prepared = torch.from_numpy(prepare.prepare(files, steps)) if _prepares_files(model) else loaded
-        return _Photographs(prepared, loaded, model.embed_images(files))
+        return prepared, loaded, model.embed_images(files)
 
 
 def _draw_photographs(folder: Path, max_pixels: int) -> list[Path]:
-    """Write JPEG files of smooth colours with grain, none of more than `max_pixels`."""
+    """Write JPEG files of smooth colours with grain, of at most `max_pixels` each."""
     random = np.random.default_rng(0)
     files = [folder / f"{number}.jpg" for number in range(len(_SIDES))]
     for file, (height, width) in zip(files, _SIDES):

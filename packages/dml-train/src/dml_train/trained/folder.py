@@ -8,9 +8,11 @@ Shapes: `N` images that can be decoded, `D` embedding dimension.
 
 from __future__ import annotations
 
+import json
 import shutil
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,12 +22,11 @@ import numpy.typing as npt
 from rich.console import Console
 
 from dml_train.extras import extra
-from dml_train.files import lock_folder, write_array, write_atomically, write_json
-from dml_train.measure.embed import CHUNK_SIZE
-from dml_train.trained.chunk_store import ChunkStore
+from dml_train.files import WriteRefused, lock_folder, write_array, write_atomically, write_json
+from dml_train.measure.embed import CHUNK_SIZE, BadImage
 from dml_train.trained.images import list_folder
 from dml_train.trained.model import TrainedModel
-from dml_train.trained.plan import EmbeddingPlan, Engine, ThisProcess, refuse_none
+from dml_train.trained.plan import ChunkRows, EmbeddingPlan, Engine, ThisProcess, embed_chunks, refuse_none
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,36 +101,82 @@ def embed_images(
     out = Path(out)
     if labels is not None:
         plan.images.labels(plan.images.names)  # or fail before the work
-    with embedded_chunks(
-        plan, out, range(len(plan)), engine, doing=f"writing {out}", skip=skip, console=console
-    ) as (store, done):
+    store = ChunkStore(out, plan, range(len(plan)))
+    with store.filled(engine, doing=f"writing {out}", skip=skip, console=console) as done:
         write_embedding(plan, out, done, store.parts(), labels)
     return done
 
 
-@contextmanager
-def embedded_chunks(
-    plan: EmbeddingPlan,
-    path: Path,
-    chunks: Sequence[int],
-    engine: Engine,
-    *,
-    doing: str,
-    skip: bool,
-    console: Console | None,
-) -> Iterator[tuple[ChunkStore, FolderEmbedding]]:
-    """Embed chunks of a plan into a store beside `path`, and yield it; when the context ends, it is removed.
+class ChunkStore:
+    """The folder of a file's finished chunks, each in a .npz file: a key of its sources, the bad images, and the rows.
 
-    Raises:
-        DmlError: as `dml_train.trained.plan.embed_chunks`, for a full disk, or if another process writes the same file;
-            its error says that this one is `doing` it. The store stays.
+    The key is a digest of the weights, the preparation, and the images' names, sizes and times. A damaged file fails
+    zip's checksums.
+
+    Args:
+        path: the file that the chunks will be joined to.
+        plan: the plan.
+        chunks: the chunks to store here; others are never read.
     """
-    folder = _chunks_folder(path)
-    store = ChunkStore(folder, plan, chunks)
-    with lock_folder(folder, doing):
-        reused = store.fill(engine, skip=skip, console=console)
-        yield store, FolderEmbedding(*store.kept_and_skipped(), reused)
-        shutil.rmtree(folder)
+
+    def __init__(self, path: Path, plan: EmbeddingPlan, chunks: Sequence[int]) -> None:
+        self.folder = chunks_folder(path)
+        self._plan, self._chunks = plan, chunks
+
+    @contextmanager
+    def filled(
+        self, engine: Engine, *, doing: str, skip: bool, console: Console | None
+    ) -> Iterator[FolderEmbedding]:
+        """Embed the chunks that are missing, damaged, or of other sources; when the context ends, all are removed.
+
+        Raises:
+            DmlError: as `dml_train.trained.plan.embed_chunks`, for a full disk, or if another process fills this store;
+                its error says that this one is `doing` it. Finished chunks stay.
+        """
+        try:
+            self.folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise WriteRefused(f"can't create the folder {self.folder}: {error.strerror}") from error
+        plan = self._plan
+        with lock_folder(self.folder, doing):
+            todo = [chunk for chunk in self._chunks if not self._is_complete(chunk, skip)]
+            reused = plan.count(self._chunks) - plan.count(todo)
+            with closing(
+                embed_chunks(plan, todo, engine, skip=skip, console=console, done=reused)
+            ) as embedded:
+                for result in embedded:
+                    self._write(result)
+            named = [plan.names(chunk, self._read(chunk)[1]) for chunk in self._chunks]
+            kept = [name for names, _ in named for name in names]
+            yield FolderEmbedding(kept, [image for _, omitted in named for image in omitted], reused)
+            shutil.rmtree(self.folder)
+
+    def parts(self) -> Iterator[npt.NDArray[Any]]:
+        """Yield the rows of each chunk."""
+        return (self._read(chunk)[2] for chunk in self._chunks)
+
+    def _is_complete(self, chunk: int, skip: bool) -> bool:
+        """Whether a chunk is intact and of the present sources, and, unless `skip`, without bad images."""
+        try:
+            key, bad, _ = self._read(chunk)
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+            return False
+        return key == self._plan.key(chunk) and (skip or not bad)
+
+    def _read(self, chunk: int) -> tuple[str, list[BadImage], npt.NDArray[Any]]:
+        with self._path(chunk).open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            key, bad = json.loads(str(stored["about"]))
+            return key, [BadImage(*image) for image in bad], stored["rows"]
+
+    def _write(self, result: ChunkRows) -> None:
+        about = json.dumps([self._plan.key(result.chunk), result.bad])
+        write_atomically(
+            self._path(result.chunk),
+            lambda file: np.savez(file, allow_pickle=False, about=np.array(about), rows=result.rows),
+        )
+
+    def _path(self, chunk: int) -> Path:
+        return self.folder / f"{chunk:06d}.npz"
 
 
 def write_embedding(
@@ -235,10 +282,6 @@ def index_path(embeddings: Path) -> Path:
     return embeddings.with_suffix(".json")
 
 
-def has_partial(out: Path) -> bool:
-    """Whether an earlier call has written chunks of this file."""
-    return _chunks_folder(out).is_dir()
-
-
-def _chunks_folder(out: Path) -> Path:
+def chunks_folder(out: Path) -> Path:
+    """Return the folder of a file's finished chunks, as long as others are missing."""
     return out.with_name(f".{out.name}.chunks")

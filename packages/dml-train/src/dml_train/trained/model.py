@@ -73,9 +73,8 @@ class TrainedModel:
                 "N at least 1"
             )
         chunks = torch.split(tensor.float(), CHUNK_SIZE)
-        embeddings_ND = np.concatenate(
-            [forward(self.network, chunk, self.device, self.precision) for chunk in chunks]
-        )
+        parts = [forward(self.network, chunk, self.device, self.precision) for chunk in chunks]
+        embeddings_ND = np.concatenate(parts)
         if not (finite := np.isfinite(embeddings_ND).all(axis=1)).all():
             raise DmlError(f"the embedding of input {int(finite.argmin())} isn't finite; check that input")
         return embeddings_ND
@@ -136,14 +135,13 @@ class TrainedModel:
 
 def _names(images: Sequence[ImageSource]) -> list[object]:
     """Name images for messages."""
-    return [
-        f"image {number}"
-        if isinstance(image, np.ndarray)
-        else image
-        if isinstance(image, Path)
-        else image.name
-        for number, image in enumerate(images)
-    ]
+
+    def name(number: int, image: ImageSource) -> object:
+        if isinstance(image, np.ndarray):
+            return f"image {number}"
+        return image if isinstance(image, Path) else image.name
+
+    return [name(number, image) for number, image in enumerate(images)]
 
 
 def open_model(

@@ -21,8 +21,8 @@ from dml_core import DmlError, InvalidOption
 from dml_train.checksums import sha256_of
 from dml_train.files import read_array, read_json, write_atomically, write_json
 from dml_train.trained.folder import (
+    ChunkStore,
     FolderEmbedding,
-    embedded_chunks,
     index_path,
     list_skipped,
     write_embedding,
@@ -99,10 +99,8 @@ def embed_shard(
         if _find_damage(plan, path, shard, manifest) is None:
             return replace(_summarize([manifest]), reused=plan.count(chunks))
     doing = f"embedding shard {shard} of {out}"
-    with embedded_chunks(plan, path, chunks, engine, doing=doing, skip=skip, console=console) as (
-        store,
-        done,
-    ):
+    store = ChunkStore(path, plan, chunks)
+    with store.filled(engine, doing=doing, skip=skip, console=console) as done:
         write_atomically(path, lambda file: write_rows(file, plan, len(done.paths), store.parts()))
         manifest = {
             "shard": str(shard),
@@ -110,7 +108,7 @@ def embed_shard(
             "images": len(plan.images.names),
             "list": digest(plan.images.names),
             "slice": _digest_slice(plan, shard),
-            "machine": _describe_machine(plan),
+            "machine": _describe_machine(plan.model.device),
             "sha256": sha256_of(path),
             "paths": done.paths,
             "skipped": list_skipped(done),
@@ -209,7 +207,7 @@ def _read_manifest(plan: EmbeddingPlan, path: Path, shard: Shard) -> dict[str, A
 
 
 def _find_damage(plan: EmbeddingPlan, path: Path, shard: Shard, manifest: Mapping[str, Any]) -> str | None:
-    """Say why a finished shard must be embedded again; None if it needn't."""
+    """Say why a finished shard must be embedded again, if it must."""
     if not path.is_file():
         return f"{path}, the rows of shard {shard}, is missing; embed that shard again"
     if sha256_of(path) != manifest["sha256"]:
@@ -237,11 +235,11 @@ def _digest_slice(plan: EmbeddingPlan, shard: Shard) -> str:
     return digest(plan.images.states(items, with_time=False))
 
 
-def _describe_machine(plan: EmbeddingPlan) -> str:
+def _describe_machine(device: torch.device) -> str:
     """Describe what the last bits of an embedding depend on: the processor, its threads, and torch."""
-    device = plan.model.device
+    kind = (
+        f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
+    )
     if device.type == "cuda":
         kind = torch.cuda.get_device_name(device)
-    else:
-        kind = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
     return f"{device.type} {kind}, torch {torch.__version__}"
