@@ -106,15 +106,12 @@ def evaluate_command(
         from dml_train.trained.evaluation import choose_evaluator, embed_test, evaluate_embedded
 
         recipe, measure = choose_evaluator(source, evaluator, options, registry)
-        embedded = (
-            embed_test(source, step, registry, error_console())
-            if labels is None
-            else _embed_folder(registry, source, labels, step, on_bad_image == "skip")
-        )
-        results = {
-            prefix: evaluate_embedded(measure, embedded, recipe, levels, prefix)
-            for prefix in prefixes or (None,)
-        }
+        if labels is None:
+            embedded = embed_test(source, step, registry, error_console())
+        else:
+            embedded = _embed_folder(registry, source, labels, step, on_bad_image == "skip")
+        lengths = prefixes or (None,)
+        results = {n: evaluate_embedded(measure, embedded, recipe, levels, n) for n in lengths}
     else:
         for name, value, reason in (
             ("--step", step, "it has no checkpoints"),
@@ -146,18 +143,16 @@ def evaluate_command(
 
 
 def _read_labels(labels: Path | None, groups: Path | None) -> Any:
-    """Read one side's labels, with groups if there are any.
-
-    Raises:
-        DmlError: for groups without labels, or that don't fit them.
-    """
+    """Read one side's labels, with groups if there are any."""
     from dml_core import Labels
     from dml_train.files import read_array
 
-    if labels is None and groups is not None:
-        raise DmlError(f"{groups} has groups of a gallery; give the gallery's labels, too")
-    if labels is None or groups is None:
-        return None if labels is None else read_array(labels)
+    if labels is None:
+        if groups is not None:
+            raise DmlError(f"{groups} has groups of a gallery; give the gallery's labels, too")
+        return None
+    if groups is None:
+        return read_array(labels)
     try:
         return Labels(read_array(labels), read_array(groups))
     except (TypeError, ValueError) as error:

@@ -24,26 +24,16 @@ CHUNK_SIZE = 256  # images; the last bits of an embedding depend on it
 
 
 class Network(Protocol):
-    """An `EmbeddingModel`, or another module from images to embeddings."""
+    """An `EmbeddingModel`, or another module from images (B, channels, height, width) to embeddings (B, D)."""
 
     training: bool
 
     @property
-    def embedding_dim(self) -> int:
-        """D."""
-        ...
+    def embedding_dim(self) -> int: ...  # noqa: D102
 
-    def train(self, mode: bool = True) -> Any:
-        """Set training or evaluation mode."""
-        ...
+    def train(self, mode: bool = True) -> Any: ...  # noqa: D102
 
-    def eval(self) -> Any:
-        """Set evaluation mode."""
-        ...
-
-    def __call__(self, images_BCHW: Tensor) -> Tensor:
-        """Map images to (B, D)."""
-        ...
+    def __call__(self, images_BCHW: Tensor) -> Tensor: ...  # noqa: D102
 
 
 class BadImage(NamedTuple):
@@ -142,14 +132,14 @@ def embed_chunks(
         network: images to embeddings.
         source: the images.
         device: the network's device.
-        precision: the network computes in it, by autocast if it isn't float32.
+        precision: of the network's arithmetic, by autocast if it isn't float32.
         workers: number of processes that load ahead.
 
     Raises:
         DmlError: if a chunk can't be loaded for another reason than its bad images, or an embedding isn't finite.
     """
     was_training = network.training
-    network.eval()
+    network.train(False)
     loaded_chunks = load_ahead(source, range(len(source)), workers, pin=device.type == "cuda")
     try:
         for loaded, items in zip(loaded_chunks, source.chunks):
@@ -220,10 +210,7 @@ def items_of_rank(num_items: int, ranks: Ranks) -> npt.NDArray[np.int64]:
 
 
 def align_labels(split: Split, reference: Split) -> npt.NDArray[np.int64]:
-    """Express a gallery's labels as those of the queries' split, by class name, (N,).
-
-    Classes without queries get ids after those of all others.
-    """
+    """Express a gallery's labels by the ids of the queries' classes, (N,); classes without queries get new ids."""
     ids = {name: label for label, name in enumerate(reference.class_names)}
     mapping = np.array([ids.setdefault(name, len(ids)) for name in split.class_names], dtype=np.int64)
     return mapping[split.labels]
@@ -237,7 +224,7 @@ def groups_of(split: Split | None) -> npt.NDArray[Any] | None:
 def match_sides(
     queries: Split, gallery: Split | None = None, matches: Labels | Relevance | None = None
 ) -> tuple[Labels | Relevance | None, Labels | None]:
-    """Return who matches whom as both sides of an evaluation take it; None where labels alone tell.
+    """Return who matches whom as both sides of an evaluation take it; None where only labels decide.
 
     Args:
         queries, gallery: the splits, perhaps with groups.

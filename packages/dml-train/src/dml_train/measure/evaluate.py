@@ -134,10 +134,10 @@ def _read_matches(
 
 
 class Measurement(NamedTuple):
-    """An evaluation on several ranks: every rank has the metrics, and the first one the evaluation."""
+    """An evaluation on several ranks."""
 
     metrics: dict[str, Any]  # `Evaluation.to_dict`
-    evaluation: Evaluation | None
+    evaluation: Evaluation | None  # on the first rank, and on all if they shared the work
 
 
 def build_evaluator(recipe: Recipe, registry: Registry, *, clustering: bool = True) -> Evaluator:

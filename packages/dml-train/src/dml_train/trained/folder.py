@@ -86,17 +86,10 @@ def embed_images(
     labels: Path | str | None = None,
     console: Console | None = None,
 ) -> FolderEmbedding:
-    """Embed the images of a plan, as `embed_folder` does.
+    """Embed the images of a plan by an engine, as `embed_folder` does.
 
-    Args:
-        plan: the images, and what embeds them.
-        out: the new .npy file; or a .parquet file, a row an image: ``path``, ``embedding`` (D float32) or ``code``
-            (bytes), and, with `labels`, ``label``.
-        engine: embeds chunks.
-        skip, labels, console: as of `embed_folder`.
-
-    Raises:
-        DmlError: as `embed_folder`.
+    `out` may also be a .parquet file, with a row per image: ``path``, ``embedding`` (D float32) or ``code`` (bytes),
+    and, with `labels`, ``label``. The other arguments and the errors are those of `embed_folder`.
     """
     out = Path(out)
     if labels is not None:
@@ -186,16 +179,7 @@ def write_embedding(
     parts: Iterable[npt.NDArray[Any]],
     labels: Path | str | None,
 ) -> None:
-    """Write the files of a complete embedding: labels, the description of the rows, and the rows.
-
-    Args:
-        plan, out, labels: as of `embed_images`.
-        done: the names of the rows, and the omitted images.
-        parts: the rows in consecutive parts.
-
-    Raises:
-        DmlError: if no image is left, one has no label, or the disk refuses.
-    """
+    """Write the files of a complete embedding: labels, the description of the rows, and the rows in their parts."""
     kept = done.paths
     refuse_none(plan, kept, done.skipped)
     label_ids: npt.NDArray[np.int64] | None = None

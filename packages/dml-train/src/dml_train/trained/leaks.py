@@ -55,13 +55,9 @@ def find_leaks(
     Training images are embedded block by block, and only a block's embeddings are in memory.
 
     Args:
-        run: the run's folder.
         threshold: -1 to 1. Copies that were scaled or compressed again are a little below 1; how far depends on the
             network.
-        step: use the weights of this step's checkpoint; default: those that the run is evaluated by.
-        registry: provides the components, among them the evaluator ``"exact"``; default: those of all installed
-            plugins.
-        console: shows progress; default: none.
+        run, step, registry, console: see `evaluate_run`; the registry must provide the evaluator ``"exact"``.
 
     Returns:
         The pairs, most similar first.
@@ -91,12 +87,11 @@ def find_leaks(
                 f"the data set's part {name!r} has {len(split):,} items now and had {len(rows):,} when the run ended; "
                 "evaluate the run's own data"
             )
-    device, precision = experiment.device, experiment.precision
+    network, device, precision = experiment.evaluated_model, experiment.device, experiment.precision
     workers = experiment.recipe.training.workers
     leaks: list[Leak] = []
     with stage(console, "search training images", len(train)) as show:
         for items in split_chunks(np.arange(len(train)), _BLOCK):
-            network = experiment.evaluated_model
             block_ND = embed(network, train, device=device, precision=precision, workers=workers, items=items)
             for name, (split, rows_TD) in parts.items():
                 found = _search(evaluator, rows_TD, block_ND, threshold, MOST - len(leaks))

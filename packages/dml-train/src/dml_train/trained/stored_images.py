@@ -26,13 +26,7 @@ _COLUMNS = ("image", "bytes", "path", "file")  # in the order in which they are 
 
 @dataclass(frozen=True, slots=True)
 class TarMember:
-    """A `StoredImage` of a tar archive.
-
-    Args:
-        archive: the archive.
-        member: its name in the archive.
-        offset, size: of its content, in bytes.
-    """
+    """A `StoredImage` of a tar archive: its name there, and the offset and size of its content in bytes."""
 
     archive: Path
     member: str
@@ -53,12 +47,7 @@ class TarMember:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A `StoredImage` of a table: a cell with an encoded image.
-
-    Args:
-        table: a Parquet or Arrow file.
-        row: in the file.
-    """
+    """A `StoredImage` in a row of a Parquet or Arrow file: a cell with an encoded image."""
 
     table: Path
     row: int
@@ -69,11 +58,7 @@ class TableRow:
         return f"{self.table}, row {self.row}"
 
     def read(self) -> bytes:
-        """Read the encoded image.
-
-        Raises:
-            DmlError: if the cell is empty, or the file can't be read.
-        """
+        """Read the encoded image; raise DmlError if the cell is empty, or the file can't be read."""
         opened = _open_table(self.table)
         cell = opened.cell(self.row)
         if isinstance(cell, dict):  # as Hugging Face's data sets store images
