@@ -8,31 +8,20 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from train_support.photo_world import photo_document, photo_registry, train_on, write_photos
+from train_support.photo_world import photo_document, train_on, write_photos
 
-from dml_core import DmlError, InvalidOption, Registry
+from dml_core import DmlError, InvalidOption
 from dml_train.data.image_reader import ImageSplit
 from dml_train.trained.evaluation import embed_split
 from dml_train.trained.folder import embed_images
 from dml_train.trained.images import list_folder, list_split
-from dml_train.trained.model import open_model
 from dml_train.trained.plan import EmbeddingPlan, ThisProcess
 from dml_train.trained.shards import Shard, embed_shard, join_shards
 
 
 @pytest.fixture(scope="module")
-def registry() -> Registry:
-    return photo_registry()
-
-
-@pytest.fixture(scope="module")
 def run(photo_run):
     return photo_run
-
-
-@pytest.fixture(scope="module")
-def model(run, registry):
-    return open_model(run, registry)
 
 
 @pytest.fixture

@@ -8,15 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from train_support.photo_world import photo_registry, write_photos
+from train_support.photo_world import write_photos
 
-from dml_core import Registry
 from dml_train import embed_folder, evaluate_embeddings, evaluate_folder, open_model
-
-
-@pytest.fixture(scope="module")
-def registry() -> Registry:
-    return photo_registry()
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import tarfile
 import numpy as np
 import pytest
 from PIL import Image
-from train_support.photo_world import photo_registry, write_photos
+from train_support.photo_world import write_photos
 
-from dml_core import DmlError, Registry
+from dml_core import DmlError
 from dml_train.trained.embedder import Embedder
 from dml_train.trained.folder import embed_images
 from dml_train.trained.images import find_images, list_folder
@@ -25,18 +25,8 @@ pq = pytest.importorskip("pyarrow.parquet", reason="reads and writes tables")
 
 
 @pytest.fixture(scope="module")
-def registry() -> Registry:
-    return photo_registry()
-
-
-@pytest.fixture(scope="module")
 def run(photo_run):
     return photo_run
-
-
-@pytest.fixture(scope="module")
-def model(run, registry):
-    return open_model(run, registry)
 
 
 @pytest.fixture(scope="module")
