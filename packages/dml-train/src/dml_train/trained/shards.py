@@ -30,7 +30,7 @@ from dml_train.trained.folder import (
 )
 from dml_train.trained.plan import EmbeddingPlan, Engine, digest
 
-_KEYS = {"shard", "made_by", "images", "list", "slice", "machine", "sha256", "paths", "skipped"}
+_KEYS = {"made_by", "slice", "machine", "sha256", "paths", "skipped"}
 _MOST_LISTED = 10  # shards
 
 
@@ -103,10 +103,7 @@ def embed_shard(
     with store.filled(engine, doing=doing, skip=skip, console=console) as done:
         write_atomically(path, lambda file: write_rows(file, plan, len(done.paths), store.parts()))
         manifest = {
-            "shard": str(shard),
-            "made_by": plan.made_by,
-            "images": len(plan.images.names),
-            "list": digest(plan.images.names),
+            "made_by": _made_by(plan, shard),
             "slice": _digest_slice(plan, shard),
             "machine": _describe_machine(plan.model.device),
             "sha256": sha256_of(path),
@@ -190,20 +187,19 @@ def _read_manifest(plan: EmbeddingPlan, path: Path, shard: Shard) -> dict[str, A
     manifest = read_json(file)
     if missing := _KEYS - manifest.keys():
         raise DmlError(f"{file} is corrupt: it lacks {min(missing)!r}; remove it, and embed that shard again")
-    came = {**manifest["made_by"], "shard": manifest["shard"]}
-    for key, expected in {**json.loads(json.dumps(plan.made_by)), "shard": str(shard)}.items():
-        if came.get(key) != expected:
+    for key, expected in json.loads(json.dumps(_made_by(plan, shard))).items():
+        if (came := manifest["made_by"].get(key)) != expected:
             raise DmlError(
-                f"{path} belongs to another embedding: its {key} is {came.get(key)!r}; expected {expected!r}, by the "
-                f"run in {plan.model.folder.path} at step {plan.model.step}. Remove it, and embed that shard again"
+                f"{path} belongs to another embedding: its {key} is {came!r}; expected {expected!r}, by the run in "
+                f"{plan.model.folder.path} at step {plan.model.step}. Remove it, and embed that shard again"
             )
-    names = plan.images.names
-    if (manifest["images"], manifest["list"]) != (len(names), digest(names)):
-        raise DmlError(
-            f"{path} belongs to another list of {manifest['images']:,} images; expected the {len(names):,} of "
-            f"{plan.images.title}. Remove it, and embed that shard again"
-        )
     return manifest
+
+
+def _made_by(plan: EmbeddingPlan, shard: Shard) -> dict[str, Any]:
+    """Return what a shard must have in common with a plan, in JSON's types."""
+    names = plan.images.names
+    return {**plan.made_by, "shard": str(shard), "list of images": f"{len(names)}, SHA-256 {digest(names)}"}
 
 
 def _find_damage(plan: EmbeddingPlan, path: Path, shard: Shard, manifest: Mapping[str, Any]) -> str | None:
