@@ -189,9 +189,9 @@ def test_other_images_and_another_run_are_refused(dml, run, registry, photos, pl
     assert embed_shard(plan, out, Shard(0, 1), ThisProcess()).reused == 0  # in place of the outdated one
     (photos / "class-0" / "0.png").unlink()
     fewer = EmbeddingPlan(plan.model, list_folder(photos), chunk_size=4)
-    with pytest.raises(DmlError, match="its list of images is '30, SHA.*expected '29, SHA"):
+    with pytest.raises(DmlError, match=r"its list of images is '30, SHA.*expected '29, SHA"):
         join_shards(fewer, out)
-    with pytest.raises(DmlError, match="its list of images is '30, SHA.*expected '29, SHA"):
+    with pytest.raises(DmlError, match=r"its list of images is '30, SHA.*expected '29, SHA"):
         embed_shard(fewer, out, Shard(0, 1), ThisProcess())
 
 

@@ -13,12 +13,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from dml_core import Dataset, DmlError, Registry, Split
+from dml_core import DmlError, Registry, Split
 from dml_core import registry as installed
 from dml_train.data.decoding import SUFFIXES, ImageSource
 from dml_train.data.image_files import image_files
 from dml_train.measure.embed import ImageChunks
-from dml_train.recipe.tables import Recipe
 from dml_train.trained.model import TrainedModel
 from dml_train.training.build import build_dataset
 
@@ -132,34 +131,20 @@ def list_files(title: Path, folder: Path, names: Sequence[str]) -> ImageList:
 
 
 def list_split(model: TrainedModel, name: SplitName, registry: Registry | None = None) -> ImageList:
-    """List a split of a run's own data set.
-
-    Args:
-        model: of the run.
-        name: the split's.
-        registry: provides the data set; default: all installed ones.
+    """List a split of the run's own data set, which the registry provides (default: all installed components).
 
     Raises:
         DmlError: if the data set has no such split, or its files are missing.
     """
-    split = find_split(build_dataset(model.recipe, registry or installed()), name, model.recipe)
-    names = [f"{item} {split.class_names[label]}" for item, label in enumerate(split.labels.tolist())]
-    return ImageList(f"the {name} split", names, split=split, split_name=name)
-
-
-def find_split(dataset: Dataset, name: SplitName, recipe: Recipe) -> Split:
-    """Return a split of a recipe's data set.
-
-    Raises:
-        DmlError: if the data set has no gallery of its own.
-    """
+    dataset = build_dataset(model.recipe, registry or installed())
     split = {"train": dataset.train, "test": dataset.test, "gallery": dataset.gallery}[name]
     if split is None:
         raise DmlError(
-            f"the data set {recipe.dataset['name']!r} has no separate gallery: "
-            "its test split is queries and gallery"
+            f"the data set {model.recipe.dataset['name']!r} has no separate gallery: its test split is queries and "
+            "gallery"
         )
-    return split
+    names = [f"{item} {split.class_names[label]}" for item, label in enumerate(split.labels.tolist())]
+    return ImageList(f"the {name} split", names, split=split, split_name=name)
 
 
 def _describe_file(file: Path, with_time: bool) -> str:

@@ -94,10 +94,19 @@ def find_leaks(
         for items in split_chunks(np.arange(len(train)), _BLOCK):
             block_ND = embed(network, train, device=device, precision=precision, workers=workers, items=items)
             for name, (split, rows_TD) in parts.items():
-                found = _search(evaluator, rows_TD, block_ND, threshold, MOST - len(leaks))
+                try:
+                    offsets, places, similarities = evaluator.within(
+                        rows_TD, block_ND, threshold, max_results=max(1, MOST - len(leaks))
+                    )
+                except (TypeError, ValueError) as error:
+                    raise DmlError(
+                        f"can't list the pairs: {error}. At most {MOST:,} are listed; raise the threshold, which is "
+                        f"{threshold:g}"
+                    ) from error
+                tests = np.repeat(np.arange(len(rows_TD)), np.diff(offsets))
                 leaks += [
                     Leak(similarity, name, *_describe(split, test), *_describe(train, int(items[place])))
-                    for test, place, similarity in found
+                    for test, place, similarity in zip(tests.tolist(), places, similarities.tolist())
                 ]
             show(int(items[-1]) + 1, f"{len(leaks):,} pairs")
     return sorted(leaks, key=lambda leak: (-leak.similarity, *leak[1:]))
@@ -110,26 +119,6 @@ def write_leaks(leaks: Sequence[Leak], path: Path) -> None:
     writer.writerow(Leak._fields)
     writer.writerows(leaks)
     write_atomically(path, lambda file: file.write(text.getvalue().encode(errors="surrogateescape")))
-
-
-def _search(
-    evaluator: RangeEvaluator,
-    rows_TD: npt.NDArray[Any],
-    block_ND: npt.NDArray[Any],
-    threshold: float,
-    most: int,
-) -> list[tuple[int, int, float]]:
-    """Find the pairs of a test row and a row of the block, with their similarities."""
-    try:
-        offsets, indices, similarities = evaluator.within(
-            rows_TD, block_ND, threshold, max_results=max(1, most)
-        )
-    except (TypeError, ValueError) as error:
-        raise DmlError(
-            f"can't list the pairs: {error}. At most {MOST:,} are listed; raise the threshold, which is {threshold:g}"
-        ) from error
-    tests = np.repeat(np.arange(len(rows_TD)), np.diff(offsets))
-    return list(zip(tests.tolist(), indices.tolist(), similarities.tolist(), strict=True))
 
 
 def _describe(split: Split, item: int) -> tuple[str, str]:

@@ -56,17 +56,15 @@ class Gallery:
         Raises:
             DmlError: if the run isn't finished, or didn't use its test split.
         """
-        folder = model.folder
+        folder, reason = model.folder, ""
         if not folder.is_finished or not folder.embeddings().is_file():
+            reason = "no embeddings to search in (it isn't finished, or evaluation.test is false)"
+        elif model.step != (evaluated := folder.read_evaluation()["step"]):
+            reason = f"embeddings of step {evaluated}, and the model has the weights of step {model.step}"
+        if reason:
             raise DmlError(
-                f"the run in {folder.path} has no embeddings to search in (it isn't finished, or evaluation.test is "
-                "false); search in a folder of images or in a file of embeddings instead",
-                arguments=("gallery", "index"),
-            )
-        if model.step != (evaluated := folder.read_evaluation()["step"]):
-            raise DmlError(
-                f"the run in {folder.path} has embeddings of step {evaluated}, and the model has the weights of step "
-                f"{model.step}; search in a folder of images or in a file of embeddings instead",
+                f"the run in {folder.path} has {reason}; search in a folder of images or in a file of embeddings "
+                "instead",
                 arguments=("gallery", "index"),
             )
         embedded = Embedded.read(folder)
@@ -105,9 +103,7 @@ class Gallery:
 
     @classmethod
     def of_index(cls, model: TrainedModel, index: Path | str) -> Gallery:
-        """Read a gallery from embeddings or codes in a .npy file.
-
-        The JSON file that `embed_folder` writes beside it gives their images.
+        """Read a gallery from a .npy file of embeddings or codes, with the images in the JSON file beside it.
 
         Raises:
             DmlError: a damaged file, or embeddings of another network.
@@ -168,9 +164,9 @@ def search(
     codes: bool = False,
     registry: Registry | None = None,
 ) -> list[SearchResult]:
-    """Find the k nearest items of every query, exactly; of equal ones, the first in the gallery.
+    """Find the k nearest items of every query, exactly; ties are ordered by gallery index.
 
-    A query that is itself one of the gallery's files isn't among its results.
+    A query that is itself a file of the gallery is excluded from its own results.
 
     Args:
         model: embeds the queries.
