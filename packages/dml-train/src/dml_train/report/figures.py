@@ -13,7 +13,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from dml_train.extras import extra
-from dml_train.measure.names import is_count, repeats, title_of
+from dml_train.measure.listing import is_count, repeats, title_of
 
 with extra("report", "a report"):
     import matplotlib

@@ -13,7 +13,7 @@ from dml_core import Registry
 from dml_core import registry as installed
 from dml_train.files import read_json, write_atomically
 from dml_train.measure.evaluate import Embedded
-from dml_train.measure.names import explain
+from dml_train.measure.listing import explain
 from dml_train.report.accuracy import draw_accuracy
 from dml_train.report.classes import SizeBin, draw_recall_by_size, group_by_size
 from dml_train.report.codes import compare_with_codes
