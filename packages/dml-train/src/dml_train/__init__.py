@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from dml_train.trained.embedder import Embedder as Embedder
     from dml_train.trained.evaluation import embed_split as embed_split
     from dml_train.trained.evaluation import evaluate_embeddings as evaluate_embeddings
-    from dml_train.trained.evaluation import evaluate_folder as evaluate_folder
     from dml_train.trained.evaluation import evaluate_run as evaluate_run
     from dml_train.trained.export import export as export
     from dml_train.trained.folder import FolderEmbedding as FolderEmbedding
@@ -85,7 +84,6 @@ _HOMES = {
     "embed_folder": "dml_train.trained.folder",
     "embed_split": "dml_train.trained.evaluation",
     "evaluate_embeddings": "dml_train.trained.evaluation",
-    "evaluate_folder": "dml_train.trained.evaluation",
     "evaluate_run": "dml_train.trained.evaluation",
     "export": "dml_train.trained.export",
     "fetch_dataset": "dml_train.data",
@@ -143,7 +141,6 @@ __all__ = [
     "embed_shard",
     "embed_split",
     "evaluate_embeddings",
-    "evaluate_folder",
     "evaluate_run",
     "export",
     "fetch_dataset",

@@ -59,7 +59,9 @@ def embed_split(
 
 def evaluate_run(
     run: str | Path,
+    folder: str | Path | None = None,
     *,
+    skip: bool = False,
     evaluator: str | None = None,
     options: Mapping[str, Any] | None = None,
     levels: Sequence[str] = (),
@@ -68,12 +70,15 @@ def evaluate_run(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> Evaluation:
-    """Evaluate a run's test split, for instance with other options than the recipe's.
+    """Evaluate a run's test split, for instance with other options than the recipe's, or the run on other images.
 
-    The embeddings of a finished run are read from its folder; those of an unfinished one are computed.
+    The embeddings of a finished run's test split are read from its folder; otherwise images are embedded.
 
     Args:
         run: the run's folder.
+        folder: other images, ``FOLDER/CLASS/IMAGE``: each is a query and searches all others, and images of one class
+            match. Metrics of images that trained the run are too high.
+        skip: whether to omit images of `folder` that can't be decoded; otherwise they are an error.
         evaluator: a name that ``dml plugins`` lists; default: the run's.
         options: of the evaluator, over those of the recipe if the evaluator is the same:
             ``{"metrics": ["recall@1", "recall@5"]}``.
@@ -85,42 +90,17 @@ def evaluate_run(
 
     Raises:
         DmlError: not a run's folder, a damaged result file, a checkpoint that is missing or damaged, an evaluator,
-            option or level that doesn't exist, or a prefix longer than the embedding.
+            option or level that doesn't exist, or a prefix longer than the embedding; of `folder`: no images, an image
+            in no subfolder, no two images of one class, or an image that can't be decoded.
     """
     registry = registry or installed()
     recipe, measure = choose_evaluator(run, evaluator, options, registry)
-    return evaluate_embedded(measure, embed_test(run, step, registry, console), recipe, levels, prefix)
-
-
-def evaluate_folder(
-    run: str | Path,
-    folder: str | Path,
-    *,
-    skip: bool = False,
-    evaluator: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    levels: Sequence[str] = (),
-    prefix: int | None = None,
-    step: int | None = None,
-    registry: Registry | None = None,
-    console: Console | None = None,
-) -> Evaluation:
-    """Evaluate a run on a folder of other images: each is a query, and searches all others.
-
-    Args:
-        folder: ``FOLDER/CLASS/IMAGE``; images of one class match one another. Images that trained the run overestimate.
-        skip: whether to omit images that can't be decoded; otherwise they are an error.
-        run, evaluator, options, levels, prefix, step, registry, console: see `evaluate_run`.
-
-    Raises:
-        DmlError: as `evaluate_run`; no images, an image in no subfolder, no two images of one class, or an image that
-            can't be decoded.
-    """
-    registry = registry or installed()
-    recipe, measure = choose_evaluator(run, evaluator, options, registry)
-    model = open_model(run, registry, step=step)
-    found = embed_classes(model, Path(folder), skip=skip, registry=registry, console=console)
-    return evaluate_embedded(measure, found.embedded, recipe, levels, prefix)
+    if folder is None:
+        embedded = embed_test(run, step, registry, console)
+    else:
+        model = open_model(run, registry, step=step)
+        embedded = embed_classes(model, Path(folder), skip=skip, registry=registry, console=console).embedded
+    return evaluate_embedded(measure, embedded, recipe, levels, prefix)
 
 
 def evaluate_embeddings(
@@ -195,7 +175,7 @@ class EmbeddedFolder:
 def embed_classes(
     model: TrainedModel, folder: Path, *, skip: bool, registry: Registry, console: Console | None
 ) -> EmbeddedFolder:
-    """Embed ``FOLDER/CLASS/**`` with a run's weights; arguments and errors are those of `evaluate_folder`."""
+    """Embed ``FOLDER/CLASS/**`` with a run's weights; arguments and errors are those of `evaluate_run`."""
     images = open_images(folder)
 
     def label(names: Sequence[str]) -> npt.NDArray[np.int64]:
