@@ -162,16 +162,17 @@ def _read_labels(labels: Path | None, groups: Path | None) -> Any:
 def _embed_folder(registry: Registry, run: Path, folder: Path, step: int | None, skip: bool) -> Embedded:
     """Embed a folder of images with a run's weights, and report the skipped ones and those that trained the run."""
     from dml_train.trained.evaluation import embed_classes
+    from dml_train.trained.leaks import count_training_images
     from dml_train.trained.model import open_model
 
     model = open_model(run, registry, step=step)
-    found = embed_classes(model, folder, skip=skip, registry=registry, console=error_console())
-    for reason in found.skipped:
+    embedded, found = embed_classes(model, folder, skip=skip, console=error_console())
+    for _, reason in found.skipped:
         click.echo(f"skipped: {printable(reason)}", err=True)
-    if found.trained:
+    files = [folder / name for name in found.paths]
+    if seen := count_training_images(model.recipe, registry, files):
         click.echo(
-            f"{found.trained:,} of these {len(found.embedded.labels):,} images are training images of the run: metrics "
-            "of them overestimate",
+            f"{seen:,} of these {len(files):,} images are training images of the run: metrics of them overestimate",
             err=True,
         )
-    return found.embedded
+    return embedded

@@ -6,7 +6,6 @@ Shapes: `N` items, `Q` queries, `G` gallery, `D` embedding dimension.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,8 @@ from dml_train.measure.prefixes import select_prefix
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 from dml_train.trained.images import SplitName, list_split
-from dml_train.trained.leaks import count_training_images
 from dml_train.trained.model import TrainedModel, open_model
-from dml_train.trained.plan import EmbeddingPlan, embed_in_memory
+from dml_train.trained.plan import EmbeddedImages, EmbeddingPlan, embed_in_memory
 from dml_train.trained.stored_images import open_images
 from dml_train.training.run import read_recipe, reopen
 
@@ -99,7 +97,7 @@ def evaluate_run(
         embedded = embed_test(run, step, registry, console)
     else:
         model = open_model(run, registry, step=step)
-        embedded = embed_classes(model, Path(folder), skip=skip, registry=registry, console=console).embedded
+        embedded, _ = embed_classes(model, Path(folder), skip=skip, console=console)
     return evaluate_embedded(measure, embedded, recipe, levels, prefix)
 
 
@@ -163,19 +161,13 @@ def evaluate_embedded(
     return evaluate(evaluator, chosen if prefix is None else select_prefix(chosen, prefix))
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddedFolder:
-    """The embedded images of a folder; images in the same subfolder match."""
-
-    embedded: Embedded
-    skipped: Sequence[str]  # the reasons of images that can't be decoded
-    trained: int  # number of images that are training images of the run
-
-
 def embed_classes(
-    model: TrainedModel, folder: Path, *, skip: bool, registry: Registry, console: Console | None
-) -> EmbeddedFolder:
-    """Embed ``FOLDER/CLASS/**`` with a run's weights; arguments and errors are those of `evaluate_run`."""
+    model: TrainedModel, folder: Path, *, skip: bool, console: Console | None
+) -> tuple[Embedded, EmbeddedImages]:
+    """Embed ``FOLDER/CLASS/**`` with a run's weights; images in the same subfolder match.
+
+    Arguments and errors are those of `evaluate_run`.
+    """
     images = open_images(folder)
 
     def label(names: Sequence[str]) -> npt.NDArray[np.int64]:
@@ -191,8 +183,4 @@ def embed_classes(
     label(images.names)  # or fail before the work
     workers = model.recipe.training.workers
     found = embed_in_memory(EmbeddingPlan(model, images), skip=skip, workers=workers, console=console)
-    return EmbeddedFolder(
-        Embedded(found.rows, label(found.paths)),
-        [reason for _, reason in found.skipped],
-        count_training_images(model.recipe, registry, (folder / name for name in found.paths)),
-    )
+    return Embedded(found.rows, label(found.paths)), found
