@@ -98,7 +98,7 @@ def train(
 
 
 def _print_metrics(folder: RunFolder) -> None:
-    """Print a run's metrics beside those of its baselines."""
+    """Print a run's metrics and its baselines'."""
     from rich.console import Console
     from rich.table import Table
 

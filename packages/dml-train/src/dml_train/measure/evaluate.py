@@ -174,7 +174,7 @@ def select_retrieval(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def evaluate(evaluator: Evaluator, embedded: Embedded) -> Evaluation:
-    """Evaluate embeddings; the errors are those of `evaluate_arrays`."""
+    """Evaluate embeddings; raises as `evaluate_arrays`."""
     return evaluate_arrays(evaluator, *embedded.arguments())
 
 

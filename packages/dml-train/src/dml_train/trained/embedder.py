@@ -19,7 +19,7 @@ from dml_core import DmlError, Registry
 from dml_train.data.decoding import ImageSource
 from dml_train.trained.model import TrainedModel, open_model
 
-# In the order in which they are looked for.
+# Sought in this order.
 _COLUMNS = ("image", "bytes", "jpg", "jpeg", "png", "webp", "path")
 
 
@@ -38,7 +38,7 @@ class Embedder:
         skip: whether to drop the rows of images that can't be decoded; otherwise they are an error.
         threads: of torch; None: as they are.
         step: use the weights of this step's checkpoint; default: those that the run is evaluated by.
-        registry: provides the components; default: those of all installed plugins.
+        registry: provides the components; default: all installed ones.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Evaluate a run: its own splits, other images, or arrays.
+"""Evaluate a run on its splits or on other images, or evaluate arrays.
 
 Shapes: `N` items, `Q` queries, `G` gallery, `D` embedding dimension.
 """
@@ -45,8 +45,7 @@ def embed_split(
         Embeddings (N, D) float32, and labels (N,) int64.
 
     Raises:
-        DmlError: not a run's folder, a checkpoint that is missing or damaged, or a data set without a gallery of its
-            own.
+        DmlError: not a run's folder, a checkpoint that is missing or damaged, or a data set without a separate gallery.
     """
     model = open_model(run, registry, step=step)
     images = list_split(model, split, registry)
@@ -81,9 +80,9 @@ def evaluate_run(
         options: of the evaluator, over those of the recipe if the evaluator is the same:
             ``{"metrics": ["recall@1", "recall@5"]}``.
         levels: measure only these levels of a run with several, ``["inception_4e"]``; default: the whole embedding.
-        prefix: measure the first so many numbers of these; default: all.
+        prefix: measure only the first `prefix` numbers of these; default: all.
         step: embed with the weights of this step's checkpoint; default: those that the run is evaluated by.
-        registry: provides the components; default: those of all installed plugins.
+        registry: provides the components; default: all installed ones.
         console: shows progress; default: none.
 
     Raises:
@@ -120,7 +119,7 @@ def evaluate_embeddings(
         gallery_labels: (G,), or `dml_core.Labels`; with `gallery`, unless `labels` is a `Relevance`.
         evaluator: a name that ``dml plugins`` lists.
         options: of the evaluator: ``{"metrics": ["recall@1", "recall@5"]}``.
-        registry: provides the components; default: those of all installed plugins.
+        registry: provides the components; default: all installed ones.
 
     Raises:
         DmlError: an evaluator or option that doesn't exist, or arrays that the evaluator refuses.
@@ -166,7 +165,7 @@ def embed_classes(
 ) -> tuple[Embedded, EmbeddedImages]:
     """Embed ``FOLDER/CLASS/**`` with a run's weights; images in the same subfolder match.
 
-    Arguments and errors are those of `evaluate_run`.
+    See `evaluate_run` for arguments and errors.
     """
     images = open_images(folder)
 

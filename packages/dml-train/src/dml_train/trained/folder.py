@@ -89,7 +89,7 @@ def embed_images(
     """Embed the images of a plan by an engine, as `embed_folder` does.
 
     `out` may also be a .parquet file, with a row per image: ``path``, ``embedding`` (D float32) or ``code`` (bytes),
-    and, with `labels`, ``label``. The other arguments and the errors are those of `embed_folder`.
+    and, with `labels`, ``label``. See `embed_folder` for the other arguments and the errors.
     """
     out = Path(out)
     if labels is not None:

@@ -61,8 +61,8 @@ class ImageList:
     def labels(self, kept: Sequence[str]) -> tuple[npt.NDArray[np.int64], dict[str, Any]]:
         """Return the labels of the images of these names, and their entry in the description of the rows.
 
-        An image in a folder has the index of its first folder among all first folders, sorted by name. A split has
-        its own labels, and omits no image.
+        An image in a folder has the index of its first folder among all first folders, sorted by name. A split
+        has labels, and omits no image.
 
         Raises:
             DmlError: if an image lies in no folder, or images aren't files of a folder.
@@ -131,7 +131,7 @@ def list_files(title: Path, folder: Path, names: Sequence[str]) -> ImageList:
 
 
 def list_split(model: TrainedModel, name: SplitName, registry: Registry | None = None) -> ImageList:
-    """List a split of the run's own data set, which the registry provides (default: all installed components).
+    """List a split of the run's data set, which the registry provides (default: all installed components).
 
     Raises:
         DmlError: if the data set has no such split, or its files are missing.

@@ -66,7 +66,7 @@ class EmbeddingPlan:
 
     @property
     def width(self) -> int:
-        """The number of entries of a row."""
+        """Entries per row."""
         return -(-self.model.dim // 8) if self.codes else self.model.dim
 
     @property
@@ -76,7 +76,7 @@ class EmbeddingPlan:
 
     @property
     def made_by(self) -> dict[str, Any]:
-        """What all rows depend on beside the images, in JSON's types."""
+        """What all rows depend on in addition to the images, in JSON's types."""
         recipe = self.model.recipe
         return {
             "weights": self.model.weights,
@@ -142,7 +142,7 @@ def embed_chunks(
         for result in results:
             if result.bad and not skip:
                 reason = result.bad[0].reason
-                if plan.images.split is not None:  # its items stay those of its labels
+                if plan.images.split is not None:  # an item for each of its labels
                     raise DmlError(reason)
                 raise DmlError(f"{reason}; or skip such images", arguments=("skip",))
             yield result

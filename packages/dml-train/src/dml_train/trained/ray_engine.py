@@ -47,7 +47,7 @@ class RayEngine:
     registry: Registry | None = None
 
     def __call__(self, plan: EmbeddingPlan, chunks: Sequence[int]) -> Generator[ChunkRows, None, None]:
-        """Embed chunks of a plan, in the order in which they end; see `Engine`."""
+        """Embed chunks of a plan, and yield each as soon as it ends."""
         providers = (self.registry or installed()).plugins.providers
         distributions = {"dml-train", "torch", *(provider.distribution for provider in providers)}
         with self.cluster.connect(distributions, None) as expected:
@@ -102,7 +102,7 @@ def worker_arguments(plan: EmbeddingPlan, threads: int, expected: Expected) -> d
 
 
 class ChunkEmbedder:
-    """A worker: it opens the run once, and embeds a chunk a call.
+    """A worker, which opens the run once, and embeds a chunk per call.
 
     Errors are returned as values, since Ray repeats a call that raises, and wraps its error.
     """

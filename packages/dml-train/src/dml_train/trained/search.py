@@ -95,7 +95,7 @@ class Gallery:
         workers: int = 0,
         console: Console | None = None,
     ) -> Gallery:
-        """Embed the images of a folder as a gallery; arguments and errors are those of `embed_folder`."""
+        """Embed the images of a folder as a gallery; see `embed_folder` for arguments and errors."""
         plan = EmbeddingPlan(model, list_folder(Path(folder)))
         found = embed_in_memory(plan, skip=skip, workers=workers, console=console)
         note = f"{len(found.skipped)} images skipped" if found.skipped else ""

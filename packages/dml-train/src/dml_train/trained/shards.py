@@ -64,7 +64,7 @@ class Shard:
         return cls(int(found[1]), int(found[2]))
 
     def chunks(self, total: int) -> range:
-        """Return this shard's chunks of so many."""
+        """Return the chunks of this shard, of `total` chunks."""
         return range(self.index * total // self.count, (self.index + 1) * total // self.count)
 
     def path(self, out: Path) -> Path:
@@ -81,11 +81,11 @@ def embed_shard(
     skip: bool = False,
     console: Console | None = None,
 ) -> FolderEmbedding:
-    """Embed one shard of a plan's images into its own files.
+    """Embed one shard of a plan's images into two files.
 
     Args:
         plan: all images, and what embeds them.
-        out: the file to which the shards will be joined; their files are beside it.
+        out: the joined file; the shards are written into its folder.
         shard: the slice to embed. It may be empty: there can be more shards than chunks.
         engine, skip, console: as of `embed_images`.
 
@@ -121,16 +121,16 @@ def join_shards(plan: EmbeddingPlan, out: Path | str, *, labels: Path | str | No
 
     Args:
         plan: all images, and what embedded them.
-        out: the new file; its shards lie beside it.
+        out: the new file; its shards lie in the same folder.
         labels: as of `embed_folder`.
 
     Returns:
-        The names of the rows and the skipped images; reused are all images. The bits are certainly those of one process
-        if its `machines` are of a single kind.
+        The names of the rows and the skipped images; all images are reused. One kind of `machines` guarantees the bits
+        of one process.
 
     Raises:
-        DmlError: before anything is written, if a shard is missing, unfinished, damaged, or foreign: of another run,
-            checkpoint, kind or list of images, or of another number of shards.
+        DmlError: before anything is written, if a shard is missing, unfinished, damaged, or made from a different run,
+            checkpoint, kind, list of images or number of shards.
     """
     out = Path(out)
     shards = _find_shards(out)
@@ -146,7 +146,7 @@ def join_shards(plan: EmbeddingPlan, out: Path | str, *, labels: Path | str | No
 
 
 def _find_shards(out: Path) -> list[Shard]:
-    """Return all shards of a file, each of which is finished.
+    """Return the shards of a file, if all are finished.
 
     Raises:
         DmlError: if one isn't, or there are shards of different divisions.
@@ -181,7 +181,7 @@ def _read_manifest(plan: EmbeddingPlan, path: Path, shard: Shard) -> dict[str, A
     """Read a shard's manifest.
 
     Raises:
-        DmlError: if it is corrupt, or of another shard, run, checkpoint, kind of rows, or list of images.
+        DmlError: if it is corrupt, or describes a different shard, run, checkpoint, kind of rows or list of images.
     """
     file = index_path(path)
     manifest = read_json(file)

@@ -18,10 +18,10 @@ import numpy as np
 from dml_core import DmlError
 from dml_train.data.decoding import SUFFIXES
 from dml_train.extras import extra
-from dml_train.trained.images import ImageList, find_images, list_files, list_folder
+from dml_train.trained.images import ImageList, list_files, list_folder
 
 TABLES = frozenset({".parquet", ".arrow", ".feather"})
-_COLUMNS = ("image", "bytes", "path", "file")  # in the order in which they are looked for
+_COLUMNS = ("image", "bytes", "path", "file")  # sought in this order
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,11 @@ def open_images(path: Path) -> ImageList:
     files = [path]
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in {".tar", *TABLES})
-        if not files or _holds_images(path):
+        try:
             return list_folder(path)
+        except DmlError:
+            if not files:
+                raise
         kinds = sorted({file.suffix for file in files})
         if len(kinds) > 1:
             raise DmlError(f"{path} holds {' and '.join(kinds)} files; expected images, or files of one kind")
@@ -93,13 +96,6 @@ def open_images(path: Path) -> ImageList:
         )
     files = [file.absolute() for file in files]
     return _list_archives(path, files) if kind == ".tar" else _list_tables(path, files)
-
-
-def _holds_images(path: Path) -> bool:
-    try:
-        return bool(find_images(path))
-    except DmlError:
-        return False
 
 
 def _list_archives(path: Path, files: Sequence[Path]) -> ImageList:
