@@ -20,7 +20,7 @@ METADATA := $(wildcard packages/*/pyproject.toml packages/*/Cargo.toml packages/
 export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-lowest test-aarch64 check audit bench gpu soak mutants docs docs-links wheels sdists lock clean
+.PHONY: help setup demo test test-all test-lowest test-aarch64 check audit bench gpu soak mutants docs docs-links wheels sdists lock clean
 
 help: ## list the verbs
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,9 +30,16 @@ setup: .venv/.installed ## install everything into .venv, and build the evaluato
 demo: setup ## train on rendered glyphs, evaluate on unseen ones, write runs/demo (another folder: OUT=runs/demo-2)
 	$(BIN)/dml demo --out $(OUT)
 
-test: setup ## every test
+# As many processes as cores, each with one thread of OpenMP.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadgroup --durations 20 --durations-min 1
+
+test: setup ## the tests, without the slow ones (6 minutes on two cores)
 	cargo test --workspace --exclude dml-eval-rs --profile tests --quiet
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	$(PYTEST) -m "not slow"
+
+test-all: setup ## every test
+	cargo test --workspace --exclude dml-eval-rs --profile tests --quiet
+	$(PYTEST)
 
 test-lowest: .venv/bin/uv ## a selection of the tests with the lowest versions that the packages allow, in .venv/lowest
 	$(UV) venv --quiet --clear --python $(BIN)/python .venv/lowest

@@ -58,23 +58,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
-def pytest_sessionstart() -> None:
-    """Keep constants of the project's code out of the examples, except in a search.
-
-    Hypothesis also tries numbers and words from loaded modules, so examples would depend on the tests run before. No
-    public setting stops it. Where a release lacks the private names, tests/policy/test_property_tests.py fails.
-    """
-    if not settings.default.derandomize:
-        return
-    try:
-        providers = import_module("hypothesis.internal.conjecture.providers")
-    except ImportError:
-        return
-    no_constants = getattr(providers, "Constants", None)
-    if no_constants is not None and hasattr(providers, "_get_local_constants"):
-        providers._get_local_constants = no_constants
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the evaluator's paths and options, and the kernels that the tests tried: others are no skipped tests."""
     reports = [report for reports in terminalreporter.stats.values() for report in reports]

@@ -23,7 +23,7 @@ import PIL
 import torch
 from PIL import Image, ImageDraw
 
-from dml_train.data import Preparation, preparation
+from dml_train.data import preparation
 from dml_train.networks.backbones import TimmModel
 
 WIDTHS = (500, 768, 2000, 4000)  # 768 × 576 is decoded at just four times 72 pixels
@@ -58,7 +58,7 @@ def draw_view(scene: int, view: int) -> Image.Image:
 def load(files: list[Path], resize: int, side: int) -> tuple[torch.Tensor, float]:
     """Load images reduced to at least `side` times `resize` pixels, with CPU seconds."""
     preparation.REDUCED_SIDE = side
-    prepare = Preparation(resize=resize, crop=CROPS[resize], normalize="half")
+    prepare = preparation.Preparation(resize=resize, crop=CROPS[resize], normalize="half")
     begin = time.process_time()
     images = [prepare.make_batch([prepare.load_resized(file)]) for file in files]
     return torch.cat(images), time.process_time() - begin

@@ -28,8 +28,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision import transforms
 
-from dml_train.data import FileDatasetFactory, read_image_folder
 from dml_train.data.batches import StepBatches, load_ahead
+from dml_train.data.factories import image_folder
 
 BATCH = 64
 CROPS = {
@@ -77,9 +77,7 @@ def load_plain(folder: Path, crop: str, sampler: Shuffled, workers: int) -> Iter
 def load_ours(
     folder: Path, crop: str, sampler: Shuffled, workers: int, cache: str | None
 ) -> Iterator[torch.Tensor]:
-    dataset = FileDatasetFactory(read_image_folder)(
-        str(folder), square=True, train_crop=crop, min_area=0.5, cache=cache
-    )
+    dataset = image_folder(str(folder), square=True, train_crop=crop, min_area=0.5, cache=cache)
     batches = StepBatches(dataset.train, sampler, seed=0)
     for batch in load_ahead(batches, range(len(sampler)), workers, pin=False):
         yield batch.images

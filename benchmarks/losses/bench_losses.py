@@ -143,7 +143,7 @@ def memvir(repeats: int) -> None:
 
 def million_step(fraction: float) -> Step:
     torch.manual_seed(SEED)
-    loss = dml.NormSoftmax(1_000_000, 128, class_fraction=fraction)
+    loss = dml.SampledClasses(dml.NormSoftmax(1_000_000, 128), fraction)
     make = torch.optim.Adam if fraction == 1 else torch.optim.SparseAdam
     optimizer = make(list(loss.parameters()), lr=1e-3)
     step, labels = rows(512, 128), torch.randint(0, 1_000_000, (512,))

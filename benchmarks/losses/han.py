@@ -89,10 +89,11 @@ def of_fractions(count: int, fractions: tuple[float, ...], factor: int = 1) -> d
     """Make the variants with these fractions of the classes, and so many times the rate for the class weights."""
     faster = [f"optimizer.lr_multipliers.loss={factor}.0"] if factor > 1 else []
     label = f" at {factor} times the rate" if factor > 1 else ""
+    sampled = "loss={name='sampled-classes', class_fraction=%s, loss={name='norm-softmax', temperature=0.1}}"
     return {
         f"{fraction:.0%} of the classes{label}, {count} epochs": [
             epochs(count, 128),
-            *([f"loss.class_fraction={fraction}"] if fraction < 1 else []),
+            *([sampled % fraction] if fraction < 1 else []),
             *faster,
         ]
         for fraction in fractions

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import distributed, nn
 
-from dml_losses import NormSoftmax, ShardedClasses
+from dml_losses import NormSoftmax, SampledClasses, ShardedClasses
 
 BATCH, DIM = 256, 128
 
@@ -45,7 +45,7 @@ def rank(
     distributed.init_process_group("gloo", store=store, rank=number, world_size=world_size)
     before = memory("VmRSS")
     torch.manual_seed(0)
-    loss: nn.Module = NormSoftmax(classes, DIM, class_fraction=fraction)
+    loss: nn.Module = SampledClasses(NormSoftmax(classes, DIM), fraction)
     if sharded:
         loss = ShardedClasses(loss)
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.1)

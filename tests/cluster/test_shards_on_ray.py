@@ -61,14 +61,6 @@ def test_an_absent_shard_is_named_with_its_machine(nodes: Any, tmp_path: Path) -
         evaluate_shards([tmp_path / "x.npy"], [0, 0], map=ray_map(nodes.address))
 
 
-def test_a_node_with_another_version_is_named(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dml_eval_rs.adapters import ray as adapter
-
-    monkeypatch.setattr(adapter, "VERSION", "9.9")
-    with pytest.raises(ValueError, match=r"on the Ray node 127\.0\.0\.2; expected 9\.9"):
-        adapter.ray_map(nodes.address)
-
-
 def test_another_address_than_that_of_the_connection_is_refused(nodes: Any) -> None:
     from dml_eval_rs.adapters.ray import ray_map
 

@@ -1,9 +1,8 @@
-"""Checkpoints in parts of runs with sharded class weights: written, converted, resumed by any ranks; and faults."""
+"""Faults around checkpoints in parts, of runs with sharded class weights; `test_sharded_training` resumes them."""
 
 from __future__ import annotations
 
 import resource
-import shutil
 import signal
 from io import StringIO
 from pathlib import Path
@@ -12,22 +11,19 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
-from train_support.sharded_ranks import in_ranks, train_until, unite
+from train_support.sharded_ranks import in_ranks, unite
 from train_support.tiny_world import make_document, make_registry
 
 import dml_losses.plugin
-import dml_train.training.saving
 from dml_core import DmlError
+from dml_train.ranks.parts import write_part
 from dml_train.ranks.ranks import Ranks, join_ranks
 from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 from dml_train.training.build import build
-from dml_train.training.conversion import convert_checkpoints
-from dml_train.training.parts import write_part
 from dml_train.training.trainer import Trainer
 
-LOSSES = ["dml_losses.plugin"]
 TABLES = {
     "backbone": {"dropout": 0.0, "norm": False},
     "dataset": {"num_classes": 7},
@@ -35,70 +31,6 @@ TABLES = {
     "logging": {"every": 1},
 }
 CENTERS = {"name": "sub-center-arc-face", "centers_per_class": 2, "scale": 8.0}
-
-
-def files(saved: checkpoint.Checkpoint) -> list[bytes]:
-    return [(saved.path / name).read_bytes() for name in (checkpoint.WEIGHTS, checkpoint.STATE)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("loss", "optimizer"),
-    [
-        (CENTERS, {"name": "sgd", "momentum": 0.9}),
-        ({"name": "norm-softmax", "class_fraction": 0.7}, {"name": "adamw"}),
-    ],
-    ids=["several centers", "class fraction"],
-)
-def test_a_run_in_parts_on_two_three_and_one_ranks_has_the_bits_of_a_whole_one(tmp_path, loss, optimizer):
-    runs = {}
-    for form in ("whole", "parts"):
-        document = make_document(
-            **TABLES,
-            loss={"name": "sharded-classes", "loss": loss},
-            optimizer=optimizer,
-            checkpoints={"form": form},
-        )
-        runs[form] = RunFolder(tmp_path / form)
-        in_ranks(2, train_until, document, runs[form].path, 5, LOSSES)
-        in_ranks(3, train_until, document, runs[form].path, 9, LOSSES)
-        runs[form].recipe.touch()  # which the command writes, and which tells a run's folder
-    one, other = (checkpoint.newest_intact(run.checkpoints) for run in runs.values())
-    assert (one.step, one.form, other.step, other.form) == (8, "whole", 8, "parts")
-    parts = sorted(path.name for path in (other.path / "parts").iterdir())
-    assert [name[:10] for name in parts] == ["rank-00000", "rank-00001", "rank-00002", "state.pt"]
-
-    # A copy is converted to the other form and back; each form continues.
-    copy = shutil.copytree(runs["parts"].path, tmp_path / "converted")
-    converted = convert_checkpoints(copy, "whole")
-    assert len(converted) == 2
-    assert not list(copy.rglob("rank-*"))
-    assert files(checkpoint.newest_intact(copy / "checkpoints")) == files(one)
-    assert convert_checkpoints(copy, "whole") == []
-    convert_checkpoints(copy, "parts")
-    back = checkpoint.newest_intact(copy / "checkpoints")
-    assert back.form == "parts"
-    assert sorted(path.name for path in back.path.rglob("*.*")) == [
-        "manifest.json", "model.safetensors", "rank-00000-of-00001.safetensors", "state.pt",
-    ]  # fmt: skip
-    convert_checkpoints(runs["whole"].path, "parts")
-    assert all(
-        (back.path / file).read_bytes() == (one.path / file).read_bytes()
-        for file in ("parts/state.pt", parts_of(one))
-    )
-
-    document = {**document, "checkpoints": {"every": 4, "unit": "step", "form": "parts"}}
-    for run in (*runs.values(), RunFolder(copy)):
-        train_until(document, run.path, 99, LOSSES)
-    ends = [checkpoint.newest_intact(run.checkpoints) for run in (*runs.values(), RunFolder(copy))]
-    assert [(end.step, end.form) for end in ends] == [(12, "whole")] * 3  # one rank has all rows
-    assert files(ends[0]) == files(ends[1]) == files(ends[2])
-    assert runs["whole"].metrics.read_bytes() == runs["parts"].metrics.read_bytes()
-
-
-def parts_of(saved: checkpoint.Checkpoint) -> str:
-    (part,) = saved.path.glob("parts/rank-*")
-    return str(part.relative_to(saved.path))
 
 
 def make_trainer(ranks: Ranks, out: Path) -> Trainer:
@@ -109,7 +41,7 @@ def make_trainer(ranks: Ranks, out: Path) -> Trainer:
         **{**TABLES, "logging": {"loggers": []}},
         loss={"name": "sharded-classes", "loss": CENTERS},
         optimizer={"name": "sgd", "momentum": 0.9},
-        checkpoints={"form": "parts", "keep": 3},
+        checkpoints={"keep": 3},
     )
     experiment = build(parse(document, registry), registry, ranks)
     out.mkdir(exist_ok=True)
@@ -192,7 +124,7 @@ def die_while_writing(out: Path) -> None:
             trainer = make_trainer(ranks, out)
             save_at(trainer, 1, 1.0)
             if ranks.rank == 1:
-                dml_train.training.saving.write_part = write_some
+                checkpoint.write_part = write_some
             save_at(trainer, 2, 2.0)
 
     with pytest.raises(DmlError, match="lost another rank"):

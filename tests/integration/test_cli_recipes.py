@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from dml_core import registry
+from dml_core import DmlError, registry
 from dml_train.recipe.bundled import bundled_recipes
 from dml_train.recipe.checking import parse
 from dml_train.recipe.loading import load_recipe
@@ -32,11 +32,21 @@ def test_every_bundled_recipe_is_valid(name):
     assert load_recipe(name, [], registry()).training.seed == 0
 
 
+def test_recipes_of_older_runs_have_all_classes_or_are_told_of_sampled_classes():
+    old = "loss={name='memvir', num_steps=1, margin=0, loss={name='norm-softmax', class_fraction=%s}}"
+    assert "class_fraction" not in load_recipe("glyphs-tiny", [old % 1.0], registry()).loss["loss"]
+    with pytest.raises(
+        DmlError, match=r"expected loss = \{ name = 'sampled-classes', class_fraction = 0\.5, loss = "
+    ):
+        load_recipe("glyphs-tiny", [old % 0.5], registry())
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_a_run_with_a_fraction_of_the_classes_resumes_to_the_same_bits(tmp_path, optimizer):
     """The gradient of the class weights is sparse: clipping, schedule, optimizer and its saved state handle it."""
     settings = [
-        "training.steps=6", "training.gradient_clip=1.0", "loss.class_fraction=0.25", "checkpoints.unit='step'",
+        "training.steps=6", "training.gradient_clip=1.0", "checkpoints.unit='step'",
+        "loss={name='sampled-classes', class_fraction=0.25, loss={name='norm-softmax', temperature=0.05}}",
         "checkpoints.every=2", "evaluation.test=true", f"optimizer.name={optimizer!r}", "dataset.max_classes=60",
         "schedule.'optimizer.lr'={kind='cosine', end=0.0}", "sampler.classes_per_batch=5",
     ]  # fmt: skip

@@ -12,7 +12,8 @@ from PIL import Image
 from rich.console import Console
 
 from dml_core import registry
-from dml_train.data import OFFICIAL, FileDataset
+from dml_train.data.factories import image_folder
+from dml_train.data.published.sets import OFFICIAL
 from dml_train.recipe.loading import load_recipe
 from dml_train.training.run import train
 
@@ -48,8 +49,8 @@ def test_the_page_lists_every_option_with_its_default():
     found = dict(re.findall(r"^\| `(\w+)(?: = ([^`]+))?` \|", PAGE, flags=re.MULTILINE))
     options = {
         name: parameter.default
-        for name, parameter in inspect.signature(FileDataset).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        for name, parameter in inspect.signature(image_folder).parameters.items()
+        if name not in ("root", "train_fraction", "split_seed")
     }
     written = {
         name: "" if default is None else str(default).lower() if isinstance(default, bool) else default
@@ -62,10 +63,10 @@ def test_the_page_lists_every_option_with_its_default():
 
 @pytest.mark.parametrize("official", OFFICIAL.values(), ids=lambda official: official.name)
 def test_the_page_lists_every_address_checksum_and_count(official):
-    for archive in (*official.archives, *official.older):
+    for archive in official.archives:
         for fact in (archive.name, archive.address, archive.md5):
             assert fact is None or fact in PAGE
     (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| `{official.name}` | "))
-    for published in official.published.values():
-        assert f"{published.images:,}" in row
-        assert f"{published.classes:,}" in row
+    for images, classes in official.published.values():
+        assert f"{images:,}" in row
+        assert f"{classes:,}" in row

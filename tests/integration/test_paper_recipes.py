@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dml_core import DmlError, registry
-from dml_train.data import OFFICIAL
+from dml_train.data.published.sets import OFFICIAL
 from dml_train.recipe.bundled import bundled_recipes, bundled_text, leading_comment
 from dml_train.recipe.extending import read_chain
 from dml_train.recipe.loading import load_recipe

@@ -204,7 +204,7 @@ EXPECTED: list[tuple[str, Settings]] = [
     # NormSoftmax, section 6.1; metric_learning/modules/featurizer.py and train_classification.py.
     ("norm-softmax/*", torchvision("resnet50") | images(256, True, 224, "random", "imagenet")),
     ("norm-softmax/*", head(512, bias=False, layer_norm=True) | sgd(0.9, 1e-4) | length(epochs=31.0)),
-    ("norm-softmax/*", {"loss.name": "norm-softmax", "loss.temperature": 0.05, "loss.class_fraction": 1.0}),
+    ("norm-softmax/*", {"loss.name": "norm-softmax", "loss.temperature": 0.05}),
     ("norm-softmax/*", rates(1e-3, 1e-3, 1e-3) | sampler(3, 25)),
     ("norm-softmax/*", steps_of("optimizer.lr", [1e-3, 1e-4], [16], "epoch")),
     # The epoch of new parameters: the backbone's rate is 0, and its batch norms use the batch.

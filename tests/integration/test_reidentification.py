@@ -15,7 +15,8 @@ from rich.console import Console
 from dml_core import registry
 from dml_eval_rs.evaluators import Evaluator
 from dml_train.cli import main
-from dml_train.data.published import market1501
+from dml_train.data import factories
+from dml_train.data.published.reidentification import MARKET1501
 from dml_train.measure.evaluate import Embedded
 from dml_train.recipe.checking import parse
 from dml_train.report import write_report
@@ -72,7 +73,7 @@ def run(tmp_path_factory) -> tuple[Path, RunFolder, list[Path], list[Path]]:
         "logging": {"loggers": [{"name": "jsonl"}]},
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(market1501, "MARKET1501", replace(market1501.MARKET1501, published={}))
+        patch.setattr(factories.market1501, "read", replace(MARKET1501, published={}).read)
         folder = train(
             parse(document, registry()), root.parent / "run", registry=registry(), console=Console(quiet=True)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from rich.console import Console
-from train_support.run_traces import Stop, StopAt, same
+from train_support.run_traces import same, stopped
 from train_support.tiny_world import make_document, make_registry
 
 import dml_losses.plugin
@@ -52,11 +52,8 @@ def test_a_memory_resumes_with_averaged_weights_micro_batches_and_a_scheduled_in
         return train(recipe, tmp_path / name, resume=resume, registry=registry, console=Console(quiet=True))
 
     uninterrupted = run("uninterrupted")
-    stopper = StopAt(9)
-    registry.plugins.register(stopper, distribution="stopper")
-    with pytest.raises(Stop):
+    with stopped(registry, 9):
         run("stopped")
-    registry.plugins.manager.unregister(stopper)
     resumed = run("stopped", resume=True)
 
     assert resumed.metrics.read_bytes() == uninterrupted.metrics.read_bytes()

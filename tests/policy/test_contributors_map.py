@@ -56,7 +56,7 @@ def plain_pull(embeddings, labels, gallery=None, gallery_labels=None):
         positive = positive & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
     return ((1 - cosines) * positive).sum() / positive.sum().clamp(min=1)
 '''
-COMPONENT = '    yield Component("plain-pull", "dml_losses.plain_pull:PlainPull", "pulls rows together")\n'
+COMPONENT = '    ("plain-pull", "PlainPull", "pulls rows together", ""),\n'
 DATA = '''"""A folder by another name."""
 
 from dml_train.data.image_folder import read_image_folder
@@ -106,13 +106,13 @@ ADDITIONS: dict[str, tuple[str, dict[str, Callable[[str], str]], list[list[str]]
         "plain_pull",
         {
             f"{LOSSES}/functional/plain_pull.py": write(FUNCTION),
-            f"{LOSSES}/functional/__init__.py": both(
-                insert("from dml_losses.functional.plain_pull import plain_pull\n", "\n__all__"),
-                insert('    "plain_pull",\n', '    "proxy_anchor",\n'),
+            f"{LOSSES}/functional/__init__.py": insert(
+                "from dml_losses.functional.plain_pull import plain_pull as plain_pull\n",
+                "from dml_losses.functional.proxy_anchor",
             ),
             f"{LOSSES}/plain_pull.py": write(MODULE),
             f"{LOSSES}/__init__.pyi": append("from dml_losses.plain_pull import PlainPull as PlainPull\n"),
-            f"{LOSSES}/plugin.py": insert(COMPONENT, '    yield Component(\n        "ranked-list",\n'),
+            f"{LOSSES}/plugin.py": insert(COMPONENT, '    ("ranked-list", '),
             "pyproject.toml": insert("plain_pull | ", "pml | proxy_anchor"),
             "docs/reference/losses.md": insert("| `plain-pull` | `PlainPull` |\n", "| `sup-con` |"),
         },

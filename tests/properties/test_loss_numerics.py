@@ -30,7 +30,7 @@ DEVICES = [
         ],
     ),
 ]
-WRAPPERS = ("memvir", "cross-batch-memory", "broad-face", "matryoshka", "sharded-classes")
+WRAPPERS = ("memvir", "cross-batch-memory", "broad-face", "matryoshka", "sampled-classes", "sharded-classes")
 FACTORIES = {
     component.name: component.factory
     for component in dml_losses.plugin.dml_losses()

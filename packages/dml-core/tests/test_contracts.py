@@ -190,39 +190,18 @@ class TestLines(LoggerContract):
         return Lines(directory, start_step)
 
 
-# --- faults
+# --- faults: each is a method of a correct component, replaced
 
 
-def split_with(**changes):
-    return dataclasses.replace(NoiseSet().train, **changes)
+def altered(base, **methods):
+    return type(base.__name__, (base,), methods)
 
 
-class Depends(Noise):
-    calls = 0
-
-    def load(self, indices, seeds=None):
-        self.calls += 1
-        return super().load(indices, seeds) + self.calls * 0.1
-
-
-class Counting(Noise):
-    def load(self, indices, seeds=None):
-        return super().load(indices, None if seeds is None else np.arange(len(seeds)))
-
-
-class Doubled(Noise):
-    def load(self, indices, seeds=None):
-        return super().load(indices, seeds).double()
-
-
-class Grey(Noise):
-    def picture(self, index):
-        return np.zeros((4, 4), dtype=np.uint8)
-
-
-class Unpicklable(Noise):
-    def __reduce__(self):
-        raise AssertionError("holds an open file")
+def assert_caught(contract, test, **make):
+    """A contract with this factory fails this test."""
+    suite = altered(contract, **{f"make_{kind}": factory for kind, factory in make.items()})()
+    with pytest.raises(AssertionError):
+        getattr(suite, f"test_{test}")()
 
 
 def dataset_with(**changes):
@@ -230,6 +209,14 @@ def dataset_with(**changes):
     for name, value in changes.items():
         setattr(dataset, name, value)
     return dataset
+
+
+def train_with(base=Noise, **methods):
+    return dataset_with(train=altered(base, **methods)(np.repeat(np.arange(3), 2), ["a", "b", "c"]))
+
+
+def split_with(**changes):
+    return dataclasses.replace(NoiseSet().train, **changes)
 
 
 def grouped(groups, **changes):
@@ -240,83 +227,73 @@ def listed(*lists):
     return dataset_with(matches=Relevance(*lists))
 
 
-LABELS, NAMES = np.repeat(np.arange(3), 2), ["a", "b", "c"]
+def load_by_calls(self, indices, seeds=None):
+    self.calls = getattr(self, "calls", 0) + 1
+    return Noise.load(self, indices, seeds) + self.calls * 0.1
 
 
-@pytest.mark.parametrize(
-    ("test", "faulty"),
-    [
-        ("training_and_evaluation_share_no_class", lambda: dataset_with(test=split_with())),
-        ("labels_name_a_class_of_every_item", lambda: dataset_with(train=split_with(class_names=["a", "b"]))),
-        (
-            "labels_name_a_class_of_every_item",
-            lambda: dataset_with(train=split_with(labels=LABELS.astype(np.int32))),
-        ),
-        ("some_query_has_a_match", lambda: dataset_with(test=Noise(np.arange(2), ["d", "e"]))),
-        ("some_query_has_a_match", lambda: dataset_with(gallery=Noise(np.arange(1), ["f"]))),
-        ("items_are_loaded_as_float32_images", lambda: dataset_with(train=Doubled(LABELS, NAMES))),
-        ("items_are_loaded_as_float32_images", lambda: dataset_with(in_channels=3)),
-        ("an_image_is_a_function_of_its_index_and_seed", lambda: dataset_with(train=Depends(LABELS, NAMES))),
-        ("an_image_is_a_function_of_its_index_and_seed", lambda: dataset_with(train=Counting(LABELS, NAMES))),
-        ("some_query_has_a_match", lambda: grouped(["x", "x", "y", "y"])),
-        ("some_query_has_a_match", lambda: listed(LISTS[0] * 0, LISTS[1][:0])),
-        ("groups_are_those_of_queries_and_gallery", lambda: grouped(["x", "y"])),
-        ("groups_are_those_of_queries_and_gallery", lambda: grouped([0.5, 1, 2, 3])),
-        (
-            "groups_are_those_of_queries_and_gallery",
-            lambda: grouped([1, 2, 3, 4], gallery=Noise(np.array([0, 1]), ["d", "e"])),
-        ),
-        (
-            "groups_are_those_of_queries_and_gallery",
-            lambda: grouped([1, 2, 3, 4], gallery=Grouped(np.array([0]), ["d"], np.array(["1"]))),
-        ),
-        ("matches_are_those_of_the_queries", lambda: listed(LISTS[0][:-1], LISTS[1])),
-        ("matches_are_those_of_the_queries", lambda: listed(LISTS[0], LISTS[1] + 2)),
-        ("matches_are_those_of_the_queries", lambda: dataset_with(matches=LISTS)),
-        ("matches_are_those_of_the_queries", lambda: grouped([1, 2, 3, 4], matches=Relevance(*LISTS))),
-        ("matches_are_those_of_the_queries", lambda: dataset_with(matches=Labels([0, 1, 0, 1]))),
-        ("matches_are_those_of_the_queries", lambda: grouped([1, 2, 3, 4], matches=Labels([0, 0, 1, 1]))),
-        (
-            "matches_are_those_of_the_queries",
-            lambda: grouped([1, 2, 3, 4], matches=Labels([0, 0, 1, 1], [1, 2, 3, 3])),
-        ),
-        ("pictures_are_for_people", lambda: dataset_with(test=Grey(np.array([0, 0]), ["d"]))),
-        ("loader_processes_can_receive_it", lambda: dataset_with(train=Unpicklable(LABELS, NAMES))),
-    ],
-    ids=[
-        "shared",
-        "unnamed",
-        "int32",
-        "alone",
-        "gallery",
-        "double",
-        "channels",
-        "calls",
-        "rows",
-        "own groups",
-        "empty lists",
-        "short groups",
-        "real groups",
-        "gallery without groups",
-        "groups of two kinds",
-        "short offsets",
-        "absent items",
-        "bare lists",
-        "groups and lists",
-        "other labels",
-        "missing groups",
-        "other groups",
-        "grey",
-        "pickle",
-    ],
-)
+def load_by_rows(self, indices, seeds=None):
+    return Noise.load(self, indices, None if seeds is None else np.arange(len(seeds)))
+
+
+def refuse_pickling(self):
+    raise AssertionError("holds an open file")
+
+
+FOUR = [1, 2, 3, 4]
+DATASETS = {
+    "training_and_evaluation_share_no_class": {"shared": lambda: dataset_with(test=split_with())},
+    "labels_name_a_class_of_every_item": {
+        "unnamed": lambda: dataset_with(train=split_with(class_names=["a", "b"])),
+        "int32": lambda: dataset_with(train=split_with(labels=np.repeat(np.arange(3, dtype=np.int32), 2))),
+    },
+    "some_query_has_a_match": {
+        "alone": lambda: dataset_with(test=Noise(np.arange(2), ["d", "e"])),
+        "gallery": lambda: dataset_with(gallery=Noise(np.arange(1), ["f"])),
+        "own groups": lambda: grouped(["x", "x", "y", "y"]),
+        "empty lists": lambda: listed(LISTS[0] * 0, LISTS[1][:0]),
+    },
+    "items_are_loaded_as_float32_images": {
+        "double": lambda: train_with(load=lambda self, *some: Noise.load(self, *some).double()),
+        "channels": lambda: dataset_with(in_channels=3),
+    },
+    "an_image_is_a_function_of_its_index_and_seed": {
+        "calls": lambda: train_with(load=load_by_calls),
+        "rows": lambda: train_with(load=load_by_rows),
+    },
+    "groups_are_those_of_queries_and_gallery": {
+        "short groups": lambda: grouped(["x", "y"]),
+        "real groups": lambda: grouped([0.5, 1, 2, 3]),
+        "gallery without groups": lambda: grouped(FOUR, gallery=Noise(np.array([0, 1]), ["d", "e"])),
+        "groups of two kinds": lambda: grouped(FOUR, gallery=Grouped(np.array([0]), ["d"], np.array(["1"]))),
+    },
+    "matches_are_those_of_the_queries": {
+        "short offsets": lambda: listed(LISTS[0][:-1], LISTS[1]),
+        "absent items": lambda: listed(LISTS[0], LISTS[1] + 2),
+        "bare lists": lambda: dataset_with(matches=LISTS),
+        "groups and lists": lambda: grouped(FOUR, matches=Relevance(*LISTS)),
+        "other labels": lambda: dataset_with(matches=Labels([0, 1, 0, 1])),
+        "missing groups": lambda: grouped(FOUR, matches=Labels([0, 0, 1, 1])),
+        "other groups": lambda: grouped(FOUR, matches=Labels([0, 0, 1, 1], [1, 2, 3, 3])),
+    },
+    "pictures_are_for_people": {
+        "grey": lambda: train_with(picture=lambda self, index: np.zeros((4, 4), dtype=np.uint8))
+    },
+    "loader_processes_can_receive_it": {"pickle": lambda: train_with(__reduce__=refuse_pickling)},
+}
+
+
+def cases(faults):
+    """One case for each fault of each test."""
+    return pytest.mark.parametrize(
+        ("test", "faulty"),
+        [pytest.param(test, made, id=name) for test, some in faults.items() for name, made in some.items()],
+    )
+
+
+@cases(DATASETS)
 def test_a_faulty_data_set_is_caught(test, faulty):
-    class Contract(DatasetContract):
-        def make_dataset(self):
-            return faulty()
-
-    with pytest.raises(AssertionError):
-        getattr(Contract(), f"test_{test}")()
+    assert_caught(DatasetContract, test, dataset=lambda self: faulty())
 
 
 class Sampler:
@@ -330,32 +307,6 @@ class Sampler:
 
     def batch_at(self, epoch, position):
         return np.random.default_rng([self.seed, epoch, position]).permutation(len(self.labels))[:5]
-
-
-class Beyond(Sampler):
-    def batch_at(self, epoch, position):
-        return super().batch_at(epoch, position) + 44
-
-
-class Uneven(Sampler):
-    def batch_at(self, epoch, position):
-        return super().batch_at(epoch, position)[: 5 - position]
-
-
-class Stateful(Sampler):
-    def batch_at(self, epoch, position):
-        self.calls += 1
-        return super().batch_at(epoch, self.calls)
-
-
-class Fixed(Sampler):
-    def batch_at(self, epoch, position):
-        return super().batch_at(0, position)
-
-
-class Seedless(Sampler):
-    def __init__(self, labels, seed):
-        super().__init__(labels, 0)
 
 
 class Mining(Sampler):
@@ -377,124 +328,115 @@ class Mining(Sampler):
         return batch if self.negatives is None else self.negatives[batch, 0]
 
 
+class TestSampler(SamplerContract):
+    def make_sampler(self, labels, seed):
+        return Sampler(labels, seed)
+
+
 class TestMining(SamplerContract):
     def make_sampler(self, labels, seed):
         return Mining(labels, seed)
 
 
-class Hasty(Mining):
-    def find_negatives(self, evaluator, embeddings):
-        self.negatives = super().find_negatives(evaluator, embeddings)
-        return self.negatives
+def count_calls(self, epoch, position):
+    self.calls += 1
+    return Sampler.batch_at(self, epoch, self.calls)
 
 
-class Indifferent(Mining):
-    def batch_at(self, epoch, position):
-        return Sampler.batch_at(self, epoch, position)
+def find_and_set(self, evaluator, embeddings):
+    self.negatives = Mining.find_negatives(self, evaluator, embeddings)
+    return self.negatives
 
 
-class Growing(Mining):
-    def batch_at(self, epoch, position):
-        batch = super().batch_at(epoch, position)
-        return batch if self.negatives is None else np.append(batch, 0)
+def grow(self, epoch, position):
+    batch = Mining.batch_at(self, epoch, position)
+    return batch if self.negatives is None else np.append(batch, 0)
 
 
-class Local(Mining):
+class Local(Mining):  # `pickle` looks the class up by its name
     def __getstate__(self):
         return {**self.__dict__, "negatives": None}
 
 
+def keep_old(self, negatives):
+    if negatives is not None:
+        self.negatives = negatives
+
+
 class Clinging(Mining):
-    def set_negatives(self, negatives):
-        if negatives is not None:
-            self.negatives = negatives
+    set_negatives = keep_old
 
 
-@pytest.mark.parametrize(
-    ("test", "faulty"),
-    [
-        ("batches_are_indices_of_items", Beyond),
-        ("batches_have_one_size", Uneven),
-        ("a_batch_is_a_function_of_seed_epoch_and_position", Stateful),
-        ("seed_and_epoch_change_the_batches", Fixed),
-        ("seed_and_epoch_change_the_batches", Seedless),
-        ("mined_negatives_determine_the_batches", Hasty),
-        ("mined_negatives_determine_the_batches", Indifferent),
-        ("mined_negatives_determine_the_batches", Growing),
-        ("mined_negatives_determine_the_batches", Local),
-        ("mined_negatives_determine_the_batches", Clinging),
-    ],
-    ids=lambda value: value if isinstance(value, str) else value.__name__,
-)
+SAMPLERS = {
+    "batches_are_indices_of_items": {
+        "beyond": altered(Sampler, batch_at=lambda self, *place: Sampler.batch_at(self, *place) + 44)
+    },
+    "batches_have_one_size": {
+        "uneven": altered(
+            Sampler, batch_at=lambda self, *place: Sampler.batch_at(self, *place)[: 5 - place[1]]
+        )
+    },
+    "a_batch_is_a_function_of_seed_epoch_and_position": {"stateful": altered(Sampler, batch_at=count_calls)},
+    "seed_and_epoch_change_the_batches": {
+        "epochs": altered(
+            Sampler, batch_at=lambda self, epoch, position: Sampler.batch_at(self, 0, position)
+        ),
+        "seeds": lambda labels, seed: Sampler(labels, 0),
+    },
+    "mined_negatives_determine_the_batches": {
+        "hasty": altered(Mining, find_negatives=find_and_set),
+        "indifferent": altered(Mining, batch_at=Sampler.batch_at),
+        "growing": altered(Mining, batch_at=grow),
+        "local": Local,
+        "clinging": Clinging,
+    },
+}
+
+
+@cases(SAMPLERS)
 def test_a_faulty_sampler_is_caught(test, faulty):
-    class Contract(SamplerContract):
-        make = Sampler
-
-        def make_sampler(self, labels, seed):
-            return self.make(labels, seed)
-
-    getattr(Contract(), f"test_{test}")()
-    Contract.make = faulty
-    with pytest.raises(AssertionError):
-        getattr(Contract(), f"test_{test}")()
+    assert_caught(SamplerContract, test, sampler=lambda self, labels, seed: faulty(labels, seed))
 
 
-class Wide(Network):
-    def __init__(self, in_channels):
-        super().__init__(in_channels)
-        self.num_features = 5
+def network_with(**attributes):
+    """A network with other attributes."""
+
+    def make(self, in_channels):
+        network = Network(in_channels)
+        for name, value in attributes.items():
+            setattr(network, name, value)
+        return network
+
+    return make
 
 
-class Unsaid(Network):
-    def __init__(self, in_channels):
-        super().__init__(in_channels)
-        self.num_features = None
+def network_that(change):
+    """A network whose features are changed, given a new tensor of noise."""
+
+    def make(self, in_channels):
+        noise = torch.randn(4, 1, 1)
+        return altered(
+            Network, forward=lambda self, images: change(Network.forward(self, images), images, noise)
+        )(in_channels)
+
+    return make
 
 
-class Idle(Network):
-    def __init__(self, in_channels):
-        super().__init__(in_channels)
-        self.unused = nn.Linear(2, 2)
+BACKBONES = {
+    "is_a_module_that_says_its_width": {"unsaid": network_with(num_features=None)},
+    "features_have_the_stated_width": {"wide": network_with(num_features=5)},
+    "is_finite_under_autocast": {"overflowing": network_that(lambda features, images, noise: features / 0)},
+    "gradient_reaches_every_parameter": {"idle": network_with(unused=nn.Linear(2, 2))},
+    "evaluates_each_image_alone": {
+        "mixing": network_that(lambda features, images, noise: features + images.mean())
+    },
+    "state_dict_round_trips": {"forgetful": network_that(lambda features, images, noise: features + noise)},
+}
 
 
-class Mixing(Network):
-    def forward(self, images):
-        return super().forward(images) + images.mean()
-
-
-class Forgetful(Network):
-    def __init__(self, in_channels):
-        super().__init__(in_channels)
-        self.noise = torch.randn(4, 1, 1)
-
-    def forward(self, images):
-        return super().forward(images) + self.noise
-
-
-class Overflowing(Network):
-    def forward(self, images):
-        return super().forward(images) / 0
-
-
-@pytest.mark.parametrize(
-    ("test", "faulty"),
-    [
-        ("is_a_module_that_says_its_width", Unsaid),
-        ("features_have_the_stated_width", Wide),
-        ("is_finite_under_autocast", Overflowing),
-        ("gradient_reaches_every_parameter", Idle),
-        ("evaluates_each_image_alone", Mixing),
-        ("state_dict_round_trips", Forgetful),
-    ],
-    ids=lambda value: value if isinstance(value, str) else value.__name__,
-)
+@cases(BACKBONES)
 def test_a_faulty_backbone_is_caught(test, faulty):
-    class Contract(BackboneContract):
-        def make_backbone(self, in_channels):
-            return faulty(in_channels)
-
-    with pytest.raises(AssertionError):
-        getattr(Contract(), f"test_{test}")()
+    assert_caught(BackboneContract, test, backbone=faulty)
 
 
 class Matched(BySorting):
@@ -515,7 +457,7 @@ class Matched(BySorting):
             if queries.groups is not None:
                 out |= match & (queries.groups[:, None] == gallery_labels.groups)
         else:
-            match = self.pairs(labels.listed, shape)
+            match = self.pairs(labels, shape)
         if isinstance(labels, Labels | Relevance) and labels.ignored is not None:
             out |= self.pairs(labels.ignored, shape)
         distances = np.where(out, np.inf, np.linalg.norm(embeddings[:, None] - items[None], axis=2))
@@ -567,180 +509,120 @@ def without(labels, *names):
     )
 
 
-class Groupless(Matched):
-    def evaluate(self, embeddings, labels, gallery=None, gallery_labels=None):
-        return super().evaluate(
-            embeddings, without(labels, "groups"), gallery, without(gallery_labels, "groups")
+def evaluate_without(*names):
+    """A `Matched` that ignores these parts of labels."""
+    return altered(
+        Matched,
+        evaluate=lambda self, embeddings, labels, gallery=None, gallery_labels=None: Matched.evaluate(
+            self, embeddings, without(labels, *names), gallery, without(gallery_labels, *names)
+        ),
+    )
+
+
+def evaluate_without_lists(self, embeddings, labels, *gallery):
+    if isinstance(labels, Relevance):
+        labels = Relevance(np.zeros(len(labels) + 1, int), np.zeros(0, int))
+    return Matched.evaluate(self, embeddings, labels, *gallery)
+
+
+def ranges(change=0.0, **options):
+    """A `Matched` that finds ranges with another threshold or other options."""
+    return altered(
+        Matched,
+        within=lambda self, queries, gallery, threshold, **given: Matched.within(
+            self, queries, gallery, threshold + change, **given | options
+        ),
+    )
+
+
+def mines(classes=1, **options):
+    """A `Matched` that mines with merged classes or other options."""
+    return altered(
+        Matched,
+        hard_negatives=lambda self, embeddings, labels, k, **given: Matched.hard_negatives(
+            self, embeddings, labels // classes, k, **given | options
+        ),
+    )
+
+
+def measures(change):
+    """An evaluator whose evaluations are changed."""
+    return altered(BySorting, evaluate=lambda self, *arrays: change(BySorting.evaluate(self, *arrays)))
+
+
+def as_json(change):
+    """An evaluator whose evaluations have another `to_dict`."""
+
+    def changed(figures):
+        figures.to_dict = lambda: change(dict(figures))
+        return figures
+
+    return measures(changed)
+
+
+def of_queries(change):
+    """An evaluator whose evaluations have other values of the queries."""
+    return measures(lambda figures: Figures(figures, change(figures.per_query["recall@1"])))
+
+
+def write(self, embeddings, *arrays):
+    embeddings /= 2
+    return BySorting.evaluate(self, embeddings, *arrays)
+
+
+def roll(self, *arguments, **options):
+    scores, indices = BySorting.nearest(self, *arguments, **options)
+    return np.roll(scores, 1, axis=1), indices
+
+
+EVALUATORS = {
+    "an_evaluation_maps_names_to_values": {
+        "numbered": measures(lambda figures: Figures({1: figures["recall@1"]}, {})),
+        "worded": measures(lambda figures: Figures({"recall@1": "high"}, {})),
+        "endless": measures(lambda figures: Figures({"recall@1": float("nan")}, {})),
+        "empty": measures(lambda figures: Figures({}, {})),
+        "unmapped": measures(lambda figures: types.SimpleNamespace(**vars(figures))),
+    },
+    "metrics_are_ready_for_json": {
+        "nested": as_json(lambda metrics: metrics | {"recall": {"1": 0.5}}),
+        "rounded": as_json(lambda metrics: {"recall@1": round(metrics["recall@1"], 1)}),
+        "integer keys": as_json(lambda metrics: metrics | {1: 0.5}),
+    },
+    "every_query_has_its_values": {
+        "means only": of_queries(lambda hits: {"recall@1": hits.mean(keepdims=True)}),
+        "other means": of_queries(lambda hits: {"recall@1": 1 - hits}),
+        "unnamed": of_queries(lambda hits: {"hits": hits}),
+    },
+    "the_same_arrays_have_the_same_metrics": {"writing": altered(BySorting, evaluate=write)},
+    "the_nearest_come_first": {"unsorted": altered(BySorting, nearest=roll)},
+    "a_query_can_leave_itself_out": {
+        "selfish": altered(
+            BySorting, nearest=lambda self, *given, exclude_self=False: BySorting.nearest(self, *given)
         )
+    },
+    "items_have_a_size": {"weightless": altered(BySorting, bytes_per_item=lambda self, dim: 0)},
+    "a_saved_evaluation_is_restored": {
+        "lossy": altered(BySorting, restore=lambda self, *saved: Figures({}, {}))
+    },
+    "groups_and_lists_agree": {
+        "groupless": evaluate_without("groups"),
+        "listless": altered(Matched, evaluate=evaluate_without_lists),
+    },
+    "junk_is_excluded": {"junkful": evaluate_without("junk")},
+    "all_items_above_a_similarity_are_found": {
+        "boundless": ranges(max_results=2**60),
+        "lenient": ranges(-0.5),
+    },
+    "hard_negatives_are_the_nearest_of_other_classes": {
+        "confused": mines(classes=2),
+        "marginless": mines(margin=0.0),
+    },
+}
 
 
-class Junkful(Matched):
-    def evaluate(self, embeddings, labels, gallery=None, gallery_labels=None):
-        return super().evaluate(embeddings, labels, gallery, without(gallery_labels, "junk"))
-
-
-class Listless(Matched):
-    def evaluate(self, embeddings, labels, *gallery):
-        if isinstance(labels, Relevance):
-            labels = Relevance(np.zeros(len(labels) + 1, int), np.zeros(0, int))
-        return super().evaluate(embeddings, labels, *gallery)
-
-
-class Boundless(Matched):
-    def within(self, queries, gallery, threshold, *, max_results):
-        return super().within(queries, gallery, threshold, max_results=2**60)
-
-
-class Lenient(Matched):
-    def within(self, queries, gallery, threshold, *, max_results):
-        return super().within(queries, gallery, threshold - 0.5, max_results=max_results)
-
-
-class Confused(Matched):
-    def hard_negatives(self, embeddings, labels, k, *, below=None, margin=0.0):
-        return super().hard_negatives(embeddings, labels // 2, k, below=below, margin=margin)
-
-
-class Marginless(Matched):
-    def hard_negatives(self, embeddings, labels, k, *, below=None, margin=0.0):
-        return super().hard_negatives(embeddings, labels, k, below=below)
-
-
-class Changed(Figures):
-    """An evaluation whose `to_dict` a test replaces."""
-
-    def __init__(self, figures, to_dict):
-        super().__init__(figures, figures.per_query)
-        self.to_dict = lambda: to_dict(dict(figures))
-
-
-class Numbered(BySorting):
-    def evaluate(self, *arrays):
-        figures = super().evaluate(*arrays)
-        return Figures({1: figures["recall@1"]}, {})
-
-
-class Worded(BySorting):
-    def evaluate(self, *arrays):
-        return Figures({"recall@1": "high"}, {})
-
-
-class Endless(BySorting):
-    def evaluate(self, *arrays):
-        return Figures({"recall@1": float("nan")}, {})
-
-
-class Empty(BySorting):
-    def evaluate(self, *arrays):
-        return Figures({}, {})
-
-
-class Unmapped(BySorting):
-    def evaluate(self, *arrays):
-        return types.SimpleNamespace(**vars(super().evaluate(*arrays)))
-
-
-class Nested(BySorting):
-    def evaluate(self, *arrays):
-        return Changed(super().evaluate(*arrays), lambda metrics: metrics | {"recall": {"1": 0.5}})
-
-
-class Rounded(BySorting):
-    def evaluate(self, *arrays):
-        return Changed(super().evaluate(*arrays), lambda metrics: {"recall@1": round(metrics["recall@1"], 1)})
-
-
-class IntegerKeys(BySorting):
-    def evaluate(self, *arrays):
-        return Changed(super().evaluate(*arrays), lambda metrics: metrics | {1: 0.5})
-
-
-class MeansOnly(BySorting):
-    def evaluate(self, *arrays):
-        figures = super().evaluate(*arrays)
-        return Figures(figures, {"recall@1": figures.per_query["recall@1"].mean(keepdims=True)})
-
-
-class OtherMeans(BySorting):
-    def evaluate(self, *arrays):
-        figures = super().evaluate(*arrays)
-        return Figures(figures, {"recall@1": 1 - figures.per_query["recall@1"]})
-
-
-class Unnamed(BySorting):
-    def evaluate(self, *arrays):
-        figures = super().evaluate(*arrays)
-        return Figures(figures, {"hits": figures.per_query["recall@1"]})
-
-
-class Writing(BySorting):
-    def evaluate(self, embeddings, *arrays):
-        embeddings /= 2
-        return super().evaluate(embeddings, *arrays)
-
-
-class Unsorted(BySorting):
-    def nearest(self, *arguments, **options):
-        scores, indices = super().nearest(*arguments, **options)
-        return np.roll(scores, 1, axis=1), indices
-
-
-class Selfish(BySorting):
-    def nearest(self, queries, gallery, k, *, exclude_self=False):
-        return super().nearest(queries, gallery, k)
-
-
-class Weightless(BySorting):
-    def bytes_per_item(self, dim):
-        return 0
-
-
-class Lossy(BySorting):
-    def restore(self, metrics, per_query):
-        return Figures({}, {})
-
-
-@pytest.mark.parametrize(
-    ("test", "faulty"),
-    [
-        ("an_evaluation_maps_names_to_values", Numbered),
-        ("an_evaluation_maps_names_to_values", Worded),
-        ("an_evaluation_maps_names_to_values", Endless),
-        ("an_evaluation_maps_names_to_values", Empty),
-        ("an_evaluation_maps_names_to_values", Unmapped),
-        ("metrics_are_ready_for_json", Nested),
-        ("metrics_are_ready_for_json", Rounded),
-        ("metrics_are_ready_for_json", IntegerKeys),
-        ("every_query_has_its_values", MeansOnly),
-        ("every_query_has_its_values", OtherMeans),
-        ("every_query_has_its_values", Unnamed),
-        ("the_same_arrays_have_the_same_metrics", Writing),
-        ("the_nearest_come_first", Unsorted),
-        ("a_query_can_leave_itself_out", Selfish),
-        ("items_have_a_size", Weightless),
-        ("a_saved_evaluation_is_restored", Lossy),
-        ("groups_and_lists_agree", Groupless),
-        ("groups_and_lists_agree", Listless),
-        ("junk_is_excluded", Junkful),
-        ("all_items_above_a_similarity_are_found", Boundless),
-        ("all_items_above_a_similarity_are_found", Lenient),
-        ("hard_negatives_are_the_nearest_of_other_classes", Confused),
-        ("hard_negatives_are_the_nearest_of_other_classes", Marginless),
-    ],
-    ids=lambda value: value if isinstance(value, str) else value.__name__,
-)
+@cases(EVALUATORS)
 def test_a_faulty_evaluator_is_caught(test, faulty):
-    class Contract(EvaluatorContract):
-        def make_evaluator(self):
-            return faulty()
-
-    with pytest.raises(AssertionError):
-        getattr(Contract(), f"test_{test}")()
-
-
-class Strict(Lines):
-    def log(self, step, values):
-        assert all(np.isfinite(list(values.values())))
+    assert_caught(EvaluatorContract, test, evaluator=lambda self: faulty())
 
 
 class Once(Lines):
@@ -749,33 +631,29 @@ class Once(Lines):
         super().__init__(directory, start_step)
 
 
-class Named(Lines):
-    def log(self, step, values):
-        assert all(name.isidentifier() for name in values)
+def log_finite(self, step, values):
+    assert all(np.isfinite(list(values.values())))
 
 
-class Eager(Lines):
-    def close(self):
-        self.file.flush()
-        assert self.file.tell()
-        super().close()
+def log_named(self, step, values):
+    assert all(name.isidentifier() for name in values)
 
 
-@pytest.mark.parametrize(
-    ("test", "faulty"),
-    [
-        ("values_are_logged_and_the_logger_closed", Named),
-        ("numbers_that_are_not_finite_are_taken", Strict),
-        ("a_run_resumes_into_its_folder", Once),
-        ("a_logger_without_values_is_closed", Eager),
-    ],
-    ids=lambda value: value if isinstance(value, str) else value.__name__,
-)
+def close_something(self):
+    self.file.flush()
+    assert self.file.tell()
+    Lines.close(self)
+
+
+LOGGERS = {
+    "values_are_logged_and_the_logger_closed": {"named": altered(Lines, log=log_named)},
+    "numbers_that_are_not_finite_are_taken": {"strict": altered(Lines, log=log_finite)},
+    "a_run_resumes_into_its_folder": {"once": Once},
+    "a_logger_without_values_is_closed": {"eager": altered(Lines, close=close_something)},
+}
+
+
+@cases(LOGGERS)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 def test_a_faulty_logger_is_caught(test, faulty):
-    class Contract(LoggerContract):
-        def make_logger(self, directory, start_step):
-            return faulty(directory, start_step)
-
-    with pytest.raises(AssertionError):
-        getattr(Contract(), f"test_{test}")()
+    assert_caught(LoggerContract, test, logger=lambda self, *given: faulty(*given))

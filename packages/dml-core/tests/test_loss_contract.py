@@ -152,109 +152,96 @@ class TestCorrectShardableLoss(LossContract):
         return SoftCentres(num_classes, embedding_dim)
 
 
-class Faulty(MeanPairDistance):
-    pass
+def forward_of(kind):
+    """Make a loss of a function of embeddings and labels."""
+
+    class Loss(MeanPairDistance):
+        def forward(self, embeddings, labels):
+            return kind(self, embeddings, labels)
+
+    return Loss
 
 
-class NotAScalar(Faulty):
-    def forward(self, embeddings, labels):
-        return super().forward(embeddings, labels)[None]
+distance = MeanPairDistance().forward
 
 
-class OverflowsInHalf(Faulty):
-    def forward(self, embeddings, labels):
-        return (embeddings.exp() * 1e5).sum() / 1e5
+def of_positives(loss, embeddings, labels):
+    positive = (labels[:, None] == labels[None]).fill_diagonal_(False)
+    return (torch.cdist(embeddings, embeddings) * positive).sum() / positive.sum()
 
 
-class DividesByThePositives(Faulty):
-    def forward(self, embeddings, labels):
-        positive = (labels[:, None] == labels[None]).fill_diagonal_(False)
-        return (torch.cdist(embeddings, embeddings) * positive).sum() / positive.sum()
+def by_negatives(loss, embeddings, labels):
+    return distance(embeddings, labels) + (embeddings.sum() * 0 + 1) / (labels[:, None] != labels).sum()
 
 
-class NeedsNegatives(Faulty):
-    def forward(self, embeddings, labels):
-        negative = labels[:, None] != labels[None]
-        return super().forward(embeddings, labels) + (embeddings.sum() * 0 + 1) / negative.sum()
+def plain_zero(loss, embeddings, labels):
+    alone = len(set(labels.tolist())) == len(labels)
+    return torch.zeros(()) if alone else distance(embeddings, labels)
 
 
-class ReturnsAPlainZero(Faulty):
-    def forward(self, embeddings, labels):
-        return (
-            torch.zeros(())
-            if len(set(labels.tolist())) == len(labels)
-            else super().forward(embeddings, labels)
-        )
+def written(loss, embeddings, labels):
+    value = distance(embeddings, labels)
+    embeddings.data.mul_(2)
+    return value
 
 
-class FirstRowOnly(Faulty):
-    def forward(self, embeddings, labels):
-        return (embeddings[0] ** 2).sum()
+def counted(loss, embeddings, labels):
+    loss.calls = getattr(loss, "calls", 0) + 1  # not in the state dict
+    return distance(embeddings, labels) * loss.calls
 
 
-class WritesToItsInput(Faulty):
-    def forward(self, embeddings, labels):
-        value = super().forward(embeddings, labels)
-        embeddings.data.mul_(2)
-        return value
-
-
-class ForgetsItsCounter(Faulty):
-    def __init__(self):
-        super().__init__()
-        self.calls = 0  # not in the state dict
-
-    def forward(self, embeddings, labels):
-        self.calls += 1
-        return super().forward(embeddings, labels) * self.calls
-
-
-class HasAnUnusedParameter(Faulty):
+class HasAnUnusedParameter(MeanPairDistance):
     def __init__(self):
         super().__init__()
         self.unused = nn.Parameter(torch.zeros(3))
 
 
-class StopsTheGradient(Faulty):
-    def forward(self, embeddings, labels):
-        return super().forward(embeddings.detach() + 0 * embeddings, labels)
+def sharded_by(kind):
+    """Make a loss whose `sharded_forward` is a function of the loss, embeddings, labels and shard."""
+
+    class Loss(SoftCentres):
+        def __init__(self):
+            super().__init__(6, 8)
+
+        def sharded_forward(self, embeddings, labels, shard):
+            return kind(self, embeddings, labels, shard)
+
+    return Loss
 
 
-class ForgetsTheTrueClassInTheSum(SoftCentres):
-    def __init__(self):
-        super().__init__(6, 8)
-
-    def sharded_forward(self, embeddings, labels, shard):
-        logits = self._logits(embeddings, shard.class_weights)
-        return (shard.other_logits(logits, labels) - shard.true_logits(logits, labels)).mean()
+def without_the_true_class(loss, embeddings, labels, shard):
+    logits = loss._logits(embeddings, shard.class_weights)
+    return (shard.other_logits(logits, labels) - shard.true_logits(logits, labels)).mean()
 
 
-class HasAnotherGradient(SoftCentres):
-    def __init__(self):
-        super().__init__(6, 8)
+def of_another_gradient(loss, embeddings, labels, shard):
+    value = SoftCentres.sharded_forward(loss, embeddings, labels, shard)
+    return value + embeddings.sum() - embeddings.sum().detach()
 
-    def sharded_forward(self, embeddings, labels, shard):
-        value = super().sharded_forward(embeddings, labels, shard)
-        return value + embeddings.sum() - embeddings.sum().detach()
+
+GRADIENT = "test_gradient_reaches_the_embeddings_and_parameters"
+FUNCTIONS = [
+    (lambda loss, x, y: distance(x, y)[None], "test_is_a_scalar_in_a_floating_dtype", r"shape \(1,\)"),
+    (lambda loss, x, y: (x.exp() * 1e5).sum() / 1e5, "test_is_finite_in_every_dtype", "float16"),
+    (lambda loss, x, y: (x.exp() * 1e5).sum() / 1e5, "test_is_finite_for_extreme_norms", "1000000"),
+    (of_positives, "test_survives_a_batch_without_positives", "without positives"),
+    (of_positives, "test_survives_a_batch_of_one", "batch of one"),
+    (plain_zero, "test_survives_a_batch_without_positives", "does not back-propagate"),
+    (by_negatives, "test_survives_a_batch_without_negatives", "without negatives"),
+    (lambda loss, x, y: (x[0] ** 2).sum(), "test_does_not_depend_on_the_order_of_the_batch", "permuted"),
+    (written, "test_leaves_its_input_alone", "wrote to the embeddings"),
+    (counted, "test_state_dict_round_trips", "after load_state_dict"),
+    (lambda loss, x, y: distance(x.detach() + 0 * x, y), GRADIENT, "no gradient reaches"),
+]
 
 
 @pytest.mark.parametrize(
     ("faulty", "test", "complaint"),
     [
-        (NotAScalar, "test_is_a_scalar_in_a_floating_dtype", r"shape \(1,\)"),
-        (OverflowsInHalf, "test_is_finite_in_every_dtype", "float16"),
-        (OverflowsInHalf, "test_is_finite_for_extreme_norms", "1000000"),
-        (DividesByThePositives, "test_survives_a_batch_without_positives", "without positives"),
-        (DividesByThePositives, "test_survives_a_batch_of_one", "batch of one"),
-        (ReturnsAPlainZero, "test_survives_a_batch_without_positives", "does not back-propagate"),
-        (NeedsNegatives, "test_survives_a_batch_without_negatives", "without negatives"),
-        (FirstRowOnly, "test_does_not_depend_on_the_order_of_the_batch", "permuted"),
-        (WritesToItsInput, "test_leaves_its_input_alone", "wrote to the embeddings"),
-        (ForgetsItsCounter, "test_state_dict_round_trips", "after load_state_dict"),
-        (HasAnUnusedParameter, "test_gradient_reaches_the_embeddings_and_parameters", "unused"),
-        (ForgetsTheTrueClassInTheSum, SHARDED, "the loss by sharded_forward differs"),
-        (HasAnotherGradient, SHARDED, "the embeddings' gradient by sharded_forward differs"),
-        (StopsTheGradient, "test_gradient_reaches_the_embeddings_and_parameters", "no gradient reaches"),
+        *((forward_of(kind), test, complaint) for kind, test, complaint in FUNCTIONS),
+        (HasAnUnusedParameter, GRADIENT, "unused"),
+        (sharded_by(without_the_true_class), SHARDED, "the loss by sharded_forward differs"),
+        (sharded_by(of_another_gradient), SHARDED, "the embeddings' gradient by sharded_forward differs"),
     ],
 )
 def test_a_fault_is_caught(faulty, test, complaint):

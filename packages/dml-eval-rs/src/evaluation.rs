@@ -1,4 +1,4 @@
-//! Bindings of the evaluation: metrics for each rule for ties, or for each relation.
+//! Bindings of the evaluation: metrics for each relation and rule for ties.
 
 use dml_eval::{
     Codes, Comparable, Control, Dense, EvaluateOptions, Matrix, Metric, Peers, PerQuery, Precision, Result, Selected,
@@ -61,7 +61,7 @@ pub struct Options<'py> {
     peers: Option<Bound<'py, PyAny>>,
 }
 
-/// What to measure: one relation under some rules for ties, or several relations under one.
+/// What to measure: relations under rules for ties.
 struct Task<'a> {
     /// At least one. All keep the same rows.
     views: &'a [RelationView<'a>],
@@ -117,12 +117,8 @@ impl Task<'_> {
         peers: &dyn Peers,
         control: &Control,
     ) -> Result<Vec<PerQuery>> {
-        if let [view] = self.views {
-            let relation = view.build(items)?;
-            return dml_eval::evaluate_ties(space, &relation, &self.rules, &self.options, peers, control);
-        }
         let relations = self.views.iter().map(|view| view.build(items)).collect::<Result<Vec<_>>>()?;
-        dml_eval::evaluate_levels(space, &relations, self.rules[0], &self.options, peers, control)
+        dml_eval::evaluate_all(space, &relations, &self.rules, &self.options, peers, control)
     }
 }
 
@@ -135,7 +131,7 @@ fn replace_searched<T>(queries: T, gallery: Option<T>, part: Option<T>) -> (T, O
     }
 }
 
-/// Returns metrics for each rule for ties, or for each of several relations.
+/// Returns metrics for each relation, and for each under every rule for ties.
 #[pyfunction]
 #[expect(clippy::disallowed_methods, reason = "rules and relations are few")]
 pub fn evaluate<'py>(
@@ -147,13 +143,8 @@ pub fn evaluate<'py>(
 ) -> PyResult<Vec<NumpyColumns<'py>>> {
     let Options { similarity, metrics, ties, zero_unmatched, threads, progress, peers } = options;
     let views = relations.iter().map(RelationArrays::view).collect::<PyResult<Vec<_>>>()?;
-    if ties.is_empty() || views.is_empty() || (views.len() > 1 && ties.len() > 1) {
-        let message = format!(
-            "there are {} relations and {} rules for ties; expected one of each, or one of either",
-            views.len(),
-            ties.len()
-        );
-        return Err(PyValueError::new_err(message));
+    if views.is_empty() {
+        return Err(PyValueError::new_err("there is no relation; expected at least one"));
     }
     if views.iter().any(|view| view.kept != views[0].kept) {
         return Err(PyValueError::new_err("relations keep different rows; expected the same rows in all"));

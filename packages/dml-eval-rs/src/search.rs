@@ -36,31 +36,20 @@ fn own_item<'a>(exclude_self: bool, exclude: Option<&'a PyReadonlyArray1<'_, i64
     })
 }
 
-/// Both sides of a search.
-#[derive(Clone, Copy)]
-enum Searched<'a> {
-    Rows(Matrix<'a>, Option<Matrix<'a>>),
-    Codes(ArrayView2<'a, u8>, Option<ArrayView2<'a, u8>>),
-}
-
-impl<'a> Searched<'a> {
-    fn new(queries: &'a Items<'_>, gallery: Option<&'a Items<'_>>) -> PyResult<Self> {
-        let gallery = gallery.map(Items::view);
-        Ok(match queries.view() {
-            Sides::Rows(rows) => Searched::Rows(rows, NAMES.check(gallery.map(Sides::rows).transpose())?),
-            Sides::Codes(codes) => Searched::Codes(codes, NAMES.check(gallery.map(Sides::codes).transpose())?),
-        })
-    }
-}
-
+/// Views embeddings as a space.
 fn dense<'a>(
     queries: Matrix<'a>,
-    gallery: Option<Matrix<'a>>,
+    gallery: Option<Sides<'a>>,
     similarity: &str,
     control: &Control,
 ) -> Result<Dense<'a>> {
-    let screen = trial::screen_or(Precision::SixteenBit);
+    let (gallery, screen) = (gallery.map(Sides::rows).transpose()?, trial::screen_or(Precision::SixteenBit));
     Dense::new(queries, gallery, similarity.parse()?, screen, trial::kernel()?, control)
+}
+
+/// Views codes as a space.
+fn codes<'a>(queries: ArrayView2<'a, u8>, gallery: Option<Sides<'a>>) -> Result<Codes<'a>> {
+    Codes::new(queries, gallery.map(Sides::codes).transpose()?, trial::kernel()?)
 }
 
 /// Similarities (float32) or distances (int32), and gallery indices: (Q, K) each.
@@ -91,19 +80,17 @@ pub fn knn<'py>(
     options: Option<Options<'py>>,
 ) -> PyResult<Neighbours<'py>> {
     let Options { similarity, exclude_self, exclude, threads, progress } = required(options)?;
-    let (searched, kernel) = (Searched::new(&queries, gallery.as_ref())?, NAMES.check(trial::kernel())?);
+    let gallery = gallery.as_ref().map(Items::view);
     let (shape, own) = ((queries.view().len(), k), own_item(exclude_self, exclude.as_ref())?);
     let how = (NAMES, threads, progress);
-    match searched {
-        Searched::Rows(rows, gallery) => {
-            let similarity = NAMES.check(similarity.parse())?;
-            let screen = trial::screen_or(Precision::SixteenBit);
-            fill(py, shape, how, |control, similarities, indices| {
-                dml_eval::knn((rows, gallery), (similarity, screen, kernel), (k, own), control, similarities, indices)
-            })
-        }
-        Searched::Codes(codes, gallery) => fill(py, shape, how, |control, distances, indices| {
-            let space = Codes::new(codes, gallery, kernel)?;
+    match queries.view() {
+        Sides::Rows(rows) => fill(py, shape, how, |control, similarities, indices| {
+            let how = (similarity.parse()?, trial::screen_or(Precision::SixteenBit), trial::kernel()?);
+            let gallery = gallery.map(Sides::rows).transpose()?;
+            dml_eval::knn((rows, gallery), how, (k, own), control, similarities, indices)
+        }),
+        Sides::Codes(queries) => fill(py, shape, how, |control, distances, indices| {
+            let space = codes(queries, gallery)?;
             dml_eval::nearest(&space, k, own, control, Codes::distance, distances, indices)
         }),
     }
@@ -127,17 +114,18 @@ pub fn range_search<'py>(
         (found.offsets.into_pyarray(py), found.indices.into_pyarray(py), found.values.into_pyarray(py).into_any())
     }
     let Options { similarity, exclude_self, threads, progress, .. } = required(options)?;
-    match Searched::new(&queries, gallery.as_ref())? {
-        Searched::Rows(rows, gallery) => {
+    let gallery = gallery.as_ref().map(Items::view);
+    match queries.view() {
+        Sides::Rows(rows) => {
             let found = run(py, NAMES, threads, progress, |control| {
                 let space = dense(rows, gallery, &similarity, control)?;
                 dml_eval::range_search(&space, threshold, exclude_self, max_results, control)
             })?;
             Ok(to_lists(py, found))
         }
-        Searched::Codes(codes, gallery) => {
+        Sides::Codes(queries) => {
             let found = run(py, NAMES, threads, progress, |control| {
-                let space = Codes::new(codes, gallery, trial::kernel()?)?;
+                let space = codes(queries, gallery)?;
                 dml_eval::range_search(&space, threshold, exclude_self, max_results, control)
             })?;
             Ok(to_lists(py, found))
@@ -157,15 +145,15 @@ pub fn index_recall<'py>(
     options: Option<Options<'py>>,
 ) -> PyResult<(Bound<'py, PyArray1<f64>>, f64)> {
     let Options { similarity, exclude_self, threads, progress, .. } = required(options)?;
-    let (found, searched) = (found.as_array(), Searched::new(&queries, gallery.as_ref())?);
+    let (found, queries, gallery) = (found.as_array(), queries.view(), gallery.as_ref().map(Items::view));
     let (recall, mean) = run(py, NAMES, threads, progress, |control| {
-        let recall = match searched {
-            Searched::Rows(rows, gallery) => {
+        let recall = match queries {
+            Sides::Rows(rows) => {
                 let space = dense(rows, gallery, &similarity, control)?;
                 dml_eval::index_recall(&space, found, k, exclude_self, control)?
             }
-            Searched::Codes(codes, gallery) => {
-                let space = Codes::new(codes, gallery, trial::kernel()?)?;
+            Sides::Codes(queries) => {
+                let space = codes(queries, gallery)?;
                 dml_eval::index_recall(&space, found, k, exclude_self, control)?
             }
         };
@@ -206,8 +194,8 @@ pub fn hard_negatives<'py>(
             let space = dense(rows, None, &similarity, control)?;
             dml_eval::hard_negatives(&space, labels, k, below, control, similarities, indices)
         }),
-        Sides::Codes(codes) => fill(py, shape, how, |control, distances, indices| {
-            let space = Codes::new(codes, None, trial::kernel()?)?;
+        Sides::Codes(queries) => fill(py, shape, how, |control, distances, indices| {
+            let space = codes(queries, None)?;
             dml_eval::hard_negatives(&space, labels, k, below, control, distances, indices)
         }),
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import sklearn.metrics
@@ -33,14 +35,8 @@ def test_ndcg_is_scikit_learns(scores: np.ndarray, grades: np.ndarray, ties: str
     """It averages over the orders of tied items, too."""
     if ties == "expected":
         scores = np.round(scores)
-    found = evaluate(
-        scores,
-        Relevance(*listed(grades)),
-        np.eye(120),
-        similarity="dot",
-        metrics=f"ndcg@{k}",
-        ties=ties,  # type: ignore[arg-type]
-    )
+    options: Any = {"similarity": "dot", "metrics": f"ndcg@{k}", "ties": ties}
+    found = evaluate(scores, Relevance(*listed(grades)), np.eye(120), **options)
     theirs = sklearn.metrics.ndcg_score(grades, scores, k=k)
     assert found[f"ndcg@{k}"] == pytest.approx(theirs, abs=1e-12)
 

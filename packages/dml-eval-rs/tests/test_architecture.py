@@ -84,13 +84,6 @@ def test_the_public_names_are_those_of_the_plan() -> None:
         dml_eval_rs.evaluate_codes  # noqa: B018
 
 
-def test_type_checkers_see_the_same_names() -> None:
-    tree = ast.parse((PACKAGE / "__init__.py").read_text())
-    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
-    seen = {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert seen == set(dml_eval_rs.__all__)
-
-
 def test_a_class_imported_first_does_not_hide_the_function_of_its_module() -> None:
     program = "from dml_eval_rs import OpenSet, Verification, open_set, verify"
     show = "print(open_set.__name__, verify.__name__)"

@@ -81,41 +81,14 @@ def test_labels_of_text_are_taken_from_any_column(make: Any) -> None:
         ([1, "1", 1, "1", 2, 2], TypeError, "labels is a list whose entry 0 is 1, of type int"),
         (["1", 1, "1", 1, "2", "2"], TypeError, "labels is a list whose entry 1 is 1, of type int"),
         (["a", True, "a", "b", "b", "b"], TypeError, "entry 1 is True, of type bool"),
-        (
-            ["a", b"a", "a", "b", "b", "b"],
-            TypeError,
-            "entry 1 is b'a', of type bytes; expected entries of type str",
-        ),
-        (
-            Column(["a", 1, "a", "b", "b", "b"]),
-            TypeError,
-            "labels has dtype object whose entry 1 is 1, of type int",
-        ),
-        (
-            Column([1, 1, True, 2, 3, 3]),
-            TypeError,
-            r"numpy.asarray\(labels\).astype\(int\) if all are integers",
-        ),
+        (["a", b"a", "a", "b", "b", "b"], TypeError, "entry 1 is b'a', of type bytes; expected entries of type str"),
+        (Column(["a", 1, "a", "b", "b", "b"]), TypeError, "labels has dtype object whose entry 1 is 1, of type int"),
+        (Column([1, 1, True, 2, 3, 3]), TypeError, r"numpy.asarray\(labels\).astype\(int\) if all are integers"),
         (Column(["a", None, "a", "b", "b", "b"]), ValueError, "labels has a missing value at index 1"),
-        (
-            Column(["a", "a", float("nan"), "b", "b", "b"]),
-            ValueError,
-            "labels has a missing value at index 2",
-        ),
+        (Column(["a", "a", float("nan"), "b", "b", "b"]), ValueError, "labels has a missing value at index 2"),
         (["a", "a", None, "b", "b", "b"], ValueError, "labels has a missing value at index 2"),
     ],
-    ids=[
-        "number-first",
-        "number-later",
-        "bool",
-        "bytes",
-        "column",
-        "column-of-numbers-and-booleans",
-        "none",
-        "nan",
-        "list-none",
-    ],
-)
+)  # fmt: skip
 def test_the_first_label_that_is_no_string_is_named(
     labels: object, error: type[Exception], message: str
 ) -> None:

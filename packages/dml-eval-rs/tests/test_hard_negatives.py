@@ -41,15 +41,8 @@ def test_they_are_the_first_of_other_classes_below_the_bound(data: st.DataObject
         for name in ("class_table", "table_keys", "guess_spacing")
     }
     with trial(kernel=kernel, screen=screen, **sizes):
-        reported, found = hard_negatives(
-            x,
-            labels,
-            k,
-            below=below,
-            margin=margin,
-            similarity=similarity,
-            threads=data.draw(st.integers(1, 2)),
-        )
+        options: Any = {"similarity": similarity, "threads": data.draw(st.integers(1, 2))}
+        reported, found = hard_negatives(x, labels, k, below=below, margin=margin, **options)
     assert [row[row >= 0].tolist() for row in found] == expected(x, labels, k, similarity, below, margin)
     is_absent = reported == -1 if similarity == "hamming" else np.isnan(reported)
     assert (is_absent == (found < 0)).all()
@@ -115,23 +108,19 @@ def test_an_item_without_a_positive_has_no_bound() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (
-            {"labels": np.zeros(150, int)},
-            ValueError,
-            "all 150 labels are equal; expected at least two classes",
-        ),
+        ({"labels": np.zeros(150, int)}, ValueError, "all 150 labels are equal; expected at least two classes"),
         ({"labels": LABELS[:9]}, ValueError, r"labels has shape \(9,\); expected \(150,\)"),
         ({"labels": LABELS / 2}, TypeError, "labels has dtype float64; expected integers"),
         ({"k": 150}, ValueError, "k is 150; expected 1 to 149"),
         ({"margin": 0.1}, ValueError, "margin is 0.1 and below is None"),
         ({"margin": -1, "below": "hardest"}, ValueError, "margin is -1.0; expected at least 0"),
-        ({"margin": "x", "below": "hardest"}, TypeError, "margin is 'x'; expected a number"),
+        ({"margin": "x", "below": "hardest"}, TypeError, "margin is a str; expected a number"),
         ({"below": "semi-hard"}, ValueError, "below is 'semi-hard'; expected one of 'hardest', 'easiest'"),
         ({"similarity": "l2"}, ValueError, "similarity is 'l2'"),
         ({"embeddings": X.astype(int)}, TypeError, "embeddings has dtype int64"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
-)
+)  # fmt: skip
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         hard_negatives(**{"embeddings": X, "labels": LABELS, "k": 3, **arguments})

@@ -93,11 +93,8 @@ def test_many_tiles_and_large_classes_have_the_bits_of_each_call(
             chosen = [
                 {name: own[name] for name in names} if isinstance(own, dict) else own for own in arguments
             ]
-            options: Any = {
-                "similarity": similarity,
-                "ties": ties,
-                "metrics": ["map@r", "precision@10", "mrr"],
-            }
+            metrics = ["map@r", "precision@10", "mrr"]
+            options: Any = {"similarity": similarity, "ties": ties, "metrics": metrics}
             found = evaluate_levels(*chosen, **options)  # type: ignore[arg-type]
             for name, level in found.items():
                 own_call = [own[name] if isinstance(own, dict) else own for own in arguments]
@@ -138,38 +135,20 @@ def test_progress_covers_all_pairs(clusters: tuple[np.ndarray, dict[str, np.ndar
         (({},), {}, ValueError, "labels has no level"),
         (({"a": [0, 0, 1]},), {}, ValueError, r"level 'a': labels has shape \(3,\)"),
         (({"a": [0.5] * 4},), {}, TypeError, "level 'a': labels has dtype float64"),
-        (
-            ({"a": [0, 0, 1, 1], "b": [0, 1, 2, 3]},),
-            {},
-            ValueError,
-            "level 'b': none of the 4 queries has a match",
-        ),
+        (({"a": [0, 0, 1, 1], "b": [0, 1, 2, 3]},), {}, ValueError, "level 'b': none of the 4 queries has a match"),
         (({"a": [0] * 4}, np.eye(4)), {}, ValueError, "gallery came without gallery_labels"),
         (({"a": [0] * 4}, np.eye(4), {"b": [0] * 4}), {}, ValueError, r"has the levels \['b'\]; expected"),
         (({"a": [0] * 4}, np.eye(4), [0] * 4), {}, TypeError, "gallery_labels is a list; expected a mapping"),
-        (
-            ({"a": [0] * 4},),
-            {"similarity": "hamming"},
-            TypeError,
-            "embeddings has dtype float64; similarity='hamming' expects uint8",
-        ),
+        (({"a": [0] * 4},), {"similarity": "hamming"}, TypeError,
+         "embeddings has dtype float64; similarity='hamming' expects uint8"),
         (({"a": [0] * 4},), {"ties": "none"}, ValueError, "ties is 'none'"),
-        (
-            ({"a": [0] * 4},),
-            {"metrics": ["mrr", "nmi"]},
-            ValueError,
-            "metrics holds 'nmi', which evaluate measures",
-        ),
+        (({"a": [0] * 4},), {"metrics": ["mrr", "nmi"]}, ValueError, "metrics holds 'nmi', which evaluate measures"),
         (({"a": Labels([0, 0, 0, 1], junk=1)},), {}, ValueError, "level 'a' has junk; expected none"),
         (({"a": Labels([0] * 4, [1] * 4)},), {}, ValueError, "level 'a': groups exclude every match"),
         (({"a": Relevance([0] * 5, [])}, None, {"a": [0]}), {}, ValueError, "level 'a': gallery_labels came"),
         (({"a": [0] * 4},), {"exclude": [0] * 4}, ValueError, "level 'a': exclude came without a gallery"),
     ],
-    ids=[
-        *("list", "none", "shape", "dtype", "no match", "gallery", "names", "gallery list", "codes", "ties"),
-        *("clusters", "junk", "groups", "lists", "exclude"),
-    ],
-)
+)  # fmt: skip
 def test_wrong_levels_are_refused(
     arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], message: str
 ) -> None:

@@ -54,27 +54,15 @@ def test_an_unknown_name_gives_the_nearest_one_and_the_list(name: str, nearest: 
         ((), ValueError, "metrics is empty; expected at least one of recall@K"),
         (3, TypeError, "metrics is 3; expected names such as"),
         ([3], TypeError, "metrics holds 3; expected names such as 'recall@1'"),
-        (
-            "recall@0",
-            ValueError,
-            r"metric 'recall@0' has a K of 0; expected an integer from 1 to 2\*\*63 - 1",
-        ),
+        ("recall@0", ValueError, r"metric 'recall@0' has a K of 0; expected an integer from 1 to 2\*\*63 - 1"),
         ("recall@01", ValueError, "metric 'recall@01' has a K of 01"),
-        (
-            "recall@0.5",
-            ValueError,
-            "metric 'recall@0.5' has a K of '0.5'; expected an integer, such as 'recall@10'",
-        ),
+        ("recall@0.5", ValueError, "metric 'recall@0.5' has a K of '0.5'; expected an integer, such as 'recall@10'"),
         ("mrr@r", ValueError, "metric 'mrr@r' has a K of 'r'"),
         (f"ndcg@{2**63}", ValueError, "expected an integer from 1"),
-        (
-            "tar@far=0.1",
-            ValueError,
-            "metric 'tar@far=0.1' is one of verification, which this function doesn't measure",
-        ),
+        ("tar@far=0.1", ValueError, "metric 'tar@far=0.1' is one of verification, which this function doesn't measure"),
         (["auc"], ValueError, "metric 'auc' is one of verification"),
     ],
-)
+)  # fmt: skip
 def test_other_names_are_refused(metrics: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         evaluate(X, LABELS, metrics=metrics)

@@ -87,15 +87,12 @@ def test_the_result_is_ready_for_json() -> None:
         (lambda: open_set(X, LABELS, far=1.5), "far holds 1.5"),
         (lambda: open_set(X, Labels(LABELS, LABELS)), "labels have groups"),
         (lambda: open_set(X, np.arange(40)), "0 of 40 queries have a label of the gallery, and 40 have none"),
-        (
-            lambda: open_set(X, np.zeros(40, int)),
-            "40 of 40 queries have a label of the gallery, and 0 have none",
-        ),
+        (lambda: open_set(X, np.zeros(40, int)), "40 of 40 queries have a label of the gallery, and 0 have none"),
         (lambda: open_set(X, LABELS, X), "gallery came without gallery_labels"),
         (lambda: open_set(np.full_like(X, np.inf), LABELS), "row 0 holds NaN"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
-)
+)  # fmt: skip
 def test_errors_say_what_came_and_what_was_expected(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()

@@ -33,7 +33,7 @@ PATHS: dict[str, tuple[str, ...]] = {
     "evaluate": (
         *_TABLES, "positives by pairs", "positives from tables", "positives dropped", "screen or tables by a sample",
         "ranks from keys", "ranks from distances", "counts from keys", "keys sorted by comparison",
-        "keys sorted by two digits", "keys sorted by three digits", "counts of a task added up",
+        "keys sorted by two digits", "keys sorted by three digits",
         "open pairs from a table", "screened in batches", "rounds of peers", "narrow panel",
     ),
     "search": (
@@ -68,7 +68,7 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
         ("leaving out", lambda _, o: o.how != "levels", "levels subtract listed items from their hits"),
         ("several brackets", lambda name, _: name.startswith("all ranks"), "the last ranks don't matter"),
         ("dropped", lambda name, _: not name.startswith("all ranks"), "every rank matters"),
-        ("dropped|added up", lambda _, o: o.kind != "clusters", "no negative comes before a positive"),
+        ("dropped", lambda _, o: o.kind != "clusters", "no negative comes before a positive"),
         ("open pairs", lambda _, o: o.kind != "clusters", "no bound of a negative encloses a positive"),
         ("open pairs", lambda _, o: o.similarity != "hamming", "a screened distance is exact"),
         ("ranks from", lambda _, o: o.how != "shards", "parts of rows are counted"),

@@ -138,9 +138,8 @@ def test_listing_the_items_of_each_label_gives_the_bits_of_labels(
 def test_the_rule_of_reidentification_is_that_of_market_1501(large: bool) -> None:
     """A literal loop of its protocol: drop junk and the query's identity in the query's camera, then CMC and AP."""
     rng = np.random.default_rng(0)
-    identities = rng.integers(
-        -1, 4 if large else 60, 700
-    )  # -1: junk; 0 here: distractors, which no query shows
+    # -1: junk; 0 here: distractors, which no query shows
+    identities = rng.integers(-1, 4 if large else 60, 700)
     cameras = rng.integers(0, 6, 700)
     x = rng.normal(size=(700, 8)) + np.random.default_rng(1).normal(size=(62, 8))[identities]
     queries = np.flatnonzero(identities > 0)[:80]
@@ -158,13 +157,8 @@ def test_the_rule_of_reidentification_is_that_of_market_1501(large: bool) -> Non
         average_precisions.append(np.mean(np.arange(1, len(places) + 1) / (places + 1)))
         penalties.append(len(places) / (places[-1] + 1))
     ks = [f"recall@{k}" for k in range(1, 21)]
-    found = evaluate(
-        x[queries],
-        Labels(identities[queries], cameras[queries]),
-        x,
-        Labels(identities, cameras, junk=-1),
-        metrics=[*ks, "map", "minp"],
-    )
+    sides = x[queries], Labels(identities[queries], cameras[queries]), x, Labels(identities, cameras, junk=-1)
+    found = evaluate(*sides, metrics=[*ks, "map", "minp"])
     assert found.n_queries - found.n_unmatched == len(average_precisions) > 0
     np.testing.assert_allclose([found[k] for k in ks], cmc / len(average_precisions), rtol=0, atol=1e-12)
     assert found["map"] == pytest.approx(np.mean(average_precisions), abs=1e-12)

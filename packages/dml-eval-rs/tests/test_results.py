@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dml_eval_rs import Verification, compare, evaluate, index_recall, knn, open_set, verify
-from dml_eval_rs.metrics.tables import Table
+from dml_eval_rs.metrics.tables import Table, Tabular
 
 RNG = np.random.default_rng(0)
 LABELS = np.arange(60) % 6
@@ -63,25 +63,35 @@ def test_every_result_is_json(result: Any) -> None:
     assert json.loads(json.dumps(result.to_dict())) == result.to_dict()
 
 
-ODD = Table([("a_b & 50 %", "1|2"), ("<i>", 'say "x", $y$'), ("\\", "~^#{}")], ("name", "value"))
+class Odd(Tabular):
+    """A result with the special characters of every form."""
+
+    def table(self) -> Table:
+        return Table([("a_b & 50 %", "1|2"), ("<i>", 'say "x", $y$'), ("\\", "~^#{}")], ("name", "value"))
+
+    precise = table
+
+    def to_dict(self) -> dict[str, float]:
+        return {}
 
 
 def test_each_form_escapes_what_is_special_to_it() -> None:
-    assert ODD.to_latex().splitlines()[2:7] == [
+    odd, table = Odd(), Odd().table()
+    assert odd.to_latex().splitlines()[2:7] == [
         r"name & value \\",
         r"\midrule",
         r"a\_b \& 50 \% & 1|2 \\",
         r'<i> & say "x", \$y\$ \\',
         r"\textbackslash{} & \textasciitilde{}\textasciicircum{}\#\{\} \\",
     ]
-    assert ODD.to_markdown().splitlines()[:3] == [
+    assert odd.to_markdown().splitlines()[:3] == [
         "| name | value |",
         "| --- | ---: |",
         r"| a_b & 50 % | 1\|2 |",
     ]
-    assert "&lt;i&gt;" in ODD.to_html()
-    assert list(csv.reader(io.StringIO(ODD.to_csv()))) == [list(ODD.header), *map(list, ODD.rows)]
-    assert ODD.to_text().splitlines()[1] == "a_b & 50 %           1|2"
+    assert "&lt;i&gt;" in odd._repr_html_()
+    assert list(csv.reader(io.StringIO(odd.to_csv()))) == [list(table.header), *map(list, table.rows)]
+    assert str(odd).splitlines()[1] == "a_b & 50 %           1|2"
 
 
 def test_no_k_beyond_the_gallery_is_printed_unless_all_are() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,7 @@ from eval_support.assertions import assert_same_bits
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import (
-    Labels,
-    Relevance,
-    evaluate,
-    evaluate_shards,
-    knn,
-    knn_shards,
-    verify,
-    verify_shards,
-)
+from dml_eval_rs import Labels, Relevance, evaluate, evaluate_shards, knn, knn_shards, verify, verify_shards
 from dml_eval_rs.shards import verification
 
 N = 160
@@ -59,6 +51,17 @@ def map_any(data: Any) -> Any:
         again = data.draw(st.sampled_from([0, 1, 3]))
         results = [pickle.loads(pickle.dumps(function(task))) for task in tasks + tasks[:again]]
         return list(data.draw(st.permutations(results)))
+
+    return run
+
+
+def watch(see: Any) -> Any:
+    """Return a map that calls a function with each task before the task runs."""
+
+    def run(function: Any, tasks: Any) -> Any:
+        for task in tasks:
+            see(task)
+            yield function(task)
 
     return run
 
@@ -182,25 +185,28 @@ def test_verify_in_any_order_and_twice_gives_the_bits_of_one_call(
     assert_same_bits(found, verify(*one, **options))
 
 
-def test_verify_takes_two_passes_over_ordinary_rows_and_one_over_codes() -> None:
-    for similarity, metrics, expected in [
-        ("cosine", FAR, 2), ("cosine", ("auc",), 2), ("hamming", ("eer", "auc"), 1)
-    ]:  # fmt: skip
-        x, done, keys = rows_of(similarity), list[tuple[int, int]](), list[Any]()
-        if similarity == "cosine":
-            x = VERIFIED["distinct"]
+@pytest.mark.parametrize(
+    ("similarity", "metrics", "passes"),
+    [("cosine", FAR, 2), ("cosine", ("auc",), 2), ("hamming", ("eer", "auc"), 1)],
+)
+def test_verify_takes_two_passes_over_ordinary_rows_and_one_over_codes(
+    similarity: Any, metrics: Any, passes: int
+) -> None:
+    x, done, keys = CODES if similarity == "hamming" else VERIFIED["distinct"], list[Any](), list[Any]()
 
-        def noting(function: Any, tasks: Any, keys: list[Any] = keys) -> Any:
-            for task in tasks:
-                keys.append(task[0].key)
-                yield function(task)
+    def noting(function: Any, tasks: Any) -> Any:
+        for task in tasks:
+            keys.append(task[0].key)
+            yield function(task)
 
-        verify_shards(
-            [x], IDS[30], map=noting, block=40, metrics=metrics, similarity=similarity,  # type: ignore[arg-type]
-            progress=lambda *pairs, done=done: done.append(pairs),
-        )  # fmt: skip
-        assert len(keys) == len(set(keys)) == expected * 10  # of four blocks, each pair once
-        assert done[-1] == (expected * N * (N - 1) // 2,) * 2
+    options: Any = {
+        "similarity": similarity,
+        "metrics": metrics,
+        "progress": lambda *pairs: done.append(pairs),
+    }
+    verify_shards([x], IDS[30], map=noting, block=40, **options)
+    assert len(keys) == len(set(keys)) == passes * 10  # of four blocks, each pair once
+    assert done[-1] == (passes * N * (N - 1) // 2,) * 2
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4"])
@@ -226,15 +232,13 @@ def test_labels_that_change_during_a_call_change_nothing() -> None:
     ids, groups = IDS[30].copy(), GROUPS.copy()
     expected = evaluate(X, Labels(ids.copy(), groups.copy())), verify(X, Labels(ids.copy(), groups.copy()))
 
-    def changing(function: Any, tasks: Any) -> Any:
-        for task in tasks:
-            ids[:] += 1
-            groups[:] = 0
-            yield function(task)
+    def change(task: Any) -> None:
+        ids[:] += 1
+        groups[:] = 0
 
     for measure, whole in zip((evaluate_shards, verify_shards), expected):
         ids[:], groups[:] = IDS[30], GROUPS
-        found: Any = measure(np.split(X, 4), Labels(ids, groups), map=changing, block=50)
+        found: Any = measure(np.split(X, 4), Labels(ids, groups), map=watch(change), block=50)
         assert_same_bits(found, whole)
 
 
@@ -271,16 +275,13 @@ def test_files_functions_and_arrays_are_the_same_shards(paths: list[Path]) -> No
 
 
 def test_only_rows_that_may_have_matches_are_read_for_positives(paths: list[Path]) -> None:
-    rows: dict[str, int] = {}
+    rows: Counter[str] = Counter()
 
-    def counting(function: Any, tasks: Any) -> Any:
-        for task in tasks:
-            if task[0].key[0] != "describe":
-                read = sum(len(part) for part in task[1:3] if part is not None)
-                rows[task[0].key[0]] = rows.get(task[0].key[0], 0) + read
-            yield function(task)
+    def count(task: Any) -> None:
+        if task[0].key[0] != "describe":
+            rows[task[0].key[0]] += sum(len(part) for part in task[1:3] if part is not None)
 
-    evaluate_shards(paths, np.arange(N) // 2, map=counting, block=40)
+    evaluate_shards(paths, np.arange(N) // 2, map=watch(count), block=40)
     assert rows == {"positives": N, "count": 4 * 40 + 6 * 80}
 
 
@@ -288,19 +289,14 @@ def test_a_lost_task_is_named_and_a_retried_one_counts_once(paths: list[Path]) -
     def losing(function: Any, tasks: Any) -> Any:
         return [function(task) for task in tasks if task[0].key != ("count", 0, 1)]
 
-    with pytest.raises(
-        ValueError,
-        match=r"no result of 1 of 3 tasks, first that of shards\[0\] .* with shards\[0\] .* to shards\[1\]",
-    ):
+    message = r"no result of 1 of 3 tasks, first that of shards\[0\] .* with shards\[0\] .* to shards\[1\]"
+    with pytest.raises(ValueError, match=message):
         evaluate_shards(paths, IDS[30], map=losing, block=60)
 
-    failed = []
-
     def retrying(function: Any, tasks: Any) -> Any:
-        for task in tasks:
-            if not failed:
-                failed.append(function(task))  # its worker dies before it answers
-            yield function(task)
+        first = next(tasks)
+        function(first)  # its worker dies before it answers
+        return map(function, [first, *tasks])
 
     assert_same_bits(evaluate_shards(paths, IDS[30], map=retrying, block=60), evaluate(X, IDS[30]))
 
@@ -311,86 +307,77 @@ def test_a_map_that_returns_other_things_is_refused(paths: list[Path]) -> None:
     kept: list[Any] = []
 
     def keeping(function: Any, tasks: Any) -> Any:
-        kept.extend(results := [function(task) for task in tasks])
+        kept.extend(results := [*map(function, tasks)])
         return results
 
     evaluate_shards(paths, IDS[30], map=keeping)
     with pytest.raises(ValueError, match="a result of another call"):
-        evaluate_shards(
-            paths, IDS[30], map=lambda function, tasks: [*kept, *keeping(function, tasks)], ties="expected"
-        )
+        evaluate_shards(paths, IDS[30], map=lambda f, tasks: [*kept, *map(f, tasks)], ties="expected")
 
 
 def test_a_worker_with_another_version_is_named(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dml_eval_rs.shards.running.VERSION", "9.9")
+    monkeypatch.setattr("dml_eval_rs.shards.tasks.VERSION", "9.9")
     with pytest.raises(ValueError, match=r"dml-eval-rs is 9.9 on .* and .* in the driver; expected the same"):
         evaluate_shards(paths, IDS[30])
 
 
-def test_a_shard_that_changes_between_tasks_is_named_with_its_row(paths: list[Path]) -> None:
-    def changing(function: Any, tasks: Any) -> Any:
-        for task in tasks:
-            if task[0].key == ("count", 1, 1):
-                changed = np.load(paths[1])
-                changed[17, 2] += 1
-                np.save(paths[1], changed)
-            yield function(task)
-
-    with pytest.raises(ValueError, match=r"shards\[1\] \(.*1.npy\) row 17 changed between two tasks"):
-        evaluate_shards(paths, IDS[2], map=changing, block=40)
-
-    np.save(paths[1], np.array_split(X, 3)[1])
-
-    def late(function: Any, tasks: Any) -> Any:
-        for task in tasks:
-            if task[0].key == ("pass 1", 1, 1):
-                np.save(paths[1], np.array_split(X, 3)[1] + 1)
-            yield function(task)
-
-    with pytest.raises(ValueError, match=r"shards\[1\] \(.*1.npy\) row \d+ changed between two tasks"):
-        verify_shards(paths, IDS[2], map=late, block=40)
-    np.save(paths[1], np.array_split(X, 3)[1])
-
-    def shrinking(function: Any, tasks: Any) -> Any:
-        for task in tasks:
-            if task[0].key[0] == "count":
-                np.save(paths[1], X[:5])
-            yield function(task)
-
-    with pytest.raises(
-        ValueError, match=r"shards\[1\] .* has shape \(5, 5\).*expected \(53, 5\).*as at the beginning"
-    ):
-        evaluate_shards(paths, IDS[2], map=shrinking, block=40)
+PART = np.array_split(X, 3)[1]
+CHANGED = PART.copy()
+CHANGED[17, 2] += 1
 
 
-BAD: list[tuple[str, Any, str]] = [
-    (
-        "width",
-        np.ones((4, 6), np.float32),
-        r"(shards|queries)\[1\] has shape \(4, 6\).*expected \(4, 5\) and float32, as (shards|queries)\[0\]",
-    ),
-    (
-        "dtype",
-        np.ones((4, 5)),
-        r"(shards|queries)\[1\] has shape \(4, 5\) and dtype float64; expected .*float32",
-    ),
-    ("absent", "absent.npy", r"(shards|queries)\[1\] \(absent.npy\) is absent on .*shared folder"),
-    ("text", Path(__file__), r"(shards|queries)\[1\] \(.*\) can't be read on .*expected a .npy file"),
-    ("NaN", np.full((4, 5), np.nan, np.float32), r"(shards|queries)\[1\] row 0 holds NaN or infinity"),
-    ("zeros", np.zeros((4, 5), np.float32), r"(shards|queries)\[1\] row 0 is all zeros"),
-]
+@pytest.mark.parametrize(
+    ("measure", "kind", "rows", "message"),
+    [
+        (
+            evaluate_shards,
+            ("count", 1, 1),
+            CHANGED,
+            r"shards\[1\] \(.*1.npy\) row 17 changed between two tasks",
+        ),
+        (
+            verify_shards,
+            ("pass 1", 1, 1),
+            PART + 1,
+            r"shards\[1\] \(.*1.npy\) row \d+ changed between two tasks",
+        ),
+        (evaluate_shards, ("count",), X[:5], r"has shape \(5, 5\).*expected \(53, 5\).*as at the beginning"),
+    ],
+    ids=["a number", "all rows", "the shape"],
+)
+def test_a_shard_that_changes_between_tasks_is_named_with_its_row(
+    measure: Any, kind: Any, rows: Any, message: str, paths: list[Path]
+) -> None:
+    def change(task: Any) -> None:
+        if task[0].key[: len(kind)] == kind:
+            np.save(paths[1], rows)
 
-
-@pytest.mark.parametrize(("shard", "message"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
-@pytest.mark.parametrize("name", ["evaluate", "knn", "verify"])
-def test_a_bad_shard_is_named(name: str, shard: Any, message: str) -> None:
-    parts = [X, shard]
-    call = {
-        "evaluate": lambda: evaluate_shards(parts, np.arange(N + 4) // 2),
-        "knn": lambda: knn_shards(parts, None, 2),
-        "verify": lambda: verify_shards(parts, np.arange(N + 4) // 2),
-    }
     with pytest.raises(ValueError, match=message):
+        measure(paths, IDS[2], map=watch(change), block=40)
+
+
+NAME = r"(shards|queries)\[1\] "
+BAD: dict[str, tuple[Any, str]] = {
+    "width": (np.ones((4, 6), np.float32), r"has shape \(4, 6\).*expected \(4, 5\) and float32, as .*\[0\]"),
+    "dtype": (np.ones((4, 5)), r"has shape \(4, 5\) and dtype float64; expected .*float32"),
+    "absent": ("absent.npy", r"\(absent.npy\) is absent on .*shared folder"),
+    "text": (Path(__file__), r"\(.*\) can't be read on .*expected a .npy file"),
+    "NaN": (np.full((4, 5), np.nan, np.float32), "row 0 holds NaN or infinity"),
+    "zeros": (np.zeros((4, 5), np.float32), "row 0 is all zeros"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("name", ["evaluate", "knn", "verify"])
+def test_a_bad_shard_is_named(name: str, case: str) -> None:
+    shard, message = BAD[case]
+    parts, labels = [X, shard], np.arange(N + 4) // 2
+    call = {
+        "evaluate": lambda: evaluate_shards(parts, labels),
+        "knn": lambda: knn_shards(parts, None, 2),
+        "verify": lambda: verify_shards(parts, labels),
+    }
+    with pytest.raises(ValueError, match=NAME + message):
         call[name]()
 
 

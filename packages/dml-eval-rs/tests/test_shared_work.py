@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -49,53 +51,40 @@ def test_ranks_measure_embeddings_and_codes_to_the_bits_of_one(
     split = slice(0, queries)
     gallery = () if queries is None else (x, labels)
 
+    metrics = ["recall@1", "recall@5", "map@r", *(["nmi", "ari"] if clusters else [])]
+    options: Any = {"similarity": similarity, "ties": ties, "metrics": metrics, "seed": seed, "threads": 1}
+
     def measure(peer: ThreadPeer | None) -> Evaluation:
-        return evaluate(
-            x[split],
-            labels[split],
-            *gallery,
-            similarity=similarity,
-            ties=ties,
-            metrics=["recall@1", "recall@5", "map@r", *(["nmi", "ari"] if clusters else [])],
-            seed=seed,
-            threads=1,
-            peers=peer,
-        )
+        return evaluate(x[split], labels[split], *gallery, peers=peer, **options)
 
     alone = measure(None)
     for result in run_together(world_size, measure):
         assert_same_bits(result, alone)
 
 
-@pytest.mark.parametrize("separate", [False, True])
-@pytest.mark.parametrize("classes", [2, 100], ids=["large classes", "small classes"])
-@pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_each_rank_does_its_part_and_no_pair_twice(world_size: int, classes: int, separate: bool) -> None:
+@pytest.mark.parametrize(
+    ("separate", "classes", "world_size", "options"),
+    [(*case, {}) for case in itertools.product([False, True], [2, 100], [2, 3, 4])]
+    + [(False, 100, 2, {"metrics": "nmi"})],
+)
+def test_each_rank_does_its_part_and_no_pair_twice(
+    separate: bool, classes: int, world_size: int, options: Any
+) -> None:
     rng = np.random.default_rng(0)
     x, labels = rng.normal(size=(1200, 8)).astype(np.float32), np.arange(1200) % classes
     gallery = (x, labels) if separate else ()
 
     def pairs(peer: ThreadPeer | None) -> int:
         seen: list[tuple[int, int]] = [(0, 0)]
-        evaluate(x, labels, *gallery, threads=1, peers=peer, progress=lambda *now: seen.append(now))
+        evaluate(
+            x, labels, *gallery, threads=1, peers=peer, progress=lambda *now: seen.append(now), **options
+        )
         assert seen[-1][0] == seen[-1][1]
         return seen[-1][0]
 
     parts = run_together(world_size, pairs)
     assert sum(parts) == pairs(None)
     assert max(parts) <= 1.05 * sum(parts) / world_size
-
-
-def test_the_clustering_is_shared_too() -> None:
-    rng = np.random.default_rng(0)
-    x, labels = rng.normal(size=(600, 8)).astype(np.float32), np.arange(600) % 100
-
-    def pairs(peer: ThreadPeer | None) -> int:
-        seen: list[tuple[int, int]] = [(0, 0)]
-        evaluate(x, labels, metrics="nmi", threads=1, peers=peer, progress=lambda *now: seen.append(now))
-        return seen[-1][0]
-
-    assert sum(run_together(2, pairs)) == pairs(None)
 
 
 def test_a_rank_that_passes_only_its_own_part_is_named_on_every_rank() -> None:
@@ -132,102 +121,84 @@ def test_ranks_with_different_options_are_refused(options: list[Any]) -> None:
     run_together(3, measure)
 
 
+class Faulty(ThreadPeer):
+    """A peer whose exchanges a function changes, given the method, the right answer, this peer's part and the peer."""
+
+    def __init__(self, peer: ThreadPeer, change: Any) -> None:
+        super().__init__(peer.rank, peer.exchange)
+        self.change, self.exchanges = change, 0
+
+    def all_gather(self, numbers: Any) -> Any:
+        right = super().all_gather(numbers)
+        self.exchanges += 1
+        return self.change("all_gather", right, numbers, self)
+
+    def all_reduce(self, counts: Any) -> Any:
+        right = super().all_reduce(counts)
+        self.exchanges += 1
+        return self.change("all_reduce", right, counts, self)
+
+
 def test_an_error_of_an_exchange_reaches_the_caller() -> None:
-    class Lost(ThreadPeer):
-        def all_reduce(self, counts: Any) -> Any:
+    def lose(method: str, right: Any, own: Any, peer: ThreadPeer) -> Any:
+        if method == "all_reduce":
             raise ConnectionError("rank 1 is gone")
+        return right
 
     x, labels = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 5
 
     def measure(peer: ThreadPeer) -> None:
         with pytest.raises(ConnectionError, match="rank 1 is gone"):
-            evaluate(x, labels, peers=Lost(peer.rank, peer.exchange))
+            evaluate(x, labels, peers=Faulty(peer, lose))
 
     run_together(2, measure)
 
 
-# By name: the method that fails, what it makes of the right answer (given the rank), and the error.
+# By name: the method that fails, what it makes of the right answer and this rank's part, and the error.
 FAULTS: dict[str, tuple[str, Any, type[Exception], str]] = {
     "gathers a number too few": ("all_gather", lambda x, _: x[:-1], ValueError, "all_gather returned"),
-    "gathers a number too many": (
-        "all_gather",
-        lambda x, _: np.append(x, 1.0),
-        ValueError,
-        "all_gather returned",
-    ),
-    "gathers in reverse": (
-        "all_gather",
-        lambda x, _: x[::-1].copy(),
-        ValueError,
-        "all_gather (changed|returned)",
-    ),
-    "gathers its own numbers alone": ("all_gather", "own", ValueError, "all_gather returned"),
+    "gathers a number too many": ("all_gather", lambda x, _: np.append(x, 1.0), ValueError, "all_gather returned"),
+    "gathers in reverse": ("all_gather", lambda x, _: x[::-1].copy(), ValueError, "all_gather (changed|returned)"),
+    "gathers its own numbers alone": ("all_gather", lambda _, own: own, ValueError, "all_gather returned"),
     "gathers in single precision": (
-        "all_gather",
-        lambda x, _: x.astype(np.float32),
-        TypeError,
-        "all_gather returned .*float32.*expected a numpy array",
+        "all_gather", lambda x, _: x.astype(np.float32),
+        TypeError, "all_gather returned .*float32.*expected a numpy array",
     ),
     "gathers through single precision": (
-        "all_gather",
-        lambda x, _: x.astype(np.float32).astype(np.float64),
-        ValueError,
-        "all_gather (changed|returned)",
+        "all_gather", lambda x, _: x.astype(np.float32).astype(np.float64),
+        ValueError, "all_gather (changed|returned)",
     ),
     "gathers a list": ("all_gather", lambda x, _: x.tolist(), TypeError, "all_gather returned a list"),
     "gathers NaN": ("all_gather", lambda x, _: x * np.nan, ValueError, "all_gather returned"),
-    "reduces nothing": ("all_reduce", "own", ValueError, "all_reduce returned 1 for the sum of one 1"),
+    "reduces nothing": ("all_reduce", lambda _, own: own, ValueError, "all_reduce returned 1 for the sum of one 1"),
     "reduces to a mean": ("all_reduce", lambda x, _: x // 2, ValueError, "all_reduce returned 1 for the sum"),
     "reduces twice": ("all_reduce", lambda x, _: 2 * x, ValueError, "all_reduce returned 4 for the sum"),
     "reduces to one number": ("all_reduce", lambda x, _: x[:1], ValueError, "all_reduce returned 1 counts"),
     "reduces to floats": (
-        "all_reduce",
-        lambda x, _: x.astype(np.float64),
-        TypeError,
-        "all_reduce returned .*float64; expected a numpy array of one dimension and dtype int64",
+        "all_reduce", lambda x, _: x.astype(np.float64),
+        TypeError, "all_reduce returned .*float64; expected a numpy array of one dimension and dtype int64",
     ),
-    "reduces to a table": (
-        "all_reduce",
-        lambda x, _: x[None],
-        TypeError,
-        "all_reduce returned an array of 2 dim",
-    ),
+    "reduces to a table": ("all_reduce", lambda x, _: x[None], TypeError, "all_reduce returned an array of 2 dim"),
     "loses a count": (
-        "all_reduce",
-        lambda x, _: np.where(np.arange(len(x)) == x[:-2].argmax(), 0, x),
-        ValueError,
-        "no sums",
+        "all_reduce", lambda x, _: np.where(np.arange(len(x)) == x[:-2].argmax(), 0, x), ValueError, "no sums",
     ),
     "reduces to negative counts": ("all_reduce", lambda x, _: -x, ValueError, "negative count"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 # The first exchange compares arguments, and the later ones divide the work; each is refused by itself.
-@pytest.mark.parametrize("first_exchange", [True, False], ids=["from the first exchange", "later"])
-def test_an_exchange_with_a_wrong_result_is_an_error_on_every_rank(fault: str, first_exchange: bool) -> None:
-    method, change, error, message = FAULTS[fault]
+@pytest.mark.parametrize("first", [1, 2], ids=["from the first exchange", "later"])
+def test_an_exchange_with_a_wrong_result_is_an_error_on_every_rank(fault: str, first: int) -> None:
+    fails, change, error, message = FAULTS[fault]
     x, labels = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 6
 
-    class Faulty(ThreadPeer):
-        exchanges = 0
-
-        def _exchange(self, name: str, own: Any) -> Any:
-            right = getattr(super(), name)(own)
-            self.exchanges += 1
-            if name != method or (self.exchanges == 1 and not first_exchange):
-                return right
-            return own if change == "own" else change(right, self.rank)
-
-        def all_gather(self, numbers: Any) -> Any:
-            return self._exchange("all_gather", numbers)
-
-        def all_reduce(self, counts: Any) -> Any:
-            return self._exchange("all_reduce", counts)
+    def spoil(method: str, right: Any, own: Any, peer: Any) -> Any:
+        return change(right, own) if method == fails and peer.exchanges >= first else right
 
     def measure(peer: ThreadPeer) -> None:
         with pytest.raises(error, match=message):
-            evaluate(x, labels, peers=Faulty(peer.rank, peer.exchange))
+            evaluate(x, labels, peers=Faulty(peer, spoil))
 
     run_together(2, measure)
 
@@ -241,25 +212,14 @@ def test_no_exchange_takes_a_number_too_few(metrics: str, classes: int, separate
     gallery = (x, labels) if separate else ()
 
     def count_and_fail(fails_at: int) -> int:
-        class Faulty(ThreadPeer):
-            exchanges = 0
-
-            def _shorten(self, found: Any) -> Any:
-                self.exchanges += 1
-                return found[:-1] if self.exchanges == fails_at else found
-
-            def all_gather(self, numbers: Any) -> Any:
-                return self._shorten(super().all_gather(numbers))
-
-            def all_reduce(self, counts: Any) -> Any:
-                return self._shorten(super().all_reduce(counts))
+        def shorten(method: str, right: Any, own: Any, peer: Any) -> Any:
+            return right[:-1] if peer.exchanges == fails_at else right
 
         def measure(peer: ThreadPeer) -> int:
-            faulty = Faulty(peer.rank, peer.exchange)
+            faulty, refused = Faulty(peer, shorten), nullcontext()
             if fails_at:
-                with pytest.raises(ValueError, match=r"all_(gather|reduce) returned"):
-                    evaluate(x, labels, *gallery, metrics=metrics, threads=1, peers=faulty)
-            else:
+                refused = pytest.raises(ValueError, match=r"all_(gather|reduce) returned")
+            with refused:
                 evaluate(x, labels, *gallery, metrics=metrics, threads=1, peers=faulty)
             return faulty.exchanges
 
@@ -271,19 +231,11 @@ def test_no_exchange_takes_a_number_too_few(metrics: str, classes: int, separate
         assert count_and_fail(fails_at) == fails_at
 
 
-def test_an_impossible_rank_is_refused() -> None:
-    x, labels = np.eye(4), np.zeros(4, int)
-
-    @dataclass
-    class Numbered:
-        rank: Any
-        world_size: Any
-
-    for rank, world_size, error in [
-        (2, 2, ValueError),
-        (-1, 2, ValueError),
-        (0, 0, ValueError),
-        ("0", 2, TypeError),
-    ]:
-        with pytest.raises(error, match="peers has rank"):
-            evaluate(x, labels, peers=Numbered(rank, world_size))  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("rank", "world_size", "error"),
+    [(2, 2, ValueError), (-1, 2, ValueError), (0, 0, ValueError), ("0", 2, TypeError)],
+)
+def test_an_impossible_rank_is_refused(rank: Any, world_size: Any, error: type[Exception]) -> None:
+    peers: Any = SimpleNamespace(rank=rank, world_size=world_size)
+    with pytest.raises(error, match="peers has rank"):
+        evaluate(np.eye(4), np.zeros(4, int), peers=peers)

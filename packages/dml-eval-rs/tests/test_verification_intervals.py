@@ -11,7 +11,7 @@ from eval_support import verification_reference as reference
 from eval_support.scores_reference import score
 from eval_support.trial import trial
 
-from dml_eval_rs import Labels, Verification, binarize, compare, verify
+from dml_eval_rs import Labels, Verification, binarize, verify
 from dml_eval_rs.verification import by_identity
 
 METRICS = ("tar@far=0.3", "tar@far=0.1", "tar@far=1e-2", "eer", "auc")
@@ -159,12 +159,6 @@ def test_a_worse_model_is_told_from_a_better_one(name: str) -> None:
     assert (same.difference, same.p_value, same.interval.low, same.interval.high) == (0, 1, 0, 0)
 
 
-def test_models_are_tabulated() -> None:
-    table = compare({"ours": FOUND, "theirs": WORSE}, ["eer", "tar@far=0.1"])
-    assert table["theirs", "eer"].interval == WORSE.confidence_interval("eer")
-    assert table["theirs", "eer"].comparison == WORSE.compare(FOUND, "eer")
-
-
 def test_the_accuracy_is_resampled_by_folds() -> None:
     i, j = np.triu_indices(len(X), 1)
     pairs = np.stack([i, j], 1)[RNG.permutation(len(i))[:900]]
@@ -198,34 +192,20 @@ def test_junk_and_identities_without_pairs_are_not_resampled() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (
-            lambda: FOUND.confidence_interval("tar@far=1e-3"),
-            KeyError,
-            "no metric 'tar@far=1e-3' was measured",
-        ),
+        (lambda: FOUND.confidence_interval("tar@far=1e-3"), KeyError, "no metric 'tar@far=1e-3' was measured"),
         (lambda: FOUND.confidence_interval("accuracy"), KeyError, "no metric 'accuracy'"),
         (lambda: FOUND.confidence_interval("eer", 1.0), ValueError, "level is 1.0"),
         (lambda: FOUND.confidence_interval("eer", seed=-1), ValueError, "seed is -1"),
-        (
-            lambda: pickle.loads(pickle.dumps(FOUND)).confidence_interval("eer"),
-            ValueError,
-            "doesn't keep the embeddings, as it was pickled",
-        ),
-        (
-            lambda: FOUND.compare(pickle.loads(pickle.dumps(FOUND)), "eer"),
-            ValueError,
-            "doesn't keep the embeddings",
-        ),
+        (lambda: pickle.loads(pickle.dumps(FOUND)).confidence_interval("eer"), ValueError,
+         "doesn't keep the embeddings, as it was pickled"),
+        (lambda: FOUND.compare(pickle.loads(pickle.dumps(FOUND)), "eer"), ValueError, "doesn't keep the embeddings"),
         (lambda: FOUND.compare(verify(X, IDS // 2), "eer"), ValueError, "the results are of different pairs"),
         (lambda: FOUND.compare(verify(X, IDS, metrics="auc"), "eer"), KeyError, "no metric 'eer'"),
-        (
-            lambda: verify(X[:3], [0, 0, 0], X[:6], IDS[:6]).confidence_interval("eer"),
-            ValueError,
-            "the pairs are of 1 identities",
-        ),
+        (lambda: verify(X[:3], [0, 0, 0], X[:6], IDS[:6]).confidence_interval("eer"), ValueError,
+         "the pairs are of 1 identities"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
-)
+)  # fmt: skip
 def test_errors_say_what_came_and_what_was_expected(call: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         call()

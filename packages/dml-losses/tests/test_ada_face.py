@@ -6,17 +6,13 @@ import math
 
 import pytest
 import torch
-from losses_support import face_references as reference
-from torch.autograd import grad
+from losses_support import assert_same_gradients, rows
+from losses_support import references as reference
 
 from dml_losses import AdaFace, MemVir
 from dml_losses.functional import ada_face, cos_face
 
 S = 2 * math.log(3)  # e^{S/2} = 3
-
-
-def rows(count: int, seed: int, dim: int = 5) -> torch.Tensor:
-    return torch.randn(count, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def statistics(mean: float, std: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,9 +31,7 @@ def test_value_and_gradients_are_those_of_the_equation(classes: int, std: float,
     x.requires_grad_()
     value = ada_face(x, y, w, *statistics(2.0, std), scale=8.0, margin=margin)
     expected = reference.ada_face_value(x, y, w, 2.0, std, 8.0, margin, 0.333)
-    torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-12)
-    for gradient, want in zip(grad(value, (x, w)), grad(expected, (x, w))):
-        torch.testing.assert_close(gradient, want, rtol=1e-7, atol=1e-9)
+    assert_same_gradients(value, expected, (x, w), (1e-10, 1e-12), (1e-7, 1e-9))
 
 
 def test_long_and_short_embeddings_have_their_margins_by_hand() -> None:
@@ -78,17 +72,6 @@ def test_a_batch_of_one_moves_the_mean_alone() -> None:
     loss(torch.ones(1, 5), torch.tensor([2]))
     assert loss.norm_mean != 20
     assert loss.norm_std == 100
-
-
-def test_a_fraction_of_the_classes_is_the_loss_of_the_chosen_ones() -> None:
-    loss = AdaFace(50, 6, class_fraction=0.2, seed=3).double().eval()
-    x, y = rows(5, 6, 6).requires_grad_(), torch.tensor([4, 40, 4, 9, 0])
-    value = loss(x, y)
-    chosen = grad(value, loss.class_weights)[0].coalesce().indices()[0]
-    assert len(chosen) == 10
-    weights = loss.class_weights.detach()[chosen]
-    expected = ada_face(x, torch.searchsorted(chosen, y), weights, loss.norm_mean, loss.norm_std)
-    torch.testing.assert_close(value, expected, rtol=1e-14, atol=0)
 
 
 def test_memvirs_virtual_rows_have_margins_of_their_own_lengths() -> None:

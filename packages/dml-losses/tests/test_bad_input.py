@@ -23,7 +23,7 @@ CLASS_LOSSES = [
         ),
     )
 ]
-CLASS_LOSSES += [dml.NormSoftmax(2, 3, class_fraction=0.5), dml.ShardedClasses(dml.NormSoftmax(2, 3))]
+CLASS_LOSSES += [dml.SampledClasses(dml.NormSoftmax(2, 3), 0.5), dml.ShardedClasses(dml.NormSoftmax(2, 3))]
 PAIR_LOSSES = [InstanceCrossEntropy(), dml.RankedListLoss(), dml.SmoothAP(), dml.SupCon(), dml.SigLIP()]
 
 

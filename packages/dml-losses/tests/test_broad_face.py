@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import grad
 
-from dml_losses import ArcFace, BroadFace, InstanceCrossEntropy, SoftTriple
+from dml_losses import ArcFace, BroadFace
 
 C, D = 4, 5
 
@@ -56,18 +56,6 @@ def test_long_embeddings_of_short_class_weights_leave_the_loss_finite(
             assert torch.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize("warmup", [0, 4])
-def test_a_resumed_run_computes_the_same_bits(warmup: int) -> None:
-    torch.manual_seed(0)
-    straight = BroadFace(ArcFace(C, D), 10, warmup)
-    for step in range(3):
-        straight(*batch(step))
-    resumed = BroadFace(ArcFace(C, D), 10, warmup)
-    resumed.load_state_dict(straight.state_dict())
-    for step in range(3, 8):
-        assert torch.equal(resumed(*batch(step)), straight(*batch(step)))
-
-
 def test_an_embedding_whose_class_had_no_direction_is_not_moved() -> None:
     broad = BroadFace(ArcFace(1, 2), 4)
     broad.class_weights.data.zero_()
@@ -77,20 +65,6 @@ def test_an_embedding_whose_class_had_no_direction_is_not_moved() -> None:
     x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([0])
     expected = plain(x, y) + plain(torch.tensor([[3.0, 0.0], [1.0, 2.0]]), torch.tensor([0, 0]))
     assert torch.equal(broad(x, y), expected)
-
-
-def test_evaluation_mode_stores_nothing() -> None:
-    broad = BroadFace(ArcFace(C, D), 10).eval()
-    broad(*batch(0))
-    assert len(broad.queue) == 0
-    assert broad.steps == 0
-
-
-def test_given_class_weights_replace_its_own() -> None:
-    given, own = BroadFace(ArcFace(C, D), 10), BroadFace(ArcFace(C, D), 10)
-    own.class_weights.data = torch.randn(C, D, generator=torch.Generator().manual_seed(1))
-    for step in range(3):
-        assert torch.equal(given(*batch(step), own.class_weights), own(*batch(step)))
 
 
 def test_the_loss_gets_rows_of_the_batchs_dtype() -> None:
@@ -106,17 +80,3 @@ def test_the_loss_gets_rows_of_the_batchs_dtype() -> None:
         x, y = batch(step)
         broad(x.to(torch.bfloat16), y)
     assert seen == [torch.bfloat16] * 4
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ((InstanceCrossEntropy(), 10), TypeError, "InstanceCrossEntropy, which has no class_weights"),
-        ((SoftTriple(C, D), 10), ValueError, "loss has 10 weights for each class; expected 1"),
-        ((ArcFace(C, D), 0), ValueError, "capacity is 0; expected at least 1"),
-        ((ArcFace(C, D), 10, -1), ValueError, "warmup_steps is -1; expected at least 0"),
-    ],
-)
-def test_a_wrong_argument_is_refused(arguments, error, message) -> None:
-    with pytest.raises(error, match=message):
-        BroadFace(*arguments)

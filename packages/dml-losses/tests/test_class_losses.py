@@ -8,12 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from losses_support import assert_same_gradients, rows
 from losses_support import references as reference
 from torch.autograd import grad
 
 from dml_losses import CurricularFace, HeatedUpSoftmax, SoftTriple
 from dml_losses import functional as F
-from dml_losses.ranks.sharded_softmax import sharded_softmax
+from dml_losses.ranks.class_shard import RankClasses
 
 Loss = Callable[..., torch.Tensor]
 CASES: dict[str, tuple[Loss, Loss]] = {
@@ -58,10 +59,6 @@ CASES: dict[str, tuple[Loss, Loss]] = {
 }
 
 
-def rows(count: int, seed: int, dim: int = 5) -> torch.Tensor:
-    return torch.randn(count, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("num_classes", [2, 3, 7, 12])  # of twelve, five aren't in the batch
 def test_value_and_gradients_are_those_of_the_equation(name: str, num_classes: int) -> None:
@@ -71,9 +68,7 @@ def test_value_and_gradients_are_those_of_the_equation(name: str, num_classes: i
     value, expected = fast(x, y, w), slow(x, y, w)
     # float64 on both sides; 0.3 as a float32 scalar is what CurricularFace's t costs
     tolerance = 1e-7 if name == "curricular-face" else 1e-11
-    torch.testing.assert_close(value, expected, rtol=tolerance, atol=1e-14)
-    for gradient, want in zip(grad(value, (x, w)), grad(expected, (x, w))):
-        torch.testing.assert_close(gradient, want, rtol=1e3 * tolerance, atol=tolerance)
+    assert_same_gradients(value, expected, (x, w), (tolerance, 1e-14), (1e3 * tolerance, tolerance))
 
 
 def test_a_block_of_proxies_without_any_positive_only_pushes() -> None:
@@ -81,9 +76,7 @@ def test_a_block_of_proxies_without_any_positive_only_pushes() -> None:
     x, w, y = rows(3, 14).requires_grad_(), rows(520, 15).requires_grad_(), torch.tensor([0, 2, 0])
     value = F.proxy_anchor(x, y, w, scale=8.0)
     expected = reference.proxy_anchor_value(x, y, w, 8.0, 0.1)
-    torch.testing.assert_close(value, expected, rtol=1e-11, atol=0)
-    for gradient, want in zip(grad(value, (x, w)), grad(expected, (x, w))):
-        torch.testing.assert_close(gradient, want, rtol=1e-8, atol=1e-11)
+    assert_same_gradients(value, expected, (x, w), (1e-11, 0), (1e-8, 1e-11))
 
 
 @pytest.mark.parametrize("centers", [1, 3])
@@ -92,9 +85,7 @@ def test_soft_triple_is_its_equation(centers: int) -> None:
     y = torch.tensor([0, 3, 1, 2, 3, 3, 0])
     value = F.soft_triple(x, y, w, centers_per_class=centers)
     expected = reference.soft_triple_value(x, y, w, centers, 20.0, 0.1, 0.01, 0.2)
-    torch.testing.assert_close(value, expected, rtol=1e-11, atol=0)
-    for gradient, want in zip(grad(value, (x, w)), grad(expected, (x, w))):
-        torch.testing.assert_close(gradient, want, rtol=1e-8, atol=1e-11)
+    assert_same_gradients(value, expected, (x, w), (1e-11, 0), (1e-8, 1e-11))
 
 
 def test_soft_triple_labels_count_classes_and_not_centers() -> None:
@@ -171,9 +162,7 @@ def test_past_pi_curricular_faces_hard_negatives_exceed_the_turned_cosine(
     x, t = distance * noise - w[y], torch.tensor(progress, dtype=torch.float64)
     ways: list[Loss] = [
         lambda x, w: F.curricular_face(x, y, w, t, scale=8.0, margin=margin),
-        lambda x, w: sharded_softmax(
-            torch.nn.functional.normalize(x), y, w, 0, 8.0, angular_margin=margin, progress=t
-        ),
+        lambda x, w: F.curricular_face(x, y, RankClasses(w, 0, len(w)), t, scale=8.0, margin=margin),
         lambda x, w: reference.curricular_face_value(x, y, w, progress, 8.0, margin),
     ]
     sides = [(x.clone().requires_grad_(), w.clone().requires_grad_()) for _ in ways]

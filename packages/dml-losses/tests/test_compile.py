@@ -13,6 +13,7 @@ from torch import nn
 
 import dml_losses as dml
 import dml_losses.plugin
+from dml_losses.functional.classes import Virtual, takes_virtual
 
 PAIR_LOSSES = [
     *(build(name, 5, 6) for name in registered.PAIR_LOSSES),
@@ -78,9 +79,10 @@ def test_memvir_still_gives_a_compiled_loss_the_past_as_constants() -> None:
     seen: list[bool] = []
 
     class Recording(dml.NormSoftmax):
-        def forward(self, embeddings, labels, class_weights=None, virtual=None):  # type: ignore[no-untyped-def]
-            seen.append(virtual is not None)
-            return super().forward(embeddings, labels, class_weights, virtual)
+        @takes_virtual
+        def forward(self, embeddings, labels, class_weights=None):  # type: ignore[no-untyped-def]
+            seen.append(isinstance(class_weights, Virtual))
+            return super().forward(embeddings, labels, class_weights)
 
     torch.compiler.reset()
     loss = dml.MemVir(torch.compile(Recording(5, 6), backend="eager"), 1, 0)
@@ -90,7 +92,7 @@ def test_memvir_still_gives_a_compiled_loss_the_past_as_constants() -> None:
 
 
 def test_every_registered_loss_is_compiled_or_a_wrapper() -> None:
-    wrappers = {dml.MemVir, dml.CrossBatchMemory, dml.BroadFace, dml.GlobalBatch, dml.ShardedClasses}
+    wrappers = {dml.MemVir, dml.CrossBatchMemory, dml.BroadFace, dml.SampledClasses, dml.ShardedClasses}
     compiled = {type(loss) for loss in [*PAIR_LOSSES, *CLASS_LOSSES]}
     for component in dml_losses.plugin.dml_losses():
         if not component.name.startswith("pml/"):

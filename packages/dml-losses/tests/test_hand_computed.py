@@ -156,7 +156,7 @@ def test_the_mean_over_queries_counts_those_that_violate_nothing() -> None:
 
 def test_a_part_of_the_classes_is_a_softmax_over_so_many() -> None:
     """Ten classes at 90° from one another: any choice of four gives 9/(9 + 3)."""
-    loss = dml.NormSoftmax(10, 10, temperature=1 / S, class_fraction=0.4).double()
+    loss = dml.SampledClasses(dml.NormSoftmax(10, 10, temperature=1 / S), 0.4).double()
     loss.class_weights.data = torch.eye(10, dtype=torch.float64)
     assert loss(torch.eye(10).double()[6:7], torch.tensor([6])).item() == pytest.approx(math.log(12 / 9))
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from losses_support import references as reference
+from losses_support import rows
 from torch.autograd import grad
 
 from dml_losses import InstanceCrossEntropy
@@ -16,10 +17,6 @@ LABELS = [
     [0, 1, 2, 3],  # no positives
     [4],
 ]
-
-
-def rows(count: int, seed: int, dim: int = 5) -> torch.Tensor:
-    return torch.randn(count, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("labels", LABELS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from losses_support import references as reference
-from losses_support.contrast_references import sup_con_value
+from losses_support.references import sup_con_value
 from torch.autograd import grad
 
 import dml_losses as dml
@@ -100,7 +100,7 @@ def test_memories_and_other_class_weights_go_around_it() -> None:
         (lambda: Matryoshka(dml.SupCon(), [4], [-1.0]), ValueError, "weights is -1.0; expected a finite number"),
         (lambda: Matryoshka(dml.SupCon(), [2, 4])(torch.ones(2, 5), torch.arange(2)), ValueError,
          r"embeddings has shape \(2, 5\); expected \(batch, 4\)"),
-        (lambda: Matryoshka(dml.NormSoftmax(9, 8, class_fraction=0.5), [4, 8]), ValueError, "class_fraction = 0.5"),
+        (lambda: Matryoshka(dml.SampledClasses(dml.ArcFace(9, 8), 0.5), [4, 8]), ValueError, "class_fraction = 0.5"),
         (lambda: Matryoshka(dml.MemVir(dml.ArcFace(3, 8), 1, 0), [4, 8]), TypeError, "MemVir, which wraps another"),
         (lambda: Matryoshka(dml.ShardedClasses(dml.ArcFace(3, 8)), [4, 8]), TypeError, "put the sharding around"),
         (lambda: dml.ShardedClasses(Matryoshka(dml.ProxyAnchor(3, 8), [4, 8])), TypeError, "can't be sharded"),

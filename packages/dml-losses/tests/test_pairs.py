@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from losses_support import references as reference
-from losses_support.rank_references import smooth_ap_value
+from losses_support.references import smooth_ap_value
 from torch.autograd import grad
 
 from dml_losses import functional as F
@@ -100,12 +100,16 @@ def test_the_fake_of_the_class_losses_operator_does_too(
         labels,
         rows(4, 8),
         past,
+        rows(4 + constants, 12)[:, :2] if constants else rows(0, 12)[:, :2],
+        None,
         8.0,
         0.5,
         0.0,
         True,
-        rows(4 + constants, 12)[:, :2] if constants else rows(0, 12)[:, :2],
         centers,
+        True,
+        0,
+        0,
         features_move,
         weights_move,
     )

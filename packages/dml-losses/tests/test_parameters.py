@@ -70,7 +70,6 @@ def test_defaults_of_losses_without_a_function_of_the_same_parameters() -> None:
     assert defaults(F.ada_face, ada) == ada
     assert defaults(dml.AdaFace, ada | {"momentum": 0}) == ada | {"momentum": 0.01}
     assert defaults(dml.SigLIP, {"scale": 0, "bias": 0}) == {"scale": 10.0, "bias": -10.0}
-    assert defaults(dml.NormSoftmax, {"class_fraction": 0, "seed": 0}) == {"class_fraction": 1.0, "seed": 0}
     assert defaults(
         dml.MemVir, {"warmup_steps": 0, "step_pacing": 0, "queue_dtype": 0, "queue_on_cpu": 0}
     ) == {
@@ -115,11 +114,7 @@ def test_the_module_is_its_function_with_its_parameters(module, function, paper,
     [
         *((module, others) for module, _, _, others in CASES if hasattr(module, "sharded_forward")),
         (dml.CurricularFace, {"scale": 5.0, "margin": 0.2, "momentum": 0.4}),
-        (
-            dml.AdaFace,
-            {"scale": 5.0, "margin": 0.2, "concentration": 3.0, "momentum": 0.9, "class_fraction": 0.5},
-        ),
-        (dml.SubCenterArcFace, {"class_fraction": 0.5, "seed": 3}),
+        (dml.AdaFace, {"scale": 5.0, "margin": 0.2, "concentration": 3.0, "momentum": 0.9}),
     ],
 )
 def test_a_sharded_loss_has_the_same_parameters(module, others) -> None:

@@ -26,9 +26,8 @@ from dml_losses import (
     ProxyAnchor,
     ShardedClasses,
 )
-from dml_losses.functional.cosine_softmax import rows_per_block
+from dml_losses.functional.cosine_softmax import cosine_softmax, rows_per_block
 from dml_losses.ranks.class_shard import RankClasses
-from dml_losses.ranks.sharded_softmax import sharded_softmax
 
 SIZES = (2, 4)
 Worlds = dict[int, list[dict[str, Any]]]
@@ -131,9 +130,9 @@ def test_the_gradient_is_that_of_the_definition(scale, classes, angular, positiv
         return (others.logsumexp(1) - logits.gather(1, y[:, None]).squeeze(1)).mean()
 
     sides = [(x.clone().requires_grad_(), weights.clone().requires_grad_()) for _ in range(2)]
-    unit = torch.nn.functional.normalize(sides[0][0])
-    value = sharded_softmax(
-        unit, y, sides[0][1], 0, scale, angular_margin=angular, positive_in_denominator=positive
+    rank = RankClasses(sides[0][1], 0, classes)
+    value = cosine_softmax(
+        sides[0][0], y, rank, scale, angular_margin=angular, positive_in_denominator=positive
     )
     expected = define(*sides[1])
     torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9)
@@ -151,7 +150,8 @@ def test_blocks_do_not_change_the_result() -> None:
     x, w, y = x.requires_grad_(), w.requires_grad_(), torch.arange(150)
 
     def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return sharded_softmax(x, y, w, 0, 8.0, angular_margin=0.3, progress=torch.tensor(0.2).double())
+        rank, progress = RankClasses(w, 0, len(w)), torch.tensor(0.2).double()
+        return cosine_softmax(x, y, rank, 8.0, angular_margin=0.3, progress=progress)
 
     step = rows_per_block(x.device, len(w))
     assert step < len(x)
@@ -178,10 +178,12 @@ def test_on_a_gpu_the_loss_and_its_gradients_are_those_of_the_cpu() -> None:
         torch.testing.assert_close(*ended, rtol=1e-10, atol=1e-10)  # float64, sums in another order
 
 
-def test_a_rank_without_any_class_of_the_choice_contributes_nothing() -> None:
+@pytest.mark.parametrize("centers", [1, 3])
+def test_a_rank_without_any_class_of_the_choice_contributes_nothing(centers: int) -> None:
     x = torch.randn(3, 4, requires_grad=True)
     none = torch.empty(0, 4, requires_grad=True)
-    value = sharded_softmax(x, torch.zeros(3), none, 5, 16.0)
+    rank = RankClasses(none, 5, 7)
+    value = cosine_softmax(x, torch.arange(3), rank, 16.0, centers_per_class=centers)
     value.backward()
     assert value == 0
     assert (x.grad == 0).all()
@@ -262,15 +264,42 @@ def test_every_registered_loss_that_can_be_sharded_is_tested_here() -> None:
             assert component.factory in tested, component.name
 
 
-def test_a_loss_that_does_not_say_how_it_is_sharded_is_refused() -> None:
-    with pytest.raises(
-        TypeError, match=r"loss is ProxyAnchor, .* it has no method sharded_forward\(embeddings, "
-    ):
-        ShardedClasses(ProxyAnchor(3, 4))
-    with pytest.raises(
-        TypeError, match="loss is InstanceCrossEntropy, which has no class_weights; expected a"
-    ):
-        ShardedClasses(InstanceCrossEntropy())
+class Doubled(NormSoftmax):
+    def forward(self, *arguments: torch.Tensor | None) -> torch.Tensor:
+        return 2 * super().forward(*arguments)
+
+
+def with_a_scale() -> torch.nn.Module:
+    loss = sharded_world.PluginLoss(3, 4)
+    loss.scale = torch.nn.Parameter(torch.ones(()))
+    return loss
+
+
+OUTSIDE = torch.randn(2, 4), torch.tensor([0, 3])
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "message"),
+    [
+        (lambda: ShardedClasses(ProxyAnchor(3, 4)), TypeError,
+         r"loss is ProxyAnchor, .* it has no method sharded_forward\(embeddings, "),
+        (lambda: ShardedClasses(InstanceCrossEntropy()), TypeError,
+         "loss is InstanceCrossEntropy, which has no class_weights; expected a"),
+        (lambda: ShardedClasses(with_a_scale()), TypeError,
+         "PluginLoss, whose parameters are class_weights, scale; expected class_w"),
+        (lambda: ShardedClasses(Doubled(3, 4)), TypeError,
+         "whose forward is defined by Doubled, but whose sharded_forward is inherited from NormSoft"),
+        (lambda: MemVir(ShardedClasses(NormSoftmax(3, 4)), 1, 0), TypeError,
+         "loss is ShardedClasses, which has no class_weights"),
+        (lambda: ShardedClasses(MemVir(NormSoftmax(3, 4), 1, 0)), TypeError,
+         "loss is MemVir, whose class weights can't be sharded: it has no method"),
+        (lambda: GlobalBatch(ShardedClasses(NormSoftmax(3, 4)))(*OUTSIDE), ValueError,
+         r"labels holds 3; expected class indices in \[0, 3\)"),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_sharded_is_refused(act, error, message) -> None:
+    with pytest.raises(error, match=message):
+        act()
 
 
 def test_a_recipe_with_a_loss_that_can_not_be_sharded_is_a_user_error() -> None:
@@ -282,27 +311,6 @@ def test_a_recipe_with_a_loss_that_can_not_be_sharded_is_a_user_error() -> None:
         DmlError, match=r"'sharded-classes' .*loss is SoftTriple, .* no method sharded_forward"
     ):
         Registry(plugins).build("losses", table, context)
-
-
-def test_a_loss_with_another_parameter_is_refused() -> None:
-    loss = sharded_world.PluginLoss(3, 4)
-    loss.scale = torch.nn.Parameter(torch.ones(()))
-    with pytest.raises(
-        TypeError, match="PluginLoss, whose parameters are class_weights, scale; expected class_w"
-    ):
-        ShardedClasses(loss)
-
-
-def test_a_loss_that_changes_its_forward_alone_is_refused() -> None:
-    class Doubled(NormSoftmax):
-        def forward(self, *arguments: torch.Tensor | None) -> torch.Tensor:
-            return 2 * super().forward(*arguments)
-
-    with pytest.raises(
-        TypeError,
-        match="whose forward is defined by Doubled, but whose sharded_forward is inherited from NormSoft",
-    ):
-        ShardedClasses(Doubled(3, 4))
 
 
 def test_a_subclass_that_adds_sharded_forward_is_accepted() -> None:
@@ -367,17 +375,3 @@ def test_a_shard_without_classes_has_no_logits() -> None:
     assert (others == -torch.inf).all()
     softplus(others - true).sum().backward()
     assert empty.grad.shape == (3, 0)
-
-
-def test_memvir_and_sharding_refuse_each_other() -> None:
-    with pytest.raises(TypeError, match="loss is ShardedClasses, which has no class_weights"):
-        MemVir(ShardedClasses(NormSoftmax(3, 4)), 1, 0)
-    with pytest.raises(
-        TypeError, match="loss is MemVir, whose class weights can't be sharded: it has no method"
-    ):
-        ShardedClasses(MemVir(NormSoftmax(3, 4), 1, 0))
-
-
-def test_labels_outside_all_classes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"labels holds 3; expected class indices in \[0, 3\)"):
-        GlobalBatch(ShardedClasses(NormSoftmax(3, 4)))(torch.randn(2, 4), torch.tensor([0, 3]))

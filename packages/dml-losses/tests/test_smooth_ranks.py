@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from losses_support import rank_references as reference
+from losses_support import references as reference
 from torch.autograd import grad
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -6,17 +6,14 @@ import math
 
 import pytest
 import torch
-from losses_support import face_references as reference
+from losses_support import assert_same_gradients, rows
+from losses_support import references as reference
 from torch.autograd import grad
 
 from dml_losses import MemVir, ShardedClasses, SubCenterArcFace
 from dml_losses.functional import arc_face, sub_center_arc_face
 
 S = 2 * math.log(3)  # e^{S/2} = 3
-
-
-def rows(count: int, seed: int, dim: int = 5) -> torch.Tensor:
-    return torch.randn(count, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("margin", [0.5, 1.5])  # with 1.5, most angles pass π − m
@@ -26,9 +23,7 @@ def test_value_and_gradients_are_those_of_the_equation(classes: int, centers: in
     y = torch.tensor([0, 3, 1, 6, 3, 2, 0, 5, 4]) % classes
     value = sub_center_arc_face(x, y, w, centers_per_class=centers, scale=8.0, margin=margin)
     expected = reference.sub_center_arc_face_value(x, y, w, centers, 8.0, margin)
-    torch.testing.assert_close(value, expected, rtol=1e-11, atol=1e-14)
-    for gradient, want in zip(grad(value, (x, w)), grad(expected, (x, w))):
-        torch.testing.assert_close(gradient, want, rtol=1e-8, atol=1e-11)
+    assert_same_gradients(value, expected, (x, w), (1e-11, 1e-14), (1e-8, 1e-11))
 
 
 def test_the_nearest_centre_counts_by_hand() -> None:
@@ -54,30 +49,6 @@ def test_equal_centres_move_only_the_first() -> None:
     gradient = grad(sub_center_arc_face(x, y, w, centers_per_class=2, scale=8.0), w)[0].reshape(3, 2, 5)
     assert (gradient[:, 1] == 0).all()
     assert (gradient[:, 0] != 0).any(dim=1).all()
-
-
-def test_a_fraction_of_the_classes_takes_their_centres_along() -> None:
-    loss = SubCenterArcFace(50, 6, centers_per_class=3, class_fraction=0.2, seed=3).double()
-    x, y = rows(5, 6, 6).requires_grad_(), torch.tensor([4, 40, 4, 9, 0])
-    assert loss.sparse_parameters() == ("class_weights",)
-    value = loss(x, y)
-    gradient = grad(value, loss.class_weights)[0].coalesce()
-    chosen = gradient.indices()[0]
-    assert len(chosen) == 30
-    classes = chosen[::3] // 3
-    assert torch.equal(chosen, (classes[:, None] * 3 + torch.arange(3)).flatten())
-    weights = loss.class_weights.detach()[chosen].requires_grad_()
-    expected = sub_center_arc_face(x, torch.searchsorted(classes, y), weights)
-    torch.testing.assert_close(value, expected, rtol=1e-14, atol=0)
-    torch.testing.assert_close(gradient.values(), grad(expected, weights)[0])
-
-
-def test_a_resumed_loss_draws_the_choices_of_an_uninterrupted_one() -> None:
-    used, fresh = (SubCenterArcFace(50, 6, class_fraction=0.2) for _ in range(2))
-    x, y = torch.randn(5, 6), torch.arange(5)
-    used(x, y)
-    fresh.load_state_dict(used.state_dict())
-    assert torch.equal(used(x, y), fresh(x, y))
 
 
 @pytest.mark.parametrize("near", [0.0, 1e-12])
@@ -110,11 +81,6 @@ def test_memvir_takes_all_centres_of_earlier_steps_as_constants() -> None:
         scale=8.0,
     )
     torch.testing.assert_close(value, joined, rtol=1e-10, atol=0)
-
-
-def test_virtual_classes_and_a_fraction_refuse_each_other() -> None:
-    with pytest.raises(ValueError, match=r"class_fraction = 0.5; expected class_fraction = 1"):
-        MemVir(SubCenterArcFace(4, 5, class_fraction=0.5), 1, 0)
 
 
 def test_labels_count_classes_and_sharding_divides_classes() -> None:

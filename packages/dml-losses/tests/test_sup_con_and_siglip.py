@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from losses_support import contrast_references as reference
+from losses_support import references as reference
 from torch.autograd import grad
 
-from dml_losses import SigLIP, functional
+from dml_losses import SigLIP, exchange, functional
 from dml_losses.functional import pairs
-from dml_losses.ranks import spread_siglip as spread
 
 LABELS = [[0, 0, 1, 1, 2, 2], [3, 0, 3, 3, 7, 0, 5], [0, 0, 0], [0, 1, 2], [4]]
 
@@ -98,7 +97,7 @@ def test_blocks_change_nothing_but_rounding(
 )
 def test_the_fake_of_siglips_operator_has_the_shapes_of_its_results(flags: tuple[bool, ...]) -> None:
     x, y, g, z = rows(4, 5), torch.arange(4) % 2, rows(6, 6), torch.arange(6) % 3
-    given = (x, y, *((x, y) if flags[0] else (g, z)), rows(1, 7)[0, 0], rows(1, 7)[0, 1], *flags)
+    given = (x, y, *((x, y) if flags[0] else (g, z)), rows(1, 7)[0, 0], rows(1, 7)[0, 1], *flags, False)
     torch.library.opcheck(
         torch.ops.dml_losses.siglip.default, given, test_utils=("test_schema", "test_faketensor")
     )
@@ -118,7 +117,7 @@ def test_shares_of_any_number_of_ranks_make_the_bits_of_one(
         sent: list[list[torch.Tensor]] = []
         for rank in range(world_size):
             monkeypatch.setattr(
-                spread, "rank_and_world_size", lambda rank=rank, world_size=world_size: (rank, world_size)
+                exchange, "rank_and_world_size", lambda rank=rank, world_size=world_size: (rank, world_size)
             )
             gathered: list[torch.Tensor] = []
 
@@ -129,7 +128,7 @@ def test_shares_of_any_number_of_ranks_make_the_bits_of_one(
                 gathered.append(own.clone())
                 return own.new_zeros(sum(counts), *own.shape[1:])
 
-            monkeypatch.setattr(spread, "all_gather_rows", record)
+            monkeypatch.setattr(exchange, "all_gather_rows", record)
             loss(x, y)
             sent.append(gathered)
         joined = [torch.cat(parts) for parts in zip(*sent, strict=True)]
@@ -137,7 +136,7 @@ def test_shares_of_any_number_of_ranks_make_the_bits_of_one(
         def deliver(own: torch.Tensor, counts: list[int], joined: Any = joined) -> torch.Tensor:
             return next(part for part in joined if part.shape == (sum(counts), *own.shape[1:]))
 
-        monkeypatch.setattr(spread, "all_gather_rows", deliver)
+        monkeypatch.setattr(exchange, "all_gather_rows", deliver)
         value = loss(x, y)
         together = [value.detach(), *grad(value, (x, loss.log_scale, loss.bias))]
         assert all(map(torch.equal, together, alone))

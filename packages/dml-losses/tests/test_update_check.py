@@ -31,7 +31,7 @@ def train(loss: torch.nn.Module, step: Callable[[], object], steps: int = STEPS)
     ("make", "name"),
     [
         (lambda: dml.NormSoftmax(3, 4), r"class_weights of shape \(3, 4\)"),
-        (lambda: dml.NormSoftmax(3, 4, class_fraction=0.5), r"class_weights of shape \(3, 4\)"),
+        (lambda: dml.SampledClasses(dml.NormSoftmax(3, 4), 0.5), r"class_weights of shape \(3, 4\)"),
         (lambda: dml.SoftTriple(3, 4, centers_per_class=2), r"class_weights of shape \(6, 4\)"),
         (lambda: dml.Matryoshka(dml.ArcFace(3, 4), [2, 4]), r"class_weights of shape \(3, 4\)"),
         (lambda: dml.MemVir(dml.NormSoftmax(3, 4), 1, 0), r"class_weights of shape \(3, 4\)"),

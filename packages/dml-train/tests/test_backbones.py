@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import functools
+import importlib.util
 import os
 import pickle
 import urllib.error
+from functools import partial
 
 import pytest
-import safetensors.torch
 import torch
 from torch import nn
 from torchvision import models
 
 from dml_core import DmlError, InvalidOption
-from dml_train.networks.backbones import SmallConv, TorchvisionModel
+from dml_train.networks.backbones import BNInception, SmallConv, TimmModel, TorchvisionModel
 
 
 @pytest.fixture(autouse=True)
@@ -50,13 +50,16 @@ def test_each_block_halves_the_image(options, shape):
         ({"widths": ()}, r"widths \[\]"),
         ({"widths": (8, 0)}, r"widths \[8, 0\]"),
         ({"depth": 0}, "depth 0"),
+        ({"depth": 10**6}, "depth 1000000, .* at most 1000 convolutions"),
         ({"stride": 0}, "stride 0"),
         ({"widths": (8, 12), "norm": "group"}, "multiples of 8"),
+        ({"levels": ["block5"]}, "'block5'; small-conv has no such level; did you mean"),
+        ({"levels": ["block1"] * 2}, "each level once"),
     ],
     ids=str,
 )
-def test_invalid_sizes_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
+def test_invalid_sizes_and_levels_are_refused(options, message):
+    with pytest.raises((ValueError, InvalidOption), match=message):
         SmallConv(1, **options)
 
 
@@ -77,19 +80,6 @@ def test_levels_are_the_outputs_of_those_blocks_and_nothing_is_built_above_them(
     last = SmallConv(1, widths=(8, 16, 24), levels=["block3"])
     last.load_state_dict(whole.state_dict())
     torch.testing.assert_close(last.eval()(images), whole.eval()(images), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize(
-    ("levels", "message"),
-    [
-        (["block5"], "'block5'; small-conv has no such level; did you mean"),
-        (["block1"] * 2, "each level once"),
-    ],
-    ids=str,
-)
-def test_unknown_and_repeated_levels_are_refused(levels, message):
-    with pytest.raises(InvalidOption, match=message):
-        SmallConv(1, levels=levels)
 
 
 # --- torchvision ----------------------------------------------------------------------------------------------
@@ -135,19 +125,6 @@ def test_every_parameter_trains_and_other_sizes_go_through(model):
     assert all(parameter.grad is not None for parameter in backbone.parameters())
 
 
-@pytest.mark.parametrize("model", ["resnet18", "googlenet"])
-def test_a_grey_image_gives_the_same_features_as_in_colour(model, tmp_path):
-    weights = tmp_path / "weights.safetensors"
-    options = {"aux_logits": False, "init_weights": True} if model == "googlenet" else {}
-    state = models.get_model(model, weights=None, **options).state_dict()
-    safetensors.torch.save_file(state, weights)
-    colour, grey = (TorchvisionModel(c, model, str(weights)).eval() for c in (3, 1))
-    image = torch.rand(1, 1, 64, 64)
-    with torch.no_grad():
-        # Three products are summed by one network and in advance by the other.
-        torch.testing.assert_close(grey(image), colour(image.expand(1, 3, 64, 64)), rtol=1e-3, atol=1e-4)
-
-
 def test_levels_are_the_outputs_of_the_named_modules(tmp_path):
     whole = models.resnet18().eval()
     torch.save(whole.state_dict(), tmp_path / "weights.pt")
@@ -156,7 +133,7 @@ def test_levels_are_the_outputs_of_the_named_modules(tmp_path):
     assert backbone.num_features == (256, 64, 128)
     expected = {}
     for name in ("layer1", "layer3"):
-        keep = functools.partial(lambda name, *given: expected.update({name: given[-1]}), name)
+        keep = partial(lambda name, *given: expected.update({name: given[-1]}), name)
         whole.get_submodule(name).register_forward_hook(keep)
     images = torch.rand(2, 3, 64, 64)
     with torch.no_grad():
@@ -167,32 +144,11 @@ def test_levels_are_the_outputs_of_the_named_modules(tmp_path):
     assert inner.shape == (2, 128, 8, 8)
 
 
-def test_layers_above_the_highest_level_are_dropped():
-    backbone = TorchvisionModel(1, "resnet18", levels=["layer1", "layer2"])
-    sum(features.square().sum() for features in backbone(torch.rand(2, 1, 64, 64))).backward()
-    assert all(parameter.grad is not None for parameter in backbone.parameters())
-    assert not any("layer3" in name for name, _ in backbone.named_parameters())
-
-
 def test_a_level_with_channels_last_is_permuted():
     swin = TorchvisionModel(3, "swin_t", levels=["features.3"])
     with torch.no_grad():
         assert swin(torch.rand(1, 3, 64, 64)).shape == (1, 192, 8, 8)
     assert swin.num_features == 192
-
-
-@pytest.mark.parametrize(
-    ("levels", "message"),
-    [
-        (["layer5"], "'layer5'; resnet18 has no such level; did you mean 'layer"),
-        (["layer1", "layer1"], "each level once"),
-        (["fc"], "'fc'; resnet18 has no such level"),
-    ],
-    ids=str,
-)
-def test_unknown_levels_of_a_model_are_refused(levels, message):
-    with pytest.raises(InvalidOption, match=message):
-        TorchvisionModel(3, "resnet18", levels=levels)
 
 
 def test_weights_without_the_classifier_or_with_other_classes_load(tmp_path):
@@ -223,45 +179,98 @@ def test_a_failed_download_names_the_remedy(tmp_path, monkeypatch):
         TorchvisionModel(3, "resnet18", "IMAGENET1K_V1")
 
 
+# --- all that load weights from a file ------------------------------------------------------------------------
+
+
+def googlenet(**options):
+    return models.googlenet(weights=None, aux_logits=False, init_weights=True, **options)
+
+
+# The backbone, the state dict of a whole network, and a level below the highest.
+LOADING = {
+    "resnet18": (partial(TorchvisionModel, model="resnet18"), models.resnet18, "layer2"),
+    "googlenet": (partial(TorchvisionModel, model="googlenet"), googlenet, "inception3a"),
+    "bn-inception": (BNInception, partial(BNInception, 3), "inception_3a"),
+}
+if importlib.util.find_spec("timm") is not None:
+    import timm
+
+    LOADING["timm"] = (
+        partial(TimmModel, model="resnet10t"),
+        partial(timm.create_model, "resnet10t"),
+        "layer2",
+    )
+
+
+@pytest.mark.parametrize("name", LOADING)
+def test_a_grey_image_gives_the_same_features_as_in_colour(tmp_path, name):
+    make, whole, level = LOADING[name]
+    torch.save(whole().state_dict(), tmp_path / "w.pt")
+    colour, grey = (make(c, weights=str(tmp_path / "w.pt"), levels=[level]).eval() for c in (3, 1))
+    image = torch.rand(1, 1, 64, 64)
+    with torch.no_grad():
+        # Three products are summed by one network and in advance by the other.
+        torch.testing.assert_close(grey(image), colour(image.expand(1, 3, 64, 64)), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", LOADING)
+def test_layers_above_the_highest_level_are_dropped(name):
+    make, _, level = LOADING[name]
+    backbone = make(1, levels=[level])
+    backbone(torch.rand(2, 1, 64, 64)).square().sum().backward()
+    assert all(parameter.grad is not None for parameter in backbone.parameters())
+
+
+@pytest.mark.parametrize("name", LOADING)
+def test_weights_that_a_checkpoint_replaces_may_be_missing_and_no_channels_are_refused(name):
+    make, _, level = LOADING[name]
+    assert make(3, weights="none.pt", levels=[level], pretrained=False).num_features > 0
+    with pytest.raises(ValueError, match="in_channels is 0"):
+        make(0)
+
+
 # --- what can be wrong ----------------------------------------------------------------------------------------
 
 
-def test_an_unknown_model_is_named_with_the_nearest():
-    with pytest.raises(InvalidOption, match="no classification model 'resnet5O'; did you mean 'resnet50'"):
-        TorchvisionModel(3, "resnet5O")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "resnet5O"}, "no classification model 'resnet5O'; did you mean 'resnet50'"),
+        ({"weights": "IMAGENET1K_V3"}, r"'IMAGENET1K_V3'.*did you mean 'IMAGENET1K_V"),
+        ({"levels": ["layer5"]}, "'layer5'; resnet18 has no such level; did you mean 'layer"),
+        ({"levels": ["layer1", "layer1"]}, "each level once"),
+        ({"levels": ["fc"]}, "'fc'; resnet18 has no such level"),
+    ],
+    ids=str,
+)
+def test_unknown_names_are_reported(options, message):
+    with pytest.raises(InvalidOption, match=message):
+        TorchvisionModel(3, **options)
 
 
-def test_unknown_weights_are_named_with_the_nearest():
-    with pytest.raises(InvalidOption, match=r"'IMAGENET1K_V3'.*did you mean 'IMAGENET1K_V"):
-        TorchvisionModel(3, "resnet50", "IMAGENET1K_V3")
+@pytest.mark.parametrize(
+    ("model", "other", "fault"),
+    [
+        ("resnet18", "shufflenet_v2_x0_5", r'Missing key\(s\) in state_dict: "conv1.weight", "bn1.weight"'),
+        ("resnet18", "resnet34", r'Unexpected key\(s\) in state_dict: "layer1\.2'),
+        (
+            "shufflenet_v2_x0_5",
+            "shufflenet_v2_x1_0",
+            r"shape torch.Size\(.*, the shape in current model is torch",
+        ),
+    ],
+)
+def test_weights_of_another_model_are_refused(tmp_path, model, other, fault):
+    torch.save(models.get_model(other).state_dict(), tmp_path / "w.pt")
+    with pytest.raises(DmlError, match=rf"(?s)w.pt don't fit \w+: .*{fault}.*; expected .* the same model"):
+        TorchvisionModel(3, model, str(tmp_path / "w.pt"))
 
 
-def test_weights_of_another_model_are_refused(tmp_path):
-    torch.save(models.shufflenet_v2_x0_5().state_dict(), tmp_path / "w.pt")
-    with pytest.raises(DmlError, match=r"don't fit ResNet: the file lacks '[\w.]+'.* same model"):
-        TorchvisionModel(3, "resnet18", str(tmp_path / "w.pt"))
-
-
-def test_weights_with_unknown_names_are_refused(tmp_path):
-    torch.save(models.resnet34().state_dict(), tmp_path / "w.pt")
-    with pytest.raises(DmlError, match=r"the file has the unknown 'layer1\.2"):
-        TorchvisionModel(3, "resnet18", str(tmp_path / "w.pt"))
-
-
-def test_weights_of_other_shapes_are_refused(tmp_path):
-    torch.save(models.shufflenet_v2_x1_0().state_dict(), tmp_path / "w.pt")
-    with pytest.raises(DmlError, match=r"has shape \(\d+, .*; expected \(\d+, "):
-        TorchvisionModel(3, "shufflenet_v2_x0_5", str(tmp_path / "w.pt"))
-
-
-@pytest.mark.parametrize("name", ["w.pt", "w.safetensors"])
-def test_a_damaged_file_is_named(tmp_path, name):
-    (tmp_path / name).write_bytes(b"not weights at all")
-    with pytest.raises(DmlError, match=f"can't read the weights .*{name}"):
-        TorchvisionModel(3, "resnet18", str(tmp_path / name))
-
-
-def test_a_file_without_a_state_dict_is_refused(tmp_path):
+def test_a_damaged_file_or_another_content_is_named(tmp_path):
+    for name in ("w.pt", "w.safetensors"):
+        (tmp_path / name).write_bytes(b"not weights at all")
+        with pytest.raises(DmlError, match=f"can't read the weights .*{name}"):
+            TorchvisionModel(3, "resnet18", str(tmp_path / name))
     torch.save([1, 2], tmp_path / "w.pt")
     with pytest.raises(DmlError, match="holds a list; expected a state dict"):
         TorchvisionModel(3, "resnet18", str(tmp_path / "w.pt"))
@@ -285,18 +294,9 @@ def test_code_in_a_file_is_not_run(tmp_path):
     assert not done.exists()
 
 
-def test_no_channels_are_refused():
-    with pytest.raises(ValueError, match="in_channels is 0"):
-        TorchvisionModel(0)
-
-
 def test_a_first_convolution_keeps_its_stride():
     first = next(m for m in TorchvisionModel(2, "resnet18").modules() if isinstance(m, nn.Conv2d))
     assert (first.in_channels, first.stride, first.padding) == (2, (2, 2), (3, 3))
-
-
-def test_weights_that_a_checkpoint_replaces_may_be_missing():
-    assert TorchvisionModel(3, "resnet18", "none.pt", pretrained=False).num_features == 512
 
 
 def test_googlenet_rescales_its_input_as_torchvisions_weights_expect_also_where_a_checkpoint_replaces_them():

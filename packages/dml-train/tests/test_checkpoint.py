@@ -23,8 +23,8 @@ from dml_train.training.checkpoint import (
     intact,
     newest_intact,
     prune,
+    write,
 )
-from dml_train.training.saving import write
 
 
 def save(folder, step):

@@ -18,8 +18,7 @@ from rich.console import Console
 from dml_core import DmlError
 from dml_train import progress
 from dml_train.files import lock_folder
-from dml_train.training.checkpoint import newest_intact, prune
-from dml_train.training.saving import write
+from dml_train.training.checkpoint import newest_intact, prune, write
 from dml_train.training.step_values import StepValues
 
 

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from train_support.run_traces import Stop, StopAt, same
+from train_support.run_traces import same, stopped
 from train_support.sharded_ranks import find_in_environment, in_ranks, train_until
 
 from dml_core import DmlError
@@ -60,11 +60,8 @@ def test_generated_code_matches_the_plain_network_and_a_stopped_run_resumes_to_t
         return train(recipe, tmp_path / name, resume=resume, registry=tiny_registry, console=quiet)
 
     plain, whole = run("plain", PARTS), run("whole", COMPILED)
-    stopper = StopAt(3)
-    tiny_registry.plugins.register(stopper, distribution="stopper")
-    with pytest.raises(Stop):
+    with stopped(tiny_registry, 3):
         run("cut", COMPILED)
-    tiny_registry.plugins.manager.unregister(stopper)
     cut = run("cut", COMPILED, resume=True)
 
     # Sums of float32 in another order, over six steps.

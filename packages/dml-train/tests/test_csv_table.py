@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from dml_core import DmlError, GroupedSplit, registry
-from dml_train.data import read_csv_table
+from dml_train.data.csv_table import read_csv_table
 
 
 @pytest.fixture
@@ -87,77 +87,65 @@ def test_the_column_group_names_the_group_of_every_image(root):
     splits = (dataset.train, dataset.test, dataset.gallery)
     assert all(isinstance(split, GroupedSplit) for split in splits)
     assert [split.groups.tolist() for split in splits] == [["c1"], ["c2"], ["c1", "c2"]]
+    assert dataset.test.load(np.array([0])).shape == (1, 3, 8, 8)
+    assert dataset.test.class_names == ("b",)
     with pytest.raises(DmlError, match=r"images\.csv, line 3: the column 'group' is empty"):
         read_csv_table(table(root, "path,label,group", "1.png,a,c1", "2.png,b,"))
     assert read_csv_table(table(root, "path,label,split", "1.png,a,train", "2.png,b,test")).groups is None
 
 
-def test_a_recipe_builds_a_data_set_from_a_table(root):
-    where = table(root, "path,label,split", "1.png,a,train", "2.png,b,test")
-    dataset = registry().build(
-        "datasets", {"name": "csv", "root": where, "resize": 8, "crop": 8}, {"seed": 0}
-    )
-    assert dataset.test.load(np.array([0])).shape == (1, 3, 8, 8)
-    assert dataset.test.class_names == ("b",)
-
-
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("1.png,a | 2.png,", r"images\.csv, line 3: the column 'label' is empty"),
-        ("1.png,a | 2.png", r"images\.csv, line 3: the column 'label' is empty"),
-        (",a", r"line 2: the column 'path' is empty"),
-        ("", "has 0 classes; expected at least two"),
-        ("1.png,a | 2.png,a", "has 1 classes; expected at least two"),
-        ("1.png,a | 20.png,b | 30.png,b", r"2 of the 3 images .* are missing, e\.g\. .*20\.png \(line 3\)"),
-        ("1.png,a | 2.png,b | 1.png,b", r"lines 2 and 4 both name '1\.png'"),
-        ("1.png,a | 2.png,b | ./1.png,b", r"lines 2 and 4 both name '\./1\.png'"),
-        ("1.png,b | 2.png,b ", "two classes .* have one name: 'b' and 'b '"),
-        ('1.png,"a | 2.png,b', "is not a CSV file in UTF-8"),
+        ("path,label | 1.png,a | 2.png,", r"images\.csv, line 3: the column 'label' is empty"),
+        ("path,label | 1.png,a | 2.png", r"images\.csv, line 3: the column 'label' is empty"),
+        ("path,label | ,a", r"line 2: the column 'path' is empty"),
+        ("path,label | ", "has 0 classes; expected at least two"),
+        ("path,label | 1.png,a | 2.png,a", "has 1 classes; expected at least two"),
+        (
+            "path,label | 1.png,a | 20.png,b | 30.png,b",
+            r"2 of the 3 images .* are missing, e\.g\. .*20\.png \(line 3\)",
+        ),
+        ("path,label | 1.png,a | 2.png,b | 1.png,b", r"lines 2 and 4 both name '1\.png'"),
+        ("path,label | 1.png,a | 2.png,b | ./1.png,b", r"lines 2 and 4 both name '\./1\.png'"),
+        ("path,label | 1.png,b | 2.png,b ", "two classes .* have one name: 'b' and 'b '"),
+        ('path,label | 1.png,"a | 2.png,b', "is not a CSV file in UTF-8"),
+        ("path,label,split | 1.png,a,", r"line 2: the column 'split' is empty"),
+        ("path,label,split | 1.png,a,tets", r"split is 'tets'; did you mean 'test'\?"),
+        (
+            "path,label,split | 1.png,a,train | 2.png,a,test",
+            "class 'a' is in the train part .* and in the test",
+        ),
+        ("path,label,split | 1.png,a,train | 2.png,b,train", "the test part of .* holds no image"),
+        ("path,label,split | 1.png,a,test | 2.png,b,test", "the train part of .* holds no image"),
+        (
+            "path,label,split | 1.png,a,train | 2.png,b,query",
+            "has the splits train, query; expected train and test",
+        ),
+        (
+            "path,label,split | 1.png,a,train | 2.png,b,test | 3.png,b,gallery",
+            "has the splits train, test, gallery",
+        ),
+        (
+            "path,label,split | 1.png,a,train | 2.png,b,query | 3.png,c,gallery",
+            "no class of .*test.* is in .*gallery",
+        ),
+        ("path,lable | 1.png,a | 2.png,b", r"has no column 'label'; did you mean 'lable'\?"),
+        (
+            "1.png,a | 1.png,a | 2.png,b",
+            r"no column 'path'; its first line must name path and label.*names: 1\.png, a",
+        ),
+        (" | 1.png,a | 2.png,b", r"no column 'path'.*names: nothing"),
     ],
 )
-def test_wrong_rows_are_refused_with_their_line(root, lines, message):
+def test_a_wrong_table_is_refused_with_the_line(root, lines, message):
     with pytest.raises(DmlError, match=message):
-        read_csv_table(table(root, "path,label", *lines.split(" | ")))
+        read_csv_table(table(root, *lines.split(" | ")))
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ("1.png,a,", r"line 2: the column 'split' is empty"),
-        ("1.png,a,tets", r"split is 'tets'; did you mean 'test'\?"),
-        ("1.png,a,train | 2.png,a,test", "class 'a' is in the train part .* and in the test"),
-        ("1.png,a,train | 2.png,b,train", "the test part of .* holds no image"),
-        ("1.png,a,test | 2.png,b,test", "the train part of .* holds no image"),
-        ("1.png,a,train | 2.png,b,query", "has the splits train, query; expected train and test"),
-        ("1.png,a,train | 2.png,b,test | 3.png,b,gallery", "has the splits train, test, gallery"),
-        ("1.png,a,train | 2.png,b,query | 3.png,c,gallery", "no class of .*test.* is in .*gallery"),
-    ],
-)
-def test_inconsistent_splits_are_refused(root, lines, message):
-    with pytest.raises(DmlError, match=message):
-        read_csv_table(table(root, "path,label,split", *lines.split(" | ")))
-
-
-@pytest.mark.parametrize(
-    ("heading", "message"),
-    [
-        ("path,lable", r"has no column 'label'; did you mean 'lable'\?"),
-        ("1.png,a", r"no column 'path'; its first line must name path and label.*names: 1\.png, a"),
-        ("", r"no column 'path'.*names: nothing"),
-    ],
-)
-def test_a_header_without_the_required_columns_is_refused(root, heading, message):
-    with pytest.raises(DmlError, match=message):
-        read_csv_table(table(root, heading, "1.png,a", "2.png,b"))
-
-
-def test_a_missing_table_is_named(root):
+def test_a_missing_table_and_one_that_is_not_utf_8_are_named(root):
     with pytest.raises(DmlError, match=r"can't read the table .*images\.csv: No such file"):
         read_csv_table(str(root))
-
-
-def test_a_table_that_is_not_utf_8_is_refused(root):
     (root / "images.csv").write_bytes(b"path,label\n\xff\xfe\n")
     with pytest.raises(DmlError, match="is not a CSV file in UTF-8"):
         read_csv_table(str(root))

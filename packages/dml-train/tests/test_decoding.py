@@ -1,18 +1,21 @@
-"""Image files of all formats and modes: decoded correctly, or refused with the path."""
+"""Image files of all formats and modes: decoded correctly, or refused with the path, also if they are cut off."""
 
 from __future__ import annotations
 
 import os
 import struct
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from dml_core import DmlError
-from dml_train.data.decoding import check_header, read_image
+from dml_train.data import decoding
+from dml_train.data.decoding import check_complete_image, read_image
+
+with_each_format = pytest.mark.parametrize("suffix", ["jpg", "png", "gif", "bmp", "webp", "tif"])
+with_each_reader = pytest.mark.parametrize("read", [read_image, check_complete_image])
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:
@@ -87,55 +90,62 @@ def test_a_large_photograph_is_decoded_at_a_fraction_of_its_size(tmp_path):
     assert np.abs(np.asarray(small).astype(int) - np.asarray(full)).mean() < 2.0
 
 
+@with_each_reader
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [
-        (b"", "it is empty"),
-        (b"hello", "not an image"),
-        (b"\x89PNG\r\n\x1a\n\x00\x00", "repair or remove"),
-    ],
+    [(b"", "it is empty"), (b"hello", "not an image"), (b"\x89PNG\r\n\x1a\n\x00\x00", "repair or remove")],
     ids=["empty", "text", "truncated"],
 )
-def test_a_file_that_is_no_image_is_named(tmp_path, content, reason):
+def test_a_file_that_is_no_image_is_named(tmp_path, read, content, reason):
     (tmp_path / "bad.png").write_bytes(content)
-    for read in (read_image, check_header):
-        with pytest.raises(DmlError, match=rf"can't read the image .*bad\.png: .*{reason}"):
-            read(tmp_path / "bad.png")
+    with pytest.raises(DmlError, match=rf"can't read the image .*bad\.png: .*{reason}"):
+        read(tmp_path / "bad.png")
 
 
-def test_a_truncated_image_is_named(tmp_path):
-    file = tmp_path / "cut.jpg"
-    noise(60, 60).save(file)
-    file.write_bytes(file.read_bytes()[:-400])
-    check_header(file)  # the header is intact
-    with pytest.raises(DmlError, match=r"can't read the image .*cut\.jpg: .*truncated"):
-        read_image(file)
+@with_each_reader
+@with_each_format
+@pytest.mark.parametrize("kept", [0.5, 0.9])
+def test_a_file_cut_off_behind_its_header_is_named(tmp_path, read, suffix, kept):
+    file = tmp_path / f"a.{suffix}"
+    noise(50, 60).save(file, **({"compression": "tiff_lzw"} if suffix == "tif" else {}))
+    content = file.read_bytes()
+    file.write_bytes(content[: int(kept * len(content))])
+    with pytest.raises(DmlError, match=f"can't read the image .*a.{suffix}"):
+        read(file)
 
 
-def test_a_missing_file_is_named(tmp_path):
+@with_each_format
+def test_an_intact_file_is_complete_without_being_decoded(tmp_path, monkeypatch, suffix):
+    noise(50, 60).save(tmp_path / f"a.{suffix}")
+    monkeypatch.setattr(decoding, "read_image", None)  # isn't called
+    check_complete_image(tmp_path / f"a.{suffix}")
+
+
+def test_bytes_behind_the_end_are_no_fault(tmp_path):
+    file = tmp_path / "a.jpg"
+    noise(50, 60).save(file)
+    for more in (bytes(1000), b"a camera's own data" * 20):
+        file.write_bytes(file.read_bytes() + more)
+        check_complete_image(file)
+
+
+@with_each_reader
+def test_a_missing_file_is_named(tmp_path, read):
     with pytest.raises(DmlError, match=r"can't read the image .*gone\.png: no such file"):
-        read_image(tmp_path / "gone.png")
+        read(tmp_path / "gone.png")
 
 
-def write_png_header(width: int, height: int, file: Path) -> None:
-    """Write the header of a large image, without its pixels."""
-
+@with_each_reader
+def test_an_image_too_huge_to_decode_is_named_and_not_decoded(tmp_path, read):
     def chunk(kind: bytes, content: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-        )
+        checksum = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + checksum
 
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    file.write_bytes(
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
-    )
-
-
-def test_an_image_too_huge_to_decode_is_named_and_not_decoded(tmp_path):
-    write_png_header(50_000, 50_000, tmp_path / "huge.png")
-    for read in (read_image, check_header):
-        with pytest.raises(DmlError, match=r"can't read the image .*huge\.png: it has too many pixels"):
-            read(tmp_path / "huge.png")
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0))
+    png = b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+    (tmp_path / "huge.png").write_bytes(png)
+    with pytest.raises(DmlError, match=r"can't read the image .*huge\.png: it has too many pixels"):
+        read(tmp_path / "huge.png")
 
 
 def test_the_most_pixels_are_an_option_that_counts_after_the_reduction(tmp_path):
@@ -145,21 +155,20 @@ def test_the_most_pixels_are_an_option_that_counts_after_the_reduction(tmp_path)
     assert read_image(tmp_path / "a.jpg", min_side=250, max_pixels=1_000_000).size == (350, 250)
 
 
+@with_each_reader
 @pytest.mark.parametrize("suffix", [".jpg", ".eps"])
-def test_only_the_documented_formats_are_read_whatever_the_suffix(tmp_path, suffix):
+def test_only_the_documented_formats_are_read_whatever_the_suffix(tmp_path, read, suffix):
     """A PostScript file would start Ghostscript."""
     noise(8, 8).save(tmp_path / "drawing.eps")
     photo = (tmp_path / "drawing.eps").rename(tmp_path / f"photo{suffix}")
-    for read in (read_image, check_header):
-        with pytest.raises(DmlError, match="not an image in PNG, JPEG, WEBP, BMP, GIF, TIFF"):
-            read(photo)
+    with pytest.raises(DmlError, match="not an image in PNG, JPEG, WEBP, BMP, GIF, TIFF"):
+        read(photo)
 
 
-def test_a_pipe_or_a_folder_is_refused_and_not_waited_for(tmp_path):
+@with_each_reader
+def test_a_pipe_or_a_folder_is_refused_and_not_waited_for(tmp_path, read):
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "folder.png").mkdir()
-    for read in (read_image, check_header):
-        with pytest.raises(DmlError, match="a pipe or a device, not a file"):
-            read(tmp_path / "pipe.png")
-        with pytest.raises(DmlError, match="a folder, not a file"):
-            read(tmp_path / "folder.png")
+    for name, kind in (("pipe", "a pipe or a device"), ("folder", "a folder")):
+        with pytest.raises(DmlError, match=f"{kind}, not a file"):
+            read(tmp_path / f"{name}.png")

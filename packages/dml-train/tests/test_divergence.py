@@ -10,16 +10,16 @@ from dml_train.training.divergence import find_nonfinite, untrained_names
 
 def test_infinities_are_allowed_in_untrained_tensors_and_nan_is_not():
     weights = {"mask": torch.tensor([0.0, -torch.inf])}
-    assert find_nonfinite(weights, {}, {"mask"}) is None
-    assert find_nonfinite(weights, {}, ()) == "the network's mask"
-    assert find_nonfinite({}, {"loss": weights}, ()) == "the loss's mask"
+    assert find_nonfinite(weights, {}, {}, {"mask"}) is None
+    assert find_nonfinite(weights, {}, {}, ()) == "the network's mask"
+    assert find_nonfinite({}, {"loss": weights}, {}, ()) == "the loss's mask"
     weights["mask"][0] = torch.nan
-    assert find_nonfinite({}, {"model": weights}, {"mask"}) == "the trained mask"
+    assert find_nonfinite({}, {"model": weights}, {}, {"mask"}) == "the trained mask"
 
 
 def test_moments_of_the_optimizer_must_be_finite():
     state = {"optimizer": {"state": {0: {"exp_avg": torch.tensor([torch.inf])}}}}
-    assert find_nonfinite({}, state, {"exp_avg"}) == "the optimizer's exp_avg"
+    assert find_nonfinite({}, state, {}, {"exp_avg"}) == "the optimizer's exp_avg"
 
 
 def test_buffers_and_frozen_parameters_are_untrained():

@@ -11,7 +11,7 @@ import pytest
 from train_support.photo_world import photo_document, train_on, write_photos
 
 from dml_core import DmlError, InvalidOption
-from dml_train.data.image_reader import ImageSplit
+from dml_train.data.preparation import ImageSplit
 from dml_train.trained.evaluation import embed_split
 from dml_train.trained.folder import embed_images
 from dml_train.trained.images import list_folder, list_split

@@ -17,7 +17,7 @@ from train_support.photo_world import write_photos
 
 from dml_core import DmlError
 from dml_train.data import prepare
-from dml_train.data.image_reader import PhotographReader
+from dml_train.data.preparation import Preparation
 from dml_train.trained import export as exporting
 from dml_train.trained.model import open_model
 
@@ -132,7 +132,7 @@ def test_two_models_share_a_program_and_another_version_is_kept(dml, run, tmp_pa
 
 @pytest.mark.parametrize("reads_files", [True, False])
 def test_a_plugins_own_preparation_gets_no_program(model, tmp_path, reads_files):
-    class TheirReader(PhotographReader):
+    class TheirReader(Preparation):
         def describe(self):
             return {"resize": "by hand"}
 
@@ -148,7 +148,7 @@ def test_a_plugins_own_preparation_gets_no_program(model, tmp_path, reads_files)
 
 
 def test_the_check_keeps_to_max_pixels(model, tmp_path):
-    reader = PhotographReader(resize=18, crop=16, max_pixels=900)
+    reader = Preparation(resize=18, crop=16, max_pixels=900)
     model = dataclasses.replace(model, reader=reader)
     assert exporting.export(model, "torch-export", tmp_path / "m.pt2") < 1e-5
 

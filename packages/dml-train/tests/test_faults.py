@@ -21,12 +21,12 @@ from train_support.rough_sources import Fatal, Signalled
 from train_support.sharded_ranks import in_ranks, lose_the_other
 
 from dml_core import DmlError, hookimpl
-from dml_train.data import FileDatasetFactory, read_image_folder
 from dml_train.data.batches import StepBatches, load_ahead
+from dml_train.data.factories import image_folder
 from dml_train.measure.embed import ImageChunks
 from dml_train.ranks.ranks import Ranks
 from dml_train.recipe.checking import parse
-from dml_train.training import checkpoint, saving
+from dml_train.training import checkpoint
 from dml_train.training.build import build
 from dml_train.training.run import train
 
@@ -39,10 +39,10 @@ def test_a_dead_or_silent_rank_is_reported_within_the_timeout(silent):
 @pytest.mark.parametrize("large", [checkpoint.WEIGHTS, checkpoint.STATE])
 def test_a_refused_write_keeps_the_previous_checkpoint(tmp_path, small_files, large):
     few, many = {"x": torch.zeros(1)}, {"x": torch.zeros(100_000)}
-    saving.write(tmp_path, 1, few, few)
+    checkpoint.write(tmp_path, 1, few, few)
     words = r"can.t save the checkpoint of step 2 .*the checkpoint of step 1 .* is intact.*resume"
     with small_files(50_000), pytest.raises(DmlError, match=words):
-        saving.write(tmp_path, 2, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
+        checkpoint.write(tmp_path, 2, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
 
 
@@ -58,7 +58,7 @@ def test_the_error_names_a_full_disk_whichever_file_did_not_fit(tmp_path, small_
         small_files(50_000),
         pytest.raises(DmlError, match=r"the disk is full \(0 MiB free\).* Free some space"),
     ):
-        saving.write(tmp_path, 1, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
+        checkpoint.write(tmp_path, 1, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
 
 
 def test_a_run_stopped_by_a_full_disk_resumes_to_the_same_bits(
@@ -94,7 +94,7 @@ def test_an_image_damaged_after_the_listing_is_named_by_its_path(tmp_path, worke
         (tmp_path / name).mkdir()
         for number in range(2):
             Image.new("RGB", (40, 40), (number * 90, 50, 50)).save(tmp_path / name / f"{number}.png")
-    split = FileDatasetFactory(read_image_folder)(str(tmp_path), crop=16, resize=20).train
+    split = image_folder(str(tmp_path), crop=16, resize=20).train
     broken = sorted((tmp_path / split.class_names[1]).iterdir())[0]
     broken.write_bytes(broken.read_bytes()[:60])
     (chunk,) = load_ahead(ImageChunks(split, [np.arange(len(split))]), range(1), workers, pin=False)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from train_support.run_traces import Stop, StopAt, same
+from train_support.run_traces import same, stopped
 from train_support.sharded_ranks import in_ranks, train_until
 
 from dml_core import Component, InvalidOption, LayeredBackbone, hookimpl
@@ -129,11 +129,8 @@ def test_a_run_trains_the_rest_alone_and_resumes_to_the_same_bits(
         return train(recipe, tmp_path / where, resume=resume, registry=vit_registry, console=quiet)
 
     whole = run("whole")
-    stopper = StopAt(3)
-    vit_registry.plugins.register(stopper, distribution="stopper")
-    with pytest.raises(Stop):
+    with stopped(vit_registry, 3):
         run("cut")
-    vit_registry.plugins.manager.unregister(stopper)
     cut = run("cut", resume=True)
     assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
     assert np.array_equal(np.load(cut.embeddings()), np.load(whole.embeddings()))

@@ -10,7 +10,7 @@ import pytest
 from train_support.photo_world import train_on, write_photos
 
 from dml_core import DmlError
-from dml_train.data.image_reader import ImageSplit
+from dml_train.data.preparation import ImageSplit
 from dml_train.files import lock_folder
 from dml_train.recipe.checking import parse
 from dml_train.trained.folder import embed_folder

@@ -14,8 +14,14 @@ from hypothesis import strategies as st
 
 from dml_core import DmlError
 from dml_core.testing import DatasetContract
-from dml_train.data.faces import Face, open_faces
-from dml_train.data.font_classes import PLACEHOLDER_USES, draw_classes, select_characters
+from dml_train.data.fonts import (
+    NO_CHARACTER,
+    PLACEHOLDER_USES,
+    Face,
+    draw_classes,
+    open_faces,
+    select_characters,
+)
 from dml_train.data.glyphs import Glyphs
 
 FONTS = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
@@ -30,15 +36,9 @@ class PaintedFace:
         self.name, self.characters = "painted", frozenset(drawings)
         self._drawings, self._missing = drawings, missing
 
-    def draw(self, code_point):
-        return _paint(self._drawings[code_point])
-
-    def draw_missing(self):
-        return _paint(self._missing)
-
-
-def _paint(number):
-    return None if number is None else np.full((2, 2), number, dtype=np.uint8)
+    def draw(self, character):
+        number = self._missing if character == NO_CHARACTER else self._drawings[ord(character)]
+        return None if number is None else np.full((2, 2), number, dtype=np.uint8)
 
 
 def draw_classes_by_definition(faces: list[dict[int, int]], least: int, counted: int):
@@ -139,7 +139,7 @@ def test_a_collection_has_its_faces_by_number(collection):
     assert [face.name for face in open_faces([str(collection)], 24)] == ["both#0", "both#1"]
     [second] = open_faces([f"{collection}#1", f"{collection}#1"], 24)
     assert second.name == "both#1"
-    np.testing.assert_array_equal(second.draw(0x67), Face(FONTS / "DejaVuSans.ttf", 24).draw(0x67))
+    np.testing.assert_array_equal(second.draw("g"), Face(FONTS / "DejaVuSans.ttf", 24).draw("g"))
     assert second.characters == Face(FONTS / "DejaVuSans.ttf", 24).characters
 
 
@@ -195,7 +195,9 @@ def test_query_fonts_draw_queries_alone():
     assert data.test.class_names == data.gallery.class_names == plain.test.class_names
     mono = Face(FONTS / "DejaVuSansMono.ttf", 24)
     for item, name in enumerate(data.test.class_names):
-        np.testing.assert_array_equal(255 - data.test.picture(item)[..., 0], mono.draw(int(name[2:6], 16)))
+        np.testing.assert_array_equal(
+            255 - data.test.picture(item)[..., 0], mono.draw(chr(int(name[2:6], 16)))
+        )
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,44 @@
-"""Disks that are full at any write, or read-only. ``DML_DISKS=100`` sets the number of sizes of each disk."""
+"""Disks that refuse any write of a command: one message, nothing damaged, and the command resumes.
+
+The kernel refuses files above a size, as a full disk would. ``DML_DISKS=100`` sets the number of sizes.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+from pathlib import Path
 
+import numpy as np
 import pytest
-from train_support import full_disks
-from train_support.photo_world import photo_registry, train_on, write_photos
-from train_support.small_disk import on_disk
+import tomli_w
+from click.testing import CliRunner
+from train_support.photo_world import photo_document, photo_registry, train_on, write_photos
+from train_support.tiny_world import make_document, make_registry
 
-SIZES = int(os.environ.get("DML_DISKS", "2"))
+from dml_train import cli, report
+from dml_train.studies.reproduce import paper as papers_of
+from dml_train.studies.reproduce import run as reproduction
+from dml_train.studies.reproduce.paper import Paper
+from dml_train.training import checkpoint
+
+SIZES = int(os.environ.get("DML_DISKS", "3"))
+# Files whose bytes are the same each time; the others hold times.
+LASTING = [
+    "metrics.jsonl",
+    "evaluation.json",
+    "pixels",
+    "best.toml",
+    "model.safetensors",
+    "state.pt",
+    "*.npy",
+]
+COMMANDS = ["train", "embed", "embed --split", "pack", "tune", "reproduce"]
+SELECTS = {
+    "evaluation": {"every": 5, "unit": "step"},
+    "validation": {"class_fraction": 0.34, "metric": "recall@1"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -20,19 +49,115 @@ def inputs(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", full_disks.COMMANDS)
-def test_a_full_disk_at_any_write_is_one_message_and_the_command_resumes(tmp_path, inputs, name):
-    on_disk(tmp_path / "disk", full_disks.fill_at_every_write, inputs, name, SIZES)
+@pytest.fixture
+def call(inputs, monkeypatch):
+    """Call a command that writes into a folder; without reports, which take most of the time."""
+    monkeypatch.setattr(report, "write_report", lambda path, registry: path)
+    for module in (papers_of, reproduction):
+        monkeypatch.setattr(module, "papers", lambda: {"fake": fake_paper(inputs)})
+
+    def call(name, out, resume=False):
+        registry, photos = make_registry(), photo_registry()
+        arrays = ["--out", f"{out}/e.npy", "--labels", f"{out}/l.npy"]
+        if name == "train":
+            recipe = write_recipe(inputs, name, make_document(**SELECTS))
+            arguments = ["train", recipe, "--out", f"{out}/deep/run", *["--resume"] * resume]
+        elif name == "embed":
+            registry, arguments = photos, ["embed", f"{inputs}/run", f"{inputs}/photos", *arrays]
+        elif name == "embed --split":
+            registry, arguments = photos, ["embed", f"{inputs}/run", "--split", "train", *arrays]
+        elif name == "pack":
+            recipe = write_recipe(inputs, name, photo_document(inputs / "photos"))
+            cache = ["--set", f"dataset.cache={out}/cache", *["--resume"] * resume]
+            registry, arguments = photos, ["train", recipe, "--out", f"{out}/run", *cache]
+        elif name == "tune":
+            recipe = write_recipe(inputs, name, make_document(**SELECTS, training={"steps": 5}))
+            choice = ["--choice", "loss.scale=[2.0,4.0]", "--trials", "2"]
+            arguments = ["tune", recipe, *choice, "--out", f"{out}/search"]
+        elif name == "reproduce":
+            arguments = ["reproduce", "fake/table-2", "--out", f"{out}/out"]
+        else:
+            arguments = ["data", "fetch", "sop", "--root", f"{out}/sop"]
+        return CliRunner().invoke(cli.main, arguments, obj=registry)
+
+    return call
 
 
-@pytest.mark.parametrize(
-    "work",
-    [
-        full_disks.refuse_every_command,
-        full_disks.resume_read_only_run,
-        full_disks.train_until_read_only,
-        full_disks.train_on_read_only_images,
-    ],
-)
-def test_a_read_only_disk_is_one_message_and_images_on_it_are_read(tmp_path, inputs, work):
-    on_disk(tmp_path / "disk", work, inputs)
+def write_recipe(inputs, name, document):
+    """Write a recipe before any write is refused; return its path."""
+    path = inputs / f"{name}.toml"
+    if not path.is_file():
+        path.write_text(tomli_w.dumps(document))
+    return str(path)
+
+
+def fake_paper(inputs):
+    """Make a paper whose table has two rows."""
+    rows = [{"label": str(scale), "set": [f"loss.scale={scale}"], "published": {}} for scale in (2.0, 4.0)]
+    recipe = write_recipe(inputs, "reproduce", make_document(training={"steps": 2}))
+    table = {"title": "scale", "expected": "more is more", "recipes": {"glyphs": recipe}, "rows": rows}
+    about = {"title": "Fake", "backbone": "big", "selected_on_test": True, "selection": "best of 7"}
+    tables = {"table-2": {**table, "metrics": {"sop": ["recall@1"]}}}
+    return Paper.model_validate({**about, "tables": tables})
+
+
+def lasting(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for pattern in LASTING
+        for path in folder.rglob(pattern)
+        if not path.name.startswith(".")
+    }
+
+
+def check_intact(folder):
+    """Check that every file in a folder is complete."""
+    for path in folder.rglob("*"):
+        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue  # written aside
+        if path.suffix == ".json":
+            json.loads(path.read_text())
+        elif path.suffix == ".npy":
+            np.load(path)
+        elif path.name == "checkpoints":
+            assert not checkpoint.corrupt(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_full_disk_at_any_write_is_one_message_and_the_command_resumes(tmp_path, call, name, small_files):
+    whole, disk = tmp_path / "whole", tmp_path / "disk"
+    whole.mkdir()
+    assert call(name, whole).exit_code == 0
+    expected = lasting(whole)
+    largest = max(path.stat().st_size for path in whole.rglob("*") if path.is_file())
+    refused = 0
+    for size in np.geomspace(16, largest - 1, SIZES).astype(int).tolist():
+        disk.mkdir()
+        with small_files(size):
+            result = call(name, disk)
+        if result.exit_code:
+            refused += 1
+            assert isinstance(result.exception, SystemExit), (size, result.exception)
+            assert "File too large" in result.output or "can't save the checkpoint" in result.output, size
+            if result.exit_code == 2:
+                message = result.stderr.splitlines()[-1]
+                assert message.startswith("error: "), (size, message)
+                assert str(disk) in message, (size, message)
+            check_intact(disk)
+            result = call(name, disk, resume=True)
+        assert result.exit_code == 0, (size, result.output)
+        assert lasting(disk) == expected, size
+        assert not [path for path in disk.rglob(".*") if not path.name.endswith(".lock")], size
+        shutil.rmtree(disk)
+    assert refused >= 2
+
+
+@pytest.mark.skipif(not Path("/sys").is_dir(), reason="needs a folder in which nobody can write")
+@pytest.mark.parametrize("name", [*COMMANDS, "data fetch"])
+def test_a_folder_that_refuses_every_write_is_one_message(call, name):
+    result = call(name, Path("/sys"))
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.stderr.splitlines()[-1].startswith("error: can't"), result.stderr
+    assert "/sys" in result.stderr.splitlines()[-1]

@@ -8,8 +8,7 @@ from PIL import Image
 from train_support.photo_world import write_photos
 
 from dml_core import DmlError, FileBackedSplit, ImageReadingFactory, registry
-from dml_train.data.glyphs import Glyphs
-from dml_train.data.image_reader import DrawingReader
+from dml_train.data.glyphs import DrawingReader, Glyphs
 
 
 def factory(name):

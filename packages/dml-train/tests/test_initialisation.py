@@ -19,7 +19,8 @@ from dml_train.recipe.tables import Initialisation
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 from dml_train.training.build import build
-from dml_train.training.class_weights import check_initialisation, find_class_weights
+from dml_train.training.checks import check_initialisation
+from dml_train.training.class_weights import find_class_weights
 from dml_train.training.initialisation import class_means, draw_by_classes
 from dml_train.training.run import train
 

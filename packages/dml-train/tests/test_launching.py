@@ -11,12 +11,8 @@ import sys
 import time
 
 import pytest
-from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 from train_support import launching, tiny_run
 
-from dml_core import DmlError
-from dml_train.processes.signals import handle_signals
-from dml_train.ranks.launch import StopHandler, launch
 from dml_train.ranks.ranks import LOST_RANK
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
@@ -24,52 +20,8 @@ from dml_train.training import checkpoint
 PATIENCE = 600  # seconds after which a process counts as hanging
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG")
 WAITING = "while :; do sleep 0.1; done"  # waits for a signal, and leaves no child process
-
-
-@pytest.fixture
-def set_rank_script(tmp_path, monkeypatch):
-    """Make `launch` start a shell script as each rank."""
-
-    def make(script):
-        program = tmp_path / "rank.sh"
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-        monkeypatch.setattr(sys, "executable", str(program))
-
-    return make
-
-
-def test_the_rank_that_died_is_named_and_the_others_are_stopped(set_rank_script, tmp_path):
-    script = "[ $RANK = 1 ] && {{ until [ -e '{0}/ready' ]; do sleep 0.01; done; kill -9 $$; }}\n"
-    script += "trap \"touch '{0}/stopped'; exit 1\" TERM\ntouch '{0}/ready'\n" + WAITING
-    set_rank_script(script.format(tmp_path))
-    with pytest.raises(
-        DmlError, match=r"rank 1 of 2 was killed by SIGKILL, and the others were stopped; resume from"
-    ):
-        launch(2, [], tmp_path / "run", 60)
-    assert (tmp_path / "stopped").exists()
-
-
-def test_the_error_of_a_rank_is_raised(set_rank_script, tmp_path):
-    content = json.dumps({"message": "the recipe is wrong", "timestamp": 1})
-    set_rank_script(f"echo '{content}' > $TORCHELASTIC_ERROR_FILE; exit 2")
-    with pytest.raises(DmlError, match=r"^the recipe is wrong$"):
-        launch(2, [], tmp_path / "run", 60)
-
-
-def test_the_error_of_the_failing_rank_precedes_that_of_the_rank_that_lost_it(set_rank_script, tmp_path):
-    lost, cause = (
-        json.dumps({"message": words, "timestamp": 1})
-        for words in ("rank 0 lost another rank", "rank 1 broke")
-    )
-    # The failing rank ends only after the other one, when it is stopped.
-    reports = "echo $words > $TORCHELASTIC_ERROR_FILE; exit 2"
-    first = f"words='{lost}'; until [ -e '{tmp_path}/ready' ]; do sleep 0.01; done; {reports}"
-    set_rank_script(
-        f"[ $RANK = 0 ] && {{ {first}; }}\nwords='{cause}'\ntrap '{reports}' TERM\ntouch '{tmp_path}/ready'\n{WAITING}"
-    )
-    with pytest.raises(DmlError, match=r"^rank 1 broke$"):
-        launch(2, [], tmp_path / "run", 60)
+# The start of a rank's script: it writes the process id into a file. A trap before it handles signals.
+STARTED = "echo $$ > '{tmp}'/$RANK.part; mv '{tmp}'/$RANK.part '{tmp}'/$RANK"
 
 
 @pytest.fixture
@@ -90,6 +42,22 @@ def start(tmp_path):
         process.join()
 
 
+@pytest.fixture
+def launch(start, tmp_path):
+    """Launch two ranks that run a shell script, send the launcher a signal, and return its exit code and errors."""
+
+    def launch(script, number=None, timeout=600, ignored=None):
+        process = start(launching.launch_script, script, timeout, ignored)
+        if number is not None:
+            wait_until(lambda: all((tmp_path / rank).exists() for rank in "01"))
+            os.kill(process.pid, number)
+        process.join(PATIENCE)
+        errors = (tmp_path / "errors").read_text().replace("Terminated\n", "")  # of the shell's `sleep`
+        return process.exitcode, errors
+
+    return launch
+
+
 def wait_until(condition):
     """Wait for a condition: a moment, or minutes on a machine with ten times more work than cores."""
     deadline = time.monotonic() + PATIENCE
@@ -98,118 +66,63 @@ def wait_until(condition):
         time.sleep(0.01)
 
 
-def is_printed(tmp_path, text):
-    return lambda: text in (tmp_path / "errors").read_text()
+def reports(message):
+    """Return the shell command by which a rank reports an error and ends."""
+    content = shlex.quote(json.dumps({"message": message, "timestamp": 1}))
+    return f"echo {content} > $TORCHELASTIC_ERROR_FILE; exit 2"
 
 
-def exist(tmp_path, *names):
-    return lambda: all((tmp_path / name).exists() for name in names)
-
-
-def have_ended(tmp_path, *names):
-    """Return whether the processes whose ids are in these files have ended."""
-    for name in names:
+def assert_ended(tmp_path):
+    for rank in "01":
         with pytest.raises(ProcessLookupError):
-            os.kill(int((tmp_path / name).read_text()), 0)
-    return True
+            os.kill(int((tmp_path / rank).read_text()), 0)
 
 
-# The start of a rank's script: it writes the process id into a file. A trap before it handles signals.
-STARTED = "echo $$ > '{tmp}'/$RANK.part; mv '{tmp}'/$RANK.part '{tmp}'/$RANK"
-STUBBORN = f"trap '' INT TERM\n{STARTED}\n[ $RANK = 1 ] && kill -STOP $$\nexec sleep 600"
+def test_the_rank_that_died_is_named_and_the_others_are_stopped(launch, tmp_path):
+    script = "[ $RANK = 1 ] && { until [ -e '{tmp}/ready' ]; do sleep 0.01; done; kill -9 $$; }\n"
+    script += "trap \"touch '{tmp}/stopped'; exit 1\" TERM\ntouch '{tmp}/ready'\n" + WAITING
+    code, errors = launch(script)
+    assert code == 2
+    assert errors.startswith("rank 1 of 2 was killed by SIGKILL, and the others were stopped; resume from")
+    assert (tmp_path / "stopped").exists()
 
 
-def test_a_second_ctrl_c_kills_ranks_that_do_not_stop_and_a_suspended_one(start, tmp_path):
-    process = start(launching.launch_script, STUBBORN, 600)
-    wait_until(exist(tmp_path, "launched", "0", "1"))
-    os.kill(process.pid, signal.SIGINT)
-    wait_until(is_printed(tmp_path, "Ctrl-C once more kills all ranks"))
-    os.kill(process.pid, signal.SIGTERM)  # counts as no second Ctrl-C
-    os.kill(process.pid, signal.SIGINT)
-    process.join(PATIENCE)
-    assert process.exitcode == 128 + signal.SIGINT
-    assert is_printed(
-        tmp_path, f"all ranks were killed; resume from the last checkpoint in {tmp_path / 'run'}"
-    )()
-    assert have_ended(tmp_path, "0", "1")
+def test_the_error_of_a_rank_is_raised(launch):
+    assert launch(reports("the recipe is wrong")) == (2, "the recipe is wrong\n")
 
 
-def test_a_second_ctrl_c_may_come_while_the_first_one_is_handled(monkeypatch):
-    more = iter([signal.SIGINT])
-    monkeypatch.setattr(os, "write", lambda stream, message: any(map(signal.raise_signal, more)))
-    stop = StopHandler()
-    stop.ranks = object.__new__(SubprocessContext)
-    stop.ranks.subprocess_handlers = {}
-    with handle_signals([signal.SIGINT], stop):
-        signal.raise_signal(signal.SIGINT)
-    assert stop.signal_number == signal.SIGINT
-    assert stop.killed
+def test_the_error_of_the_failing_rank_precedes_that_of_the_rank_that_lost_it(launch):
+    # The failing rank ends only after the other one, when it is stopped.
+    lost = f"until [ -e '{{tmp}}/ready' ]; do sleep 0.01; done; {reports(f'rank 0 {LOST_RANK}')}"
+    script = f"CAUSE() {{ {reports('rank 1 broke')}; }}\n[ $RANK = 0 ] && {{ {lost}; }}\n"
+    script += f"trap CAUSE TERM\ntouch '{{tmp}}/ready'\n{WAITING}"
+    assert launch(script) == (2, "rank 1 broke\n")
 
 
-def test_ranks_that_do_not_stop_within_the_timeout_are_killed(start, tmp_path):
-    process = start(launching.launch_script, STUBBORN, 0.5)
-    wait_until(exist(tmp_path, "launched", "0", "1"))
-    os.kill(process.pid, signal.SIGTERM)
-    process.join(PATIENCE)
-    assert process.exitcode == 2
-    assert is_printed(tmp_path, "ranks 0, 1 of 2 didn't end within the timeout (training.timeout)")()
-    assert have_ended(tmp_path, "0", "1")
+def test_ranks_that_do_not_stop_within_the_timeout_are_killed(launch, tmp_path):
+    script = f"trap '' INT TERM\n{STARTED}\n[ $RANK = 1 ] && kill -STOP $$\nexec sleep 600"
+    code, _ = launch(script, signal.SIGTERM, timeout=0.5)
+    assert code == 128 + signal.SIGTERM
+    assert_ended(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("message", "printed"),
+    ("number", "command", "code", "text"),
     [
-        (f"rank 0 of 2 {LOST_RANK}", "rank 1 of 2 didn't end within the timeout (training.timeout)"),
-        ("the disk is full", "the disk is full"),
-    ],
-    ids=["lost", "own error"],
-)
-def test_a_hanging_rank_is_named_unless_another_one_has_an_error_of_its_own(
-    start, tmp_path, message, printed
-):
-    content = json.dumps({"message": message, "timestamp": 1})
-    script = f"CONTENT='{content}'\ntrap 'echo $CONTENT > $TORCHELASTIC_ERROR_FILE; exit 2' TERM\n{STARTED}\n"
-    script += f"[ $RANK = 1 ] && kill -STOP $$\n{WAITING}"
-    process = start(launching.launch_script, script, 1)
-    wait_until(exist(tmp_path, "launched", "0", "1"))
-    os.kill(process.pid, signal.SIGTERM)
-    process.join(PATIENCE)
-    assert process.exitcode == 2
-    assert is_printed(tmp_path, printed)()
-    assert not is_printed(tmp_path, "SIGKILL")()
-    assert have_ended(tmp_path, "0", "1")
-
-
-@pytest.mark.parametrize(
-    ("number", "passed_on", "command", "code", "text"),
-    [
-        (signal.SIGINT, "INT", "exit 130", 130, ""),
-        (signal.SIGTERM, "TERM", "exit 143", 143, ""),
-        (signal.SIGHUP, "TERM", "exit 143", 143, ""),  # a run saves when its terminal closes, too
-        (signal.SIGINT, "INT", "exit 0", 0, ""),  # it finished at that moment
-        (signal.SIGINT, "INT", "echo $CONTENT > $TORCHELASTIC_ERROR_FILE; exit 2", 2, "the disk is full"),
+        (signal.SIGINT, "exit 130", 130, ""),
+        (signal.SIGTERM, "exit 143", 143, ""),
+        (signal.SIGINT, reports("the disk is full"), 2, "the disk is full\n"),
     ],
 )
-def test_the_launcher_ends_as_its_stopped_ranks_do(start, tmp_path, number, passed_on, command, code, text):
-    content = json.dumps({"message": text, "timestamp": 1})
-    script = f"CONTENT='{content}'\ntrap '{command}' {passed_on}\n{STARTED}\n{WAITING}"
-    process = start(launching.launch_script, script, 600)
-    wait_until(exist(tmp_path, "launched", "0", "1"))
-    os.kill(process.pid, number)
-    process.join(PATIENCE)
-    assert process.exitcode == code
-    assert is_printed(tmp_path, text)()
-    assert have_ended(tmp_path, "0", "1")
+def test_the_launcher_ends_as_its_stopped_ranks_do(launch, tmp_path, number, command, code, text):
+    script = f"STOP() {{ {command}; }}\ntrap STOP {number.name.removeprefix('SIG')}\n{STARTED}\n{WAITING}"
+    assert launch(script, number) == (code, text)
+    assert_ended(tmp_path)
 
 
-def test_ranks_launched_under_nohup_survive_a_closed_terminal(start, tmp_path):
-    script = f"{STARTED}\nwhile ! [ -e '{{tmp}}/done' ]; do sleep 0.1; done"
-    process = start(launching.launch_script, script, 600, signal.SIGHUP)
-    wait_until(exist(tmp_path, "launched", "0", "1"))
-    os.kill(process.pid, signal.SIGHUP)
-    (tmp_path / "done").touch()
-    process.join(PATIENCE)
-    assert process.exitcode == 0
+def test_ranks_launched_under_nohup_survive_a_closed_terminal(launch):
+    script = f"{STARTED}\nsleep 1"
+    assert launch(script, signal.SIGHUP, ignored=signal.SIGHUP) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -226,7 +139,7 @@ def test_only_a_rank_started_by_an_agent_ends_with_its_parent(
 ):
     process = start(launching.fork_orphan, elastic, leads, suspended)
     process.join(PATIENCE)
-    wait_until(exist(tmp_path, "end"))
+    wait_until((tmp_path / "end").exists)
     assert (tmp_path / "end").read_text() == end
 
 
@@ -250,7 +163,7 @@ def test_ranks_whose_launcher_is_killed_save_and_leave_no_process_even_if_one_is
         os.kill(suspended, signal.SIGSTOP)
     process.kill()
     wait_until(lambda: not launching.list_marked(mark))
-    assert is_printed(tmp_path, "RunInterrupted: stopped by SIGTERM after step")()
+    assert "RunInterrupted: stopped by SIGTERM after step" in (tmp_path / "errors").read_text()
     last = json.loads(run.metrics.read_text().splitlines()[-1])["step"]
     assert checkpoint.newest_intact(run.checkpoints).step == last > 0
     with run.lock():  # it can be resumed

@@ -11,7 +11,7 @@ from rich.console import Console
 from train_support.photo_world import photo_document, photo_registry, write_photos
 
 from dml_core import Registry
-from dml_train.data import FileSplit
+from dml_train.data.file_dataset import FileSplit
 from dml_train.recipe.checking import parse
 from dml_train.training import step_values
 from dml_train.training.replica import Replica

@@ -15,7 +15,7 @@ from dml_train.files import write_json
 from dml_train.measure.evaluate import Embedded, evaluate
 from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
-from dml_train.training.matching import check_matching
+from dml_train.training.checks import check_matching
 
 
 def test_held_out_classes_keep_the_groups_of_their_items():
@@ -147,8 +147,12 @@ MATCHED = {"name": "matched"}
 @pytest.mark.parametrize(
     ("evaluation", "data", "message"),
     [
-        ({}, dataset(GROUPED), "has groups or lists of items, which the evaluator 'exact' doesn't take"),
-        ({}, dataset(PLAIN, matches=Labels([0, 0, 1], ignored=LISTS)), "which the evaluator 'exact'"),
+        (
+            {},
+            dataset(GROUPED),
+            "TinyEvaluator takes labels alone, and the data have groups or lists of items",
+        ),
+        ({}, dataset(PLAIN, matches=Labels([0, 0, 1], ignored=LISTS)), "TinyEvaluator takes labels alone"),
         (MATCHED, dataset(GROUPED, matches=LISTED), "the splits have groups, and matches is a Relevance"),
         (
             MATCHED,
@@ -201,7 +205,7 @@ def test_held_out_classes_are_checked_and_an_unseen_test_split_is_not(registry, 
     }
     recipe = parse(tiny_document(**unseen), registry)
     check_matching(recipe, registry, dataset(GROUPED), split([0, 0]))
-    with pytest.raises(DmlError, match="has groups or lists of items, which the evaluator 'exact'"):
+    with pytest.raises(DmlError, match="TinyEvaluator takes labels alone"):
         check_matching(recipe, registry, dataset(split([0, 0])), GROUPED)
     unseen["evaluation"]["name"] = "matched"
     recipe = parse(tiny_document(**unseen), registry)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from train_support.run_traces import Stop, StopAt, losses, same
+from train_support.run_traces import losses, same, stopped
 from train_support.sharded_ranks import in_ranks, train_until
 from train_support.tiny_world import TinyEvaluator
 
@@ -28,11 +28,8 @@ TABLES = {
 def test_a_stopped_run_resumes_to_the_same_bits(run, tiny_registry, tmp_path, mine_every, stop, workers):
     tables = {**TABLES, "sampler": {**TABLES["sampler"], "mine_every": mine_every}}
     whole = run(where=tmp_path / "whole", **tables)
-    stopper = StopAt(stop)
-    tiny_registry.plugins.register(stopper, distribution="stopper")
-    with pytest.raises(Stop):
+    with stopped(tiny_registry, stop):
         run(where=tmp_path / "cut", **tables)
-    tiny_registry.plugins.manager.unregister(stopper)
     tables["training"] = {"steps": 24, "workers": workers}
     cut = run(where=tmp_path / "cut", resume=True, **tables)
     assert cut.metrics.read_bytes() == whole.metrics.read_bytes()

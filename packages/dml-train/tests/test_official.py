@@ -2,59 +2,79 @@
 
 from __future__ import annotations
 
-import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from train_support.official_trees import (
-    MAKERS,
-    Pictures,
-    make_cub,
-    quick_folder,
-    write,
-    write_cars_annotations,
-)
+from scipy.io import savemat
+from train_support.official_trees import CUB_COUNTS, draw, make_cub, reduce, write, write_cars_annotations
 
 from dml_core import DmlError, registry
-from dml_train.data import OFFICIAL, read_vehicleid
-from dml_train.data.parts import count_images
+from dml_train.data import factories
+from dml_train.data.parts import Parts
 from dml_train.data.published.official import list_missing
-from dml_train.data.published.vehicleid import describe_vehicleid
-
-COUNTS = {
-    "cub": {"train": (5_864, 100), "test": (5_924, 100)},
-    "cars196": {"train": (8_054, 98), "test": (8_131, 98)},
-    "sop": {"train": (59_551, 11_318), "test": (60_502, 11_316)},
-    "in-shop": {"train": (25_882, 3_997), "test": (14_218, 3_985), "gallery": (12_612, 3_985)},
-    "market1501": {"train": (12_936, 751), "test": (3_368, 750), "gallery": (15_913, 751)},
-}
+from dml_train.data.published.sets import OFFICIAL
+from dml_train.data.published.vehicleid import describe_vehicleid, read_vehicleid
 
 
-@pytest.fixture
-def quick() -> Iterator[Path]:
-    with quick_folder("dml-official-") as folder:
-        yield Path(folder)
-
-
-@pytest.fixture
-def cub(quick: Path) -> Path:
-    """A folder with the complete CUB."""
-    make_cub(quick / "data" / "CUB_200_2011", Pictures(quick / "sources"))
-    return quick / "data"
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_a_complete_tree_has_the_published_counts(quick, name):
-    MAKERS[name](quick / "data" / "as unpacked", Pictures(quick / "sources"))
-    parts = OFFICIAL[name].read(str(quick / "data"))
-    assert {part: (count_images(c), len(c)) for part, c in parts.by_name().items()} == COUNTS[name]
+def list_in(name: str, root: Path) -> Parts:
+    """List a data set below a folder, whatever its counts; all its images exist."""
+    official = OFFICIAL[name]
+    folder = official.find(root)
+    assert official.find(folder) == folder  # both the folder and its parent are accepted as root
+    parts = official.list_parts(folder)
     assert not list_missing(parts)
-    assert not parts.train.keys() & parts.test.keys()
-    # Both the folder and its parent are accepted as root.
-    assert OFFICIAL[name].find(quick / "data" / "as unpacked") == OFFICIAL[name].find(quick / "data")
+    return parts
+
+
+def names(classes) -> dict[str, list[str]]:
+    return {name: [file.stem for file in files] for name, files in classes.items()}
+
+
+@pytest.fixture
+def cub(tmp_path: Path) -> Path:
+    make_cub(tmp_path / "CUB_200_2011")
+    return tmp_path
+
+
+def read_cub(root: Path) -> Parts:
+    return reduce("cub", CUB_COUNTS).read(str(root))
+
+
+# --- layouts ------------------------------------------------------------------------------------------------------
+
+
+def test_a_recipe_builds_a_published_data_set(cub, monkeypatch):
+    monkeypatch.setattr(factories.cub, "read", reduce("cub", CUB_COUNTS).read)
+    table = {"name": "cub", "root": str(cub), "resize": 8, "crop": 7, "square": True, "train_crop": "random"}
+    dataset = registry().build("datasets", table, {"seed": 0})
+    assert (len(dataset.train), len(dataset.test), dataset.gallery) == (16, 8, None)
+    assert (dataset.train.class_names, dataset.test.class_names) == (("001.Bird", "002.Bird"), ("101.Bird",))
+    batch = dataset.train.load(np.array([0, 15]), np.array([1, 2], dtype=np.uint64))
+    assert batch.shape == (2, 3, 7, 7)
+
+
+def test_the_first_98_car_models_train(tmp_path):
+    paths = [f"car_ims/{i}.jpg" for i in range(4)]
+    models = [f"Car {c}" for c in range(1, 197)]
+    write_cars_annotations(tmp_path / "cars_annos.mat", paths, [98, 196, 1, 99], models)
+    draw(*(tmp_path / path for path in paths))
+    parts = list_in("cars196", tmp_path)
+    assert names(parts.train) == {"Car 98": ["0"], "Car 1": ["2"]}
+    assert names(parts.test) == {"Car 196": ["1"], "Car 99": ["3"]}
+
+
+def test_products_are_named_by_kind_and_number(tmp_path):
+    for part, kind in (("train", "bicycle"), ("test", "sofa")):
+        rows = [f"{i} 7 1 {kind}_final/7_{i}.JPG" for i in range(2)]
+        write(tmp_path / "sop" / f"Ebay_{part}.txt", ["image_id class_id super_class_id path", *rows])
+        draw(*(tmp_path / "sop" / row.split()[-1] for row in rows))
+    parts = list_in("sop", tmp_path)
+    assert (names(parts.train), names(parts.test)) == (
+        {"bicycle 7": ["7_0", "7_1"]},
+        {"sofa 7": ["7_0", "7_1"]},
+    )
 
 
 @pytest.mark.parametrize("images", ["Img/img", "img"])
@@ -62,63 +82,45 @@ def test_a_complete_tree_has_the_published_counts(quick, name):
 def test_in_shop_is_found_in_the_layouts_of_its_shared_folder(tmp_path, images, lists):
     rows = ["img/a.jpg  id_1  train", "img/b.jpg  id_2  query", "img/c.jpg  id_2  gallery"]
     write(tmp_path / "In-shop" / lists / "list_eval_partition.txt", ["3", "heading", *rows])
-    for name in "abc":
-        write(tmp_path / "In-shop" / images / f"{name}.jpg", ["a picture"])
-    in_shop = OFFICIAL["in-shop"]
-    parts = in_shop.list_parts(in_shop.find(tmp_path))
-    assert not list_missing(parts)
-    assert [file.name for file in parts.test["id_2"]] == ["b.jpg"]
-    assert [file.name for file in parts.gallery["id_2"]] == ["c.jpg"]
+    draw(*(tmp_path / "In-shop" / images / f"{name}.jpg" for name in "abc"))
+    parts = list_in("in-shop", tmp_path)
+    assert [names(part) for part in parts[:3]] == [{"id_1": ["a"]}, {"id_2": ["b"]}, {"id_2": ["c"]}]
 
 
 def test_cameras_are_groups_and_junk_is_left_out(tmp_path):
-    names = {
+    files = {
         "bounding_box_train": ["0002_c1s1_000451_03"],
         "query": ["0001_c1s1_000151_00"],
         "bounding_box_test": ["0001_c2s1_000151_00", "0000_c3s2_000151_01", "-1_c1s1_000151_02"],
     }
-    for folder, files in names.items():
-        for file in files:
-            write(tmp_path / folder / f"{file}.jpg", ["a picture"])
-    market = OFFICIAL["market1501"]
-    parts = market.list_parts(market.find(tmp_path))
-    assert {name: [file.stem for file in files] for name, files in parts.gallery.items()} == {
-        "0000": ["0000_c3s2_000151_01"],
-        "0001": ["0001_c2s1_000151_00"],
-    }
+    draw(*(tmp_path / "m" / folder / f"{file}.jpg" for folder, of in files.items() for file in of))
+    (tmp_path / "m" / "query" / "Thumbs.db").touch()  # as in the archive
+    parts = list_in("market1501", tmp_path)
+    assert names(parts.gallery) == {"0000": ["0000_c3s2_000151_01"], "0001": ["0001_c2s1_000151_00"]}
     assert {file.stem: group for file, group in parts.groups.items()} == {
         "0002_c1s1_000451_03": "c1",
         "0001_c1s1_000151_00": "c1",
         "0001_c2s1_000151_00": "c2",
         "0000_c3s2_000151_01": "c3",
     }
-    write(tmp_path / "query" / "a.jpg", ["a picture"])
+    draw(tmp_path / "m" / "query" / "a.jpg")
     with pytest.raises(DmlError, match=r"a\.jpg isn't named by identity and camera"):
-        market.read(str(tmp_path))
-    shutil.rmtree(tmp_path / "query")
+        OFFICIAL["market1501"].read(str(tmp_path))
+    shutil.rmtree(tmp_path / "m" / "query")
     with pytest.raises(DmlError, match=r"can't read .*query: No such file.*incompletely unpacked"):
-        market.read(str(tmp_path))
+        OFFICIAL["market1501"].read(str(tmp_path))
 
 
 def test_vehicles_are_read_by_the_same_names(tmp_path):
-    names = {
+    files = {
         "image_train": "0002_c002_00030600_0",
         "image_query": "0001_c001_00016450_0",
         "image_test": "0001_c020_00016450_0",
     }
-    for folder, name in names.items():
-        write(tmp_path / "VeRi" / folder / f"{name}.jpg", ["a picture"])
-    veri = OFFICIAL["veri776"]
-    parts = veri.list_parts(veri.find(tmp_path))
+    draw(*(tmp_path / "VeRi" / folder / f"{name}.jpg" for folder, name in files.items()))
+    parts = list_in("veri776", tmp_path)
     assert [[*classes] for classes in parts.by_name().values()] == [["0002"], ["0001"], ["0001"]]
-    assert {file.stem: group for file, group in parts.groups.items()} == {
-        "0002_c002_00030600_0": "c002",
-        "0001_c001_00016450_0": "c001",
-        "0001_c020_00016450_0": "c020",
-    }
-    expected = r"train has 1 images of 1 classes \(published: 37,778 of 576\)"
-    with pytest.raises(DmlError, match=rf"not the complete VeRi-776: {expected}"):
-        veri.read(str(tmp_path))
+    assert [*parts.groups.values()] == ["c002", "c001", "c020"]
 
 
 def vehicle_tree(root: Path, vehicles: int) -> dict[str, list[str]]:
@@ -134,35 +136,31 @@ def vehicle_tree(root: Path, vehicles: int) -> dict[str, list[str]]:
 def test_one_image_of_each_vehicle_is_the_gallery_and_depends_on_draw_and_vehicle_alone(tmp_path, vehicles):
     images = vehicle_tree(tmp_path / "VehicleID_V1.0", vehicles)
     chosen = []
-    for draw in (0, 1, 0):
-        vehicle_id = describe_vehicleid(vehicles, draw)
+    for number in (0, 1, 0):
+        vehicle_id = describe_vehicleid(vehicles, number)
         parts = vehicle_id.list_parts(vehicle_id.find(tmp_path))
         assert {name: len(files) for name, files in parts.train.items()} == {"9001": 2, "9002": 1}
         assert parts.groups is None
         assert parts.gallery.keys() == parts.test.keys() == images.keys()
-        for vehicle, names in images.items():
+        for vehicle, listed in images.items():
             (gallery,) = parts.gallery[vehicle]
-            queries = [file.stem for file in parts.test[vehicle]]
-            assert sorted([gallery.stem, *queries]) == names
+            assert sorted([gallery.stem, *(file.stem for file in parts.test[vehicle])]) == listed
             assert gallery == tmp_path / "VehicleID_V1.0" / "image" / f"{gallery.stem}.jpg"
         chosen.append({vehicle: files[0].stem for vehicle, files in parts.gallery.items()})
     first, second, again = chosen
     assert first == again
     differing = sum(first[vehicle] != second[vehicle] for vehicle in images)
     assert vehicles / 2 < differing < vehicles  # of draws from 2 to 5 images, 68 % are expected
-    places = np.array([names.index(first[vehicle]) / (len(names) - 1) for vehicle, names in images.items()])
+    places = np.array([of.index(first[vehicle]) / (len(of) - 1) for vehicle, of in images.items()])
     assert abs(places.mean() - 0.5) < 5 * 0.5 / np.sqrt(vehicles)
 
 
 def test_wrong_options_and_lists_of_vehicleid_are_refused(tmp_path):
     vehicle_tree(tmp_path, 800)
-    for options, message in [
-        ({"vehicles": 1000}, "vehicles is 1000; expected 800, 1600 or 2400"),
-        ({"draw": -1}, "draw is -1; expected an integer of at least 0"),
-        ({"draw": True}, "draw is True"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            read_vehicleid(str(tmp_path), **options)
+    for options, expected in (({"vehicles": 1000}, r".*\[800, 1600, 2400\]"), ({"draw": -1}, "at least 0")):
+        table = {"name": "vehicleid", "root": str(tmp_path), **options}
+        with pytest.raises(DmlError, match=f"expected {expected}"):
+            registry().build("datasets", table, {"seed": 0})
     with pytest.raises(DmlError, match=r"can't read .*test_list_2400\.txt"):
         read_vehicleid(str(tmp_path))
     with pytest.raises(DmlError, match=r"images in the lists of .* are missing, e\.g\. .*image/"):
@@ -172,14 +170,32 @@ def test_wrong_options_and_lists_of_vehicleid_are_refused(tmp_path):
         read_vehicleid(str(tmp_path), vehicles=800)
 
 
-def test_a_recipe_builds_a_published_data_set(cub):
-    table = {"name": "cub", "root": str(cub), "resize": 8, "crop": 7, "square": True, "train_crop": "random"}
-    dataset = registry().build("datasets", table, {"seed": 0})
-    assert (len(dataset.train), len(dataset.test), dataset.gallery) == (5_864, 5_924, None)
-    assert dataset.train.class_names[0] == "001.Bird_1"
-    assert dataset.test.class_names[0] == "101.Bird_101"
-    batch = dataset.train.load(np.array([0, 5_863]), np.array([1, 2], dtype=np.uint64))
-    assert batch.shape == (2, 3, 7, 7)
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("labelled_in", [".", "devkit"])
+def test_cars_are_found_in_the_devkits_layout_too(tmp_path, nested, labelled_in):
+    root = tmp_path / "stanford_cars"
+    models = [f"Car {c}" for c in range(1, 197)]
+    (root / "devkit").mkdir(parents=True)
+    write_cars_annotations(root / "devkit" / "cars_meta.mat", [], [], models)
+    labelled = root / labelled_in / "cars_test_annos_withlabels.mat"
+    for part, file, labels in (
+        ("train", root / "devkit" / "cars_train_annos.mat", [98, 99]),
+        ("test", labelled, [1, 196]),
+    ):
+        place = root / f"cars_{part}" / (f"cars_{part}" if nested else ".")
+        draw(place / "1.jpg", place / "2.jpg")
+        write_cars_annotations(file, ["1.jpg", "2.jpg"], labels, models, "fname")
+    parts = list_in("cars196", tmp_path)
+    found = [
+        {c: [f.relative_to(root).parts[0] for f in files] for c, files in part.items()} for part in parts[:2]
+    ]
+    assert found == [
+        {"Car 98": ["cars_train"], "Car 1": ["cars_test"]},
+        {"Car 99": ["cars_train"], "Car 196": ["cars_test"]},
+    ]
+    labelled.unlink()
+    with pytest.raises(DmlError, match=r"not cars_test_annos_withlabels\.mat, without which half"):
+        OFFICIAL["cars196"].read(str(tmp_path))
 
 
 # --- missing files --------------------------------------------------------------------------------------------
@@ -208,166 +224,86 @@ def test_a_missing_data_set_is_reported_with_source_and_size_of_its_download(tmp
         OFFICIAL[name].read(str(root))
 
 
-def test_an_archive_not_yet_unpacked_is_named(tmp_path):
-    (tmp_path / "car_ims.tgz").touch()
-    with pytest.raises(
-        DmlError, match=r"holds car_ims\.tgz, but CARS196 isn't unpacked.*dml data fetch cars196"
-    ):
-        OFFICIAL["cars196"].read(str(tmp_path))
-
-
 def test_missing_images_are_counted_and_one_is_named(cub):
-    missing = sorted((cub / "CUB_200_2011" / "images" / "150.Bird_150").iterdir())[:7]
-    for file in missing:
-        file.unlink()
-    with pytest.raises(
-        DmlError, match=rf"(?s)7 of the 11,788 .*{re.escape(str(missing[0]))}.*incompletely unpacked"
-    ):
-        OFFICIAL["cub"].read(str(cub))
-
-
-def test_counts_other_than_the_published_ones_are_refused(cub):
-    for name in ("images.txt", "image_class_labels.txt"):
-        file = cub / "CUB_200_2011" / name
-        file.write_text("\n".join(file.read_text().splitlines()[:-3]))
-    with pytest.raises(
-        DmlError, match=r"not the complete.*test has 5,921 images of 100 classes \(published: 5,924 of 100\)"
-    ):
-        OFFICIAL["cub"].read(str(cub))
-
-
-def test_a_missing_list_is_named(cub):
-    (cub / "CUB_200_2011" / "classes.txt").unlink()
-    with pytest.raises(DmlError, match=r"can't read .*classes\.txt: No such file.*incompletely unpacked"):
-        OFFICIAL["cub"].read(str(cub))
+    for number in range(7):
+        (cub / "CUB_200_2011" / "images" / "101.Bird" / f"{number}.jpg").unlink()
+    with pytest.raises(DmlError, match=r"(?s)7 of the 24 .*101\.Bird/0\.jpg.*incompletely unpacked"):
+        read_cub(cub)
 
 
 # --- damaged lists --------------------------------------------------------------------------------------------
 
 
-def replace(file: Path, old: str, new: str) -> None:
-    text = file.read_text(encoding="utf-8")
-    assert old in text
-    file.write_text(text.replace(old, new, 1), encoding="utf-8")
-
-
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
-        ("classes.txt", "007.Bird_7\n", "006.Bird_6\n", r"two classes with one name, '006\.Bird_6'"),
-        ("classes.txt", "7 007.Bird_7\n", "x 007.Bird_7\n", "'x'; expected a number"),
-        (
-            "classes.txt",
-            "7 007.Bird_7\n",
-            "",
-            r"names image 355 and class 7, but images\.txt or classes\.txt lacks",
-        ),
-        ("images.txt", "\n12 ", "\n99999 ", r"names image 12 and class 1"),
-        ("images.txt", "\n12 ", "\n11 ", r"names image 12 and class 1"),
-        ("images.txt", "\n12 ", "\n", r"line 12: .* has 1 columns; expected 2"),
+        ("classes.txt", "2 002.Bird\n", "2 001.Bird\n", "train has 16 images of 1 classes"),
+        ("classes.txt", "2 002.Bird\n", "x 002.Bird\n", "'x'; expected a number"),
+        ("classes.txt", "2 002.Bird\n", "", r"image 8 and class 2, but images\.txt or classes\.txt lacks"),
+        ("images.txt", "\n12 ", "\n99999 ", "names image 12 and class 2"),
+        ("images.txt", "\n12 ", "\n11 ", "names image 12 and class 2"),
+        ("images.txt", "\n12 ", "\n", r"line 13: .* has 1 columns; expected 2"),
         (
             "image_class_labels.txt",
-            "\n12 1\n",
+            "\n12 2\n",
             "\n",
-            r"assigns no class to 1 images of images\.txt.*0011\.jpg",
+            r"not the complete CUB-200-2011: train has 15 images of 2 classes \(published: 16 of 2\)",
         ),
-        ("image_class_labels.txt", "\n12 1\n", "\n12 1\n12 1\n", r"names image 12 and class 1"),
+        ("image_class_labels.txt", "\n12 2\n", "\n12 2\n12 2\n", "train has 17 images"),
+        ("classes.txt", None, None, r"can't read .*classes\.txt .*No such file.*unpack the archive again"),
+        ("images.txt", None, b"", r"images\.txt has no entries"),
+        ("images.txt", None, b"1 \xff\xfe\n", r"can't read .*images\.txt as a list in UTF-8: .*0xff"),
     ],
 )
-def test_lists_that_contradict_one_another_are_refused(cub, name, old, new, message):
-    replace(cub / "CUB_200_2011" / name, old, new)
+def test_damaged_lists_and_lists_that_contradict_one_another_are_refused(cub, name, old, new, message):
+    file = cub / "CUB_200_2011" / name
+    content = file.read_bytes()
+    file.unlink()
+    if old is not None:
+        assert old.encode() in content
+        file.write_bytes(content.replace(old.encode(), new.encode(), 1))
+    elif new is not None:
+        file.write_bytes(new)
     with pytest.raises(DmlError, match=message):
-        OFFICIAL["cub"].read(str(cub))
-
-
-def test_an_empty_list_is_refused(cub):
-    (cub / "CUB_200_2011" / "images.txt").write_text("")
-    with pytest.raises(DmlError, match=r"images\.txt has no entries"):
-        OFFICIAL["cub"].read(str(cub))
-
-
-def test_a_list_that_is_not_utf_8_is_refused(cub):
-    (cub / "CUB_200_2011" / "images.txt").write_bytes(b"1 \xff\xfe\n")
-    with pytest.raises(DmlError, match=r"images\.txt is not a list in UTF-8"):
-        OFFICIAL["cub"].read(str(cub))
+        read_cub(cub)
 
 
 @pytest.mark.parametrize(
-    ("lines", "message"),
+    ("rows", "message"),
     [
-        (["3", "heading", "img/a.jpg id_1 train"], "states 3 lines but has 1"),
+        (["img/a.jpg id_1 val"], r"img/a\.jpg is in 'val'; expected one of: train, query, gallery"),
+        (["img/a.jpg id_1 train"], "the test part of .* holds no image of any class"),
         (
-            ["1", "heading", "img/a.jpg id_1 val"],
-            r"img/a\.jpg is in 'val'; expected one of: train, query, gallery",
+            ["img/a.jpg id_1 train", "img/b.jpg id_2 query", "img/c.jpg id_3 gallery"],
+            r"no class of .*test.* is in .*gallery.*'id_2' and 'id_3'",
         ),
-        (["1", "heading", "img/a.jpg id_1 train"], "the test part of .* holds no image of any class"),
     ],
 )
-def test_a_partition_that_contradicts_itself_is_refused(tmp_path, lines, message):
-    write(tmp_path / "list_eval_partition.txt", lines)
+def test_a_partition_that_contradicts_itself_is_refused(tmp_path, rows, message):
+    write(tmp_path / "list_eval_partition.txt", [str(len(rows)), "heading", *rows])
     with pytest.raises(DmlError, match=message):
         OFFICIAL["in-shop"].read(str(tmp_path))
 
 
-def test_queries_without_a_match_in_the_gallery_are_refused(tmp_path):
-    rows = ["img/a.jpg id_1 train", "img/b.jpg id_2 query", "img/c.jpg id_3 gallery"]
-    write(tmp_path / "list_eval_partition.txt", ["3", "heading", *rows])
-    with pytest.raises(DmlError, match=r"no class of .*test.* is in .*gallery.*'id_2' and 'id_3'"):
-        OFFICIAL["in-shop"].read(str(tmp_path))
-
-
-def test_two_car_classes_with_one_name_are_refused(tmp_path):
-    write_cars_annotations(tmp_path / "cars_annos.mat", ["a", "b"], np.array([1, 2]), ["Golf", "Golf"])
-    with pytest.raises(DmlError, match="two classes with one name, 'Golf'"):
-        OFFICIAL["cars196"].read(str(tmp_path))
-
-
-@pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize("labelled_in", [".", "devkit"])
-def test_cars_are_found_in_the_devkits_layout_too(tmp_path, nested, labelled_in):
-    root = tmp_path / "stanford_cars"
-    names = [f"Car {c}" for c in range(1, 197)]
-    (root / "devkit").mkdir(parents=True)
-    write_cars_annotations(root / "devkit" / "cars_meta.mat", [], np.array([]), names)
-    for part, labels in (("train", [98, 99]), ("test", [1, 196])):
-        place = root / f"cars_{part}" / (f"cars_{part}" if nested else ".")
-        for file in ("1.jpg", "2.jpg"):
-            write(place / file, ["a picture"])
-        annotations = {
-            "train": "devkit/cars_train_annos.mat",
-            "test": f"{labelled_in}/cars_test_annos_withlabels.mat",
-        }
-        write_cars_annotations(root / annotations[part], ["1.jpg", "2.jpg"], np.array(labels), names, "fname")
-    cars = OFFICIAL["cars196"]
-    parts = cars.list_parts(cars.find(tmp_path))
-    assert not list_missing(parts)
-    found = [
-        {c: [f.relative_to(root).parts[0] for f in files] for c, files in part.items()} for part in parts[:2]
-    ]
-    assert found == [
-        {"Car 98": ["cars_train"], "Car 1": ["cars_test"]},
-        {"Car 99": ["cars_train"], "Car 196": ["cars_test"]},
-    ]
-    (root / labelled_in / "cars_test_annos_withlabels.mat").unlink()
-    with pytest.raises(DmlError, match=r"not cars_test_annos_withlabels\.mat, without which half"):
-        cars.read(str(tmp_path))
-
-
 def test_a_car_with_an_unknown_class_is_refused(tmp_path):
-    write_cars_annotations(tmp_path / "cars_annos.mat", ["a", "b"], np.array([1, 3]), ["Golf", "Polo"])
+    write_cars_annotations(tmp_path / "cars_annos.mat", ["a", "b"], [1, 3], ["Golf", "Polo"])
     with pytest.raises(DmlError, match=r"put .*b into class 3 of 2"):
         OFFICIAL["cars196"].read(str(tmp_path))
 
 
-def test_annotation_files_with_other_contents_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("contents", "lacks"),
+    [
+        (None, "class_names"),
+        ({"other": np.zeros(3)}, "class_names"),
+        ({"class_names": np.array([["Golf"]], dtype=object)}, "relative_im_path and class"),
+    ],
+    ids=["no MATLAB file", "no names", "no annotations"],
+)
+def test_annotation_files_with_other_contents_are_refused(tmp_path, contents, lacks):
     (tmp_path / "cars_annos.mat").write_bytes(b"not a MATLAB file")
-    with pytest.raises(DmlError, match=r"can't read .*cars_annos\.mat as a MATLAB file"):
-        OFFICIAL["cars196"].read(str(tmp_path))
-    from scipy.io import savemat
-
-    savemat(tmp_path / "cars_annos.mat", {"other": np.zeros(3)})
-    with pytest.raises(DmlError, match=r"has no class_names; expected the file of this name"):
-        OFFICIAL["cars196"].read(str(tmp_path))
-    savemat(tmp_path / "cars_annos.mat", {"class_names": np.array([["Golf"]], dtype=object)})
-    with pytest.raises(DmlError, match=r"has no annotations with relative_im_path and class"):
+    if contents is not None:
+        savemat(tmp_path / "cars_annos.mat", contents)
+    expected = "expected the MATLAB file of this name"
+    with pytest.raises(DmlError, match=rf"can't read {lacks} in .*cars_annos\.mat: .*{expected}"):
         OFFICIAL["cars196"].read(str(tmp_path))

@@ -14,10 +14,11 @@ import torch
 from PIL import Image
 
 from dml_core import DmlError
-from dml_train.data import FileDataset, FileDatasetFactory, Preparation, packed, read_image_folder
-from dml_train.data.packed import PackedImages
+from dml_train.data.factories import image_folder
+from dml_train.data.file_dataset import FileDataset
+from dml_train.data.packed import PackedImages, open_pack
+from dml_train.data.preparation import Preparation
 
-image_folder = FileDatasetFactory(read_image_folder)
 SEEDS = np.array([5, 6, 7], dtype=np.uint64)
 ROWS = np.array([4, 0, 4])
 
@@ -177,8 +178,8 @@ def test_a_cache_that_cannot_be_written_says_how_big_it_is(folder):
 
 
 def test_an_empty_list_is_an_empty_pack(tmp_path):
-    pack = packed.open_pack([], Preparation(), tmp_path / "cache")
-    assert (len(pack), pack.bad) == (0, {})
+    pack = open_pack([], Preparation(), tmp_path / "cache")
+    assert pack.bad == {}
     assert isinstance(pickle.loads(pickle.dumps(pack)), PackedImages)
 
 
@@ -196,29 +197,23 @@ def spoiled(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("with_cache", [False, True])
-def test_bad_images_are_skipped_counted_and_logged(spoiled, caplog, with_cache):
-    with caplog.at_level(logging.WARNING, logger="dml_train.data"):
-        dataset = (cached if with_cache else make)(spoiled, on_bad_image="skip")
-    assert (len(dataset.train), len(dataset.test)) == (10, 6)
-    assert [*dataset.train.labels] == [0, 0, 0, 1, 1, 2, 2, 3, 3, 3]
-    assert dataset.test.class_names == ("class 4", "class 5")
-    (record,) = caplog.records
-    message = record.getMessage()
-    assert message.startswith(
-        "omitted 3 of 19 images that can't be decoded, and 1 classes without other images:"
-    )
-    for name in ("1.png: it is empty", "2.png: ", "only.jpg: not an image"):
-        assert name in message
-    assert dataset.train.load(np.arange(10)).shape == (10, 3, 16, 16)
-
-
-def test_skipping_is_the_same_with_and_without_a_cache(spoiled):
-    plain, packed_set = make(spoiled, on_bad_image="skip"), cached(spoiled, on_bad_image="skip")
-    assert plain.train.files == packed_set.train.files
-    torch.testing.assert_close(
-        plain.train.load(np.arange(10)), packed_set.train.load(np.arange(10)), rtol=0, atol=0
-    )
+def test_bad_images_are_skipped_counted_and_logged_with_and_without_a_cache(spoiled, caplog):
+    images = []
+    for create in (make, cached):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="dml_train.data"):
+            dataset = create(spoiled, on_bad_image="skip")
+        assert (len(dataset.train), len(dataset.test)) == (10, 6)
+        assert [*dataset.train.labels] == [0, 0, 0, 1, 1, 2, 2, 3, 3, 3]
+        assert dataset.test.class_names == ("class 4", "class 5")
+        (record,) = caplog.records
+        message = record.getMessage()
+        start = "omitted 3 of 19 images that can't be decoded, and 1 classes without other images:"
+        assert message.startswith(start)
+        for name in ("1.png: it is empty", "2.png: ", "only.jpg: not an image"):
+            assert name in message
+        images.append(dataset.train.load(np.arange(10)))
+    assert torch.equal(*images)
 
 
 def test_bad_images_are_named_unless_skipped(spoiled):
@@ -247,8 +242,3 @@ def test_a_missing_file_is_never_skipped(folder, monkeypatch, with_cache):
     monkeypatch.setattr(Path, "is_file", lambda path: path.suffix == ".png")
     with pytest.raises(DmlError, match=r"can't read the image .*gone\.png"):
         (cached if with_cache else make)(folder, on_bad_image="skip")
-
-
-def test_an_unknown_value_of_on_bad_image_is_refused(folder):
-    with pytest.raises(ValueError, match="on_bad_image is 'ignore'; expected one of: error, skip"):
-        make(folder, on_bad_image="ignore")

@@ -16,18 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from dml_train.data import Preparation, prepare
-from dml_train.data.image_reader import DrawingReader, PhotographReader
+from dml_train.data import prepare
+from dml_train.data.glyphs import DrawingReader
+from dml_train.data.preparation import Preparation
 
 READERS = {
-    "defaults": PhotographReader(),
-    "small": PhotographReader(resize=72, crop=64, normalize="half"),
-    "square": PhotographReader(resize=40, crop=33, square=True, normalize="clip"),
-    "bicubic": PhotographReader(resize=60, crop=47, interpolation="bicubic", normalize="caffe"),
-    "square, bicubic": PhotographReader(
+    "defaults": Preparation(),
+    "small": Preparation(resize=72, crop=64, normalize="half"),
+    "square": Preparation(resize=40, crop=33, square=True, normalize="clip"),
+    "bicubic": Preparation(resize=60, crop=47, interpolation="bicubic", normalize="caffe"),
+    "square, bicubic": Preparation(
         resize=50, crop=50, square=True, interpolation="bicubic", normalize="none"
     ),
-    "of training": PhotographReader(resize=20, crop=16, train_crop="random", min_area=0.5, flip=0.1),
+    "of training": Preparation(resize=20, crop=16, train_crop="random", min_area=0.5, flip=0.1),
     "glyphs": DrawingReader(32),
     "large glyphs": DrawingReader(150),
 }
@@ -167,6 +168,6 @@ def test_steps_of_another_program_are_refused(steps):
 
 def test_too_many_pixels_are_refused(tmp_path):
     noise(90, 80).save(tmp_path / "a.png")
-    steps = PhotographReader(resize=8, crop=8, max_pixels=7000).describe()
+    steps = Preparation(resize=8, crop=8, max_pixels=7000).describe()
     with pytest.raises(Image.DecompressionBombError, match="7,200, more than max_pixels, 7,000"):
         prepare.prepare([tmp_path / "a.png"], steps)

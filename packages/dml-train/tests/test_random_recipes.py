@@ -31,7 +31,7 @@ def attempt(tmp_path, monkeypatch):
     """Call `dml train` up to the first step: return its message, or None if the run would begin."""
 
     def stop(self: Trainer) -> None:
-        self.observers.run_end(0, None)
+        self.observers.close()
         raise Begins
 
     monkeypatch.setattr(Trainer, "train", stop)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from train_support.photo_world import photo_document, photo_registry, write_photos
-from train_support.run_traces import Stop, StopAt, lines, same
+from train_support.run_traces import lines, same, stopped
 
 from dml_core import DmlError, hookimpl
 from dml_train.processes.stopping import RunInterrupted
@@ -34,17 +34,18 @@ from dml_train.training import run as training
         ),
         ({"name": "sgd"}, {"training": {"precision": "float16"}}),  # its scaler halves the scale at first
         ({"name": "adamw"}, {"loss": {"name": "tiny-sparse"}}),  # two optimizers
+        (
+            {"name": "sgd", "momentum": 0.9},
+            {"loss": {"name": "tiny-sparse"}, "training": {"gradient_clip": 1.0, "precision": "float16"}},
+        ),
     ],
 )
 def test_a_stopped_run_resumes_to_the_same_bits(run, tiny_registry, tmp_path, optimizer, more):
     schedule = {"optimizer.lr": {"kind": "cosine", "end": 0.0}, "model.backbone_trains": {
         "kind": "step", "values": [0, 1], "milestones": [3]}}  # fmt: skip
     whole = run(where=tmp_path / "whole", optimizer=optimizer, schedule=schedule, **more)
-    stopper = StopAt(7)
-    tiny_registry.plugins.register(stopper, distribution="stopper")
-    with pytest.raises(Stop):
+    with stopped(tiny_registry, 7):
         run(where=tmp_path / "cut", optimizer=optimizer, schedule=schedule, **more)
-    tiny_registry.plugins.manager.unregister(stopper)
     cut = run(where=tmp_path / "cut", resume=True, optimizer=optimizer, schedule=schedule, **more)
 
     assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
@@ -96,11 +97,8 @@ def test_a_signal_during_evaluation_or_saving_stops_the_run_at_the_next_step_or_
 
 def test_resuming_skips_a_corrupt_checkpoint(run, tiny_registry, tmp_path):
     whole = run(where=tmp_path / "whole")
-    stopper = StopAt(9)
-    tiny_registry.plugins.register(stopper, distribution="stopper")
-    with pytest.raises(Stop):
+    with stopped(tiny_registry, 9):
         run(where=tmp_path / "cut")
-    tiny_registry.plugins.manager.unregister(stopper)
     state = tmp_path / "cut" / "checkpoints" / "step-00000008" / checkpoint.STATE
     state.write_bytes(state.read_bytes()[:-100])
     cut = run(where=tmp_path / "cut", resume=True)

@@ -59,7 +59,7 @@ def test_help_and_listings_import_nothing_that_computes(arguments: list[str], ou
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["trian"], "no command 'trian'; did you mean 'train'? known: checkpoint, data, demo"),
+        (["trian"], "no command 'trian'; did you mean 'train'? known: data, demo, embed"),
         (["train", "glyphs-tinny", "--out", "x"], "did you mean 'glyphs-tiny'?"),
     ],
     ids=["command", "recipe"],

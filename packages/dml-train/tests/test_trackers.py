@@ -20,10 +20,7 @@ from dml_core import DmlError
 from dml_core.testing import LoggerContract
 from dml_train.files import write_json
 from dml_train.run_folder import RunFolder
-from dml_train.training.trackers.identity import flatten_settings
-from dml_train.training.trackers.mlflow_run import MlflowRun
-from dml_train.training.trackers.trackio_run import TrackioRun
-from dml_train.training.trackers.weights_and_biases import WeightsAndBiases
+from dml_train.training.trackers import MlflowRun, TrackioRun, WeightsAndBiases, flatten_settings
 
 NEEDS = {"wandb": ["wandb"], "mlflow": ["mlflow", "sqlalchemy", "alembic"], "trackio": ["trackio"]}
 INSTALLED = [name for name, packages in NEEDS.items() if all(map(find_spec, packages))]

@@ -358,33 +358,30 @@ def test_a_micro_batch_updates_batch_norms_once_and_draws_one_dropout_in_both_pa
     assert torch.equal(torch.cat(again), embeddings.detach())
 
 
-def test_a_loss_without_any_pair_is_warned_of_once(run, tiny_registry, quiet):
-    class Pairs(torch.nn.Module):
-        def forward(self, embeddings, labels):
-            same = (labels[:, None] == labels).float().fill_diagonal_(0)
-            return ((embeddings @ embeddings.T) * same).sum()
+class Pairs(torch.nn.Module):
+    """Zero in a batch without two items of one class."""
 
+    def forward(self, embeddings, labels):
+        same = (labels[:, None] == labels).float().fill_diagonal_(0)
+        return ((embeddings @ embeddings.T) * same).sum()
+
+
+class Nothing(torch.nn.Module):
+    def forward(self, embeddings, labels):
+        return 0 * embeddings.sum()
+
+
+@pytest.mark.parametrize(("loss", "images_per_class", "warnings"), [(Pairs, 1, 1), (Nothing, 2, 0)])
+def test_a_loss_without_any_pair_is_warned_of_once(
+    run, tiny_registry, quiet, loss, images_per_class, warnings
+):
     class Plugin:
         @hookimpl
         def dml_losses(self):
-            yield Component("pairs", Pairs, "compares items of a class")
+            yield Component("zero", loss, "is zero")
 
     tiny_registry.plugins.register(Plugin())
-    run(loss={"name": "pairs"}, training={"steps": 9}, sampler={"images_per_class": 1})
+    run(loss={"name": "zero"}, training={"steps": 9}, sampler={"images_per_class": images_per_class})
     said = " ".join(quiet.file.getvalue().split())
-    assert said.count("is exactly 0: its batch of 4 items has no two of one class, and the loss 'pairs'") == 1
-
-
-def test_a_loss_that_is_zero_with_pairs_is_not_warned_of(run, tiny_registry, quiet):
-    class Nothing(torch.nn.Module):
-        def forward(self, embeddings, labels):
-            return 0 * embeddings.sum()
-
-    class Plugin:
-        @hookimpl
-        def dml_losses(self):
-            yield Component("nothing", Nothing, "is zero")
-
-    tiny_registry.plugins.register(Plugin())
-    run(loss={"name": "nothing"}, training={"steps": 3})
-    assert "exactly 0" not in " ".join(quiet.file.getvalue().split())
+    expected = "is exactly 0: its batch of 4 items has no two of one class, and the loss 'zero'"
+    assert said.count(expected) == said.count("is exactly 0") == warnings

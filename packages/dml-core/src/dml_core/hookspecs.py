@@ -57,18 +57,12 @@ def dml_datasets() -> Iterable[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def dml_evaluators() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Evaluators: `Evaluator`; `PeersEvaluator` if ranks can share its work; `RestoringEvaluator`, and others.
-
-    Context: seed.
-    """
+    """Evaluators: `Evaluator`; `PeersEvaluator` if ranks can share its work, and others. Context: seed."""
 
 
 @hookspec
 def dml_loggers() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Loggers of scalars: `RunLogger`.
-
-    Context: directory (the run's folder), start_step (steps before a resume), recipe (its tables as a dict).
-    """
+    """Loggers: `RunLogger`. Context: directory (the run's), start_step (before a resume), recipe (as a dict)."""
 
 
 # --- Events of a run. The trainer calls these on every rank, and ignores what they return. -------------------

@@ -134,15 +134,13 @@ class MemoryQueue(nn.Module):
         self.pointer.fill_(pointer)
         self.fill.fill_(fill)
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, missing: Any,
-        unexpected: Any, errors: list[str],
-    ) -> None:  # fmt: skip
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         saved = state_dict.get(f"{prefix}embeddings")
         if saved is not None and saved.shape != self.embeddings.shape:
+            errors: list[str] = others[-1]
             errors.append(
                 f"the saved queue {prefix[:-1]!r} has capacity {saved.shape[0]} and dimension {saved.shape[1]}; "
                 f"this one has {self.capacity} and {self.embedding_dim}: make the queue with the saved numbers"
             )
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        super()._load_from_state_dict(state_dict, prefix, *others)
         self._pointer, self._fill = int(self.pointer), int(self.fill)

@@ -26,12 +26,10 @@ def all_gather_rows(
 
     X = x_1 ∪ … ∪ x_W;  ∂L/∂x_r = (∂L/∂X)[rows of r] for ``"sum"``, W · (∂L/∂X)[rows of r] for ``"mean"``
 
-    It is for a loss L(X) that every rank computes whole. Each rank then has the gradient of all rows, so the backward
-    pass exchanges nothing and slices. Parameters behind the rows get the part of their gradient that belongs to this
-    rank's rows. The sum of these parts over the ranks is the whole gradient; where ranks average them instead, as
-    DistributedDataParallel does, the factor W makes the average whole.
-
-    (The gathers of ``torch.distributed.nn`` sum the gradients over the ranks: they are for losses that differ.)
+    It is for a loss L(X) that every rank computes whole (the gathers of ``torch.distributed.nn`` are for losses that
+    differ). Each rank then has the gradient of all rows, so the backward pass exchanges nothing and slices.
+    Parameters behind the rows get their rank's part of the gradient: the parts' sum is the whole, and so is, by the
+    factor W, their average, which DistributedDataParallel computes.
 
     Args:
         rows: (R, …), any dtype. The other dimensions and the dtype are the same on every rank.

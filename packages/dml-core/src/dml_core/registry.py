@@ -56,8 +56,10 @@ class Registry:
             )
         if kind not in self._entries:
             found: dict[str, Entry] = {}
-            for entry in self._collect(kind):
-                name = entry.component.name
+            for component, provider in self.plugins.collect(
+                f"dml_{kind}", Component, "an iterable of Component"
+            ):
+                entry, name = Entry(component, provider), component.name
                 if name in found:
                     raise DuplicateName(
                         f"two plugins provide the {SINGULAR[kind]} {name!r}: {found[name].provider} "
@@ -172,11 +174,6 @@ class Registry:
                 f"known: {', '.join(self.entries(kind))}"
             )
         return self.entry(kind, name), {key: value for key, value in table.items() if key != "name"}
-
-    def _collect(self, kind: Kind) -> list[Entry]:
-        """Collect the components of each plugin."""
-        found = self.plugins.collect(f"dml_{kind}", Component, "an iterable of Component")
-        return [Entry(component, provider) for component, provider in found]
 
 
 @cache

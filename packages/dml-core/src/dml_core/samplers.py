@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-MOST_IN_BATCH = (
-    1_000_000  # a larger batch is a slip: drawing it takes minutes, and no device holds its images
-)
+# A larger batch is almost certainly a typo: drawing it takes minutes, and no device holds its images.
+MOST_IN_BATCH = 1_000_000
 _CLASSES, _IMAGES, _ORDER = range(3)  # independent streams of random numbers
 
 

@@ -7,28 +7,19 @@ path (``"loss.alpha"``, ``"optimizer.lr"``), which covers heating-up and dynamic
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from dml_core.errors import DmlError, InvalidOption, nearest
 
-
-class Schedule(Protocol):
-    """A function from the position in the run to a value."""
-
-    def __call__(self, position: float) -> float:
-        """Return the value at a position, counted from 0 in the schedule's unit."""
-        ...
+# A function from the position in the run, counted from 0 in the schedule's unit, to a value.
+Schedule: TypeAlias = Callable[[float], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The constant `value`.
-
-    Args:
-        value: any number.
-    """
+    """The constant `value`."""
 
     value: float
 
@@ -42,7 +33,7 @@ class Linear:
     """A straight line from `start` at `begin` to `end` at ``begin + length``, constant before and after.
 
     Args:
-        start, end: any numbers.
+        start, end: any numbers; both are reached exactly.
         length: above 0, in the unit of the position.
         begin: likewise, of any sign.
 
@@ -56,42 +47,28 @@ class Linear:
     begin: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_positive(length=self.length)
+        if not self.length > 0:
+            raise ValueError(f"length is {self.length}; expected a number above 0")
 
     def __call__(self, position: float) -> float:
-        """Return ``start + (end - start) · clip((position - begin) / length, 0, 1)``; exact at both ends."""
-        fraction = _clip((position - self.begin) / self.length)
-        return self.start * (1.0 - fraction) + self.end * fraction
+        """Return ``start · (1 - f) + end · f`` with ``f = clip((position - begin) / length, 0, 1)``."""
+        fraction = min(1.0, max(0.0, (position - self.begin) / self.length))
+        of_start, of_end = self._weights(fraction)
+        return self.start * of_start + self.end * of_end
+
+    def _weights(self, fraction: float) -> tuple[float, float]:
+        return 1.0 - fraction, fraction
 
 
-@dataclass(frozen=True, slots=True)
-class Cosine:
-    """Half a cosine from `start` at `begin` to `end` at ``begin + length``, constant before and after.
+class Cosine(Linear):
+    """Half a cosine instead of the straight line: ``start · w + end · (1 - w)``, ``w = (1 + cos(π · f)) / 2``.
 
     Source: Loshchilov & Hutter 2017, SGDR, Eq. 5, without restarts.
-
-    Args:
-        start, end: any numbers.
-        length: above 0, in the unit of the position.
-        begin: likewise, of any sign.
-
-    Raises:
-        ValueError: if `length` isn't positive.
     """
 
-    start: float
-    end: float
-    length: float
-    begin: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_positive(length=self.length)
-
-    def __call__(self, position: float) -> float:
-        """Return ``start · w + end · (1 - w)`` with ``w = (1 + cos(π · fraction)) / 2``; exact at both ends."""
-        fraction = _clip((position - self.begin) / self.length)
-        weight = (1.0 + math.cos(math.pi * fraction)) / 2.0
-        return self.start * weight + self.end * (1.0 - weight)
+    def _weights(self, fraction: float) -> tuple[float, float]:
+        of_start = (1.0 + math.cos(math.pi * fraction)) / 2.0
+        return of_start, 1.0 - of_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,49 +102,7 @@ class Step:
         return self.values[sum(position >= milestone for milestone in self.milestones)]
 
 
-@dataclass(frozen=True, slots=True)
-class Warmup:
-    """The schedule `then`, multiplied by a factor that rises linearly to 1 over the first `length` steps.
-
-    The factor at position p is ``(p + 1) / length``, so that the first step isn't multiplied by zero.
-
-    Args:
-        then: the schedule after the warm-up. Its positions count from the same 0.
-        length: above 0, in steps.
-
-    Raises:
-        ValueError: if `length` isn't positive.
-    """
-
-    then: Schedule
-    length: float
-
-    def __post_init__(self) -> None:
-        _check_positive(length=self.length)
-
-    def __call__(self, position: float) -> float:
-        """Return ``then(position) · min(1, (position + 1) / length)``."""
-        return self.then(position) * min(1.0, (position + 1.0) / self.length)
-
-
-@dataclass(frozen=True, slots=True)
-class InUnits:
-    """The schedule `then` with positions in a larger unit than steps: epochs, or whole runs.
-
-    Args:
-        then: the schedule in that unit.
-        steps_per_unit: above 0.
-    """
-
-    then: Schedule
-    steps_per_unit: float
-
-    def __call__(self, position: float) -> float:
-        """Return ``then(position / steps_per_unit)``."""
-        return self.then(position / self.steps_per_unit)
-
-
-_BY_KIND: dict[str, type[Constant | Linear | Cosine | Step]] = {
+_BY_KIND: dict[str, type[Constant | Linear | Step]] = {
     "constant": Constant,
     "linear": Linear,
     "cosine": Cosine,
@@ -222,9 +157,13 @@ def schedule_from_table(table: Mapping[str, Any], *, num_steps: int, steps_per_e
         schedule: Schedule = _BY_KIND[kind](**options)
     except ValueError as error:
         raise InvalidOption(f"{kind} schedule: {error}") from error
-    if unit != "step":
-        schedule = InUnits(schedule, units[unit])
-    return Warmup(schedule, warmup) if warmup else schedule
+
+    def value_at(step: float) -> float:
+        # The factor is (p + 1) / warmup, so that the first step isn't multiplied by zero.
+        factor = min(1.0, (step + 1.0) / warmup) if warmup else 1.0
+        return schedule(step / units[unit]) * factor
+
+    return value_at
 
 
 class Schedules:
@@ -291,13 +230,3 @@ def _find_target(roots: Mapping[str, object], path: str) -> tuple[object, str]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _clip(fraction: float) -> float:
-    return min(1.0, max(0.0, fraction))
-
-
-def _check_positive(**named: float) -> None:
-    ((name, value),) = named.items()
-    if not value > 0:
-        raise ValueError(f"{name} is {value}; expected a number above 0")

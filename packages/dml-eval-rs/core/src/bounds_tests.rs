@@ -26,7 +26,7 @@ use crate::rows::similarity::Similarity;
 use crate::rows::space::{Scratch, Space};
 use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
 use crate::search::nearest::nearest_screened;
-use crate::search::results::Results;
+use crate::search::places::Results;
 use crate::side::Side;
 use crate::sizes::Sizes;
 

@@ -17,7 +17,7 @@
 //! | 4 | `screen` | the traversal of all pairs, and what the screen leaves open |
 //! | 3 | `rows` | matrices, packed panels, and the two spaces with their keys and error bounds |
 //! | 2 | `kernel` | one implementation of the inner loops for each instruction set |
-//! | 1 | `control`, `error`, `exact`, `logarithm`, `memory`, `peers`, `random`, `side`, `sizes` | shared by all |
+//! | 1 | `control`, `counting_sort`, `error`, `exact`, `logarithm`, `memory`, `peers`, `random`, `side`, `sizes` | shared by all |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
 
@@ -25,6 +25,7 @@
 mod bounds_tests;
 mod cluster;
 mod control;
+mod counting_sort;
 mod error;
 mod exact;
 mod kernel;
@@ -54,16 +55,13 @@ pub use kernel::{
 pub use memory::collect;
 pub use peers::{Alone, Peers};
 pub use rank::blocks::{count_negatives, count_symmetric_negatives, find_positives};
-pub use rank::evaluate::{Options as EvaluateOptions, evaluate, evaluate_ties};
-pub use rank::gains::Grades;
-pub use rank::levels::evaluate_levels;
-pub use rank::lists::Lists;
+pub use rank::evaluate::{Options as EvaluateOptions, evaluate, evaluate_all};
+pub use rank::lists::{Grades, Lists};
 pub use rank::metric::Metric;
 pub use rank::metrics::{PerQuery, mean};
 pub use rank::partial_counts::PartialCounts;
-pub use rank::positive::Positive;
 pub use rank::relation::Relation;
-pub use rank::ties::{TieRules, Ties};
+pub use rank::ties::{Positive, TieRules, Ties};
 pub use rows::codes::{Codes, binarize};
 pub use rows::comparable::Comparable;
 pub use rows::dense::{Dense, Precision};
@@ -71,11 +69,10 @@ pub use rows::derived::{Concatenated, Normalized, Selected};
 pub use rows::matrix::{Matrix, Source};
 pub use rows::own_item::OwnItem;
 pub use rows::similarity::Similarity;
-pub use search::few_queries::knn;
 pub use search::filter::Filter;
 pub use search::hard_negatives::{Hardness, hard_negatives};
 pub use search::index_recall::index_recall;
-pub use search::nearest::nearest;
+pub use search::nearest::{knn, nearest};
 pub use search::range::{Ranges, range_search};
 pub use side::Side;
 pub use sizes::Sizes;

@@ -75,8 +75,6 @@ sizes! {
     counted_brackets: 16;
     /// Open pairs are decided by a table of all keys of a task if one pair of so many is open.
     pairs_per_open_key: 8;
-    /// Hits of a query from which on a thread adds up a task's counts by itself.
-    local_hits: 16;
     /// The approximate most bytes of candidates of a search in memory.
     candidate_bytes: 48 << 20;
     /// The fewest neighbours that are found from tables of keys, and the items of the gallery for each.

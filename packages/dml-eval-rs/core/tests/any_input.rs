@@ -3,7 +3,7 @@
 use dml_eval::{
     Alone, Codes, Control, Dense, Error, EvaluateOptions, KMeansOptions, Matrix, Metric, OwnItem, PartialCounts,
     PerQuery, Positive, Precision, Relation, Similarity, Sizes, Source, TieRules, Ties, evaluate, kernel_names, kmeans,
-    nearest, select_kernel,
+    knn, nearest, select_kernel,
 };
 use ndarray::{Array2, ShapeBuilder};
 use proptest::prelude::*;
@@ -212,6 +212,11 @@ proptest! {
             let space = Dense::new(queries, Some(gallery), similarity, precision, select_kernel(Some(name))?, &Control::default())?;
             let (mut keys, mut indices) = (vec![0u64; x.nrows() * k], vec![0i64; x.nrows() * k]);
             nearest(&space, k, OwnItem::Absent, &Control::default(), |_, key| key.to_bits(), &mut keys, &mut indices)?;
+            let (few, own) = (Control::traced(Sizes { few_queries: 1 << 40, ..Sizes::default() }), OwnItem::Absent);
+            let (mut similarities, mut of_few) = (vec![0.0; x.nrows() * k], vec![0i64; x.nrows() * k]);
+            let how = (similarity, precision, select_kernel(Some(name))?);
+            knn((queries, Some(gallery)), how, (k, own), &few, &mut similarities, &mut of_few)?;
+            assert_eq!(of_few, indices);
             Ok((keys, indices))
         });
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Folders and top-level modules, lowest layer first, as lib.rs draws them.
 const LAYERS: [&[&str]; 6] = [
-    &["control", "error", "exact", "logarithm", "memory", "peers", "random", "side", "sizes"],
+    &["control", "counting_sort", "error", "exact", "logarithm", "memory", "peers", "random", "side", "sizes"],
     &["kernel"],
     &["rows"],
     &["screen"],

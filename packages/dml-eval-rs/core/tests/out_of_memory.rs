@@ -15,9 +15,9 @@ use dml_eval::{
     Alone, Average, Codes, Concatenated, Control, Dense, Error, EvaluateOptions, Hardness, KMeansOptions, Lists,
     Matrix, Metric, Normalized, Observed, OwnItem, PairLabels, PartialCounts, PerQuery, Precision, Relation, Result,
     Selected, Similarity, Sizes, Ties, VerifyTasks, advance_searches, ami, ari, begin_block, begin_searches, binarize,
-    code_pair_scores, collect, count_distances, count_negatives, count_slots, count_symmetric_negatives,
-    evaluate_levels, evaluate_ties, find_positives, hard_negatives, index_recall, kmeans, knn, nearest, nmi,
-    observe_block, pair_scores, range_search, select_kernel, verify,
+    code_pair_scores, collect, count_distances, count_negatives, count_slots, count_symmetric_negatives, evaluate_all,
+    find_positives, hard_negatives, index_recall, kmeans, knn, nearest, nmi, observe_block, pair_scores, range_search,
+    select_kernel, verify,
 };
 use half::f16;
 use ndarray::Array2;
@@ -236,12 +236,12 @@ fn by_labels(
     let options = options(metrics);
     run.check(sizes, |control| {
         let (space, relation) = (run.dense(similarity, precision, control)?, Relation::of_labels(&run.labels, None)?);
-        evaluate_ties(&space, &relation, ties, &options, &Alone, control).map(Results)
+        evaluate_all(&space, &[relation], ties, &options, &Alone, control).map(Results)
     });
     run.check(sizes, |control| {
         let space = run.apart(similarity, precision, control)?;
         let relation = Relation::of_labels(&run.labels, Some(&run.other_labels))?;
-        evaluate_ties(&space, &relation, ties, &options, &Alone, control).map(Results)
+        evaluate_all(&space, &[relation], ties, &options, &Alone, control).map(Results)
     });
 }
 
@@ -249,11 +249,11 @@ fn by_labels_of_codes(run: &Run, sizes: &[(&str, usize)], metrics: &[&str], ties
     let options = options(metrics);
     run.check(sizes, |control| {
         let (space, relation) = (run.own_codes()?, Relation::of_labels(&run.labels, None)?);
-        evaluate_ties(&space, &relation, ties, &options, &Alone, control).map(Results)
+        evaluate_all(&space, &[relation], ties, &options, &Alone, control).map(Results)
     });
     run.check(sizes, |control| {
         let (space, relation) = (run.codes_apart()?, Relation::of_labels(&run.labels, Some(&run.other_labels))?);
-        evaluate_ties(&space, &relation, ties, &options, &Alone, control).map(Results)
+        evaluate_all(&space, &[relation], ties, &options, &Alone, control).map(Results)
     });
 }
 
@@ -282,10 +282,10 @@ fn by_lists(run: &Run, sizes: &[(&str, usize)]) {
     };
     run.check(sizes, |control| {
         let space = run.apart(Similarity::Dot, Precision::SixteenBit, control)?;
-        evaluate_ties(&space, &listed()?, &[Ties::Expected], &options, &Alone, control).map(Results)
+        evaluate_all(&space, &[listed()?], &[Ties::Expected], &options, &Alone, control).map(Results)
     });
     run.check(sizes, |control| {
-        evaluate_ties(&run.codes_apart()?, &listed()?, &ALL_TIES, &options, &Alone, control).map(Results)
+        evaluate_all(&run.codes_apart()?, &[listed()?], &ALL_TIES, &options, &Alone, control).map(Results)
     });
 }
 
@@ -296,18 +296,18 @@ fn by_groups(run: &Run) {
     run.check(&[], |control| {
         let space = run.dense(Similarity::Cosine, Precision::SixteenBit, control)?;
         let relation = Relation::of_labels(&run.labels, None)?.with_groups(&groups, None)?.with_left_out(left_out)?;
-        evaluate_ties(&space, &relation, &[Ties::Index], &options(&SHALLOW), &Alone, control).map(Results)
+        evaluate_all(&space, &[relation], &[Ties::Index], &options(&SHALLOW), &Alone, control).map(Results)
     });
 }
 
 fn tied(run: &Run) {
     let options = options(&SHALLOW);
-    run.check(&[("pairs_per_open_key", 1000), ("class_table", 4), ("local_hits", 1)], |control| {
+    run.check(&[("pairs_per_open_key", 1000), ("class_table", 4)], |control| {
         let rows = Matrix::F32(run.tied.view());
         let space =
             Dense::new(rows, None, Similarity::Euclidean, Precision::SixteenBit, select_kernel(None)?, control)?;
         let relation = Relation::of_labels(&run.labels, None)?;
-        evaluate_ties(&space, &relation, &ALL_TIES, &options, &Alone, control).map(Results)
+        evaluate_all(&space, &[relation], &ALL_TIES, &options, &Alone, control).map(Results)
     });
 }
 
@@ -325,7 +325,7 @@ fn of_all_types(run: &Run) {
             select_kernel(None)?,
             control,
         )?;
-        evaluate_ties(&space, &Relation::of_labels(&run.labels, None)?, &[Ties::Index], &options, &Alone, control)
+        evaluate_all(&space, &[Relation::of_labels(&run.labels, None)?], &[Ties::Index], &options, &Alone, control)
             .map(Results)
     });
     run.check(&[], |control| {
@@ -341,7 +341,7 @@ fn of_all_types(run: &Run) {
             select_kernel(None)?,
             control,
         )?;
-        evaluate_ties(&space, &Relation::of_labels(&labels, None)?, &[Ties::Index], &options, &Alone, control)
+        evaluate_all(&space, &[Relation::of_labels(&labels, None)?], &[Ties::Index], &options, &Alone, control)
             .map(Results)
     });
 }
@@ -354,10 +354,10 @@ fn levels(run: &Run, sizes: &[(&str, usize)]) {
     };
     run.check(sizes, |control| {
         let space = run.dense(Similarity::Cosine, Precision::SixteenBit, control)?;
-        evaluate_levels(&space, &relations()?, Ties::Index, &options, &Alone, control).map(Results)
+        evaluate_all(&space, &relations()?, &[Ties::Index], &options, &Alone, control).map(Results)
     });
     run.check(sizes, |control| {
-        evaluate_levels(&run.own_codes()?, &relations()?, Ties::Expected, &options, &Alone, control).map(Results)
+        evaluate_all(&run.own_codes()?, &relations()?, &[Ties::Expected], &options, &Alone, control).map(Results)
     });
 }
 

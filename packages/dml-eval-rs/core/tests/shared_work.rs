@@ -4,7 +4,7 @@ use std::sync::{Barrier, Mutex};
 
 use dml_eval::{
     Alone, Codes, Control, Dense, EvaluateOptions, KMeansOptions, Matrix, Peers, Precision, Relation, Result,
-    Similarity, Sizes, Ties, evaluate_ties, kmeans, select_kernel,
+    Similarity, Sizes, Ties, evaluate_all, kmeans, select_kernel,
 };
 use ndarray::Array2;
 use proptest::prelude::*;
@@ -89,7 +89,7 @@ proptest! {
         };
         let (kernel, control) = (select_kernel(None).unwrap(), Control::default());
         let gallery = separate.then(|| Matrix::F32(x.view()));
-        let relation = Relation::of_labels(&labels, separate.then_some(&labels[..])).unwrap();
+        let relation = [Relation::of_labels(&labels, separate.then_some(&labels[..])).unwrap()];
         let space = Dense::new(
             Matrix::F32(x.view()), gallery, Similarity::Cosine, Precision::SixteenBit, kernel, &control,
         ).unwrap();
@@ -97,8 +97,8 @@ proptest! {
         let codes = Codes::new(codes.view(), separate.then(|| codes.view()), kernel).unwrap();
         let sizes = Sizes { many_positives: Some(many_positives), ..Sizes::default() };
         let evaluate_both = |peers: &dyn Peers| [
-            evaluate_ties(&space, &relation, &rules, &options, peers, &Control::traced(sizes.clone())),
-            evaluate_ties(&codes, &relation, &rules, &options, peers, &Control::traced(sizes.clone())),
+            evaluate_all(&space, &relation, &rules, &options, peers, &Control::traced(sizes.clone())),
+            evaluate_all(&codes, &relation, &rules, &options, peers, &Control::traced(sizes.clone())),
         ].map(|found| found.map(|found| format!("{found:?}")));
         let alone = evaluate_both(&Alone);
         for found in run_peers(peers, evaluate_both) {

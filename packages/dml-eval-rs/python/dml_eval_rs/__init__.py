@@ -3,90 +3,30 @@
 `evaluate` measures retrieval, `verify` and `open_set` measure thresholds, `index_recall` measures an approximate index,
 and `compare` tabulates several models. `Labels` and `Relevance` say which items match. `knn` and `range_search` search,
 `hard_negatives` mines, `kmeans` clusters, and `nmi`, `ami` and `ari` compare partitions. `evaluate_shards`,
-`verify_shards` and `knn_shards` do the same for embeddings in shards, by workers of any kind. Names are imported when
-they are first used, so that importing the package stays fast. docs/reference/metrics.md and verification.md of the
-repository define every number.
+`verify_shards` and `knn_shards` do the same for embeddings in shards, by workers of any kind.
+docs/reference/metrics.md and verification.md of the repository define every number.
+
+A name is imported at its first use, so that importing the package stays fast. `__init__.pyi` lists the names.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from dml_eval_rs.clustering.agreement import ami as ami
-    from dml_eval_rs.clustering.agreement import ari as ari
-    from dml_eval_rs.clustering.agreement import nmi as nmi
-    from dml_eval_rs.clustering.kmeans import KMeans as KMeans
-    from dml_eval_rs.clustering.kmeans import kmeans as kmeans
-    from dml_eval_rs.inputs.codes import binarize as binarize
-    from dml_eval_rs.inputs.concatenation import concatenate_blocks as concatenate_blocks
-    from dml_eval_rs.matches.labels import Labels as Labels
-    from dml_eval_rs.matches.matching import Matching as Matching
-    from dml_eval_rs.matches.relevance import Relevance as Relevance
-    from dml_eval_rs.matches.relevance import relevance_from_labels as relevance_from_labels
-    from dml_eval_rs.metrics.comparison import ComparisonTable as ComparisonTable
-    from dml_eval_rs.metrics.comparison import compare as compare
-    from dml_eval_rs.metrics.evaluation import Evaluation as Evaluation
-    from dml_eval_rs.metrics.intervals import Comparison as Comparison
-    from dml_eval_rs.metrics.intervals import Interval as Interval
-    from dml_eval_rs.metrics.names import METRICS as METRICS
-    from dml_eval_rs.peers import Peers as Peers
-    from dml_eval_rs.retrieval import evaluate as evaluate
-    from dml_eval_rs.retrieval import evaluate_levels as evaluate_levels
-    from dml_eval_rs.retrieval import evaluate_ties as evaluate_ties
-    from dml_eval_rs.search.index import IndexRecall as IndexRecall
-    from dml_eval_rs.search.index import index_recall as index_recall
-    from dml_eval_rs.search.knn import knn as knn
-    from dml_eval_rs.search.negatives import hard_negatives as hard_negatives
-    from dml_eval_rs.search.range import range_search as range_search
-    from dml_eval_rs.shards.evaluation import evaluate_shards as evaluate_shards
-    from dml_eval_rs.shards.search import knn_shards as knn_shards
-    from dml_eval_rs.shards.verification import verify_shards as verify_shards
-    from dml_eval_rs.verification.open_set import OpenSet as OpenSet
-    from dml_eval_rs.verification.open_set import open_set as open_set
-    from dml_eval_rs.verification.result import Roc as Roc
-    from dml_eval_rs.verification.result import Verification as Verification
-    from dml_eval_rs.verification.verify import verify as verify
 
 __version__ = "0.1.0"
 
-# Module → its public names; the imports above say the same to type checkers.
-_NAMES = {
-    "clustering.agreement": ["ami", "ari", "nmi"],
-    "clustering.kmeans": ["KMeans", "kmeans"],
-    "inputs.codes": ["binarize"],
-    "inputs.concatenation": ["concatenate_blocks"],
-    "matches.labels": ["Labels"],
-    "matches.matching": ["Matching"],
-    "matches.relevance": ["Relevance", "relevance_from_labels"],
-    "metrics.comparison": ["ComparisonTable", "compare"],
-    "metrics.evaluation": ["Evaluation"],
-    "metrics.intervals": ["Comparison", "Interval"],
-    "metrics.names": ["METRICS"],
-    "peers": ["Peers"],
-    "retrieval": ["evaluate", "evaluate_levels", "evaluate_ties"],
-    "search.index": ["IndexRecall", "index_recall"],
-    "search.knn": ["knn"],
-    "search.negatives": ["hard_negatives"],
-    "search.range": ["range_search"],
-    "shards.evaluation": ["evaluate_shards"],
-    "shards.search": ["knn_shards"],
-    "shards.verification": ["verify_shards"],
-    "verification.open_set": ["OpenSet", "open_set"],
-    "verification.result": ["Roc", "Verification"],
-    "verification.verify": ["verify"],
-}
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+# pathlib would take longer to import than all else here.
+with open(f"{__file__}i", encoding="utf-8") as _table:  # noqa: PTH123
+    _HOMES = {line.split()[3]: line.split()[1] for line in _table if line.startswith("from ")}
 
 __all__ = sorted(_HOMES)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import a public name from its module at its first use."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -69,19 +69,11 @@ def _measure(embeddings: Path, options: argparse.Namespace) -> Evaluation:
         gallery_labels = Labels(ids, _maybe(options.gallery_groups), **special)
     elif options.gallery_groups:
         raise ValueError("--gallery-groups came without --gallery; expected both, or --groups alone")
-    return measure_all(
-        _load(embeddings),
-        labels,
-        gallery,
-        gallery_labels,
-        metrics=options.metric or DEFAULT,
-        similarity=options.similarity,
-        ties=options.ties,
-        unmatched=options.unmatched,
-        seed=options.seed,
-        threads=options.threads,
-        progress=_show if sys.stderr.isatty() else None,
-    )
+    chosen: Any = {
+        name: getattr(options, name) for name in ("similarity", "ties", "unmatched", "seed", "threads")
+    }
+    chosen |= {"metrics": options.metric or DEFAULT, "progress": _show if sys.stderr.isatty() else None}
+    return measure_all(_load(embeddings), labels, gallery, gallery_labels, **chosen)
 
 
 def _write(found: Evaluation | ComparisonTable, form: str) -> str:
@@ -105,54 +97,30 @@ def _parser() -> argparse.ArgumentParser:
         description="Exact metrics of saved embeddings, or of packed binary codes (uint8, --similarity hamming).",
     )
     add = parser.add_argument
+    file: dict[str, Any] = {"type": Path, "metavar": "FILE"}
+    labels: dict[str, Any] = {"action": "append", "metavar": "LABEL"}
+    names, default = ", ".join(METRICS), ", ".join(DEFAULT)
     add("embeddings", type=Path, help="the queries, a .npy file: (n, dim) floats, or (n, bytes) uint8 codes")
     add("labels", type=Path, help="their labels, a .npy file: (n,) integers, booleans or strings")
-    add(
-        "--metric", action="append", metavar="NAME", help=f"repeat for several: {', '.join(METRICS)}; default: "
-        f"{', '.join(DEFAULT)}",
-    )  # fmt: skip
-    add(
-        "--gallery", nargs=2, type=Path, metavar=("EMBEDDINGS", "LABELS"), help="default: the queries",
-    )  # fmt: skip
+    add("--metric", action="append", metavar="NAME", help=f"repeat for several: {names}; default: {default}")
+    add("--gallery", nargs=2, type=Path, metavar=("EMBEDDINGS", "LABELS"), help="default: the queries")
     add("--similarity", choices=SIMILARITIES, default="cosine", help="default: cosine")
-    add(
-        "--groups", type=Path, metavar="FILE",
-        help="a .npy file, (n,): exclude gallery items of the query's label and group, such as its camera",
-    )  # fmt: skip
-    add("--gallery-groups", type=Path, metavar="FILE", help="the groups of the gallery, if there is one")
-    add("--junk", action="append", metavar="LABEL", help="exclude items with this label; repeat for several")
-    add(
-        "--distractors",
-        action="append",
-        metavar="LABEL",
-        help="items with this label match nothing, but are ranked",
-    )
-    add(
-        "--unmatched",
-        choices=UNMATCHED,
-        default="skip",
-        help="skip a query without a match (default), or count it as 0",
-    )
-    add(
-        "--ties",
-        choices=TIES,
-        default="index",
-        help="order of equally similar items; default: index, the lower first",
-    )
-    add("--compare", type=Path, metavar="FILE", help="embeddings of another model, compared by a paired test")
+    grouped = "exclude gallery items of the query's label and group, such as its camera"
+    add("--groups", **file, help=f"a .npy file, (n,): {grouped}")
+    add("--gallery-groups", **file, help="the groups of the gallery, if there is one")
+    add("--junk", **labels, help="exclude items with this label; repeat for several")
+    add("--distractors", **labels, help="items with this label match nothing, but are ranked")
+    unmatched = "skip a query without a match (default), or count it as 0"
+    add("--unmatched", choices=UNMATCHED, default="skip", help=unmatched)
+    ties = "order of equally similar items; default: index, the lower first"
+    add("--ties", choices=TIES, default="index", help=ties)
+    add("--compare", **file, help="embeddings of another model, compared by a paired test")
     add("--format", choices=_FORMATS, default="table", help="default: table")
     add("--seed", type=int, default=0, help="seed of the clustering; default: 0")
     add("--threads", type=int, help="default: RAYON_NUM_THREADS, or all cores")
-    add("--version", action=_Version, nargs=0, help="show the version and exit")
+    version = sys.modules["dml_eval_rs"].__version__
+    add("--version", action="version", version=f"dml-eval {version}", help="show the version and exit")
     return parser
-
-
-class _Version(argparse.Action):
-    def __call__(self, *_: object) -> None:
-        from importlib.metadata import version
-
-        print(f"dml-eval {version('dml-eval-rs')}")
-        sys.exit()
 
 
 def _label(texts: list[str] | None) -> list[int] | list[str]:

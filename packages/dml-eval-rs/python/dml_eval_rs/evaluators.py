@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
@@ -12,22 +11,12 @@ import numpy.typing as npt
 
 from dml_eval_rs.inputs import arguments
 from dml_eval_rs.inputs.arguments import Similarity, Ties, Unmatched
-from dml_eval_rs.inputs.codes import binarize
 from dml_eval_rs.matches.relevance import Relevance
 from dml_eval_rs.metrics.evaluation import Evaluation
 from dml_eval_rs.metrics.names import DEFAULT, METRICS, Kind, check_metrics, family_of
 from dml_eval_rs.peers import Peers
-from dml_eval_rs.retrieval import (
-    CheckedOptions,
-    LabelsLike,
-    Matches,
-    Options,
-    check_options,
-    measure,
-)
-from dml_eval_rs.search.knn import knn
-from dml_eval_rs.search.negatives import Below, hard_negatives
-from dml_eval_rs.search.range import range_search
+from dml_eval_rs.retrieval import CheckedOptions, LabelsLike, Matches, Options, check_options, measure
+from dml_eval_rs.search import Below, binarize, hard_negatives, knn, range_search
 from dml_eval_rs.verification.verify import verify
 
 Rows = npt.NDArray[Any]
@@ -86,40 +75,23 @@ class Evaluator:
         gallery_labels: LabelsLike | None = None,
     ) -> Evaluation:
         """Measure the same, with the work divided among the peers, if any."""
-        return measure_all(
-            self._rows(embeddings),
-            labels,
-            None if gallery is None else self._rows(gallery),
-            gallery_labels,
-            bits=embeddings.shape[1],
-            **self._options(peers),
-        )
+        sides = self._rows(embeddings), labels, self._rows(gallery), gallery_labels
+        return measure_all(*sides, bits=embeddings.shape[1], **self._options(peers))
 
-    def restore(
-        self, metrics: Mapping[str, Any], per_query: Mapping[str, npt.NDArray[np.float64]]
-    ) -> Evaluation:
-        """Rebuild an evaluation from its metrics and per-query values, see `Evaluation.from_dict`."""
-        return Evaluation.from_dict(metrics, per_query)
+    restore = staticmethod(Evaluation.from_dict)
 
     def nearest(
         self, queries: Rows, gallery: Rows, k: int, *, exclude_self: bool = False
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         """Return similarities, descending, or distances, ascending, and indices of the k nearest rows, both (Q, k)."""
-        sides = self._rows(queries), self._rows(gallery)
-        return knn(*sides, k, similarity=self.similarity, exclude_self=exclude_self, threads=self.threads)
+        return knn(self._rows(queries), self._rows(gallery), k, exclude_self=exclude_self, **self._space)
 
     def within(
         self, queries: Rows, gallery: Rows, threshold: float, *, max_results: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]:
         """Find all gallery rows with at least this similarity to each query, see `dml_eval_rs.range_search`."""
-        return range_search(
-            self._rows(queries),
-            self._rows(gallery),
-            threshold,
-            similarity=self.similarity,
-            max_results=max_results,
-            threads=self.threads,
-        )
+        sides = self._rows(queries), self._rows(gallery)
+        return range_search(*sides, threshold, max_results=max_results, **self._space)
 
     def hard_negatives(
         self,
@@ -131,15 +103,7 @@ class Evaluator:
         margin: float = 0.0,
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         """Find each item's nearest items of other classes, see `dml_eval_rs.hard_negatives`."""
-        return hard_negatives(
-            self._rows(embeddings),
-            labels,
-            k,
-            below=below,
-            margin=margin,
-            similarity=self.similarity,
-            threads=self.threads,
-        )
+        return hard_negatives(self._rows(embeddings), labels, k, below=below, margin=margin, **self._space)
 
     def true_accept_rates(
         self,
@@ -151,35 +115,34 @@ class Evaluator:
     ) -> Mapping[float, float]:
         """Measure TAR at each FAR, see `dml_eval_rs.verify`."""
         names = {f"tar@far={float(share)!r}": share for share in far}
-        rates = verify(
-            self._rows(embeddings),
-            labels,
-            None if gallery is None else self._rows(gallery),
-            gallery_labels,
-            metrics=list(names),
-            similarity=self.similarity,
-            threads=self.threads,
-        )
+        sides = self._rows(embeddings), labels, self._rows(gallery), gallery_labels
+        rates = verify(*sides, metrics=list(names), **self._space)
         return {share: rates[name] for name, share in names.items()}
 
     def bytes_per_item(self, dim: int) -> int:
         """Return the bytes of one float32 embedding, or of one code."""
         return -(-dim // 8) if self.similarity == "hamming" else 4 * dim
 
-    def _rows(self, embeddings: Rows) -> Rows:
-        return binarize(embeddings, self.threshold) if self.similarity == "hamming" else embeddings
+    def _rows(self, embeddings: Any) -> Any:
+        if embeddings is None or self.similarity != "hamming":
+            return embeddings
+        return binarize(embeddings, self.threshold)
 
-    def _options(self, peers: Peers | None = None) -> Options:
-        return {
-            "metrics": self.metrics,
-            "similarity": self.similarity,
-            "ties": self.ties,
-            "unmatched": self.unmatched,
-            "n_clusters": self.n_clusters,
-            "seed": self.seed,
-            "threads": self.threads,
-            "peers": peers,
-        }
+    @property
+    def _space(self) -> dict[str, Any]:
+        return {"similarity": self.similarity, "threads": self.threads}
+
+    def _options(self, peers: Peers | None = None) -> Any:
+        of_fields = {field.name: getattr(self, field.name) for field in fields(self)}
+        del of_fields["threshold"]
+        return {**of_fields, "peers": peers}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HammingEvaluator(Evaluator):
+    """Evaluator of codes."""
+
+    similarity: Similarity = field(default="hamming", init=False)
 
 
 def measure_all(
@@ -200,23 +163,12 @@ def measure_all(
         raise ValueError(
             f"{of_pairs[0]} compares labels, but labels is a Relevance; expected labels, or other metrics"
         )
-    rates = verify(
-        embeddings,
-        labels,
-        gallery,
-        gallery_labels,
-        metrics=of_pairs,
-        similarity=options.get("similarity", "cosine"),
-        threads=checked.threads,
-        peers=checked.peers,
-    )
+    space: Any = {"similarity": checked.similarity, "threads": checked.threads, "peers": checked.peers}
+    rates = verify(embeddings, labels, gallery, gallery_labels, metrics=of_pairs, **space)
     names = check_metrics(options["metrics"], _KINDS)
+    values = {name: (rates if name in rates else found)[name] for name in names}
     per_query = {name: values for name, values in found.per_query.items() if name in names}
-    return replace(
-        found,
-        _values={name: (rates if name in rates else found)[name] for name in names},
-        per_query=per_query,
-    )
+    return replace(found, _values=values, per_query=per_query)
 
 
 def _split(options: Options) -> tuple[list[str], CheckedOptions]:
@@ -226,15 +178,3 @@ def _split(options: Options) -> tuple[list[str], CheckedOptions]:
     others = [name for name in names if name not in of_pairs]
     others_only: Options = {**options, "metrics": others or DEFAULT[:1]}
     return of_pairs, check_options(**others_only)
-
-
-def hamming(**options: Any) -> Evaluator:
-    """Make the evaluator of codes."""
-    return Evaluator(**options, similarity="hamming")
-
-
-# By its signature the registry checks the options that a recipe gives.
-_PARAMETERS = inspect.signature(Evaluator, eval_str=True).parameters.values()
-hamming.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-    [parameter for parameter in _PARAMETERS if parameter.name != "similarity"]
-)

@@ -75,10 +75,8 @@ def check_alike(peers: Peers | None, options: object, *arrays: npt.NDArray[Any] 
             digest.update((array if array.ndim == 1 else array[[0, -1]]).tobytes())
     own = float(int.from_bytes(digest.digest(), "little"))  # 48 bits, which float64 holds
     gathered = peers.all_gather(np.array([own]))
-    if not isinstance(gathered, np.ndarray) or gathered.dtype != np.float64:
-        came = (
-            f"dtype {gathered.dtype}" if isinstance(gathered, np.ndarray) else f"a {type(gathered).__name__}"
-        )
+    came = getattr(gathered, "dtype", f"a {type(gathered).__name__}")
+    if came != np.float64:
         raise TypeError(f"peers.all_gather returned {came}; expected a numpy array of dtype float64")
     if gathered.shape != (world_size,):
         raise ValueError(

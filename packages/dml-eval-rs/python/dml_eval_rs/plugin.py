@@ -18,7 +18,7 @@ def dml_evaluators() -> Iterable[Component]:
         ),
         Component(
             "hamming",
-            "dml_eval_rs.evaluators:hamming",
+            "dml_eval_rs.evaluators:HammingEvaluator",
             "exact retrieval metrics of the embeddings' signs, one bit per dimension",
         ),
     ]

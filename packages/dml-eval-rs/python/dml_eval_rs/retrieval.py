@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypedDict, TypeVar, Unpack, cast
+from typing import Any, TypedDict, TypeVar, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
 
 import dml_eval_rs._native as _native
-from dml_eval_rs.clustering.agreement import measure_clusters
-from dml_eval_rs.clustering.kmeans import check_clusters
+from dml_eval_rs.clustering import MAX_ITER, agreement, check_clusters
 from dml_eval_rs.inputs import arguments
 from dml_eval_rs.inputs.arguments import TIES, UNMATCHED, Progress, Sides, Similarity, Ties, Unmatched
 from dml_eval_rs.matches.labels import Labels
@@ -56,31 +55,20 @@ class Options(CommonOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedOptions:
-    """Checked options, as the core takes them.
+    """Checked options, as the core takes them."""
 
-    Attributes:
-        names: all metrics, in the order asked.
-        metrics: those of retrieval, which the core measures.
-        ties: the rules, one evaluation for each.
-        zero_unmatched: whether a query without a match counts as a miss.
-    """
-
-    names: list[str]
-    metrics: list[str]
+    names: list[str]  # of all metrics, in the order asked
+    metrics: list[str]  # those of retrieval, which the core measures
+    clustering: list[str]  # those of clusters
     similarity: str
-    ties: list[str]
-    zero_unmatched: bool
-    exclude: npt.ArrayLike | None
+    ties: list[str]  # the rules, one evaluation for each
+    zero_unmatched: bool  # whether a query without a match counts as a miss
     n_clusters: int | None
     seed: int
     threads: int | None
-    progress: Progress | None
-    peers: Peers | None
-
-    @property
-    def clustering(self) -> list[str]:
-        """The metrics of clusters."""
-        return [name for name in self.names if METRICS[str(family_of(name))].kind == "clustering"]
+    exclude: npt.ArrayLike | None = None
+    progress: Progress | None = None
+    peers: Peers | None = None
 
 
 def check_options(
@@ -89,38 +77,34 @@ def check_options(
     similarity: str = "cosine",
     ties: str = "index",
     unmatched: str = "skip",
-    exclude: npt.ArrayLike | None = None,
     n_clusters: int | None = None,
     seed: int = 0,
     threads: int | None = None,
-    progress: Progress | None = None,
     peers: Peers | None = None,
+    **unchecked: Any,
 ) -> CheckedOptions:
-    """Check the options of `evaluate`.
-
-    Raises:
-        TypeError, ValueError: naming the option.
-    """
+    """Check the options of `evaluate`."""
     names = check_metrics(metrics)
-    checked = CheckedOptions(
-        names=names,
-        metrics=[name for name in names if METRICS[str(family_of(name))].kind == "retrieval"] or _UNNAMED,
-        similarity=arguments.one_of(similarity, "similarity", arguments.SIMILARITIES),
-        ties=[arguments.one_of(ties, "ties", TIES)],
-        zero_unmatched=arguments.one_of(unmatched, "unmatched", UNMATCHED) == "zero",
-        exclude=exclude,
-        n_clusters=n_clusters,
-        seed=arguments.seed(seed),
-        threads=arguments.threads(getattr(peers, "threads", None) if threads is None else threads),
-        progress=progress,
-        peers=peers,
-    )
-    if n_clusters is not None and not checked.clustering:
+    kinds = {name: METRICS[str(family_of(name))].kind for name in names}
+    clustering = [name for name in names if kinds[name] == "clustering"]
+    if n_clusters is not None and not clustering:
         raise ValueError(
             f"n_clusters is {n_clusters}, but no metric of clusters is asked; expected metrics with 'nmi', 'ami' or "
             "'ari', or no n_clusters"
         )
-    return checked
+    return CheckedOptions(
+        names=names,
+        metrics=[name for name in names if kinds[name] == "retrieval"] or _UNNAMED,
+        clustering=clustering,
+        similarity=arguments.one_of(similarity, "similarity", arguments.SIMILARITIES),
+        ties=[arguments.one_of(ties, "ties", TIES)],
+        zero_unmatched=arguments.one_of(unmatched, "unmatched", UNMATCHED) == "zero",
+        n_clusters=n_clusters,
+        seed=arguments.seed(seed),
+        threads=arguments.threads(getattr(peers, "threads", None) if threads is None else threads),
+        peers=peers,
+        **unchecked,
+    )
 
 
 def evaluate(
@@ -142,11 +126,9 @@ def evaluate(
 ) -> Evaluation:
     """Measure retrieval metrics exactly, per query and on average, and on request the agreement of clusters and labels.
 
-    A match's rank is 1 + the number of other gallery items before it. With ranks r and R matches: Recall@K =
-    [min r ≤ K], precision@K = #{r ≤ K}/K, R-precision = #{r ≤ R}/R, MAP@R = (1/R) Σ_{r≤R} #{r' ≤ r}/r and MRR = 1/min r
-    (Musgrave, Belongie and Lim, "A Metric Learning Reality Check", 2020, section 3.2). docs/reference/metrics.md of the
-    repository defines all metrics. Every comparison has the result of float64 arithmetic in one stated order, on every
-    machine and for any number of threads.
+    A match's rank is 1 + the number of other gallery items before it. docs/reference/metrics.md of the repository
+    defines all metrics by these ranks. Every comparison has the result of float64 arithmetic in one stated order, on
+    every machine and for any number of threads.
 
     Args:
         embeddings: (Q, D) float16, float32 or float64, finite, or with ``similarity="hamming"`` (Q, W) uint8 codes of
@@ -167,8 +149,8 @@ def evaluate(
         ties: the order of equally similar items. ``"index"``: lower gallery index first; ``"optimistic"``: matches
             first; ``"pessimistic"``: non-matches first; ``"expected"``: every metric is its mean over all orders of
             tied items. Ties are frequent among codes.
-        unmatched: how to count a query without a match. ``"skip"``: its values are NaN, and no mean includes them;
-            ``"zero"``: all of its values are 0.
+        unmatched: ``"skip"`` queries without a match (their values are NaN, and no mean includes them), or count them
+            as ``"zero"``.
         exclude: (Q,) the index of each query in the gallery, to exclude it from its own ranking; -1 for queries
             outside.
         n_clusters: number of clusters; None for the number of distinct labels.
@@ -180,7 +162,7 @@ def evaluate(
             process.
 
     Returns:
-        A mapping of the metrics, in the order asked. Means are over the queries with a match (R ≥ 1; with
+        A mapping of the metrics, in the order asked. Means are over the queries with a match (with
         ``unmatched="zero"`` over all).
 
     Raises:
@@ -214,7 +196,7 @@ def evaluate_levels(
     gallery_labels: Mapping[Level, LabelsLike] | None = None,
     **options: Unpack[Options],
 ) -> dict[Level, Evaluation]:
-    """Measure metrics with each level's labels, such as species and genus, in one pass over the pairs.
+    """Measure metrics with each level's labels, such as species and genus, in one pass; return level → evaluation.
 
     Each level has the bits of its own call: ``evaluate_levels(x, labels)[name] == evaluate(x, labels[name])``. Levels
     need not be nested. One pass takes less time than the calls unless a level has classes so large that all keys of its
@@ -227,16 +209,12 @@ def evaluate_levels(
         gallery_labels: the same levels' names → (G,) labels. Pass them if and only if there is a gallery.
         options: as in `evaluate`, with metrics of retrieval only.
 
-    Returns:
-        Each level's name → its evaluation.
-
     Raises:
-        TypeError: as `evaluate`, or if labels are no mapping.
-        ValueError: as `evaluate`, naming the level; if there is no level, or both sides have different ones.
-        KeyboardInterrupt: within a second of Ctrl-C.
+        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, naming the level.
+        ValueError: if there is no level, or both sides have different ones.
     """
     checked = check_options(**options)
-    _check_levels(labels, gallery, gallery_labels)
+    _check_levels(labels, gallery_labels)
     _refuse_clusters(checked)
     sides = arguments.to_sides(embeddings, gallery, checked.similarity, _NAMES)
     relations = []
@@ -247,9 +225,7 @@ def evaluate_levels(
         except (TypeError, ValueError) as error:
             raise type(error)(f"level {name!r}: {error}") from error
         if relations[-1].kept is not None:
-            raise ValueError(
-                f"level {name!r} has junk; expected none: drop the rows, or call evaluate for the level"
-            )
+            raise ValueError(f"level {name!r} has junk; expected none: drop the rows, or evaluate it alone")
     found = dict(zip(labels, _count(sides, relations, checked), strict=True))
     for name, level in found.items():
         if not checked.zero_unmatched and level.n_unmatched == level.n_queries:
@@ -269,24 +245,19 @@ def evaluate_ties(
     ties: Iterable[Ties] = TIES,
     **options: Unpack[CommonOptions],
 ) -> dict[Ties, Evaluation]:
-    """Measure metrics under several rules for ties, from one count.
+    """Measure metrics under several rules for ties, from one count; return rule → evaluation, in the order given.
 
     Each rule has the bits of its own call: ``evaluate_ties(x, y)[rule] == evaluate(x, y, ties=rule)``. ``"optimistic"``
-    and ``"pessimistic"`` bound every metric under any order of ties; only nDCG of grades depends on the order of tied
-    matches, too.
+    and ``"pessimistic"`` bound every metric under any order of ties, but nDCG of grades, which depends on the order of
+    tied matches, too.
 
     Args:
         embeddings, labels, gallery, gallery_labels: as in `evaluate`.
         ties: the rules, each once; see `evaluate`.
         options: the others as in `evaluate`, with metrics of retrieval only.
 
-    Returns:
-        Each rule → its evaluation, in the order of `ties`.
-
     Raises:
-        TypeError: as `evaluate`, or if `ties` is a single string.
-        ValueError: as `evaluate`, or if `ties` is empty, or has an unknown rule or one twice.
-        KeyboardInterrupt: within a second of Ctrl-C.
+        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if `ties` isn't several distinct rules.
 
     Example:
         >>> import numpy as np
@@ -296,7 +267,13 @@ def evaluate_ties(
         >>> {rule: evaluation["recall@1"] for rule, evaluation in found.items()}
         {'index': 0.5, 'optimistic': 1.0, 'pessimistic': 0.0, 'expected': 0.5}
     """
-    rules = _check_rules(ties)
+    if isinstance(ties, str) or not isinstance(ties, Iterable):
+        raise TypeError(f"ties is {ties!r}; expected several rules: evaluate takes one")
+    rules = [arguments.one_of(rule, "ties", TIES) for rule in ties]
+    if not rules:
+        raise ValueError(f"ties is empty; expected at least one rule of {', '.join(TIES)}")
+    if len(set(rules)) < len(rules):
+        raise ValueError(f"ties is {rules}; expected each rule once")
     checked = replace(check_options(**options), ties=rules)
     _refuse_clusters(checked)
     found = measure(embeddings, labels, gallery, gallery_labels, checked)
@@ -319,44 +296,49 @@ def measure(
     parts = _labelled_parts(sides, relation, labels, gallery_labels)
     if options.n_clusters is not None:
         check_clusters(options.n_clusters, sum(len(rows) for rows, _ in parts))
-    stages = None if options.progress is None else _Stages(options.progress)
-    staged = options if stages is None else replace(options, progress=stages.next())
-    (found,) = _count(sides, [relation], staged)
-    of_clusters = measure_clusters(
-        options.clustering,
-        parts,
-        normalize=options.similarity == "cosine",
-        bits=0 if options.similarity != "hamming" else 8 * sides.queries.shape[1] if bits is None else bits,
-        n_clusters=options.n_clusters,
+    progress: Any = options.progress
+    ranked = 0  # pairs compared before the clustering
+
+    def report(done: int, total: int) -> None:
+        nonlocal ranked
+        ranked = total
+        progress(done, total)
+
+    (found,) = _count(sides, [relation], replace(options, progress=progress and report))
+    rows, codes = zip(*parts)
+    (code_N,) = arguments.encode(np.concatenate(codes))
+    clusters_N, _, _, _ = _native.kmeans(
+        rows[0],
+        int(code_N.max()) + 1 if options.n_clusters is None else options.n_clusters,
         seed=options.seed,
+        n_init=1,
+        max_iter=MAX_ITER,
+        more=rows[1] if len(rows) > 1 else None,
+        unit=options.similarity == "cosine",
+        bits=0 if options.similarity != "hamming" else 8 * sides.queries.shape[1] if bits is None else bits,
         threads=options.threads,
-        progress=None if stages is None else stages.next(),
+        progress=progress and (lambda done, total: progress(ranked + done, ranked + total)),
         peers=options.peers,
     )
-    values = {name: of_clusters[name] if name in of_clusters else found[name] for name in options.names}
-    return [replace(found, _values=values)]
+    of_clusters = {name: agreement(name, code_N, clusters_N) for name in options.clustering}
+    return [replace(found, _values={name: {**found, **of_clusters}[name] for name in options.names})]
 
 
 def _relate(labels: object, gallery_labels: object, sides: Sides, options: CheckedOptions) -> Relation:
     unmatched = "zero" if options.zero_unmatched else "skip"
     relation = relate(labels, gallery_labels, sides, _NAMES, exclude=options.exclude, unmatched=unmatched)
-    excluding = (relation.exclude, relation.groups, relation.ignored_offsets)
-    arguments.warn_of_own_gallery(sides, _NAMES, excluding)
+    arguments.warn_of_own_gallery(
+        sides, _NAMES, (relation.exclude, relation.groups, relation.ignored_offsets)
+    )
     return relation
 
 
 def _count(sides: Sides, relations: list[Relation], options: CheckedOptions) -> list[Evaluation]:
     """Measure metrics by the core: for each relation, or each rule for ties."""
     if options.peers is not None:
-        compared = (
-            options.similarity,
-            options.names,
-            options.ties,
-            options.zero_unmatched,
-            options.n_clusters,
-            options.seed,
-        )
+        names = "similarity", "names", "ties", "zero_unmatched", "n_clusters", "seed"
         arrays = [array for relation in relations for array in relation.arrays()]
+        compared = [getattr(options, name) for name in names]
         check_alike(options.peers, compared, sides.queries, sides.gallery, *arrays)
     found = _native.evaluate(sides.queries, sides.gallery, relations, options)
     kept = relations[0].kept if sides.gallery is None else None
@@ -370,25 +352,16 @@ def to_evaluation(
     n_gallery: int,
     kept: npt.NDArray[np.uintp] | None,
 ) -> Evaluation:
-    """Build the result from the core's columns.
-
-    Args:
-        columns: each metric's name, values and mean, and the number of queries without a match.
-        options: those of the call.
-        n_queries, n_gallery: the numbers of rows.
-        kept: the indices of the measured queries; None for all. The others have NaN.
-    """
+    """Build the result from the core's columns; `kept` are the measured queries, if not all. The others have NaN."""
     measured, n_unmatched = columns
-    values, per_query = {}, {}
-    for name, values_Q, mean in measured:
-        if name in options.names:
-            values[name], per_query[name] = mean, values_Q
+    asked = [column for column in measured if column[0] in options.names]
+    per_query = {name: values_Q for name, values_Q, _ in asked}
     if kept is not None:
         n_unmatched += n_queries - len(kept)
-        for name, values_Q in per_query.items():
+        for name, values_q in per_query.items():
             per_query[name] = np.full(n_queries, np.nan)
-            per_query[name][kept] = values_Q
-    return Evaluation(values, per_query, n_queries, n_unmatched, n_gallery)
+            per_query[name][kept] = values_q
+    return Evaluation({name: mean for name, _, mean in asked}, per_query, n_queries, n_unmatched, n_gallery)
 
 
 def _labelled_parts(
@@ -401,10 +374,10 @@ def _labelled_parts(
             "metrics of clusters compare clusters with the labels of all items; expected labels without distractors, "
             "instead of a Relevance"
         )
-    rows = sides.items if relation.kept is None else sides.items[relation.kept]
+    sides = sides.keep(relation.kept)
     if sides.gallery is None or relation.gallery_labels is None:
-        return [(rows, relation.labels)]
-    return [(sides.queries, relation.labels), (rows, relation.gallery_labels)]
+        return [(sides.queries, relation.labels)]
+    return [(sides.queries, relation.labels), (sides.gallery, relation.gallery_labels)]
 
 
 def _refuse_clusters(options: CheckedOptions) -> None:
@@ -414,50 +387,17 @@ def _refuse_clusters(options: CheckedOptions) -> None:
         )
 
 
-def _check_rules(ties: Iterable[str]) -> list[str]:
-    if isinstance(ties, str) or not isinstance(ties, Iterable):
-        raise TypeError(
-            f"ties is {ties!r}; expected several rules, such as ('optimistic', 'pessimistic'): evaluate takes one"
-        )
-    rules = [arguments.one_of(rule, "ties", TIES) for rule in ties]
-    if not rules:
-        raise ValueError(f"ties is empty; expected at least one rule of {', '.join(TIES)}")
-    if len(set(rules)) < len(rules):
-        raise ValueError(f"ties is {rules}; expected each rule once")
-    return rules
-
-
-def _check_levels(labels: object, gallery: object, gallery_labels: object) -> None:
-    if not isinstance(labels, Mapping):
-        raise TypeError(
-            f"labels is a {type(labels).__name__}; expected a mapping of each level's name to its labels, such as "
-            "{'superclass': ..., 'class': ...}"
-        )
-    if not labels:
-        raise ValueError("labels has no level; expected at least one name with its labels")
-    if gallery_labels is None:
-        return  # `relate` checks the gallery
-    if not isinstance(gallery_labels, Mapping):
-        raise TypeError(f"gallery_labels is a {type(gallery_labels).__name__}; expected a mapping, as labels")
-    if set(gallery_labels) != set(labels):
-        raise ValueError(
-            f"gallery_labels has the levels {list(gallery_labels)}; expected those of labels, {list(labels)}"
-        )
-
-
-class _Stages:
-    """Adapter that joins the progress of several computations, each of which counts from 0."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._total = 0
-
-    def next(self) -> Progress:
-        """Return the callback of the next computation."""
-        before = self._total
-
-        def report(done: int, total: int) -> None:
-            self._total = before + total
-            self._progress(before + done, before + total)
-
-        return report
+def _check_levels(labels: object, gallery_labels: object) -> None:
+    sides = (
+        {"labels": labels} if gallery_labels is None else {"labels": labels, "gallery_labels": gallery_labels}
+    )
+    for name, levels in sides.items():
+        if not isinstance(levels, Mapping):
+            raise TypeError(
+                f"{name} is a {type(levels).__name__}; expected a mapping of each level's name to its labels, such as "
+                "{'superclass': ..., 'class': ...}"
+            )
+        if not levels:
+            raise ValueError(f"{name} has no level; expected at least one name with its labels")
+        if isinstance(labels, Mapping) and set(levels) != set(labels):
+            raise ValueError(f"{name} has the levels {[*levels]}; expected those of labels, {[*labels]}")

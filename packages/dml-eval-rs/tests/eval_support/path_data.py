@@ -37,7 +37,6 @@ EVALUATION_WAYS: dict[str, dict[str, int]] = {
         **_FEW,
         "class_table": 1,
         "pairs_per_open_key": NEVER,
-        "local_hits": 0,
         "counted_brackets": 1,
     },
     "tables": {"many_positives": 0, "radix_entries": 0, "class_table": 2},
@@ -80,7 +79,7 @@ VERIFICATION_WAYS: dict[str, dict[str, int]] = {
 SIZES: dict[str, list[int | None]] = {
     "block_bytes": [1, 3000, None], "task_row_panels": [1, 3, None], "task_column_panels": [1, 2, None],
     "directions": [0, 1, 2, 9, 16, 24], "abridged_words": [2, 4, 7, None], "many_positives": [0, 3, NEVER],
-    "counted_brackets": [1, 3, None], "pairs_per_open_key": [0, 30, NEVER], "local_hits": [0, 1, None],
+    "counted_brackets": [1, 3, None], "pairs_per_open_key": [0, 30, NEVER],
     "count_bytes": [1, 4000, None], "count_bytes_per_input_byte": [0], "class_table": [1, 3, None],
     "table_keys": [1, 60, None], "table_queries": [1, 7, None], "three_digits": [0, None],
     "radix_entries": [0, None],

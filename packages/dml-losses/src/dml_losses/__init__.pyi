@@ -16,6 +16,7 @@ from dml_losses.ranked_list import RankedListLoss as RankedListLoss
 from dml_losses.ranks.global_batch import GlobalBatch as GlobalBatch
 from dml_losses.ranks.sharded_classes import ShardedClasses as ShardedClasses
 from dml_losses.recall_at_k_surrogate import RecallAtKSurrogate as RecallAtKSurrogate
+from dml_losses.sampled_classes import SampledClasses as SampledClasses
 from dml_losses.siglip import SigLIP as SigLIP
 from dml_losses.smooth_ap import SmoothAP as SmoothAP
 from dml_losses.soft_triple import SoftTriple as SoftTriple

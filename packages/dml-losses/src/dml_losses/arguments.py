@@ -26,15 +26,13 @@ def check_gallery(
     embeddings: torch.Tensor, gallery: torch.Tensor | None, gallery_labels: torch.Tensor | None
 ) -> None:
     """Raise unless the gallery is absent, or complete and of the embeddings' dimension and device."""
-    if (gallery is None) != (gallery_labels is None):
-        came, missing = (
-            ("gallery", "gallery_labels") if gallery is not None else ("gallery_labels", "gallery")
-        )
+    if gallery is None and gallery_labels is None:
+        return
+    if gallery is None or gallery_labels is None:
+        came, missing = ("gallery_labels", "gallery") if gallery is None else ("gallery", "gallery_labels")
         raise ValueError(
             f"{came} was given without {missing}; expected both, or neither to compare within the batch"
         )
-    if gallery is None or gallery_labels is None:
-        return
     _check_rows("gallery", gallery)
     _check_labels("gallery_labels", gallery_labels, "gallery", gallery)
     if gallery.shape[1] != embeddings.shape[1]:
@@ -116,6 +114,19 @@ def check_whole(name: str, value: int, minimum: int) -> int:
     if value < minimum:
         raise ValueError(f"{name} is {value}; expected at least {minimum}")
     return value
+
+
+def show(*names: str) -> Callable[[torch.nn.Module], str]:
+    """Make a module's `extra_repr`, which lists these attributes, after the sizes of class weights that it holds."""
+
+    def extra_repr(module: torch.nn.Module) -> str:
+        sizes = []
+        held = vars(module) | dict(module.named_parameters(recurse=False))
+        if (weights := held.get("class_weights")) is not None:
+            sizes = [str(len(weights) // getattr(module, "centers_per_class", 1)), str(weights.shape[1])]
+        return ", ".join([*sizes, *(f"{name}={getattr(module, name)!r}" for name in names)])
+
+    return extra_repr
 
 
 def _number(name: str, value: float, wanted: str, holds: Callable[[float], bool]) -> float:

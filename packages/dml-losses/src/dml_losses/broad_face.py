@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from dml_core import MemoryQueue, centers_per_class_of, is_class_loss
-from dml_losses.arguments import check_whole
+from dml_losses.arguments import check_whole, show
 from dml_losses.functional.sphere import full_precision, inverse_norms
 
 
@@ -75,9 +75,8 @@ class BroadFace(torch.nn.Module):
         past, past_labels, extras = self.queue.contents()
         if self.compensate and len(past):
             past = _move(past, extras["class_weight"], weights.detach()[past_labels])
-        with torch.autocast(
-            embeddings.device.type, enabled=False
-        ):  # its cat takes only its own half precision
+        # Under autocast, cat takes only autocast's half precision.
+        with torch.autocast(embeddings.device.type, enabled=False):
             rows = torch.cat((past.to(embeddings.dtype), embeddings.detach()))
         value: torch.Tensor = batch_loss + self.loss(rows, torch.cat((past_labels, labels.long())), weights)
         if self.training:
@@ -87,9 +86,7 @@ class BroadFace(torch.nn.Module):
             self.steps.fill_(self._steps)
         return value
 
-    def extra_repr(self) -> str:
-        """Return the parameters, for `repr`."""
-        return f"warmup_steps={self.warmup_steps}, compensate={self.compensate}"
+    extra_repr = show("warmup_steps", "compensate")
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *others)

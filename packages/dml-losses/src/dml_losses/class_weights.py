@@ -11,7 +11,7 @@ from contextvars import ContextVar
 
 import torch
 
-from dml_core import draw_rows, rank_and_world_size
+from dml_core import ShardedLoss, draw_rows, is_class_loss, rank_and_world_size
 from dml_losses.arguments import check_whole
 from dml_losses.update_check import expect_updates
 
@@ -46,6 +46,33 @@ def initial_class_weights(
         lambda block: block.normal_(std=deviation) if normal else block.uniform_(-bound, bound),
     )
     return expect_updates("class_weights", torch.nn.Parameter(drawn_rows))
+
+
+def take_class_weights(loss: torch.nn.Module, wrapper: str) -> torch.nn.Parameter:
+    """Move the class weights of a loss to its wrapper, which gives the loss a part of them at each call.
+
+    The loss keeps a tensor of their shape, without memory: no copy may hold weights that no step updates.
+
+    Raises:
+        TypeError: if the loss has no class weights, keeps them in a loss that it wraps, or has those of one rank.
+    """
+    name = type(loss).__name__
+    if any(isinstance(module, ShardedLoss) for module in loss.modules()):
+        raise TypeError(
+            f"loss is {name}, which has some of the classes on each rank; expected the loss itself: "
+            f"put the sharding around {wrapper}"
+        )
+    if not is_class_loss(loss):
+        raise TypeError(f"loss is {name}, which has no class_weights; expected a class loss such as ArcFace")
+    weights = dict(loss.named_parameters(recurse=False)).get("class_weights")
+    if weights is None:
+        raise TypeError(
+            f"loss is {name}, which wraps another; expected a loss that holds its class weights itself: "
+            f"put the wrapper around {wrapper}"
+        )
+    del loss.class_weights
+    loss.class_weights = torch.empty(weights.shape, device="meta")
+    return weights
 
 
 def rows_of_rank(num_classes: int, centers_per_class: int) -> slice:

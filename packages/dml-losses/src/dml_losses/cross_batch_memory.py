@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dml_core import MemoryQueue, is_class_loss
-from dml_losses.arguments import check_batch, check_whole
+from dml_losses.arguments import check_batch, check_whole, show
 from dml_losses.functional.sphere import full_precision
 
 
@@ -84,24 +84,18 @@ class CrossBatchMemory(torch.nn.Module):
             self.steps.fill_(self._steps)
         return value
 
-    def extra_repr(self) -> str:
-        """Return the parameters, for `repr`."""
-        return f"capacity={self.capacity}, warmup_steps={self.warmup_steps}"
+    extra_repr = show("capacity", "warmup_steps")
 
     def _make_queue(self, like: torch.Tensor) -> MemoryQueue:
         dtype = torch.promote_types(like.dtype, torch.float32)
-        with torch.inference_mode(
-            False
-        ):  # a buffer made in inference mode could never be written in training
+        # A buffer made in inference mode could never be written in training.
+        with torch.inference_mode(False):
             self.queue = MemoryQueue(self.capacity, like.shape[1], dtype=dtype).to(like.device)
         return self.queue
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, missing: Any,
-        unexpected: Any, errors: list[str],
-    ) -> None:  # fmt: skip
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         saved = state_dict.get(f"{prefix}queue.embeddings")
         if saved is not None and self.queue is None:
             self._make_queue(saved.to(self.steps.device))
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        super()._load_from_state_dict(state_dict, prefix, *others)
         self._steps = int(self.steps)

@@ -6,13 +6,11 @@ from typing import Literal
 
 import torch
 
-from dml_core import ClassShard
-from dml_losses.arguments import check_positive
+from dml_losses.arguments import check_positive, show
 from dml_losses.class_weights import initial_class_weights
-from dml_losses.functional.cosine_softmax import Virtual
+from dml_losses.functional.classes import ClassWeights, takes_virtual
 from dml_losses.functional.heated_up_softmax import heated_up_softmax, normalise_batch
-from dml_losses.functional.sphere import common_precision, full_precision, unit_rows
-from dml_losses.ranks.sharded_softmax import sharded_softmax
+from dml_losses.functional.sphere import full_precision, unit_rows
 
 _MOMENTUM, _EPS = 0.1, 1e-5  # the defaults of torch's batch normalisation
 
@@ -20,18 +18,14 @@ _MOMENTUM, _EPS = 0.1, 1e-5  # the defaults of torch's batch normalisation
 class HeatedUpSoftmax(torch.nn.Module):
     """Softmax of normalised inner products times α, which falls (the temperature rises) during training.
 
-    L = −mean_b log( e^{α·f̃ᵀŵ_y} / Σ_c e^{α·f̃ᵀŵ_c} ),  f̃ = the L2-normalised embedding, or BN(f)/√D
-
-    Heating up is a schedule of ``alpha``: 16, then 4 together with a tenth of the learning rate.
-
-    Source: Heated-Up Softmax Embedding, Eq. 1-3 with sections 3.2, 3.3 and 4.1.
+    The equation is in `dml_losses.functional.heated_up_softmax`. Heating up is a schedule of ``alpha``: 16, then 4
+    together with a tenth of the learning rate. Use it for compact classes at the end of training, if training
+    can't start with them.
 
     Args:
-        num_classes: C ≥ 1.
-        embedding_dim: D ≥ 1.
-        alpha: α > 0, the inverse temperature. A schedule can move this attribute.
-        feature_norm: ``"l2"`` (the paper's LN, HLN) or ``"batch"`` (BN, HBN): batch normalisation without a
-            learned scale, over √D.
+        num_classes, embedding_dim: C and D, each at least 1.
+        alpha: as `heated_up_softmax`. A schedule can move this attribute.
+        feature_norm: likewise; ``"l2"`` is the paper's LN and HLN, ``"batch"`` BN and HBN.
 
     Attributes:
         class_weights: (C, D), drawn uniformly from ±1/√D. Give it to the optimizer.
@@ -62,34 +56,20 @@ class HeatedUpSoftmax(torch.nn.Module):
             self.register_buffer("running_mean", torch.zeros(embedding_dim))
             self.register_buffer("running_var", torch.ones(embedding_dim))
 
+    @takes_virtual
     def forward(
-        self,
-        embeddings: torch.Tensor,
-        labels: torch.Tensor,
-        class_weights: torch.Tensor | None = None,
-        virtual: Virtual | None = None,
+        self, embeddings: torch.Tensor, labels: torch.Tensor, class_weights: ClassWeights | None = None
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C); see `MemVir` for `virtual`."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,) in [0, C)."""
         weights = self.class_weights if class_weights is None else class_weights
         value = heated_up_softmax(
-            embeddings, labels, weights, alpha=self.alpha, feature_norm=self.feature_norm, virtual=virtual
+            embeddings, labels, weights, alpha=self.alpha, feature_norm=self.feature_norm
         )
         if self.training and self.feature_norm == "batch":
             self._track(embeddings)
         return value
 
-    def sharded_forward(
-        self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
-    ) -> torch.Tensor:
-        """Compute the same loss from this rank's classes; see `dml_core.ShardableLoss`."""
-        features_BD, weights_LD = common_precision(embeddings, shard.class_weights)
-        if self.feature_norm == "l2":
-            normalised_BD = unit_rows(features_BD)
-        else:
-            normalised_BD = normalise_batch(features_BD)[0]
-            if self.training:
-                self._track(features_BD)
-        return sharded_softmax(normalised_BD, labels, weights_LD, shard.first, self.alpha)
+    sharded_forward = forward
 
     @torch.no_grad()
     def _track(self, embeddings: torch.Tensor) -> None:
@@ -115,7 +95,4 @@ class HeatedUpSoftmax(torch.nn.Module):
             x_ND = (x_ND - self.running_mean) * (self.running_var + _EPS).rsqrt()
         return unit_rows(x_ND)
 
-    def extra_repr(self) -> str:
-        """Return the parameters, for `repr`."""
-        num_classes, embedding_dim = self.class_weights.shape
-        return f"{num_classes}, {embedding_dim}, alpha={self.alpha}, feature_norm={self.feature_norm!r}"
+    extra_repr = show("alpha", "feature_norm")

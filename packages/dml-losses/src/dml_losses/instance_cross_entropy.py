@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from dml_losses.arguments import check_positive
+from dml_losses.arguments import check_positive, show
 from dml_losses.functional.instance_cross_entropy import instance_cross_entropy
 
 
 class InstanceCrossEntropy(torch.nn.Module):
     """A softmax of each positive against the negatives of its anchor, with the gradient rescaled for each anchor.
 
-    L = −mean over (anchor a, positive i) of log p̂(i|a), with the gradient of Eq. 13-15; see
-    `dml_losses.functional.instance_cross_entropy` for both in full.
-
-    Source: Instance Cross Entropy for Deep Metric Learning, Eq. 3-15.
+    The equations are in `dml_losses.functional.instance_cross_entropy`. Use it to compare each positive with all
+    negatives of its anchor.
 
     Args:
-        scale: s > 0; 64 in the paper. A schedule can move this attribute.
-        reweight: use the gradient of Eq. 13-15 instead of the loss's derivative.
-        anchor_gradient: let the weights of Eq. 13-14 move the anchor as well.
+        scale, reweight, anchor_gradient: as `instance_cross_entropy`. A schedule can move the scale.
 
     Raises:
         TypeError: for a scale that is no number.
@@ -58,6 +54,4 @@ class InstanceCrossEntropy(torch.nn.Module):
             anchor_gradient=self.anchor_gradient,
         )
 
-    def extra_repr(self) -> str:
-        """Return the parameters, for `repr`."""
-        return f"scale={self.scale}, reweight={self.reweight}, anchor_gradient={self.anchor_gradient}"
+    extra_repr = show("scale", "reweight", "anchor_gradient")

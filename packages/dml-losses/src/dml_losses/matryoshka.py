@@ -16,7 +16,8 @@ from dml_core import (
     is_class_loss,
     is_shardable,
 )
-from dml_losses.arguments import check_non_negative, check_whole
+from dml_losses.arguments import check_non_negative, check_whole, show
+from dml_losses.class_weights import take_class_weights
 from dml_losses.functional.sphere import full_precision
 
 
@@ -56,31 +57,29 @@ class Matryoshka(torch.nn.Module):
         embedding_dim: int | None = None,
     ) -> None:
         super().__init__()
-        _check_loss(loss)
-        class_weights = dict(loss.named_parameters(recurse=False)).get("class_weights")
-        if class_weights is not None:
-            embedding_dim = class_weights.shape[1]
+        if (fraction := class_fraction_of(loss)) < 1:
+            raise ValueError(
+                f"loss is {type(loss).__name__} with class_fraction = {fraction}; expected class_fraction = 1, since "
+                "the sparse gradient of a fraction has no prefix: put SampledClasses around Matryoshka"
+            )
+        if "class_weights" in (held := dict(loss.named_parameters(recurse=False))):
+            embedding_dim = held["class_weights"].shape[1]
         self.prefixes = _check_prefixes(prefixes, embedding_dim)
         self.weights = [1.0] * len(self.prefixes) if weights is None else list(weights)
         if len(self.weights) != len(self.prefixes):
             raise ValueError(f"weights is {weights}; expected one for each of the prefixes {self.prefixes}")
         for weight in self.weights:
             check_non_negative("weights", weight)
-        if class_weights is not None:
-            # No copy may hold weights that no step updates; the shape is all that they are asked for.
-            del loss.class_weights
-            self.class_weights = class_weights
+        if is_class_loss(loss) or any(isinstance(module, ShardedLoss) for module in loss.modules()):
+            self.class_weights = take_class_weights(loss, "Matryoshka")
         self.shorter = torch.nn.ModuleList(copy.deepcopy(loss) for _ in self.prefixes[:-1])
         self.loss = loss
         # What a schedule may move, and so make a float. torch 2.8 can't compile a look at vars().
-        self._numbers = [
-            name
-            for name, value in vars(loss).items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        ]
-        if class_weights is not None:
+        numbers = [name for name, value in vars(loss).items() if isinstance(value, int | float)]
+        self._numbers = [name for name in numbers if not isinstance(getattr(loss, name), bool)]
+        if hasattr(self, "class_weights"):
             for prefix, each in self._losses():
-                each.class_weights = torch.empty(len(class_weights), prefix, device="meta")
+                each.class_weights = torch.empty(len(self.class_weights), prefix, device="meta")
 
     @property
     def centers_per_class(self) -> int:
@@ -122,7 +121,9 @@ class Matryoshka(torch.nn.Module):
     ) -> torch.Tensor:
         def loss_of(prefix: int, loss: torch.nn.Module) -> torch.Tensor:
             assert is_shardable(loss)
-            return loss.sharded_forward(embeddings[:, :prefix], labels, _PrefixShard(shard, prefix))
+            cut = copy.copy(shard)
+            cut.class_weights = shard.class_weights[:, :prefix]
+            return loss.sharded_forward(embeddings[:, :prefix], labels, cut)
 
         return self._sum(embeddings, loss_of)
 
@@ -148,36 +149,7 @@ class Matryoshka(torch.nn.Module):
     def _losses(self) -> Iterable[tuple[int, torch.nn.Module]]:
         return zip(self.prefixes, [*self.shorter, self.loss], strict=True)
 
-    def extra_repr(self) -> str:
-        """Return the parameters, for `repr`."""
-        return f"prefixes={self.prefixes}, weights={self.weights}"
-
-
-class _PrefixShard:
-    """The classes of one rank, by a prefix of their weights; a `dml_core.ClassShard`."""
-
-    def __init__(self, shard: ClassShard, prefix: int) -> None:
-        self.class_weights = shard.class_weights[:, :prefix]
-        self.first, self.num_classes = shard.first, shard.num_classes
-        self.true_logits, self.other_logits = shard.true_logits, shard.other_logits
-
-
-def _check_loss(loss: torch.nn.Module) -> None:
-    if is_class_loss(loss) and "class_weights" not in dict(loss.named_parameters(recurse=False)):
-        raise TypeError(
-            f"loss is {type(loss).__name__}, which wraps another; expected a loss that holds its class weights itself: "
-            "put the wrapper around Matryoshka"
-        )
-    if any(isinstance(module, ShardedLoss) for module in loss.modules()):
-        raise TypeError(
-            f"loss is {type(loss).__name__}, which has some of the classes on each rank; expected the loss itself: "
-            "put the sharding around Matryoshka"
-        )
-    if (fraction := class_fraction_of(loss)) < 1:
-        raise ValueError(
-            f"loss is {type(loss).__name__} with class_fraction = {fraction}; expected class_fraction = 1, since the "
-            "sparse gradient of a fraction has no prefix"
-        )
+    extra_repr = show("prefixes", "weights")
 
 
 def _check_prefixes(prefixes: Sequence[int], embedding_dim: int | None) -> list[int]:

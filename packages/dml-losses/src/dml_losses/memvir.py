@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable
 from typing import Any, Literal
@@ -10,8 +9,8 @@ from typing import Any, Literal
 import torch
 
 from dml_core import centers_per_class_of, class_fraction_of, is_class_loss
-from dml_losses.arguments import check_non_negative, check_whole
-from dml_losses.functional.cosine_softmax import Virtual
+from dml_losses.arguments import check_non_negative, check_whole, show
+from dml_losses.functional.classes import Virtual
 
 _log = logging.getLogger(__name__)
 _QUEUES = ("queue_embeddings", "queue_labels", "queue_weights")
@@ -35,8 +34,8 @@ class MemVir(torch.nn.Module):
 
     Args:
         loss: any class loss: ``loss(embeddings, labels, class_weights)`` with an attribute ``class_weights``. A
-            loss that takes a keyword ``virtual`` (`dml_losses.functional.cosine_softmax.Virtual`) gets the past as
-            constants, for less than half the cost of one call over everything.
+            loss whose forward is marked by `dml_losses.functional.classes.takes_virtual` gets the past as constants,
+            for about half the cost of one call over everything.
         num_steps: N ≥ 0, the number of earlier steps in use.
         margin: M ≥ 0, the number of steps between two in use; 0 to 100 in the paper, by data set.
         warmup_steps: U ≥ 0, the training steps before the first is queued; 50 epochs in the paper.
@@ -94,7 +93,13 @@ class MemVir(torch.nn.Module):
 
         slots, (num_rows, dim) = self.num_steps * (self.margin + 1), self.class_weights.shape
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[queue_dtype]
-        self._report(slots * num_rows * dim * dtype.itemsize)
+        num_bytes = slots * num_rows * dim * dtype.itemsize
+        _log.log(
+            logging.WARNING if num_bytes >= 2**30 else logging.INFO,
+            "MemVir keeps %d copies of the class weights: %.2f GiB",
+            slots,
+            num_bytes / 2**30,
+        )
         device = torch.device("cpu") if queue_on_cpu else self.class_weights.device
         for name, tensor in {
             # They get as many rows as the first batch has.
@@ -131,22 +136,14 @@ class MemVir(torch.nn.Module):
         else:
             value = self._with_virtual_classes(embeddings, labels, weights, slots)
         if self.training:
-            if self._steps >= self._first_stored and self.num_steps:
+            # From step U on, or early enough to fill the queue by then.
+            first_stored = self.warmup_steps - (0 if self.step_pacing else len(self._rows))
+            if self._steps >= first_stored and self.num_steps:
                 self._enqueue(embeddings, labels, weights)
             self._set_counters(self._steps + 1, self._stored)
         return value
 
-    def extra_repr(self) -> str:
-        """Return the parameters, for `repr`."""
-        return (
-            f"num_steps={self.num_steps}, margin={self.margin}, warmup_steps={self.warmup_steps}, "
-            f"step_pacing={self.step_pacing}, queue_bytes={self.queue_bytes}"
-        )
-
-    @property
-    def _first_stored(self) -> int:
-        """The first step that is queued: U, or early enough to fill the queue by then."""
-        return self.warmup_steps if self.step_pacing else max(0, self.warmup_steps - len(self._rows))
+    extra_repr = show("num_steps", "margin", "warmup_steps", "step_pacing", "queue_bytes")
 
     def _select_slots(self) -> list[int]:
         """Select the slots in use, newest first: queue positions M, 2M + 1, … counted back from the newest."""
@@ -159,26 +156,21 @@ class MemVir(torch.nn.Module):
     def _with_virtual_classes(
         self, embeddings: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, slots: list[int]
     ) -> torch.Tensor:
-        num_classes = len(weights) // centers_per_class_of(self.loss)
-        device = embeddings.device
-        past = Virtual(
-            _concatenate(*(self.queue_embeddings[slot, : self._rows[slot]] for slot in slots)).to(device),
-            torch.cat(
-                [
-                    self.queue_labels[slot, : self._rows[slot]] + (age + 1) * num_classes
-                    for age, slot in enumerate(slots)
-                ]
-            ).to(device),
-            tuple(self.queue_weights[slot].to(device) for slot in slots),
-        )
-        if self._takes_virtual:
-            value: torch.Tensor = self.loss(embeddings, labels, weights, virtual=past)
-        else:
-            value = self.loss(
-                _concatenate(embeddings, past.embeddings.to(embeddings.dtype)),
-                torch.cat((labels.long(), past.labels)),
-                _concatenate(weights, *(some.to(weights.dtype) for some in past.class_weights)),
+        num_classes, device = len(weights) // centers_per_class_of(self.loss), embeddings.device
+        rows = [self.queue_embeddings[slot, : self._rows[slot]] for slot in slots]
+        raised = [
+            self.queue_labels[slot, : self._rows[slot]] + (age + 1) * num_classes
+            for age, slot in enumerate(slots)
+        ]
+        with torch.autocast(rows[0].device.type, enabled=False):  # its cat takes only its own half precision
+            past = Virtual(
+                weights,
+                torch.cat(rows).to(device),
+                torch.cat(raised).to(device),
+                tuple(self.queue_weights[slot].to(device) for slot in slots),
             )
+        joined = (embeddings, labels, past) if self._takes_virtual else past.join(embeddings, labels)
+        value: torch.Tensor = self.loss(*joined)
         return value
 
     @torch.no_grad()
@@ -196,9 +188,8 @@ class MemVir(torch.nn.Module):
     def _widen(self, rows: int) -> None:
         for name in ("queue_embeddings", "queue_labels"):
             old = getattr(self, name)
-            with torch.inference_mode(
-                False
-            ):  # a buffer made in inference mode could never be written in training
+            # A buffer made in inference mode could never be written in training.
+            with torch.inference_mode(False):
                 wider = old.new_zeros(old.shape[0], rows, *old.shape[2:])
             wider[:, : old.shape[1]] = old
             setattr(self, name, wider)
@@ -206,15 +197,6 @@ class MemVir(torch.nn.Module):
     def _set_counters(self, steps: int, stored: int) -> None:
         self._steps, self._stored = steps, stored
         self.counters[0], self.counters[1] = steps, stored
-
-    def _report(self, num_bytes: int) -> None:
-        level = logging.WARNING if num_bytes >= 2**30 else logging.INFO
-        _log.log(
-            level,
-            "MemVir keeps %d copies of the class weights: %.2f GiB",
-            self.num_steps * (self.margin + 1),
-            num_bytes / 2**30,
-        )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> MemVir:
         kept = {name: self._buffers.pop(name) for name in _QUEUES} if self.queue_on_cpu else {}
@@ -224,13 +206,11 @@ class MemVir(torch.nn.Module):
             self._buffers.update(kept)
         return self
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, missing: Any,
-        unexpected: Any, errors: list[str],
-    ) -> None:  # fmt: skip
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         saved = {name: state_dict.get(f"{prefix}{name}") for name in _QUEUES}
         weights, rows = saved["queue_weights"], saved["queue_labels"]
         if weights is not None and weights.shape != self.queue_weights.shape:
+            errors: list[str] = others[-1]
             errors.append(
                 f"the saved queue {prefix[:-1]!r} holds {weights.shape[0]} steps of weights "
                 f"{tuple(weights.shape[1:])}; this one {self.queue_weights.shape[0]} of "
@@ -241,7 +221,7 @@ class MemVir(torch.nn.Module):
             dim = self.queue_embeddings.shape[2]
             self.queue_embeddings = self.queue_embeddings.new_zeros(*rows.shape, dim)
             self.queue_labels = self.queue_labels.new_zeros(rows.shape)
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        super()._load_from_state_dict(state_dict, prefix, *others)
         self._steps, self._stored = self.counters.tolist()
         self._rows = self.queue_rows.tolist()
 
@@ -263,14 +243,8 @@ def _warmup_steps(steps: int, epochs: float, steps_per_epoch: int | None) -> int
 
 
 def _takes_virtual(loss: torch.nn.Module) -> bool:
-    """Tell whether a loss, or the loss inside a compiled one, takes the keyword ``virtual``."""
+    """Tell whether a loss, or the loss inside a compiled one, takes `Virtual` class weights."""
     # torch.compile returns a module with forward(*args, **kwargs), and torch has no public function for the module
     # inside. It is the child of this name, which torch can't rename: it prefixes the keys of saved state dicts.
     original = dict(loss.named_children()).get("_orig_mod", loss)
-    return "virtual" in inspect.signature(original.forward).parameters
-
-
-def _concatenate(*parts: torch.Tensor) -> torch.Tensor:
-    """Concatenate the parts outside autocast, whose cat takes only its own half precision, not the queue's."""
-    with torch.autocast(parts[0].device.type, enabled=False):
-        return torch.cat(parts)
+    return getattr(original.forward, "takes_virtual", False)

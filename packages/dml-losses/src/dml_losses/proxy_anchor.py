@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dml_losses.arguments import check_non_negative, check_positive
+from dml_losses.arguments import check_non_negative, check_positive, show
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.proxy_anchor import proxy_anchor
 
@@ -12,23 +12,19 @@ from dml_losses.functional.proxy_anchor import proxy_anchor
 class ProxyAnchor(torch.nn.Module):
     """Each class's proxy against the batch: one log-sum-exp over its positives, another over its negatives.
 
-    The equation is in `dml_losses.functional.proxy_anchor`.
-
-    Source: Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning. Its authors give the proxies a
-    hundred times the network's learning rate, and draw them from a normal distribution (Kaiming, fan-out), as here.
+    The equation is in `dml_losses.functional.proxy_anchor`. Use it for batches with several images of each class.
+    Its authors give the proxies a hundred times the network's learning rate, and draw them from a normal distribution
+    (Kaiming, fan-out), as here.
 
     Args:
-        num_classes: C ≥ 1.
-        embedding_dim: D ≥ 1.
-        scale: α > 0; 32 in the paper.
-        margin: δ ≥ 0; 0.1 in the paper.
+        num_classes, embedding_dim: C and D, each at least 1.
+        scale, margin: as `proxy_anchor`.
 
     Attributes:
         class_weights: (C, D), the proxies. Give them to the optimizer.
 
     Raises:
-        TypeError: unless the sizes are whole numbers, and all other parameters numbers.
-        ValueError: for a parameter outside its range.
+        TypeError, ValueError: for a parameter of another type, or outside its range.
 
     Example:
         >>> import torch
@@ -54,7 +50,4 @@ class ProxyAnchor(torch.nn.Module):
         weights = self.class_weights if class_weights is None else class_weights
         return proxy_anchor(embeddings, labels, weights, scale=self.scale, margin=self.margin)
 
-    def extra_repr(self) -> str:
-        """Return the parameters, for `repr`."""
-        num_classes, embedding_dim = self.class_weights.shape
-        return f"{num_classes}, {embedding_dim}, scale={self.scale}, margin={self.margin}"
+    extra_repr = show("scale", "margin")

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from dml_losses.arguments import check_finite, check_fraction, check_non_negative, check_positive
+from dml_losses.arguments import check_finite, check_fraction, check_non_negative, check_positive, show
 from dml_losses.functional.ranked_list import QueryWeights, check_query_weights, ranked_list
 
 
 class RankedListLoss(torch.nn.Module):
     """Negatives beyond a boundary, positives inside a hypersphere, violations weighted by their size.
 
-    L = Σ_q ω_q·((1 − λ)·L_P(q) + λ·L_N(q)); see `dml_losses.functional.ranked_list`.
-
-    Source: Ranked List Loss for Deep Metric Learning, Eq. 8-14.
+    The equations are in `dml_losses.functional.ranked_list`. Use it to keep a class's spread: positives within the
+    hypersphere aren't drawn nearer.
 
     Args:
-        margin: m ≥ 0, at most α; 0.4 in the paper; 0.2 on CUB in the authors' code.
-        alpha: α > 0, the smallest distance of negatives; 1.2 in the paper.
-        negative_temperature: T_n; 10 in the paper. Eq. 15's dynamic weighting is a linear schedule of this attribute.
-        positive_temperature: T_p; 0 in the paper.
-        balance: λ in [0, 1]; 0.5 in the paper.
-        query_weights: ω, "equal" as in the paper, or "total" as in the authors' code.
+        margin, alpha, negative_temperature, positive_temperature, balance, query_weights: as `ranked_list`. Eq. 15's
+            dynamic weighting is a linear schedule of `negative_temperature`.
 
     Raises:
         TypeError: for a parameter that is no number.
@@ -91,10 +86,6 @@ class RankedListLoss(torch.nn.Module):
             query_weights=self.query_weights,
         )
 
-    def extra_repr(self) -> str:
-        """Return the parameters, for `repr`."""
-        return (
-            f"margin={self.margin}, alpha={self.alpha}, negative_temperature={self.negative_temperature}, "
-            f"positive_temperature={self.positive_temperature}, balance={self.balance}, "
-            f"query_weights={self.query_weights!r}"
-        )
+    extra_repr = show(
+        "margin", "alpha", "negative_temperature", "positive_temperature", "balance", "query_weights"
+    )

@@ -6,21 +6,17 @@ from collections.abc import Sequence
 
 import torch
 
-from dml_losses.arguments import check_positive
+from dml_losses.arguments import check_positive, show
 from dml_losses.functional.recall_at_k_surrogate import check_cutoffs, recall_at_k_surrogate
 
 
 class RecallAtKSurrogate(torch.nn.Module):
-    """One minus the mean recall at several cut-offs, with sigmoids for all steps.
+    """One minus the mean recall at several cut-offs, with sigmoids: `dml_losses.functional.recall_at_k_surrogate`.
 
-    L = mean_q mean_k (1 − R_qk); see `dml_losses.functional.recall_at_k_surrogate`.
-
-    Source: Patel et al. 2022, Recall@k Surrogate Loss with Large Batches and Similarity Mixup.
+    Use it to train Recall@k, with batches of thousands (`training.micro_batch`).
 
     Args:
-        ks: the cut-offs k ≥ 1; 1, 2, 4, 8, 16 in the authors' code.
-        k_temperatures: τ_k > 0 of each cut-off; None: k itself, as in the authors' code.
-        rank_temperature: τ > 0; 0.01 in the authors' code.
+        ks, k_temperatures, rank_temperature: as `recall_at_k_surrogate`.
 
     Raises:
         TypeError: for a temperature of ranks that is no number.
@@ -56,9 +52,4 @@ class RecallAtKSurrogate(torch.nn.Module):
             rank_temperature=self.rank_temperature,
         )
 
-    def extra_repr(self) -> str:
-        """Return the parameters, for `repr`."""
-        return (
-            f"ks={self.ks}, k_temperatures={self.k_temperatures or self.ks}, "
-            f"rank_temperature={self.rank_temperature}"
-        )
+    extra_repr = show("ks", "k_temperatures", "rank_temperature")

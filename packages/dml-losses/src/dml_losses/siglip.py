@@ -6,25 +6,22 @@ import math
 
 import torch
 
-from dml_losses.arguments import check_finite, check_positive
+from dml_losses.arguments import check_finite, check_positive, show
 from dml_losses.functional.siglip import siglip
-from dml_losses.ranks.spread_siglip import spread_siglip
 from dml_losses.update_check import expect_updates
 
 
 class SigLIP(torch.nn.Module):
     """Logistic loss of all pairs, same class or not, with a learned scale and bias.
 
-    L = −1/B · Σ_i Σ_{j≠i} log σ(z_ij·(t·s_ij + b)); see `dml_losses.functional.siglip`.
-
-    Source: Zhai et al. 2023, Sigmoid Loss for Language Image Pre-Training.
+    The equation is in `dml_losses.functional.siglip`. Use it for large batches over many ranks: no row needs the sum
+    over all others.
 
     Args:
         scale: t > 0 at the start; 10 in the paper.
         bias: b at the start; −10 in the paper.
-        over_ranks: let each rank compute 1/W of the pairs of the global batch, which all ranks must have: `dml train`
-            gathers it, and ``GlobalBatch(SigLIP(over_ranks=True))`` does so elsewhere. Value and gradients are the
-            same bits on any number of ranks of one kind of device and threads. Every rank compares with a gallery.
+        over_ranks: as `siglip`. `dml train` gathers the global batch, and ``GlobalBatch(SigLIP(over_ranks=True))`` does
+            so elsewhere.
 
     Attributes:
         log_scale, bias: log t and b, scalar parameters. Give them to the optimizer.
@@ -49,10 +46,14 @@ class SigLIP(torch.nn.Module):
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Compute the scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
-        if self.over_ranks and gallery is None and gallery_labels is None:
-            return spread_siglip(embeddings, labels, self.log_scale, self.bias)
-        return siglip(embeddings, labels, gallery, gallery_labels, log_scale=self.log_scale, bias=self.bias)
+        return siglip(
+            embeddings,
+            labels,
+            gallery,
+            gallery_labels,
+            log_scale=self.log_scale,
+            bias=self.bias,
+            over_ranks=self.over_ranks,
+        )
 
-    def extra_repr(self) -> str:
-        """Return the parameters, for `repr`."""
-        return f"over_ranks={self.over_ranks}"
+    extra_repr = show("over_ranks")

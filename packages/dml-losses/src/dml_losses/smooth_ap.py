@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import torch
 
-from dml_losses.arguments import check_positive
+from dml_losses.arguments import check_positive, show
 from dml_losses.functional.smooth_ap import smooth_ap
 
 
 class SmoothAP(torch.nn.Module):
-    """One minus the mean average precision, with sigmoids for steps.
+    """One minus the mean average precision, with sigmoids for steps: `dml_losses.functional.smooth_ap`.
 
-    L = mean_q (1 − AP_q); see `dml_losses.functional.smooth_ap`.
-
-    Source: Brown et al. 2020, Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval.
+    Use it to train the metric that is reported, with large batches (`training.micro_batch`).
 
     Args:
-        temperature: τ > 0; 0.01 in the paper.
+        temperature: as `smooth_ap`.
 
     Raises:
-        TypeError: for a temperature that is no number.
-        ValueError: for one that isn't finite and positive.
+        TypeError, ValueError: for a parameter of another type, or outside its range.
     """
 
     def __init__(self, temperature: float = 0.01) -> None:
@@ -37,6 +34,4 @@ class SmoothAP(torch.nn.Module):
         """Compute the scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
         return smooth_ap(embeddings, labels, gallery, gallery_labels, temperature=self.temperature)
 
-    def extra_repr(self) -> str:
-        """Return the parameters, for `repr`."""
-        return f"temperature={self.temperature}"
+    extra_repr = show("temperature")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dml_losses.arguments import check_non_negative, check_positive, check_whole
+from dml_losses.arguments import check_non_negative, check_positive, check_whole, show
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.soft_triple import soft_triple
 
@@ -12,26 +12,18 @@ from dml_losses.functional.soft_triple import soft_triple
 class SoftTriple(torch.nn.Module):
     """A softmax over classes with several centres each, softly assigned; superfluous centres are drawn together.
 
-    The equation is in `dml_losses.functional.soft_triple`.
-
-    Source: Qian et al. 2019, SoftTriple Loss: Deep Metric Learning Without Triplet Sampling.
+    The equation is in `dml_losses.functional.soft_triple`. Use it for classes with several modes of appearance.
 
     Args:
-        num_classes: C ≥ 1.
-        embedding_dim: D ≥ 1.
-        centers_per_class: K ≥ 1; 10 in the paper.
-        scale: λ > 0; 20 in the paper.
-        center_temperature: γ > 0; 0.1 in the paper.
-        margin: δ ≥ 0; 0.01 in the paper.
-        merge_weight: τ ≥ 0; 0.2 in the paper.
+        num_classes, embedding_dim: C and D, each at least 1.
+        centers_per_class, scale, center_temperature, margin, merge_weight: as `soft_triple`.
 
     Attributes:
         class_weights: (C·K, D), drawn from a normal distribution; the centres of a class are consecutive. Give it to
             the optimizer.
 
     Raises:
-        TypeError: unless the sizes and `centers_per_class` are whole numbers, and all other parameters numbers.
-        ValueError: for a parameter outside its range.
+        TypeError, ValueError: for a parameter of another type, or outside its range.
     """
 
     def __init__(
@@ -69,11 +61,4 @@ class SoftTriple(torch.nn.Module):
             merge_weight=self.merge_weight,
         )
 
-    def extra_repr(self) -> str:
-        """Return the parameters, for `repr`."""
-        num_rows, embedding_dim = self.class_weights.shape
-        return (
-            f"{num_rows // self.centers_per_class}, {embedding_dim}, centers_per_class={self.centers_per_class}, "
-            f"scale={self.scale}, center_temperature={self.center_temperature}, margin={self.margin}, "
-            f"merge_weight={self.merge_weight}"
-        )
+    extra_repr = show("centers_per_class", "scale", "center_temperature", "margin", "merge_weight")

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import torch
 
-from dml_losses.arguments import check_non_negative, check_positive
+from dml_losses.arguments import check_non_negative, check_positive, show
 from dml_losses.functional.sup_ap import sup_ap
 
 
 class SupAP(torch.nn.Module):
-    """One minus a lower bound of the mean average precision, whose gradient doesn't vanish for wrong ranks.
+    """One minus a lower bound of the mean average precision: `dml_losses.functional.sup_ap`.
 
-    L = mean_q (1 − AP_q); see `dml_losses.functional.sup_ap`.
-
-    Source: Ramzi et al. 2021, Robust and Decomposable Average Precision for Image Retrieval (ROADMAP).
+    Use it instead of `SmoothAP`, whose gradient vanishes where ranks are very wrong.
 
     Args:
-        temperature: τ > 0; 0.01 in the authors' code.
-        slope: ρ > 0; 100 in the authors' code.
-        saturation: δ ≥ 0; 0.05 in the authors' code.
+        temperature, slope, saturation: as `sup_ap`.
 
     Raises:
-        TypeError: for a parameter that is no number.
-        ValueError: for a parameter outside its range.
+        TypeError, ValueError: for a parameter of another type, or outside its range.
     """
 
     def __init__(self, temperature: float = 0.01, slope: float = 100.0, saturation: float = 0.05) -> None:
@@ -49,6 +44,4 @@ class SupAP(torch.nn.Module):
             saturation=self.saturation,
         )
 
-    def extra_repr(self) -> str:
-        """Return the parameters, for `repr`."""
-        return f"temperature={self.temperature}, slope={self.slope}, saturation={self.saturation}"
+    extra_repr = show("temperature", "slope", "saturation")

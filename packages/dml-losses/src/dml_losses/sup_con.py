@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import torch
 
-from dml_losses.arguments import check_positive
+from dml_losses.arguments import check_positive, show
 from dml_losses.functional.sup_con import sup_con
 
 
 class SupCon(torch.nn.Module):
-    """Mean over an anchor's positives of the cross entropy of each among all rows.
+    """Mean cross entropy of an anchor's positives among all rows: `dml_losses.functional.sup_con`.
 
-    L = mean_a −1/|P_a| · Σ_{i ∈ P_a} log( exp(s_ai/τ) / Σ_{j≠a} exp(s_aj/τ) )
-
-    Source: Khosla et al. 2020, Supervised Contrastive Learning, its L_out.
+    Use it for large batches, whose rows are all compared.
 
     Args:
-        temperature: τ > 0; 0.1 in the paper.
+        temperature: as `sup_con`.
 
     Raises:
-        TypeError: for a temperature that is no number.
-        ValueError: for one that isn't finite and positive.
+        TypeError, ValueError: for a parameter of another type, or outside its range.
     """
 
     def __init__(self, temperature: float = 0.1) -> None:
@@ -37,6 +34,4 @@ class SupCon(torch.nn.Module):
         """Compute the scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
         return sup_con(embeddings, labels, gallery, gallery_labels, temperature=self.temperature)
 
-    def extra_repr(self) -> str:
-        """Return the parameters, for `repr`."""
-        return f"temperature={self.temperature}"
+    extra_repr = show("temperature")

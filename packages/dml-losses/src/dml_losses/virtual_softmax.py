@@ -5,28 +5,25 @@ from __future__ import annotations
 import torch
 
 from dml_core import ClassShard
+from dml_losses.arguments import show
 from dml_losses.class_weights import initial_class_weights
 from dml_losses.functional.softmax import virtual_softmax
 from dml_losses.functional.sphere import common_precision
 
 
 class VirtualSoftmax(torch.nn.Module):
-    """Softmax classification with one more class, in the direction of the embedding.
+    """Softmax with one more class, in the direction of the embedding: `dml_losses.functional.virtual_softmax`.
 
-    L = −mean_b log( e^{w_yᵀx} / (Σ_c e^{w_cᵀx} + e^{‖w_y‖‖x‖}) )
-
-    Source: Chen et al. 2018, Virtual Class Enhanced Discriminative Embedding Learning.
+    Use it instead of `Softmax`: the further class is a margin without a parameter.
 
     Args:
-        num_classes: C ≥ 1.
-        embedding_dim: D ≥ 1.
+        num_classes, embedding_dim: C and D, each at least 1.
 
     Attributes:
         class_weights: (C, D), drawn uniformly from ±1/√D. Give it to the optimizer.
 
     Raises:
-        TypeError: unless the sizes are whole numbers.
-        ValueError: for a parameter outside its range.
+        TypeError, ValueError: for a size of another type, or below 1.
     """
 
     def __init__(self, num_classes: int, embedding_dim: int) -> None:
@@ -53,7 +50,4 @@ class VirtualSoftmax(torch.nn.Module):
         true_B, others_B = shard.true_logits(logits_BL, labels), shard.other_logits(logits_BL, labels)
         return (torch.stack((true_B, others_B, virtual_B)).logsumexp(dim=0) - true_B).mean()
 
-    def extra_repr(self) -> str:
-        """Return the parameters, for `repr`."""
-        num_classes, embedding_dim = self.class_weights.shape
-        return f"{num_classes}, {embedding_dim}"
+    extra_repr = show()

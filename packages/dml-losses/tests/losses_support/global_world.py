@@ -26,7 +26,7 @@ def make_losses() -> dict[str, nn.Module]:
         "siglip-over-ranks": dml.SigLIP(5.0, -1.0, over_ranks=True),
         "matryoshka": dml.Matryoshka(dml.AdaFace(CLASSES, DIM, scale=8.0), [2, DIM]),
         "norm-softmax": dml.NormSoftmax(CLASSES, DIM),
-        "norm-softmax-fraction": dml.NormSoftmax(CLASSES, DIM, class_fraction=0.5),
+        "norm-softmax-fraction": dml.SampledClasses(dml.NormSoftmax(CLASSES, DIM), 0.5),
         "heated-up-batch": dml.HeatedUpSoftmax(CLASSES, DIM, feature_norm="batch"),
         "ada-face": dml.AdaFace(CLASSES, DIM, scale=8.0, momentum=0.3),
         "curricular-face": dml.CurricularFace(CLASSES, DIM, scale=8.0),

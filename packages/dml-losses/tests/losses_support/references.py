@@ -6,6 +6,7 @@ Each returns its value and, where the paper itself defines the gradient, that gr
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -24,6 +25,26 @@ def through_the_norm(rows: Tensor, unit_gradient: Tensor) -> Tensor:
             direction = row / norm
             result[i] = (unit_gradient[i] - direction * (direction @ unit_gradient[i])) / norm
     return result
+
+
+def sides(
+    embeddings: Tensor, labels: Tensor, gallery: Tensor | None, gallery_labels: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """Unit rows of the batch and of what it is compared with, the labels of these, and whether they are the batch."""
+    f = unit(embeddings)
+    g_labels = labels if gallery_labels is None else gallery_labels
+    return f, f if gallery is None else unit(gallery), g_labels, gallery is None
+
+
+def cross_entropy(logits: list[list[Tensor]], labels: Tensor) -> Tensor:
+    """The mean of −log softmax at y, each row of logits a list."""
+    terms = [torch.logsumexp(torch.stack(row), 0) - row[y] for row, y in zip(logits, labels.tolist())]
+    return torch.stack(terms).mean()
+
+
+def cosine_lists(embeddings: Tensor, class_weights: Tensor) -> list[list[Tensor]]:
+    x, w = unit(embeddings), unit(class_weights)
+    return [[row @ weight for weight in w] for row in x]
 
 
 def positives_and_negatives(
@@ -46,9 +67,7 @@ def instance_cross_entropy_value(
     gallery_labels: Tensor | None = None,
 ) -> Tensor:
     """−mean over pairs of log p̂, Eq. 3 with the scale of Eq. 11; differentiable."""
-    f, within = unit(embeddings), gallery is None
-    g = f if gallery is None else unit(gallery)
-    g_labels = labels if gallery_labels is None else gallery_labels
+    f, g, g_labels, within = sides(embeddings, labels, gallery, gallery_labels)
     terms = []
     for a in range(len(f)):
         positives, negatives = positives_and_negatives(a, labels, g_labels, within)
@@ -72,9 +91,7 @@ def instance_cross_entropy_gradient(
 
     `others`: the gradients of positives and negatives that Eq. 15 gives. `anchor`: the same weights on the anchor.
     """
-    f, within = unit(embeddings), gallery is None
-    g = f if gallery is None else unit(gallery)
-    g_labels = labels if gallery_labels is None else gallery_labels
+    f, g, g_labels, within = sides(embeddings, labels, gallery, gallery_labels)
     n = len(f)
     anchor_gradient, other_gradient = torch.zeros_like(f), torch.zeros_like(g)
     for a in range(n):
@@ -107,12 +124,8 @@ def norm_softmax_value(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, temperature: float
 ) -> Tensor:
     """Eq. 5, differentiable."""
-    x, p = unit(embeddings), unit(class_weights)
-    terms = []
-    for b in range(len(x)):
-        logits = torch.stack([x[b] @ p[c] / temperature for c in range(len(p))])
-        terms.append(torch.logsumexp(logits, 0) - logits[labels[b]])
-    return torch.stack(terms).mean()
+    cosines = cosine_lists(embeddings, class_weights)
+    return cross_entropy([[cosine / temperature for cosine in row] for row in cosines], labels)
 
 
 def ranked_list_value(
@@ -129,9 +142,8 @@ def ranked_list_value(
     query_weights: str = "equal",
 ) -> Tensor:
     """Eq. 8-14. Differentiable as section 3.2.4 says: weights and the other features are constants."""
-    f, within = unit(embeddings), gallery is None
-    g = (f if gallery is None else unit(gallery)).detach()
-    g_labels = labels if gallery_labels is None else gallery_labels
+    f, g, g_labels, within = sides(embeddings, labels, gallery, gallery_labels)
+    g = g.detach()
 
     def weighted(violations: list[Tensor], temperature: float) -> tuple[Tensor, Tensor]:
         violating = [v for v in violations if v > 0]
@@ -159,20 +171,17 @@ def margin_softmax_value(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, scale: float, angle: float, cosine: float
 ) -> Tensor:
     """CosFace, and ArcFace, Eq. 3, with the published continuation beyond π."""
-    x, w = unit(embeddings), unit(class_weights)
-    terms = []
-    for b in range(len(x)):
-        cosines = [x[b] @ w[c] for c in range(len(w))]
-        theta = torch.arccos(cosines[labels[b]])
-        if not angle:
-            phi = cosines[labels[b]]
-        elif theta + angle < math.pi:
-            phi = torch.cos(theta + angle)
-        else:
-            phi = cosines[labels[b]] - angle * math.sin(angle)
-        logits = [scale * (phi - cosine) if c == labels[b] else scale * cosines[c] for c in range(len(w))]
-        terms.append(torch.logsumexp(torch.stack(logits), 0) - logits[labels[b]])
-    return torch.stack(terms).mean()
+    logits = []
+    for cosines, y in zip(cosine_lists(embeddings, class_weights), labels.tolist()):
+        phi = past_pi(cosines[y], angle) if angle else cosines[y]
+        logits.append([scale * (phi - cosine) if c == y else scale * s for c, s in enumerate(cosines)])
+    return cross_entropy(logits, labels)
+
+
+def past_pi(cosine: Tensor, angle: float) -> Tensor:
+    """cos(θ + m); past π, the published continuation."""
+    theta = torch.arccos(cosine)
+    return torch.cos(theta + angle) if theta + angle < math.pi else cosine - angle * math.sin(angle)
 
 
 def proxy_nca_value(
@@ -207,32 +216,24 @@ def proxy_anchor_value(
 
 def softmax_value(embeddings: Tensor, labels: Tensor, class_weights: Tensor, virtual: bool) -> Tensor:
     """MemVir, Eq. 2, and Virtual Softmax, Eq. 3."""
-    terms = []
-    for b in range(len(embeddings)):
-        logits = [embeddings[b] @ w for w in class_weights]
-        own = class_weights[labels[b]]
-        extra = [own.norm() * (embeddings[b] @ embeddings[b]) / embeddings[b].norm()] if virtual else []
-        terms.append(torch.logsumexp(torch.stack(logits + extra), 0) - logits[labels[b]])
-    return torch.stack(terms).mean()
+    logits = []
+    for x, y in zip(embeddings, labels.tolist()):
+        extra = [class_weights[y].norm() * (x @ x) / x.norm()] if virtual else []
+        logits.append([x @ w for w in class_weights] + extra)
+    return cross_entropy(logits, labels)
 
 
 def curricular_face_value(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, t: float, scale: float, margin: float
 ) -> Tensor:
     """Huang et al., Eq. 5-9; past π, the authors' code replaces the true class's logit, but not the threshold."""
-    x, w = unit(embeddings), unit(class_weights)
-    terms = []
-    for b in range(len(x)):
-        cosines = [x[b] @ w[c] for c in range(len(w))]
-        angle = torch.arccos(cosines[labels[b]])
-        threshold = torch.cos(angle + margin)
-        true = threshold if angle + margin < math.pi else cosines[labels[b]] - margin * math.sin(margin)
-        logits = [
-            true if c == labels[b] else (s if s <= threshold else s * (t + s)) for c, s in enumerate(cosines)
-        ]
-        logits = [scale * logit for logit in logits]
-        terms.append(torch.logsumexp(torch.stack(logits), 0) - logits[labels[b]])
-    return torch.stack(terms).mean()
+    logits = []
+    for cosines, y in zip(cosine_lists(embeddings, class_weights), labels.tolist()):
+        threshold = torch.cos(torch.arccos(cosines[y]) + margin)
+        row = [s if s <= threshold else s * (t + s) for s in cosines]
+        row[y] = past_pi(cosines[y], margin)
+        logits.append([scale * logit for logit in row])
+    return cross_entropy(logits, labels)
 
 
 def soft_triple_value(
@@ -246,17 +247,14 @@ def soft_triple_value(
     tau: float,
 ) -> Tensor:
     """Qian et al., Eq. 6-9."""
-    x, w = unit(embeddings), unit(class_weights)
+    w = unit(class_weights)
     num_classes = len(w) // centers
-    terms = []
-    for b in range(len(x)):
-        similarities = []
-        for c in range(num_classes):
-            s = torch.stack([x[b] @ w[c * centers + k] for k in range(centers)])
-            similarities.append((torch.softmax(s / gamma, 0) * s).sum())
-        logits = [scale * (s - margin if c == labels[b] else s) for c, s in enumerate(similarities)]
-        terms.append(torch.logsumexp(torch.stack(logits), 0) - logits[labels[b]])
-    loss = torch.stack(terms).mean()
+    logits = []
+    for cosines, y in zip(cosine_lists(embeddings, class_weights), labels.tolist()):
+        of_classes = torch.stack(cosines).reshape(num_classes, centers)
+        similarities = [(torch.softmax(s / gamma, 0) * s).sum() for s in of_classes]
+        logits.append([scale * (s - margin if c == y else s) for c, s in enumerate(similarities)])
+    loss = cross_entropy(logits, labels)
     apart = [
         torch.sqrt(2 - 2 * (w[c * centers + k] @ w[c * centers + m]) + 1e-5)
         for c in range(num_classes)
@@ -274,8 +272,182 @@ def heated_up_batch_value(embeddings: Tensor, labels: Tensor, class_weights: Ten
         for column in embeddings.T
     ]
     f = torch.stack(columns, dim=1) / d**0.5
+    return cross_entropy([[alpha * (row @ weight) for weight in w] for row in f], labels)
+
+
+# --- smooth ranks
+
+
+def _queries(
+    embeddings: Tensor, labels: Tensor, gallery: Tensor | None, gallery_labels: Tensor | None
+) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """The similarities of each query that has a positive: of its positives and of its negatives."""
+    f, g, g_labels, within = sides(embeddings, labels, gallery, gallery_labels)
+    for q in range(len(f)):
+        positives, negatives = positives_and_negatives(q, labels, g_labels, within)
+        if positives:
+            yield [f[q] @ g[i] for i in positives], [f[q] @ g[j] for j in negatives]
+
+
+def _mean(terms: list[Tensor], embeddings: Tensor) -> Tensor:
+    nothing = embeddings.sum() * 0  # back-propagates where all terms are constants
+    return torch.stack(terms).mean() + nothing if terms else nothing
+
+
+def _one_minus_ap(
+    positives: list[Tensor],
+    negatives: list[Tensor],
+    above: Callable[[Tensor], Tensor],
+    below: Callable[[Tensor], Tensor],
+) -> Tensor:
+    precisions = []
+    for i, own in enumerate(positives):
+        rank_of_positives = 1 + sum(above(s - own) for j, s in enumerate(positives) if j != i)
+        rank = rank_of_positives + sum(below(s - own) for s in negatives)
+        precisions.append(rank_of_positives / rank * torch.ones(()))
+    return 1 - torch.stack(precisions).mean()
+
+
+def smooth_ap_value(
+    embeddings: Tensor,
+    labels: Tensor,
+    gallery: Tensor | None = None,
+    gallery_labels: Tensor | None = None,
+    *,
+    temperature: float,
+) -> Tensor:
+    """Brown et al. 2020, without the query among its positives."""
+
+    def step(d: Tensor) -> Tensor:
+        return torch.sigmoid(d / temperature)
+
+    queries = _queries(embeddings, labels, gallery, gallery_labels)
+    return _mean([_one_minus_ap(p, n, step, step) for p, n in queries], embeddings)
+
+
+def sup_ap_value(
+    embeddings: Tensor,
+    labels: Tensor,
+    gallery: Tensor | None = None,
+    gallery_labels: Tensor | None = None,
+    *,
+    temperature: float,
+    slope: float,
+    saturation: float,
+) -> Tensor:
+    """Ramzi et al. 2021, with a continuous H⁻."""
+
+    def bound(d: Tensor) -> Tensor:
+        if d <= 0:
+            return torch.sigmoid(d / temperature)
+        if d <= saturation:
+            return torch.sigmoid(d / temperature) + 0.5
+        return slope * (d - saturation) + 1 / (1 + math.exp(-saturation / temperature)) + 0.5
+
+    queries = _queries(embeddings, labels, gallery, gallery_labels)
+    return _mean([_one_minus_ap(p, n, lambda d: (d >= 0).to(d.dtype), bound) for p, n in queries], embeddings)
+
+
+def recall_at_k_value(
+    embeddings: Tensor,
+    labels: Tensor,
+    gallery: Tensor | None = None,
+    gallery_labels: Tensor | None = None,
+    *,
+    ks: list[int],
+    k_temperatures: list[float],
+    rank_temperature: float,
+) -> Tensor:
+    """Patel et al. 2022, with both minima of the authors' code."""
     terms = []
-    for b in range(len(f)):
-        logits = torch.stack([alpha * (f[b] @ w[c]) for c in range(len(w))])
-        terms.append(torch.logsumexp(logits, 0) - logits[labels[b]])
-    return torch.stack(terms).mean()
+    for positives, negatives in _queries(embeddings, labels, gallery, gallery_labels):
+        ranks = [
+            1
+            + sum(torch.sigmoid((s - own) / rank_temperature) for j, s in enumerate(positives) if j != i)
+            + sum(torch.sigmoid((s - own) / rank_temperature) for s in negatives)
+            for i, own in enumerate(positives)
+        ]
+        for k, temperature in zip(ks, k_temperatures, strict=True):
+            found = sum(torch.sigmoid((k - rank) * torch.ones(()) / temperature) for rank in ranks)
+            terms.append(1 - torch.clamp(found, max=k) / min(k, len(positives)))
+    return _mean(terms, embeddings)
+
+
+# --- all pairs
+
+
+def sup_con_value(
+    embeddings: Tensor,
+    labels: Tensor,
+    gallery: Tensor | None = None,
+    gallery_labels: Tensor | None = None,
+    *,
+    temperature: float,
+) -> Tensor:
+    """Khosla et al. 2020, L_out, as a mean over the anchors that have a positive."""
+    f, g, g_labels, within = sides(embeddings, labels, gallery, gallery_labels)
+    anchors = []
+    for a in range(len(f)):
+        positives, negatives = positives_and_negatives(a, labels, g_labels, within)
+        others = torch.stack([f[a] @ g[j] / temperature for j in positives + negatives] or [f.sum() * 0])
+        if positives:
+            terms = [torch.logsumexp(others, 0) - f[a] @ g[i] / temperature for i in positives]
+            anchors.append(torch.stack(terms).mean())
+    return torch.stack(anchors).mean() if anchors else embeddings.sum() * 0
+
+
+def siglip_value(
+    embeddings: Tensor,
+    labels: Tensor,
+    gallery: Tensor | None = None,
+    gallery_labels: Tensor | None = None,
+    *,
+    log_scale: Tensor,
+    bias: Tensor,
+) -> Tensor:
+    """Zhai et al. 2023, with labels: z is 1 for two rows of one class, else −1."""
+    f, g, g_labels, within = sides(embeddings, labels, gallery, gallery_labels)
+    total = (embeddings.sum() + log_scale + bias) * 0
+    for i in range(len(f)):
+        for j in range(len(g)):
+            if within and i == j:
+                continue
+            z = 1 if labels[i] == g_labels[j] else -1
+            total = total - torch.log(torch.sigmoid(z * (torch.exp(log_scale) * (f[i] @ g[j]) + bias)))
+    return total / len(f)
+
+
+# --- faces
+
+
+def sub_center_arc_face_value(
+    embeddings: Tensor, labels: Tensor, class_weights: Tensor, centers: int, scale: float, margin: float
+) -> Tensor:
+    """Deng et al. 2020: ArcFace of the smallest angle to a class's centres."""
+    logits = []
+    for all_cosines, y in zip(cosine_lists(embeddings, class_weights), labels.tolist()):
+        cosines = [s.max() for s in torch.stack(all_cosines).reshape(-1, centers)]
+        true = past_pi(cosines[y], margin)
+        logits.append([scale * (true if c == y else s) for c, s in enumerate(cosines)])
+    return cross_entropy(logits, labels)
+
+
+def ada_face_value(
+    embeddings: Tensor,
+    labels: Tensor,
+    class_weights: Tensor,
+    mean: float,
+    std: float,
+    scale: float,
+    margin: float,
+    concentration: float,
+) -> Tensor:
+    """Kim et al. 2022, with the limits of the authors' code, but for those of angles."""
+    logits = []
+    for x, cosines, y in zip(embeddings, cosine_lists(embeddings, class_weights), labels.tolist()):
+        length = min(max(float(x.detach().norm()), 0.001), 100.0)
+        quality = min(max((length - mean) / (std + 0.001) * concentration, -1.0), 1.0)
+        angle = torch.clamp(torch.arccos(cosines[y]) - margin * quality, 0.0, math.pi)
+        true = torch.cos(angle) - margin * (1 + quality)
+        logits.append([scale * (true if c == y else s) for c, s in enumerate(cosines)])
+    return cross_entropy(logits, labels)

@@ -135,15 +135,39 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
         WriteRefused: if the write fails, as on a full disk; an existing file of that name is unchanged.
     """
     partial = partial_path(path)
+    with refusals(f"write {path}"):
+        try:
+            with partial.open("wb") as file:
+                write(file)
+            sync(partial)
+            partial.replace(path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def refusals(doing: str, advice: str = "", arguments: tuple[str, ...] = ()) -> Iterator[None]:
+    """Raise WriteRefused in place of an OSError.
+
+    Args:
+        doing: what can't be done: "write runs/a/recipe.toml".
+        advice: follows the disk's message.
+        arguments: as those of a `DmlError`.
+    """
     try:
-        with partial.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        yield
     except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise WriteRefused(f"can't write {path}: {error.strerror}") from error
+        raise WriteRefused(f"can't {doing}: {error.strerror}{advice}", arguments=arguments) from error
+
+
+def sync(path: Path) -> None:
+    """Write a file's or folder's buffered contents to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def partial_path(path: Path) -> Path:

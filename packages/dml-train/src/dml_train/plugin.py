@@ -28,48 +28,20 @@ def dml_datasets() -> Iterable[Component]:
         "dml_train.data.factories:csv",
         "a table of images: a CSV file with the columns path, label and, optionally, split and group",
     )
-    yield Component(
-        "cub",
-        "dml_train.data.factories:cub",
-        "CUB-200-2011: 200 species of birds; the first 100 train",
-        "Wah et al. 2011",
-    )
-    yield Component(
-        "cars196",
-        "dml_train.data.factories:cars196",
-        "CARS196: 196 models of cars; the first 98 train",
-        "Krause et al. 2013",
-    )
-    yield Component(
-        "sop",
-        "dml_train.data.factories:sop",
-        "Stanford Online Products: 22,634 products; about half train",
-        "Song et al. 2016",
-    )
-    yield Component(
-        "in-shop",
-        "dml_train.data.factories:in_shop",
-        "In-Shop Clothes Retrieval: 7,982 items of clothing, with separate queries and gallery",
-        "Liu et al. 2016",
-    )
-    yield Component(
-        "market1501",
-        "dml_train.data.factories:market1501",
-        "Market-1501: 1,501 persons seen by six cameras; a query leaves out its own camera",
-        "Zheng et al. 2015",
-    )
-    yield Component(
-        "veri776",
-        "dml_train.data.factories:veri776",
-        "VeRi-776: 776 vehicles seen by 20 cameras; a query leaves out its own camera",
-        "Liu et al. 2016",
-    )
-    yield Component(
-        "vehicleid",
-        "dml_train.data.factories:vehicleid",
-        "PKU VehicleID: 800, 1600 or 2400 test vehicles; the gallery has one random image of each",
-        "Liu et al. 2016",
-    )
+    for name, summary, source in (
+        ("cub", "CUB-200-2011: 200 species of birds; the first 100 train", "Wah et al. 2011"),
+        ("cars196", "CARS196: 196 models of cars; the first 98 train", "Krause et al. 2013"),
+        ("sop", "Stanford Online Products: 22,634 products; about half train", "Song et al. 2016"),
+        ("in-shop", "In-Shop Clothes: 7,982 items, with separate queries and gallery", "Liu et al. 2016"),
+        (
+            "market1501",
+            "Market-1501: 1,501 persons, six cameras; a query leaves out its own",
+            "Zheng et al. 2015",
+        ),
+        ("veri776", "VeRi-776: 776 vehicles, 20 cameras; a query leaves out its own", "Liu et al. 2016"),
+        ("vehicleid", "VehicleID: 800 to 2,400 test vehicles, a gallery image of each", "Liu et al. 2016"),
+    ):
+        yield Component(name, f"dml_train.data.factories:{name.replace('-', '_')}", summary, source)
 
 
 @hookimpl
@@ -109,18 +81,10 @@ def dml_loggers() -> Iterable[Component]:
         "metrics.jsonl, one JSON object a step, in full precision",
     )
     yield Component("tensorboard", "dml_train.training.loggers:TensorBoard", "TensorBoard event files")
-    yield Component(
-        "wandb",
-        "dml_train.training.trackers.weights_and_biases:WeightsAndBiases",
-        "a run of Weights & Biases, offline by default; needs the extra dml-train[wandb]",
-    )
-    yield Component(
-        "mlflow",
-        "dml_train.training.trackers.mlflow_run:MlflowRun",
-        "a run of MLflow, by default in the file mlflow.db; needs the extra dml-train[mlflow]",
-    )
-    yield Component(
-        "trackio",
-        "dml_train.training.trackers.trackio_run:TrackioRun",
-        "a run of Trackio, in its local database; needs the extra dml-train[trackio]",
-    )
+    for name, tracker, kept in (
+        ("wandb", "WeightsAndBiases", "a run of Weights & Biases, offline by default"),
+        ("mlflow", "MlflowRun", "a run of MLflow, by default in the file mlflow.db"),
+        ("trackio", "TrackioRun", "a run of Trackio, in its local database"),
+    ):
+        summary = f"{kept}; needs the extra dml-train[{name}]"
+        yield Component(name, f"dml_train.training.trackers:{tracker}", summary)

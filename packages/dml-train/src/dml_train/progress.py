@@ -14,6 +14,11 @@ _SECONDS_BETWEEN_LINES = 10.0
 Show = Callable[[int, str], None]  # (number done, text to show with it)
 
 
+def say(console: Console, text: str) -> None:
+    """Print a text as it is: not folded, so that a command in it can be copied."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 @contextmanager
 def stage(console: Console | None, name: str, total: int, done: int = 0) -> Iterator[Show]:
     """Show the progress of one stage of a run.

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from dml_core import DmlError
 from dml_train.checksums import FileRecord, compare, record_of
-from dml_train.files import WriteRefused, check_path, lock_folder, partial_path, read_json, write_json
+from dml_train.files import check_path, lock_folder, partial_path, read_json, refusals, write_json
 
 Tracker = Literal["wandb", "mlflow", "trackio"]  # the experiment trackers, each the name of its logger
 
@@ -109,10 +109,8 @@ class RunFolder:
             WriteRefused: if the disk refuses.
         """
         for path in (self.manifest, *self._results()):
-            try:
+            with refusals(f"remove {path}"):
                 path.unlink(missing_ok=True)
-            except OSError as error:
-                raise WriteRefused(f"can't remove {path}: {error.strerror}") from error
 
     def read_manifest(self) -> dict[str, FileRecord]:
         """Read size and SHA-256 of each result file, by file name.
@@ -170,43 +168,28 @@ class RunFolder:
         Raises:
             DmlError: if anything but an empty folder, or that of a run which ended before its first step, exists there.
         """
-        if path.is_dir() and RunFolder(path)._has_no_step():
+        folder = RunFolder(path)
+        if path.is_dir() and folder._has_no_step():
             return
-        if path.is_dir() and not RunFolder(path).recipe.is_file():
-            raise DmlError(
-                f"the folder {path} exists already; nothing was touched. It holds files but no run: choose another "
-                "folder",
-                arguments=("out",),
-            )
+        exists = f"{path} exists already; nothing was touched"
+        if path.is_dir() and not folder.recipe.is_file():
+            message = f"the folder {exists}. It holds files but no run: choose another folder"
+            raise DmlError(message, arguments=("out",))
         if path.exists() or path.is_symlink():
-            raise DmlError(
-                f"the run folder {path} exists already; nothing was touched. "
-                "Resume that run, or choose another folder",
-                arguments=("resume", "out"),
-            )
+            message = f"the run folder {exists}. Resume that run, or choose another folder"
+            raise DmlError(message, arguments=("resume", "out"))
 
     def _has_no_step(self) -> bool:
         """Whether a folder is empty, or holds what a run leaves that took no step: nothing to resume or to lose."""
-        names = {entry.name for entry in self.path.iterdir()} - {
-            partial_path(path).name for path in (self.recipe, self.data)
-        }
+        names = {entry.name for entry in self.path.iterdir()}
         if self.recipe.name in names and self.metrics.name not in names:
             return False  # a recipe alone may be the user's own
-        identities = {self.tracker(name).name for name in get_args(Tracker)}
-        left = {
-            self.recipe.name,
-            self.data.name,
-            self.metrics.name,
-            self.checkpoints.name,
-            "tensorboard",
-            "wandb",
-            *identities,
-        }
-        return (
-            names <= left
-            and not (self.metrics.is_file() and self.metrics.stat().st_size)
-            and not (self.checkpoints.is_dir() and any(self.checkpoints.iterdir()))
-        )
+        left = {path.name for path in (self.recipe, self.data, self.metrics, self.checkpoints)}
+        left |= {partial_path(path).name for path in (self.recipe, self.data)}
+        left |= {self.tracker(name).name for name in get_args(Tracker)} | {"tensorboard", "wandb"}
+        is_logged = self.metrics.is_file() and self.metrics.stat().st_size > 0
+        is_saved = self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
+        return names <= left and not is_logged and not is_saved
 
     def read_evaluation(self) -> dict[str, Any]:
         """Read the metrics of the trained embedding.
@@ -241,10 +224,8 @@ class RunFolder:
             WriteRefused: if it can't be made.
         """
         cls.refuse_existing(path)
-        try:
+        with refusals(f"make the run folder {path}"):
             path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise WriteRefused(f"can't make the run folder {path}: {error.strerror}") from error
         return cls(path)
 
     @classmethod

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from dml_core import DmlError
-from dml_train.processes.stopping import Interrupted, end_with_launcher
+from dml_train.processes.stopping import end_with_launcher
 from dml_train.ranks.launch import launch
 
 
@@ -29,14 +29,11 @@ def launch_script(tmp_path: Path, script: str, timeout: float, ignored: int | No
     if ignored is not None:
         signal.signal(ignored, signal.SIG_IGN)
 
-    def note() -> None:
-        (tmp_path / "launched").touch()  # from now on, a second Ctrl-C has ranks to kill
-
     try:
-        launch(2, [], tmp_path / "run", timeout, on_start=note)
-    except (DmlError, Interrupted) as error:
+        launch(2, [], tmp_path / "run", timeout)
+    except DmlError as error:
         print(error, file=sys.stderr)
-        sys.exit(128 + error.signal_number if isinstance(error, Interrupted) else 2)
+        sys.exit(2)
 
 
 def fork_orphan(tmp_path: Path, elastic: bool, leads: bool, suspended: bool) -> None:

@@ -87,7 +87,11 @@ COMBINATIONS: list[dict[str, Any]] = [
     {"evaluation.metrics": ["recall@1", "map@r", "nmi"], "evaluation.n_clusters": 2},
     {"initialisation.class_weights": "class-means", "initialisation.adapt_batch_norm": 1.0},
     {"training.ema_decay": 0.5, "training.gradient_clip": 1.0, "training.precision": "bfloat16"},
-    {"loss.class_fraction": 0.5, "optimizer.name": "sgd", "optimizer.nesterov": True},
+    {
+        "loss": {"name": "sampled-classes", "class_fraction": 0.5, "loss": {"name": "norm-softmax"}},
+        "optimizer.name": "sgd",
+        "optimizer.nesterov": True,
+    },
 ]
 SMALL = {
     "dataset.max_classes": 12,

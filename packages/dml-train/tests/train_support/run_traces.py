@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 
-from dml_core import DmlError, hookimpl
+from dml_core import DmlError, Registry, hookimpl
 from dml_train.run_folder import RunFolder
 
 
@@ -46,3 +49,13 @@ class StopAt:
     def dml_step_end(self, step: int) -> None:
         if step == self.step:
             raise Stop("stopped here")
+
+
+@contextmanager
+def stopped(registry: Registry, step: int) -> Iterator[None]:
+    """Stop the run in this context after a step."""
+    stopper = StopAt(step)
+    registry.plugins.register(stopper, distribution="stopper")
+    with pytest.raises(Stop):
+        yield
+    registry.plugins.manager.unregister(stopper)

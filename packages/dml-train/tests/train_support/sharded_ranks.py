@@ -148,6 +148,16 @@ def unite(saved: Checkpoint) -> dict[str, Any]:
     return walk(state, "")
 
 
+def same_but_placeholders(placed: Any, whole: Any) -> bool:
+    """Return whether a state with placeholders equals a whole one everywhere else."""
+    if isinstance(placed, dict):
+        both = placed.keys() == whole.keys()
+        return both and all(same_but_placeholders(value, whole[key]) for key, value in placed.items())
+    if isinstance(placed, torch.Tensor) and placed.is_meta:
+        return placed.shape == whole.shape and placed.dtype == whole.dtype
+    return same(placed, whole)
+
+
 def _train_until(
     ranks: Ranks, document: dict[str, Any], out: Path, last: int, plugins: Sequence[str]
 ) -> None:
@@ -159,11 +169,15 @@ def _train_until(
     folder = ranks.run_on_first(lambda: RunFolder(out) if out.exists() else RunFolder.create(out))
     saved = ranks.run_on_first(lambda: checkpoint.newest_intact(folder.checkpoints))
     trainer = Trainer(experiment, folder, registry, Console(file=StringIO()), ranks)
-    loaded = trainer.shards.gather_state()
-    if ranks.is_first and saved:
-        state = unite(saved)
-        assert same(loaded.loss, state["loss"])
-        assert same(loaded.optimizer, state["optimizer"])
+    if saved:
+        loaded, state = trainer.shards.split_state(), unite(saved)
+        for path, own in loaded.rows.items():
+            whole: Any = state
+            for key in path.split("/"):
+                whole = whole[int(key) if key.isdigit() else key]
+            assert torch.equal(own.values.cpu(), whole[own.first : own.first + len(own.values)])
+        placed = {"loss": loaded.loss, "optimizer": loaded.optimizer}
+        assert same_but_placeholders(placed, {name: state[name] for name in placed})
     try:
         trainer.train()
     except Stop:

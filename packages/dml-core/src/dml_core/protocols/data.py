@@ -27,7 +27,6 @@ class Split(Protocol):
 
     def __len__(self) -> int:
         """Return the number of items, N."""
-        ...
 
     def load(
         self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None
@@ -37,11 +36,9 @@ class Split(Protocol):
         With `seeds`, images are augmented, row i as a function of ``seeds[i]`` alone, so that neither the number
         of workers, nor that of ranks, nor a restart changes a run. Without, they are prepared for evaluation.
         """
-        ...
 
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
         """Return item `index` as people see it, (height, width, 3), for reports."""
-        ...
 
 
 @runtime_checkable
@@ -90,11 +87,9 @@ class StoredImage(Protocol):
     @property
     def name(self) -> str:
         """Name the image for messages: ``"photos.tar: 17.jpg"``."""
-        ...
 
     def read(self) -> bytes:
         """Read the encoded image: what a file of its own would contain."""
-        ...
 
 
 class ImageReader(Protocol):
@@ -108,11 +103,9 @@ class ImageReader(Protocol):
 
         An image is a file, one inside a file, or an array (height, width, 3) of RGB or (height, width) of grey values.
         """
-        ...
 
     def describe(self) -> dict[str, Any]:
         """Describe in JSON's types how an image becomes the network's input, for use without this toolkit."""
-        ...
 
 
 @runtime_checkable
@@ -121,11 +114,9 @@ class ImageReadingFactory(Protocol):
 
     def __call__(self, **options: Any) -> Dataset:
         """Make the data set."""
-        ...
 
     def image_reader(self, **options: Any) -> ImageReader:
         """Return the reader for the options of a recipe's ``[dataset]`` table; the data set's files may be absent."""
-        ...
 
 
 @runtime_checkable
@@ -134,11 +125,9 @@ class TrainingFilesFactory(Protocol):
 
     def __call__(self, **options: Any) -> Dataset:
         """Make the data set."""
-        ...
 
     def training_files(self, **options: Any) -> Sequence[Path]:
         """List the training files for the options of a recipe's ``[dataset]`` table, without decoding them."""
-        ...
 
 
 class BatchSampler(Protocol):
@@ -146,11 +135,9 @@ class BatchSampler(Protocol):
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
-        ...
 
     def batch_at(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
         """Return the indices of the global batch at `position` of `epoch`."""
-        ...
 
 
 @runtime_checkable
@@ -165,18 +152,14 @@ class MiningSampler(BatchSampler, Protocol):
     @property
     def negatives(self) -> npt.NDArray[np.int64] | None:
         """The negatives in use, (N, k) indices of items, -1 for none; None before any are found."""
-        ...
 
     def mines_before(self, epoch: int) -> bool:
         """Tell whether new negatives are due before the first batch of an epoch, counted from 0."""
-        ...
 
     def find_negatives(
         self, evaluator: MiningEvaluator, embeddings: npt.NDArray[Any]
     ) -> npt.NDArray[np.int64]:
         """Find the negatives, (N, k), in the items' embeddings (N, D). The sampler's batches don't change."""
-        ...
 
     def set_negatives(self, negatives: npt.NDArray[np.int64] | None) -> None:
         """Use these negatives, (N, k), from now on."""
-        ...

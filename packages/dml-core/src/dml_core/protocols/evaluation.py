@@ -28,7 +28,6 @@ class Backbone(Protocol):
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """Map (B, channels, height, width) to (B, num_features, h, w) or (B, num_features), for each depth."""
-        ...
 
 
 @runtime_checkable
@@ -37,7 +36,6 @@ class LayeredBackbone(Protocol):
 
     def parameters_by_layer(self) -> Sequence[Sequence[torch.nn.Parameter]]:
         """List all parameters by layer, from the image to the features; each parameter is in one layer."""
-        ...
 
 
 class Evaluation(Protocol):
@@ -49,39 +47,30 @@ class Evaluation(Protocol):
     @property
     def per_query(self) -> Mapping[str, npt.NDArray[np.float64]]:
         """Metric → its value for each query (Q,), NaN where a query doesn't count; the metric is their mean."""
-        ...
 
     def to_dict(self) -> dict[str, Any]:
         """Return the metrics and other counts in JSON's types: ``{"recall@1": 0.8, …, "n_queries": 100}``."""
-        ...
 
     def __getitem__(self, name: str, /) -> float:
         """Return a metric."""
-        ...
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names."""
-        ...
 
     def __len__(self) -> int:
         """Return the number of metrics."""
-        ...
 
     def __contains__(self, name: object, /) -> bool:
         """Whether a metric of this name was measured."""
-        ...
 
     def keys(self) -> KeysView[str]:
         """Return the names."""
-        ...
 
     def values(self) -> ValuesView[float]:
         """Return the values."""
-        ...
 
     def items(self) -> ItemsView[str, float]:
         """Return names and values."""
-        ...
 
 
 class ConfidenceInterval(Protocol):
@@ -90,12 +79,10 @@ class ConfidenceInterval(Protocol):
     @property
     def low(self) -> float:
         """The lower bound."""
-        ...
 
     @property
     def high(self) -> float:
         """The upper bound."""
-        ...
 
 
 class PairedComparison(Protocol):
@@ -104,17 +91,14 @@ class PairedComparison(Protocol):
     @property
     def difference(self) -> float:
         """The first evaluation's mean less the second's."""
-        ...
 
     @property
     def p_value(self) -> float:
         """The two-sided p-value."""
-        ...
 
     @property
     def interval(self) -> ConfidenceInterval:
         """The interval of the difference."""
-        ...
 
 
 @runtime_checkable
@@ -123,7 +107,6 @@ class IntervalEvaluation(Evaluation, Protocol):
 
     def confidence_interval(self, name: str, level: float = 0.95) -> ConfidenceInterval:
         """Return the interval of the mean of ``per_query[name]``."""
-        ...
 
 
 @runtime_checkable
@@ -132,7 +115,6 @@ class ComparableEvaluation(Evaluation, Protocol):
 
     def compare(self, other: Evaluation, name: str) -> PairedComparison:
         """Test the metric ``per_query[name]`` against `other`, an evaluation of the same queries in the same order."""
-        ...
 
 
 class Evaluator(Protocol):
@@ -146,17 +128,14 @@ class Evaluator(Protocol):
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
     ) -> Evaluation:
         """Measure retrieval (and, on request, clustering) metrics. Without a gallery, each query excludes itself."""
-        ...
 
     def nearest(
         self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         """Return scores and indices, both (Q, k), of the k nearest gallery rows, nearest first."""
-        ...
 
     def bytes_per_item(self, dim: int) -> int:
         """Return the size of one stored embedding of `dim` dimensions."""
-        ...
 
 
 class MatchesEvaluator(Evaluator, Protocol):
@@ -169,7 +148,6 @@ class MatchesEvaluator(Evaluator, Protocol):
     @property
     def takes_matches(self) -> bool:
         """True."""
-        ...
 
     def evaluate(
         self,
@@ -179,7 +157,6 @@ class MatchesEvaluator(Evaluator, Protocol):
         gallery_labels: npt.NDArray[Any] | Labels | None = None,  # (G,); None beside `Relevance`
     ) -> Evaluation:
         """Measure the metrics with these matches."""
-        ...
 
 
 def takes_matches(evaluator: Evaluator) -> TypeGuard[MatchesEvaluator]:
@@ -200,7 +177,6 @@ class PeersEvaluator(Protocol):
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
     ) -> Evaluation:
         """Return, on every rank, bit for bit what `evaluate` returns. All ranks call it at the same point."""
-        ...
 
 
 @runtime_checkable
@@ -219,7 +195,6 @@ class RestoringEvaluator(Protocol):
         Raises:
             KeyError: if a metric is missing.
         """
-        ...
 
 
 @runtime_checkable
@@ -238,7 +213,6 @@ class RangeEvaluator(Evaluator, Protocol):
         Raises:
             ValueError: for more than `max_results` results.
         """
-        ...
 
 
 @runtime_checkable
@@ -256,18 +230,12 @@ class MiningEvaluator(Evaluator, Protocol):
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """Find each item's k nearest items of other classes.
 
-        Args:
-            embeddings: (N, D).
-            labels: (N,).
-            k: at least 1.
-            below: None takes all; otherwise only items whose similarity is below that of the item's hardest (least
-                similar) or easiest positive, less `margin`.
-            margin: see `below`.
+        With `below`, only items whose similarity is below that of the item's hardest (least similar) or easiest
+        positive, less `margin`.
 
         Returns:
             Similarities and indices, both (N, k), nearest first; NaN and -1 where an item has fewer.
         """
-        ...
 
 
 @runtime_checkable
@@ -293,7 +261,6 @@ class VerifyingEvaluator(Evaluator, Protocol):
         Raises:
             ValueError: if no pair is positive, or none is negative.
         """
-        ...
 
 
 class RunLogger(Protocol):
@@ -301,8 +268,6 @@ class RunLogger(Protocol):
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Record these values at this step."""
-        ...
 
     def close(self) -> None:
         """Flush buffered values. Called once, also when the run failed."""
-        ...

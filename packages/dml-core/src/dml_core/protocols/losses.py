@@ -28,7 +28,6 @@ class PairLoss(Protocol):
         gallery_labels: torch.Tensor | None = None,  # (G,), integer
     ) -> torch.Tensor:  # ()
         """Return the loss, a scalar that back-propagates even where it is zero."""
-        ...
 
 
 class ClassLoss(Protocol):
@@ -43,7 +42,6 @@ class ClassLoss(Protocol):
         class_weights: torch.Tensor | None = None,  # (C', D) instead of the module's own
     ) -> torch.Tensor:  # ()
         """Return the loss, a scalar that back-propagates even where it is zero."""
-        ...
 
 
 def is_class_loss(loss: object) -> bool:
@@ -95,7 +93,6 @@ class ShardedLoss(Protocol):
 
     def sharded_parameters(self) -> Mapping[str, Rows]:
         """Return this rank's rows of each such parameter, by its name in the module."""
-        ...
 
 
 class ClassShard(Protocol):
@@ -105,19 +102,16 @@ class ClassShard(Protocol):
     classes, (B,); every rank must call them, in the same order. They return (B,), the same on every rank.
     """
 
-    class_weights: (
-        torch.Tensor
-    )  # (L, D), of the classes `first` to `first` + L; L may be 0. `MultiCenter`: (L·K, D)
+    # (L, D), of the classes `first` to `first` + L; L may be 0. `MultiCenter`: (L·K, D)
+    class_weights: torch.Tensor
     first: int
     num_classes: int  # C, of all ranks
 
     def true_logits(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return z_y, the logit of each row's true class, from the rank that stores the class."""
-        ...
 
     def other_logits(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return log Σ_{c≠y} exp(z_c) over the classes of all ranks; −∞ if there is one class."""
-        ...
 
 
 class ShardableLoss(ClassLoss, Protocol):
@@ -138,7 +132,6 @@ class ShardableLoss(ClassLoss, Protocol):
         `shard` supplies what depends on the other ranks' classes. The gradients are those of the whole loss, however
         it is composed: each rank back-propagates its share of the value, and the embeddings' gradients are summed.
         """
-        ...
 
 
 def is_shardable(loss: object) -> TypeGuard[ShardableLoss]:
@@ -155,4 +148,3 @@ class SparseLoss(Protocol):
 
     def sparse_parameters(self) -> Sequence[str]:
         """Return the names of these parameters in the module."""
-        ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Literal, NoReturn
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from dml_core.protocols.data import (
     RelatedDataset,
     Split,
 )
+from dml_core.protocols.evaluation import MiningEvaluator
 
 ITEMS = 3  # loaded at a time
 
@@ -42,11 +43,11 @@ class DatasetContract(ABC):
         for name, split in self._splits(self.make_dataset()):
             assert split.labels.dtype == np.int64, f"the labels of {name} have dtype {split.labels.dtype}"
             assert split.labels.shape == (len(split),), (
-                f"{name} has {len(split)} items, {split.labels.shape} labels"
+                f"{name}: {len(split)} items, {split.labels.shape} labels"
             )
             found, expected = np.unique(split.labels), np.arange(len(split.class_names))
             assert np.array_equal(found, expected), (
-                f"the labels of {name} are {found[:5]} …; expected each of 0 to {len(expected) - 1}"
+                f"labels of {name}: {found[:5]} …; expected 0 to {len(expected) - 1}"
             )
 
     def test_some_query_has_a_match(self) -> None:
@@ -63,9 +64,7 @@ class DatasetContract(ABC):
         assert matches_QG.any(), "no class of test has another item in the gallery"
         if isinstance(queries, GroupedSplit) and isinstance(items, GroupedSplit):
             matches_QG &= queries.groups[:, None] != items.groups
-            assert matches_QG.any(), (
-                "every query has its matches in its own group, which its ranking excludes"
-            )
+            assert matches_QG.any(), "every match has its query's group, and so is excluded"
 
     def test_groups_are_those_of_queries_and_gallery(self) -> None:
         """A split's groups are integers or strings, (N,); the test split and the gallery both have them, or neither."""
@@ -75,13 +74,13 @@ class DatasetContract(ABC):
             if not isinstance(split, GroupedSplit):
                 continue
             assert split.groups.shape == (len(split),), (
-                f"{name} has {len(split)} items, {split.groups.shape} groups"
+                f"{name}: {len(split)} items, {split.groups.shape} groups"
             )
             kinds[name] = "integers" if split.groups.dtype.kind in "iu" else str(split.groups.dtype)[:2]
             assert kinds[name] in ("integers", "<U"), f"the groups of {name} have dtype {split.groups.dtype}"
         if dataset.gallery is not None:
             assert ("test" in kinds) == ("gallery" in kinds), (
-                f"of test and gallery only {[*kinds]} has groups"
+                f"of test and gallery, only {[*kinds]} has groups"
             )
         assert len({*kinds.values()}) <= 1, f"groups are of several kinds: {kinds}"
 
@@ -118,9 +117,7 @@ class DatasetContract(ABC):
             indices, seeds = self._some(split)
             for images in (split.load(indices), split.load(indices, seeds)):
                 assert images.dtype == torch.float32, f"{name} loads {images.dtype}; expected float32"
-                assert images.ndim == 4, (
-                    f"{name} loads the shape {tuple(images.shape)}; expected four dimensions"
-                )
+                assert images.ndim == 4, f"{name} loads {tuple(images.shape)}; expected four dimensions"
                 assert images.shape[:2] == (len(indices), dataset.in_channels), (
                     f"{name} loads the shape {tuple(images.shape)} for {len(indices)} items"
                 )
@@ -133,9 +130,7 @@ class DatasetContract(ABC):
             plain, augmented = split.load(indices), split.load(indices, seeds)
             for row, place in reversed(list(enumerate(indices))):
                 one = np.array([place])
-                assert torch.equal(split.load(one)[0], plain[row]), (
-                    f"item {place} of {name} changes between loads"
-                )
+                assert torch.equal(split.load(one)[0], plain[row]), f"item {place} of {name} changes"
                 alone = split.load(one, seeds[row : row + 1])[0]
                 assert torch.equal(alone, augmented[row]), (
                     f"the augmentation of item {place} of {name} isn't a function of its seed"
@@ -146,9 +141,7 @@ class DatasetContract(ABC):
         for name, split in self._splits(self.make_dataset()):
             picture = split.picture(0)
             assert picture.dtype == np.uint8, f"a picture of {name} has dtype {picture.dtype}; expected uint8"
-            assert picture.shape[2:] == (3,), (
-                f"a picture of {name} has shape {picture.shape}; expected (h, w, 3)"
-            )
+            assert picture.shape[2:] == (3,), f"{name}: a picture has {picture.shape}; expected (h, w, 3)"
 
     def test_loader_processes_can_receive_it(self) -> None:
         """A pickled split loads the same images."""
@@ -188,9 +181,7 @@ class SamplerContract(ABC):
             assert batch.ndim == 1, f"batch {position} has shape {batch.shape}; expected one dimension"
             assert len(batch), f"batch {position} is empty"
             assert np.issubdtype(batch.dtype, np.integer), f"batch {position} has dtype {batch.dtype}"
-            assert 0 <= batch.min() <= batch.max() < len(self.labels), (
-                f"batch {position} has {batch} of {self.labels.size}"
-            )
+            assert 0 <= batch.min() <= batch.max() < len(self.labels), f"batch {position} has {batch}"
 
     def test_batches_have_one_size(self) -> None:
         """Ranks share a batch equally, so all have the size of the first."""
@@ -222,7 +213,8 @@ class SamplerContract(ABC):
             return
         places = [(epoch, position) for epoch in (0, 1) for position in range(len(sampler))]
         before = [sampler.batch_at(*place) for place in places]
-        negatives = sampler.find_negatives(FirstOfOthers(), np.zeros((len(self.labels), 2)))
+        mining = cast(MiningEvaluator, FirstOfOthers())
+        negatives = sampler.find_negatives(mining, np.zeros((len(self.labels), 2)))
         assert sampler.negatives is None, "find_negatives changed the negatives in use"
         assert len(negatives) == len(self.labels), f"there are {len(negatives)} rows of negatives"
         sampler.set_negatives(negatives)
@@ -233,9 +225,7 @@ class SamplerContract(ABC):
         copied: BatchSampler = pickle.loads(pickle.dumps(sampler))
         for place, batch in reversed(list(zip(places, mined))):
             assert np.array_equal(other.batch_at(*place), batch), f"batch {place} depends on earlier calls"
-            assert np.array_equal(copied.batch_at(*place), batch), (
-                f"batch {place} of a pickled sampler differs"
-            )
+            assert np.array_equal(copied.batch_at(*place), batch), f"batch {place} differs, pickled"
         sampler.set_negatives(None)
         for place, batch in zip(places, before):
             assert np.array_equal(sampler.batch_at(*place), batch), "without negatives, old ones have effects"
@@ -245,7 +235,7 @@ class SamplerContract(ABC):
 
 
 class FirstOfOthers:
-    """A `MiningEvaluator` that takes the first items of other classes for the hardest, and does nothing else."""
+    """An evaluator that takes the first items of other classes for the hardest, and does nothing else."""
 
     def hard_negatives(
         self,
@@ -260,23 +250,3 @@ class FirstOfOthers:
         rows = [np.flatnonzero(labels != label)[:k] for label in labels]
         indices = np.array([np.pad(row, (0, k - len(row)), constant_values=-1) for row in rows])
         return np.zeros(indices.shape, np.float32), indices
-
-    def evaluate(
-        self,
-        embeddings: np.ndarray,
-        labels: np.ndarray,
-        gallery: np.ndarray | None = None,
-        gallery_labels: np.ndarray | None = None,
-    ) -> NoReturn:
-        """Refuse: samplers don't evaluate."""
-        raise NotImplementedError
-
-    def nearest(
-        self, queries: np.ndarray, gallery: np.ndarray, k: int, *, exclude_self: bool = False
-    ) -> NoReturn:
-        """Refuse: samplers don't search."""
-        raise NotImplementedError
-
-    def bytes_per_item(self, dim: int) -> NoReturn:
-        """Refuse: samplers store nothing."""
-        raise NotImplementedError

@@ -158,9 +158,7 @@ class LossContract(ABC):
         for loss in (used, fresh):
             torch.manual_seed(0)
             values.append(loss(*self._batch(seed=3)))
-        assert torch.equal(values[0], values[1]), (
-            f"after load_state_dict: {values[1]}; before saving: {values[0]}"
-        )
+        assert torch.equal(values[0], values[1]), f"after load_state_dict {values[1]}; before {values[0]}"
 
     def test_a_shard_of_all_classes_makes_what_forward_does(self) -> None:
         """Given all classes, a `sharded_forward` (if the loss has one) gives value and gradients of `forward`."""
@@ -211,9 +209,7 @@ class LossContract(ABC):
     def _assert_close(self, actual: Tensor, expected: Tensor, what: str) -> None:
         scale = expected.abs().max().clamp_min(1e-12)
         error = float((actual - expected).abs().max() / scale)
-        assert error <= self.tolerance, (
-            f"{what} differs by {error:.1e} relative; expected at most {self.tolerance}"
-        )
+        assert error <= self.tolerance, f"{what} differs by {error:.1e} relative; at most {self.tolerance}"
 
 
 class _AllClasses:

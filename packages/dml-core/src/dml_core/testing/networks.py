@@ -37,9 +37,7 @@ class BackboneContract(ABC):
         widths = self._widths(backbone)
         assert len(features) == len(widths), f"{len(features)} features for the widths {widths}"
         for feature, width in zip(features, widths, strict=True):
-            assert feature.ndim in (2, 4), (
-                f"features have shape {tuple(feature.shape)}; expected (B, F) or maps"
-            )
+            assert feature.ndim in (2, 4), f"features are {tuple(feature.shape)}; expected (B, F) or maps"
             assert feature.shape[:2] == (len(images), width), (
                 f"features have shape {tuple(feature.shape)}; expected ({len(images)}, {width}, …)"
             )
@@ -78,9 +76,7 @@ class BackboneContract(ABC):
         fresh.load_state_dict(copy.deepcopy(used.state_dict()))
         with torch.no_grad():
             before, after = self._features(used.eval(), images), self._features(fresh.eval(), images)
-        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), (
-            "features differ after loading"
-        )
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), "features differ, loaded"
 
     def _backbone(self) -> Any:
         torch.manual_seed(0)

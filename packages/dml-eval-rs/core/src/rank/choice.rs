@@ -11,7 +11,8 @@ use crate::memory::{collect, collect_counted, collect_each, full, zeros};
 use crate::random::Random;
 use crate::rank::partial_counts::PartialCounts;
 use crate::rank::relation::Relation;
-use crate::rows::space::{Scratch, Space};
+use crate::rows::keys::Keys;
+use crate::rows::space::Space;
 use crate::side::Side;
 
 /// Items of the sample, at least so many of the gallery for each, and the most positives among which the lowest is sought.
@@ -32,13 +33,11 @@ impl<S: Space> Choice<'_, S> {
     /// Tells for each query of an evaluation whether tables cost less, given the depth of its metrics.
     pub fn for_evaluation(&self, depth: u64) -> Result<Vec<bool>> {
         let number = |q: usize| self.relation.number(q);
-        let lowest = |query: u32, scratch: &mut Scratch, keys: &mut Vec<f64>| {
+        let lowest = |query: u32, keys: &mut Keys| {
             let candidates = self.relation.candidates(query as usize);
             let some = candidates.iter().step_by(candidates.len().div_ceil(POSITIVES).max(1));
-            let matches = some.filter(|item| !self.relation.leaves_out(query as usize, **item));
-            let pairs = collect_counted(matches.map(|item| (query, *item)))?;
-            keys.clear();
-            self.space.keys(&pairs, scratch, keys)?;
+            let matches = some.copied().filter(|item| !self.relation.leaves_out(query as usize, *item));
+            let keys = keys.compute(self.space, query as usize, matches)?;
             Ok(keys.iter().copied().fold(f64::INFINITY, f64::min))
         };
         self.tabled(number, |q| depth.max(number(q) as u64), lowest)
@@ -46,7 +45,7 @@ impl<S: Space> Choice<'_, S> {
 
     /// Tells for each query of a count that goes on whether tables cost less.
     pub fn for_count(&self, counts: &PartialCounts) -> Result<Vec<bool>> {
-        let lowest = |query: u32, _: &mut Scratch, _: &mut Vec<f64>| {
+        let lowest = |query: u32, _: &mut Keys| {
             let positives = counts.positives(query as usize);
             Ok(positives[counts.count_active(query as usize, positives.len()) - 1].key)
         };
@@ -57,7 +56,7 @@ impl<S: Space> Choice<'_, S> {
         &self,
         number: impl Fn(usize) -> usize,
         last_rank: impl Fn(usize) -> u64,
-        lowest: impl Fn(u32, &mut Scratch, &mut Vec<f64>) -> Result<f64> + Sync,
+        lowest: impl Fn(u32, &mut Keys) -> Result<f64> + Sync,
     ) -> Result<Vec<bool>> {
         let (queries, items) = (self.relation.queries(), self.space.rows(Side::Gallery));
         if let Some(many) = self.control.sizes().many_positives {
@@ -84,8 +83,8 @@ impl<S: Space> Choice<'_, S> {
             self.space.key_table(queries, &sample, keys, self.control)?;
             self.control.check()?;
             self.control.took(|| "screen or tables by a sample");
-            let above = |(scratch, own): &mut (Scratch, Vec<f64>), (keys, query): (&[f64], &u32)| {
-                let lowest = lowest(*query, scratch, own)?;
+            let above = |of_matches: &mut Keys, (keys, query): (&[f64], &u32)| {
+                let lowest = lowest(*query, of_matches)?;
                 let class = self.relation.class(Side::Query, *query as usize);
                 let is_above = |(key, item): &(&f64, &u32)| {
                     **key > lowest && self.relation.class(Side::Gallery, **item as usize) != class

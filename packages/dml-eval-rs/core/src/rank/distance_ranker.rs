@@ -6,11 +6,9 @@
 use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::memory::{Grow, full, zeros};
-use crate::rank::metrics::Order;
-use crate::rank::positive::Positive;
 use crate::rank::relation::Kind;
-use crate::rank::ties::Ties;
-use crate::rank::values::{Groups, Ranks};
+use crate::rank::ties::{Positive, Ties};
+use crate::rank::values::Order;
 
 /// Copies of the counts, for items in turn: an addition to one count waits for the last to the same one.
 const TURNS: usize = 4;
@@ -71,7 +69,7 @@ impl DistanceRanker {
         if ties == Ties::Expected {
             let mut before = 0;
             let number = self.of_distances().filter(|(_, positives)| *positives > 0).count();
-            let groups = Groups::of(
+            return Order::of_groups(
                 number,
                 self.of_distances().filter_map(|(negatives, positives)| {
                     before += negatives as u64;
@@ -79,7 +77,6 @@ impl DistanceRanker {
                         .then(|| (std::mem::take(&mut before) - negatives as u64, positives as u64, negatives as u64))
                 }),
             );
-            return groups.map(Order::Expected);
         }
         let mut counts = full(self.of_distances().map(|(_, positives)| positives).sum::<usize>() + 1, 0)?;
         let mut before = 0;
@@ -88,7 +85,7 @@ impl DistanceRanker {
                 counts[before + if ties == Ties::Optimistic { positives } else { 0 }] += negatives as u64;
                 before += positives;
             }
-            return Ok(Order::Definite(Ranks::new(counts)));
+            return Ok(Order::of_counts(counts));
         }
         self.first_slots();
         for mark in marks {
@@ -97,7 +94,7 @@ impl DistanceRanker {
             counts[*slot as usize] += u64::from(1 - positive);
             *slot += u32::from(positive);
         }
-        Ok(Order::Definite(Ranks::new(counts)))
+        Ok(Order::of_counts(counts))
     }
 
     /// Sets the slot of each distance to the number of positives before it. Items that are left out come after all.
@@ -130,9 +127,9 @@ mod tests {
     use super::*;
     use crate::control::Control;
     use crate::kernel::select;
-    use crate::rank::gains::Discounts;
     use crate::rank::metric::Metric;
     use crate::rank::ties::TieRules;
+    use crate::rank::values::Discounts;
 
     proptest! {
         #[test]

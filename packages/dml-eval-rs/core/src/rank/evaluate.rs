@@ -1,18 +1,17 @@
 //! Retrieval metrics: positives first, then one count over all pairs.
 
 use std::ops::Range;
+use std::slice;
 
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
-use crate::memory::{collect_counted, try_collect};
-use crate::peers::Peers;
+use crate::memory::{Grow, allocate, collect, collect_counted, try_collect};
+use crate::peers::{Alone, Peers};
 use crate::rank::choice::Choice;
-use crate::rank::count_job::CountJob;
 use crate::rank::metric::Metric;
 use crate::rank::metrics::PerQuery;
 use crate::rank::partial_counts::PartialCounts;
-use crate::rank::plan::{Matches, Plan, Round};
-use crate::rank::positive::Positive;
+use crate::rank::plan::{Plan, Round};
 use crate::rank::positives::PositiveFinder;
 use crate::rank::relation::Relation;
 use crate::rank::screen_counter::ScreenCounter;
@@ -32,12 +31,6 @@ pub struct Options {
     pub may_lack_matches: bool,
 }
 
-/// Returns the most bytes of positives and counts in memory.
-pub(crate) fn count_bytes<S: Space>(space: &S, control: &Control) -> usize {
-    let sizes = control.sizes();
-    sizes.count_bytes.max(sizes.count_bytes_per_input_byte * space.bytes())
-}
-
 /// Computes the metrics of every query. With peers each does a part of the work, and all get the same result: that of one alone.
 pub fn evaluate<S: Comparable>(
     space: &S,
@@ -47,90 +40,115 @@ pub fn evaluate<S: Comparable>(
     peers: &dyn Peers,
     control: &Control,
 ) -> Result<PerQuery> {
-    let mut results = evaluate_ties(space, relation, &[ties], options, peers, control)?;
+    let mut results = evaluate_all(space, slice::from_ref(relation), &[ties], options, peers, control)?;
     Ok(results.remove(0))
 }
 
-/// Computes the metrics of every query under each of these rules for ties, from one count: those of [`evaluate`] with each.
-pub fn evaluate_ties<S: Comparable>(
+/// Computes the metrics of every query under each relation, such as the levels of a hierarchy, and for each under each rule for ties:
+/// those of [`evaluate`] with each, from one pass over the pairs. With peers there is a pass for each relation.
+pub fn evaluate_all<S: Comparable>(
     space: &S,
-    relation: &Relation<'_>,
+    relations: &[Relation<'_>],
     rules: &[Ties],
     options: &Options,
     peers: &dyn Peers,
     control: &Control,
 ) -> Result<Vec<PerQuery>> {
-    if rules.is_empty() {
-        return argument("there is no rule for ties; expected at least one");
+    if relations.is_empty() || rules.is_empty() {
+        return argument("there is no relation, or no rule for ties; expected at least one of each");
     }
-    relation.check(space)?;
-    let queries = relation.queries();
-    if !options.may_lack_matches && (0..queries).all(|q| relation.number(q) == 0) {
-        return Err(Error::NoMatches { queries });
+    let mut results = allocate(relations.len() * rules.len())?;
+    if relations.len() > 1 && !peers.is_alone() {
+        for relation in relations {
+            results.try_extend(evaluate_all(space, slice::from_ref(relation), rules, options, peers, control)?)?;
+        }
+        return Ok(results);
     }
-    let depth = options.metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
-    let tabled = Choice { space, relation, control }.for_evaluation(depth)?;
-    let matches = Matches { relation, tabled: &tabled };
-    let evaluation = Evaluation { space, matches, rules: rules.into(), metrics: &options.metrics, control };
-    let budget = count_bytes(space, control) / PartialCounts::bytes_per_positive(rules.into());
-    let plan = Plan::new(&matches, budget, peers)?;
+    let queries = space.rows(Side::Query);
+    for relation in relations {
+        relation.check(space)?;
+        if !options.may_lack_matches && (0..queries).all(|q| relation.number(q) == 0) {
+            return Err(Error::NoMatches { queries });
+        }
+    }
+    let metrics = &options.metrics;
+    let depth = metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
+    let of_relations = relations.iter().map(|relation| Choice { space, relation, control }.for_evaluation(depth));
+    let of_relations = try_collect(of_relations)?;
+    // All keys of a query that is tabled for one relation serve all.
+    let tabled = collect((0..queries).map(|q| of_relations.iter().any(|tabled| tabled[q])))?;
+    let number = |q: usize| relations.iter().map(|relation| relation.number(q)).sum();
+    let few = collect((0..queries).map(|q| if tabled[q] { 0 } else { number(q) }))?;
+    let evaluation = Evaluation { space, relations, few: &few, rules: rules.into(), metrics, control };
+    let sizes = control.sizes();
+    let bytes = sizes.count_bytes.max(sizes.count_bytes_per_input_byte * space.bytes());
+    let budget = bytes / PartialCounts::bytes_per_positive(rules.into());
+    let plan = Plan::new(&few, &tabled, relations.iter().all(Relation::is_symmetric), budget, peers)?;
     control.add_to_total(plan.pairs(space.rows(Side::Gallery)) as u64);
 
-    let mut results = try_collect(rules.iter().map(|_| PerQuery::new(queries, &options.metrics)))?;
-    let compute = |results: &mut [PerQuery], counts: &PartialCounts, first_query: usize| {
-        let mut each = results.iter_mut().zip(rules);
-        each.try_for_each(|(result, ties)| result.compute(counts, *ties, first_query, relation.grades(), control))
+    for _ in 0..relations.len() * rules.len() {
+        results.try_push(PerQuery::new(queries, metrics)?)?;
+    }
+    let compute = |results: &mut [PerQuery], counts: &[PartialCounts], first_query: usize| {
+        let of_relations = results.chunks_mut(rules.len()).zip(counts.iter().zip(relations));
+        let mut each = of_relations.flat_map(|(results, of)| results.iter_mut().zip(rules).map(move |each| (each, of)));
+        each.try_for_each(|((result, ties), (counts, relation))| {
+            result.compute(counts, *ties, first_query, relation.grades(), control)
+        })
     };
     if plan.screened.len() > 1 {
         control.took(|| "screened in batches");
     }
     for batch in &plan.screened {
-        let counts = evaluation.count_by_screen(batch.clone())?;
-        compute(&mut results, &counts, batch.start)?;
+        compute(&mut results, &evaluation.count_by_screen(batch.clone())?, batch.start)?;
     }
-    let ranking = Ranking { relations: &[relation], ties: rules, metrics: &options.metrics };
-    ranking.compute(space, &plan.tabled, &mut results, control)?;
-    let screened = plan.screened.iter().cloned().flatten().filter(|q| matches.few(*q) > 0);
-    let is_exchanged = |q: usize| tabled[q] || plan.rounds.is_none() && matches.few(q) > 0;
+    Ranking { relations, ties: rules, metrics }.compute(space, &plan.tabled, &mut results, control)?;
+    let screened = plan.screened.iter().cloned().flatten().filter(|q| few[*q] > 0);
+    let is_exchanged = |q: usize| tabled[q] || plan.rounds.is_none() && few[q] > 0;
     let computed = collect_counted(screened.chain(plan.tabled.iter().map(|q| *q as usize)))?;
     for result in &mut results {
         result.exchange(&computed, queries, is_exchanged, peers)?;
     }
     if let Some(rounds) = plan.rounds {
-        let counts = evaluation.count_by_symmetry(rounds, peers)?;
-        compute(&mut results, &counts, 0)?;
+        compute(&mut results, &evaluation.count_by_symmetry(rounds, peers)?, 0)?;
     }
     Ok(results)
 }
 
-/// The inputs of an evaluation, and its two strategies of screening. Each returns counts that suffice for all metrics.
+/// The inputs of an evaluation, and its two strategies of screening. Each returns counts for each relation, which suffice for all
+/// metrics.
 struct Evaluation<'a, S> {
     space: &'a S,
-    matches: Matches<'a>,
+    relations: &'a [Relation<'a>],
+    /// The number of each query's positives, or 0 where tables serve it.
+    few: &'a [usize],
     rules: TieRules,
     metrics: &'a [Metric],
     control: &'a Control,
 }
 
 impl<S: Space> Evaluation<'_, S> {
-    fn finder(&self) -> PositiveFinder<'_> {
-        PositiveFinder(self.matches.relation)
+    /// Starts the counts of the queries' positives; each of the peers finds a part of these.
+    fn start(&self, queries: Range<usize>, peers: &dyn Peers) -> Result<Vec<PartialCounts>> {
+        let few = |q: usize| self.few[q];
+        try_collect(self.relations.iter().map(|relation| {
+            let finder = PositiveFinder(relation);
+            let (offsets, positives) = match peers.is_alone() {
+                true => finder.find(self.space, queries.clone(), &few, self.control)?,
+                false => finder.find_with_peers(self.space, &few, peers, self.control)?,
+            };
+            PartialCounts::new(self.rules, self.metrics, offsets, positives, &[])
+        }))
     }
 
-    fn counts(&self, offsets: Vec<usize>, positives: Vec<Positive>) -> Result<PartialCounts> {
-        PartialCounts::new(self.rules, self.metrics, offsets, positives, &[])
-    }
-
-    fn job<'b>(&'b self, counts: &'b PartialCounts, first_query: usize) -> CountJob<'b> {
-        CountJob { counts, first_query, relation: self.matches.relation }
+    fn counter<'b>(&'b self, counts: &'b [PartialCounts], first_query: usize) -> Result<ScreenCounter<'b>> {
+        ScreenCounter::new(self.space, (counts, self.relations), first_query, &|_| false, self.control)
     }
 
     /// Screens queries with few positives against the gallery.
-    fn count_by_screen(&self, queries: Range<usize>) -> Result<PartialCounts> {
-        let few = |q: usize| self.matches.few(q);
-        let (offsets, positives) = self.finder().find(self.space, queries.clone(), &few, self.control)?;
-        let counts = self.counts(offsets, positives)?;
-        let counter = ScreenCounter::new(self.space, self.job(&counts, queries.start), &|_| false, self.control)?;
+    fn count_by_screen(&self, queries: Range<usize>) -> Result<Vec<PartialCounts>> {
+        let counts = self.start(queries.clone(), &Alone)?;
+        let counter = self.counter(&counts, queries.start)?;
         let pairs = queries.len() as u64 * self.space.rows(Side::Gallery) as u64;
         let packing = counter.packing(self.space, pairs, self.control)?;
         traverse_rectangle(self.space, &packing, &counter, queries, self.control)?;
@@ -138,12 +156,10 @@ impl<S: Space> Evaluation<'_, S> {
     }
 
     /// Screens each pair of queries once for both, where the queries are their own gallery. Peers add up their counts.
-    fn count_by_symmetry(&self, rounds: Vec<Round>, peers: &dyn Peers) -> Result<PartialCounts> {
-        let few = |q: usize| self.matches.few(q);
-        let (offsets, positives) = self.finder().find_with_peers(self.space, &few, peers, self.control)?;
-        let counts = self.counts(offsets, positives)?;
-        let counter = ScreenCounter::new(self.space, self.job(&counts, 0), &|_| false, self.control)?;
-        let mut shared = if peers.is_alone() { Vec::new() } else { counts.counts()? };
+    fn count_by_symmetry(&self, rounds: Vec<Round>, peers: &dyn Peers) -> Result<Vec<PartialCounts>> {
+        let counts = self.start(0..self.space.rows(Side::Query), peers)?;
+        let counter = self.counter(&counts, 0)?;
+        let mut shared = if peers.is_alone() { Vec::new() } else { counts[0].counts()? };
         let pairs = rounds.iter().map(Round::pairs).sum::<usize>() as u64;
         let packing = counter.packing(self.space, pairs, self.control)?;
         if rounds.len() > 1 {
@@ -152,7 +168,7 @@ impl<S: Space> Evaluation<'_, S> {
         for round in rounds {
             traverse_triangle(self.space, &packing, &counter, round.rows, round.columns, self.control)?;
             if !peers.is_alone() {
-                counts.exchange(&mut shared, peers)?;
+                counts[0].exchange(&mut shared, peers)?;
                 counter.refresh();
             }
         }
@@ -167,7 +183,6 @@ mod tests {
 
     use super::*;
     use crate::kernel::select;
-    use crate::peers::Alone;
     use crate::rows::dense::{Dense, Precision};
     use crate::rows::matrix::Matrix;
     use crate::rows::similarity::Similarity;
@@ -181,7 +196,7 @@ mod tests {
             space.keys(&[(query as u32, item as u32)], &mut Scratch::default(), &mut keys).unwrap();
             keys[0]
         };
-        let others: Vec<usize> = (0..labels.len()).filter(|item| *item != query).collect();
+        let others: Vec<usize> = (0..labels.len()).filter(|item| *item != query || !space.is_own_gallery()).collect();
         let before = |a: usize, b: usize| key(a) > key(b) || key(a) == key(b) && a < b;
         let rank = |positive: usize| 1 + others.iter().filter(|item| before(**item, positive)).count();
         let ranks: Vec<usize> = others.iter().filter(|i| labels[**i] == labels[query]).map(|i| rank(*i)).collect();
@@ -191,75 +206,39 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn each_strategy_alone_gives_the_metrics_of_all_comparisons(
-            values in proptest::collection::vec(-2i8..=2, 60 * 3), n in 2usize..60, classes in 1u32..6, start in 0usize..60,
-            all_rules: bool,
-        ) {
-            let x = Array2::from_shape_fn((n, 3), |(i, j)| f32::from(values[3 * i + j]) + 0.5);
-            let codes: Vec<u32> = (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect();
-            let (kernel, control, rows) = (select(None).unwrap(), Control::default(), Matrix::F32(x.view()));
-            let space = Dense::new(rows, None, Similarity::Dot, Precision::SixteenBit, kernel, &control).unwrap();
-            let relation = Relation::of_labels(&codes, None).unwrap();
-            let metrics = [Metric::RPrecision, Metric::ReciprocalRank];
-            let screened = vec![false; n];
-            let evaluation = Evaluation {
-                space: &space,
-                matches: Matches { relation: &relation, tabled: &screened },
-                rules: if all_rules { TieRules::All } else { TieRules::One(Ties::Index) },
-                metrics: &metrics,
-                control: &control,
-            };
-            let batch = start.min(n - 1)..n;
-            let matches = Matches { relation: &relation, tabled: &screened };
-            let rounds = Plan::new(&matches, usize::MAX, &Alone).unwrap().rounds.unwrap_or_default();
-            let of_counts = |counts: PartialCounts, first_query: usize| {
-                let mut results = PerQuery::new(n, &metrics).unwrap();
-                results.compute(&counts, Ties::Index, first_query, None, &control).unwrap();
-                results
-            };
-            let mut tabled = [PerQuery::new(n, &metrics).unwrap()];
-            let tabled_queries: Vec<u32> = batch.clone().map(|q| q as u32).collect();
-            let ranking = Ranking { relations: &[&relation], ties: &[Ties::Index], metrics: &metrics };
-            ranking.compute(&space, &tabled_queries, &mut tabled, &control).unwrap();
-            let [tabled] = tabled;
-            for (results, queries) in [
-                (of_counts(evaluation.count_by_screen(batch.clone()).unwrap(), batch.start), batch.clone()),
-                (of_counts(evaluation.count_by_symmetry(rounds, &Alone).unwrap(), 0), 0..n),
-                (tabled, batch),
-            ] {
-                for q in queries {
-                    let found = [results.columns[0][q], results.columns[1][q]];
-                    prop_assert_eq!(found.map(f64::to_bits), reference(&space, &codes, q).map(f64::to_bits));
-                }
-            }
-        }
-
-        #[test]
-        fn each_rule_for_ties_has_the_bits_of_its_own_evaluation(
-            values in proptest::collection::vec(-2i8..=2, 60 * 3), n in 2usize..60, classes in 1u32..20, deep: bool, gallery: bool,
+        fn each_relation_and_rule_has_the_bits_of_its_own_evaluation(
+            values in proptest::collection::vec(-2i8..=2, 40 * 3), n in 2usize..40, classes in 1u32..20, deep: bool, gallery: bool,
             many in prop_oneof![Just(None), (1usize..20).prop_map(Some)], last in 1usize..=4,
         ) {
             let x = Array2::from_shape_fn((n, 3), |(i, j)| f32::from(values[3 * i + j]) + 0.5);
-            let labels: Vec<u32> = (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect();
+            let fine: Vec<u32> = (0..n as u32).map(|i| i.wrapping_mul(2_654_435_761) % classes).collect();
+            let coarse: Vec<u32> = fine.iter().map(|class| class / 3).collect();
+            let other: Vec<u32> = (0..n as u32).map(|i| i % 2).collect();
+            let levels = [&fine, &coarse, &other];
             let sizes = Sizes { many_positives: many, ..Sizes::default() };
             let (kernel, control, rows) = (select(None).unwrap(), Control::traced(sizes), Matrix::F32(x.view()));
             let items = gallery.then_some(rows);
             let space = Dense::new(rows, items, Similarity::Dot, Precision::SixteenBit, kernel, &control).unwrap();
-            let relation = Relation::of_labels(&labels, gallery.then_some(&labels[..])).unwrap();
-            let mut metrics = vec![Metric::Recall(2), Metric::MapAtR, Metric::ReciprocalRank, Metric::Ndcg(5)];
+            let relations = levels.map(|labels| Relation::of_labels(labels, gallery.then_some(&labels[..])).unwrap());
+            let mut metrics = vec![Metric::RPrecision, Metric::ReciprocalRank, Metric::Recall(2), Metric::MapAtR, Metric::Ndcg(5)];
             metrics.extend(deep.then_some(Metric::AveragePrecision));
             let options = Options { metrics, may_lack_matches: true };
-            let rules = &[Ties::Expected, Ties::Pessimistic, Ties::Optimistic, Ties::Index][..last];
-            let found = evaluate_ties(&space, &relation, rules, &options, &Alone, &control).unwrap();
-            prop_assert_eq!(found.len(), rules.len());
-            prop_assert!(evaluate_ties(&space, &relation, &[], &options, &Alone, &control).is_err());
-            for (found, &ties) in found.iter().zip(rules) {
-                let alone = evaluate(&space, &relation, ties, &options, &Alone, &control).unwrap();
+            let rules = &[Ties::Index, Ties::Expected, Ties::Pessimistic, Ties::Optimistic][..last];
+            prop_assert!(evaluate_all(&space, &relations, &[], &options, &Alone, &control).is_err());
+            let found = evaluate_all(&space, &relations, rules, &options, &Alone, &control).unwrap();
+            let each = relations.iter().zip(levels).flat_map(|of| rules.iter().map(move |ties| (of, *ties)));
+            prop_assert_eq!(found.len(), each.clone().count());
+            for (found, ((relation, labels), ties)) in found.iter().zip(each) {
+                let alone = evaluate(&space, relation, ties, &options, &Alone, &control).unwrap();
                 for (found, expected) in found.columns.iter().flatten().zip(alone.columns.iter().flatten()) {
                     prop_assert_eq!(found.to_bits(), expected.to_bits(), "{:?}", ties);
+                }
+                for query in (0..n).filter(|_| ties == Ties::Index) {
+                    let found = [found.columns[0][query], found.columns[1][query]];
+                    prop_assert_eq!(found.map(f64::to_bits), reference(&space, labels, query).map(f64::to_bits));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! A list of gallery items for each query.
+//! A list of gallery items for each query, and the grades of listed matches.
 
 use crate::error::{Result, argument};
 
@@ -50,5 +50,31 @@ impl<'a> Lists<'a> {
     /// Whether an item is listed for a query.
     pub(crate) fn holds(&self, query: usize, item: u32) -> bool {
         self.of(query).binary_search(&item).is_ok()
+    }
+}
+
+/// The grade of each match that a relation lists.
+#[derive(Clone, Copy, Debug)]
+pub struct Grades<'a> {
+    lists: Lists<'a>,
+    values: &'a [f64],
+}
+
+impl<'a> Grades<'a> {
+    /// Grades listed matches, in their order: finite numbers above 0.
+    pub fn new(lists: Lists<'a>, values: &'a [f64]) -> Result<Self> {
+        if values.len() != lists.items.len() {
+            return argument(format!("there are {} grades; expected {}", values.len(), lists.items.len()));
+        }
+        if let Some(grade) = values.iter().find(|grade| !(grade.is_finite() && **grade > 0.0)) {
+            return argument(format!("a match has the grade {grade}; expected finite numbers above 0"));
+        }
+        Ok(Grades { lists, values })
+    }
+
+    /// Returns the grade of a match.
+    pub(crate) fn grade(&self, query: usize, index: u64) -> f64 {
+        let at = self.lists.of(query).partition_point(|item| u64::from(*item) < index);
+        self.values[self.lists.offsets[query] as usize + at]
     }
 }

@@ -33,6 +33,23 @@ pub enum Metric {
 }
 
 impl Metric {
+    /// Lists every metric, with this K where it has one.
+    fn of_k(k: u64) -> [Self; 11] {
+        [
+            Metric::Recall(k),
+            Metric::RPrecision,
+            Metric::MapAtR,
+            Metric::ReciprocalRank,
+            Metric::RecallShare(k),
+            Metric::ReciprocalRankAt(k),
+            Metric::Precision(k),
+            Metric::AveragePrecisionAt(k),
+            Metric::Ndcg(k),
+            Metric::AveragePrecision,
+            Metric::InverseNegativePenalty,
+        ]
+    }
+
     /// Returns the last rank that matters to this metric, apart from the ranks up to R and the first positive's.
     #[must_use]
     pub fn depth(self) -> u64 {
@@ -68,26 +85,16 @@ impl FromStr for Metric {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        // Each metric has one name: recall@05 and recall@+5 are none.
-        let is_number = |k: &str| k == "0" || !k.starts_with(['+', '0']);
-        let of_k = name.split_once('@').filter(|(_, k)| is_number(k)).and_then(|(of, k)| Some((of, k.parse().ok()?)));
-        match (name, of_k) {
-            (_, Some((_, 0))) => {
-                argument(format!("the metric {name:?} has a K of 0; expected every K to be at least 1"))
-            }
-            (_, Some(("recall", k))) => Ok(Metric::Recall(k)),
-            (_, Some(("ir_recall", k))) => Ok(Metric::RecallShare(k)),
-            (_, Some(("precision", k))) => Ok(Metric::Precision(k)),
-            (_, Some(("mrr", k))) => Ok(Metric::ReciprocalRankAt(k)),
-            (_, Some(("map", k))) => Ok(Metric::AveragePrecisionAt(k)),
-            (_, Some(("ndcg", k))) => Ok(Metric::Ndcg(k)),
-            ("r_precision", None) => Ok(Metric::RPrecision),
-            ("map@r", None) => Ok(Metric::MapAtR),
-            ("mrr", None) => Ok(Metric::ReciprocalRank),
-            ("map", None) => Ok(Metric::AveragePrecision),
-            ("minp", None) => Ok(Metric::InverseNegativePenalty),
-            _ => argument(format!("unknown metric {name:?}; expected such as recall@1, map@r or ndcg@10")),
+        let k = name.split_once('@').and_then(|(_, k)| k.parse().ok());
+        if k == Some(0) {
+            return argument(format!("the metric {name:?} has a K of 0; expected every K to be at least 1"));
         }
+        // Each metric has one name: recall@05 and recall@+5 are none.
+        let found = Metric::of_k(k.unwrap_or(1)).into_iter().find(|metric| metric.to_string() == name);
+        found.map_or_else(
+            || argument(format!("unknown metric {name:?}; expected such as recall@1, map@r or ndcg@10")),
+            Ok,
+        )
     }
 }
 
@@ -97,40 +104,11 @@ mod tests {
 
     #[test]
     fn every_metric_is_found_by_its_name() {
-        for metric in [
-            Metric::Recall(1),
-            Metric::Precision(1),
-            Metric::RPrecision,
-            Metric::MapAtR,
-            Metric::ReciprocalRank,
-            Metric::RecallShare(3),
-            Metric::ReciprocalRankAt(10),
-            Metric::Precision(5),
-            Metric::AveragePrecisionAt(u64::MAX),
-            Metric::Ndcg(10),
-            Metric::AveragePrecision,
-            Metric::InverseNegativePenalty,
-        ] {
+        for metric in [1, 5, u64::MAX].into_iter().flat_map(Metric::of_k) {
             assert_eq!(metric.to_string().parse(), Ok(metric));
         }
-        for name in [
-            "",
-            "recall",
-            "recall@",
-            "recall@0",
-            "recall@x",
-            "recall@r",
-            "recall@05",
-            "recall@+5",
-            "map@R",
-            "map@",
-            "map@r@3",
-            "ndcg",
-            "minp@2",
-            "mrr@",
-            "map_at_r",
-            "precision_at_1",
-        ] {
+        let none = "recall recall@ recall@0 recall@x recall@r recall@05 recall@+5 map@R map@ map@r@3 ndcg minp@2 mrr@ map_at_r";
+        for name in none.split(' ').chain(["", "precision_at_1"]) {
             assert!(name.parse::<Metric>().is_err(), "{name}");
         }
     }

@@ -6,14 +6,14 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::memory::{Grow, allocate, collect, full, try_collect};
+use crate::memory::{Grow, allocate, collect, collect_each, full, try_collect};
 use crate::peers::{Peers, gather};
-use crate::rank::gains::{Discounts, Grades};
+use crate::rank::lists::Grades;
 use crate::rank::metric::Metric;
 use crate::rank::partial_counts::PartialCounts;
-use crate::rank::positive::Positive;
 use crate::rank::ties::Ties;
-use crate::rank::values::{Groups, Ranks};
+use crate::rank::values::{Discounts, Order};
+use crate::screen::tiling::blocks;
 
 /// Metrics of every query, in order; NaN where a query has no match.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,38 +48,29 @@ impl PerQuery {
         grades: Option<&Grades<'_>>,
         control: &Control,
     ) -> Result<()> {
-        // Queries of a task.
-        const CHUNK: usize = 256;
+        // Queries whose values are in memory twice.
+        const TOGETHER: usize = 1 << 14;
         counts.check(ties)?;
         let items = |q: usize| {
             counts.positives(q).len() as u64 + counts.slots(q).iter().map(|slot| slot.load(Relaxed)).sum::<u64>()
         };
         let most_items = (0..counts.queries()).map(items).max().unwrap_or(0);
         let discounts = Discounts::new(last_discount(&self.metrics, most_items), control)?;
-        let metrics = &self.metrics;
-        let all = first_query..first_query + counts.queries();
-        let mut columns = collect(self.columns.iter_mut().map(|column| column[all.clone()].chunks_mut(CHUNK)))?;
-        let starts = (0..counts.queries()).step_by(CHUNK);
-        let tasks = try_collect(starts.map(|start| {
-            let mut parts = allocate(columns.len())?;
-            parts.try_extend(columns.iter_mut().filter_map(Iterator::next))?;
-            Ok((start, parts))
-        }))?;
-        tasks.into_par_iter().try_for_each(|(start, mut columns)| {
-            let queries = start..(start + CHUNK).min(counts.queries());
-            for (at, q) in queries.enumerate().filter(|(_, q)| !counts.positives(*q).is_empty()) {
+        for queries in blocks(0..counts.queries(), TOGETHER) {
+            let of_query = |(): &mut (), q: usize| {
                 // One query may take long where very many items are tied.
                 control.check()?;
                 let positives = counts.positives(q);
+                if positives.is_empty() {
+                    return Ok(Vec::new());
+                }
                 let order = Order::new(positives, counts.counts_under(ties, q)?, ties)?;
                 let graded = grades.map(|grades| (positives, grades, first_query + q));
-                let values = order.metrics(metrics, graded, &discounts, control)?;
-                for (column, value) in columns.iter_mut().zip(values) {
-                    column[at] = value;
-                }
-            }
-            Ok(())
-        })?;
+                order.metrics(&self.metrics, graded, &discounts, control)
+            };
+            let values = collect_each(queries.clone().into_par_iter(), || Ok(()), of_query)?;
+            queries.zip(values).for_each(|(q, values)| self.set(first_query + q, &values));
+        }
         control.check()
     }
 
@@ -135,56 +126,4 @@ pub fn mean(values: &[f64]) -> f64 {
 pub(crate) fn last_discount(metrics: &[Metric], items: u64) -> usize {
     let ks = metrics.iter().filter_map(|metric| if let Metric::Ndcg(k) = metric { Some(*k) } else { None });
     ks.max().map_or(0, |k| items.min(k) as usize)
-}
-
-/// The order of a query's positives, of which there is one at least.
-pub(crate) enum Order {
-    Definite(Ranks),
-    Expected(Groups),
-}
-
-impl Order {
-    /// Derives the order from positives and complete counts, in the slots of a rule for ties.
-    pub fn new(positives: &[Positive], counts: Vec<u64>, ties: Ties) -> Result<Self> {
-        Ok(match ties {
-            Ties::Expected => Order::Expected(Groups::new(positives, &counts)?),
-            _ => Order::Definite(Ranks::new(counts)),
-        })
-    }
-
-    /// Computes the metrics, given all positives, in order, with their grades and the query's index in these.
-    pub fn metrics(
-        &self,
-        metrics: &[Metric],
-        graded: Option<(&[Positive], &Grades<'_>, usize)>,
-        discounts: &Discounts,
-        control: &Control,
-    ) -> Result<Vec<f64>> {
-        let mut gains = Vec::new();
-        if let Some((positives, grades, query)) = graded
-            && metrics.iter().any(|metric| matches!(metric, Metric::Ndcg(_)))
-        {
-            gains.try_extend(positives.iter().map(|positive| grades.grade(query, positive.index)))?;
-        }
-        let mut sorted = collect(gains.iter().copied())?;
-        sorted.sort_unstable_by(|a, b| b.total_cmp(a));
-        let number = match self {
-            Order::Definite(ranks) => ranks.len(),
-            Order::Expected(groups) => groups.positives(),
-        };
-        let best = |k: u64| {
-            let first = number.min(k as usize);
-            if graded.is_none() {
-                discounts.best(std::iter::repeat_n(1.0, first))
-            } else {
-                discounts.best(sorted[..first].iter().copied())
-            }
-        };
-        let gain = |i: usize| gains.get(i).copied().unwrap_or(1.0);
-        let value = |metric: &Metric| match self {
-            Order::Definite(ranks) => ranks.value(*metric, discounts, gain, best),
-            Order::Expected(groups) => groups.value(*metric, discounts, gain, best, control),
-        };
-        collect(metrics.iter().map(value))
-    }
 }

@@ -2,23 +2,17 @@
 
 pub(crate) mod blocks;
 mod choice;
-mod count_job;
 mod distance_ranker;
 pub(crate) mod evaluate;
-pub(crate) mod gains;
-pub(crate) mod levels;
-pub(crate) mod levels_counter;
 pub(crate) mod lists;
 pub(crate) mod metric;
 pub(crate) mod metrics;
 pub(crate) mod partial_counts;
 mod plan;
-pub(crate) mod positive;
 mod positives;
 pub(crate) mod relation;
 mod row_ranker;
 mod screen_counter;
-mod split;
 mod tables;
 pub(crate) mod ties;
 mod values;

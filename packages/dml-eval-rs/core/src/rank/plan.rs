@@ -5,21 +5,6 @@ use std::ops::Range;
 use crate::error::Result;
 use crate::memory::{Grow, collect_counted};
 use crate::peers::{Peers, part};
-use crate::rank::relation::Relation;
-
-/// The number of positives of each query, and which queries are ranked by tables of keys.
-#[derive(Clone, Copy)]
-pub(crate) struct Matches<'a> {
-    pub relation: &'a Relation<'a>,
-    pub tabled: &'a [bool],
-}
-
-impl Matches<'_> {
-    /// Returns the number of a query's positives, or 0 where tables serve it.
-    pub fn few(&self, query: usize) -> usize {
-        if self.tabled[query] { 0 } else { self.relation.number(query) }
-    }
-}
 
 /// The work of one process.
 pub(crate) struct Plan {
@@ -33,18 +18,19 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Plans this process's part, with at most `budget` positives in memory (or one query's, if it has more).
+    /// Plans this process's part: `few` has the number of each query's positives, or 0 where tables serve it, of which at most `budget`
+    /// are in memory (or one query's, if it has more).
     ///
-    /// Pairs are compared once for both of their queries where the queries are their own gallery and fit into one batch.
-    pub fn new(matches: &Matches<'_>, budget: usize, peers: &dyn Peers) -> Result<Plan> {
-        let queries = matches.relation.queries();
-        let (few, tabled) = (|q: usize| matches.few(q), |q: usize| usize::from(matches.tabled[q]));
-        let own_part = |count: &dyn Fn(usize) -> usize| part(peers, queries, |q| u64::from(count(q) > 0));
-        let symmetric = matches.relation.is_symmetric() && batches(0..queries, few, budget)?.len() == 1;
+    /// Pairs are compared once for both of their queries where the relations allow it and all positives fit into one batch.
+    pub fn new(few: &[usize], tabled: &[bool], are_symmetric: bool, budget: usize, peers: &dyn Peers) -> Result<Plan> {
+        let queries = few.len();
+        let own_part = |counts: &dyn Fn(usize) -> bool| part(peers, queries, |q| u64::from(counts(q)));
+        let symmetric = are_symmetric && batches(0..queries, few, budget)?.len() == 1;
+        let screened = own_part(&|q| few[q] > 0);
         Ok(Plan {
             rounds: symmetric.then(|| Round::all(queries, peers)).transpose()?,
-            screened: if symmetric { Vec::new() } else { batches(own_part(&few), few, budget)? },
-            tabled: collect_counted(own_part(&tabled).filter(|q| matches.tabled[*q]).map(|q| q as u32))?,
+            screened: if symmetric { Vec::new() } else { batches(screened, few, budget)? },
+            tabled: collect_counted(own_part(&|q| tabled[q]).filter(|q| tabled[*q]).map(|q| q as u32))?,
         })
     }
 
@@ -90,15 +76,11 @@ impl Round {
 }
 
 /// Splits the queries into batches of at most `budget` positives, or of one query with more, and omits batches without any.
-pub(crate) fn batches(
-    queries: Range<usize>,
-    positives: impl Fn(usize) -> usize,
-    budget: usize,
-) -> Result<Vec<Range<usize>>> {
+fn batches(queries: Range<usize>, positives: &[usize], budget: usize) -> Result<Vec<Range<usize>>> {
     let mut batches = Vec::new();
     let (mut start, mut sum) = (queries.start, 0);
     for q in queries.clone() {
-        let n = positives(q);
+        let n = positives[q];
         if sum > 0 && sum + n > budget {
             batches.try_push(start..q)?;
             (start, sum) = (q, 0);
@@ -117,22 +99,9 @@ mod tests {
 
     use super::*;
     use crate::peers::Isolated;
+    use crate::rank::relation::Relation;
 
     proptest! {
-        #[test]
-        fn batches_hold_every_positive_once_within_the_budget(
-            positives in proptest::collection::vec(0usize..9, 0..40), budget in 0usize..30,
-        ) {
-            let found = batches(0..positives.len(), |q| positives[q], budget).unwrap();
-            let sum = |batch: &Range<usize>| positives[batch.clone()].iter().sum::<usize>();
-            prop_assert_eq!(found.iter().map(sum).sum::<usize>(), positives.iter().sum::<usize>());
-            prop_assert!(found.windows(2).all(|pair| pair[0].end <= pair[1].start));
-            for batch in &found {
-                let holders = batch.clone().filter(|q| positives[*q] > 0).count();
-                prop_assert!(holders > 0 && (sum(batch) <= budget || holders == 1));
-            }
-        }
-
         #[test]
         fn rounds_of_all_processes_cover_every_pair_once(items in 0usize..200, processes in 1usize..6) {
             let mut times = vec![0; items * items];
@@ -152,7 +121,7 @@ mod tests {
         }
 
         #[test]
-        fn plans_of_all_processes_cover_every_query_once(
+        fn plans_of_all_processes_cover_every_query_once_within_the_budget(
             labels in proptest::collection::vec(0u32..5, 1..60),
             own_gallery in any::<bool>(),
             many_positives in 0usize..20,
@@ -161,18 +130,23 @@ mod tests {
         ) {
             let relation = Relation::of_labels(&labels, (!own_gallery).then_some(&labels[..])).unwrap();
             let tabled: Vec<bool> = (0..labels.len()).map(|q| relation.number(q) >= many_positives.max(1)).collect();
-            let matches = Matches { relation: &relation, tabled: &tabled };
-            let plan = |rank| Plan::new(&matches, budget, &Isolated(rank, processes)).unwrap();
+            let few: Vec<usize> = (0..labels.len()).map(|q| if tabled[q] { 0 } else { relation.number(q) }).collect();
+            let plan = |rank| Plan::new(&few, &tabled, own_gallery, budget, &Isolated(rank, processes)).unwrap();
             let plans: Vec<Plan> = (0..processes).map(plan).collect();
             let symmetric = plans[0].rounds.is_some();
             prop_assert!(plans.iter().all(|plan| plan.rounds.is_some() == symmetric));
+            for batch in plans.iter().flat_map(|plan| &plan.screened) {
+                let holders = batch.clone().filter(|q| few[*q] > 0).count();
+                let sum = few[batch.clone()].iter().sum::<usize>();
+                prop_assert!(holders > 0 && (sum <= budget || holders == 1));
+            }
             for q in 0..labels.len() {
                 let times = |batches: fn(&Plan) -> &Vec<Range<usize>>| {
                     plans.iter().flat_map(batches).filter(|batch| batch.contains(&q)).count()
                 };
                 let times_tabled = plans.iter().flat_map(|plan| &plan.tabled).filter(|tabled| **tabled as usize == q).count();
                 prop_assert_eq!(times_tabled, usize::from(tabled[q]));
-                if matches.few(q) > 0 {
+                if few[q] > 0 {
                     prop_assert_eq!(times(|plan| &plan.screened), usize::from(!symmetric));
                 }
             }

@@ -8,10 +8,11 @@ use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::memory::{Grow, allocate, collect, each, zeros};
 use crate::peers::{Peers, gather, part};
-use crate::rank::positive::Positive;
+use crate::rank::partial_counts::split;
 use crate::rank::relation::Relation;
-use crate::rank::split::split;
-use crate::rows::space::{Scratch, Space};
+use crate::rank::ties::Positive;
+use crate::rows::keys::Keys;
+use crate::rows::space::Space;
 
 /// Finds the positives of queries in a gallery, or in a part of it.
 pub(crate) struct PositiveFinder<'a>(pub &'a Relation<'a>);
@@ -56,12 +57,12 @@ impl PositiveFinder<'_> {
         classes.try_extend(parts.chunk_by_mut(same))?;
         each(
             classes.into_par_iter(),
-            || Ok(Buffers::default()),
-            |buffers, class| {
+            || Ok(Keys::default()),
+            |keys, class| {
                 let members = self.0.candidates(class[0].0 as usize);
                 if class.len().min(members.len()) < sizes.class_table {
                     control.took(|| "positives by pairs");
-                    return class.iter_mut().try_for_each(|part| self.find_by_pairs(space, part, buffers, control));
+                    return class.iter_mut().try_for_each(|part| self.find_by_pairs(space, part, keys, control));
                 }
                 let mut tables = class.chunks_mut((sizes.table_keys / members.len().max(1)).max(1));
                 control.took(|| "positives from tables");
@@ -102,20 +103,16 @@ impl PositiveFinder<'_> {
     fn find_by_pairs<S: Space>(
         &self,
         space: &S,
-        part: &mut Part<'_>,
-        buffers: &mut Buffers,
+        (query, slots): &mut Part<'_>,
+        keys: &mut Keys,
         control: &Control,
     ) -> Result<()> {
-        let Buffers { pairs, keys, scratch } = buffers;
-        let mut matches = self.0.matches(part.0 as usize);
-        for slots in part.1.chunks_mut(Self::PAIRS) {
+        let mut matches = self.0.matches(*query as usize);
+        for slots in slots.chunks_mut(Self::PAIRS) {
             control.check()?;
-            pairs.clear();
-            pairs.try_extend(matches.by_ref().take(slots.len()).map(|item| (part.0, item)))?;
-            keys.clear();
-            space.keys(pairs, scratch, keys)?;
-            for ((slot, key), pair) in slots.iter_mut().zip(keys.iter()).zip(pairs.iter()) {
-                *slot = Positive { key: *key, index: self.0.gallery_index(pair.1) };
+            keys.compute(space, *query as usize, matches.by_ref().take(slots.len()))?;
+            for (slot, (item, key)) in slots.iter_mut().zip(keys.of_items()) {
+                *slot = Positive { key, index: self.0.gallery_index(item) };
             }
         }
         Ok(())
@@ -139,12 +136,4 @@ impl PositiveFinder<'_> {
         });
         Ok(())
     }
-}
-
-/// A thread's buffers.
-#[derive(Default)]
-struct Buffers {
-    scratch: Scratch,
-    pairs: Vec<(u32, u32)>,
-    keys: Vec<f64>,
 }

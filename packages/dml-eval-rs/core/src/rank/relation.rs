@@ -7,8 +7,7 @@ use rayon::prelude::*;
 
 use crate::error::{Result, argument};
 use crate::memory::{Grow, allocate, collect, full};
-use crate::rank::gains::Grades;
-use crate::rank::lists::Lists;
+use crate::rank::lists::{Grades, Lists};
 use crate::rows::classes::Classes;
 use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
@@ -56,6 +55,13 @@ pub struct Relation<'a> {
     numbers: Vec<u32>,
     /// The items of other classes than the query's that are never counted, if they are not the candidates.
     uncounted: Option<(Vec<usize>, Vec<u32>)>,
+}
+
+fn check_length(name: &str, given: usize, expected: usize, why: &str) -> Result<()> {
+    match given == expected {
+        true => Ok(()),
+        false => argument(format!("{name} has {given} entries; expected {expected}, {why}")),
+    }
 }
 
 impl<'a> Relation<'a> {
@@ -107,13 +113,8 @@ impl<'a> Relation<'a> {
             return argument("groups came with listed matches; expected them with labels");
         }
         let gallery = gallery_groups.unwrap_or(groups);
-        for (name, given, expected) in
-            [("groups", groups.len(), self.queries()), ("gallery_groups", gallery.len(), self.items())]
-        {
-            if given != expected {
-                return argument(format!("{name} has {given} entries; expected {expected}, as many as labels"));
-            }
-        }
+        check_length("groups", groups.len(), self.queries(), "as many as labels")?;
+        check_length("gallery_groups", gallery.len(), self.items(), "as many as labels")?;
         let groups = Codes { queries: Cow::Borrowed(groups), gallery: Cow::Borrowed(gallery) };
         Relation { groups: Some(groups), ..self }.count()
     }
@@ -213,16 +214,8 @@ impl<'a> Relation<'a> {
 
     /// Checks that each row of the space has a label, or that the lists are of these rows.
     pub(crate) fn check<S: Space>(&self, space: &S) -> Result<()> {
-        for (side, name, given, row) in [
-            (Side::Query, "labels", self.queries(), "query"),
-            (Side::Gallery, "gallery_labels", self.items(), "gallery row"),
-        ] {
-            let rows = space.rows(side);
-            if given != rows {
-                return argument(format!("{name} has {given} entries; expected {rows}, one for each {row}"));
-            }
-        }
-        Ok(())
+        check_length("labels", self.queries(), space.rows(Side::Query), "one for each query")?;
+        check_length("gallery_labels", self.items(), space.rows(Side::Gallery), "one for each gallery row")
     }
 
     /// Returns the number of queries.

@@ -6,13 +6,13 @@
 use std::ops::Range;
 
 use crate::control::Control;
+use crate::counting_sort::sort_by_part;
 use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::memory::{Grow, collect_counted, full};
 use crate::random::Random;
-use crate::rank::positive::Positive;
 use crate::rank::relation::Kind;
-use crate::rank::ties::{TieRules, Ties};
+use crate::rank::ties::{Positive, TieRules, Ties};
 
 /// The parts of an entry: from the top, whether its key is that of the entry before it, its integer, its place in the row, and whether
 /// it is a positive.
@@ -69,6 +69,7 @@ pub(crate) struct RowRanker {
     /// Entries of the items that may matter, by key, descending, and of equal keys the lower index first.
     entries: Vec<u64>,
     spare: Vec<u64>,
+    ends: Vec<u32>,
 }
 
 impl RowRanker {
@@ -96,7 +97,11 @@ impl RowRanker {
         } else {
             control
                 .took(|| if digits == DIGITS.1 { "keys sorted by two digits" } else { "keys sorted by three digits" });
-            (0..digits).try_for_each(|digit| self.sort_digit(INTEGER_SHIFT + bits * digit, bits))?;
+            for shift in (0..digits).map(|digit| INTEGER_SHIFT + bits * digit) {
+                let digit = |entry: &u64| (entry >> shift) as usize & ((1 << bits) - 1);
+                sort_by_part(self.entries.iter().copied(), 1 << bits, digit, &mut self.ends, &mut self.spare)?;
+                std::mem::swap(&mut self.entries, &mut self.spare);
+            }
         }
         self.order_equal(row);
         Ok(())
@@ -165,25 +170,6 @@ impl RowRanker {
     /// Counts the unlisted items before an entry.
     fn unlisted_before(&self, entry: u64) -> u64 {
         self.buckets[((entry & !TIED) >> INTEGER_SHIFT >> self.shift) as usize] >> 1
-    }
-
-    /// Sorts the entries by a digit of so many bits; entries with the same digit keep their order.
-    fn sort_digit(&mut self, shift: u32, bits: u32) -> Result<()> {
-        let digit = |entry: &u64| (entry >> shift) as usize & ((1 << bits) - 1);
-        let mut places = full(1 << bits, 0u32)?;
-        self.entries.iter().for_each(|entry| places[digit(entry)] += 1);
-        let mut before = 0;
-        for place in &mut places {
-            (*place, before) = (before, before + *place);
-        }
-        self.spare.try_resize(self.entries.len(), 0)?;
-        for entry in &self.entries {
-            let place = &mut places[digit(entry)];
-            self.spare[*place as usize] = *entry;
-            *place += 1;
-        }
-        std::mem::swap(&mut self.entries, &mut self.spare);
-        Ok(())
     }
 
     /// Orders the entries of one integer by their keys, if a positive is among them, and marks those of equal keys.

@@ -10,19 +10,29 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::kernel::{Above, Hit, SweepResult};
-use crate::memory::{Grow, allocate, collect, collect_counted, zeros};
-use crate::rank::count_job::CountJob;
-use crate::rank::split::split;
+use crate::kernel::{Above, SweepResult};
+use crate::memory::{Grow, allocate, collect, collect_counted, try_collect, zeros};
+use crate::rank::partial_counts::{PartialCounts, split};
+use crate::rank::relation::Relation;
 use crate::rows::packing::{ExpectedThreshold, Goal};
 use crate::rows::space::{Scratch, Space};
 use crate::screen::expected::SampledValues;
 use crate::screen::traverse::{Observer, Task};
 use crate::side::Side;
 
-/// A count in progress.
+/// Counts in progress, one for each relation.
 pub(crate) struct ScreenCounter<'a> {
-    job: CountJob<'a>,
+    levels: Vec<Level<'a>>,
+    /// Codes of the queries' and items' classes at all of several levels together: a pair is screened unless it matches at every level.
+    joined: Option<Vec<u32>>,
+}
+
+/// The count of one relation.
+struct Level<'a> {
+    counts: &'a PartialCounts,
+    /// The query of the space that the counts begin with.
+    first_query: usize,
+    relation: &'a Relation<'a>,
     /// The positives' values, in the units of the screen.
     values: Vec<f64>,
     /// The number of each query's active positives: always a prefix of them, and at least the first.
@@ -32,19 +42,19 @@ pub(crate) struct ScreenCounter<'a> {
     control: &'a Control,
 }
 
-/// The screened values of one side of a task: of its rows with the columns as items, or the reverse.
-pub(crate) struct TaskSide<'a, H> {
-    pub first_query: usize,
-    pub queries: usize,
-    pub items: Range<usize>,
+/// One side of a task: its rows with the columns as items, or the reverse.
+struct TaskSide<'a> {
+    queries: &'a Range<usize>,
+    items: &'a Range<usize>,
     /// Counts of the unlisted values above the first positive of each query, the second, and so on.
-    pub above: &'a Above,
-    /// Values to decide: the query counted from `first_query`, the item, and bounds of the value.
-    pub hits: H,
+    above: &'a Above,
 }
 
-/// The most slots of a query for which a thread adds up a task's counts by itself, where they are many.
-const LOCAL_SLOTS: usize = 16;
+/// A value to decide: the query counted from the first of its side, the item, and bounds of the value.
+type Listed = (u32, u32, (f64, f64));
+
+/// Positives of a query from which on those before a negative are found by a binary search.
+const MANY: usize = 16;
 
 /// A thread's buffers.
 #[derive(Default)]
@@ -55,8 +65,9 @@ pub(crate) struct Buffers {
     keys: Vec<f64>,
     /// Each query's negatives in a task.
     negatives: Vec<u32>,
-    /// Each query's negatives in a task after fewer than `LOCAL_SLOTS` positives; empty in tasks with few hits.
-    local: Vec<u32>,
+    /// The values listed for one level, and the lowest threshold and the class of each query at it.
+    listed: Vec<Listed>,
+    queries: Vec<(f64, u32)>,
 }
 
 /// Computes the keys of sorted pairs among these queries and items.
@@ -86,15 +97,96 @@ fn compute_keys<S: Space>(
     Ok(())
 }
 
+/// Encodes the classes of all levels together, of the queries and then of the items: two codes are equal if and only if the classes are
+/// at every level.
+fn join_classes<S: Space>(space: &S, relations: &[Relation<'_>]) -> Result<Vec<u32>> {
+    let queries = space.rows(Side::Query);
+    let mut joined: Vec<u32> = zeros(queries + space.rows(Side::Gallery))?;
+    let mut distinct = allocate(joined.len())?;
+    for relation in relations {
+        let class = |(i, code): (usize, &u32)| {
+            let (side, item) = if i < queries { (Side::Query, i) } else { (Side::Gallery, i - queries) };
+            (*code, relation.class(side, item))
+        };
+        distinct.clear();
+        distinct.try_extend(joined.iter().enumerate().map(class))?;
+        distinct.par_sort_unstable();
+        distinct.dedup();
+        joined.par_iter_mut().enumerate().for_each(|(i, code)| {
+            *code = distinct.partition_point(|other| *other < class((i, code))) as u32;
+        });
+    }
+    Ok(joined)
+}
+
 impl<'a> ScreenCounter<'a> {
-    /// Starts a count for the queries that tables of keys don't serve.
+    /// Starts a count for each relation, of the queries that tables of keys don't serve.
     pub fn new<S: Space>(
         space: &S,
-        job: CountJob<'a>,
+        (counts, relations): (&'a [PartialCounts], &'a [Relation<'a>]),
+        first_query: usize,
         is_tabled: &(dyn Fn(usize) -> bool + Sync),
         control: &'a Control,
     ) -> Result<Self> {
-        let (counts, first_query) = (job.counts, job.first_query);
+        let levels = counts.iter().zip(relations);
+        let levels = levels.map(|(counts, of)| Level::new(space, counts, of, first_query, is_tabled, control));
+        let joined = (relations.len() > 1).then(|| join_classes(space, relations)).transpose()?;
+        Ok(ScreenCounter { levels: try_collect(levels)?, joined })
+    }
+
+    /// Chooses a packing for the screen of so many pairs, by the level with the most positives.
+    pub fn packing<'s, S: Space>(&self, space: &'s S, pairs: u64, control: &Control) -> Result<S::Packing<'s>> {
+        let most = self.levels.iter().max_by_key(|level| level.values.len()).expect("there is a relation");
+        most.packing(space, pairs, control)
+    }
+
+    /// Drops the positives that are inactive by the present counts.
+    pub fn refresh(&self) {
+        for level in &self.levels {
+            for (q, active) in level.active.iter().enumerate() {
+                active.store(level.counts.count_active(q, active.load(Relaxed) as usize) as u32, Relaxed);
+            }
+        }
+    }
+
+    /// Counts the values of one side of a task at each level. What is listed for one level may match at another, or lie below its
+    /// thresholds. Unlisted are those above the first positive of every level, which match at none.
+    fn count_side<S: Space>(
+        &self,
+        space: &S,
+        side: &TaskSide<'_>,
+        listed: impl ExactSizeIterator<Item = Listed> + Clone,
+        scratch: &mut Scratch,
+        buffers: &mut Buffers,
+    ) -> Result<()> {
+        if let [level] = &self.levels[..] {
+            return level.count_side(space, side, listed, scratch, buffers);
+        }
+        for level in &self.levels {
+            buffers.queries.clear();
+            buffers.queries.try_extend(side.queries.clone().map(|query| level.lowest_and_class(query)))?;
+            let mut of_level = std::mem::take(&mut buffers.listed);
+            of_level.clear();
+            of_level.try_extend(listed.clone().filter(|(i, item, (_, highest))| {
+                let (lowest, class) = buffers.queries[*i as usize];
+                *highest >= lowest && level.is_negative(side.queries.start + *i as usize, class, *item)
+            }))?;
+            level.count_side(space, side, of_level.iter().copied(), scratch, buffers)?;
+            buffers.listed = of_level;
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Level<'a> {
+    fn new<S: Space>(
+        space: &S,
+        counts: &'a PartialCounts,
+        relation: &'a Relation<'a>,
+        first_query: usize,
+        is_tabled: &(dyn Fn(usize) -> bool + Sync),
+        control: &'a Control,
+    ) -> Result<Self> {
         let queries = counts.queries();
         let mut values: Vec<f64> = zeros(counts.offsets[queries])?;
         let mut active: Vec<AtomicU32> = zeros(queries)?;
@@ -106,24 +198,23 @@ impl<'a> ScreenCounter<'a> {
             }
             *active.get_mut() = counts.count_active(q, few(q)) as u32;
         });
-        Ok(ScreenCounter { job, values, active, counted: zeros(queries)?, control })
+        Ok(Level { counts, first_query, relation, values, active, counted: zeros(queries)?, control })
     }
 
-    /// Chooses a packing for the screen of so many pairs.
-    pub fn packing<'s, S: Space>(&self, space: &'s S, pairs: u64, control: &Control) -> Result<S::Packing<'s>> {
-        let (job, counts) = (&self.job, self.job.counts);
+    fn packing<'s, S: Space>(&self, space: &'s S, pairs: u64, control: &Control) -> Result<S::Packing<'s>> {
+        let Level { counts, first_query, relation, .. } = *self;
         let thresholds = || {
             let counted = (0..counts.queries()).filter(|q| !self.active_values(*q).is_empty());
-            let queries = collect_counted(counted.map(|q| (q + job.first_query) as u32))?;
+            let queries = collect_counted(counted.map(|q| (q + first_query) as u32))?;
             let is_match = |query: u32, item: u32| {
                 let [query_class, item_class] =
-                    [(Side::Query, query), (Side::Gallery, item)].map(|(side, i)| job.relation.class(side, i as usize));
-                query_class == item_class || job.relation.uncounted(query as usize).binary_search(&item).is_ok()
+                    [(Side::Query, query), (Side::Gallery, item)].map(|(side, i)| relation.class(side, i as usize));
+                query_class == item_class || relation.uncounted(query as usize).binary_search(&item).is_ok()
             };
             let sampled = SampledValues::compute(space, &queries, is_match, control)?;
             let mut expected = allocate(2 * sampled.queries.len())?;
             for (i, &query) in sampled.queries.iter().enumerate() {
-                let q = query as usize - job.first_query;
+                let q = query as usize - first_query;
                 let values = self.active_values(q);
                 let (Some(&first), Some(&lowest)) = (values.first(), values.last()) else { continue };
                 let rank = usize::try_from(counts.last_rank(q)).unwrap_or(usize::MAX).min(space.rows(Side::Gallery));
@@ -138,46 +229,34 @@ impl<'a> ScreenCounter<'a> {
         space.packing(&Goal { pairs, thresholds: &thresholds }, control)
     }
 
-    /// Drops the positives that are inactive by the present counts.
-    pub fn refresh(&self) {
-        for (q, active) in self.active.iter().enumerate() {
-            active.store(self.job.counts.count_active(q, active.load(Relaxed) as usize) as u32, Relaxed);
-        }
-    }
-
-    /// Returns the number of all positives.
-    pub fn positives(&self) -> usize {
-        self.values.len()
-    }
-
     /// Returns the value of a query's lowest active positive (∞ without one), and its class.
-    pub fn lowest_and_class(&self, query: usize) -> (f64, u32) {
-        let lowest = self.active_values(query - self.job.first_query).last().copied();
-        (lowest.unwrap_or(f64::INFINITY), self.job.relation.class(Side::Query, query))
+    fn lowest_and_class(&self, query: usize) -> (f64, u32) {
+        let lowest = self.active_values(query - self.first_query).last().copied();
+        (lowest.unwrap_or(f64::INFINITY), self.relation.class(Side::Query, query))
     }
 
     /// Returns the values of a query's lowest and first active positives.
-    pub fn lowest_and_first(&self, query: usize) -> Option<(f64, f64)> {
-        let values = self.active_values(query - self.job.first_query);
+    fn lowest_and_first(&self, query: usize) -> Option<(f64, f64)> {
+        let values = self.active_values(query - self.first_query);
         Some((*values.last()?, *values.first()?))
     }
 
     /// Whether an item is a negative of a query of this class.
     #[inline]
-    pub fn is_negative(&self, query: usize, class: u32, item: u32) -> bool {
-        let relation = self.job.relation;
+    fn is_negative(&self, query: usize, class: u32, item: u32) -> bool {
+        let relation = self.relation;
         relation.class(Side::Gallery, item as usize) != class
             && (relation.is_symmetric() || relation.uncounted(query).binary_search(&item).is_err())
     }
 
     fn active_values(&self, q: usize) -> &[f64] {
-        &self.values[self.job.counts.offsets[q]..][..self.active[q].load(Relaxed) as usize]
+        &self.values[self.counts.offsets[q]..][..self.active[q].load(Relaxed) as usize]
     }
 
     /// Returns the number of positives before a negative whose value is between two bounds, if it is the same for all such values.
     fn positives_before(&self, q: usize, (lowest, highest): (f64, f64)) -> Option<usize> {
         let values = self.active_values(q);
-        let (above, not_below) = if values.len() < LOCAL_SLOTS {
+        let (above, not_below) = if values.len() < MANY {
             // Without a branch, which the CPU would mispredict half of the time.
             values.iter().fold((0, 0), |(above, not_below), v| {
                 (above + usize::from(*v > highest), not_below + usize::from(*v >= lowest))
@@ -196,66 +275,54 @@ impl<'a> ScreenCounter<'a> {
             return;
         }
         self.counted[q].store(0, Relaxed);
-        let active = self.job.counts.count_active(q, before as usize);
+        let active = self.counts.count_active(q, before as usize);
         if active < before as usize {
             self.control.took(|| "positives dropped");
         }
         self.active[q].fetch_min(active as u32, Relaxed);
     }
 
-    /// Counts the screened values of one side of a task.
-    pub fn count_side<S: Space>(
+    /// Counts the values of one side of a task.
+    fn count_side<S: Space>(
         &self,
         space: &S,
-        side: TaskSide<'_, impl ExactSizeIterator<Item = (u32, u32, (f64, f64))>>,
+        &TaskSide { queries, items, above }: &TaskSide<'_>,
+        listed: impl ExactSizeIterator<Item = Listed>,
         scratch: &mut Scratch,
         buffers: &mut Buffers,
     ) -> Result<()> {
-        let TaskSide { first_query, queries, items, above, hits } = side;
-        let Buffers { open, keys, negatives, local } = buffers;
-        let (job, counts, first) = (&self.job, self.job.counts, first_query - self.job.first_query);
+        let Buffers { open, keys, negatives, .. } = buffers;
+        let Level { counts, relation, first_query, .. } = *self;
+        let first = queries.start - first_query;
         open.clear();
         negatives.clear();
-        negatives.try_resize(queries, 0)?;
+        negatives.try_resize(queries.len(), 0)?;
         for (before, above) in above.by_bracket().enumerate() {
             for (i, (&above, negatives)) in above.iter().zip(&mut *negatives).enumerate() {
                 // The negatives above a positive are those above the one before it, and some more. A query without it has none.
                 if above > *negatives {
-                    counts.add(first + i, counts.slots_per_positive() * before, u64::from(above - *negatives));
+                    counts.add(first + i, counts.slots_per_positive * before, u64::from(above - *negatives));
                     *negatives = above;
                 }
             }
         }
-        local.clear();
-        if hits.len() > self.control.sizes().local_hits * queries {
-            self.control.took(|| "counts of a task added up");
-            local.try_resize(LOCAL_SLOTS * queries, 0)?;
-        }
-        for (i, item, bounds) in hits {
+        for (i, item, bounds) in listed {
             let q = first + i as usize;
             negatives[i as usize] += 1;
             if let Some(key) = space.key_of_screened(bounds.0) {
-                counts.add(q, counts.slot(q, key, job.relation.gallery_index(item)), 1);
+                counts.add(q, counts.slot(q, key, relation.gallery_index(item)), 1);
             } else if let Some(before) = self.positives_before(q, bounds) {
-                if before < LOCAL_SLOTS && !local.is_empty() {
-                    local[LOCAL_SLOTS * i as usize + before] += 1;
-                } else {
-                    counts.add(q, counts.slots_per_positive() * before, 1);
-                }
+                counts.add(q, counts.slots_per_positive * before, 1);
             } else {
-                open.try_push(((q + job.first_query) as u32, item))?;
+                open.try_push(((q + first_query) as u32, item))?;
             }
-        }
-        for (at, &negatives) in local.iter().enumerate().filter(|(_, negatives)| **negatives > 0) {
-            let (i, before) = (at / LOCAL_SLOTS, at % LOCAL_SLOTS);
-            counts.add(first + i, counts.slots_per_positive() * before, u64::from(negatives));
         }
         open.sort_unstable();
         keys.clear();
-        compute_keys(space, open, &(first_query..first_query + queries), &items, scratch, keys, self.control)?;
+        compute_keys(space, open, queries, items, scratch, keys, self.control)?;
         for (&(query, item), &key) in open.iter().zip(keys.iter()) {
-            let q = query as usize - job.first_query;
-            counts.add(q, counts.slot(q, key, job.relation.gallery_index(item)), 1);
+            let q = query as usize - first_query;
+            counts.add(q, counts.slot(q, key, relation.gallery_index(item)), 1);
         }
         for (i, &negatives) in negatives.iter().enumerate() {
             if negatives > 0 {
@@ -270,20 +337,35 @@ impl Observer for ScreenCounter<'_> {
     type Buffers = Buffers;
 
     fn group(&self, side: Side, item: usize) -> u32 {
-        self.job.relation.class(side, item)
+        match &self.joined {
+            None => self.levels[0].relation.class(side, item),
+            Some(joined) if side == Side::Query => joined[item],
+            Some(joined) => joined[self.levels[0].relation.queries() + item],
+        }
     }
 
     fn uncounted(&self, query: usize) -> &[u32] {
-        self.job.relation.uncounted(query)
+        if self.joined.is_some() { &[] } else { self.levels[0].relation.uncounted(query) }
     }
 
     fn brackets(&self, query: usize, mut visit: impl FnMut((f64, f64))) {
-        let values = self.active_values(query - self.job.first_query);
+        if self.joined.is_some() {
+            let of_levels = self.levels.iter().filter_map(|level| level.lowest_and_first(query));
+            let all = of_levels.reduce(|(low, high), (lowest, first)| (low.min(lowest), high.max(first)));
+            // An item above all brackets matches at no level, so it counts at each unlisted, unless a level leaves out items.
+            let counts_unlisted = self.levels.iter().all(|level| level.relation.leaves_out_own_item_alone());
+            all.map(|(low, high)| (low, if counts_unlisted { high } else { f64::INFINITY }))
+                .into_iter()
+                .for_each(visit);
+            return;
+        }
+        let level = &self.levels[0];
+        let values = level.active_values(query - level.first_query);
         // Where only the first ranks matter, thresholds rise, and so few values are listed that one bracket costs less.
-        if self.job.counts.every_rank_matters() && values.len() <= self.control.sizes().counted_brackets {
+        if level.counts.every_rank_matters() && values.len() <= level.control.sizes().counted_brackets {
             values.iter().for_each(|value| visit((*value, *value)));
         } else {
-            self.lowest_and_first(query).into_iter().for_each(visit);
+            level.lowest_and_first(query).into_iter().for_each(visit);
         }
     }
 
@@ -295,31 +377,19 @@ impl Observer for ScreenCounter<'_> {
         scratch: &mut Scratch,
         buffers: &mut Buffers,
     ) -> Result<()> {
-        let column = |h: &Hit| {
+        let of_rows = result.row_hits.iter().map(|h| {
             let bounds = task.bounds(h.row, h.column, h.value, task.row_margins[h.row as usize]);
             (h.row, (task.columns.start + h.column as usize) as u32, bounds)
-        };
-        let rows = TaskSide {
-            first_query: task.rows.start,
-            queries: task.rows.len(),
-            items: task.columns.clone(),
-            above: &result.row_above,
-            hits: result.row_hits.iter().map(column),
-        };
-        self.count_side(space, rows, scratch, buffers)?;
+        });
+        let rows = TaskSide { queries: &task.rows, items: &task.columns, above: &result.row_above };
+        self.count_side(space, &rows, of_rows, scratch, buffers)?;
         if task.symmetric {
-            let row = |h: &Hit| {
+            let of_columns = result.column_hits.iter().map(|h| {
                 let bounds = task.bounds(h.row, h.column, h.value, task.column_margins[h.column as usize]);
                 (h.column, (task.rows.start + h.row as usize) as u32, bounds)
-            };
-            let columns = TaskSide {
-                first_query: task.columns.start,
-                queries: task.columns.len(),
-                items: task.rows.clone(),
-                above: &result.column_above,
-                hits: result.column_hits.iter().map(row),
-            };
-            self.count_side(space, columns, scratch, buffers)?;
+            });
+            let columns = TaskSide { queries: &task.columns, items: &task.rows, above: &result.column_above };
+            self.count_side(space, &columns, of_columns, scratch, buffers)?;
         }
         Ok(())
     }

@@ -8,22 +8,22 @@ use zerocopy::FromZeros;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::memory::{Grow, allocate, collect, collect_each, full, zeros};
-use crate::rank::count_job::CountJob;
+use crate::kernel::Kernel;
+use crate::memory::{Grow, allocate, collect, collect_each, full, try_collect, zeros};
 use crate::rank::distance_ranker::DistanceRanker;
-use crate::rank::gains::Discounts;
 use crate::rank::metric::Metric;
-use crate::rank::metrics::{Order, PerQuery, last_discount};
-use crate::rank::positive::Positive;
+use crate::rank::metrics::{PerQuery, last_discount};
+use crate::rank::partial_counts::PartialCounts;
 use crate::rank::relation::{Kind, Relation};
 use crate::rank::row_ranker::{Row, RowRanker};
-use crate::rank::ties::{TieRules, Ties};
+use crate::rank::ties::{Positive, TieRules, Ties};
+use crate::rank::values::{Discounts, Order};
 use crate::rows::space::Space;
 use crate::side::Side;
 
 /// What the tables' queries are evaluated for: levels of matches, each under some rules for ties.
 pub(crate) struct Ranking<'a> {
-    pub relations: &'a [&'a Relation<'a>],
+    pub relations: &'a [Relation<'a>],
     pub ties: &'a [Ties],
     pub metrics: &'a [Metric],
 }
@@ -49,9 +49,18 @@ impl Ranking<'_> {
             for_each_row(
                 (queries, items, space.bytes()),
                 |queries, items, table: &mut [u16]| codes.distance_table(queries, items, table, control),
-                || Ok((DistanceRanker::new(codes.largest())?, Buffers::default())),
-                |(ranker, buffers), query, row, _| {
-                    Ok((query, self.by_distances(space, query, row, ranker, buffers, discounts, control)?))
+                || Ok((DistanceRanker::new(codes.largest())?, Vec::new(), Vec::new())),
+                |(ranker, marks, kinds), query, distances, _| {
+                    let rank = |relation: &Relation<'_>, kinds: &[Kind], take: &mut Take<'_>| {
+                        control.took(|| "ranks from distances");
+                        ranker.count(distances, kinds, marks, space.kernel())?;
+                        let mut positives = Vec::new();
+                        if relation.grades().is_some() {
+                            positives = ranker.list_positives(marks, |place| relation.gallery_index(place as u32))?;
+                        }
+                        self.ties.iter().try_for_each(|ties| take(ranker.order(marks, *ties)?, &positives))
+                    };
+                    Ok((query, self.each_relation((query, distances.len()), kinds, rank, discounts, control)?))
                 },
                 &mut store,
                 control,
@@ -60,9 +69,13 @@ impl Ranking<'_> {
             for_each_row(
                 (queries, items, space.bytes()),
                 |queries, items, table: &mut [f64]| space.key_table(queries, items, table, control),
-                || Ok((RowRanker::default(), Buffers::default())),
-                |(ranker, buffers), query, row, _| {
-                    Ok((query, self.by_keys(space, query, row, ranker, buffers, discounts, control)?))
+                || Ok(<(RowRanker, Vec<Kind>)>::default()),
+                |(ranker, kinds), query, keys, _| {
+                    let rank = |relation: &Relation<'_>, kinds: &[Kind], take: &mut Take<'_>| {
+                        control.took(|| "ranks from keys");
+                        self.rank_keys(relation, query, (keys, kinds), ranker, space.kernel(), take, control)
+                    };
+                    Ok((query, self.each_relation((query, keys.len()), kinds, rank, discounts, control)?))
                 },
                 &mut store,
                 control,
@@ -70,131 +83,100 @@ impl Ranking<'_> {
         }
     }
 
-    /// Computes the metrics of a query at each level and under each rule from its keys.
-    #[expect(clippy::too_many_arguments, reason = "a thread's buffers, and what all queries share")]
-    fn by_keys<S: Space>(
+    /// Computes the metrics of a query at each level and under each rule. `rank` calls back with the order of the positives under each
+    /// rule, and with the positives, if these have grades.
+    fn each_relation(
         &self,
-        space: &S,
-        query: u32,
-        keys: &[f64],
-        ranker: &mut RowRanker,
-        buffers: &mut Buffers,
+        (query, items): (u32, usize),
+        kinds: &mut Vec<Kind>,
+        mut rank: impl FnMut(&Relation<'_>, &[Kind], &mut Take<'_>) -> Result<()>,
         discounts: &Discounts,
         control: &Control,
     ) -> Result<Vec<Vec<f64>>> {
+        let query = query as usize;
         let mut rows = allocate(self.relations.len() * self.ties.len())?;
         for relation in self.relations {
-            let number = relation.number(query as usize);
-            control.took(|| "ranks from keys");
-            relation.kinds(query as usize, 0..keys.len(), &mut buffers.kinds)?;
-            let index = |place: usize| relation.gallery_index(place as u32);
-            let row = Row { keys, kinds: &buffers.kinds, index, given: &[] };
-            ranker.sort(&row, self.last_rank(number), space.kernel(), control)?;
-            let mut positives = Vec::new();
-            if relation.grades().is_some() || self.ties != [Ties::Index] {
-                positives = ranker.list_positives(&row)?;
-                if positives.len() < number {
-                    // Gains of the best order are those of all.
-                    let mut known = collect(positives.iter().map(|positive| positive.index))?;
-                    known.sort_unstable();
-                    let all = relation.matches(query as usize).map(|item| relation.gallery_index(item));
-                    let rest = all.filter(|index| known.binary_search(index).is_err());
-                    positives.try_extend(rest.map(|index| Positive { key: f64::NEG_INFINITY, index }))?;
-                }
+            if relation.number(query) == 0 {
+                rows.try_extend(try_collect(self.ties.iter().map(|_| full(self.metrics.len(), f64::NAN)))?)?;
+                continue;
             }
-            for &ties in self.ties {
-                let rules = TieRules::One(ties);
-                let mut counts = ranker.counts(&row, rules, &positives)?;
-                // Positives beyond the kept items are beyond all ranks that matter.
-                *counts.last_mut().expect("there is one of the negatives after all positives") += keys.len() as u64;
-                counts.try_resize(rules.slots_per_positive() * number + 1, 0)?;
-                let order = || Order::new(&positives, counts, ties);
-                rows.try_push(self.metrics(relation, query, order, &positives, discounts, control)?)?;
-            }
+            relation.kinds(query, 0..items, kinds)?;
+            rank(relation, kinds, &mut |order, positives| {
+                let graded = relation.grades().map(|grades| (positives, grades, query));
+                rows.try_push(order.metrics(self.metrics, graded, discounts, control)?)
+            })?;
         }
         Ok(rows)
     }
 
-    /// Computes the metrics of a query at each level and under each rule from its distances.
-    #[expect(clippy::too_many_arguments, reason = "a thread's buffers, and what all queries share")]
-    fn by_distances<S: Space>(
-        &self,
-        space: &S,
-        query: u32,
-        distances: &[u16],
-        ranker: &mut DistanceRanker,
-        buffers: &mut Buffers,
-        discounts: &Discounts,
-        control: &Control,
-    ) -> Result<Vec<Vec<f64>>> {
-        let mut rows = allocate(self.relations.len() * self.ties.len())?;
-        let Buffers { kinds, marks } = buffers;
-        for relation in self.relations {
-            control.took(|| "ranks from distances");
-            relation.kinds(query as usize, 0..distances.len(), kinds)?;
-            ranker.count(distances, kinds, marks, space.kernel())?;
-            let mut positives = Vec::new();
-            if relation.grades().is_some() {
-                positives = ranker.list_positives(marks, |place| relation.gallery_index(place as u32))?;
-            }
-            for &ties in self.ties {
-                let order = || ranker.order(marks, ties);
-                rows.try_push(self.metrics(relation, query, order, &positives, discounts, control)?)?;
-            }
-        }
-        Ok(rows)
-    }
-
-    /// Computes the metrics of a query from the order of its positives. These are listed if they have grades.
-    fn metrics(
+    /// Orders the positives of a query under each rule by its keys.
+    #[expect(clippy::too_many_arguments, reason = "a row, a thread's buffers, and what all queries share")]
+    fn rank_keys(
         &self,
         relation: &Relation<'_>,
         query: u32,
-        order: impl FnOnce() -> Result<Order>,
-        positives: &[Positive],
-        discounts: &Discounts,
+        (keys, kinds): (&[f64], &[Kind]),
+        ranker: &mut RowRanker,
+        kernel: &Kernel,
+        take: &mut Take<'_>,
         control: &Control,
-    ) -> Result<Vec<f64>> {
-        if relation.number(query as usize) == 0 {
-            return full(self.metrics.len(), f64::NAN);
-        }
-        let graded = relation.grades().map(|grades| (positives, grades, query as usize));
-        order()?.metrics(self.metrics, graded, discounts, control)
-    }
-
-    /// Returns the last rank that matters to a query with so many positives.
-    fn last_rank(&self, positives: usize) -> u64 {
+    ) -> Result<()> {
+        let number = relation.number(query as usize);
+        let row = Row { keys, kinds, index: |place| relation.gallery_index(place as u32), given: &[] };
         let depth = self.metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
-        depth.max(positives as u64)
+        ranker.sort(&row, depth.max(number as u64), kernel, control)?;
+        let mut positives = Vec::new();
+        if relation.grades().is_some() || self.ties != [Ties::Index] {
+            positives = ranker.list_positives(&row)?;
+            if positives.len() < number {
+                // Gains of the best order are those of all.
+                let mut known = collect(positives.iter().map(|positive| positive.index))?;
+                known.sort_unstable();
+                let all = relation.matches(query as usize).map(|item| relation.gallery_index(item));
+                let rest = all.filter(|index| known.binary_search(index).is_err());
+                positives.try_extend(rest.map(|index| Positive { key: f64::NEG_INFINITY, index }))?;
+            }
+        }
+        for &ties in self.ties {
+            let rules = TieRules::One(ties);
+            let mut counts = ranker.counts(&row, rules, &positives)?;
+            // Positives beyond the kept items are beyond all ranks that matter.
+            *counts.last_mut().expect("there is one of the negatives after all positives") += keys.len() as u64;
+            counts.try_resize(rules.slots_per_positive() * number + 1, 0)?;
+            take(Order::new(&positives, counts, ties)?, &positives)?;
+        }
+        Ok(())
     }
 }
+
+/// Receives the order of a query's positives, and the positives.
+type Take<'a> = dyn FnMut(Order, &[Positive]) -> Result<()> + 'a;
 
 /// Counts the negatives of these queries, each given once, among some of the items of a part of a gallery.
 pub(crate) fn count_from_tables<S: Space>(
     space: &S,
-    job: &CountJob<'_>,
+    (counts, relation): (&PartialCounts, &Relation<'_>),
     queries: &[u32],
     items: Range<usize>,
     control: &Control,
 ) -> Result<()> {
-    let counts = job.counts;
     let mut ignore = |()| ();
     for_each_row(
         (queries, items.start as u32..items.end as u32, space.bytes()),
         |queries, items, table: &mut [f64]| space.key_table(queries, items, table, control),
-        || Ok((RowRanker::default(), Buffers::default())),
-        |(ranker, buffers), query, keys, start| {
+        || Ok(<(RowRanker, Vec<Kind>)>::default()),
+        |(ranker, kinds), query, keys, start| {
             control.took(|| "counts from keys");
-            let q = query as usize - job.first_query;
+            let q = query as usize;
             let positives = counts.positives(q);
             let active = counts.count_active(q, positives.len());
-            job.relation.kinds(query as usize, start..start + keys.len(), &mut buffers.kinds)?;
+            relation.kinds(q, start..start + keys.len(), kinds)?;
             // Its own positives are given.
-            buffers.kinds.iter_mut().filter(|kind| **kind == Kind::Match).for_each(|kind| *kind = Kind::LeftOut);
-            let index = |place: usize| job.relation.gallery_index((start + place) as u32);
-            let row = Row { keys, kinds: &buffers.kinds, index, given: &positives[..active] };
+            kinds.iter_mut().filter(|kind| **kind == Kind::Match).for_each(|kind| *kind = Kind::LeftOut);
+            let index = |place: usize| relation.gallery_index((start + place) as u32);
+            let row = Row { keys, kinds, index, given: &positives[..active] };
             ranker.sort(&row, u64::MAX, space.kernel(), control)?;
-            let found = ranker.counts(&row, counts.rules(), positives)?;
+            let found = ranker.counts(&row, counts.rules, positives)?;
             // Those after the last active positive matter to no metric.
             let slots = counts.slots(q).iter().zip(&found[..found.len() - 1]);
             slots.filter(|(_, found)| **found > 0).for_each(|(slot, found)| {
@@ -205,13 +187,6 @@ pub(crate) fn count_from_tables<S: Space>(
         &mut ignore,
         control,
     )
-}
-
-/// A thread's buffers.
-#[derive(Default)]
-struct Buffers {
-    kinds: Vec<Kind>,
-    marks: Vec<u16>,
 }
 
 /// Bytes of the input for each key of a table: with more queries in a table, the gallery is packed less often.

@@ -15,9 +15,19 @@
 
 use std::ops::Range;
 
+use zerocopy::FromZeros;
+
 use crate::error::{Error, Result, argument};
 use crate::memory::full;
-use crate::rank::positive::Positive;
+
+/// A gallery item that matches the query.
+#[derive(Clone, Copy, Debug, FromZeros, PartialEq)]
+pub struct Positive {
+    /// The key that orders the gallery: larger is nearer.
+    pub key: f64,
+    /// Its index in the whole gallery.
+    pub index: u64,
+}
 
 /// The order of a match and a non-match with the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,81 +1,229 @@
-//! The value of each metric for a query: of definite ranks ([`Ranks`]), and, under the rule `expected`, the mean over all orders of
-//! tied items ([`Groups`]). A new metric needs an arm in both.
+//! The value of each metric for a query: of definite ranks, or, under the rule `expected`, the mean over all orders of tied items.
 
 use std::ops::Range;
 
 use crate::control::Control;
 use crate::error::Result;
-use crate::memory::{Grow, allocate};
-use crate::rank::gains::Discounts;
+use crate::logarithm::ln;
+use crate::memory::{Grow, allocate, collect};
+use crate::rank::lists::Grades;
 use crate::rank::metric::Metric;
-use crate::rank::positive::Positive;
+use crate::rank::ties::{Positive, Ties};
 
-/// The ranks of a query's positives, ascending. Those beyond the counts' depth may be too small, but stay beyond it.
-pub(crate) struct Ranks(Vec<u64>);
+/// The order of a query's positives, of which there is one at least. What is beyond the counts' depth may be too early, but stays beyond it.
+pub(crate) enum Order {
+    /// Their ranks, ascending.
+    Ranks(Vec<u64>),
+    /// The groups of equal keys.
+    Groups(Vec<Group>),
+}
 
-impl Ranks {
-    /// Computes the ranks of at least one positive from complete counts: of the negatives before it and after the positive before,
-    /// and of those after all.
-    pub fn new(mut counts: Vec<u64>) -> Self {
+impl Order {
+    /// Derives the order from positives and complete counts, in the slots of a rule for ties.
+    pub fn new(positives: &[Positive], counts: Vec<u64>, ties: Ties) -> Result<Self> {
+        if ties != Ties::Expected {
+            return Ok(Order::of_counts(counts));
+        }
+        let tied = positives.chunk_by(|a, b| a.key == b.key);
+        let mut at = 0;
+        let groups = tied.clone().map(|tied| {
+            let [before, own] = [counts[2 * at], counts[2 * at + 1]];
+            at += tied.len();
+            (before, tied.len() as u64, own)
+        });
+        Order::of_groups(tied.count(), groups)
+    }
+
+    /// Computes ranks from the negatives before each positive and after the one before, and those after all.
+    pub fn of_counts(mut counts: Vec<u64>) -> Self {
         counts.pop();
         let mut negatives = 0;
         for (count, position) in counts.iter_mut().zip(1..) {
             negatives += *count;
             *count = negatives + position;
         }
-        Ranks(counts)
+        Order::Ranks(counts)
+    }
+
+    /// Takes so many groups in order: the negatives before each and after the last, its positives, and its negatives.
+    pub fn of_groups(number: usize, groups: impl Iterator<Item = (u64, u64, u64)>) -> Result<Self> {
+        let (mut before, mut positives_before) = (0, 0);
+        let mut collected = allocate(number)?;
+        collected.try_extend(groups.map(|(negatives_before, positives, negatives)| {
+            before += negatives_before;
+            let group = Group { before: before + positives_before, positives_before, positives, negatives };
+            before += negatives;
+            positives_before += positives;
+            group
+        }))?;
+        Ok(Order::Groups(collected))
     }
 
     /// Returns the number of positives.
-    pub fn len(&self) -> usize {
-        self.0.len()
+    fn positives(&self) -> usize {
+        match self {
+            Order::Ranks(ranks) => ranks.len(),
+            Order::Groups(groups) => groups[groups.len() - 1].members().end,
+        }
     }
 
-    /// Counts the positives among the first `k` items.
-    fn hits(&self, k: u64) -> usize {
-        self.0.partition_point(|rank| *rank <= k)
-    }
-
-    /// Adds up the precisions at the positives among the first `k` items.
-    fn precisions(&self, k: u64) -> f64 {
-        let ranks = self.0[..self.hits(k)].iter().zip(1u64..);
-        ranks.fold(0.0, |sum, (rank, hits)| sum + hits as f64 / *rank as f64)
-    }
-
-    /// Computes a metric, given the gain of each positive, and the sum of discounted gains of the best order.
-    pub fn value(
+    /// Computes the metrics, given all positives, in order, with their grades and the query's index in these; any numbers once the
+    /// computation is cancelled.
+    pub fn metrics(
         &self,
-        metric: Metric,
+        metrics: &[Metric],
+        graded: Option<(&[Positive], &Grades<'_>, usize)>,
         discounts: &Discounts,
-        gain: impl Fn(usize) -> f64,
-        best: impl Fn(u64) -> f64,
-    ) -> f64 {
-        let r = self.0.len() as u64;
-        let flag = |hit: bool| f64::from(u8::from(hit));
-        match metric {
-            Metric::Recall(k) => flag(self.0[0] <= k),
-            Metric::RPrecision => self.hits(r) as f64 / r as f64,
-            Metric::MapAtR => self.precisions(r) / r as f64,
-            Metric::ReciprocalRank => 1.0 / self.0[0] as f64,
-            Metric::RecallShare(k) => self.hits(k) as f64 / r as f64,
-            Metric::ReciprocalRankAt(k) if self.0[0] > k => 0.0,
-            Metric::ReciprocalRankAt(_) => 1.0 / self.0[0] as f64,
-            Metric::Precision(k) => self.hits(k) as f64 / k as f64,
-            Metric::AveragePrecisionAt(k) => self.precisions(k) / k.min(r) as f64,
-            Metric::AveragePrecision => self.precisions(u64::MAX) / r as f64,
-            Metric::InverseNegativePenalty => r as f64 / self.0[self.0.len() - 1] as f64,
-            Metric::Ndcg(k) => {
-                let hits = self.0[..self.hits(k)].iter().enumerate();
-                let sum = hits.fold(0.0, |sum, (i, rank)| sum + gain(i) * discounts.at(*rank));
-                (sum / best(k)).min(1.0)
+        control: &Control,
+    ) -> Result<Vec<f64>> {
+        let mut gains = Vec::new();
+        if let Some((positives, grades, query)) = graded
+            && metrics.iter().any(|metric| matches!(metric, Metric::Ndcg(_)))
+        {
+            gains.try_extend(positives.iter().map(|positive| grades.grade(query, positive.index)))?;
+        }
+        let mut sorted = collect(gains.iter().copied())?;
+        sorted.sort_unstable_by(|a, b| b.total_cmp(a));
+        let best = |k: u64| {
+            let first = self.positives().min(k as usize);
+            match graded {
+                None => discounts.best(std::iter::repeat_n(1.0, first)),
+                Some(_) => discounts.best(sorted[..first].iter().copied()),
             }
+        };
+        let r = self.positives() as u64;
+        let value = |metric: &Metric| match *metric {
+            Metric::Recall(k) => self.recall(k),
+            Metric::RPrecision => self.hits(r) / r as f64,
+            Metric::MapAtR => self.precisions(r, control) / r as f64,
+            Metric::ReciprocalRank => self.reciprocal_rank(u64::MAX, control),
+            Metric::RecallShare(k) => (self.hits(k) / r as f64).min(1.0),
+            Metric::ReciprocalRankAt(k) => self.reciprocal_rank(k, control),
+            Metric::Precision(k) => self.hits(k) / k as f64,
+            Metric::AveragePrecisionAt(k) => self.precisions(k, control) / k.min(r) as f64,
+            Metric::AveragePrecision => self.precisions(u64::MAX, control) / r as f64,
+            Metric::InverseNegativePenalty => self.over_last_rank(r as f64, control),
+            Metric::Ndcg(k) => (self.gain(k, &gains, discounts, control) / best(k)).min(1.0),
+        };
+        collect(metrics.iter().map(value))
+    }
+
+    /// Computes the chance that a positive is among the first `k` items.
+    fn recall(&self, k: u64) -> f64 {
+        match self {
+            Order::Ranks(ranks) => f64::from(u8::from(ranks[0] <= k)),
+            Order::Groups(groups) => groups[0].recall(k),
+        }
+    }
+
+    /// Computes the mean number of positives among the first `k` items.
+    fn hits(&self, k: u64) -> f64 {
+        match self {
+            Order::Ranks(ranks) => up_to(ranks, k).len() as f64,
+            Order::Groups(groups) => {
+                within(groups, k).fold(0.0, |sum, group| sum + group.places_within(k) as f64 * group.density())
+            }
+        }
+    }
+
+    /// Computes the mean of the sum of the precisions at the positives among the first `k` items.
+    fn precisions(&self, k: u64, control: &Control) -> f64 {
+        match self {
+            Order::Ranks(ranks) => {
+                let ranks = up_to(ranks, k).iter().zip(1u64..);
+                ranks.fold(0.0, |sum, (rank, hits)| sum + hits as f64 / *rank as f64)
+            }
+            Order::Groups(groups) => within(groups, k).fold(0.0, |sum, group| group.add_precisions(sum, k, control)),
+        }
+    }
+
+    /// Computes the mean of 1 over the rank of the first positive; 0 beyond the first `k`.
+    fn reciprocal_rank(&self, k: u64, control: &Control) -> f64 {
+        match self {
+            Order::Ranks(ranks) if ranks[0] > k => 0.0,
+            Order::Ranks(ranks) => 1.0 / ranks[0] as f64,
+            Order::Groups(groups) => {
+                let first = groups[0];
+                first.mean_over_outermost_rank(1.0, k, |places| first.before + places + 1, control)
+            }
+        }
+    }
+
+    /// Computes the mean of `of` over the rank of the last positive.
+    fn over_last_rank(&self, of: f64, control: &Control) -> f64 {
+        match self {
+            Order::Ranks(ranks) => of / ranks[ranks.len() - 1] as f64,
+            Order::Groups(groups) => {
+                let last = groups[groups.len() - 1];
+                last.mean_over_outermost_rank(of, u64::MAX, |places| last.before + last.size() - places, control)
+            }
+        }
+    }
+
+    /// Computes the mean of the discounted gains of the first `k` items. Without `gains`, that of every positive is 1.
+    fn gain(&self, k: u64, gains: &[f64], discounts: &Discounts, control: &Control) -> f64 {
+        let gain = |i: usize| gains.get(i).copied().unwrap_or(1.0);
+        match self {
+            Order::Ranks(ranks) => {
+                let hits = up_to(ranks, k).iter().enumerate();
+                hits.fold(0.0, |sum, (i, rank)| sum + gain(i) * discounts.at(*rank))
+            }
+            Order::Groups(groups) => within(groups, k).fold(0.0, |sum, group| {
+                let gains = group.members().map(gain).sum::<f64>();
+                let places = places(group.places_within(k), control);
+                let discounted = places.fold(0.0, |sum, place| sum + discounts.at(group.before + 1 + place));
+                sum + gains / group.size() as f64 * discounted
+            }),
         }
     }
 }
 
+/// Returns the ranks up to `k`.
+fn up_to(ranks: &[u64], k: u64) -> &[u64] {
+    &ranks[..ranks.partition_point(|rank| *rank <= k)]
+}
+
+/// Iterates over the groups that begin among the first `k` items.
+fn within(groups: &[Group], k: u64) -> impl Iterator<Item = &Group> {
+    groups.iter().take_while(move |group| group.before < k)
+}
+
+/// Discounts 1/log₂(i + 1) of the ranks i.
+pub(crate) struct Discounts(Vec<f64>);
+
+impl Discounts {
+    /// Computes the discounts of the ranks from 1 to `last`.
+    pub fn new(last: usize, control: &Control) -> Result<Self> {
+        const BETWEEN_LOOKS: usize = 1 << 20;
+        let mut discounts = allocate(last)?;
+        for start in (1..=last).step_by(BETWEEN_LOOKS) {
+            control.check()?;
+            let ranks = start..=last.min(start + BETWEEN_LOOKS - 1);
+            discounts.try_extend(ranks.map(|rank| std::f64::consts::LN_2 / ln((rank + 1) as f64)))?;
+        }
+        Ok(Discounts(discounts))
+    }
+
+    /// Returns the discount of a rank, from 1 on.
+    pub fn at(&self, rank: u64) -> f64 {
+        self.0[rank as usize - 1]
+    }
+
+    /// Computes Σ gainᵢ · discount(i) over gains of the ranks from 1 on.
+    pub fn best(&self, gains: impl Iterator<Item = f64>) -> f64 {
+        gains.zip(&self.0).fold(0.0, |sum, (gain, discount)| sum + gain * discount)
+    }
+}
+
+/// Iterates over the places of a group; none follow once the computation is cancelled, and its results are then dropped.
+fn places(number: u64, control: &Control) -> impl Iterator<Item = u64> {
+    const BETWEEN_LOOKS: u64 = 1 << 16;
+    (0..number).take_while(|place| place % BETWEEN_LOOKS != 0 || !control.is_cancelled())
+}
+
 /// Items with equal keys, positives among them.
 #[derive(Clone, Copy, Debug)]
-struct Group {
+pub(crate) struct Group {
     /// Items before the group.
     before: u64,
     /// Positives before the group.
@@ -136,128 +284,26 @@ impl Group {
         mean
     }
 
-    /// Computes the mean of 1 / rank of the first positive; 0 beyond the first K.
-    fn reciprocal_rank(&self, k: u64, control: &Control) -> f64 {
-        self.mean_over_outermost_rank(1.0, k, |places| self.before + places + 1, control)
-    }
-}
-
-/// Iterates over the places of a group; none follow once the computation is cancelled, and its results are then dropped.
-fn places(number: u64, control: &Control) -> impl Iterator<Item = u64> {
-    const BETWEEN_LOOKS: u64 = 1 << 16;
-    (0..number).take_while(|place| place % BETWEEN_LOOKS != 0 || !control.is_cancelled())
-}
-
-/// A query's positives by key, with the negatives tied with them. Groups beyond the counts' depth may be too early, but stay
-/// beyond it.
-pub(crate) struct Groups {
-    groups: Vec<Group>,
-    positives: u64,
-}
-
-impl Groups {
-    /// Groups at least one positive by complete counts, in the slots of expected ties.
-    pub fn new(positives: &[Positive], slots: &[u64]) -> Result<Self> {
-        let mut at = 0;
-        let tied = |a: &Positive, b: &Positive| a.key == b.key;
-        let number = positives.chunk_by(tied).count();
-        Self::of(
-            number,
-            positives.chunk_by(tied).map(|tied| {
-                let [before, own] = [slots[2 * at], slots[2 * at + 1]];
-                at += tied.len();
-                (before, tied.len() as u64, own)
-            }),
-        )
-    }
-
-    /// Takes so many groups in order: the negatives before each and after the last, its positives, and its negatives.
-    pub fn of(number: usize, groups: impl Iterator<Item = (u64, u64, u64)>) -> Result<Self> {
-        let (mut before, mut positives_before) = (0, 0);
-        let mut collected = allocate(number)?;
-        collected.try_extend(groups.map(|(negatives_before, positives, negatives)| {
-            before += negatives_before;
-            let group = Group { before: before + positives_before, positives_before, positives, negatives };
-            before += negatives;
-            positives_before += positives;
-            group
-        }))?;
-        Ok(Groups { groups: collected, positives: positives_before })
-    }
-
-    /// Returns the number of positives.
-    pub fn positives(&self) -> usize {
-        self.positives as usize
-    }
-
-    fn within(&self, k: u64) -> impl Iterator<Item = &Group> {
-        self.groups.iter().take_while(move |group| group.before < k)
-    }
-
-    /// Computes the mean number of positives among the first `k` items.
-    fn hits(&self, k: u64) -> f64 {
-        self.within(k).fold(0.0, |sum, group| sum + group.places_within(k) as f64 * group.density())
-    }
-
-    /// Computes the mean of the sum of the precisions at the positives among the first `k` items.
-    fn precisions(&self, k: u64, control: &Control) -> f64 {
-        let mut precisions = 0.0;
-        for group in self.within(k) {
-            let density = group.density();
-            // Given a positive at the group's k-th place, the rest are equally likely at each other place.
-            let rest = if group.size() > 1 { (group.positives - 1) as f64 / (group.size() - 1) as f64 } else { 0.0 };
-            // Terms are computed side by side, which their order of addition doesn't allow of the sum. Whole numbers are exact.
-            let mut terms = [0.0; 64];
-            let (before, found) = ((group.before + 1) as f64, (group.positives_before + 1) as f64);
-            let number = group.places_within(k);
-            for start in (0..number).step_by(terms.len()) {
-                if start % (1 << 16) == 0 && control.is_cancelled() {
-                    break;
-                }
-                let terms = &mut terms[..(number - start).min(64) as usize];
-                for (i, term) in (0u32..).zip(terms.iter_mut()) {
-                    let place = start as f64 + f64::from(i);
-                    *term = density * (found + place * rest) / (before + place);
-                }
-                precisions = terms.iter().fold(precisions, |sum, term| sum + term);
+    /// Adds the means of the precisions at the group's positives among the first `k` items, place by place.
+    fn add_precisions(&self, mut precisions: f64, k: u64, control: &Control) -> f64 {
+        let density = self.density();
+        // Given a positive at the group's k-th place, the rest are equally likely at each other place.
+        let rest = if self.size() > 1 { (self.positives - 1) as f64 / (self.size() - 1) as f64 } else { 0.0 };
+        // Terms are computed side by side, which their order of addition doesn't allow of the sum. Whole numbers are exact.
+        let mut terms = [0.0; 64];
+        let (before, found) = ((self.before + 1) as f64, (self.positives_before + 1) as f64);
+        let number = self.places_within(k);
+        for start in (0..number).step_by(terms.len()) {
+            if start % (1 << 16) == 0 && control.is_cancelled() {
+                break;
             }
+            let terms = &mut terms[..(number - start).min(64) as usize];
+            for (i, term) in (0u32..).zip(terms.iter_mut()) {
+                let place = start as f64 + f64::from(i);
+                *term = density * (found + place * rest) / (before + place);
+            }
+            precisions = terms.iter().fold(precisions, |sum, term| sum + term);
         }
         precisions
-    }
-
-    /// Computes the mean of a metric, given the gain of each positive, and the sum of discounted gains of the best order; any
-    /// number once the computation is cancelled.
-    pub fn value(
-        &self,
-        metric: Metric,
-        discounts: &Discounts,
-        gain: impl Fn(usize) -> f64,
-        best: impl Fn(u64) -> f64,
-        control: &Control,
-    ) -> f64 {
-        let (r, first, last) = (self.positives, self.groups[0], self.groups[self.groups.len() - 1]);
-        match metric {
-            Metric::Recall(k) => first.recall(k),
-            Metric::RPrecision => self.hits(r) / r as f64,
-            Metric::MapAtR => self.precisions(r, control) / r as f64,
-            Metric::ReciprocalRank => first.reciprocal_rank(u64::MAX, control),
-            Metric::RecallShare(k) => (self.hits(k) / r as f64).min(1.0),
-            Metric::ReciprocalRankAt(k) => first.reciprocal_rank(k, control),
-            Metric::Precision(k) => self.hits(k) / k as f64,
-            Metric::AveragePrecisionAt(k) => self.precisions(k, control) / k.min(r) as f64,
-            Metric::AveragePrecision => self.precisions(u64::MAX, control) / r as f64,
-            Metric::InverseNegativePenalty => {
-                last.mean_over_outermost_rank(r as f64, u64::MAX, |k| last.before + last.size() - k, control)
-            }
-            Metric::Ndcg(k) => {
-                let sum = self.within(k).fold(0.0, |sum, group| {
-                    let gains = group.members().map(&gain).sum::<f64>();
-                    let places = places(group.places_within(k), control);
-                    let discounted = places.fold(0.0, |sum, place| sum + discounts.at(group.before + 1 + place));
-                    sum + gains / group.size() as f64 * discounted
-                });
-                (sum / best(k)).min(1.0)
-            }
-        }
     }
 }

@@ -1,11 +1,12 @@
 //! Rows grouped by label.
 
+use crate::counting_sort::sort_by_part;
 use crate::error::Result;
-use crate::memory::{collect, zeros};
 
 /// Indices of rows, grouped by label.
 pub(crate) struct Classes {
-    offsets: Vec<usize>,
+    /// The end of each label's rows in `members`.
+    ends: Vec<u32>,
     members: Vec<u32>,
 }
 
@@ -13,27 +14,15 @@ impl Classes {
     /// Groups rows by their labels, in order.
     pub fn new(labels: &[u32]) -> Result<Self> {
         let classes = labels.iter().max().map_or(0, |l| *l as usize + 1);
-        let mut offsets: Vec<usize> = zeros(classes + 1)?;
-        for &l in labels {
-            offsets[l as usize + 1] += 1;
-        }
-        for c in 0..classes {
-            offsets[c + 1] += offsets[c];
-        }
-        let mut next = collect(offsets.iter().copied())?;
-        let mut members: Vec<u32> = zeros(labels.len())?;
-        for (i, &l) in labels.iter().enumerate() {
-            members[next[l as usize]] = i as u32;
-            next[l as usize] += 1;
-        }
-        Ok(Classes { offsets, members })
+        let (mut ends, mut members) = (Vec::new(), Vec::new());
+        sort_by_part(0..labels.len() as u32, classes, |row| labels[*row as usize] as usize, &mut ends, &mut members)?;
+        Ok(Classes { ends, members })
     }
 
     /// Returns the rows with this label, in order.
     pub fn members(&self, label: u32) -> &[u32] {
-        match self.offsets.get(label as usize..label as usize + 2) {
-            Some(&[from, to]) => &self.members[from..to],
-            _ => &[],
-        }
+        let Some(&end) = self.ends.get(label as usize) else { return &[] };
+        let start = if label > 0 { self.ends[label as usize - 1] } else { 0 };
+        &self.members[start as usize..end as usize]
     }
 }

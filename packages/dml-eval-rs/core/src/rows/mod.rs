@@ -11,6 +11,7 @@ pub(crate) mod derived;
 mod encoding;
 mod frame;
 mod key_table;
+pub(crate) mod keys;
 pub(crate) mod matrix;
 pub(crate) mod narrow_panels;
 pub(crate) mod own_item;

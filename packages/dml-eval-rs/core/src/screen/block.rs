@@ -45,14 +45,19 @@ impl Block {
         if panels.ends_narrow() {
             control.took(|| "narrow panel");
         }
-        let worst = extents.iter().copied().fold(Extent::default(), Extent::max);
-        let rests = if worst.rest > 0.0 { collect(extents.iter().map(|extent| extent.rest))? } else { Vec::new() };
         let abridged = if packing.is_sorted() && packing.word() == Word::Int16Pair {
             Abridged::new(&panels, rows.len(), width, packing.steps(), control.sizes())?
         } else {
             None
         };
-        Ok(Block { rows, worst, extents, rests, panels, abridged })
+        Ok(Block { abridged, ..Block::new(rows, panels, extents)? })
+    }
+
+    /// Takes packed rows.
+    pub fn new(rows: Range<usize>, panels: NarrowPanels, extents: Vec<Extent>) -> Result<Block> {
+        let worst = extents.iter().copied().fold(Extent::default(), Extent::max);
+        let rests = if worst.rest > 0.0 { collect(extents.iter().map(|extent| extent.rest))? } else { Vec::new() };
+        Ok(Block { rows, worst, extents, rests, panels, abridged: None })
     }
 
     pub fn panel(&self, p: usize) -> Panel<'_> {

@@ -1,9 +1,9 @@
 //! The items among which a search looks for a query's nearest.
 
 use crate::error::{Result, argument};
+use crate::rows::keys::Keys;
 use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
-use crate::search::keys::Keys;
 use crate::side::Side;
 
 /// The group of a query that is no gallery item; without labels, an item's group is its index, which is below this.

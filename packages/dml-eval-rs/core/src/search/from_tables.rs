@@ -13,8 +13,8 @@ use crate::memory::{Grow, collect, each, try_collect, zeros};
 use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
 use crate::screen::tiling::blocks;
-use crate::search::places::Nearest;
-use crate::search::results::Results;
+use crate::search::cells::keep_larger;
+use crate::search::places::{Nearest, Results};
 use crate::side::Side;
 
 /// Finds the `k` nearest gallery items of every query, as [`nearest`](super::nearest::nearest) does.
@@ -80,14 +80,7 @@ fn least_of_nearest(k: usize, keys: &[f64], maxima: &mut Vec<f64>, kernel: &Kern
     maxima.clear();
     maxima.try_extend(keys[..lanes].iter().copied())?;
     for keys in keys[lanes..].chunks(lanes) {
-        kernel.vectorize(
-            #[inline(always)]
-            || {
-                for (most, key) in maxima.iter_mut().zip(keys) {
-                    *most = if key > most { *key } else { *most };
-                }
-            },
-        );
+        kernel.vectorize(|| keep_larger(maxima, keys));
     }
     Ok(*maxima.select_nth_unstable_by(k, |a, b| b.total_cmp(a)).1)
 }

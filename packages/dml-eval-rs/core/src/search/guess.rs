@@ -18,12 +18,12 @@ use crate::error::Result;
 use crate::kernel::{Kernel, MAX_TILE, Tiles, Word};
 use crate::memory::{Grow, collect, each, zeros};
 use crate::random::Random;
-use crate::rows::narrow_panels::{NarrowPanels, Panel, multiply};
+use crate::rows::narrow_panels::{NarrowPanels, multiply};
 use crate::rows::packing::{Axis, Extent, Packing};
 use crate::rows::space::Space;
 use crate::screen::block::{Block, Blocks};
 use crate::screen::rounding::round_down;
-use crate::search::cells::{Cells, Nearness};
+use crate::search::cells::{Cells, Nearness, keep_larger};
 use crate::search::filter::Filter;
 use crate::side::Side;
 
@@ -39,14 +39,12 @@ const SAMPLED_PER_NEIGHBOUR: usize = 64;
 
 /// A packed sample. Its panels form groups, and each lane of a group keeps the largest value of its items.
 pub(super) struct Guess {
-    panels: NarrowPanels,
+    packed: Block,
     /// The items of the lanes, ascending.
     items: Vec<u32>,
     /// Their labels, if items of a query's label don't count.
     labels: Vec<u32>,
-    /// The rests of their extents; empty if all are 0.
-    rests: Vec<f64>,
-    worst: Extent,
+    /// The number of panels.
     count: usize,
     groups: usize,
     /// Of the lanes' largest values, the rank of the guess, from 0.
@@ -91,7 +89,7 @@ impl Guess {
             Ok(())
         };
         let (panels, extents) = NarrowPanels::load(drawn.len(), width, steps, encode, usize::MAX)?;
-        let worst = extents.iter().copied().fold(Extent::default(), Extent::max);
+        let packed = Block::new(0..drawn.len(), panels, extents)?;
         let lanes = groups * width;
         let share = 1.0 - (1.0 - k as f64 / items as f64).powf(count as f64 / groups as f64);
         let mean = share * lanes as f64;
@@ -101,18 +99,7 @@ impl Guess {
             Some((_, labels)) => collect(drawn.iter().map(|item| labels[*item as usize]))?,
             None => Vec::new(),
         };
-        let rests = if worst.rest > 0.0 { collect(extents.iter().map(|extent| extent.rest))? } else { Vec::new() };
-        Ok(Some(Guess {
-            panels,
-            items: drawn,
-            labels,
-            rests,
-            worst,
-            count,
-            groups,
-            rank: rank.min(lanes - 1),
-            is_guess,
-        }))
+        Ok(Some(Guess { packed, items: drawn, labels, count, groups, rank: rank.min(lanes - 1), is_guess }))
     }
 
     /// Calls `take` with each query of a row block and its threshold.
@@ -134,12 +121,19 @@ impl Guess {
             (None, true) => "thresholds guessed",
             (None, false) => "thresholds sampled",
         });
-        let lanes = if cells.is_some() { Lanes::Of(columns) } else { Lanes::Drawn(self) };
+        let lanes = if cells.is_some() { columns } else { &self.packed };
+        let place_of = |item: &u32| match cells {
+            Some(_) => (*item as usize).checked_sub(columns.rows.start),
+            None => self.items.binary_search(item).ok(),
+        };
         let all = collect(0..self.count as u32)?;
         each(
             (0..rows.rows.len().div_ceil(height)).into_par_iter(),
-            || Buffers::new(self.groups, height, width),
-            |Buffers { tile, largest, of_row, left_out, nearness }, panel| {
+            || {
+                let (largest, of_row) = (zeros(self.groups * size)?, zeros(self.groups * width)?);
+                Ok((zeros(MAX_TILE)?, largest, of_row, Vec::new(), Nearness::default()))
+            },
+            |(tile, largest, of_row, left_out, nearness), panel| {
                 let first = rows.rows.start + panel * height;
                 let queries = first..rows.rows.end.min(first + height);
                 let row_panel = rows.panel(panel);
@@ -147,23 +141,24 @@ impl Guess {
                     Some(cells) => cells.nearest(kernel, row_panel, queries.len(), self.count, nearness)?,
                     None => &all,
                 };
+                // Items that don't count: their panels, and their places in a tile.
                 left_out.clear();
                 for (row, query) in queries.clone().enumerate() {
                     let own = filter.own.of(query).map(|own| own as u32);
-                    let places = own.iter().chain(filter.left_out(query)).filter_map(|item| lanes.place(*item));
+                    let places = own.iter().chain(filter.left_out(query)).filter_map(place_of);
                     left_out.try_extend(places.map(|place| (place / width, row * width + place % width)))?;
                 }
                 largest.fill(f32::NEG_INFINITY);
                 for (number, &p) in panels.iter().enumerate() {
                     let p = p as usize;
                     multiply(product, packing.steps(), (row_panel, lanes.panel(p)), tile)?;
-                    if !lanes.rests().is_empty() || !self.labels.is_empty() || filter.below.is_some() {
+                    if !lanes.rests.is_empty() || !self.labels.is_empty() || filter.below.is_some() {
                         for (line, query) in tile.chunks_exact_mut(width).zip(queries.clone()) {
                             let (extent, rest) =
                                 (rows.extents[query - rows.rows.start], rows.rests.get(query - rows.rows.start));
-                            let margin = packing.margin(extent, lanes.worst());
+                            let margin = packing.margin(extent, lanes.worst);
                             let most = round_down(below(query) - packing.offset() - margin);
-                            let rests = rest.map(|rest| (2.0 * rest, &lanes.rests()[p * width..][..width]));
+                            let rests = rest.map(|rest| (2.0 * rest, &lanes.rests[p * width..][..width]));
                             let labels =
                                 filter.labels.map(|(queries, _)| (queries[query], &self.labels[p * width..][..width]));
                             kernel.vectorize(|| mask(line, labels, rests, most));
@@ -173,74 +168,19 @@ impl Guess {
                         tile[*at] = f32::NEG_INFINITY;
                     }
                     let largest = &mut largest[number % self.groups * size..][..size];
-                    kernel.vectorize(|| keep_larger(tile, largest));
+                    kernel.vectorize(|| keep_larger(largest, tile));
                 }
                 for (row, query) in queries.enumerate() {
                     let extent = rows.extents[query - rows.rows.start];
                     let lines = largest.chunks_exact(width).skip(row).step_by(height);
                     of_row.chunks_exact_mut(width).zip(lines).for_each(|(out, line)| out.copy_from_slice(line));
                     let value = *of_row.select_nth_unstable_by(self.rank, |a, b| b.total_cmp(a)).1;
-                    let value = f64::from(value) + packing.offset() - packing.margin(extent, lanes.worst());
+                    let value = f64::from(value) + packing.offset() - packing.margin(extent, lanes.worst);
                     take(query, round_down(value));
                 }
                 control.check()
             },
         )
-    }
-}
-
-/// Packed items: those drawn, or all of a block.
-#[derive(Clone, Copy)]
-enum Lanes<'a> {
-    Drawn(&'a Guess),
-    Of(&'a Block),
-}
-
-impl<'a> Lanes<'a> {
-    fn panel(self, p: usize) -> Panel<'a> {
-        match self {
-            Lanes::Drawn(guess) => guess.panels.panel(p),
-            Lanes::Of(block) => block.panel(p),
-        }
-    }
-
-    fn rests(self) -> &'a [f64] {
-        match self {
-            Lanes::Drawn(guess) => &guess.rests,
-            Lanes::Of(block) => &block.rests,
-        }
-    }
-
-    fn worst(self) -> Extent {
-        match self {
-            Lanes::Drawn(guess) => guess.worst,
-            Lanes::Of(block) => block.worst,
-        }
-    }
-
-    /// Finds the lane of an item, counted from the first panel's first.
-    fn place(self, item: u32) -> Option<usize> {
-        match self {
-            Lanes::Drawn(guess) => guess.items.binary_search(&item).ok(),
-            Lanes::Of(block) => (item as usize).checked_sub(block.rows.start),
-        }
-    }
-}
-
-/// A thread's buffers.
-struct Buffers {
-    tile: Vec<f32>,
-    largest: Vec<f32>,
-    of_row: Vec<f32>,
-    /// Items that don't count: their panels, and their places in a tile.
-    left_out: Vec<(usize, usize)>,
-    nearness: Nearness,
-}
-
-impl Buffers {
-    fn new(groups: usize, height: usize, width: usize) -> Result<Self> {
-        let (largest, of_row) = (zeros(groups * height * width)?, zeros(groups * width)?);
-        Ok(Buffers { tile: zeros(MAX_TILE)?, largest, of_row, left_out: Vec::new(), nearness: Nearness::default() })
     }
 }
 
@@ -259,12 +199,5 @@ fn mask(values: &mut [f32], labels: Option<(u32, &[u32])>, rests: Option<(f64, &
         for (value, of_item) in values.iter_mut().zip(rests) {
             *value -= (rest * of_item) as f32;
         }
-    }
-}
-
-#[inline(always)]
-fn keep_larger(values: &[f32], largest: &mut [f32]) {
-    for (value, most) in values.iter().zip(largest) {
-        *most = if value > most { *value } else { *most };
     }
 }

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
-use crate::memory::{Grow, collect, full, zeros};
+use crate::memory::{Grow, collect, full};
 use crate::rows::classes::Classes;
 use crate::rows::comparable::Comparable;
 use crate::rows::own_item::OwnItem;
@@ -94,14 +94,13 @@ fn positive_scores<S: Comparable>(
             let items = &members[start..];
             let queries = &items[..(sizes.table_keys / items.len()).clamp(1, items.len())];
             scores.clear();
+            scores.try_resize(queries.len() * items.len(), 0.0)?;
             if is_small {
                 pairs.clear();
                 pairs.try_extend(queries.iter().flat_map(|query| items.iter().map(|item| (*query, *item))))?;
-                scores.try_resize(pairs.len(), 0.0)?;
                 scores.clear();
                 space.scores(pairs, scratch, &mut scores)?;
             } else {
-                scores = zeros(queries.len() * items.len())?;
                 space.score_table(queries, items, &mut scores, control)?;
             }
             for (i, line) in scores.chunks(items.len()).enumerate() {

@@ -7,8 +7,8 @@ use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::memory::{Grow, zeros};
 use crate::rows::comparable::Comparable;
+use crate::rows::keys::Keys;
 use crate::rows::own_item::OwnItem;
-use crate::search::keys::Keys;
 use crate::search::nearest::nearest;
 use crate::side::Side;
 

@@ -1,31 +1,34 @@
 //! Exact nearest neighbours: the keys of the items that the screen can't rule out, or of all items where k is a large share.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
 
 use crate::control::Control;
+use crate::counting_sort::sort_by_part;
 use crate::error::{Result, argument};
-use crate::kernel::{Hit, SweepResult};
+use crate::kernel::{Hit, Kernel, SweepResult};
 use crate::memory::{Grow, allocate, collect, try_collect};
 use crate::rows::comparable::Comparable;
+use crate::rows::dense::{Dense, Precision};
+use crate::rows::keys::Keys;
+use crate::rows::matrix::{Matrix, Source};
+use crate::rows::own_item::OwnItem;
 use crate::rows::packing::{ExpectedThreshold, Goal, Packing};
+use crate::rows::similarity::Similarity;
 use crate::rows::space::{Scratch, Space};
 use crate::screen::block::Blocks;
 use crate::screen::expected::SampledValues;
 use crate::screen::rounding::round_down;
 use crate::screen::tiling::blocks;
 use crate::screen::traverse::{Observer, Task, traverse_rectangle};
-use crate::search::by_row::ByRow;
 use crate::search::filter::Filter;
 use crate::search::from_tables::nearest_from_tables;
 use crate::search::guess::Guess;
-use crate::search::keys::Keys;
-use crate::search::places::Nearest;
-use crate::search::results::Results;
+use crate::search::places::{Nearest, Results};
 use crate::side::Side;
 
 /// Halves of a search, each of the rest, whose thresholds are expected.
-const HALVES: i32 = 5;
+const HALVES: usize = 5;
 
 /// A search in progress.
 struct Search<'a, 'f> {
@@ -52,23 +55,19 @@ fn float(bits: &AtomicU32) -> f32 {
 }
 
 impl Search<'_, '_> {
-    fn list(&self, query: usize) -> MutexGuard<'_, Nearest> {
-        self.lists[query - self.first_query].lock().expect("no thread panics while it holds the lock")
-    }
-
     /// Adds hits of a query to its list.
     fn receive<S: Space>(
         &self,
         space: &S,
         (task, query): (&Task<'_>, usize),
-        hits: impl Iterator<Item = Hit> + Clone,
+        hits: &[Hit],
         (items, keys): &mut (Vec<u32>, Keys),
     ) -> Result<()> {
         let (q, margin) = (query - self.first_query, task.row_margins[query - task.rows.start]);
         let (threshold, below) = (float(&self.thresholds[q]), self.below[q]);
         // The threshold may have risen since the task began.
         let (least, most) = (task.least_product(f64::from(threshold), margin), task.least_product(below, margin));
-        let hits = hits.filter(|hit| hit.value >= least);
+        let hits = hits.iter().filter(|hit| hit.value >= least);
         items.clear();
         items.try_extend(hits.clone().map(|hit| task.columns.start as u32 + hit.column))?;
         if self.filter.below.is_some() && hits.clone().any(|hit| hit.value >= most) {
@@ -78,7 +77,7 @@ impl Search<'_, '_> {
         let screened =
             hits.take_while(|_| self.filter.below.is_none()).map(|hit| space.key_of_screened(f64::from(hit.value)));
         keys.take_or_compute(space, query, items, screened)?;
-        let mut list = self.list(query);
+        let mut list = self.lists[q].lock().expect("no thread panics while it holds the lock");
         if list.add(items.iter().copied(), keys.keys.iter().copied(), None) {
             let threshold = least_value(space, query, list.worst().key());
             self.thresholds[q].store(threshold.to_bits(), Relaxed);
@@ -88,7 +87,8 @@ impl Search<'_, '_> {
 }
 
 impl Observer for Search<'_, '_> {
-    type Buffers = Buffers;
+    /// The ends of the rows' hits, the hits by row, and the items of a query with their keys.
+    type Buffers = (Vec<u32>, Vec<Hit>, (Vec<u32>, Keys));
 
     fn group(&self, side: Side, item: usize) -> u32 {
         self.filter.group(side, item)
@@ -119,26 +119,14 @@ impl Observer for Search<'_, '_> {
         task: &Task<'_>,
         result: &SweepResult,
         _scratch: &mut Scratch,
-        buffers: &mut Buffers,
+        (ends, hits, of_query): &mut Self::Buffers,
     ) -> Result<()> {
-        let Buffers { by_row, of_query } = buffers;
-        by_row.sort(task.rows.len(), &result.row_hits)?;
-        let mut start = 0;
-        for (query, end) in task.rows.clone().zip(&by_row.ends) {
-            let hits = &by_row.order[start..*end];
-            start = *end;
-            if !hits.is_empty() {
-                self.receive(space, (task, query), hits.iter().map(|h| result.row_hits[*h as usize]), of_query)?;
-            }
+        sort_by_part(result.row_hits.iter().copied(), task.rows.len(), |hit| hit.row as usize, ends, hits)?;
+        for of_row in hits.chunk_by(|a, b| a.row == b.row) {
+            self.receive(space, (task, task.rows.start + of_row[0].row as usize), of_row, of_query)?;
         }
         Ok(())
     }
-}
-
-#[derive(Default)]
-struct Buffers {
-    by_row: ByRow,
-    of_query: (Vec<u32>, Keys),
 }
 
 /// Finds the `k` nearest gallery items that count for every query: keys and indices, nearest first, ties by index.
@@ -180,6 +168,42 @@ pub fn nearest<'a, S: Comparable, T: Send>(
     }
 }
 
+/// Validates rows, and finds the `k` nearest gallery items of every query, as [`nearest`] does: similarities and indices. A few queries
+/// are compared with each item while it is validated, as the rows lie in memory: to pack them for a screen would take longer.
+pub fn knn<'a>(
+    (queries, gallery): (Matrix<'a>, Option<Matrix<'a>>),
+    (similarity, precision, kernel): (Similarity, Precision, &'static Kernel),
+    (k, own): (usize, OwnItem<'_>),
+    control: &Control,
+    similarities: &mut [f32],
+    indices: &mut [i64],
+) -> Result<()> {
+    let (few, items) = (queries.rows(), gallery.as_ref().map_or(0, Source::rows));
+    let unread = Dense::unread(queries, gallery, similarity, precision, kernel, control)?;
+    let sizes = control.sizes();
+    let is_few = few <= sizes.few_queries && (1..items).contains(&k) && few * Nearest::bytes(k) <= sizes.nearest_bytes;
+    if !is_few {
+        let space = unread.read(control)?;
+        let score = |query, key| space.similarity_of_key(query, key);
+        return nearest(&space, k, own, control, score, similarities, indices);
+    }
+    own.check(few, items as u64)?;
+    control.took(|| "few queries");
+    control.add_to_total(few as u64 * items as u64);
+    let mut lists = try_collect((0..few).map(|_| Nearest::new(k).map(Mutex::new)))?;
+    let space = unread.compare_few(control, |query, first, keys| {
+        let own = own.of(query).map(|own| own as u32);
+        lists[query].lock().expect("no thread panics while it holds the lock").add(
+            first as u32..,
+            keys.iter().copied(),
+            own,
+        );
+    })?;
+    let mut results =
+        Results { k, score: |query, key| space.similarity_of_key(query, key), scores: similarities, indices };
+    results.store(0, &mut lists, control, |_, _, _, _| Ok(false))
+}
+
 /// Whether so many neighbours of so many items take less time from tables of keys than from a screen, by the measurements in
 /// docs/internals/evaluator-speed.md.
 fn prefers_tables(k: usize, gallery: usize, control: &Control) -> bool {
@@ -202,14 +226,14 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
         let all = collect(0..queries as u32)?;
         let sampled = SampledValues::compute(space, &all, |query, item| filter.leaves_out(query, item), control)?;
         // When a share 1/m of the items was compared, the k-th nearest of these has about the rank m·k among all.
-        let halves = |i: usize, query: u32| (0..HALVES).map(move |half| (i, query, k << half, 0.5f64.powi(half + 1)));
-        let all = sampled.queries.iter().enumerate().flat_map(|(i, &query)| halves(i, query));
-        let expected = |(i, query, rank, share)| {
+        let mut thresholds = allocate(sampled.queries.len() * HALVES)?;
+        for (i, &query) in sampled.queries.iter().enumerate() {
             let beyond = sampled.above(i, value_of_bound(query as usize)) as usize;
-            ExpectedThreshold { query, value: sampled.at_rank(i, beyond + rank), share }
-        };
-        let mut thresholds = Vec::new();
-        thresholds.try_extend(all.map(expected))?;
+            for half in 0..HALVES {
+                let (value, share) = (sampled.at_rank(i, beyond + (k << half)), 0.5f64.powi(half as i32 + 1));
+                thresholds.try_push(ExpectedThreshold { query, value, share })?;
+            }
+        }
         Ok(thresholds)
     };
     let goal = Goal { pairs: queries as u64 * gallery as u64, thresholds: &thresholds };
@@ -272,10 +296,6 @@ mod tests {
     use super::*;
     use crate::kernel::{names, select};
     use crate::random::Random;
-    use crate::rows::dense::{Dense, Precision};
-    use crate::rows::matrix::Matrix;
-    use crate::rows::own_item::OwnItem;
-    use crate::rows::similarity::Similarity;
     use crate::sizes::Sizes;
 
     const DIM: usize = 40;

@@ -1,7 +1,14 @@
-//! Keys and items in the order of a search.
+//! Keys and items in the order of a search, and its output.
 
+use std::sync::Mutex;
+
+use rayon::prelude::*;
+
+use crate::control::Control;
+use crate::counting_sort::sort_by_part;
 use crate::error::Result;
-use crate::memory::{Grow, allocate, zeros};
+use crate::memory::{allocate, each};
+use crate::rows::keys::Keys;
 
 /// A key and an item as one integer, the smaller the nearer: integers compare without a branch that the CPU could mispredict.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,7 +33,7 @@ impl Place {
 }
 
 /// Drops all but the k nearest, and returns the last of these; one beyond any item while there are fewer.
-pub(super) fn cut(places: &mut Vec<Place>, k: usize) -> Place {
+fn cut(places: &mut Vec<Place>, k: usize) -> Place {
     if places.len() < k {
         return Place(u128::MAX);
     }
@@ -35,59 +42,39 @@ pub(super) fn cut(places: &mut Vec<Place>, k: usize) -> Place {
     worst
 }
 
-/// Places from which on a sort divides them by their keys first.
-const MANY: usize = 64;
-/// The range that is divided, in multiples of the mean distance from the last key: what is nearer belongs to the first part.
-const RANGE: f64 = 4.0;
-/// The most places of a part that are sorted by insertion.
-const FEW: usize = 16;
+/// A thread's buffers for a sort.
+#[derive(Default)]
+struct Spare {
+    places: Vec<Place>,
+    ends: Vec<u32>,
+}
 
 /// Sorts places. Many are first divided into as many parts of the range of their keys, most of which have few.
-pub(super) fn sort(places: &mut Vec<Place>, spare: &mut Vec<Place>) -> Result<()> {
+fn sort(places: &mut Vec<Place>, spare: &mut Spare) -> Result<()> {
+    /// Places from which on they are divided.
+    const MANY: usize = 64;
+    /// The range that is divided, in multiples of the mean distance from the last key: what is nearer belongs to the first part.
+    const RANGE: f64 = 4.0;
     let parts = places.len();
-    if parts < MANY {
-        places.sort_unstable();
-        return Ok(());
-    }
-    let (least, sum) = places.iter().fold((f64::INFINITY, 0.0), |(least, sum), place| {
-        let key = place.key();
-        (least.min(key), sum + key)
-    });
+    let (least, sum) = places
+        .iter()
+        .map(|place| place.key())
+        .fold((f64::INFINITY, 0.0), |(least, sum), key| (key.min(least), sum + key));
     let range = RANGE * (sum / parts as f64 - least);
-    let scale = (parts - 1) as f64 / range;
-    if !(scale > 0.0 && scale.is_finite()) {
+    let scale = (parts as f64 - 1.0) / range;
+    if parts < MANY || !(scale > 0.0 && scale.is_finite()) {
         places.sort_unstable();
         return Ok(());
     }
     // None of these roundings reverses the order of keys.
     let part = |place: &Place| ((range - (place.key() - least)) * scale) as usize;
-    let mut ends: Vec<u32> = zeros(parts + 1)?;
-    places.iter().for_each(|place| ends[part(place) + 1] += 1);
-    (0..parts).for_each(|i| ends[i + 1] += ends[i]);
-    spare.clear();
-    spare.try_resize(parts, Place(0))?;
-    for place in &*places {
-        let end = &mut ends[part(place)];
-        spare[*end as usize] = *place;
-        *end += 1;
-    }
+    sort_by_part(places.iter().copied(), parts, part, &mut spare.ends, &mut spare.places)?;
+    std::mem::swap(places, &mut spare.places);
     let mut start = 0;
-    for end in &ends[..parts] {
-        let of_part = &mut spare[start..*end as usize];
-        start = *end as usize;
-        if of_part.len() > FEW {
-            of_part.sort_unstable();
-            continue;
-        }
-        for last in 1..of_part.len() {
-            let mut at = last;
-            while at > 0 && of_part[at] < of_part[at - 1] {
-                of_part.swap(at, at - 1);
-                at -= 1;
-            }
-        }
+    for &end in &spare.ends {
+        places[start..end as usize].sort_unstable();
+        start = end as usize;
     }
-    std::mem::swap(places, spare);
     Ok(())
 }
 
@@ -147,7 +134,7 @@ impl Nearest {
     }
 
     /// Returns the k nearest, nearest first.
-    pub fn sorted(&mut self, spare: &mut Vec<Place>) -> Result<&[Place]> {
+    fn sorted(&mut self, spare: &mut Spare) -> Result<&[Place]> {
         if self.places.len() > self.k {
             cut(&mut self.places, self.k);
         }
@@ -158,6 +145,45 @@ impl Nearest {
     /// Returns the items found, which are sorted.
     pub fn found(&self) -> &[Place] {
         &self.places
+    }
+}
+
+/// The output of a search: k scores and indices for each query, which `score` computes from a query and a key.
+pub(crate) struct Results<'a, T, F> {
+    pub k: usize,
+    pub score: F,
+    pub scores: &'a mut [T],
+    pub indices: &'a mut [i64],
+}
+
+impl<T: Send, F: Fn(usize, f64) -> T + Sync> Results<'_, T, F> {
+    /// Stores the nearest items of the queries from `first` on, and empties their lists. `search_again` is called with a query and its
+    /// k-th nearest item, if there is one; it may fill the list anew, and then returns true.
+    pub(super) fn store(
+        &mut self,
+        first: usize,
+        lists: &mut [Mutex<Nearest>],
+        control: &Control,
+        search_again: impl Fn(usize, Option<Place>, &mut Nearest, &mut Keys) -> Result<bool> + Sync + Send,
+    ) -> Result<()> {
+        let (k, score) = (self.k, &self.score);
+        let out = self.scores[first * k..].par_chunks_mut(k).zip(self.indices[first * k..].par_chunks_mut(k));
+        each(
+            lists.par_iter_mut().zip(out).enumerate(),
+            || Ok(<(Keys, Spare)>::default()),
+            |(keys, spare), (q, (list, (scores, indices)))| {
+                let list = list.get_mut().expect("no thread panics while it holds the lock");
+                let last = list.sorted(spare)?.get(k - 1).copied();
+                let found = if search_again(first + q, last, list, keys)? { list.sorted(spare)? } else { list.found() };
+                indices[found.len()..].fill(-1);
+                for ((out_score, index), place) in scores.iter_mut().zip(indices).zip(found) {
+                    *out_score = score(first + q, place.key());
+                    *index = i64::from(place.item());
+                }
+                list.clear();
+                control.check()
+            },
+        )
     }
 }
 
@@ -188,7 +214,7 @@ mod tests {
             places.reverse();
             let mut expected = places.clone();
             expected.sort_unstable();
-            sort(&mut places, &mut Vec::new()).unwrap();
+            sort(&mut places, &mut Spare::default()).unwrap();
             prop_assert!(places == expected);
         }
     }

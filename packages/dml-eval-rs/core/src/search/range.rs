@@ -42,66 +42,21 @@ struct Search<'a, S> {
     most: u64,
 }
 
-#[derive(Default)]
-struct Buffers {
-    pairs: Vec<(u32, u32)>,
-    scores: Vec<f64>,
-}
-
 impl<S: Space> Search<'_, S> {
-    fn push(&self, query: u32, items: impl ExactSizeIterator<Item = (f64, u32)>) -> Result<()> {
-        let number = items.len() as u64;
-        // Beyond the limit items are only counted, for the error message.
-        if number > 0 && self.total.fetch_add(number, Relaxed) + number <= self.most {
-            let list = &self.found[query as usize - self.first_query];
-            list.lock().expect("no thread panics while it holds the lock").try_extend(items)?;
-        }
-        Ok(())
+    /// Counts items, and tells whether there are too many: beyond the limit they are only counted, for the error message.
+    fn exceeds(&self, items: usize) -> bool {
+        self.total.fetch_add(items as u64, Relaxed) + items as u64 > self.most
     }
 
-    fn receive(
-        &self,
-        task: &Task<'_>,
-        result: &SweepResult,
-        scratch: &mut Scratch,
-        Buffers { pairs, scores }: &mut Buffers,
-    ) -> Result<()> {
-        let pair = |row: u32, column: u32| {
-            ((task.rows.start + row as usize) as u32, (task.columns.start + column as usize) as u32)
-        };
-        pairs.clear();
-        pairs.try_extend(result.row_hits.iter().map(|hit| pair(hit.row, hit.column)))?;
-        pairs.sort_unstable();
-        scores.clear();
-        scores.try_resize(pairs.len(), 0.0)?;
-        scores.clear();
-        self.space.scores(pairs, scratch, scores)?;
-        // A stable partition: the pairs of a query remain together.
-        let mut kept = 0;
-        for at in 0..pairs.len() {
-            if scores[at] >= self.threshold {
-                (pairs[kept], scores[kept]) = (pairs[at], scores[at]);
-                kept += 1;
-            }
-        }
-        pairs.truncate(kept);
-        let mut start = 0;
-        for of_query in pairs.chunk_by(|a, b| a.0 == b.0) {
-            let items = scores[start..].iter().zip(of_query).map(|(score, pair)| (*score, pair.1));
-            self.push(of_query[0].0, items)?;
-            start += of_query.len();
-        }
-        if task.symmetric {
-            for (&(row, column), &score) in pairs.iter().zip(scores.iter()) {
-                self.push(column, std::iter::once((score, row)))?;
-            }
-        }
-        Ok(())
+    fn push(&self, query: u32, score: f64, item: u32) -> Result<()> {
+        let list = &self.found[query as usize - self.first_query];
+        list.lock().expect("no thread panics while it holds the lock").try_push((score, item))
     }
 }
 
 impl<S: Space> Observer for Search<'_, S> {
-    type Buffers = Buffers;
+    /// Pairs, and their scores.
+    type Buffers = (Vec<(u32, u32)>, Vec<f64>);
 
     fn group(&self, side: Side, item: usize) -> u32 {
         match side {
@@ -126,9 +81,26 @@ impl<S: Space> Observer for Search<'_, S> {
         task: &Task<'_>,
         result: &SweepResult,
         scratch: &mut Scratch,
-        buffers: &mut Buffers,
+        (pairs, scores): &mut Self::Buffers,
     ) -> Result<()> {
-        self.receive(task, result, scratch, buffers)
+        let (first_row, first_column) = (task.rows.start as u32, task.columns.start as u32);
+        pairs.clear();
+        pairs.try_extend(result.row_hits.iter().map(|hit| (first_row + hit.row, first_column + hit.column)))?;
+        pairs.sort_unstable();
+        scores.clear();
+        scores.make_room(pairs.len())?;
+        self.space.scores(pairs, scratch, scores)?;
+        let found = pairs.iter().zip(&*scores).filter(|(_, score)| **score >= self.threshold);
+        if self.exceeds(found.clone().count() * if task.symmetric { 2 } else { 1 }) {
+            return Ok(());
+        }
+        for (&(query, item), &score) in found {
+            self.push(query, score, item)?;
+            if task.symmetric {
+                self.push(item, score, query)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -181,8 +153,8 @@ pub fn range_search<S: Comparable>(
                 control.check()?;
                 scores.clear();
                 space.scores(&[(query, query)], &mut scratch, &mut scores)?;
-                if scores[0] >= threshold {
-                    search.push(query, std::iter::once((scores[0], query)))?;
+                if scores[0] >= threshold && !search.exceeds(1) {
+                    search.push(query, scores[0], query)?;
                 }
             }
         }
@@ -227,10 +199,9 @@ fn append<S: Comparable>(
         list.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         control.check()
     })?;
-    if found.indices.is_empty() {
-        let number = lists.iter().map(Vec::len).sum();
-        (found.indices, found.values) = (allocate(number)?, allocate(number)?);
-    }
+    let number = lists.iter().map(Vec::len).sum();
+    found.indices.make_room(number)?;
+    found.values.make_room(number)?;
     for list in lists {
         control.check()?;
         found.indices.try_extend(list.iter().map(|(_, item)| i64::from(*item)))?;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from dml_eval_rs.adapters.torchmetrics import RetrievalMetric
+from dml_eval_rs.adapters.torchmetrics import STATES, RetrievalMetric
 from dml_eval_rs.retrieval import Options
 
 # A trainer of either package takes its own callbacks.
@@ -45,37 +45,25 @@ class RetrievalCallback(Callback):
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Add a batch; the sanity check's few batches are not measured."""
-        if not trainer.sanity_checking:
-            self._add(outputs, pl_module, dataloader_idx, "validation_step")
+        if trainer.sanity_checking:
+            return
+        if not isinstance(outputs, dict) or not {"embeddings", "labels"} <= outputs.keys():
+            step = "test_step" if trainer.testing else "validation_step"
+            came = f"keys {sorted(outputs)}" if isinstance(outputs, dict) else f"a {type(outputs).__name__}"
+            raise TypeError(f"{step} returned {came}; expected a dict with 'embeddings' and 'labels'")
+        if dataloader_idx not in self._metrics:
+            self._metrics[dataloader_idx] = RetrievalMetric(self._options).to(pl_module.device)
+        self._metrics[dataloader_idx].update(**{name: outputs[name] for name in STATES if name in outputs})
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Measure and log."""
-        self._log(pl_module, self._prefixes[0])
-
-    on_test_epoch_start = on_validation_epoch_start
-
-    def on_test_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Add a batch."""
-        self._add(outputs, pl_module, dataloader_idx, "test_step")
-
-    def on_test_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Measure and log."""
-        self._log(pl_module, self._prefixes[1])
-
-    def _add(self, outputs: Any, pl_module: Any, loader: int, step: str) -> None:
-        if not isinstance(outputs, dict) or not {"embeddings", "labels"} <= outputs.keys():
-            came = f"keys {sorted(outputs)}" if isinstance(outputs, dict) else f"a {type(outputs).__name__}"
-            raise TypeError(f"{step} returned {came}; expected a dict with 'embeddings' and 'labels'")
-        if loader not in self._metrics:
-            self._metrics[loader] = RetrievalMetric(self._options).to(pl_module.device)
-        names = ("embeddings", "labels", "groups", "indices")
-        self._metrics[loader].update(**{name: outputs[name] for name in names if name in outputs})
-
-    def _log(self, pl_module: Any, prefix: str) -> None:
+        prefix = self._prefixes[bool(trainer.testing)]
         for index, metric in self._metrics.items():
             suffix = f"/loader_{index}" if index else ""  # Lightning keeps "dataloader_idx" to itself
             # All ranks have the same values already; an average of them would only round.
             pl_module.log_dict({f"{prefix}{name}{suffix}": value for name, value in metric.compute().items()})
         self._metrics = {}
+
+    on_test_epoch_start = on_validation_epoch_start
+    on_test_batch_end = on_validation_batch_end
+    on_test_epoch_end = on_validation_epoch_end

@@ -16,7 +16,7 @@ from oml.functional.metrics import calc_topological_metrics, reduce_metrics, tak
 from dml_eval_rs.matches.labels import Labels
 from dml_eval_rs.matches.relevance import relevance_from_labels
 from dml_eval_rs.metrics.evaluation import Evaluation
-from dml_eval_rs.retrieval import evaluate
+from dml_eval_rs.retrieval import Options, evaluate
 
 
 class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
@@ -93,23 +93,18 @@ class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
 
     def _measure(self, embeddings: torch.Tensor) -> dict[str, dict[int, torch.Tensor]]:
         labels_L = np.asarray(self.dataset.get_labels())
-        ids = self.dataset.get_query_ids(), self.dataset.get_gallery_ids()
-        query_Q, item_G = map(np.asarray, ids)
+        query_Q, item_G = map(np.asarray, (self.dataset.get_query_ids(), self.dataset.get_gallery_ids()))
         # Without sequences, each item is one of its own.
         sequence_L = np.asarray(self.dataset.extra_data.get(SEQUENCE_COLUMN, range(len(labels_L))))
         sets_L = np.unique(sequence_L, return_inverse=True)[1].reshape(-1, 1)
         own = relevance_from_labels(list(sets_L[query_Q]), list(sets_L[item_G]))
         ks = {*self.precision_top_k, *self.map_top_k}
-        self.evaluation = evaluate(
-            embeddings[query_Q],
-            Labels(labels_L[query_Q], ignored=(own.offsets, own.indices)),
-            embeddings[item_G],
-            labels_L[item_G],
-            metrics=[f"recall@{k}" for k in self.cmc_top_k]
-            + [f"{name}@{k}" for name in ("precision", "ir_recall", "map") for k in ks],
-            similarity="euclidean",
-            unmatched="zero",
-        )
+        names = [f"recall@{k}" for k in self.cmc_top_k]
+        names += [f"{name}@{k}" for name in ("precision", "ir_recall", "map") for k in ks]
+        options: Options = {"metrics": names, "similarity": "euclidean", "unmatched": "zero"}
+        labels = Labels(labels_L[query_Q], ignored=(own.offsets, own.indices))
+        gallery = embeddings[item_G], labels_L[item_G]
+        self.evaluation = evaluate(embeddings[query_Q], labels, *gallery, **options)
         of = self.evaluation.per_query
         # The matches among the first k, over min(k, R).
         precision = {k: np.maximum(of[f"precision@{k}"], of[f"ir_recall@{k}"]) for k in ks}

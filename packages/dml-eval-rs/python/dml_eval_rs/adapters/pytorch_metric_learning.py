@@ -11,12 +11,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs.clustering.agreement import ami, nmi
-from dml_eval_rs.clustering.kmeans import kmeans
+from dml_eval_rs.clustering import ami, kmeans, nmi
 from dml_eval_rs.inputs import arguments
 from dml_eval_rs.inputs.arguments import Similarity
 from dml_eval_rs.matches.relevance import Relevance
-from dml_eval_rs.retrieval import evaluate
+from dml_eval_rs.retrieval import Options, evaluate
 
 _CLUSTERING = {"AMI": ami, "NMI": nmi}
 _RETRIEVAL = {
@@ -112,14 +111,11 @@ class AccuracyCalculator:
         """
         self._current = _choose(self._names, include, exclude)
         found: dict[str, Any] = {}
-        if _CLUSTERING.keys() & self._current:
+        clustering = [name for name in _CLUSTERING if name in self._current]
+        if clustering:
             labels_Q = arguments.partition(query_labels, "query_labels")
             clusters_Q = self._kmeans(query, len(np.unique(labels_Q)))
-            found = {
-                name: measure(labels_Q, clusters_Q)
-                for name, measure in _CLUSTERING.items()
-                if name in self._current
-            }
+            found = {name: _CLUSTERING[name](labels_Q, clusters_Q) for name in clustering}
         if _RETRIEVAL.keys() & self._current:
             labels = query_labels, reference_labels
             found |= self._retrieve(query, reference, *labels, includes=bool(ref_includes_query))
@@ -166,16 +162,10 @@ class AccuracyCalculator:
         k = n_ranked if self._k is None else int(R_Q.max()) if self._k == "max_bin_count" else self._k
         of_k = [f"precision@{k}", f"mrr@{k}", f"map@{k}"] if k < n_ranked else []
         ours = [_RETRIEVAL[name] for name in names if name != "mean_average_precision" or not of_k]
-        of = evaluate(
-            sides.queries,
-            matches,
-            gallery,
-            gallery_labels,
-            metrics=[*ours, *of_k],
-            similarity=self._similarity,
-            unmatched="zero",
-            exclude=np.arange(len(sides.queries)) if excluded and gallery is not None else None,
-        ).per_query
+        options: Options = {"metrics": [*ours, *of_k], "similarity": self._similarity, "unmatched": "zero"}
+        if excluded and gallery is not None:
+            options["exclude"] = np.arange(len(sides.queries))
+        of = evaluate(sides.queries, matches, gallery, gallery_labels, **options).per_query
         values = {name: of[ours] for name, ours in _RETRIEVAL.items() if ours in of}
         if of_k:
             # There, the sum over the k nearest is divided by R, here by min(k, R).
@@ -205,10 +195,11 @@ def _choose(names: Sequence[str], include: Any, exclude: Any) -> Sequence[str]:
 def _check_included(sides: arguments.Sides) -> None:
     queries, items = sides.queries, sides.items
     for start in range(0, len(queries), 4096):
-        block, first = queries[start : start + 4096], items[start : start + 4096][: len(queries) - start]
+        block = queries[start : start + 4096]
+        first = items[start : start + len(block)]
         same = np.isclose(block[: len(first)], first, rtol=1e-5, atol=1e-8).all(axis=1)
-        if len(same) < len(block) or not same.all():
-            at = start + int(np.argmin([*same, False]))
+        at = start + int(np.argmin([*same, False]))
+        if at < start + len(block):
             raise ValueError(
                 f"ref_includes_query came with {len(items)} reference items, and item {at} isn't query {at}; expected "
                 f"the {len(queries)} queries to be the first reference items"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import socket
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from dml_eval_rs.shards.running import VERSION
+from dml_eval_rs.matches.relation import Relation
+from dml_eval_rs.shards.tasks import Work
 
 _ANSWER_SECONDS = 5.0  # for a cluster's address to accept a connection
 
@@ -31,45 +31,39 @@ def ray_map(
         waiting: submitted tasks per core of the cluster, including running tasks.
 
     Raises:
-        ValueError: if no cluster answers at the address, this process is connected to another cluster, or a node has no
-            dml-eval-rs or another version.
+        ValueError: if no cluster answers at the address, or this process is connected to another cluster.
     """
     if address is not None and address not in ("auto", "local"):
         _check_address(address)
     if not ray.is_initialized():
         ray.init(address=address, log_to_driver=False)
-    _check_nodes()
 
     def run(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
         remote = ray.remote(num_cpus=num_cpus, max_retries=retries)(lambda *entries: function(entries))
         sent: dict[int, tuple[Any, Any]] = {}  # entries by identity, kept so that none is reused
 
         def send(entry: Any) -> Any:
+            if isinstance(entry, (Work, Relation)):  # of one task, with which Ray forgets it
+                return entry
             if id(entry) not in sent:
                 sent[id(entry)] = (entry, ray.put(entry))
             return sent[id(entry)][1]
 
-        running: list[Any] = []
-        for task in tasks:
-            running.append(remote.remote(*map(send, task)))
-            if len(running) >= waiting * max(1, int(ray.cluster_resources().get("CPU", 1) / num_cpus)):
-                running, result = _wait(running)
-                yield result
-        while running:
-            running, result = _wait(running)
+        left, running = iter(tasks), list[Any]()
+        while True:
+            most = waiting * max(1, int(ray.cluster_resources().get("CPU", 1) / num_cpus))
+            running += [remote.remote(*map(send, task)) for task in islice(left, max(0, most - len(running)))]
+            if not running:
+                return
+            done, running = ray.wait(running, num_returns=1)
+            try:
+                result = ray.get(done[0])
+            except ray.exceptions.RayTaskError as error:
+                # Its cause is the task's own error, without the worker's traceback.
+                raise error.cause from None
             yield result
 
     return run
-
-
-def _wait(running: list[Any]) -> tuple[list[Any], Any]:
-    """Wait for one task; return the others, and its result."""
-    done, others = ray.wait(running, num_returns=1)
-    try:
-        return others, ray.get(done[0])
-    except ray.exceptions.RayTaskError as error:
-        # Its cause is the task's own error, without the worker's traceback.
-        raise error.cause from None
 
 
 def _check_address(address: str) -> None:
@@ -87,26 +81,4 @@ def _check_address(address: str) -> None:
             raise ValueError(
                 f"this process is connected to the Ray cluster {connected}; expected that address instead of "
                 f"{address}, or a call of ray.shutdown() before"
-            )
-
-
-def _check_nodes() -> None:
-    """Check that every node has this version of the package."""
-
-    def version() -> str:  # pickled by value, so it runs where the package is absent, too
-        try:
-            return importlib.metadata.version("dml-eval-rs")
-        except importlib.metadata.PackageNotFoundError:
-            return "absent"
-
-    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-    strategies = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
-    probe = ray.remote(num_cpus=0, max_retries=0)(version)
-    answers = [probe.options(scheduling_strategy=strategy).remote() for strategy in strategies]
-    for node, answer in zip(nodes, answers):
-        found = ray.get(answer)
-        if found != VERSION:
-            raise ValueError(
-                f"dml-eval-rs is {found} on the Ray node {node['NodeManagerAddress']}; expected {VERSION}, "
-                "as here: install it there, or connect with runtime_env={'pip': [...]}"
             )

@@ -45,17 +45,15 @@ class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
                 raise ValueError(
                     f"{name} is {getattr(self, name)!r}; expected none: no list of documents is made"
                 )
-        self._names = {
-            f"{theirs}@k": {k: f"{ours}@{k}" for k in ks}
-            for theirs, ours, ks in (
-                ("accuracy", "recall", self.accuracy_at_k),
-                ("precision", "precision", self.precision_recall_at_k),
-                ("recall", "ir_recall", self.precision_recall_at_k),
-                ("ndcg", "ndcg", self.ndcg_at_k),
-                ("mrr", "mrr", self.mrr_at_k),
-                ("map", "map", self.map_at_k),
-            )
+        theirs = {
+            "accuracy": ("recall", self.accuracy_at_k),
+            "precision": ("precision", self.precision_recall_at_k),
+            "recall": ("ir_recall", self.precision_recall_at_k),
+            "ndcg": ("ndcg", self.ndcg_at_k),
+            "mrr": ("mrr", self.mrr_at_k),
+            "map": ("map", self.map_at_k),
         }
+        self._names = {f"{name}@k": {k: f"{ours}@{k}" for k in ks} for name, (ours, ks) in theirs.items()}
         self._metrics = check_metrics([name for names in self._names.values() for name in names.values()])
         place = {document: i for i, document in enumerate(self.corpus_ids)}
         offsets, indices = [0], list[int]()
@@ -88,21 +86,15 @@ class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
             ValueError: for a model of another similarity than the cosine, the dot product or the Euclidean distance.
         """
         similarity = _similarity_of(model)
-        queries = self.embed_inputs(
-            model, self.queries, "query", prompt_name=self.query_prompt_name, prompt=self.query_prompt
-        )
+        prompts = {"prompt_name": self.query_prompt_name, "prompt": self.query_prompt}
+        queries = self.embed_inputs(model, self.queries, "query", **prompts)
         if corpus_embeddings is None:
+            prompts = {"prompt_name": self.corpus_prompt_name, "prompt": self.corpus_prompt}
             corpus_embeddings = self.embed_inputs(
-                model if corpus_model is None else corpus_model,
-                self.corpus,
-                "document",
-                prompt_name=self.corpus_prompt_name,
-                prompt=self.corpus_prompt,
+                model if corpus_model is None else corpus_model, self.corpus, "document", **prompts
             )
-        found = evaluate(
-            queries, self._relevance, corpus_embeddings, metrics=self._metrics, similarity=similarity
-        )
-        self.evaluation = found
+        options: Options = {"metrics": self._metrics, "similarity": similarity}
+        self.evaluation = found = evaluate(queries, self._relevance, corpus_embeddings, **options)
         named = self._names.items()
         return {similarity: {theirs: {k: found[name] for k, name in by_k.items()} for theirs, by_k in named}}
 
@@ -152,11 +144,7 @@ class LabelEvaluator(evaluation.SentenceEvaluator):
         self._options = options or {}
         names = check_options(**self._options).names
         self._primary = arguments.one_of(primary_metric, "primary_metric", tuple(names))
-        self._encode = {
-            "batch_size": batch_size,
-            "show_progress_bar": show_progress_bar,
-            "convert_to_tensor": True,
-        }
+        self._encode = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
 
     def __call__(
         self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
@@ -164,7 +152,8 @@ class LabelEvaluator(evaluation.SentenceEvaluator):
         """Embed the texts, and measure; `output_path` is ignored."""
         similarity = _similarity_of(model)
         options: Options = {"similarity": similarity, **self._options}
-        self.evaluation = evaluate(model.encode(self._texts, **self._encode), self._labels, **options)
+        embeddings = model.encode(self._texts, convert_to_tensor=True, **self._encode)
+        self.evaluation = evaluate(embeddings, self._labels, **options)
         self.primary_metric = f"{similarity}_{self._primary}"
         values = {f"{similarity}_{name}": value for name, value in self.evaluation.items()}
         named: dict[str, float] = self.prefix_name_to_metrics(values, self.name)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 import torchmetrics
 from torchmetrics.utilities import dim_zero_cat
 
 from dml_eval_rs.matches.labels import Labels
 from dml_eval_rs.retrieval import Options, check_options, evaluate
+
+STATES = ("embeddings", "labels", "groups", "indices")
 
 
 class RetrievalMetric(torchmetrics.Metric):
@@ -39,7 +42,7 @@ class RetrievalMetric(torchmetrics.Metric):
         super().__init__(**kwargs)
         self._options = options or {}
         check_options(**self._options)  # refuses a wrong option now, not after an epoch
-        for name in ("embeddings", "labels", "groups", "indices"):
+        for name in STATES:
             self.add_state(name, default=[], dist_reduce_fx="cat")
 
     def update(
@@ -62,17 +65,16 @@ class RetrievalMetric(torchmetrics.Metric):
             TypeError: if labels, groups or indices aren't integers.
             ValueError: if shapes don't match, or groups or indices come for some batches only.
         """
-        if embeddings.ndim != 2:
-            raise ValueError(f"embeddings has shape {tuple(embeddings.shape)}; expected (batch, dim)")
-        rows = len(embeddings)
+        shape = tuple(embeddings.shape)
+        if len(shape) != 2:
+            raise ValueError(f"embeddings has shape {shape}; expected (batch, dim)")
         given = {"labels": labels, "groups": groups, "indices": indices}
         for name, tensor in given.items():
             if len(self.embeddings) and (tensor is None) == bool(len(getattr(self, name))):
                 raise ValueError(f"{name} came with some batches only; expected all, or none")
-            if tensor is not None and tensor.shape != (rows,):
+            if tensor is not None and tensor.shape != shape[:1]:
                 raise ValueError(
-                    f"{name} has shape {tuple(tensor.shape)}; expected ({rows},) to match embeddings "
-                    f"{tuple(embeddings.shape)}"
+                    f"{name} has shape {tuple(tensor.shape)}; expected {shape[:1]} to match embeddings {shape}"
                 )
             if tensor is not None and (tensor.is_floating_point() or tensor.is_complex()):
                 raise TypeError(f"{name} has dtype {tensor.dtype}; expected integers: use {name}.long()")
@@ -91,20 +93,12 @@ class RetrievalMetric(torchmetrics.Metric):
         """
         if not len(self.embeddings):
             raise ValueError("there are no items; expected update(embeddings, labels) before compute()")
-        names = ("embeddings", "labels", "groups", "indices")
-        held = {name: dim_zero_cat(state) for name in names if len(state := getattr(self, name))}
+        held = {name: dim_zero_cat(state) for name in STATES if len(state := getattr(self, name))}
         if "indices" in held:
-            order = _first_of_each(held.pop("indices"))
-            held = {name: tensor[order] for name, tensor in held.items()}
+            # The place of each distinct index's first occurrence, by ascending index.
+            _, first = np.unique(held.pop("indices").cpu().numpy(), return_index=True)
+            held = {name: tensor[torch.from_numpy(first)] for name, tensor in held.items()}
         x = held["embeddings"]
         found = evaluate(x, Labels(held["labels"], held.get("groups")), **self._options)
         dtype = torch.float32 if x.device.type == "mps" else torch.float64
         return {name: torch.tensor(value, dtype=dtype, device=x.device) for name, value in found.items()}
-
-
-def _first_of_each(indices: torch.Tensor) -> torch.Tensor:
-    """Return the place of each distinct index's first occurrence, by ascending index."""
-    ordered, place = torch.sort(indices, stable=True)
-    first = torch.ones_like(ordered, dtype=torch.bool)
-    first[1:] = ordered[1:] != ordered[:-1]
-    return place[first]

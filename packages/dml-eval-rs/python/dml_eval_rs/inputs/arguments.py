@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +24,9 @@ Ties = Literal["index", "optimistic", "pessimistic", "expected"]
 Unmatched = Literal["skip", "zero"]
 Progress = Callable[[int, int], object]
 
-SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
-TIES: tuple[Ties, ...] = ("index", "optimistic", "pessimistic", "expected")
-UNMATCHED = ("skip", "zero")
+SIMILARITIES: tuple[Similarity, ...] = get_args(Similarity)
+TIES: tuple[Ties, ...] = get_args(Ties)
+UNMATCHED: tuple[Unmatched, ...] = get_args(Unmatched)
 
 _FLOATS = (np.float16, np.float32, np.float64)
 _PLAIN_ROWS = "fiub"  # kinds of dtype that numpy arrays of rows have, if they need no conversion
@@ -37,20 +37,22 @@ _TABLE_ENTRIES = 4
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The rows of both sides, of one width and checked.
+    """The rows of both sides, of one width and checked."""
 
-    Attributes:
-        queries: (Q, D) floats, or (Q, W) uint8 codes.
-        gallery: (G, D) or (G, W); None if the queries search one another.
-    """
-
-    queries: npt.NDArray[Any]
-    gallery: npt.NDArray[Any] | None
+    queries: npt.NDArray[Any]  # (Q, D) floats, or (Q, W) uint8 codes
+    gallery: npt.NDArray[Any] | None  # (G, D) or (G, W); None if the queries search one another
 
     @property
     def items(self) -> npt.NDArray[Any]:
         """The rows that are searched."""
         return self.queries if self.gallery is None else self.gallery
+
+    def keep(self, rows: npt.NDArray[np.uintp] | None) -> Sides:
+        """Return both sides with only these of the rows that are searched; None for all."""
+        if rows is None:
+            return self
+        kept = self.items[rows]
+        return Sides(kept, None) if self.gallery is None else Sides(self.queries, kept)
 
 
 def to_sides(
@@ -61,15 +63,11 @@ def to_sides(
     *,
     may_be_empty: bool = False,
 ) -> Sides:
-    """Check the rows of both sides.
+    """Check the similarity, and the rows of both sides in any container: codes for ``"hamming"``, otherwise floats.
 
-    Args:
-        queries: rows in any container.
-        gallery: rows in any container; None if the queries search one another.
-        similarity: ``"hamming"`` expects codes, every other similarity floats.
-        names: the arguments' names, for errors.
-        may_be_empty: whether there may be no query, if there is a gallery.
+    `names` are the arguments', for errors. If `may_be_empty`, there may be no query beside a gallery.
     """
+    one_of(similarity, "similarity", SIMILARITIES)
     may_be_empty = may_be_empty and gallery is not None
     queries_QD = check_rows(queries, names[0], similarity, "queries", may_be_empty=may_be_empty)
     if gallery is None:
@@ -130,8 +128,8 @@ def check_length(array: npt.NDArray[Any], name: str, rows: npt.NDArray[Any], row
         )
 
 
-def partition(x: object, name: str) -> npt.NDArray[Any]:
-    """Return a one-dimensional array of integers, booleans or strings."""
+def partition(x: object, name: str, length: int | None = None, per: str = "item") -> npt.NDArray[Any]:
+    """Return a one-dimensional array of integers, booleans or strings, of a given length if any."""
     is_plain = type(x) is np.ndarray and x.dtype.kind in _PLAIN_LABELS
     array: npt.NDArray[Any] = x if is_plain else to_labels(x, name)  # type: ignore[assignment]
     if array.ndim != 1:
@@ -142,22 +140,16 @@ def partition(x: object, name: str) -> npt.NDArray[Any]:
                 if 1 in array.shape
                 else f": use {name}.argmax(axis=1) if one-hot, or relevance_from_labels for several labels an item"
             )
-        raise ValueError(
-            f"{name} has shape {array.shape}; expected one dimension, with one entry per item{remedy}"
-        )
+        raise ValueError(f"{name} has shape {array.shape}; expected one dimension, one per {per}{remedy}")
+    if length is not None and len(array) != length:
+        raise ValueError(f"{name} has shape {array.shape}; expected ({length},), one per {per}")
     if array.dtype.kind not in "iubUST":
-        hint = (
-            "floats merge large ids: use integers"
-            if array.dtype.kind == "f"
-            else "use integers, booleans or strings"
-        )
-        raise TypeError(f"{name} has dtype {array.dtype}; expected integers, booleans or strings ({hint})")
+        hint = " (floats merge large ids: use integers)" if array.dtype.kind == "f" else ""
+        raise TypeError(f"{name} has dtype {array.dtype}; expected integers, booleans or strings{hint}")
     if hasattr(array.dtype, "na_object"):  # of a StringDType, whose missing strings equal nothing
         missing = [place for place, entry in enumerate(array.tolist()) if not isinstance(entry, str)]
         if missing:
-            raise ValueError(
-                f"{name} has a missing value at index {missing[0]}; expected a label for every item"
-            )
+            raise ValueError(f"{name} has a missing value at index {missing[0]}; expected a label per item")
     return array
 
 
@@ -165,23 +157,15 @@ def encode(*parts: npt.NDArray[Any], name: str = "labels") -> list[npt.NDArray[n
     """Encode labels densely over all parts: two labels get the same code if and only if they are equal."""
     kinds = {_kind(part) for part in parts}
     if len(kinds) > 1:
-        raise TypeError(
-            f"{name} have dtype "
-            + " and ".join(str(part.dtype) for part in parts)
-            + "; expected integers on both sides, or strings on both"
-        )
-    if (
-        kinds == {"integer"}
-        and any(p.dtype.kind == "u" and p.dtype.itemsize == 8 for p in parts)
-        and len(parts) > 1
-    ):
+        dtypes = " and ".join(str(part.dtype) for part in parts)
+        raise TypeError(f"{name} have dtype {dtypes}; expected integers on both sides, or strings on both")
+    joined = np.concatenate(parts)
+    if kinds == {"integer"} and joined.dtype.kind == "f":
         # numpy promotes int64 with uint64 to float64, which merges large ids. No negative id equals any uint64.
-        parts = tuple(_as_uint64_pairs(part) for part in parts)
-        joined = np.concatenate(parts)
-        _, inverse = np.unique(joined, axis=0, return_inverse=True)
-    else:
-        inverse = _ranks(np.concatenate(parts))
-    dense = inverse.reshape(-1).astype(np.uint32, copy=False)
+        is_negative = np.concatenate([part < 0 for part in parts])
+        bits = _ranks(np.concatenate([part.astype(np.uint64) for part in parts])).astype(np.int64)
+        joined = bits + is_negative * len(bits)
+    dense = _ranks(joined).reshape(-1).astype(np.uint32, copy=False)
     return np.split(dense, np.cumsum([len(part) for part in parts[:-1]]))
 
 
@@ -199,33 +183,31 @@ def _ranks(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.unique(x, return_inverse=True)[1]
 
 
-def _as_uint64_pairs(part: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    """Return (n, 2): whether each integer is negative, and its bits."""
-    wide = part.astype(np.uint64 if part.dtype.kind in "ub" else np.int64)
-    return np.stack([(wide < 0).astype(np.uint64), wide.astype(np.uint64)], axis=1)
-
-
 def _kind(part: npt.NDArray[Any]) -> str:
     return "integer" if part.dtype.kind in "iub" else "string" if part.dtype.kind in "UT" else "bytes"
 
 
 def positive(x: object, name: str) -> int:
     """Return an integer from 1 to 2**63 - 1."""
-    if isinstance(x, (bool, np.bool_)) or not isinstance(x, (int, np.integer)):
-        raise TypeError(f"{name} is {x!r}; expected an integer of at least 1")
-    if x < 1:
-        raise ValueError(f"{name} is {x}; expected at least 1")
-    if x >= 2**63:
-        raise ValueError(f"{name} is {x}; expected at most 2**63 - 1")
-    return int(x)
+    number = _integer(x, name, "of at least 1")
+    if number < 1:
+        raise ValueError(f"{name} is {number}; expected at least 1")
+    if number >= 2**63:
+        raise ValueError(f"{name} is {number}; expected at most 2**63 - 1")
+    return number
 
 
 def seed(x: object) -> int:
     """Return an integer from 0 to 2**64 - 1."""
+    number = _integer(x, "seed", "from 0 to 2**64 - 1")
+    if not 0 <= number < 2**64:
+        raise ValueError(f"seed is {number}; expected 0 to 2**64 - 1")
+    return number
+
+
+def _integer(x: object, name: str, expected: str) -> int:
     if isinstance(x, (bool, np.bool_)) or not isinstance(x, (int, np.integer)):
-        raise TypeError(f"seed is {x!r}; expected an integer from 0 to 2**64 - 1")
-    if not 0 <= x < 2**64:
-        raise ValueError(f"seed is {x}; expected 0 to 2**64 - 1")
+        raise TypeError(f"{name} is {x!r}; expected an integer {expected}")
     return int(x)
 
 

@@ -12,20 +12,30 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs.inputs import arguments
-from dml_eval_rs.matches.lists import ListedItems, Lists, check_ignored
+from dml_eval_rs.matches.relevance import ListedItems, Lists, check_ignored
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
 class Labels:
     """Labels of the queries or of the gallery. A gallery item matches a query if both have the same label.
 
-    Pass this instead of a plain array of labels if items also have groups, or if some of them must be excluded.
+    Pass this instead of a plain array of labels if items also have groups, or if some of them must be excluded. The
+    arrays are checked once.
 
-    Attributes:
-        ids: (N,) the labels.
-        groups: (N,) the groups, or None.
-        junk, distractors: the labels listed as such.
-        ignored: the items listed for each query, or None.
+    Args:
+        ids: (N,) integers of any width, booleans or strings, also a table's column of text.
+        groups: (N,) integers, booleans or strings, such as the camera of each image. A query's ranking excludes the
+            gallery items of the query's label *and* group: the rule of re-identification. Both sides have groups, or
+            neither.
+        junk: a label, or several. Items with these labels are excluded from every ranking, and measured as no query.
+            With a gallery, junk belongs to the gallery's labels.
+        distractors: a label, or several. Items with these labels match nothing, but stay in the rankings.
+        ignored: ``(offsets, indices)``, integers of shapes (Q + 1,) and (M,): the ranking of query q excludes the
+            gallery items ``indices[offsets[q]:offsets[q + 1]]``. Belongs to the queries' labels.
+
+    Raises:
+        TypeError: if an array has the wrong dtype, such as floats, which merge large ids.
+        ValueError: if an array has the wrong shape, or a list is malformed.
     """
 
     ids: npt.NDArray[Any]
@@ -43,34 +53,13 @@ class Labels:
         distractors: npt.ArrayLike = (),
         ignored: Lists | None = None,
     ) -> None:
-        """Check the labels.
-
-        Args:
-            ids: (N,) integers of any width, booleans or strings, also a table's column of text.
-            groups: (N,) integers, booleans or strings, such as the camera of each image. A query's ranking excludes the
-                gallery items of the query's label *and* group: the rule of re-identification. Both sides have groups,
-                or neither.
-            junk: a label, or several. Items with these labels are excluded from every ranking, and measured as no
-                query. With a gallery, junk belongs to the gallery's labels.
-            distractors: a label, or several. Items with these labels match nothing, but stay in the rankings.
-            ignored: ``(offsets, indices)``, integers of shapes (Q + 1,) and (M,): the ranking of query q excludes the
-                gallery items ``indices[offsets[q]:offsets[q + 1]]``. Belongs to the queries' labels.
-
-        Raises:
-            TypeError: if an array has the wrong dtype, such as floats, which merge large ids.
-            ValueError: if an array has the wrong shape, or a list is malformed.
-        """
-        checked = arguments.partition(ids, "ids")
-        groups_N = None if groups is None else arguments.partition(groups, "groups")
-        if groups_N is not None and len(groups_N) != len(checked):
-            raise ValueError(
-                f"groups has shape {groups_N.shape}; expected ({len(checked)},), one group per label"
-            )
+        ids_N = arguments.partition(ids, "ids")
+        groups_N = None if groups is None else arguments.partition(groups, "groups", len(ids_N), "label")
         set_field = object.__setattr__
-        set_field(self, "ids", checked)
+        set_field(self, "ids", ids_N)
         set_field(self, "groups", groups_N)
-        set_field(self, "junk", _listed(junk, "junk", checked))
-        set_field(self, "distractors", _listed(distractors, "distractors", checked))
+        set_field(self, "junk", _listed(junk, "junk", ids_N))
+        set_field(self, "distractors", _listed(distractors, "distractors", ids_N))
         set_field(self, "ignored", check_ignored(ignored))
 
     def __len__(self) -> int:
@@ -90,9 +79,7 @@ class Labels:
 
 def to_labels(x: object, name: str) -> Labels:
     """Return labels, checked: `Labels` as they are, or those of an array."""
-    if isinstance(x, Labels):
-        return x
-    return Labels(arguments.partition(x, name))
+    return x if isinstance(x, Labels) else Labels(arguments.partition(x, name))
 
 
 def _listed(x: npt.ArrayLike, name: str, ids: npt.NDArray[Any]) -> npt.NDArray[Any]:

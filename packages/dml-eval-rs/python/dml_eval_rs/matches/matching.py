@@ -6,13 +6,14 @@ Shapes: `Q` queries, `G` gallery, `n` queries of a block, `K` items of each.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs.inputs.arguments import Sides
 from dml_eval_rs.matches.labels import Labels
-from dml_eval_rs.matches.relation import relate
+from dml_eval_rs.matches.relation import count_equal, pair_codes, relate
 from dml_eval_rs.matches.relevance import Relevance
 
 Booleans = npt.NDArray[np.bool_]
@@ -41,10 +42,13 @@ class Matching:
         n_queries = len(labels)  # type: ignore[arg-type]  # whatever has no length is refused below
         if gallery_labels is not None:
             n_items = len(gallery_labels)  # type: ignore[arg-type]
-        sides = Sides(_rows(n_queries), None if n_items is None else _rows(n_items))
+        # Arrays of so many rows that take no memory.
+        rows = [np.broadcast_to(np.float32(0), (n or 0, 1)) for n in (n_queries, n_items)]
+        sides = Sides(rows[0], None if n_items is None else rows[1])
         relation = relate(labels, gallery_labels, sides, ("the queries", "the gallery"), unmatched="zero")
         self._alone, self._queries = n_items is None, n_queries
         self._items = n_queries if n_items is None else n_items
+        self._is_listed = relation.offsets is not None
         self._listed = _pairs(relation.offsets, relation.items, self._items)
         self._ignored = _pairs(relation.ignored_offsets, relation.ignored_items, self._items)
         kept = slice(None) if relation.kept is None else relation.kept
@@ -60,48 +64,44 @@ class Matching:
             return codes_G if gallery is None else queries.astype(np.int64), codes_G
 
         self._labels = both(relation.labels, relation.gallery_labels)
-        self._groups = both(relation.groups, relation.gallery_groups)
+        groups = both(relation.groups, relation.gallery_groups)
+        self._pairs: tuple[Integers, Integers] | None = None  # of a label and a group
+        if self._labels is not None and groups is not None:
+            self._pairs = pair_codes(self._labels[0], groups[0]), pair_codes(self._labels[1], groups[1])
 
     def matches(self, queries: Integers, items: Integers) -> Booleans:
         """Return (n, K): whether each of the (n, K) items matches its row's query, excluded or not."""
-        if self._listed is not None:
+        if self._is_listed:
             return _contains(self._listed, queries[:, None] * self._items + items)
         return _equal(self._labels, queries, items) & ~self._is_junk[items]
 
     def excludes(self, queries: Integers, items: Integers) -> Booleans:
         """Return (n, K): whether the ranking of its row's query excludes each of the (n, K) items."""
         excluded = self._excluded_by_label(queries, items) | self._is_junk[items]
-        if self._ignored is not None:
-            excluded |= _contains(self._ignored, queries[:, None] * self._items + items)
-        return excluded
+        return excluded | _contains(self._ignored, queries[:, None] * self._items + items)
 
     @property
     def most_excluded(self) -> int:
         """The most items that any query excludes, or a few more."""
         most = int(self._alone) + int(self._is_junk.sum())
-        if self._groups is not None and self._labels is not None:
-            of_items = np.stack([self._labels[1], self._groups[1]])
-            most += int(np.unique(of_items, axis=1, return_counts=True)[1].max())
-        if self._ignored is not None:
-            most += int(np.unique(self._ignored // self._items, return_counts=True)[1].max(initial=0))
-        return most
+        if self._pairs is not None:
+            most += int(np.unique(self._pairs[1], return_counts=True)[1].max())
+        ignored = np.unique(self._ignored // self._items, return_counts=True)[1]
+        return most + int(ignored.max(initial=0))
 
     def has_match(self) -> Booleans:
         """Return (Q,): whether each query has a match that its ranking doesn't exclude."""
-        if self._listed is not None:
+        if self._is_listed:
             return self._count(self._listed, self.excludes) > 0
         assert self._labels is not None
         labels_Q, labels_G = self._labels
-        matches_Q = _count_equal(labels_Q, labels_G)
-        if self._groups is not None:
-            both_Q, both_G = (np.stack(pair, axis=1) for pair in zip(self._labels, self._groups))
-            matches_Q -= _count_equal(both_Q, both_G)
+        matches_Q = count_equal(labels_Q, labels_G)
+        if self._pairs is not None:
+            matches_Q -= count_equal(*self._pairs)
         elif self._alone:
             matches_Q -= 1
-        if self._ignored is not None:
-            matches_Q -= self._count(
-                self._ignored, lambda q, i: ~self.matches(q, i) | self._excluded_by_label(q, i)
-            )
+        dropped = self._count(self._ignored, lambda q, i: ~self.matches(q, i) | self._excluded_by_label(q, i))
+        matches_Q -= dropped
         return (matches_Q > 0) & (labels_Q >= 0)
 
     def _excluded_by_label(self, queries: Integers, items: Integers) -> Booleans:
@@ -109,8 +109,8 @@ class Matching:
         excluded = np.zeros(items.shape, np.bool_)
         if self._alone:
             excluded |= items == queries[:, None]
-        if self._groups is not None:
-            excluded |= _equal(self._groups, queries, items) & _equal(self._labels, queries, items)
+        if self._pairs is not None:
+            excluded |= _equal(self._pairs, queries, items)
         return excluded
 
     def _count(self, pairs: Integers, drops: Callable[[Integers, Integers], Booleans]) -> Integers:
@@ -120,15 +120,10 @@ class Matching:
         return np.bincount(counted, minlength=self._queries)
 
 
-def _rows(n: int) -> npt.NDArray[np.float32]:
-    """Return an array of so many rows that takes no memory."""
-    return np.broadcast_to(np.zeros((), np.float32), (n, 1))
-
-
-def _pairs(offsets: npt.NDArray[np.uint64] | None, items: _Codes | None, n_items: int) -> Integers | None:
+def _pairs(offsets: npt.NDArray[np.uint64] | None, items: _Codes | None, n_items: int) -> Integers:
     """Return the listed pairs (M,) as query · G + item, ascending."""
     if offsets is None or items is None:
-        return None
+        return np.zeros(0, np.int64)
     queries = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets).astype(np.int64))
     return queries * n_items + items
 
@@ -140,15 +135,6 @@ def _contains(pairs: Integers, wanted: Integers) -> Booleans:
     return found
 
 
-def _equal(codes: tuple[Integers, Integers] | None, queries: Integers, items: Integers) -> Booleans:
-    assert codes is not None
+def _equal(codes: Any, queries: Integers, items: Integers) -> Booleans:
     same: Booleans = codes[1][items] == codes[0][queries][:, None]
     return same
-
-
-def _count_equal(queries: Integers, items: Integers) -> Integers:
-    """Count, for each query (a row), the items that are equal to it, (Q,)."""
-    codes = np.unique(np.concatenate([items, queries]), axis=0, return_inverse=True)[1].reshape(-1)
-    counts = np.bincount(codes[: len(items)], minlength=int(codes.max()) + 1)
-    found: Integers = counts[codes[len(items) :]]
-    return found

@@ -22,29 +22,28 @@ _Codes = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
-    """Checked arrays of a relation: of labels, or of listed pairs.
+    """Checked arrays of a relation: of labels, or of listed pairs."""
 
-    Attributes:
-        labels, gallery_labels: (Q,) and (G,) dense codes; no gallery labels if the queries search one another.
-        groups, gallery_groups: (Q,) and (G,) dense codes.
-        exclude: (Q,) each query's item, which its ranking excludes, or -1.
-        offsets, items, grades: (Q + 1,), (M,) and (M,): the matches listed for each query, ascending.
-        ignored_offsets, ignored_items: the items listed for each query that its ranking excludes.
-        kept: the rows of the gallery (without one, of the queries) that aren't junk; None for all. Codes of this side
-            are those of the kept rows.
-    """
-
+    # (Q,) and (G,) dense codes, of the rows that aren't junk; none of a gallery if the queries search one another.
     labels: _Codes | None = None
     gallery_labels: _Codes | None = None
     groups: _Codes | None = None
     gallery_groups: _Codes | None = None
-    exclude: npt.NDArray[np.int64] | None = None
-    offsets: npt.NDArray[np.uint64] | None = None
-    items: _Codes | None = None
-    grades: npt.NDArray[np.float64] | None = None
-    ignored_offsets: npt.NDArray[np.uint64] | None = None
+    exclude: npt.NDArray[np.int64] | None = None  # (Q,) each query's item, which its ranking excludes, or -1
+    offsets: npt.NDArray[np.uint64] | None = None  # (Q + 1,) of the matches listed for each query, ascending
+    items: _Codes | None = None  # (M,)
+    grades: npt.NDArray[np.float64] | None = None  # (M,)
+    ignored_offsets: npt.NDArray[np.uint64] | None = (
+        None  # of items listed for each query, excluded from its ranking
+    )
     ignored_items: _Codes | None = None
-    kept: npt.NDArray[np.uintp] | None = None
+    kept: npt.NDArray[np.uintp] | None = None  # the searched rows that aren't junk; None for all
+
+    @property
+    def codes(self) -> tuple[_Codes, _Codes]:
+        """The labels of both sides, which are the queries' twice if they search one another."""
+        assert self.labels is not None
+        return self.labels, self.labels if self.gallery_labels is None else self.gallery_labels
 
     def arrays(self) -> tuple[npt.NDArray[Any] | None, ...]:
         """Return all arrays, by which processes that share an evaluation compare their relations."""
@@ -60,19 +59,10 @@ def relate(
     exclude: npt.ArrayLike | None = None,
     unmatched: str = "skip",
 ) -> Relation:
-    """Check what says who matches whom, and encode it for the core.
+    """Check the labels and `exclude` of `evaluate`, and encode them for the core.
 
-    Args:
-        labels: an array, `Labels`, or `Relevance`.
-        gallery_labels: an array or `Labels`; None without a gallery, and beside `Relevance`.
-        sides: the rows; only their shapes are read.
-        names: the names of the rows' arguments, for errors.
-        exclude: (Q,) the item that each query's ranking excludes, or -1.
-        unmatched: if ``"skip"``, groups that exclude every match are an error.
-
-    Raises:
-        TypeError: if an array has the wrong dtype, or there are no labels.
-        ValueError: if shapes don't match, lists name absent items, or values exclude each other.
+    Of the sides only the shapes are read; `names` are their arguments', for errors. If `unmatched` is ``"skip"``,
+    groups that exclude every match are an error.
     """
     n_queries, n_items = len(sides.queries), len(sides.items)
     if exclude is not None and sides.gallery is None:
@@ -81,30 +71,22 @@ def relate(
             "exclude"
         )
     own_Q = None if exclude is None else check_exclude(exclude, n_queries, n_items)
+    ignored: dict[str, Any] = {}
+    if isinstance(labels, Labels | Relevance) and labels.ignored is not None:
+        labels.ignored.check_bounds("ignored", n_queries, n_items)
+        ignored = {"ignored_offsets": labels.ignored.offsets, "ignored_items": labels.ignored.items}
     if isinstance(labels, Relevance):
         if gallery_labels is not None:
-            raise ValueError(
-                "gallery_labels came with a Relevance, which lists the matches; expected one of them"
-            )
-        labels.listed.check_bounds("Relevance", n_queries, n_items)
-        return Relation(
-            exclude=own_Q,
-            offsets=labels.offsets,
-            items=labels.indices,
-            grades=labels.grades,
-            **_ignored(labels, n_queries, n_items),
-        )
+            raise ValueError("gallery_labels came with a Relevance, which lists the matches; expected either")
+        labels.check_bounds("Relevance", n_queries, n_items)
+        of_items: Any = {"offsets": labels.offsets, "items": labels.items, "grades": labels.grades}
+        return Relation(exclude=own_Q, **of_items, **ignored)
     if labels is None:
-        raise TypeError(
-            "labels is None; expected an array of labels, Labels(ids, ...) or Relevance(offsets, indices)"
-        )
+        raise TypeError("labels is None; expected labels, Labels(ids, ...) or Relevance(offsets, indices)")
     if (sides.gallery is None) != (gallery_labels is None):
-        given, missing = (
-            (names[1], "gallery_labels") if gallery_labels is None else ("gallery_labels", names[1])
-        )
-        raise ValueError(
-            f"{given} came without {missing}; expected both, or neither to let the queries search one another"
-        )
+        both = names[1], "gallery_labels"
+        given, missing = both if gallery_labels is None else both[::-1]
+        raise ValueError(f"{given} came without {missing}; expected both, or neither to search the queries")
     of_sides = [to_labels(labels, "labels")]
     arguments.check_length(of_sides[0].ids, "labels", sides.queries, names[0])
     if sides.gallery is not None:
@@ -114,12 +96,8 @@ def relate(
     for side in of_sides:
         side.warn_of_minus_one()
     codes, is_junk = _encode_classes(of_sides)
-    groups: list[_Codes] = []
-    if of_sides[0].groups is not None:
-        groups = arguments.encode(
-            *(side.groups for side in of_sides if side.groups is not None), name="groups"
-        )
-    ignored = _ignored(of_sides[0], n_queries, n_items)
+    groups_of_sides = [side.groups for side in of_sides if side.groups is not None]
+    groups = arguments.encode(*groups_of_sides, name="groups") if groups_of_sides else []
     kept = None
     if is_junk is not None:
         if ignored:
@@ -135,42 +113,24 @@ def relate(
             own_Q = np.where(own_Q < 0, own_Q, place_G[own_Q])
     if groups and unmatched == "skip":
         _check_matches_of_other_groups(codes, groups)
-    return Relation(
-        labels=codes[0],
-        gallery_labels=codes[1] if len(codes) > 1 else None,
-        groups=groups[0] if groups else None,
-        gallery_groups=groups[1] if len(groups) > 1 else None,
-        exclude=own_Q,
-        **ignored,
-        kept=kept,
-    )
+    found: Any = dict(zip(("labels", "gallery_labels"), codes))
+    found |= zip(("groups", "gallery_groups"), groups)
+    return Relation(exclude=own_Q, kept=kept, **found, **ignored)
 
 
 def _check_division(queries: Labels, gallery: Labels) -> None:
     """Check which side of a gallery search has groups, junk and ignored items."""
     if (queries.groups is None) != (gallery.groups is None):
-        given, missing = (
-            ("labels", "gallery_labels") if gallery.groups is None else ("gallery_labels", "labels")
-        )
-        raise ValueError(
-            f"{given} have groups, but {missing} have none; expected groups on both sides, or on neither"
-        )
+        both = "labels", "gallery_labels"
+        given, missing = both if gallery.groups is None else both[::-1]
+        raise ValueError(f"{given} have groups, but {missing} have none; expected groups on both or neither")
     if len(queries.junk):
         raise ValueError(
             "labels have junk beside a gallery; drop these queries, and name the gallery's junk in gallery_labels: "
             "Labels(ids, junk=...)"
         )
     if gallery.ignored is not None:
-        raise ValueError(
-            "gallery_labels have ignored items; expected them in labels, with a list for each query"
-        )
-
-
-def _ignored(matches: Labels | Relevance, queries: int, items: int) -> dict[str, Any]:
-    if matches.ignored is None:
-        return {}
-    matches.ignored.check_bounds("ignored", queries, items)
-    return {"ignored_offsets": matches.ignored.offsets, "ignored_items": matches.ignored.items}
+        raise ValueError("gallery_labels have ignored items; expected them in labels, a list for each query")
 
 
 def _encode_classes(sides: list[Labels]) -> tuple[list[_Codes], npt.NDArray[np.bool_] | None]:
@@ -187,21 +147,28 @@ def _encode_classes(sides: list[Labels]) -> tuple[list[_Codes], npt.NDArray[np.b
     return codes, is_junk if is_junk.any() else None
 
 
-def _check_matches_of_other_groups(codes: list[_Codes], group_codes: list[_Codes]) -> None:
+def _check_matches_of_other_groups(codes: list[_Codes], groups: list[_Codes]) -> None:
     """Raise if some queries share their label with other items, but none with an item of another group."""
-    label_Q, group_Q, label_G, group_G = codes[0], group_codes[0], codes[-1], group_codes[-1]
-    classes = 1 + max(int(label_Q.max(initial=0)), int(label_G.max(initial=0)))
-    lowest_C, highest_C = np.full(classes, 2**32 - 1, np.uint32), np.zeros(classes, np.uint32)
-    np.minimum.at(lowest_C, label_G, group_G)
-    np.maximum.at(highest_C, label_G, group_G)
+    same_label_Q = count_equal(codes[0], codes[-1])
+    same_both_Q = count_equal(pair_codes(codes[0], groups[0]), pair_codes(codes[-1], groups[-1]))
     itself = int(len(codes) == 1)  # without a gallery
-    same_label = np.bincount(label_G, minlength=classes)[label_Q] > itself
-    other_group = (lowest_C[label_Q] != group_Q) | (highest_C[label_Q] != group_Q)
-    if same_label.any() and not (same_label & other_group).any():
+    if (same_label_Q > itself).any() and not (same_label_Q > same_both_Q).any():
         raise ValueError(
             "groups exclude every match: all items of a query's label have the query's group, too; expected groups "
             "that differ within a label, such as the camera of each item"
         )
+
+
+def pair_codes(labels: npt.NDArray[Any], groups: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return a code for each pair of a label and a group."""
+    return labels.astype(np.int64) + (groups.astype(np.int64) << 32)
+
+
+def count_equal(queries: npt.NDArray[Any], items: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Count, for each query, the items with an equal code, (Q,)."""
+    codes, counts = np.unique(items, return_counts=True)
+    at = np.searchsorted(codes, queries).clip(max=len(codes) - 1)
+    return np.where(codes[at] == queries, counts[at], 0)
 
 
 def check_exclude(x: npt.ArrayLike, queries: int, items: int) -> npt.NDArray[np.int64]:
@@ -214,6 +181,7 @@ def check_exclude(x: npt.ArrayLike, queries: int, items: int) -> npt.NDArray[np.
     outside = (array < -1) | (array >= items) if array.dtype.kind == "i" else array >= items
     if outside.any():
         place = int(np.argmax(outside))
-        last = "2**62 - 1" if items == 2**62 else items - 1
-        raise ValueError(f"exclude has {array[place]} at {place}; expected -1, or an index from 0 to {last}")
+        raise ValueError(
+            f"exclude has {array[place]} at {place}; expected -1, or an index from 0 to {items - 1}"
+        )
     return np.ascontiguousarray(array, np.int64)

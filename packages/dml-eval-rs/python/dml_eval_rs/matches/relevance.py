@@ -1,4 +1,4 @@
-"""Lists of each query's matches, which say more than labels: several labels an item, or graded matches.
+"""Lists of gallery items for each query: matches, which may have grades, and items to ignore.
 
 Shapes: `Q` queries, `G` gallery, `C` labels, `M` listed pairs of a query and an item.
 """
@@ -7,27 +7,63 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs.inputs.conversion import to_array
-from dml_eval_rs.matches.lists import ListedItems, Lists, check_ignored, check_lists
+
+Lists = tuple[npt.ArrayLike, npt.ArrayLike]
+
+_MOST_ITEMS = 2**32
+_MOST_GRADE = 2.0**53
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ListedItems:
+    """Items listed for each query, in ascending order."""
+
+    offsets: npt.NDArray[
+        np.uint64
+    ]  # (Q + 1,) the start of each query's items, and the end of the last query's
+    items: npt.NDArray[np.uint32]  # (M,) indices in the gallery
+    grades: npt.NDArray[np.float64] | None = None  # (M,) above 0; None if all items count alike
+
+    def check_bounds(self, name: str, queries: int, gallery: int) -> None:
+        """Raise a ValueError if the lists aren't those of so many queries, or name an absent gallery item."""
+        if len(self.offsets) != queries + 1:
+            raise ValueError(
+                f"{name} has {len(self.offsets)} offsets; expected {queries + 1}: the start of each query's items, and "
+                "the end"
+            )
+        absent = self.items >= gallery
+        if absent.any():
+            query_M = np.repeat(np.arange(queries), np.diff(self.offsets).astype(np.int64))
+            _refuse(absent, self.items, query_M, name, f"; expected indices from 0 to {gallery - 1}")
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
-class Relevance:
+class Relevance(ListedItems):
     """The matches of each query, listed: for queries whose matches no single label tells.
 
-    Attributes:
-        listed: the matches, each query's in ascending order, without those of grade 0.
-        ignored: the items that each query's ranking excludes, or None.
+    The lists are checked once, sorted, and kept without matches of grade 0.
+
+    Args:
+        offsets: (Q + 1,) integers from 0 to M. Query q matches the gallery items
+            ``indices[offsets[q]:offsets[q + 1]]``.
+        indices: (M,) integers, each item at most once per query; without a gallery, indices of the queries.
+        grades: (M,) numbers from 0 to 2**53, the gains of nDCG. Grade 0 is no match.
+        ignored: ``(offsets, indices)`` of items to exclude from each query's ranking.
+
+    Raises:
+        TypeError: if an array has the wrong dtype.
+        ValueError: if offsets don't ascend from 0 to M, an index is negative or listed twice for a query, or a grade is
+            out of range.
     """
 
-    listed: ListedItems
-    ignored: ListedItems | None
+    ignored: ListedItems | None = None
 
     def __init__(
         self,
@@ -37,40 +73,82 @@ class Relevance:
         *,
         ignored: Lists | None = None,
     ) -> None:
-        """Check the lists.
-
-        Args:
-            offsets: (Q + 1,) integers from 0 to M. Query q matches the gallery items
-                ``indices[offsets[q]:offsets[q + 1]]``.
-            indices: (M,) integers, each item at most once per query; without a gallery, indices of the queries.
-            grades: (M,) numbers from 0 to 2**53, the gains of nDCG. Grade 0 is no match.
-            ignored: ``(offsets, indices)`` of items to exclude from each query's ranking.
-
-        Raises:
-            TypeError: if an array has the wrong dtype.
-            ValueError: if offsets don't ascend from 0 to M, an index is negative or listed twice for a query, or a
-                grade is out of range.
-        """
-        object.__setattr__(self, "listed", check_lists(offsets, indices, grades, name="Relevance"))
+        listed = check_lists(offsets, indices, grades, name="Relevance")
+        for field in fields(listed):
+            object.__setattr__(self, field.name, getattr(listed, field.name))
         object.__setattr__(self, "ignored", check_ignored(ignored))
 
     def __len__(self) -> int:
-        return len(self.listed.offsets) - 1
-
-    @property
-    def offsets(self) -> npt.NDArray[np.uint64]:
-        """(Q + 1,) the start of each query's matches, and the end of the last query's."""
-        return self.listed.offsets
+        return len(self.offsets) - 1
 
     @property
     def indices(self) -> npt.NDArray[np.uint32]:
         """(M,) the matches' indices in the gallery."""
-        return self.listed.items
+        return self.items
 
-    @property
-    def grades(self) -> npt.NDArray[np.float64] | None:
-        """(M,) the matches' grades; None if all count alike."""
-        return self.listed.grades
+
+def check_ignored(ignored: object) -> ListedItems | None:
+    """Check ``(offsets, indices)`` of items to exclude."""
+    if ignored is None:
+        return None
+    if not isinstance(ignored, (tuple, list)):
+        raise TypeError(f"ignored is a {type(ignored).__name__}; expected (offsets, indices)")
+    if len(ignored) != 2:
+        raise TypeError(f"ignored is {len(ignored)} arrays; expected (offsets, indices)")
+    return check_lists(*ignored, name="ignored")
+
+
+def check_lists(offsets: object, indices: object, grades: object = None, *, name: str) -> ListedItems:
+    """Check lists of items, sort each list, and drop items of grade 0."""
+    starts, items = _integers(offsets, f"{name}'s offsets"), _integers(indices, f"{name}'s indices")
+    if len(starts) == 0 or starts[0] != 0 or starts[-1] != len(items) or (starts[1:] < starts[:-1]).any():
+        given = f"from {starts[0]} to {starts[-1]}" if len(starts) else "without an entry"
+        raise ValueError(f"{name} has offsets {given}; expected them to ascend from 0 to {len(items)}")
+    ends = starts.astype(np.int64)
+    query_M = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+    wrong = (items < 0) | (items >= _MOST_ITEMS)
+    _refuse(wrong, items, query_M, name, "; expected indices of the gallery, from 0 on")
+    items = items.astype(np.uint32)
+    checked = None if grades is None else _grades(grades, name, query_M)
+    if ((items[1:] <= items[:-1]) & (query_M[1:] == query_M[:-1])).any():
+        order = np.lexsort((items, query_M))
+        items, checked = items[order], None if checked is None else checked[order]
+        twice = (items[1:] == items[:-1]) & (query_M[1:] == query_M[:-1])
+        _refuse(twice, items, query_M, name, " twice; expected each item once per query")
+    if checked is not None and not checked.all():
+        matches = checked > 0
+        sizes = np.bincount(query_M[matches], minlength=len(ends) - 1)
+        ends, items, checked = np.concatenate([[0], np.cumsum(sizes)]), items[matches], checked[matches]
+    return ListedItems(ends.astype(np.uint64), np.ascontiguousarray(items), checked)
+
+
+def _refuse(wrong_M: npt.NDArray[np.bool_], items: Any, query_M: Any, name: str, expected: str) -> None:
+    if wrong_M.any():
+        at = int(np.argmax(wrong_M))
+        raise ValueError(f"{name} lists item {items[at]} for query {query_M[at]}{expected}")
+
+
+def _integers(x: object, name: str) -> npt.NDArray[Any]:
+    array = to_array(x, name)
+    if array.ndim != 1:
+        raise ValueError(f"{name} have shape {array.shape}; expected one dimension")
+    if array.dtype.kind not in "iu" and len(array):
+        raise TypeError(f"{name} have dtype {array.dtype}; expected integers")
+    return array if len(array) else array.astype(np.int64)
+
+
+def _grades(x: object, name: str, query_M: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    array = to_array(x, f"{name}'s grades")
+    if array.dtype.kind not in "iufb":
+        raise TypeError(f"{name}'s grades have dtype {array.dtype}; expected numbers")
+    if array.shape != query_M.shape:
+        raise ValueError(f"{name}'s grades have shape {array.shape}; expected {query_M.shape}, one per index")
+    grades = array.astype(np.float64)
+    wrong = ~((grades >= 0) & (grades <= _MOST_GRADE))
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise ValueError(f"{name} has the grade {grades[at]} for query {query_M[at]}; expected 0 to 2**53")
+    return grades
 
 
 def relevance_from_labels(
@@ -90,47 +168,36 @@ def relevance_from_labels(
             itself, too, which `evaluate` excludes.
         graded: whether to grade each match by the number of shared labels.
 
-    Returns:
-        The lists, to be passed to `evaluate` instead of labels.
-
     Raises:
         TypeError: if labels are neither such an array nor collections, or differ in kind between both sides.
         ValueError: if an array has other entries than 0 and 1, or the arrays differ in the number of columns.
     """
-    labels, gallery_labels = _read(labels, "labels"), _read(gallery_labels, "gallery_labels")
+    sides = {"labels": _read(labels, "labels")}
+    if gallery_labels is not None:
+        sides["gallery_labels"] = _read(gallery_labels, "gallery_labels")
     codes: dict[Any, int] = {}
-    code_sides = [
-        _label_sets(side, name, codes)
-        for side, name in ((labels, "labels"), (gallery_labels, "gallery_labels"))
-        if side is not None
-    ]
-    if len({isinstance(side, np.ndarray) for side in (labels, gallery_labels) if side is not None}) > 1:
-        raise TypeError(
-            "one of labels and gallery_labels is an array, and the other is not; expected the same"
-        )
-    (query_offsets, query_codes), (item_offsets, item_codes) = code_sides[0], code_sides[-1]
-    if (
-        isinstance(labels, np.ndarray)
-        and isinstance(gallery_labels, np.ndarray)
-        and labels.shape[1] != gallery_labels.shape[1]
-    ):
-        raise ValueError(
-            f"gallery_labels has shape {gallery_labels.shape}; expected {labels.shape[1]} columns, as labels"
-        )
+    (query_offsets, query_codes), *_ = found = [_label_sets(of, name, codes) for name, of in sides.items()]
+    item_offsets, item_codes = found[-1]
+    kinds = [of.shape[1:] if isinstance(of, np.ndarray) else None for of in sides.values()]
+    if (kinds[0] is None) != (kinds[-1] is None):
+        raise TypeError("one of labels and gallery_labels is an array, the other isn't; expected the same")
+    if kinds[0] != kinds[-1]:
+        shapes = [of.shape for of in sides.values()]
+        raise ValueError(f"gallery_labels has shape {shapes[1]}; expected {shapes[0][1]} columns, as labels")
     item_E = np.repeat(np.arange(len(item_offsets) - 1), np.diff(item_offsets))
     order = np.argsort(item_codes, kind="stable")
     items_by_code = item_E[order]
     n_codes = 1 + max((int(side.max()) for side in (query_codes, item_codes) if len(side)), default=0)
     starts = np.searchsorted(item_codes[order], np.arange(n_codes + 1))
-    found, counts = [], []
+    matches, counts = [], []
     for start, end in itertools.pairwise(query_offsets):
         postings = [items_by_code[starts[c] : starts[c + 1]] for c in query_codes[start:end]]
         joined = np.concatenate(postings) if postings else items_by_code[:0]
         items, shared = np.unique(joined, return_counts=True)
-        found.append(items)
+        matches.append(items)
         counts.append(shared)
-    offsets = np.concatenate([[0], np.cumsum([len(items) for items in found], dtype=np.int64)])
-    return Relevance(offsets, np.concatenate(found), np.concatenate(counts) if graded else None)
+    offsets = np.cumsum([0, *map(len, matches)], dtype=np.int64)
+    return Relevance(offsets, np.concatenate(matches), np.concatenate(counts) if graded else None)
 
 
 def _read(x: Any, name: str) -> Any:
@@ -149,13 +216,9 @@ def _label_sets(
     """Return the start of each item's labels (and the end of the last), and the labels' codes, added to `codes`."""
     if isinstance(x, np.ndarray) and x.dtype.kind in "biuf":
         if x.ndim != 2 or len(x) == 0:
-            raise ValueError(
-                f"{name} has shape {x.shape}; expected (items, labels), with a column for each label"
-            )
+            raise ValueError(f"{name} has shape {x.shape}; expected (items, labels), a column for each label")
         if not np.isin(x, (0, 1)).all():
-            raise ValueError(
-                f"{name} has entries other than 0 and 1; expected whether each item has each label"
-            )
+            raise ValueError(f"{name} has entries other than 0 and 1; expected whether an item has a label")
         item, label = np.nonzero(x)
         return np.searchsorted(item, np.arange(len(x) + 1)), label
     offsets, found = [0], list[int]()

@@ -2,49 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy.typing as npt
 
 from dml_eval_rs.metrics.intervals import Comparison, Interval
 from dml_eval_rs.metrics.names import title_of
-from dml_eval_rs.metrics.tables import Table, Tabular
+from dml_eval_rs.metrics.tables import Measured, Table, Tabular
 
-
-class Comparable(Protocol):
-    """A result of `evaluate` or of `verify`: a mapping with intervals and paired tests."""
-
-    def __getitem__(self, name: str, /) -> float: ...
-    def __iter__(self) -> Iterator[str]: ...
-
-    @property
-    def confidence_interval(self) -> Callable[..., Interval]:
-        """The method of this name."""
-        ...
-
-    @property
-    def compare(self) -> Callable[..., Comparison]:
-        """The method of this name."""
-        ...
+_NUMBERS = "value", "low", "high", "difference", "difference_low", "difference_high", "p", "p_holm"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A metric of one model.
-
-    Attributes:
-        value: the metric.
-        interval: its confidence interval; None for metrics of clusters, which have no values per query.
-        comparison: of this model with the first one; None for the first.
-        adjusted_p: the p-value by Holm's correction over all comparisons of the table.
-    """
+    """A metric of one model. Metrics of clusters have no interval, and the first model has no comparison."""
 
     value: float
-    interval: Interval | None
-    comparison: Comparison | None
-    adjusted_p: float | None
+    interval: Interval | None = None
+    comparison: Comparison | None = None  # with the first model
+    adjusted_p: float | None = None  # by Holm's correction over all comparisons of the table
 
 
 @dataclass(frozen=True)
@@ -60,58 +39,45 @@ class ComparisonTable(Tabular):
 
     def to_dict(self) -> dict[str, dict[str, dict[str, float]]]:
         """Return metric → model → its numbers by name, ready for JSON."""
-        names, table = self.precise().header[2:], self.precise().rows
-        numbers = [{name: float(cell) for name, cell in zip(names, row[2:]) if cell} for row in table]
-        by_place = {(row[0], row[1]): of for row, of in zip(table, numbers)}
-        return {metric: {model: by_place[metric, model] for model in self.models} for metric in self.metrics}
+        found: dict[str, dict[str, dict[str, float]]] = {metric: {} for metric in self.metrics}
+        for metric, model, numbers in self._numbers():
+            found[metric][model] = {name: of for name, of in zip(_NUMBERS, numbers) if of is not None}
+        return found
 
     def table(self) -> Table:
         """Return a row for each metric and model: value, interval, difference and p-value."""
-        header = (
-            "metric",
-            "model",
-            "value",
-            "interval",
-            f"minus {self.models[0]}",
-            "difference interval",
-            "p (Holm)",
-        )
+        first = self.models[0]
+        header = "metric", "model", "value", "interval", f"minus {first}", "difference interval", "p (Holm)"
         rows = []
-        for metric in self.metrics:
-            for model in self.models:
-                entry, paired = self[model, metric], self[model, metric].comparison
-                rows.append(
-                    (
-                        title_of(metric), model, f"{entry.value:.4f}", _ends(entry.interval),
-                        f"{paired.difference:+.4f}" if paired else "", _ends(paired.interval if paired else None),
-                        "" if entry.adjusted_p is None else f"{entry.adjusted_p:.4f}",
-                    )
-                )  # fmt: skip
+        for metric, model in itertools.product(self.metrics, self.models):
+            entry = self[model, metric]
+            row = [title_of(metric), model, f"{entry.value:.4f}", _ends(entry.interval), "", "", ""]
+            if entry.comparison is not None:
+                paired = entry.comparison
+                row[4:] = f"{paired.difference:+.4f}", _ends(paired.interval), f"{entry.adjusted_p:.4f}"
+            rows.append(row)
         return Table(rows, header)
 
     def precise(self) -> Table:
         """Return all digits, and the uncorrected p-values."""
-        header = (
-            "metric", "model", "value", "low", "high", "difference", "difference_low", "difference_high", "p", "p_holm",
-        )  # fmt: skip
-        rows = []
-        for metric in self.metrics:
-            for model in self.models:
-                entry, paired = self[model, metric], self[model, metric].comparison
-                numbers = [
-                    entry.value,
-                    *_both_ends(entry.interval),
-                    paired.difference if paired else None,
-                    *_both_ends(paired.interval if paired else None),
-                    paired.p_value if paired else None,
-                    entry.adjusted_p,
-                ]
-                rows.append((metric, model, *("" if number is None else repr(number) for number in numbers)))
-        return Table(rows, header)
+        rows = [
+            (metric, model, *("" if of is None else repr(of) for of in numbers))
+            for metric, model, numbers in self._numbers()
+        ]
+        return Table(rows, ("metric", "model", *_NUMBERS))
+
+    def _numbers(self) -> Iterator[tuple[str, str, list[float | None]]]:
+        """Yield each metric and model with its `_NUMBERS`."""
+        for metric, model in itertools.product(self.metrics, self.models):
+            entry, paired = self[model, metric], self[model, metric].comparison
+            numbers = [entry.value, *_both_ends(entry.interval), None, None, None, None, entry.adjusted_p]
+            if paired is not None:
+                numbers[3:7] = paired.difference, *_both_ends(paired.interval), paired.p_value
+            yield metric, model, numbers
 
 
 def compare(
-    results: Mapping[str, Comparable],
+    results: Mapping[str, Measured],
     metrics: str | Iterable[str] | None = None,
     *,
     level: float = 0.95,
@@ -126,12 +92,7 @@ def compare(
     Args:
         results: model → its result of `evaluate` or `verify`. All results are of the same queries in the same order.
         metrics: names; None for all that every model measured, but precision@1 beside recall@1, which it equals.
-        level: the confidence level of the intervals.
-        seed: seed of the resamples and permutations.
-        by: (n_queries,) classes of queries that are resampled as a whole, see `Evaluation.confidence_interval`.
-
-    Returns:
-        The table, which prints as text and converts to Markdown, LaTeX and CSV.
+        level, seed, by: as in `Evaluation.compare`.
 
     Raises:
         KeyError: if a model lacks a metric.
@@ -149,7 +110,8 @@ def compare(
     """
     if not isinstance(results, Mapping) or len(results) < 2:
         raise ValueError("results has fewer than two models; expected such as {'ours': a, 'theirs': b}")
-    (first, base), *others = results.items()
+    models: Mapping[str, Any] = results
+    (first, base), *others = models.items()
     if metrics is None:
         names = [name for name in base if all(name in set(other) for _, other in others)]
         if "recall@1" in names and "precision@1" in names:  # they are equal, and one test is enough
@@ -158,20 +120,18 @@ def compare(
         names = [metrics] if isinstance(metrics, str) else list(metrics)
     options = {} if by is None else {"by": by}
     entries: dict[tuple[str, str], Entry] = {}
-    pairs: list[tuple[tuple[str, str], Comparison]] = []
-    for name in names:
-        for model, result in results.items():
-            try:
-                interval = result.confidence_interval(name, level, seed, **options)
-            except KeyError:  # a metric of clusters, which can't be resampled
-                entries[model, name] = Entry(result[name], None, None, None)
-                continue
-            entries[model, name] = Entry(result[name], interval, None, None)
-            if model != first:
-                pairs.append(((model, name), result.compare(base, name, level=level, seed=seed, **options)))
-    adjusted = holm([comparison.p_value for _, comparison in pairs])
-    for (place, comparison), p in zip(pairs, adjusted):
-        entries[place] = Entry(entries[place].value, entries[place].interval, comparison, p)
+    for name, (model, result) in itertools.product(names, models.items()):
+        paired = None
+        try:
+            interval = result.confidence_interval(name, level, seed, **options)
+        except KeyError:  # a metric of clusters, which can't be resampled
+            interval = None
+        if interval is not None and model != first:
+            paired = result.compare(base, name, level=level, seed=seed, **options)
+        entries[model, name] = Entry(result[name], interval, paired)
+    p_values = {place: entry.comparison.p_value for place, entry in entries.items() if entry.comparison}
+    for place, p in zip(p_values, holm(list(p_values.values()))):
+        entries[place] = replace(entries[place], adjusted_p=p)
     return ComparisonTable(list(results), names, entries)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,18 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs.inputs import arguments
-from dml_eval_rs.metrics.intervals import (
-    PERMUTATIONS,
-    Comparison,
-    Interval,
-    class_totals,
-    count_extreme,
-    interval_of,
-    p_value,
-)
+from dml_eval_rs.metrics.intervals import Comparison, Interval, compare_differences, interval_of
 from dml_eval_rs.metrics.names import family_of, title_of
 from dml_eval_rs.metrics.plots import plot_recall
-from dml_eval_rs.metrics.tables import Table, Tabular
+from dml_eval_rs.metrics.tables import Measured, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +22,7 @@ _COUNTS = ("n_queries", "n_unmatched", "n_gallery")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Evaluation(Tabular, Mapping[str, float]):
+class Evaluation(Measured):
     """The metrics that were measured, by name, in the order asked: ``evaluation["recall@1"]``, ``dict(evaluation)``.
 
     docs/reference/metrics.md of the repository defines the metrics. All are in [0, 1], but `ami` and `ari` may be
@@ -44,39 +36,20 @@ class Evaluation(Tabular, Mapping[str, float]):
         n_gallery: number of gallery items; without a gallery, of the queries.
     """
 
-    _values: Mapping[str, float]
     per_query: Mapping[str, npt.NDArray[np.float64]]
     n_queries: int
     n_unmatched: int
     n_gallery: int
-
-    def __getitem__(self, name: str) -> float:
-        try:
-            return self._values[name]
-        except KeyError:
-            raise KeyError(f"no metric {name!r} was measured; expected one of {', '.join(self)}") from None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Evaluation):
             return NotImplemented
         mine, theirs = self.per_query, other.per_query
         return (
-            self.to_dict() == other.to_dict()
-            and list(self) == list(other)
+            super().__eq__(other)
             and mine.keys() == theirs.keys()
             and all(np.array_equal(mine[name], theirs[name], equal_nan=True) for name in mine)
         )
-
-    __hash__ = None  # type: ignore[assignment]  # it holds arrays
-
-    def __repr__(self) -> str:
-        return f"Evaluation({self.to_dict()})"
 
     def confidence_interval(
         self, name: str, level: float = 0.95, seed: int = 0, *, by: npt.ArrayLike | None = None
@@ -85,8 +58,7 @@ class Evaluation(Tabular, Mapping[str, float]):
 
         The percentiles (1 ± level)/2 of the means of 2,000 resamples of the queries, drawn with replacement (Efron
         1979, percentile method). With `by` whole classes of queries are drawn (cluster bootstrap, Field and Welsh
-        2007), as many
-        as there are: the mean of a resample is over all queries of its classes.
+        2007), as many as there are: the mean of a resample is over all queries of its classes.
 
         Args:
             name: a metric that has values per query.
@@ -94,17 +66,13 @@ class Evaluation(Tabular, Mapping[str, float]):
             seed: seed of the resamples, 0 to 2**64 - 1. The same seed gives the same interval.
             by: (n_queries,) the queries' labels, or other groups of queries that depend on each other.
 
-        Returns:
-            The interval; its width is 0 if all queries have the same value.
-
         Raises:
             KeyError: if the metric wasn't measured per query.
             TypeError: if `by` has the wrong dtype.
             ValueError: if `level` or `seed` is out of range, or `by` doesn't have one entry per query, or has a single
                 class.
         """
-        values_Q = self._of_queries(name)
-        return interval_of(values_Q, ~np.isnan(values_Q), by, level, seed)
+        return interval_of(self._of_queries(name), by, level, seed)
 
     def compare(
         self,
@@ -124,62 +92,34 @@ class Evaluation(Tabular, Mapping[str, float]):
 
         Args:
             other: the second model's evaluation, of the same queries in the same order.
-            name: a metric that both measured per query.
-            level: the confidence level of the difference's interval.
-            seed: seed of the signs and the resamples.
-            by: (n_queries,) classes of queries, as in `confidence_interval`, for the test and the interval.
+            name, level, seed, by: as in `confidence_interval`, for the test and the difference's interval.
 
         Returns:
             The difference of the means with its p-value and interval; the p-value is 1 if no query differs.
 
         Raises:
-            KeyError: if either evaluation lacks the metric.
-            TypeError, ValueError: as `confidence_interval`.
-            ValueError: if the evaluations differ in the number of queries, or in which queries have a match.
+            KeyError, TypeError, ValueError: as `confidence_interval`, or if the queries aren't the same.
         """
         mine, theirs = self._of_queries(name), other._of_queries(name)
-        if len(mine) != len(theirs):
-            raise ValueError(
-                f"the evaluations have {len(mine)} and {len(theirs)} queries; expected the same queries in the "
-                "same order"
-            )
-        matched = ~np.isnan(mine)
-        if not np.array_equal(matched, ~np.isnan(theirs)):
-            raise ValueError(
-                "the evaluations have different queries without a match; expected the same queries in the same order"
-            )
+        if not np.array_equal(np.isnan(mine), np.isnan(theirs)):
+            sizes = f"{len(mine)} and {len(theirs)} queries"
+            wrong = sizes if len(mine) != len(theirs) else "different queries without a match"
+            raise ValueError(f"the evaluations have {wrong}; expected the same queries in the same order")
         difference_Q = mine - theirs
-        n_queries = int(matched.sum())
-        observed = float(difference_Q[matched].mean())
-        terms = difference_Q[matched] if by is None else class_totals(difference_Q, by, matched)[0]
-        extreme = count_extreme(terms, n_queries, observed, PERMUTATIONS, arguments.seed(seed))
-        return Comparison(
-            name=name,
-            difference=observed,
-            p_value=p_value(extreme),
-            interval=interval_of(difference_Q, matched, by, level, seed),
-            n_queries=n_queries,
-        )
+        observed = float(difference_Q[~np.isnan(mine)].mean())
+        return compare_differences(name, difference_Q, observed, by, level, seed)
 
     def per_class(self, name: str, labels: npt.ArrayLike) -> dict[Any, float]:
-        """Return a metric's mean over the queries of each class.
+        """Return each class's mean of a metric, sorted by label; NaN for a class without a matched query.
 
         Args:
             name: a metric that has values per query.
             labels: (n_queries,), the queries' labels.
 
-        Returns:
-            Label → mean, sorted by label; NaN for a class without a matched query.
-
         Raises:
-            KeyError: if the metric wasn't measured per query.
-            ValueError: if `labels` doesn't have one entry per query.
+            KeyError, TypeError, ValueError: as `confidence_interval`.
         """
-        labels_Q = arguments.partition(labels, "labels")
-        if len(labels_Q) != self.n_queries:
-            raise ValueError(
-                f"labels has shape {labels_Q.shape}; expected ({self.n_queries},), one per query"
-            )
+        labels_Q = arguments.partition(labels, "labels", self.n_queries, "query")
         values_Q = self._of_queries(name)
         classes, code_Q = np.unique(labels_Q, return_inverse=True)
         matched = ~np.isnan(values_Q)
@@ -196,20 +136,14 @@ class Evaluation(Tabular, Mapping[str, float]):
     def from_dict(
         cls, metrics: Mapping[str, Any], per_query: Mapping[str, npt.NDArray[np.float64]]
     ) -> Evaluation:
-        """Rebuild an evaluation from saved values.
-
-        Args:
-            metrics: the result of `to_dict`, also as read from JSON; other keys are ignored.
-            per_query: the evaluation's `per_query`.
+        """Rebuild an evaluation from the result of `to_dict`, also as read from JSON, and its `per_query`.
 
         Raises:
-            KeyError: if a metric of `per_query`, or a count, is missing.
+            KeyError: if a metric of `per_query`, or a count, is missing; unknown keys are ignored.
         """
         values = {name: value for name, value in metrics.items() if family_of(name) is not None}
         if missing := [name for name in per_query if name not in values]:
-            raise KeyError(
-                f"metrics has no {', '.join(missing)}; expected a value for each name of per_query"
-            )
+            raise KeyError(f"metrics has no {', '.join(missing)}; expected a value per name of per_query")
         return cls(values, per_query, *(metrics[name] for name in _COUNTS))
 
     def table(self) -> Table:
@@ -217,25 +151,20 @@ class Evaluation(Tabular, Mapping[str, float]):
 
         Omitted are a K beyond the gallery if a smaller K is shown, and Precision@1 beside Recall@1, which it equals.
         """
-        rows = [(title_of(name), f"{self[name]:.4f}") for name in self._shown()]
+        fitting = {family_of(name) for name in self if _k_of(name) <= self.n_gallery}
+        shown = [name for name in self if _k_of(name) <= self.n_gallery or family_of(name) not in fitting]
+        if "recall@1" in self:
+            shown = [name for name in shown if name != "precision@1"]
+        rows = [(title_of(name), f"{self[name]:.4f}") for name in shown]
         rows.append(("queries", f"{self.n_queries:,}"))
         if self.n_unmatched:
             rows.append(("without a match", f"{self.n_unmatched:,}"))
         return Table(rows)
 
-    def precise(self) -> Table:
-        """Return the names and all digits of the values and counts."""
-        return Table([(name, repr(value)) for name, value in self.to_dict().items()])
-
     def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
-        """Draw Recall@K over K; a K beyond the gallery is omitted.
+        """Draw Recall@K over K on matplotlib axes (by default a new figure's), and return these.
 
-        Args:
-            ax: matplotlib axes to draw on; None for a new figure.
-            label: the curve's name in a legend; None for no legend.
-
-        Returns:
-            The axes.
+        A K beyond the gallery is omitted. The label is the curve's name in a legend.
 
         Raises:
             ModuleNotFoundError: if matplotlib is not installed: ``pip install 'dml-eval-rs[plot]'``.
@@ -243,11 +172,6 @@ class Evaluation(Tabular, Mapping[str, float]):
         """
         by_k = {_k_of(name): value for name, value in self.items() if family_of(name) == "recall@K"}
         return plot_recall({k: value for k, value in by_k.items() if k <= self.n_gallery}, ax, label)
-
-    def _shown(self) -> list[str]:
-        fitting = {family_of(name) for name in self if _k_of(name) <= self.n_gallery}
-        shown = [name for name in self if _k_of(name) <= self.n_gallery or family_of(name) not in fitting]
-        return [name for name in shown if name != "precision@1" or "recall@1" not in self]
 
     def _of_queries(self, name: str) -> npt.NDArray[np.float64]:
         if name not in self.per_query:

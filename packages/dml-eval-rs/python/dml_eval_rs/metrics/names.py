@@ -14,17 +14,11 @@ Kind = Literal["retrieval", "clustering", "verification"]
 
 
 class Metric(NamedTuple):
-    """A metric, or a family of them.
+    """A metric, or a family of them."""
 
-    Attributes:
-        title: the name in tables and plots.
-        meaning: one line about a query of which R items match, or about pairs.
-        kind: what is measured, and the section of docs/reference/metrics.md that defines the metric.
-    """
-
-    title: str
-    meaning: str
-    kind: Kind
+    title: str  # the name in tables and plots
+    meaning: str  # one line about a query of which R items match, or about pairs
+    kind: Kind  # what is measured, and the section of docs/reference/metrics.md that defines the metric
 
 
 _TABLE: dict[Kind, tuple[tuple[str, str, str], ...]] = {
@@ -37,11 +31,7 @@ _TABLE: dict[Kind, tuple[tuple[str, str, str], ...]] = {
         ("mrr@K", "MRR@K", "1 / rank of the first match, 0 beyond rank K"),
         ("map", "mAP", "average precision of the whole ranking"),
         ("map@K", "MAP@K", "average precision of the K nearest items: matches in front count more"),
-        (
-            "ndcg@K",
-            "nDCG@K",
-            "gain of the K nearest items, discounted by rank, as a share of the best order's",
-        ),
+        ("ndcg@K", "nDCG@K", "gain of the K nearest items, discounted by rank, as a share of the best order"),
         ("ir_recall@K", "IR recall@K", "the share of the R matches that are among the K nearest items"),
         ("minp", "mINP", "R / rank of the last match"),
     ),
@@ -54,11 +44,7 @@ _TABLE: dict[Kind, tuple[tuple[str, str, str], ...]] = {
         ("ari", "ARI", "the share of pairs on which clusters and labels agree, corrected for chance"),
     ),
     "verification": (
-        (
-            "tar@far=X",
-            "TAR@FAR=X",
-            "the share of matching pairs that a threshold accepts, with X of all others",
-        ),
+        ("tar@far=X", "TAR@FAR=X", "the share of matching pairs that a threshold accepts, with X of others"),
         ("eer", "EER", "the share of errors at the threshold where both kinds are as frequent"),
         ("auc", "AUC", "the chance that a matching pair scores higher than another pair"),
         ("accuracy", "accuracy", "the share of pairs that the best threshold of the other folds tells right"),
@@ -75,17 +61,7 @@ DEFAULT = ("recall@1", "recall@10", "recall@100", "precision@1", "r_precision", 
 def check_metrics(
     metrics: str | Iterable[str], kinds: Iterable[Kind] = ("retrieval", "clustering")
 ) -> list[str]:
-    """Return distinct names of metrics, in the order asked.
-
-    Args:
-        metrics: names; a single string is one name.
-        kinds: the kinds that the caller measures.
-
-    Raises:
-        TypeError: if the names aren't strings.
-        ValueError: if a name is unknown or of another kind, or its K or X is out of range. The message has the nearest
-            name, and all of them.
-    """
+    """Return distinct names of metrics of some kinds, in the order asked; a single string is one name."""
     if not isinstance(metrics, Iterable):
         raise TypeError(f"metrics is {metrics!r}; expected names such as ('recall@1', 'map@r')")
     names = list(dict.fromkeys([metrics] if isinstance(metrics, str) else metrics))
@@ -96,27 +72,32 @@ def check_metrics(
         if not isinstance(name, str):
             raise TypeError(f"metrics holds {name!r}; expected names such as 'recall@1'")
         family = family_of(name)
-        if family in known:
-            _check_parameter(name, family)
-            continue
-        if family is not None:
+        if family is None:
+            raise ValueError(_describe_unknown(name, known))
+        if family not in known:
             raise ValueError(
                 f"metric {name!r} is one of {METRICS[family].kind}, which this function doesn't measure; expected one "
                 f"of {', '.join(known)}"
             )
-        lower = name.lower()
-        stem, at, number = lower.partition("@")
-        meant = [lower]
-        if family_of(lower) not in known:
-            if at and f"{stem}@K" in known:
-                raise ValueError(
-                    f"metric {name!r} has a K of {number!r}; expected an integer, such as '{stem}@10'"
-                )
-            near = difflib.get_close_matches(f"{stem}@K" if number.isdecimal() else lower, known, 1, 0.5)
-            meant = [each.replace("@K", at + number) if number.isdecimal() else each for each in near]
-        hint = f"did you mean {meant[0]!r}? Expected" if meant else "expected"
-        raise ValueError(f"unknown metric {name!r}; {hint} {', '.join(known)}")
+        _check_parameter(name, family)
     return names
+
+
+def _describe_unknown(name: str, known: list[str]) -> str:
+    """Return the error of an unknown name, with the nearest name, and all of them."""
+    lower = name.lower()
+    stem, at, number = lower.partition("@")
+    if family_of(lower) in known:
+        meant = lower
+    elif at and f"{stem}@K" in known:
+        return f"metric {name!r} has a K of {number!r}; expected an integer, such as '{stem}@10'"
+    else:
+        near = difflib.get_close_matches(f"{stem}@K" if number.isdecimal() else lower, known, 1, 0.5)
+        meant = "".join(near)
+        if number.isdecimal():
+            meant = meant.replace("@K", at + number)
+    hint = f"did you mean {meant!r}? Expected" if meant else "expected"
+    return f"unknown metric {name!r}; {hint} {', '.join(known)}"
 
 
 def family_of(name: str) -> str | None:
@@ -162,6 +143,4 @@ def _check_parameter(name: str, family: str) -> None:
         except ValueError:
             far = float("nan")
         if not 0 < far < 1:
-            raise ValueError(
-                f"metric {name!r} has no FAR above 0 and below 1; expected such as 'tar@far=1e-3'"
-            )
+            raise ValueError(f"metric {name!r} has no FAR above 0 and below 1; expected e.g. 'tar@far=1e-3'")

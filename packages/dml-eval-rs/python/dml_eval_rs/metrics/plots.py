@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,53 +14,34 @@ _SAMPLES = 2000  # places of a curve, more than a picture has pixels
 
 
 def plot_recall(recall: Mapping[int, float], ax: Axes | None, label: str | None) -> Axes:
-    """Draw Recall@K over K.
-
-    Raises:
-        ModuleNotFoundError: if matplotlib is not installed.
-        ValueError: if there is no K.
-    """
+    """Draw Recall@K over K."""
     if not recall:
         raise ValueError("no Recall@K was measured; expected metrics such as ('recall@1', 'recall@10')")
     axes = _axes(ax)
     ks = sorted(recall)
     axes.plot(ks, [recall[k] for k in ks], marker="o", label=label)
-    axes.set_xscale("log")
     # Several results may be drawn on the same axes.
     drawn = [line.get_data() for line in axes.lines]
+    lowest = min(min(y) for _, y in drawn)
+    axes.set(xscale="log", ylim=(max(-0.02, lowest - 0.05), 1.02), xlabel="K", ylabel="Recall@K")
     ticks = sorted({int(k) for x, _ in drawn for k in x})
     axes.set_xticks(ticks, [str(k) for k in ticks])
     axes.set_xticks([], minor=True)
-    axes.set_ylim(max(-0.02, min(min(y) for _, y in drawn) - 0.05), 1.02)
-    axes.set_xlabel("K")
-    axes.set_ylabel("Recall@K")
     return _finish(axes, label)
 
 
 def plot_roc(
-    far: npt.NDArray[np.float64],
-    tar: npt.NDArray[np.float64],
-    marked: Mapping[float, float],
-    n_negative: int,
-    ax: Axes | None,
-    label: str | None,
+    roc: Any, marked: Mapping[float, float], n_negative: int, ax: Axes | None, label: str | None
 ) -> Axes:
-    """Draw TAR over FAR, on a logarithmic axis from one accepted negative, and mark the points asked for.
-
-    Raises:
-        ModuleNotFoundError: if matplotlib is not installed.
-    """
+    """Draw TAR over FAR, on a logarithmic axis from one accepted negative, and mark the points asked for."""
     axes = _axes(ax)
-    least = min([1 / n_negative, 0.5, *marked])
-    x = np.geomspace(least, 1, _SAMPLES)
-    (line,) = axes.plot(x, np.interp(x, far, tar), label=label)
+    x = np.geomspace(min([1 / n_negative, 0.5, *marked]), 1, _SAMPLES)
+    (line,) = axes.plot(x, np.interp(x, roc.far, roc.tar), label=label)
     if marked:
         axes.plot(list(marked), list(marked.values()), "o", color=line.get_color())
-    axes.set_xscale("log")
-    axes.set_xlim(min(min(line.get_xdata()) for line in axes.lines), 1)
-    axes.set_ylim(-0.02, 1.02)
-    axes.set_xlabel("false acceptance rate")
-    axes.set_ylabel("true acceptance rate")
+    least = min(min(line.get_xdata()) for line in axes.lines)
+    axes.set(xscale="log", xlim=(least, 1), ylim=(-0.02, 1.02))
+    axes.set(xlabel="false acceptance rate", ylabel="true acceptance rate")
     return _finish(axes, label)
 
 
@@ -79,9 +59,8 @@ def _axes(ax: Axes | None) -> Any:
     return pyplot.subplots()[1] if ax is None else ax
 
 
-def _finish(axes: Any, label: str | None) -> Axes:
+def _finish(axes: Axes, label: str | None) -> Axes:
     axes.grid(alpha=0.3)
     if label is not None:
         axes.legend()
-    drawn: Axes = axes
-    return drawn
+    return axes

@@ -1,4 +1,4 @@
-"""Tables of results: as text, Markdown, LaTeX, CSV and HTML."""
+"""Results that print as tables: as text, Markdown, LaTeX, CSV and HTML."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import html
 import io
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 _LATEX = str.maketrans(
     {
@@ -24,67 +25,10 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Names in the first column and values in the others.
-
-    Attributes:
-        rows: the cells, row by row.
-        header: the columns' titles; empty for none.
-    """
+    """Names in the first column and values in the others."""
 
     rows: Sequence[Sequence[str]]
-    header: Sequence[str] = ()
-
-    def to_text(self) -> str:
-        """Return aligned columns."""
-        rows = [self.header, *self.rows] if self.header else list(self.rows)
-        widths = [max(map(len, column)) for column in zip(*rows)]
-        lines = (
-            [
-                cell.rjust(width) if i else cell.ljust(width)
-                for i, (cell, width) in enumerate(zip(row, widths))
-            ]
-            for row in rows
-        )
-        return "\n".join("  ".join(cells).rstrip() for cells in lines)
-
-    def to_markdown(self) -> str:
-        """Return a table for a README or an issue."""
-        header = self.header or ("metric", "value")
-        rules = ["---", *("---:" for _ in header[1:])]
-        rows = [[cell.replace("|", r"\|") for cell in row] for row in (header, rules, *self.rows)]
-        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-    def to_latex(self) -> str:
-        """Return a tabular for a paper, which needs the package booktabs."""
-        rows = [" & ".join(_latex(cell) for cell in row) + r" \\" for row in self.rows]
-        if self.header:
-            titles = " & ".join(_latex(cell) for cell in self.header) + r" \\"
-            rows = [titles, r"\midrule", *rows]
-        columns = "l" + "r" * (len(self.rows[0]) - 1)
-        return "\n".join(
-            [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", *rows, r"\bottomrule", r"\end{tabular}"]
-        )
-
-    def to_csv(self) -> str:
-        """Return comma-separated values."""
-        file = io.StringIO()
-        csv.writer(file, lineterminator="\n").writerows([self.header or ("metric", "value"), *self.rows])
-        return file.getvalue()
-
-    def to_html(self) -> str:
-        """Return a table for notebooks."""
-
-        def line(cells: Sequence[str], kind: str) -> str:
-            first, *others = map(html.escape, cells)
-            values = "".join(f"<{kind}>{cell}</{kind}>" for cell in others)
-            return f'<tr><th style="text-align: left">{first}</th>{values}</tr>'
-
-        header = [line(self.header, "th")] if self.header else []
-        return f"<table>{''.join([*header, *(line(row, 'td') for row in self.rows)])}</table>"
-
-
-def _latex(cell: str) -> str:
-    return re.sub(r"(?<!\w)-(?=\d)", "$-$", cell.translate(_LATEX))
+    header: Sequence[str] = ()  # the columns' titles; empty for none
 
 
 class Tabular(ABC):
@@ -96,26 +40,88 @@ class Tabular(ABC):
     def table(self) -> Table:
         """Return the result as a table with rounded values."""
 
+    @abstractmethod
+    def to_dict(self) -> Mapping[str, Any]:
+        """Return the numbers by name, ready for JSON."""
+
     def precise(self) -> Table:
-        """Return the table for other programs, with all digits."""
-        return self.table()
+        """Return the table for other programs: names, and values with all digits."""
+        return Table([(name, repr(value)) for name, value in self.to_dict().items()])
 
     def __str__(self) -> str:
-        """Return the table as text."""
-        return self.table().to_text()
+        """Return the table as text, in aligned columns."""
+        table = self.table()
+        rows = [table.header, *table.rows] if table.header else list(table.rows)
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines = []
+        for first, *others in rows:
+            cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:]))]
+            lines.append("  ".join(cells).rstrip())
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         """Return the table as HTML, for notebooks."""
-        return self.table().to_html()
+
+        def line(cells: Sequence[str], kind: str) -> str:
+            first, *others = map(html.escape, cells)
+            values = "".join(f"<{kind}>{cell}</{kind}>" for cell in others)
+            return f'<tr><th style="text-align: left">{first}</th>{values}</tr>'
+
+        table = self.table()
+        header = [line(table.header, "th")] if table.header else []
+        return f"<table>{''.join([*header, *(line(row, 'td') for row in table.rows)])}</table>"
 
     def to_markdown(self) -> str:
-        """Return the table in Markdown."""
-        return self.table().to_markdown()
+        """Return the table in Markdown, for a README or an issue."""
+        table = self.table()
+        header = table.header or ("metric", "value")
+        rules = ["---", *("---:" for _ in header[1:])]
+        rows = [[cell.replace("|", r"\|") for cell in row] for row in (header, rules, *table.rows)]
+        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
     def to_latex(self) -> str:
-        """Return the table as a LaTeX tabular, which needs the package booktabs."""
-        return self.table().to_latex()
+        """Return the table as a LaTeX tabular for a paper, which needs the package booktabs."""
+        table = self.table()
+        rows = [_latex(row) for row in table.rows]
+        if table.header:
+            rows = [_latex(table.header), r"\midrule", *rows]
+        begin = rf"\begin{{tabular}}{{l{'r' * (len(table.rows[0]) - 1)}}}"
+        return "\n".join([begin, r"\toprule", *rows, r"\bottomrule", r"\end{tabular}"])
 
     def to_csv(self) -> str:
         """Return the table as comma-separated values with all digits."""
-        return self.precise().to_csv()
+        table, file = self.precise(), io.StringIO()
+        csv.writer(file, lineterminator="\n").writerows([table.header or ("metric", "value"), *table.rows])
+        return file.getvalue()
+
+
+def _latex(row: Sequence[str]) -> str:
+    cells = (re.sub(r"(?<!\w)-(?=\d)", "$-$", cell.translate(_LATEX)) for cell in row)
+    return " & ".join(cells) + r" \\"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Measured(Tabular, Mapping[str, float]):
+    """Metrics that were measured, by name, in the order asked. Two results are equal if all their values are."""
+
+    _values: Mapping[str, float]
+
+    def __getitem__(self, name: str) -> float:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise KeyError(f"no metric {name!r} was measured; expected one of {', '.join(self)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return list(self) == list(other) and self.to_dict() == other.to_dict()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.to_dict()})"

@@ -1,28 +1,43 @@
-"""Retrieval metrics of embeddings in shards."""
+"""Retrieval metrics of embeddings in shards.
+
+Shapes: `Q` queries, `C` classes, `P` positives of some queries.
+"""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Unpack
+from itertools import product
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+import numpy.typing as npt
 
 import dml_eval_rs._native as _native
 from dml_eval_rs.matches.relation import Relation
 from dml_eval_rs.metrics.evaluation import Evaluation
-from dml_eval_rs.retrieval import (
-    CheckedOptions,
-    LabelsLike,
-    Matches,
-    Options,
-    check_options,
-    to_evaluation,
-)
-from dml_eval_rs.shards.calls import Call, describe_shards, relate_shards
-from dml_eval_rs.shards.counting import Counting
-from dml_eval_rs.shards.running import Map
-from dml_eval_rs.shards.sources import Source
-from dml_eval_rs.shards.tasks import TaskOptions
+from dml_eval_rs.retrieval import LabelsLike, Matches, Options, check_options, to_evaluation
+from dml_eval_rs.shards.rows import Part, Source
+from dml_eval_rs.shards.tasks import Call, Loaded, Map, Task, Tile, begin_call
+from dml_eval_rs.verification.rates import to_order
+
+_Asked = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # places of queries, and of items, ascending
+
+
+class Positives(NamedTuple):
+    """Positives of some queries, and the negatives counted so far.
+
+    Attributes:
+        offsets: (Q + 1,) the start of each query's positives, and the end of the last query's.
+        keys, indices: (P,) keys, descending for each query, and places in the gallery.
+        counts: (P + Q,) negatives between the positives; (2P + Q,) with expected ties.
+    """
+
+    offsets: npt.NDArray[np.uint64]
+    keys: npt.NDArray[np.float64]
+    indices: npt.NDArray[np.uint64]
+    counts: npt.NDArray[np.uint64]
 
 
 def evaluate_shards(
@@ -59,45 +74,185 @@ def evaluate_shards(
 
     Raises:
         TypeError: as `evaluate`, or if the map returns anything but the results of its function.
-        ValueError: as `evaluate`, or, naming the shard, if it is absent or unreadable on a worker, differs from the
-            others in width or dtype, changed between two tasks, has a row that isn't finite, or lost its result; or
-            if a worker has another version of this package.
+        ValueError: as `evaluate`; naming the shard that is absent or unreadable on a worker, differs from the others in
+            width or dtype, changed between two tasks, has a row that isn't finite, or lost its result; or if a worker
+            has another version of this package.
     """
-    checked = _check(options)
-    found = describe_shards(shards, gallery, checked.similarity, map)
-    unmatched = "zero" if checked.zero_unmatched else "skip"
-    sides, relation, rows = relate_shards(found, labels, gallery_labels, block, checked.exclude, unmatched)
-    symmetric = gallery is None and relation.offsets is None and relation.ignored_offsets is None
-    of_tasks = TaskOptions(
-        checked.similarity, checked.ties[0], checked.metrics, checked.threads, gallery is None, symmetric
-    )
-    call = Call(sides[0], sides[-1], symmetric, of_tasks, map, checked.progress, relation.arrays())
-    positives = Counting(call, relation).count()
-    if len(positives.keys) == 0 and not checked.zero_unmatched:
-        raise ValueError(
-            f"none of the {len(sides[0])} queries has a match in the gallery; expected a label that occurs twice, or "
-            "on both sides"
-        )
-    graded = Relation(offsets=relation.offsets, items=relation.items, grades=relation.grades)
-    columns = _native.compute_metrics(
-        graded, zero_unmatched=checked.zero_unmatched, **of_tasks.of_core(positives)
-    )
-    return to_evaluation(
-        columns, checked, len(rows.queries), len(rows.items), None if gallery else relation.kept
-    )
-
-
-def _check(options: Options) -> CheckedOptions:
-    """Check the options of `evaluate`, of which this takes fewer."""
     if "peers" in options:
         raise TypeError(
             "evaluate_shards takes no peers, since map divides the work; expected a map over the ranks, as in "
             "docs/guide/shards.md of the repository"
         )
+    options.setdefault("threads", 1)
     checked = check_options(**options)
     if checked.clustering:
         raise ValueError(
             f"metrics holds {checked.clustering[0]!r}, which clusters all embeddings in one process; expected metrics "
             "of retrieval: call evaluate on a sample"
         )
-    return checked if "threads" in options else replace(checked, threads=1)
+    of_tasks: Any = {name: getattr(checked, name) for name in ("similarity", "metrics", "threads")}
+    of_tasks["ties"] = checked.ties[0]
+    call, rows = begin_call(
+        shards, labels, gallery, gallery_labels, of_tasks, map, block, checked.progress,
+        exclude=checked.exclude, unmatched="zero" if checked.zero_unmatched else "skip",
+    )  # fmt: skip
+    positives = _count(call)
+    if len(positives.keys) == 0 and not checked.zero_unmatched:
+        raise ValueError(
+            f"none of the {len(call.queries)} queries has a match in the gallery; expected a label that occurs twice, "
+            "or on both sides"
+        )
+    of = call.relation
+    graded = Relation(offsets=of.offsets, items=of.items, grades=of.grades)
+    columns = _native.compute_metrics(
+        graded, zero_unmatched=checked.zero_unmatched, **of_tasks, **positives._asdict()
+    )
+    return to_evaluation(columns, checked, len(rows.queries), len(rows.items), None if gallery else of.kept)
+
+
+def _count(call: Call) -> Positives:
+    """Find all positives, count all negatives, and return both."""
+    offsets, keys, indices = _find_all_positives(call)
+    per_positive = 2 if call.options["ties"] == "expected" else 1
+    positives = Positives(
+        offsets, keys, indices, np.zeros(per_positive * len(keys) + len(call.queries), np.uint64)
+    )
+
+    def slots(block: Part) -> slice:
+        """Return where the counts of a block's queries are."""
+        return slice(*(int(offsets[row]) * per_positive + row for row in (block.rows.start, block.rows.stop)))
+
+    def known(block: Part) -> Positives:
+        of = offsets[block.rows.start : block.rows.stop + 1]
+        found = slice(int(of[0]), int(of[-1]))
+        return Positives(of - of[0], keys[found], indices[found], positives.counts[slots(block)].copy())
+
+    waves = divide(call)
+    call.total = sum(map(call.count_pairs, waves))
+    for tiles in waves:
+        before = [known(block) for block in call.queries.blocks]
+
+        def entries(tile: Tile, before: list[Positives] = before) -> list[Any]:
+            of_items = call.symmetric and call.queries.blocks[tile[0]] is not call.gallery.blocks[tile[1]]
+            return [before[number] for number in tile[: 1 + of_items]]
+
+        count = _count_both_ways if call.symmetric else _count_one_way
+        for tile, new in call.run_tiles("count", count, entries, tiles):
+            for side, number, counted in zip(call.sides, tile, new):
+                positives.counts[slots(side.blocks[number])] += counted
+    return positives
+
+
+def divide(call: Call) -> tuple[list[Tile], list[Tile]]:
+    """Return the pairs of blocks in two waves: one pair of each block of queries, and the others.
+
+    The counts of the first wave tell the tasks of the second which positives don't matter any more.
+    """
+    columns = len(call.gallery.blocks)
+    first = [(i, i % columns) for i in range(len(call.queries.blocks))]
+    return first, [tile for tile in call.tiles() if tile[1] != tile[0] % columns]
+
+
+def _find_all_positives(
+    call: Call,
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64], npt.NDArray[np.uint64]]:
+    """Return the start of each query's positives, and their keys and indices, by key, and of equal keys by index."""
+    found: list[list[Any]] = [[] for _ in call.queries.blocks]
+    for (_, part, *_), (sizes, keys, indices) in call.run(_find_positives, positive_tasks(call)):
+        ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        for block, parts in zip(call.queries.blocks, found):
+            low, high = np.searchsorted(part.rows, (block.rows.start, block.rows.stop))
+            if low < high:
+                query = np.repeat((part.rows[low:high] - block.rows.start).astype(np.uint32), sizes[low:high])
+                of_block = slice(ends[low], ends[high])
+                parts.append((query, keys[of_block], indices[of_block]))
+    columns = []
+    for block, parts in zip(call.queries.blocks, found):
+        parts.append((np.zeros(0, np.uint32), np.zeros(0), np.zeros(0, np.uint64)))
+        query_P, key_P, index_P = (np.concatenate(column) for column in zip(*parts))
+        order = np.lexsort((index_P, ~to_order(key_P), query_P))
+        of_query = np.bincount(query_P, minlength=len(block)).astype(np.uint64)
+        columns.append((of_query, key_P[order], index_P[order]))
+        parts.clear()
+    of_queries, keys, indices = (np.concatenate(column) for column in zip(*columns))
+    return np.concatenate([[0], np.cumsum(of_queries)]).astype(np.uint64), keys, indices
+
+
+def positive_tasks(call: Call) -> Iterator[Task]:
+    """Yield tasks of the queries and items that may match: of some labels, or of the lists of two blocks."""
+    by_label = call.relation.offsets is None
+    for number, (queries, items) in enumerate(_rows_by_label(call) if by_label else _rows_by_blocks(call)):
+        gallery = None if by_label and call.queries is call.gallery else call.gallery.take(items)
+        yield ("positives", number, 0), call.queries.take(queries), gallery, call.restrict(queries, items)
+
+
+def _rows_by_label(call: Call) -> Iterator[_Asked]:
+    """Yield the rows of some labels that both sides have, about as many as rows of a block."""
+    alone = call.queries is call.gallery
+    sides = [call.relation.labels] if alone else [call.relation.labels, call.relation.gallery_labels]
+    labels = [of for of in sides if of is not None]
+    classes = 1 + max(int(of.max()) for of in labels)
+    sizes = [np.bincount(of, minlength=classes) for of in labels]
+    can_match_C = sizes[0] > 1 if alone else sizes[0] * sizes[1] > 0
+    size_C = np.where(can_match_C, sum(sizes), 0)
+    total = int(size_C.sum())
+    tasks = -(-total // max(map(len, call.gallery.blocks)))
+    task_C = np.minimum((np.cumsum(size_C) - 1) * tasks // max(total, 1), tasks - 1)
+    task_C = np.where(can_match_C, task_C, tasks)
+    by_task = []
+    for of in labels:
+        task = task_C[of]
+        order = np.argsort(task, kind="stable")  # ascending within a task
+        by_task.append((order, np.searchsorted(task[order], np.arange(tasks + 1))))
+    for number in range(tasks):
+        rows = [order[ends[number] : ends[number + 1]] for order, ends in by_task]
+        if len(rows[0]):
+            yield rows[0], rows[-1]
+
+
+def _rows_by_blocks(call: Call) -> Iterator[_Asked]:
+    """Yield the rows of each pair of blocks that are listed as matches."""
+    for items, queries in product(call.gallery.blocks, call.queries.blocks):
+        listed = call.restrict(queries.rows, items.rows)
+        assert listed.items is not None
+        assert listed.offsets is not None
+        if len(listed.items):
+            matched = np.flatnonzero(np.diff(listed.offsets))
+            yield matched + queries.rows.start, np.unique(listed.items).astype(np.int64) + items.rows.start
+
+
+def _find_positives(
+    loaded: Loaded, relation: Relation
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64], npt.NDArray[np.uint64]]:
+    """Return the number of each query's positives among the items, their keys and their places in the gallery."""
+    space = {"similarity": loaded.options["similarity"], "threads": loaded.options["threads"]}
+    offsets, keys, indices = _native.find_positives(loaded.rows[0], loaded.rows[-1], relation, **space)
+    return np.diff(offsets).astype(np.uint32), keys, loaded.parts[-1].rows[indices].astype(np.uint64)
+
+
+def _count_one_way(loaded: Loaded, relation: Relation, known: Positives) -> list[npt.NDArray[np.uint32]]:
+    """Return the new counts of the negatives of queries among items."""
+    relation = replace(relation, groups=None, gallery_groups=None)  # they decide only which matches count
+    options = {"first_item": loaded.first[1], **loaded.options, **known._asdict()}
+    counts = _native.count_negatives(loaded.rows[0], loaded.rows[-1], relation, **options)
+    return [(counts - known.counts).astype(np.uint32)]
+
+
+def _count_both_ways(loaded: Loaded, relation: Relation, *known: Positives) -> list[npt.NDArray[np.uint32]]:
+    """Return the new counts of the negatives of each part among the other, or of one among itself."""
+    labels = [of for of in (relation.labels, relation.gallery_labels) if of is not None]
+    starts = np.cumsum([0, *(len(each.keys) for each in known)]).astype(np.uint64)
+    offsets = [*(each.offsets[:-1] + start for each, start in zip(known, starts)), starts[-1:]]
+    positives = Positives(*map(np.concatenate, [offsets, *list(zip(*known))[1:]]))
+    first, size = loaded.first, len(loaded.rows[0])
+    of_blocks: dict[str, Any] = {"split": size, "first_items": first}
+    if len(loaded.rows) == 1:
+        of_blocks = {"split": None, "first_items": (first[0], first[0] + size)}
+    counts = _native.count_symmetric_negatives(
+        loaded.items,
+        Relation(labels=np.concatenate(labels)),
+        **of_blocks,
+        **loaded.options,
+        **positives._asdict(),
+    )
+    return np.split((counts - positives.counts).astype(np.uint32), [len(known[0].counts)])[: len(known)]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,9 @@ import dml_eval_rs._native as _native
 from dml_eval_rs.inputs import arguments
 from dml_eval_rs.inputs.arguments import Progress, Similarity
 from dml_eval_rs.matches.relation import Relation
-from dml_eval_rs.search.knn import check_k, check_own, reported_dtype
-from dml_eval_rs.shards.calls import Call, describe_shards
-from dml_eval_rs.shards.running import Map, Work
-from dml_eval_rs.shards.sides import Part, Side, compute_on
-from dml_eval_rs.shards.sources import Source
+from dml_eval_rs.search import check_k, check_own, reported_dtype
+from dml_eval_rs.shards.rows import Side, Source
+from dml_eval_rs.shards.tasks import Call, Loaded, Map, describe_shards
 from dml_eval_rs.verification.rates import to_order
 
 # (B, K): orders, indices, similarities
@@ -29,16 +26,6 @@ _Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]
 
 _ROWS = 65_536  # queries whose neighbours are joined at a time
 _WORST = np.iinfo(np.int64).min
-
-
-@dataclass(frozen=True, slots=True)
-class SearchOptions:
-    """Options of a search that its tasks need; a task returns one neighbour more if a query excludes an item."""
-
-    similarity: str
-    k: int
-    excludes: bool
-    threads: int | None
 
 
 def knn_shards(
@@ -77,7 +64,7 @@ def knn_shards(
         TypeError, ValueError: as `knn` and `evaluate_shards`.
     """
     arguments.one_of(similarity, "similarity", arguments.SIMILARITIES)
-    checked_threads = arguments.threads(threads)
+    threads = arguments.threads(threads)
     found = describe_shards(queries, gallery, similarity, map, ("queries", "gallery"))
     sides = [Side(shards, block) for shards in found]
     asking, asked = sides[0], sides[-1]
@@ -85,12 +72,16 @@ def knn_shards(
     if exclude_self:
         own_Q = np.arange(len(asking))
     excludes = own_Q is not None and bool((own_Q >= 0).any())
-    options = SearchOptions(similarity, check_k(k, len(asked), excludes), excludes, checked_threads)
-    call = Call(asking, asked, False, options, map, progress)
-    shape, dtype = (len(asking), options.k), reported_dtype(similarity)
-    best: _Found = np.full(shape, _WORST), np.full(shape, -1, np.int64), np.zeros(shape, dtype)
-    for (i, _), (orders, indices, similarities) in call.run_all("search", _search):
-        _join(best, (orders, indices, similarities), asking.blocks[i].rows.start, own_Q)
+    k = check_k(k, len(asked), excludes)
+    # A task excludes nothing: it returns one neighbour more if a query excludes an item.
+    options = {"similarity": similarity, "k": k + excludes, "threads": threads}
+    call = Call(asking, asked, options, map, progress)
+    shape = len(asking), k
+    best = (
+        np.full(shape, _WORST), np.full(shape, -1, np.int64), np.zeros(shape, reported_dtype(similarity)),
+    )  # fmt: skip
+    for (i, _), of_tile in call.run_tiles("search", _search):
+        _join(best, of_tile, asking.blocks[i].rows.start, own_Q)
     return best[2], best[1]
 
 
@@ -109,40 +100,24 @@ def _join(best: _Found, found: _Found, start: int, own: npt.NDArray[np.int64] | 
             old[rows] = np.take_along_axis(of, order, axis=1)
 
 
-def _search(work: Work, queries: Part, gallery: Part | None) -> list[Any]:
-    """Search a block of queries in a block of the gallery, or in itself, and exclude nothing.
+def _search(loaded: Loaded, _: Relation) -> _Found:
+    """Search a block of queries in a block of the gallery, or in itself.
 
     Returns:
-        The digests of both blocks' rows, and for each query the orders of the neighbours' keys, their indices in the
-        gallery and their similarities.
+        For each query the orders of the neighbours' keys, their indices in the gallery and their similarities.
     """
-    options: SearchOptions = work.options
-    parts = [queries] if gallery is None else [queries, gallery]
-
-    def search(_: Any, rows: list[npt.NDArray[Any]]) -> _Found:
-        x, items = rows[0], rows[-1]
-        k = min(options.k + options.excludes, len(items))
-        similarities, indices = _native.knn(
-            x, items, k, similarity=options.similarity, exclude_self=False, threads=options.threads
-        )
-        if options.similarity == "hamming":
-            return -similarities.astype(np.int64), indices + parts[-1].places, similarities
-        return to_order(_keys(x, items, indices, options)), indices + parts[-1].places, similarities
-
-    return compute_on(parts, options.similarity, search)
-
-
-def _keys(
-    x: npt.NDArray[Any], items: npt.NDArray[Any], indices: npt.NDArray[np.int64], options: SearchOptions
-) -> npt.NDArray[np.float64]:
-    """Return the exact keys of neighbours (B, K), which differ even where similarities in float32 are equal."""
+    x, items, options = loaded.rows[0], loaded.rows[-1], loaded.options
+    space = {"similarity": options["similarity"], "threads": options["threads"]}
+    similarities, indices = _native.knn(x, items, min(options["k"], len(items)), **space)
+    places = indices + loaded.first[1]
+    if options["similarity"] == "hamming":
+        return -similarities.astype(np.int64), places, similarities
+    # Exact keys differ even where similarities in float32 are equal. A relation lists items in ascending order.
     order = np.argsort(indices, axis=1)
     listed = np.take_along_axis(indices, order, axis=1)
     offsets = np.arange(0, indices.size + 1, indices.shape[1], dtype=np.uint64)
     relation = Relation(offsets=offsets, items=listed.reshape(-1).astype(np.uint32))
-    _, found, _ = _native.find_positives(
-        x, items, relation, similarity=options.similarity, threads=options.threads
-    )
+    found = _native.find_positives(x, items, relation, **space)[1]
     keys = np.empty(indices.shape)
     np.put_along_axis(keys, order, found.reshape(indices.shape), axis=1)
-    return keys
+    return to_order(keys), places, similarities

@@ -1,149 +1,345 @@
-"""The functions of an evaluation's tasks: the positives, and then the negatives, of one pair of blocks.
-
-Shapes: `Q` queries of a part, `P` positives of these queries.
-"""
+"""One call: its tasks, which are pure functions of their arguments, and may run twice, elsewhere, and in any order."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import re
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 import dml_eval_rs._native as _native
-from dml_eval_rs.matches.relation import Relation
-from dml_eval_rs.shards.running import Work
-from dml_eval_rs.shards.sides import Part, compute_on
+from dml_eval_rs.inputs.arguments import Progress, Sides
+from dml_eval_rs.matches.relation import Relation, relate
+from dml_eval_rs.shards.rows import Part, Shard, Side, Source, digest_rows, index, read, to_shards
 
-# The attributes of a `Relation` that list pairs of rows of two parts.
-Listed = dict[str, npt.NDArray[Any]]
+VERSION = _native.VERSION
+
+Key = tuple[str, int, int]  # what a task does, and the numbers of the blocks that it reads
+Tile = tuple[int, int]  # the number of a block of queries, and of a block of the gallery
+# A `Work`, a part of the queries, one of the gallery (None if it is the same part) and more entries; or a `Work` and a
+# shard to describe.
+Task = tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TaskOptions:
-    """Options of an evaluation that its tasks need, as in `evaluate`.
+# A function like an executor's `map`, of one iterable. It calls the function at least once per task and returns the
+# results in any order, also twice. Several tasks share entries, so it may send each separately.
+Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
-    If `alone`, the queries search one another, and each excludes itself; if `symmetric`, a pair of rows is compared
-    once for both.
+
+class Work(NamedTuple):
+    """First entry of a task: the key, a digest of the call's arguments, and the driver's version."""
+
+    key: Key
+    call: str = ""
+    version: str = VERSION
+
+
+class Result(NamedTuple):
+    """Value of a task, with the key and call from its `Work`."""
+
+    key: Key
+    call: str
+    value: Any
+
+
+def run_tasks(
+    map: Map, function: Callable[..., Any], tasks: Iterable[Task], call: str = ""
+) -> Iterator[tuple[Task, Any]]:
+    """Yield every task once with the value of a picklable function of its entries after the first.
+
+    Raises:
+        TypeError, ValueError: if the map returns anything but results of these tasks of the call, or not all.
     """
+    waiting: dict[Key, Task] = {}
+    done: set[Key] = set()
 
-    similarity: str
-    ties: str
-    metrics: list[str]
-    threads: int | None
-    alone: bool
-    symmetric: bool
+    def issue() -> Iterator[Task]:
+        for task in tasks:
+            waiting[task[0].key] = task
+            yield task
 
-    def of_core(self, positives: Positives) -> dict[str, Any]:
-        """Return the core's options to count some positives."""
-        counted = {"ties": self.ties, "metrics": self.metrics, "threads": self.threads}
-        return {**counted, **positives._asdict()}
+    issued = issue()
+    for result in map(partial(_run, function), issued):
+        if not isinstance(result, Result):
+            raise TypeError(
+                f"map returned a {type(result).__name__}; expected the results of the function that it was given: a "
+                "map of futures must wait for them"
+            )
+        if result.call != call or not (result.key in waiting or result.key in done):
+            raise ValueError(
+                "map returned a result of another call; expected those of the tasks that it was given"
+            )
+        if result.key in waiting:  # otherwise the task ran twice: its first result counts
+            done.add(result.key)
+            yield waiting.pop(result.key), result.value
+    waiting |= {task[0].key: task for task in issued}  # the map didn't take these
+    if waiting:
+        lost = next(iter(waiting.values()))
+        raise ValueError(
+            f"map returned no result of {len(waiting)} of {len(waiting) + len(done)} tasks, first that of "
+            f"{' with '.join(of.name for of in lost if isinstance(of, (Part, Shard)))}; expected one of each: let the "
+            "map retry lost tasks"
+        )
 
 
-class Positives(NamedTuple):
-    """Positives of some queries, and the negatives counted so far.
+def _run(function: Callable[..., Any], task: Task) -> Result:
+    work: Work = task[0]
+    if work.version != VERSION:
+        raise ValueError(
+            f"dml-eval-rs is {VERSION} on {socket.gethostname()} and {work.version} in the driver; expected the same "
+            "version on every worker"
+        )
+    return Result(work.key, work.call, function(*task[1:]))
+
+
+def describe_shards(
+    shards: Sequence[Source],
+    gallery: Sequence[Source] | None,
+    similarity: str,
+    map: Map,
+    names: tuple[str, str] = ("shards", "gallery"),
+) -> list[list[Shard]]:
+    """Return the shards of each side with their shapes and dtypes, as the workers see them.
+
+    Raises:
+        TypeError, ValueError: naming a shard that can't be read, has the wrong dtype, or differs from the others in
+            width or dtype; if a side has no rows.
+    """
+    sides = [
+        to_shards(side, name, similarity) for side, name in zip((shards, gallery), names) if side is not None
+    ]
+    unknown = (
+        (Work(("describe", number, place)), shard)
+        for number, side in enumerate(sides)
+        for place, shard in enumerate(side)
+        if not shard.dtype
+    )
+    for (work, _), shard in run_tasks(map, Shard.describe, unknown):
+        _, number, place = work.key
+        sides[number][place] = shard
+    first = sides[0][0]
+    for shard in (shard for side in sides for shard in side):
+        if (shard.shape[1], shard.dtype) != (first.shape[1], first.dtype):
+            raise ValueError(
+                f"{shard.name} has shape {shard.shape} and dtype {shard.dtype}; expected ({shard.shape[0]}, "
+                f"{first.shape[1]}) and {first.dtype}, as {first.name}"
+            )
+    for name, side in zip(names, sides):
+        if not any(len(shard.rows) for shard in side):
+            raise ValueError(f"{name} hold no rows; expected at least one")
+    return sides
+
+
+class Loaded:
+    """What the function of a task gets: the call's options, and one or two parts with their rows.
 
     Attributes:
-        offsets: (Q + 1,) the start of each query's positives, and the end of the last query's.
-        keys, indices: (P,) keys, descending for each query, and places in the gallery.
-        counts: (P + Q,) negatives between the positives; (2P + Q,) with expected ties.
+        items: all rows in one array.
+        rows: the rows of each part; the first and the last are the queries and their gallery.
+        pair: both parts' rows; None in place of the second if there is one part.
+        first: of two blocks, the places of the first query and the first item.
     """
 
-    offsets: npt.NDArray[np.uint64]
-    keys: npt.NDArray[np.float64]
-    indices: npt.NDArray[np.uint64]
-    counts: npt.NDArray[np.uint64]
+    def __init__(self, options: dict[str, Any], parts: list[Part]) -> None:
+        self.options, self.parts, self.items = options, parts, read(parts)
+        self.rows = np.split(self.items, [len(parts[0])])[: len(parts)]
+        self.pair = self.rows[0], self.rows[1] if len(parts) > 1 else None
+        self.first = parts[0].rows[0], parts[-1].rows[0]
 
 
-def find_positives(work: Work, queries: Part, gallery: Part | None, listed: Listed) -> list[Any]:
-    """Find the positives of queries among items; without a gallery, among the queries.
+@dataclass(slots=True)
+class Call:
+    """One call: both sides, the same object if the queries search one another, and what its tasks need.
 
-    Returns:
-        The digests of both parts' rows, the number of each query's positives, their keys and places in the gallery.
+    Attributes:
+        options: options of the tasks' functions.
+        relation: who matches whom, of all rows that take part.
+        symmetric: whether a pair of rows is compared once for both.
+        digest: of the arguments, which tells results of other calls.
+        done, total: pairs of rows, for `progress`.
     """
-    options: TaskOptions = work.options
-    parts = [queries] if gallery is None else [queries, gallery]
-    items = parts[-1]
-    relation = Relation(
-        labels=queries.labels,
-        gallery_labels=items.labels,
-        groups=queries.groups,
-        gallery_groups=items.groups,
-        exclude=_find(queries.places if options.alone else queries.exclude, items.places),
-        **listed,
+
+    queries: Side
+    gallery: Side
+    options: dict[str, Any]
+    map: Map
+    progress: Progress | None
+    relation: Relation = field(default_factory=Relation)
+    symmetric: bool = False
+    digest: str = field(init=False)
+    done: int = 0
+    total: int = 0
+
+    def __post_init__(self) -> None:
+        shapes = [(of.name, of.shape, of.dtype) for side in self.sides for of in side.shards]
+        digest = hashlib.blake2b(repr((self.options, shapes)).encode(), digest_size=16)
+        for array in self.relation.arrays():
+            digest.update(b"none" if array is None else np.ascontiguousarray(array).data)
+        self.digest = digest.hexdigest()
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Both sides."""
+        return self.queries, self.gallery
+
+    def tiles(self) -> list[Tile]:
+        """Return the pairs of blocks to compare; where pairs of rows are symmetric, with i ≤ j."""
+        rows = len(self.queries.blocks)
+        columns = range(len(self.gallery.blocks))
+        return [(i, j) for j in columns for i in range(j + 1 if self.symmetric else rows)]
+
+    def count_pairs(self, tiles: Iterable[Tile]) -> int:
+        """Count the pairs of rows in these pairs of blocks."""
+        total = 0
+        for i, j in tiles:
+            rows, columns = len(self.queries.blocks[i]), len(self.gallery.blocks[j])
+            total += rows * (rows - 1) // 2 if self.symmetric and i == j else rows * columns
+        return total
+
+    def restrict(self, queries: Any, items: Any) -> Relation:
+        """Restrict the relation to some queries and items, numbered from 0; without items, to the queries.
+
+        For a block of items, `exclude` keeps places in the whole gallery, which the core compares with `first_item`.
+        """
+        of, own_Q = self.relation, None
+        found: dict[str, Any] = {}
+        for name in ("labels", "groups"):
+            code_Q, code_G = getattr(of, name), getattr(of, f"gallery_{name}")
+            if code_Q is not None:
+                found[name] = code_Q[index(queries)]
+                if items is not None:
+                    found[f"gallery_{name}"] = (code_Q if code_G is None else code_G)[index(items)]
+        blocks_exclude = not self.symmetric and (bool(found) or of.offsets is not None)
+        if items is None or (isinstance(items, range) and not blocks_exclude):
+            return Relation(**found)
+        if self.queries is self.gallery:
+            own_Q = np.r_[index(queries)]
+        elif of.exclude is not None:
+            own_Q = of.exclude[index(queries)]
+        if own_Q is not None and not isinstance(items, range):
+            place, inside = _find(own_Q, items)
+            own_Q = np.where(inside, place, -1)
+        found["exclude"] = own_Q
+        for kind in ("", "ignored_"):
+            offsets, all_items = getattr(of, f"{kind}offsets"), getattr(of, f"{kind}items")
+            if offsets is not None:
+                starts, ends = (of[index(queries)].astype(np.int64) for of in (offsets[:-1], offsets[1:]))
+                sizes = ends - starts
+                before = np.cumsum(sizes) - sizes
+                listed = all_items[np.repeat(starts - before, sizes) + np.arange(sizes.sum())]
+                place, inside = _find(listed.astype(np.int64), items)
+                query = np.repeat(np.arange(len(sizes)), sizes)[inside]
+                found[f"{kind}offsets"] = np.searchsorted(query, np.arange(len(sizes) + 1)).astype(np.uint64)
+                found[f"{kind}items"] = place[inside].astype(np.uint32)
+        return Relation(**found)
+
+    def run(self, function: Callable[..., Any], tasks: Iterable[Task]) -> Iterator[tuple[Task, Any]]:
+        """Yield each task with its value, and check the rows' digests.
+
+        A task is given as a key, a part of the queries, one of the gallery or None, and other entries. The function
+        gets a `Loaded` and these entries.
+        """
+        of_call = ((Work(key, self.digest), *entries) for key, *entries in tasks)
+        for task, (digests, value) in run_tasks(
+            self.map, partial(_compute, function, self.options), of_call, self.digest
+        ):
+            for side, part, digest in zip(self.sides, task[1:], digests):
+                side.check_digests(part, digest)
+            yield task, value
+
+    def run_tiles(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        entries: Callable[[Tile], Iterable[Any]] = lambda _: (),
+        tiles: Sequence[Tile] | None = None,
+    ) -> Iterator[tuple[Tile, Any]]:
+        """Yield each pair of blocks with its task's value.
+
+        The entries of a task begin with the relation of both blocks; `entries` returns the others. Without `tiles`, all
+        pairs are compared, and added to `total`.
+        """
+        if tiles is None:
+            tiles = self.tiles()
+            self.total += self.count_pairs(tiles)
+
+        def tasks() -> Iterator[Task]:
+            for i, j in tiles:
+                queries, items = self.queries.blocks[i], self.gallery.blocks[j]
+                relation = self.restrict(
+                    queries.rows, None if self.symmetric and items is queries else items.rows
+                )
+                yield (name, i, j), queries, None if items is queries else items, relation, *entries((i, j))
+
+        for (work, *_), value in self.run(function, tasks()):
+            tile = work.key[1:]
+            yield tile, value
+            self.done += self.count_pairs([tile])
+            if self.progress is not None:
+                self.progress(self.done, self.total)
+
+
+def begin_call(
+    shards: Sequence[Source],
+    labels: object,
+    gallery: Sequence[Source] | None,
+    gallery_labels: object,
+    options: dict[str, Any],
+    map: Map,
+    block: int | None,
+    progress: Progress | None,
+    *,
+    exclude: npt.ArrayLike | None = None,
+    unmatched: str = "zero",
+) -> tuple[Call, Sides]:
+    """Return a call with a relation, and arrays like the rows of each side, of one number in memory."""
+    found = describe_shards(shards, gallery, options["similarity"], map)
+    stand_ins = [
+        np.broadcast_to(np.zeros((), of[0].dtype), (sum(shard.shape[0] for shard in of), of[0].shape[1]))
+        for of in found
+    ]
+    rows = Sides(stand_ins[0], stand_ins[1] if gallery is not None else None)
+    relation = relate(
+        labels, gallery_labels, rows, ("shards", "gallery"), exclude=exclude, unmatched=unmatched
     )
-
-    def find(_: Any, rows: list[npt.NDArray[Any]]) -> list[Any]:
-        offsets, keys, indices = _native.find_positives(
-            rows[0],
-            rows[-1],
-            relation,
-            similarity=options.similarity,
-            threads=options.threads,
-        )
-        return [
-            np.diff(offsets).astype(np.uint32),
-            keys,
-            np.asarray(items.places)[indices].astype(np.uint64),
-        ]
-
-    return compute_on(parts, options.similarity, find)
+    asked = Side(found[-1], block, relation.kept)
+    asking = asked if gallery is None else Side(found[0], block)
+    symmetric = gallery is None and relation.offsets is None and relation.ignored_offsets is None
+    return Call(asking, asked, options, map, progress, relation, symmetric), rows
 
 
-def count_negatives(
-    work: Work,
-    queries: Part,
-    gallery: Part | None,
-    of_queries: Positives,
-    of_items: Positives | None,
-    listed: Listed,
-) -> list[Any]:
-    """Count the negatives of queries among items; without a gallery, among the queries.
+def _compute(
+    function: Callable[..., Any], options: dict[str, Any], queries: Part, gallery: Part | None, *entries: Any
+) -> tuple[list[npt.NDArray[np.uint64]], Any]:
+    """Read one or two parts, and return the rows' digests, and the value of a function of the rows.
 
-    With the items' positives, also count the negatives of the items among the queries.
-
-    Returns:
-        The digests of both parts' rows, and new counts of each part whose positives came.
+    Where an error of the core names a row, such as one that isn't finite, it names the row's shard.
     """
-    options: TaskOptions = work.options
     parts = [queries] if gallery is None else [queries, gallery]
-    first_items = [int(part.places) for part in parts]
+    loaded = Loaded(options, parts)
 
-    def one_way(_: Any, rows: list[npt.NDArray[Any]]) -> list[Any]:
-        exclude = np.arange(queries.rows.start, queries.rows.stop) if options.alone else queries.exclude
-        relation = Relation(labels=queries.labels, gallery_labels=parts[-1].labels, exclude=exclude, **listed)
-        counts = _native.count_negatives(
-            rows[0],
-            rows[-1],
-            relation,
-            similarity=options.similarity,
-            first_item=first_items[-1],
-            **options.of_core(of_queries),
-        )
-        return [(counts - of_queries.counts).astype(np.uint32)]
+    def name_row(found: re.Match[str]) -> str:
+        part, row = parts[0] if found[1] == "queries" else parts[-1], int(found[2])
+        in_second = row >= len(part)  # of two parts in one array
+        return parts[1].name_row(row - len(part)) if in_second else part.name_row(row)
 
-    def both_ways(items: npt.NDArray[Any], _: Any) -> list[Any]:
-        known = [of_queries] if of_items is None else [of_queries, of_items]
-        starts = np.cumsum([0, *(len(each.keys) for each in known)]).astype(np.uint64)
-        offsets = [*(each.offsets[:-1] + start for each, start in zip(known, starts)), starts[-1:]]
-        positives = Positives(*map(np.concatenate, [offsets, *list(zip(*known))[1:]]))
-        counts = _native.count_symmetric_negatives(
-            items,
-            Relation(labels=np.concatenate([part.labels for part in parts if part.labels is not None])),
-            similarity=options.similarity,
-            split=len(queries) if len(parts) > 1 else None,
-            first_items=(first_items[0], first_items[1] if len(parts) > 1 else first_items[0] + len(queries)),
-            **options.of_core(positives),
-        )
-        return np.split((counts - positives.counts).astype(np.uint32), [len(of_queries.counts)])[: len(known)]
-
-    return compute_on(parts, options.similarity, both_ways if options.symmetric else one_way)
+    try:
+        value = function(loaded, *entries)
+    except ValueError as error:
+        message = re.sub(r"^(queries|block|gallery) row (\d+)", name_row, str(error))
+        raise ValueError(message) from None
+    return [digest_rows(x) for x in loaded.rows], value
 
 
-def _find(wanted: Any, places: Any) -> npt.NDArray[np.int64] | None:
-    """Return where the wanted places are among ascending places, or -1."""
-    if wanted is None:
-        return None
-    at = np.minimum(np.searchsorted(places, wanted), len(places) - 1)
-    return np.where(places[at] == wanted, at, -1)
+def _find(wanted: npt.NDArray[np.int64], rows: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return where the wanted rows are among some rows, and which are among them."""
+    if isinstance(rows, range):
+        return wanted - rows.start, (wanted >= rows.start) & (wanted < rows.stop)
+    place = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)
+    return place, rows[place] == wanted

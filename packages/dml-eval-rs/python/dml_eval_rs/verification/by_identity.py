@@ -5,7 +5,7 @@ Shapes: `I` identities, `T` thresholds, `R` repetitions, `M` pairs, `Q` queries.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 import dml_eval_rs._native as _native
+from dml_eval_rs.inputs.arguments import Sides
 from dml_eval_rs.matches.relation import Relation
-from dml_eval_rs.metrics.intervals import PERMUTATIONS, RESAMPLES
+from dml_eval_rs.metrics.intervals import PERMUTATIONS, RESAMPLES, batches
 from dml_eval_rs.metrics.names import far_of
-from dml_eval_rs.verification.sides import PairSides
 
 _SAMPLED = 1 << 21  # pairs whose scores place the thresholds
 _READ = 16  # a threshold is read from the sample if it accepts as many of its negatives
@@ -32,16 +32,11 @@ _Rows = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class AcceptedPairs:
-    """The pairs of each identity that thresholds of ascending FAR accept, and in the last column all of its pairs.
+    """The pairs of each identity that thresholds of ascending FAR accept, and in the last column all of its pairs."""
 
-    Attributes:
-        negatives, positives: (I, T + 1), whole numbers.
-        of_both: whether a negative pair counts for both of its identities, or for its query's alone.
-    """
-
-    negatives: _Floats
+    negatives: _Floats  # (I, T + 1), whole numbers
     positives: _Floats
-    of_both: bool
+    of_both: bool  # whether a negative pair counts for both of its identities, or for its query's alone
 
     @property
     def totals(self) -> _Floats:
@@ -62,29 +57,29 @@ class AcceptedPairs:
 
 @dataclass(slots=True)
 class Identities:
-    """The pairs of a result, which are counted by identity when an interval is first asked for.
+    """The pairs of a result, which are counted by identity when an interval is first asked for."""
 
-    Attributes:
-        sides: the items.
-        similarity, threads: as in `verify`.
-        given: the given pairs (M, 2), which are positive (M,), and their scores (M,); None for all pairs.
-    """
-
-    sides: PairSides
+    sides: Sides  # without junk
+    relation: Relation
     similarity: str
     threads: int | None
+    # The given pairs (M, 2), which are positive (M,), and their scores (M,); None for all pairs.
     given: tuple[npt.NDArray[np.uint32], npt.NDArray[np.bool_], _Floats] | None = None
     _counted: AcceptedPairs | None = None
+
+    def score(self, pairs_M2: npt.NDArray[np.uint32]) -> _Floats:
+        """Return the scores (M,) of pairs."""
+        return _native.pair_scores(
+            self.sides.queries, self.sides.gallery, pairs_M2, similarity=self.similarity, threads=self.threads
+        )
 
     def count(self, depth: int) -> AcceptedPairs:
         """Count the accepted pairs of each identity, at thresholds of about the FARs √2⁻¹, √2⁻², …, √2⁻ᵈᵉᵖᵗʰ."""
         if self._counted is None or self._counted.negatives.shape[1] <= depth:
-            of_query = np.unique(self.sides.labels, return_inverse=True)[1].reshape(-1)
+            of_query = np.unique(self.relation.codes[0], return_inverse=True)[1].reshape(-1)
             counts = np.zeros((2, int(of_query.max()) + 1, depth + 1))
-            if self.given is None:
-                self._count_all(self._place(depth), of_query, *counts)
-            else:
-                self._count_given(self._place(depth), of_query, *counts)
+            count = self._count_all if self.given is None else self._count_given
+            count(self._place(depth), of_query, counts)
             negatives, positives = counts[:, counts.any(axis=(0, 2))]
             self._counted = AcceptedPairs(negatives, positives, self.sides.gallery is None)
         found, last = self._counted, slice(-depth - 1, None)
@@ -92,7 +87,7 @@ class Identities:
 
     def _place(self, depth: int) -> _Floats:
         """Return thresholds (T,), descending, from the scores of a sample of negatives."""
-        sides, (of_query, of_item) = self.sides, self.sides.codes
+        of_query, of_item = self.relation.codes
         if self.given is not None:
             scores = np.repeat(self.given[2][~self.given[1]], _READ)
         else:
@@ -100,9 +95,7 @@ class Identities:
             rng = np.random.default_rng(0)
             pairs_M2 = rng.integers(0, (len(of_query), len(of_item)), (size, 2)).astype(np.uint32)
             pairs_M2 = pairs_M2[of_query[pairs_M2[:, 0]] != of_item[pairs_M2[:, 1]]]
-            scores = _native.pair_scores(
-                sides.queries, sides.gallery, pairs_M2, similarity=self.similarity, threads=self.threads
-            )
+            scores = self.score(pairs_M2)
         scores = np.sort(scores)[::-1] if len(scores) else np.zeros(1)
         accepted_T = len(scores) * 2.0 ** (np.arange(-depth, 0) / 2)
         threshold_T = scores[np.maximum(accepted_T, 1).astype(np.int64) - 1]
@@ -114,20 +107,18 @@ class Identities:
             return np.minimum(np.ceil(threshold_T), 0.0)
         return threshold_T - np.abs(threshold_T) * _NUDGE
 
-    def _count_given(
-        self, threshold_T: _Floats, of_query: _Rows, negatives: _Floats, positives: _Floats
-    ) -> None:
+    def _count_given(self, threshold_T: _Floats, of_query: _Rows, counts: _Floats) -> None:
         assert self.given is not None
+        negatives, positives = counts
         pairs_M2, positive_M, score_M = self.given
         _add_accepted(positives, of_query[pairs_M2[positive_M, 0]], threshold_T, score_M[positive_M])
         for query_M in pairs_M2[~positive_M].T[: 2 if self.sides.gallery is None else 1]:
             _add_accepted(negatives, of_query[query_M], threshold_T, score_M[~positive_M])
 
-    def _count_all(
-        self, threshold_T: _Floats, of_query: _Rows, negatives: _Floats, positives: _Floats
-    ) -> None:
+    def _count_all(self, threshold_T: _Floats, of_query: _Rows, counts: _Floats) -> None:
         """Compare some queries at a time with all items; without a gallery, each pair from both of its ends."""
-        sides, (label_Q, label_G) = self.sides, self.sides.codes
+        negatives, positives = counts
+        sides, given, (label_Q, label_G) = self.sides, self.relation, self.relation.codes
         matches_Q = np.bincount(label_G, minlength=int(label_Q.max()) + 1)[label_Q]
         batch = max(1, _AT_A_TIME // max(len(threshold_T), sides.queries.shape[1]))
         for start in range(0, len(label_Q), batch):
@@ -135,8 +126,8 @@ class Identities:
             relation = Relation(
                 labels=label_Q[row_q],
                 gallery_labels=label_G,
-                groups=None if sides.groups is None else sides.groups[row_q],
-                gallery_groups=sides.groups if sides.gallery is None else sides.gallery_groups,
+                groups=None if given.groups is None else given.groups[row_q],
+                gallery_groups=given.groups if sides.gallery is None else given.gallery_groups,
                 exclude=row_q if sides.gallery is None else None,
             )
             arrays = sides.queries[start : start + batch], sides.items, relation
@@ -174,15 +165,11 @@ def depth_for(shares: Sequence[float]) -> int:
 
 
 def resample(name: str, models: Sequence[AcceptedPairs], seed: int) -> _Floats:
-    """Return (R, models) deviations of a metric, if identities are drawn with replacement, the same for all models.
-
-    Raises:
-        ValueError: if no resample has pairs of both kinds.
-    """
+    """Return (R, models) deviations of a metric, if identities are drawn with replacement, the same for all models."""
     n = len(models[0].positives)
     rng = np.random.default_rng(seed)
     parts = []
-    for rows in _batches(RESAMPLES, n):
+    for rows in batches(RESAMPLES, n):
         cell_RI = rng.integers(0, n, (rows, n)) + n * np.arange(rows)[:, None]
         weight_RI = np.bincount(cell_RI.reshape(-1), minlength=rows * n).reshape(rows, n).astype(np.float64)
         parts.append(np.stack([_measure(name, *model.curves(weight_RI)) for model in models], axis=1))
@@ -204,13 +191,8 @@ def count_extreme(name: str, mine: AcceptedPairs, theirs: AcceptedPairs, seed: i
         return np.abs(ours - _measure(name, *theirs.swapped_curves(mine, is_swapped_RI)))
 
     least = distances(np.zeros((1, n)))[0] * (1 - 1e-12)
-    drawn = (rng.integers(0, 2, (rows, n)).astype(np.float64) for rows in _batches(PERMUTATIONS, n))
+    drawn = (rng.integers(0, 2, (rows, n)).astype(np.float64) for rows in batches(PERMUTATIONS, n))
     return sum(int(np.count_nonzero(distances(is_swapped_RI) >= least)) for is_swapped_RI in drawn)
-
-
-def _batches(repetitions: int, numbers: int) -> Iterator[int]:
-    batch = max(1, _AT_A_TIME // numbers)
-    return (min(batch, repetitions - start) for start in range(0, repetitions, batch))
 
 
 def _add_accepted(counts: _Floats, identity_M: _Rows, threshold_T: _Floats, score_M: _Floats) -> None:

@@ -1,28 +1,31 @@
-"""Verification: how well a threshold tells pairs of one label from pairs of two, over all pairs or given ones."""
+"""Verification of all pairs or given ones, and open-set identification: how well a threshold decides.
+
+Shapes: `Q` queries, `G` gallery, `D` dim, `W` bytes per code, `M` pairs, `F` folds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 import dml_eval_rs._native as _native
 from dml_eval_rs.inputs import arguments
-from dml_eval_rs.inputs.arguments import Progress, Similarity
+from dml_eval_rs.inputs.arguments import Progress, Sides, Similarity
+from dml_eval_rs.inputs.conversion import to_array
 from dml_eval_rs.matches.labels import Labels
+from dml_eval_rs.matches.relation import Relation
+from dml_eval_rs.metrics.tables import Table, Tabular
 from dml_eval_rs.peers import Peers, check_alike
+from dml_eval_rs.search import knn
+from dml_eval_rs.verification import rates
 from dml_eval_rs.verification.by_identity import Identities
-from dml_eval_rs.verification.pairs import verify_pairs
-from dml_eval_rs.verification.rates import (
-    accepted_at_most,
-    check_numbers,
-    measure_crossings,
-    measure_distances,
-)
+from dml_eval_rs.verification.rates import Asked, Order, divide, from_order, to_order
 from dml_eval_rs.verification.result import Verification
-from dml_eval_rs.verification.sides import check_asked, check_sides
 
 DEFAULT = ("tar@far=1e-1", "tar@far=1e-2", "tar@far=1e-3", "tar@far=1e-4", "eer", "auc")
 
@@ -51,11 +54,9 @@ def verify(
     docs/reference/verification.md of the repository. Memory doesn't grow with the negatives.
 
     Args:
-        embeddings: (Q, D) float16, float32 or float64, finite; with ``similarity="hamming"`` (Q, W) uint8 codes, eight
-            bits per byte, see `binarize`.
-        labels: (Q,) integers of any width, booleans or strings, or `Labels`: pairs with the same label and the same
-            group are left out, as re-identification leaves out images of one camera; junk is in no pair; a
-            distractor's label equals no other.
+        embeddings: (Q, D) or (Q, W), as in `evaluate`.
+        labels: (Q,) as in `evaluate`, or `Labels`: pairs with the same label and the same group are left out, as
+            re-identification leaves out images of one camera; junk is in no pair; a distractor's label equals no other.
         gallery: (G, D) or (G, W); None: each unordered pair of two distinct embeddings is compared once. With a gallery
             every embedding is compared with every item of it.
         gallery_labels: (G,), of the labels' kind. Given if and only if `gallery` is.
@@ -68,20 +69,15 @@ def verify(
             each as often as it is given. None: all.
         folds: number of folds of the given pairs, in order, or (M,) the fold of each: measures ``"accuracy"``, that of
             each fold at the threshold that is best on the others (LFW's protocol, with 10 folds). Needs `pairs`.
-        threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
-        progress: called as ``progress(done, total)``, in pairs compared; the total grows from one step to the next.
-        peers: processes that share the comparison of all pairs: all make this call with the same arrays, and all get
-            the bits of a single process.
+        threads, progress: as in `evaluate`; the total grows from one step to the next.
+        peers: processes that share the comparison of all pairs, as in `evaluate`.
 
     Returns:
         The metrics, in the order asked. The result keeps the embeddings, for `confidence_interval` and `compare`.
 
     Raises:
-        TypeError: if an array has the wrong kind of dtype.
-        ValueError: if shapes don't match or are empty, a number isn't finite, a row is all zeros under the cosine, a
-            metric is unknown, a pair names an absent item or one twice, no pair is positive or none is negative, or the
-            peers' arrays differ.
-        KeyboardInterrupt: within a second of Ctrl-C.
+        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if a pair names an absent item or one twice, or no
+            pair is positive or none is negative.
 
     Example:
         >>> import numpy as np
@@ -91,24 +87,26 @@ def verify(
         >>> round(found["auc"], 4), round(found["eer"], 4)
         (0.8333, 0.3333)
     """
-    arguments.one_of(similarity, "similarity", arguments.SIMILARITIES)
-    asked = check_asked(metrics, in_folds=folds is not None)
+    asked = rates.check_asked(metrics, in_folds=folds is not None)
     threads = arguments.threads(threads)
     if folds is not None and pairs is None:
         raise ValueError("folds came without pairs; expected both, since folds divide given pairs")
     if pairs is not None and peers is not None:
         raise ValueError("peers came with pairs, whose scores one process computes; expected one of them")
-    sides = check_sides(embeddings, labels, gallery, gallery_labels, similarity)
+    given, relation = rates.check_sides(embeddings, labels, gallery, gallery_labels, similarity)
+    sides = given.keep(relation.kept)
+    identities = Identities(sides, relation, similarity, threads)
     if pairs is not None:
-        return verify_pairs(sides, similarity, pairs, folds, asked, threads)
-    n_positive, n_negative = sides.count_pairs()
-    check_numbers(n_positive, n_negative)
-    arrays = sides.queries, sides.labels, sides.gallery, sides.gallery_labels
-    check_alike(peers, (similarity, asked.names), *arrays, sides.groups, sides.gallery_groups)
-    options: Any = {"groups": sides.groups, "gallery_groups": sides.gallery_groups}
+        pairs_M2 = _check_pairs(pairs, given, relation)
+        fold_M = None if folds is None else _check_folds(folds, len(pairs_M2))
+        return _verify_pairs(identities, pairs_M2, fold_M, asked)
+    n_positive, n_negative = rates.count_pairs(relation)
+    arrays = sides.queries, relation.codes[0], sides.gallery, relation.gallery_labels
+    check_alike(peers, (similarity, asked.names), *arrays, relation.groups, relation.gallery_groups)
+    options: Any = {"groups": relation.groups, "gallery_groups": relation.gallery_groups}
     options |= {"threads": threads, "progress": progress, "peers": peers}
     if similarity == "hamming":
-        found = measure_distances(*_native.count_distances(*arrays, **options), asked)
+        found = rates.measure_distances(*_native.count_distances(*arrays, **options), asked)
     else:
         points, slots = _native.verify(
             *arrays,
@@ -116,9 +114,208 @@ def verify(
             similarity=similarity,
             positives=n_positive,
             negatives=n_negative,
-            ranks=[accepted_at_most(share, n_negative) + 1 for share in asked.shares],
+            ranks=[rates.accepted_at_most(share, n_negative) + 1 for share in asked.shares],
             equal_errors="eer" in asked.names,
             slots="auc" in asked.names,
         )
-        found = measure_crossings(points, slots, asked, n_positive, n_negative)
-    return replace(found, _identities=Identities(sides, similarity, threads))
+        found = rates.measure_crossings(points, slots, asked, n_positive, n_negative)
+    return replace(found, _identities=identities)
+
+
+def _verify_pairs(
+    identities: Identities, pairs_M2: npt.NDArray[np.int64], fold_M: npt.NDArray[Any] | None, asked: Asked
+) -> Verification:
+    """Measure the given pairs, whose scores are all held, but those with junk and those of the same label and group."""
+    relation = identities.relation
+    label_Q, label_G = relation.codes
+    kept_M = (pairs_M2 >= 0).all(axis=1)
+    a_M, b_M = pairs_M2.T
+    positive_M = label_Q[a_M] == label_G[b_M]
+    if relation.groups is not None:
+        group_G = relation.groups if relation.gallery_groups is None else relation.gallery_groups
+        kept_M &= ~(positive_M & (relation.groups[a_M] == group_G[b_M]))
+    positive_M = positive_M[kept_M]
+    n_positive = int(np.count_nonzero(positive_M))
+    rates.check_numbers(n_positive, len(positive_M) - n_positive)
+    if fold_M is not None:
+        (fold_M,) = arguments.encode(fold_M[kept_M])
+        if fold_M.max() == 0:
+            raise ValueError("all pairs are in one fold; expected at least two folds")
+    kept_M2 = np.ascontiguousarray(pairs_M2[kept_M], np.uint32)
+    score_M = identities.score(kept_M2)
+    order_M = to_order(score_M)
+    order, at_M = np.unique(order_M, return_inverse=True)
+    positives, negatives = (
+        np.bincount(at_M.reshape(-1)[kind_M], minlength=len(order)).astype(np.uint64)
+        for kind_M in (positive_M, ~positive_M)
+    )
+    found = rates.measure_scores(order, positives, negatives, asked)
+    identities.given = kept_M2, positive_M, score_M
+    if fold_M is None:
+        return replace(found, _identities=identities)
+    shares, threshold_F = _measure_folds(order_M, positive_M, fold_M)
+    mean = sum(shares, Fraction(0)) / len(shares)
+    values = {**found, "accuracy": divide(mean.numerator, mean.denominator)}
+    return replace(
+        found,
+        _values={name: values[name] for name in asked.names},
+        fold_accuracy=np.array([divide(share.numerator, share.denominator) for share in shares]),
+        fold_threshold=threshold_F,
+        _identities=identities,
+    )
+
+
+def _above(scores: Order, limits: Any) -> Any:
+    """Count the ascending scores above limits."""
+    return len(scores) - np.searchsorted(scores, limits, "right")
+
+
+def _measure_folds(
+    order_M: Order, positive_M: npt.NDArray[np.bool_], fold_M: npt.NDArray[np.uint32]
+) -> tuple[list[Fraction], npt.NDArray[np.float64]]:
+    """Return each fold's share of right pairs, and its threshold: the best on the others, of several the largest."""
+    shares, thresholds = [], []
+    for fold in range(int(fold_M.max()) + 1):
+        inside_M = fold_M == fold
+        positives = np.sort(order_M[positive_M & ~inside_M])
+        negatives = np.sort(order_M[~positive_M & ~inside_M])
+        scores = np.unique(order_M[~inside_M])
+        candidates = np.append(scores, to_order(np.array([np.inf])))[::-1]
+        right = _above(positives, candidates - 1) - _above(negatives, candidates - 1)
+        threshold = int(candidates[np.argmax(right)])
+        n_right = np.count_nonzero((order_M[inside_M] >= threshold) == positive_M[inside_M])
+        shares.append(Fraction(int(n_right), int(np.count_nonzero(inside_M))))
+        thresholds.append(from_order(threshold))
+    return shares, np.array(thresholds)
+
+
+def _check_pairs(pairs: object, sides: Sides, relation: Relation) -> npt.NDArray[np.int64]:
+    """Return places among the rows that aren't junk, -1 for junk."""
+    given = len(sides.queries), len(sides.items)
+    pairs_M2 = to_array(pairs, "pairs", 2)
+    if pairs_M2.ndim != 2 or pairs_M2.shape[1] != 2 or len(pairs_M2) == 0:
+        raise ValueError(f"pairs has shape {pairs_M2.shape}; expected (pairs, 2) with at least one pair")
+    if pairs_M2.dtype.kind not in "iu":
+        raise TypeError(f"pairs has dtype {pairs_M2.dtype}; expected integers, the indices of two items")
+    bad_M = ((pairs_M2 < 0) | (pairs_M2 >= np.array(given))).any(axis=1)
+    expected = "indices below {} and {}, and none negative".format(*given)
+    if sides.gallery is None and not bad_M.any():
+        bad_M, expected = pairs_M2[:, 0] == pairs_M2[:, 1], "two distinct items"
+    if bad_M.any():
+        at = int(np.argmax(bad_M))
+        raise ValueError(f"pair {at} is {pairs_M2[at].tolist()}; expected {expected}")
+    pairs_M2 = pairs_M2.astype(np.int64)
+    if relation.kept is not None:
+        place = np.full(given[1], -1, np.int64)
+        place[relation.kept] = np.arange(len(relation.kept))
+        first = 0 if sides.gallery is None else 1
+        pairs_M2[:, first:] = place[pairs_M2[:, first:]]
+    return pairs_M2
+
+
+def _check_folds(folds: Any, pairs: int) -> npt.NDArray[Any]:
+    if np.ndim(folds) == 0:
+        number = arguments.positive(folds, "folds")
+        if not 2 <= number <= pairs:
+            raise ValueError(f"folds is {number}; expected 2 to {pairs}, the number of pairs")
+        return np.arange(pairs) * number // pairs
+    return arguments.partition(folds, "folds", pairs, "pair")
+
+
+@dataclass(frozen=True)
+class OpenSet(Tabular):
+    """Metrics of open-set identification. docs/reference/verification.md of the repository defines them.
+
+    Attributes:
+        dir: FAR → DIR@FAR, the share of known queries that `threshold` accepts with an item of their label.
+        threshold: FAR → the least float64 number at which at most this share of unknown queries is accepted.
+        n_known: number of queries whose label is in the gallery.
+        n_unknown: number of the other queries.
+    """
+
+    dir: Mapping[float, float]
+    threshold: Mapping[float, float]
+    n_known: int
+    n_unknown: int
+
+    def to_dict(self) -> dict[str, float]:
+        """Return the metrics ``"dir@far=X"``, each threshold as ``"threshold/dir@far=X"``, and the counts, for JSON."""
+        found = {f"dir@far={far:g}": value for far, value in self.dir.items()}
+        thresholds = {f"threshold/dir@far={far:g}": value for far, value in self.threshold.items()}
+        return {**found, **thresholds, "n_known": self.n_known, "n_unknown": self.n_unknown}
+
+    def table(self) -> Table:
+        """Return DIR at each FAR, and the numbers of queries."""
+        rows = [(f"DIR@FAR={far:g}", f"{value:.4f}") for far, value in self.dir.items()]
+        numbers = {"known queries": self.n_known, "unknown queries": self.n_unknown}
+        return Table([*rows, *((kind, f"{number:,}") for kind, number in numbers.items())])
+
+
+def open_set(
+    embeddings: npt.ArrayLike,
+    labels: npt.ArrayLike | Labels,
+    gallery: npt.ArrayLike | None = None,
+    gallery_labels: npt.ArrayLike | Labels | None = None,
+    *,
+    far: Iterable[float] | float = (1e-1, 1e-2, 1e-3),
+    similarity: Similarity = "cosine",
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> OpenSet:
+    """Measure how well a threshold identifies known queries and rejects unknown ones (DIR at FAR), exactly.
+
+    A query is accepted if the score of its nearest item, by `knn`, is at least the threshold. DIR@FAR: the largest
+    share of known queries that are accepted with a nearest item of their label, by any threshold that accepts a share
+    of unknown queries of at most FAR (Phillips, Grother and Micheals, "Evaluation Methods in Face Recognition", 2011).
+
+    Args:
+        embeddings: the queries, (Q, D) or (Q, W) as in `evaluate`.
+        labels: (Q,) as in `evaluate`, or `Labels` without groups. A query is known if its label is in the gallery; a
+            distractor never is, and junk is left out.
+        gallery: (G, D) or (G, W); None: the queries are their own gallery, and each leaves itself out by its index.
+        gallery_labels: (G,), of the labels' kind. Given if and only if `gallery` is.
+        far: shares of accepted unknown queries, above 0 and below 1.
+        similarity, threads, progress: as in `evaluate`.
+
+    Raises:
+        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if no query is known, or none unknown.
+    """
+    shares = _check_far(far)
+    given, relation = rates.check_sides(embeddings, labels, gallery, gallery_labels, similarity)
+    sides = given.keep(relation.kept)
+    if relation.groups is not None:
+        raise ValueError("labels have groups, which identification doesn't leave out; expected none")
+    code_Q, code_G = relation.codes
+    known_Q = np.bincount(code_Q)[code_Q] > 1 if sides.gallery is None else np.isin(code_Q, code_G)
+    n_known = int(np.count_nonzero(known_Q))
+    n_unknown = len(known_Q) - n_known
+    if n_known == 0 or n_unknown == 0:
+        raise ValueError(
+            f"{n_known} of {len(known_Q)} queries have a label of the gallery, and {n_unknown} have none; "
+            "expected at least one of both"
+        )
+    options: Any = {"exclude_self": sides.gallery is None, "threads": threads, "progress": progress}
+    _, nearest_Q1 = knn(sides.queries, sides.gallery, 1, similarity=similarity, **options)
+    pairs_Q2 = np.stack([np.arange(len(code_Q)), nearest_Q1[:, 0]], axis=1).astype(np.uint32)
+    score_Q = Identities(sides, relation, similarity, arguments.threads(threads)).score(pairs_Q2)
+    order_Q = to_order(score_Q)
+    unknown = np.sort(order_Q[~known_Q])
+    right = np.sort(order_Q[known_Q & (code_Q == code_G[nearest_Q1[:, 0]])])
+    found, thresholds = {}, {}
+    for share in shares:
+        limit = int(unknown[n_unknown - 1 - rates.accepted_at_most(share, n_unknown)])
+        found[share] = divide(len(right) - int(np.searchsorted(right, limit, "right")), n_known)
+        thresholds[share] = from_order(limit + 1)
+    return OpenSet(dir=found, threshold=thresholds, n_known=n_known, n_unknown=n_unknown)
+
+
+def _check_far(far: Any) -> list[float]:
+    """Return distinct shares above 0 and below 1, in the order given."""
+    try:
+        shares = [float(share) for share in ([far] if np.ndim(far) == 0 else far)]
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"far is {far!r}; expected numbers above 0 and below 1") from error
+    for share in shares:
+        if not 0 < share < 1:
+            raise ValueError(f"far holds {share}; expected shares of negatives above 0 and below 1")
+    return list(dict.fromkeys(shares))

@@ -1,15 +1,15 @@
 """AdaFace: margins that depend on the length of the embedding.
 
-Shapes: `B` batch, `P` constant rows, `N` = B + P, `C` classes, `D` dim.
+Shapes: `N` rows, `D` dim.
 """
 
 from __future__ import annotations
 
 import torch
 
-from dml_losses.arguments import check_batch, check_class_weights
-from dml_losses.functional.cosine_softmax import Virtual, cosine_softmax
-from dml_losses.functional.sphere import common_precision, full_precision, unit_rows
+from dml_losses.functional.classes import ClassWeights
+from dml_losses.functional.cosine_softmax import cosine_softmax
+from dml_losses.functional.sphere import full_precision
 
 _SHORTEST, _LONGEST, _EPSILON = 1e-3, 100.0, 1e-3
 
@@ -17,14 +17,13 @@ _SHORTEST, _LONGEST, _EPSILON = 1e-3, 100.0, 1e-3
 def ada_face(
     embeddings: torch.Tensor,
     labels: torch.Tensor,
-    class_weights: torch.Tensor,
+    class_weights: ClassWeights,
     norm_mean: torch.Tensor,
     norm_std: torch.Tensor,
     *,
     scale: float = 64.0,
     margin: float = 0.4,
     concentration: float = 0.333,
-    virtual: Virtual | None = None,
 ) -> torch.Tensor:
     """Compute the softmax of scaled cosines, with margins at the true class that follow the embedding's length.
 
@@ -38,35 +37,22 @@ def ada_face(
     also keeps all angles 0.001 from 0 and π.
 
     Args:
-        embeddings: (B, D), any floating dtype, not normalised: their length is a measure of quality.
-        labels: (B,), integer in [0, C).
-        class_weights: (C, D), any floating dtype, not necessarily normalised.
+        embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`. The length of
+            embeddings is a measure of quality, so a network must not normalise them.
         norm_mean, norm_std: μ and σ, scalar tensors; `AdaFace` updates them.
         scale: s > 0; 64 in the paper.
         margin: m in [0, π/2); 0.4 in the paper.
         concentration: h ≥ 0; 0.333 in the paper. With 0 it is CosFace.
-        virtual: further embeddings and classes, constant to the gradient (MemVir).
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is float64). Zero if there is one class.
-
-    Raises:
-        TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.
-        ValueError: for shapes that don't fit, an empty batch, or (on CPU tensors) a label outside [0, C).
+        The loss, a scalar. Zero if there is one class.
     """
-    check_batch(embeddings, labels)
-    check_class_weights(embeddings, labels, class_weights)
-    features_BD, weights_CD = common_precision(embeddings, class_weights)
-    norms_N = limited_norms(features_BD)
-    if virtual is not None:
-        norms_N = torch.cat((norms_N, limited_norms(virtual.embeddings.to(norms_N))))
     return cosine_softmax(
-        unit_rows(features_BD),
+        embeddings,
         labels,
-        weights_CD,
+        class_weights,
         scale,
-        row_margins=quality_margins(norms_N, norm_mean, norm_std, margin, concentration),
-        virtual=virtual,
+        row_margins=lambda rows: _quality_margins(rows, norm_mean, norm_std, margin, concentration),
     )
 
 
@@ -78,14 +64,11 @@ def limited_norms(embeddings: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def quality_margins(
-    norms: torch.Tensor,
-    norm_mean: torch.Tensor,
-    norm_std: torch.Tensor,
-    margin: float,
-    concentration: float,
+def _quality_margins(
+    rows: torch.Tensor, norm_mean: torch.Tensor, norm_std: torch.Tensor, margin: float, concentration: float
 ) -> torch.Tensor:
-    """Compute the angular margins −m·q and the additive ones m·(1 + q) of rows of these norms, (N, 2)."""
+    """Compute the angular margins −m·q and the additive ones m·(1 + q) of rows (N, D), (N, 2)."""
+    norms = limited_norms(rows)
     quality_N = (norms - norm_mean.to(norms)) / (norm_std.to(norms) + _EPSILON) * concentration
     quality_N = quality_N.clamp(-1, 1)
     return torch.stack((-margin * quality_N, margin * (1 + quality_N)), dim=1)

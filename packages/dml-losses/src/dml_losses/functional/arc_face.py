@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from dml_losses.arguments import check_batch, check_class_weights
-from dml_losses.functional.cosine_softmax import Virtual, cosine_softmax
-from dml_losses.functional.sphere import common_precision, unit_rows
+from dml_losses.functional.classes import ClassWeights
+from dml_losses.functional.cosine_softmax import cosine_softmax
 
 
 def arc_face(
     embeddings: torch.Tensor,
     labels: torch.Tensor,
-    class_weights: torch.Tensor,
+    class_weights: ClassWeights,
     *,
     scale: float = 64.0,
     margin: float = 0.5,
-    virtual: Virtual | None = None,
 ) -> torch.Tensor:
     """Compute the cross entropy of a softmax of scaled cosines, with a margin added to the true class's angle.
 
@@ -26,23 +24,11 @@ def arc_face(
     instead, as in the authors' code (see `cosine_softmax`).
 
     Args:
-        embeddings: (B, D), any floating dtype, not necessarily normalised.
-        labels: (B,), integer in [0, C).
-        class_weights: (C, D), any floating dtype, not necessarily normalised.
+        embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`.
         scale: s > 0; 64 in the paper.
         margin: m in radians, in [0, π/2); 0.5 in the paper.
-        virtual: further embeddings and classes, constant to the gradient (MemVir).
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is float64). Zero if there is one class.
-
-    Raises:
-        TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.
-        ValueError: for shapes that don't fit, an empty batch, or (on CPU tensors) a label outside [0, C).
+        The loss, a scalar. Zero if there is one class.
     """
-    check_batch(embeddings, labels)
-    check_class_weights(embeddings, labels, class_weights)
-    features_BD, weights_CD = common_precision(embeddings, class_weights)
-    return cosine_softmax(
-        unit_rows(features_BD), labels, weights_CD, scale, angular_margin=margin, virtual=virtual
-    )
+    return cosine_softmax(embeddings, labels, class_weights, scale, angular_margin=margin)

@@ -10,14 +10,18 @@ import math
 import torch
 from torch.nn.functional import cross_entropy
 
-from dml_losses.arguments import check_batch, check_class_weights
-from dml_losses.functional.sphere import common_precision, cosines, unit_rows
+from dml_core import ClassShard
+from dml_losses.exchange import all_reduce_, find_owned
+from dml_losses.functional.classes import class_inputs
+from dml_losses.functional.cosine_softmax import cosine_softmax
+from dml_losses.functional.margins import turn
+from dml_losses.functional.sphere import cosines, unit_rows
 
 
 def curricular_face(
     embeddings: torch.Tensor,
     labels: torch.Tensor,
-    class_weights: torch.Tensor,
+    class_weights: torch.Tensor | ClassShard,
     progress: torch.Tensor,
     *,
     scale: float = 64.0,
@@ -32,24 +36,20 @@ def curricular_face(
     authors' code; the negatives are still compared with cos(θ_y + m).
 
     Args:
-        embeddings: (B, D), any floating dtype, not necessarily normalised.
-        labels: (B,), integer in [0, C).
-        class_weights: (C, D), any floating dtype, not necessarily normalised.
+        embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`.
         progress: t, a scalar tensor; `CurricularFace` updates it.
         scale: s > 0; 64 in the paper.
         margin: m in radians, in [0, π/2); 0.5 in the paper.
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is float64). Zero if there is one class.
-
-    Raises:
-        TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.
-        ValueError: for shapes that don't fit, an empty batch, or (on CPU tensors) a label outside [0, C).
+        The loss, a scalar. Zero if there is one class.
     """
-    check_batch(embeddings, labels)
-    check_class_weights(embeddings, labels, class_weights)
-    features_BD, weights_CD = common_precision(embeddings, class_weights)
-    label_B1 = labels.long()[:, None]
+    if not isinstance(class_weights, torch.Tensor):
+        return cosine_softmax(
+            embeddings, labels, class_weights, scale, angular_margin=margin, progress=progress
+        )
+    features_BD, labels, weights_CD = class_inputs(embeddings, labels, class_weights)
+    label_B1 = labels[:, None]
     cosine_BC = cosines(features_BD, weights_CD)
     true_B1 = cosine_BC.gather(1, label_B1).clamp(-1, 1)
     turned_B1 = turn(true_B1, margin)
@@ -60,18 +60,16 @@ def curricular_face(
     return cross_entropy(logits_BC, label_B1.squeeze(1))
 
 
-def turn(cosine: torch.Tensor, angle: float) -> torch.Tensor:
-    """Compute cos(θ + m) from cos θ, which is in [−1, 1], and an angle m in radians; θ + m may exceed π."""
-    # The gradient of √ at 0 is infinite; the floor is the smallest 1 − cos² above 0 that the dtype resolves.
-    sine = (1 - cosine.square()).clamp_min(torch.finfo(cosine.dtype).eps).sqrt()
-    return cosine * math.cos(angle) - sine * math.sin(angle)
-
-
+@torch.no_grad()
 def mean_true_cosine(
-    embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor
+    embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | ClassShard
 ) -> torch.Tensor:
     """Compute the mean of cos θ_y over the batch; t is its moving average. Arguments as `curricular_face`."""
-    check_batch(embeddings, labels)
-    check_class_weights(embeddings, labels, class_weights)
-    features_BD, weights_CD = common_precision(embeddings, class_weights)
-    return (unit_rows(features_BD) * unit_rows(weights_CD[labels.long()])).sum(dim=1).mean()
+    features_BD, labels, weights = class_inputs(embeddings, labels, class_weights)
+    unit_BD = unit_rows(features_BD)
+    if isinstance(class_weights, torch.Tensor):
+        return (unit_BD * unit_rows(weights[labels])).sum(dim=1).mean()
+    own_O, column_O = find_owned(labels, class_weights.first, len(weights))
+    true_B = unit_BD.new_zeros(len(labels))
+    true_B[own_O] = (unit_BD[own_O] * unit_rows(weights[column_O])).sum(dim=1)
+    return all_reduce_(true_B).mean()

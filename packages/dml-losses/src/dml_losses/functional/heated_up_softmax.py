@@ -9,19 +9,18 @@ from typing import Literal
 
 import torch
 
-from dml_losses.arguments import check_batch, check_class_weights
-from dml_losses.functional.cosine_softmax import Virtual, cosine_softmax
-from dml_losses.functional.sphere import common_precision, full_precision, unit_rows
+from dml_losses.functional.classes import ClassWeights, Virtual
+from dml_losses.functional.cosine_softmax import cosine_softmax
+from dml_losses.functional.sphere import full_precision
 
 
 def heated_up_softmax(
     embeddings: torch.Tensor,
     labels: torch.Tensor,
-    class_weights: torch.Tensor,
+    class_weights: ClassWeights,
     *,
     alpha: float = 16.0,
     feature_norm: Literal["l2", "batch"] = "l2",
-    virtual: Virtual | None = None,
 ) -> torch.Tensor:
     """Compute the cross entropy of a softmax of normalised inner products times an inverse temperature.
 
@@ -33,31 +32,20 @@ def heated_up_softmax(
     Source: Heated-Up Softmax Embedding, Eq. 1-3 with section 3.3. Departure: no bias; the authors' code has one.
 
     Args:
-        embeddings: (B, D), any floating dtype, not necessarily normalised.
-        labels: (B,), integer in [0, C).
-        class_weights: (C, D), any floating dtype, not necessarily normalised.
+        embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`.
         alpha: α > 0, the inverse temperature: 16 in the paper, then 4 with a tenth of the learning rate.
         feature_norm: ``"l2"``, or ``"batch"`` with the mean and variance of this batch.
-        virtual: further embeddings and classes, constant to the gradient (MemVir).
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is float64). Zero if there is one class.
-
-    Raises:
-        TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.
-        ValueError: for shapes that don't fit, an empty batch, or (on CPU tensors) a label outside [0, C).
+        The loss, a scalar. Zero if there is one class.
     """
-    check_batch(embeddings, labels)
-    check_class_weights(embeddings, labels, class_weights)
-    features_BD, weights_CD = common_precision(embeddings, class_weights)
     if feature_norm == "l2":
-        return cosine_softmax(unit_rows(features_BD), labels, weights_CD, alpha, virtual=virtual)
-    if virtual is not None:  # all rows, past and present, are normalised as one batch
-        virtual = virtual.in_precision(features_BD.dtype, features_BD.device)
-        features_BD = torch.cat((features_BD, virtual.embeddings))
-        labels = torch.cat((labels.long(), virtual.labels))
-        weights_CD = torch.cat((weights_CD, *virtual.class_weights))
-    return cosine_softmax(normalise_batch(features_BD)[0], labels, weights_CD, alpha)
+        return cosine_softmax(embeddings, labels, class_weights, alpha)
+    if isinstance(class_weights, Virtual):  # all rows, past and present, are normalised as one batch
+        embeddings, labels, class_weights = class_weights.join(embeddings, labels)
+    return cosine_softmax(
+        embeddings, labels, class_weights, alpha, normalise=lambda rows: normalise_batch(rows)[0]
+    )
 
 
 def normalise_batch(

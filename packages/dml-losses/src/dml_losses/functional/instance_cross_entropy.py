@@ -40,21 +40,14 @@ def instance_cross_entropy(
     positive or a negative, whose weights are zero.
 
     Args:
-        embeddings: (B, D), any floating dtype, not necessarily normalised. Every row is an anchor.
-        labels: (B,), integer.
-        gallery: (G, D), the rows to compare with instead of the batch; it gets a gradient if it requires one.
-        gallery_labels: (G,), integer.
+        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. Every row is an anchor.
         scale: s > 0, the inverse temperature. The paper uses 64 (16 to 64 work, 1 doesn't train, 80 is worse).
         reweight: use the gradient of Eq. 13-15; if false, the derivative of L, in which anchors move too.
         anchor_gradient: let the weights of Eq. 13-14 move the anchor as well. Only matters with `reweight`.
 
     Returns:
-        The loss, a scalar in float32 (float64 for float64 embeddings). Zero, with a zero gradient, if there are
+        The loss, a scalar. Zero, with a zero gradient, if there are
         no positive pairs; a pair whose anchor has no negatives adds zero.
-
-    Raises:
-        TypeError: for embeddings that aren't floating, or labels that aren't integers.
-        ValueError: for shapes that don't fit, a gallery without labels, or an empty batch.
     """
     # `_loss` refuses a gallery that is no tensor.
     gallery_moves = not isinstance(gallery, torch.Tensor) or gallery.requires_grad
@@ -66,7 +59,6 @@ def instance_cross_entropy(
         scale,
         reweight,
         moves_query=anchor_gradient or not reweight or not gallery_moves,
-        moves_gallery=True,
     )
 
 

@@ -62,6 +62,29 @@ def apply_row_margins(
     return scale * (turned_R1 - cosine_margin_R1), slope_R1.where(~(below_R1 | beyond_R1), 0)
 
 
+def turn(cosine: torch.Tensor, angle: float) -> torch.Tensor:
+    """Compute cos(θ + m) from cos θ, which is in [−1, 1], and an angle m in radians; θ + m may exceed π."""
+    # The gradient of √ at 0 is infinite; the floor is the smallest 1 − cos² above 0 that the dtype resolves.
+    sine = (1 - cosine.square()).clamp_min(torch.finfo(cosine.dtype).eps).sqrt()
+    return cosine * math.cos(angle) - sine * math.sin(angle)
+
+
+def modulate_hard_(
+    logits: torch.Tensor, threshold_R1: torch.Tensor, progress: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Multiply the logits above a threshold by t + cos θ, in place, and return the slopes of all, (R, C).
+
+    Args:
+        logits: (R, C), s·cos θ.
+        threshold_R1: cos(θ_y + m); see `curricular_face`.
+        progress, scale: t and s.
+    """
+    hard_RC = logits > scale * threshold_R1
+    cosine_RC = logits / scale
+    logits.mul_(torch.where(hard_RC, progress + cosine_RC, 1))
+    return torch.where(hard_RC, progress + 2 * cosine_RC, 1)
+
+
 def keep_nearest_centers_(logits: torch.Tensor, centers_per_class: int) -> torch.Tensor:
     """Set all logits to −∞ except each class's highest, in place; so the others count and move nothing.
 

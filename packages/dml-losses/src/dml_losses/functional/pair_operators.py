@@ -60,13 +60,8 @@ def similarity_operator(
                 cpu_block_rows=cpu_block_rows,
             )
 
-    def fake(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        queries, gallery, (within, query_gradient, gallery_gradient) = inputs[0], inputs[2], inputs[4:7]
-        return (
-            queries.new_empty(()),
-            torch.empty_like(queries if query_gradient or within else queries[:0]),
-            torch.empty_like(gallery if gallery_gradient and not within else gallery[:0]),
-        )
+    def fake(*inputs: Any) -> tuple[torch.Tensor, ...]:
+        return empty_results(inputs[0], inputs[2], *inputs[4:7])
 
     def keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         ctx.save_for_backward(output[1], output[2])
@@ -97,6 +92,34 @@ def similarity_operator(
     return scalar
 
 
+def empty_results(
+    queries: torch.Tensor, gallery: torch.Tensor, within: bool, query_gradient: bool, gallery_gradient: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return tensors of the shapes that `value_and_gradients` returns."""
+    return (
+        queries.new_empty(()),
+        torch.empty_like(queries if query_gradient or within else queries[:0]),
+        torch.empty_like(gallery if gallery_gradient and not within else gallery[:0]),
+    )
+
+
+def pair_inputs(
+    embeddings: torch.Tensor,
+    labels: torch.Tensor,
+    gallery: torch.Tensor | None,
+    gallery_labels: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Check a pair loss's inputs, and return queries and gallery in a common precision, with int64 labels."""
+    check_batch(embeddings, labels)
+    check_gallery(embeddings, gallery, gallery_labels)
+    labels = labels.long()
+    if gallery is None or gallery_labels is None:
+        queries = full_precision(embeddings)
+        return queries, labels, queries, labels
+    queries, rows = common_precision(embeddings, gallery)
+    return queries, labels, rows, gallery_labels.long()
+
+
 def pair_operator(
     name: str, parameters: str, terms: Callable[..., torch.Tensor | WeightedQueries]
 ) -> Callable[..., torch.Tensor]:
@@ -114,17 +137,10 @@ def pair_operator(
         gallery: torch.Tensor | None,
         gallery_labels: torch.Tensor | None,
         *parameters: Parameter,
-        moves_query: bool,
-        moves_gallery: bool,
+        moves_query: bool = True,
+        moves_gallery: bool = True,
     ) -> torch.Tensor:
-        check_batch(embeddings, labels)
-        check_gallery(embeddings, gallery, gallery_labels)
-        if gallery is None or gallery_labels is None:
-            queries = rows = full_precision(embeddings)
-            labels = row_labels = labels.long()
-        else:
-            queries, rows = common_precision(embeddings, gallery)
-            labels, row_labels = labels.long(), gallery_labels.long()
+        queries, labels, rows, row_labels = pair_inputs(embeddings, labels, gallery, gallery_labels)
         gradients = torch.is_grad_enabled()
         return operator(
             queries,

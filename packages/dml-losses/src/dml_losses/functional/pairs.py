@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
+from dml_losses.exchange import BlocksOfRank
 from dml_losses.functional.sphere import inverse_norms, through_norm_
 
 # The size of a block. On a CPU, as many similarities as its caches hold, and so few rows that few columns have their
@@ -59,16 +60,6 @@ class WeightedQueries(NamedTuple):
 
     losses: torch.Tensor  # (R,)
     log_weights: torch.Tensor  # (R,): w_q, -inf for a query without weight
-
-
-class BlockShare(Protocol):
-    """Some of the blocks of queries; other processes compute the others."""
-
-    starts: range  # the first queries of these blocks, a block's size apart
-
-    def gather_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return (Q, D), all processes' rows, given one of which the rows of these blocks are set."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +103,7 @@ def value_and_gradients(
     queries_ordered: bool = False,
     cpu_block_rows: int = CPU_BLOCK_ROWS,
     symmetric: bool = False,
-    share: BlockShare | None = None,
+    share: BlocksOfRank | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Compute a loss of cosines, and its gradients with respect to queries and gallery.
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import torch
 
-from dml_losses.arguments import check_batch, check_class_weights
+from dml_losses.functional.classes import class_inputs
 from dml_losses.functional.pair_operators import similarity_operator
 from dml_losses.functional.pairs import Block
-from dml_losses.functional.sphere import common_precision
 
 
 def proxy_anchor(
@@ -31,29 +30,21 @@ def proxy_anchor(
     Source: Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning. No departure.
 
     Args:
-        embeddings: (B, D), any floating dtype, not necessarily normalised.
-        labels: (B,), integer in [0, C).
-        class_weights: (C, D), the proxies, any floating dtype, not necessarily normalised.
+        embeddings, labels, class_weights: (B, D), (B,) and (C, D), the proxies; see `dml_losses.functional`.
         scale: α > 0; 32 in the paper.
         margin: δ ≥ 0; 0.1 in the paper.
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is float64). If all of the batch is of one class, that
-        class's proxy has no negatives and adds zero to the second sum.
-
-    Raises:
-        TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.
-        ValueError: for shapes that don't fit, an empty batch, or (on CPU tensors) a label outside [0, C).
+        The loss, a scalar. If all of the batch is of one class, that class's proxy has no negatives and adds zero to
+        the second sum.
     """
-    check_batch(embeddings, labels)
-    check_class_weights(embeddings, labels, class_weights)
-    features_BD, weights_CD = common_precision(embeddings, class_weights)
+    features_BD, labels, weights_CD = class_inputs(embeddings, labels, class_weights)
     gradients = torch.is_grad_enabled()
     return _loss(
         weights_CD,
         torch.arange(weights_CD.shape[0], device=labels.device),
         features_BD,
-        labels.long(),
+        labels,
         False,
         gradients and weights_CD.requires_grad,
         gradients and features_BD.requires_grad,

@@ -44,10 +44,8 @@ def ranked_list(
     alone, as does the authors' code. Constant weights are from that code; the paper doesn't say.
 
     Args:
-        embeddings: (B, D), any floating dtype, not necessarily normalised. Every row is a query.
-        labels: (B,), integer.
-        gallery: (G, D), ranked instead of the batch; it gets no gradient.
-        gallery_labels: (G,), integer.
+        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. Every row is a query, and the
+            gallery gets no gradient.
         margin: m, between the positives' boundary and the negatives'. 0.4 in the paper; 0.2 on CUB in the
             authors' code.
         alpha: α, the smallest distance of negatives; the unit sphere has diameter 2. 1.2 in the paper.
@@ -57,13 +55,12 @@ def ranked_list(
         query_weights: ω, "equal" as in Eq. 14, or "total" as in the authors' code.
 
     Returns:
-        The loss, a scalar in float32 (float64 for float64 embeddings). A query without violating positives
+        The loss, a scalar. A query without violating positives
         (negatives) has L_P (L_N) zero; with none at all the loss is a zero that back-propagates. A row at distance 0
         from the query has no direction, and contributes no gradient.
 
     Raises:
-        TypeError: for embeddings that aren't floating, or labels that aren't integers.
-        ValueError: for shapes that don't fit, a gallery without labels, an empty batch, or other `query_weights`.
+        ValueError: for other `query_weights`.
     """
     check_query_weights(query_weights)
     return _loss(
@@ -77,7 +74,6 @@ def ranked_list(
         negative_temperature,
         balance,
         query_weights == "total",
-        moves_query=True,
         moves_gallery=False,
     )
 

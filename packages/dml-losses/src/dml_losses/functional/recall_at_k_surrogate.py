@@ -38,35 +38,20 @@ def recall_at_k_surrogate(
     positive.
 
     Args:
-        embeddings: (B, D), any floating dtype, not necessarily normalised. Every row is a query.
-        labels: (B,), integer.
-        gallery: (G, D), ranked instead of the batch; it gets a gradient if it requires one.
-        gallery_labels: (G,), integer.
+        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. Every row is a query.
         ks: the cut-offs k ≥ 1; 1, 2, 4, 8, 16 in the authors' code.
         k_temperatures: τ_k > 0 of each cut-off; None: k itself, as in the authors' code.
         rank_temperature: τ > 0; 0.01 in the authors' code.
 
     Returns:
-        The loss, a scalar in float32 (float64 for float64 embeddings). Zero, with a zero gradient, if no query has a
+        The loss, a scalar. Zero, with a zero gradient, if no query has a
         positive.
 
     Raises:
-        TypeError: for embeddings that aren't floating, or labels that aren't integers.
-        ValueError: for shapes that don't fit, a gallery without labels, an empty batch, or not as many temperatures
-            as cut-offs.
+        ValueError: for not as many temperatures as cut-offs, or one of either outside its range.
     """
     cutoffs, temperatures = check_cutoffs(ks, k_temperatures)
-    return _loss(
-        embeddings,
-        labels,
-        gallery,
-        gallery_labels,
-        cutoffs,
-        temperatures,
-        rank_temperature,
-        moves_query=True,
-        moves_gallery=True,
-    )
+    return _loss(embeddings, labels, gallery, gallery_labels, cutoffs, temperatures, rank_temperature)
 
 
 def check_cutoffs(

@@ -5,23 +5,16 @@ Shapes: `B` batch, `G` gallery, `D` dim, `R` queries of a block, `P` columns tha
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.nn.functional import logsigmoid
 
-from dml_losses.arguments import check_batch, check_gallery
+from dml_losses.exchange import BlocksOfRank
 from dml_losses.functional.first_order import refuse_second_derivatives, refuse_transforms
-from dml_losses.functional.pairs import Block, BlockShare, value_and_gradients
-from dml_losses.functional.sphere import common_precision, full_precision
-
-
-class SigLIPShare(BlockShare, Protocol):
-    """Some of the blocks of queries, whose sums other processes need, too."""
-
-    def gather_blocks(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Return all processes' rows, one for each block in the order of the blocks, given those of these blocks."""
-        ...
+from dml_losses.functional.pair_operators import empty_results, pair_inputs
+from dml_losses.functional.pairs import Block, value_and_gradients
+from dml_losses.functional.sphere import full_precision
 
 
 def siglip(
@@ -32,6 +25,7 @@ def siglip(
     *,
     log_scale: torch.Tensor,
     bias: torch.Tensor,
+    over_ranks: bool = False,
 ) -> torch.Tensor:
     """Compute the logistic loss of all pairs: same class or not.
 
@@ -43,46 +37,42 @@ def siglip(
     pairs are those of a batch with itself (or with a gallery), and a row has several positives, those of its class.
 
     Args:
-        embeddings: (B, D), any floating dtype, not necessarily normalised.
-        labels: (B,), integer.
-        gallery: (G, D), compared with instead of the batch; it gets a gradient if it requires one.
-        gallery_labels: (G,), integer.
+        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`.
         log_scale: t', a floating scalar; it starts at log 10 in the paper.
         bias: b, a floating scalar; it starts at −10 in the paper, since most pairs are negative.
+        over_ranks: without a gallery, compute 1/W of the pairs of a batch that all ranks have. Ranks exchange three
+            numbers for each block of queries, and the gradient (B, D), which is whole on each. Value and gradients are
+            the same bits on any number of ranks of one kind of device and threads.
 
     Returns:
-        The loss, a scalar in float32 (float64 for float64 embeddings). Zero, with a zero gradient, if there is no pair.
-
-    Raises:
-        TypeError: for embeddings that aren't floating, or labels that aren't integers.
-        ValueError: for shapes that don't fit, a gallery without labels, or an empty batch.
+        The loss, a scalar. Zero, with a zero gradient, if there is no pair.
     """
-    check_batch(embeddings, labels)
-    check_gallery(embeddings, gallery, gallery_labels)
-    within = gallery is None or gallery_labels is None
-    if gallery is None or gallery_labels is None:
-        queries = rows = full_precision(embeddings)
-        row_labels = labels
-    else:
-        queries, rows = common_precision(embeddings, gallery)
-        row_labels = gallery_labels
+    queries, labels, rows, row_labels = pair_inputs(embeddings, labels, gallery, gallery_labels)
     gradients = torch.is_grad_enabled()
     refuse_transforms(queries, rows, log_scale, bias)
     value: torch.Tensor = _operator(
         queries,
-        labels.long(),
+        labels,
         rows,
-        row_labels.long(),
+        row_labels,
         full_precision(log_scale).to(queries.dtype),
         full_precision(bias).to(queries.dtype),
-        within,
+        gallery is None,
         gradients and queries.requires_grad,
         gradients and rows.requires_grad,
+        over_ranks and gallery is None,
     )[0]
     return value
 
 
-def siglip_and_gradients(
+@torch.library.custom_op(
+    "dml_losses::siglip",
+    mutates_args=(),
+    schema="(Tensor queries, Tensor query_labels, Tensor gallery, Tensor gallery_labels, Tensor log_scale, "
+    "Tensor bias, bool within, bool query_gradient, bool gallery_gradient, bool over_ranks) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
+)
+def _operator(
     queries: torch.Tensor,
     query_labels: torch.Tensor,
     gallery: torch.Tensor,
@@ -92,13 +82,14 @@ def siglip_and_gradients(
     within: bool,
     query_gradient: bool,
     gallery_gradient: bool,
-    share: SigLIPShare | None = None,
+    over_ranks: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Compute the loss, the gradients of queries and gallery, and that of (t', b), (2,).
 
     Blocks are summed in their order, on whichever rank each was computed. Arguments as `value_and_gradients`, all of
     one dtype.
     """
+    share = BlocksOfRank(len(queries), queries.device) if over_ranks else None
     sums: list[torch.Tensor] = []
 
     def terms(block: Block) -> torch.Tensor:
@@ -140,33 +131,9 @@ def _terms(block: Block, log_scale: torch.Tensor, bias: torch.Tensor) -> torch.T
     return torch.stack((value / block.num_queries, scale_slope, weight_RG.sum()))
 
 
-_operator = torch.library.custom_op(
-    "dml_losses::siglip",
-    siglip_and_gradients,
-    mutates_args=(),
-    schema="(Tensor queries, Tensor query_labels, Tensor gallery, Tensor gallery_labels, Tensor log_scale, "
-    "Tensor bias, bool within, bool query_gradient, bool gallery_gradient) -> (Tensor, Tensor, Tensor, Tensor)",
-)
-
-
 @_operator.register_fake
-def _(
-    queries: torch.Tensor,
-    query_labels: torch.Tensor,
-    gallery: torch.Tensor,
-    gallery_labels: torch.Tensor,
-    log_scale: torch.Tensor,
-    bias: torch.Tensor,
-    within: bool,
-    query_gradient: bool,
-    gallery_gradient: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    return (
-        queries.new_empty(()),
-        torch.empty_like(queries if query_gradient or within else queries[:0]),
-        torch.empty_like(gallery if gallery_gradient and not within else gallery[:0]),
-        queries.new_empty(2),
-    )
+def _(*inputs: Any) -> tuple[torch.Tensor, ...]:
+    return *empty_results(inputs[0], inputs[2], *inputs[6:9]), inputs[0].new_empty(2)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -180,7 +147,7 @@ def _backward(ctx: Any, upstream: torch.Tensor, *_: torch.Tensor) -> tuple[torch
     query_gradient, gallery_gradient = (
         gradient * upstream if gradient.shape[0] else None for gradient in (query_move, gallery_move)
     )
-    return query_gradient, None, gallery_gradient, None, log_scale, bias, None, None, None
+    return query_gradient, None, gallery_gradient, None, log_scale, bias, None, None, None, None
 
 
 _operator.register_autograd(_backward, setup_context=_keep)

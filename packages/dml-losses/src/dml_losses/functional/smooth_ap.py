@@ -32,23 +32,14 @@ def smooth_ap(
     over the queries that have a positive, and a query is no positive of its own; the authors' code counts it as one.
 
     Args:
-        embeddings: (B, D), any floating dtype, not necessarily normalised. Every row is a query.
-        labels: (B,), integer.
-        gallery: (G, D), ranked instead of the batch; it gets a gradient if it requires one.
-        gallery_labels: (G,), integer.
+        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. Every row is a query.
         temperature: τ > 0; 0.01 in the paper.
 
     Returns:
-        The loss, a scalar in float32 (float64 for float64 embeddings). Zero, with a zero gradient, if no query has a
+        The loss, a scalar. Zero, with a zero gradient, if no query has a
         positive, or none has a negative.
-
-    Raises:
-        TypeError: for embeddings that aren't floating, or labels that aren't integers.
-        ValueError: for shapes that don't fit, a gallery without labels, or an empty batch.
     """
-    return _loss(
-        embeddings, labels, gallery, gallery_labels, temperature, moves_query=True, moves_gallery=True
-    )
+    return _loss(embeddings, labels, gallery, gallery_labels, temperature)
 
 
 def precision_loss(above_RI: torch.Tensor, below_RI: torch.Tensor, present_RI: torch.Tensor) -> RankLoss:

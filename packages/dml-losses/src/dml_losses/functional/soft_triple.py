@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import cross_entropy
 
-from dml_losses.arguments import check_batch, check_class_weights
-from dml_losses.functional.sphere import common_precision, cosines, unit_rows
+from dml_losses.functional.classes import class_inputs
+from dml_losses.functional.sphere import cosines, unit_rows
 
 
 def soft_triple(
@@ -32,9 +32,7 @@ def soft_triple(
     gradient finite where two centres coincide.
 
     Args:
-        embeddings: (B, D), any floating dtype, not necessarily normalised.
-        labels: (B,), integer in [0, C).
-        class_weights: (C·K, D); the centres of a class are consecutive.
+        embeddings, labels, class_weights: (B, D), (B,) and (C·K, D); see `dml_losses.functional`.
         centers_per_class: K ≥ 1; 10 in the paper.
         scale: λ > 0; 20 in the paper.
         center_temperature: γ > 0; 0.1 in the paper.
@@ -42,21 +40,13 @@ def soft_triple(
         merge_weight: τ ≥ 0; 0.2 in the paper.
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is float64). The first term is zero if there
-        is one class, the second if K = 1.
-
-    Raises:
-        TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.
-        ValueError: for shapes that don't fit, a number of rows that K doesn't divide, an empty batch, or (on CPU
-            tensors) a label outside [0, C).
+        The loss, a scalar. The first term is zero if there is one class, the second if K = 1.
     """
-    check_batch(embeddings, labels)
-    check_class_weights(embeddings, labels, class_weights, rows_per_class=centers_per_class)
-    features_BD, weights = common_precision(embeddings, class_weights)
+    features_BD, labels, weights = class_inputs(embeddings, labels, class_weights, centers_per_class)
     similarity_BCK = cosines(features_BD, weights).reshape(len(features_BD), -1, centers_per_class)
     share_BCK = (similarity_BCK / center_temperature).softmax(dim=2)
     similarity_BC = (share_BCK * similarity_BCK).sum(dim=2)
-    label_B1 = labels.long()[:, None]
+    label_B1 = labels[:, None]
     true_B1 = similarity_BC.gather(1, label_B1) - margin
     loss = cross_entropy(scale * similarity_BC.scatter(1, label_B1, true_B1), label_B1.squeeze(1))
     if centers_per_class == 1 or merge_weight == 0:

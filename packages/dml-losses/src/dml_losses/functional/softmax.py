@@ -5,11 +5,14 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import cross_entropy
 
-from dml_losses.arguments import check_batch, check_class_weights
-from dml_losses.functional.sphere import common_precision
+from dml_core import ClassShard
+from dml_losses.functional.classes import class_inputs
+from dml_losses.functional.cosine_softmax import cosine_softmax
 
 
-def softmax(embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor) -> torch.Tensor:
+def softmax(
+    embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | ClassShard
+) -> torch.Tensor:
     """Compute the cross entropy of a softmax of inner products with class weights.
 
     L = −mean_b log( e^{w_yᵀx} / Σ_c e^{w_cᵀx} )
@@ -17,22 +20,18 @@ def softmax(embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch
     Source: Learning with Memory-based Virtual Classes (MemVir), Eq. 2; no bias, as there.
 
     Args:
-        embeddings: (B, D), any floating dtype. Not normalised here.
-        labels: (B,), integer in [0, C).
-        class_weights: (C, D), any floating dtype. Not normalised here.
+        embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`. Not normalised here.
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is float64). Zero if there is one class.
-
-    Raises:
-        TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.
-        ValueError: for shapes that don't fit, an empty batch, or (on CPU tensors) a label outside [0, C).
+        The loss, a scalar. Zero if there is one class.
     """
-    check_batch(embeddings, labels)
-    check_class_weights(embeddings, labels, class_weights)
-    features_BD, weights_CD = common_precision(embeddings, class_weights)
+    if not isinstance(class_weights, torch.Tensor):
+        return cosine_softmax(
+            embeddings, labels, class_weights, 1.0, normalise=lambda rows: rows, normalise_weights=False
+        )
+    features_BD, labels, weights_CD = class_inputs(embeddings, labels, class_weights)
     with torch.autocast(features_BD.device.type, enabled=False):
-        return cross_entropy(features_BD @ weights_CD.T, labels.long())
+        return cross_entropy(features_BD @ weights_CD.T, labels)
 
 
 def virtual_softmax(
@@ -46,21 +45,12 @@ def virtual_softmax(
     has a gradient for both x and w_y, like any other logit.
 
     Args:
-        embeddings: (B, D), any floating dtype. Not normalised here.
-        labels: (B,), integer in [0, C).
-        class_weights: (C, D), any floating dtype. Not normalised here.
+        embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`. Not normalised here.
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is float64). At least log 2 with any number of classes.
-
-    Raises:
-        TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.
-        ValueError: for shapes that don't fit, an empty batch, or (on CPU tensors) a label outside [0, C).
+        The loss, a scalar. At least log 2 with any number of classes.
     """
-    check_batch(embeddings, labels)
-    check_class_weights(embeddings, labels, class_weights)
-    features_BD, weights_CD = common_precision(embeddings, class_weights)
-    labels = labels.long()
+    features_BD, labels, weights_CD = class_inputs(embeddings, labels, class_weights)
     with torch.autocast(features_BD.device.type, enabled=False):
         logits_BC = features_BD @ weights_CD.T
     norm_B = torch.linalg.vector_norm(weights_CD[labels], dim=1)

@@ -38,33 +38,16 @@ def sup_ap(
     so differences up to 32 ε of the dtype, a bound of their rounding, count as none.
 
     Args:
-        embeddings: (B, D), any floating dtype, not necessarily normalised. Every row is a query.
-        labels: (B,), integer.
-        gallery: (G, D), ranked instead of the batch; it gets a gradient if it requires one.
-        gallery_labels: (G,), integer.
+        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. Every row is a query.
         temperature: τ > 0; 0.01 in the authors' code.
         slope: ρ > 0; 100 in the authors' code.
         saturation: δ ≥ 0; 0.05 in the authors' code.
 
     Returns:
-        The loss, a scalar in float32 (float64 for float64 embeddings). Zero, with a zero gradient, if no query has a
+        The loss, a scalar. Zero, with a zero gradient, if no query has a
         positive, or none has a negative.
-
-    Raises:
-        TypeError: for embeddings that aren't floating, or labels that aren't integers.
-        ValueError: for shapes that don't fit, a gallery without labels, or an empty batch.
     """
-    return _loss(
-        embeddings,
-        labels,
-        gallery,
-        gallery_labels,
-        temperature,
-        slope,
-        saturation,
-        moves_query=True,
-        moves_gallery=True,
-    )
+    return _loss(embeddings, labels, gallery, gallery_labels, temperature, slope, saturation)
 
 
 def _bound_step(temperature: float, slope: float, saturation: float) -> Step:

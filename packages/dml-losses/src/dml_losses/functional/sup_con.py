@@ -29,23 +29,14 @@ def sup_con(
     have a positive, not the sum over all.
 
     Args:
-        embeddings: (B, D), any floating dtype, not necessarily normalised. Every row is an anchor.
-        labels: (B,), integer.
-        gallery: (G, D), compared with instead of the batch; it gets a gradient if it requires one.
-        gallery_labels: (G,), integer.
+        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. Every row is an anchor.
         temperature: τ > 0; 0.1 in the paper.
 
     Returns:
-        The loss, a scalar in float32 (float64 for float64 embeddings). Zero, with a zero gradient, if no anchor has a
+        The loss, a scalar. Zero, with a zero gradient, if no anchor has a
         positive.
-
-    Raises:
-        TypeError: for embeddings that aren't floating, or labels that aren't integers.
-        ValueError: for shapes that don't fit, a gallery without labels, or an empty batch.
     """
-    return _loss(
-        embeddings, labels, gallery, gallery_labels, temperature, moves_query=True, moves_gallery=True
-    )
+    return _loss(embeddings, labels, gallery, gallery_labels, temperature)
 
 
 def _terms(block: Block, temperature: float) -> torch.Tensor:

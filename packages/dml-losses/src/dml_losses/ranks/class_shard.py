@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import distributed
 
-from dml_losses.ranks.exchange import all_reduce_, sum_over_ranks
-from dml_losses.ranks.sharded_softmax import find_owned
+from dml_losses.exchange import all_reduce_, find_owned, sum_over_ranks
 
 
 @dataclass(slots=True)
 class RankClasses:
-    """The classes of this rank; a `dml_core.ClassShard`.
+    """The classes of this rank; a `dml_core.ClassShard`, which describes its methods.
 
     Args:
         class_weights: (L·K, D), the weights of the classes in [`first`, `first` + L).
@@ -30,29 +29,13 @@ class RankClasses:
     num_classes: int
 
     def true_logits(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Fetch z_y, the logit of each row's true class, from the rank that has the class.
-
-        Args:
-            logits: (B, L), any floating dtype.
-            labels: (B,), integer in [0, C).
-
-        Returns:
-            (B,), the same on every rank. Every rank's gradient of z_y reaches the rank that has the class.
-        """
+        """Fetch z_y, each row's true logit, to whose rank the gradients of all ranks go."""
         own_O, column_O = find_owned(labels, self.first, logits.shape[1])
         true_B = logits.new_zeros(len(logits)).index_put((own_O,), logits[own_O, column_O])
         return sum_over_ranks(true_B)
 
     def other_logits(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Compute log Σ_{c≠y} exp(z_c), over the classes of all ranks.
-
-        Args:
-            logits: (B, L), any floating dtype.
-            labels: (B,), integer in [0, C).
-
-        Returns:
-            (B,), the same on every rank; −∞, with a zero gradient, where there is no other class.
-        """
+        """Compute log Σ_{c≠y} exp(z_c) over all ranks' classes; −∞, with a zero gradient, if there is none."""
         own_O, column_O = find_owned(labels, self.first, logits.shape[1])
         others_BL = logits.index_put((own_O, column_O), logits.new_tensor(-torch.inf))
         highest_B = logits.new_full((len(logits),), -torch.inf)

@@ -15,13 +15,11 @@ class GlobalBatch(torch.nn.Module):
 
     L_r = l(x_1 ∪ … ∪ x_W) on every rank r; ∂L_r/∂x_r = W · ∂l/∂x_r where gradients are averaged, ∂l/∂x_r where summed
 
-    Every rank gathers all ranks' embeddings and labels, in the order of the ranks, and computes the whole loss. So
-    its value is the same on all ranks and is that of one process with the joined batch; memories inside the loss hold
-    the same rows in the same order everywhere. DistributedDataParallel averages the ranks' gradients, each of which
-    covers only the rank's own rows; the factor W makes their average the whole gradient. The loss's own parameters
-    have their whole gradient on every rank: wrap the network alone in DistributedDataParallel, and exchange nothing
-    of the loss. (Inside it, the loss's gradients are averaged, which leaves them as they are; but its buffers would be
-    broadcast at every step, and it takes no sparse gradients.)
+    Every rank gathers all ranks' rows, in the order of the ranks, and computes the whole loss: the value is that of
+    one process with the joined batch, and memories inside hold the same rows everywhere. DistributedDataParallel
+    averages the ranks' gradients, each of which covers only the rank's own rows; the factor W makes their average the
+    whole. The loss's own parameters have their whole gradient on every rank, so keep the loss outside
+    DistributedDataParallel, which would broadcast its buffers at every step and refuses sparse gradients.
 
     Without an initialised process group, or with one rank, it is the loss itself.
 

@@ -19,39 +19,33 @@ from dml_core import (
 )
 from dml_losses.arguments import check_batch, check_class_weights
 from dml_losses.class_weights import only_own_rows, rows_of_rank
+from dml_losses.exchange import divide_gradient_by_ranks, sum_gradient_over_ranks
 from dml_losses.functional.sphere import full_precision
 from dml_losses.ranks.class_shard import RankClasses
-from dml_losses.ranks.exchange import divide_gradient_by_ranks, sum_gradient_over_ranks
 from dml_losses.update_check import expect_updates
 
 
 class ShardedClasses(torch.nn.Module):
     """A class loss of which each rank keeps, and updates, the weights of some classes.
 
-    L = the wrapped loss; its softmax runs over the classes of all ranks
-
-    Rank r of W has the classes in [⌊rC/W⌋, ⌊(r+1)C/W⌋). It computes their logits alone, so the time and memory of the
-    loss, and of its optimizer's state, are 1/W of one process's; no rank ever has all logits. The softmax's
-    maximum and sum, and the embeddings' gradient, are reduced over the ranks (see `dml_losses.ranks.exchange`). The
-    wrapped loss itself says how it is computed from some classes: `dml_core.ShardableLoss`.
+    Rank r of W has the classes in [⌊rC/W⌋, ⌊(r+1)C/W⌋) and computes their logits alone, so time and memory of the
+    loss, and of its optimizer's state, are 1/W of one process's. The loss says how it is computed from some classes:
+    `dml_core.ShardableLoss`.
 
     Every rank needs the global batch: `dml train` gathers it, and ``GlobalBatch(ShardedClasses(loss))`` does so
-    elsewhere. Value and gradients are then those of the wrapped loss in one process, to rounding, also with a
-    `class_fraction`: all ranks draw the same classes, and each uses those that it has. Ranks must not exchange
-    `class_weights` or its gradient: keep the loss outside DistributedDataParallel, and give each rank's optimizer
-    its own rows.
+    elsewhere. Value and gradients are then those of the loss in one process, to rounding. Ranks must not exchange
+    `class_weights` or its gradient: keep the loss outside DistributedDataParallel, and give each rank's optimizer its
+    own rows.
 
     Source: An et al. 2021, Partial FC, section 3.1.
 
     The weights are the same numbers on any number of ranks. With a function that makes the loss, a rank draws all of
-    them in blocks and keeps its own rows, as `dml train` does:
+    them in blocks and keeps its own rows, as `dml train` does; a loss of another package, which draws without
+    `dml_losses.class_weights.initial_class_weights`, is made with all rows, and cut.
 
         >>> from dml_losses import ArcFace, ShardedClasses
         >>> ShardedClasses(lambda: ArcFace(num_classes=10, embedding_dim=4)).loss.class_weights.shape
         torch.Size([10, 4])
-
-    A loss of another package, which draws without `dml_losses.class_weights.initial_class_weights`, is made with all
-    rows, and cut.
 
     Args:
         loss: a class loss with a method `sharded_forward` and no parameter but its ``class_weights``, or a function

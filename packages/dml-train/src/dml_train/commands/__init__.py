@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from dml_train.commands.checkpoint import checkpoint
 from dml_train.commands.data import data
 from dml_train.commands.demo import demo
 from dml_train.commands.embed import embed
@@ -20,7 +19,6 @@ from dml_train.commands.train import train
 from dml_train.commands.tune import tune
 
 COMMANDS: tuple[click.Command, ...] = (
-    checkpoint,
     data,
     demo,
     embed,

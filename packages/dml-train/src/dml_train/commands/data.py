@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -78,7 +77,7 @@ def check(
             raise DmlError(
                 f"--out lists what is found in a folder or table of yours; {source} is a published data set"
             )
-        from dml_train.data import check_dataset
+        from dml_train.data.published.sets import check_dataset
 
         clean = check_dataset(source, root, decode=decode, report=click.echo)
     elif decode:
@@ -100,8 +99,7 @@ def _check_images(registry: Registry, source: str, root: Path | None, out: Path 
             f"published data set: {', '.join(NAMES)}"
         )
     refuse_existing(out)
-    from dml_train.data.inspection import inspect_images, write_findings
-    from dml_train.data.inspection_text import describe_inspection
+    from dml_train.data.inspection import describe_inspection, inspect_images, write_findings
     from dml_train.data.preparation import Preparation
     from dml_train.recipe.loading import read
 
@@ -153,8 +151,9 @@ def fetch(context: click.Context, name: str, root: Path) -> None:
     It comes from its owners' servers. Archives already in the folder are used.
     Exits with 0 if the data set is complete, with 1 if it is incomplete, and with 2 if it can't be downloaded.
     """
-    from dml_train.data import check_dataset, fetch_dataset
+    from dml_train.data.published.fetching import fetch_dataset
+    from dml_train.data.published.sets import check_dataset
 
-    fetch_dataset(name, root, progress=sys.stderr.isatty(), report=lambda text: click.echo(text, err=True))
+    fetch_dataset(name, root, report=lambda text: click.echo(text, err=True))
     if not check_dataset(name, root, report=click.echo):
         context.exit(1)

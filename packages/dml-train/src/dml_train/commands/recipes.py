@@ -19,13 +19,19 @@ from dml_train.recipe.bundled import (
 
 @click.command()
 @click.argument("name", required=False)
+@click.option("--keys", is_flag=True, help="List the keys of a recipe's tables, with defaults, and exit.")
 @click.pass_obj
-def recipes(registry: Registry, name: str | None) -> None:
+def recipes(registry: Registry, name: str | None, keys: bool) -> None:
     """List the bundled recipes; or print one, by its NAME or a path.
 
     With the NAME of a paper or group, as in the list, its recipes are listed. A recipe that extends another is printed
     resolved: with all its parents' keys, and every default filled in.
     """
+    if keys:
+        from dml_train.recipe.tables import describe_keys
+
+        click.echo(describe_keys(), nl=False)
+        return
     if name is None:
         _list_all()
         return

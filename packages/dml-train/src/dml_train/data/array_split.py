@@ -6,6 +6,7 @@ Shapes: `N` items, `B` batch, `H`, `W` height and width.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from dml_core.drawing import GOLDEN, splitmix64
 
 
 def draw_uniforms(seeds: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.float64]:
-    """Draw numbers uniform in [0, 1); row i is a function of ``seeds[i]`` alone.
+    """Draw numbers uniform in [0, 1), (B, count); row i is a function of ``seeds[i]`` alone.
 
     ``u[i, j] = mix(mix(seeds[i]) + (j + 1)·γ) / 2**64`` to 53 bits, mix of `splitmix64`: its state is a counter.
 
@@ -26,72 +27,43 @@ def draw_uniforms(seeds: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.f
     Args:
         seeds: (B,), uint64.
         count: numbers per row.
-
-    Returns:
-        (B, count).
     """
     counters = np.arange(1, count + 1, dtype=np.uint64) * GOLDEN
     words = splitmix64(splitmix64(seeds)[:, None] + counters[None, :])
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+@dataclass(frozen=True, slots=True)
 class Jitter:
     """Random small changes of shape and ink that keep a drawn character recognisable.
 
     Each image is rotated, scaled along both axes, slanted and shifted (one affine map, bilinear). Its strokes become
     thicker or thinner (a mix with the 3 × 3 maximum or minimum), and its ink fainter. Every amount is uniform between
-    plus and minus its bound; the ink is multiplied by a factor in ``[1 - fade, 1]``.
-
-    Args:
-        rotation: degrees.
-        scale: natural logarithm of the factor, the same for both axes.
-        stretch: likewise, for the width relative to the height.
-        shear: horizontal slant, in widths per height.
-        shift: in pixels, along both axes.
-        stroke: share of the maximum or minimum in the mix, 0 to 1.
-        fade: largest share of the ink that is lost, 0 to 1.
-
-    Attributes:
-        bounds: (7,) float64, in the order of the arguments.
-
-    Raises:
-        ValueError: a negative bound, or a share above 1.
+    plus and minus its bound; the ink is multiplied by a factor in ``[1 - fade, 1]``. Raises a `ValueError` if a bound
+    is negative, or a share above 1.
     """
 
-    def __init__(
-        self,
-        rotation: float = 10.0,
-        scale: float = 0.15,
-        stretch: float = 0.15,
-        shear: float = 0.2,
-        shift: float = 2.0,
-        stroke: float = 0.5,
-        fade: float = 0.3,
-    ) -> None:
-        bounds = {
-            "rotation": rotation, "scale": scale, "stretch": stretch, "shear": shear,
-            "shift": shift, "stroke": stroke, "fade": fade,
-        }  # fmt: skip
-        for name, bound in bounds.items():
+    rotation: float = 10.0  # degrees
+    scale: float = 0.15  # natural logarithm of the factor, the same for both axes
+    stretch: float = 0.15  # likewise, for the width relative to the height
+    shear: float = 0.2  # horizontal slant, in widths per height
+    shift: float = 2.0  # in pixels, along both axes
+    stroke: float = 0.5  # share of the maximum or minimum in the mix, 0 to 1
+    fade: float = 0.3  # largest share of the ink that is lost, 0 to 1
+
+    def __post_init__(self) -> None:
+        for name, bound in asdict(self).items():
             most = 1.0 if name in ("stroke", "fade") else np.inf
             if not 0.0 <= bound <= most:
-                raise ValueError(
-                    f"{name} is {bound}; expected {'a share in [0, 1]' if most == 1.0 else 'at least 0'}"
-                )
-        self.bounds = np.array([*bounds.values()])
+                raise ValueError(f"{name} is {bound}; expected a number from 0 to {most}")
 
     def __call__(self, images_B1HW: Tensor, seeds_B: npt.NDArray[np.uint64]) -> Tensor:
-        """Augment images; row i is a function of image i and ``seeds_B[i]`` alone.
-
-        Args:
-            images_B1HW: float32, ink in [0, 1] on a background of 0.
-            seeds_B: uint64.
-        """
+        """Augment images, float32 with ink in [0, 1] on 0; row i is a function of image i and ``seeds_B[i]`` alone."""
         # A row has the same bits in any batch: everything below is elementwise or within one image. The order of
         # summation in a matrix product would depend on the batch.
-        amounts_B7 = (2.0 * draw_uniforms(seeds_B, 7) - 1.0) * self.bounds
+        amounts_B7 = (2.0 * draw_uniforms(seeds_B, 7) - 1.0) * np.array(astuple(self), dtype=np.float64)
         rotation, scale, stretch, shear, _, stroke, fade = amounts_B7.T
-        shift_B2 = (2.0 * draw_uniforms(~seeds_B, 2) - 1.0) * self.bounds[4]
+        shift_B2 = (2.0 * draw_uniforms(~seeds_B, 2) - 1.0) * self.shift
         height, width = images_B1HW.shape[-2:]
 
         # grid_sample takes the source of each output pixel, so this is the inverse map, in halves of the image's
@@ -129,13 +101,9 @@ def _maximum_3x3(images_B1HW: Tensor) -> Tensor:
 
 
 class ArraySplit:
-    """A `Split` of images in memory.
+    """A `Split` of images in memory, (N, H, W) uint8; the jitter, if any, augments its batches.
 
-    Args:
-        images: (N, H, W), uint8.
-        labels: (N,), int64, 0-based.
-        class_names: ``class_names[labels[i]]`` names item i.
-        jitter: augments a batch; None disables augmentation.
+    ``class_names[labels[i]]`` names item i.
     """
 
     in_channels = 1

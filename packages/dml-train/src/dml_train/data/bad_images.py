@@ -14,7 +14,7 @@ from typing import TypeVar
 from rich.console import Console
 
 from dml_core import DmlError
-from dml_train.data.parts import Classes, Parts, count_images
+from dml_train.data.parts import Classes, Parts
 from dml_train.progress import stage
 from dml_train.ranks.environment import is_first_process
 
@@ -29,16 +29,20 @@ _MIN_SHOWN = 2_000  # files; fewer are read without a progress bar
 def read_all(
     files: Sequence[Path], read: Callable[[Path], Read], stage_name: str
 ) -> Iterator[tuple[Path, Read | DmlError]]:
-    """Read files in parallel, and yield each with the result of `read` or its `DmlError`, in order.
+    """Read files in parallel threads, and yield each with the result of `read` or its `DmlError`, in order.
 
-    Args:
-        files: the files to read.
-        read: called in threads.
-        stage_name: shown beside the progress.
-
-    Raises:
-        DmlError: a missing file, or one that the disk fails to read.
+    Raise a `DmlError` if a file is missing, or the disk fails to read one. `stage_name` is shown with the progress.
     """
+
+    def read_chunk(chunk: Sequence[Path]) -> list[Read | DmlError]:
+        results: list[Read | DmlError] = []
+        for file in chunk:
+            try:
+                results.append(read(file))
+            except DmlError as error:
+                results.append(error)
+        return results
+
     workers = os.cpu_count() or 1
     quiet = len(files) < _MIN_SHOWN or not is_first_process()
     chunks = (files[begin : begin + _CHUNK] for begin in range(0, len(files), _CHUNK))
@@ -47,25 +51,15 @@ def read_all(
         ThreadPoolExecutor(workers) as pool,
         stage(Console(stderr=True, quiet=quiet), stage_name, len(files)) as show,
     ):
-        pending = deque(pool.submit(_read_chunk, chunk, read) for chunk in islice(chunks, 4 * workers))
+        pending = deque(pool.submit(read_chunk, chunk) for chunk in islice(chunks, 4 * workers))
         while pending:
-            for file, result in pending.popleft().result():
+            for result in pending.popleft().result():
                 if isinstance(result, DmlError) and getattr(result.__cause__, "errno", None) is not None:
                     raise result  # the file is missing or the disk fails: not a bad image
-                yield file, result
+                yield files[done], result
                 done += 1
-            pending.extend(pool.submit(_read_chunk, chunk, read) for chunk in islice(chunks, 1))
+            pending.extend(pool.submit(read_chunk, chunk) for chunk in islice(chunks, 1))
             show(done, "")
-
-
-def _read_chunk(files: Sequence[Path], read: Callable[[Path], Read]) -> list[tuple[Path, Read | DmlError]]:
-    results: list[tuple[Path, Read | DmlError]] = []
-    for file in files:
-        try:
-            results.append((file, read(file)))
-        except DmlError as error:
-            results.append((file, error))
-    return results
 
 
 def find_bad_images(
@@ -77,45 +71,31 @@ def find_bad_images(
 
 
 def refuse_bad_images(bad: Mapping[Path, str]) -> None:
-    """Raise an error that lists the bad files, if there are any.
-
-    Raises:
-        DmlError: if `bad` isn't empty.
-    """
+    """Raise a `DmlError` that lists the bad files, if there are any."""
     if bad:
         total = f"\n{len(bad):,} files are bad in total" if len(bad) > 1 else ""
-        raise DmlError(
-            "\n".join(islice(bad.values(), _MAX_LISTED))
-            + total
-            + "\n(on_bad_image = 'skip' omits such files)"
-        )
+        listed = "\n".join(islice(bad.values(), _MAX_LISTED))
+        raise DmlError(f"{listed}{total}\n(on_bad_image = 'skip' omits such files)")
 
 
 def drop_bad_images(parts: Parts, bad: Mapping[Path, str]) -> Parts:
     """Drop the bad files, and the classes that have no other file, and log both.
 
-    Raises:
-        DmlError: if a part loses all its images.
+    Raise a `DmlError` if a part loses all its images.
     """
     if not bad:
         return parts
-    kept = {name: _drop_files(classes, bad) for name, classes in parts.by_name().items()}
+    kept: dict[str, Classes] = {}
+    for part, classes in parts.by_name().items():
+        good = {name: [file for file in files if file not in bad] for name, files in classes.items()}
+        kept[part] = {name: files for name, files in good.items() if files}
     if is_first_process():
         lost = {c for name, classes in parts.by_name().items() for c in classes.keys() - kept[name].keys()}
-        _LOG.warning(
-            "omitted %s of %s images that can't be decoded%s:\n%s%s",
-            f"{len(bad):,}",
-            f"{sum(map(count_images, parts.by_name().values())):,}",
-            f", and {len(lost):,} classes without other images" if lost else "",
-            "\n".join(islice(bad.values(), _MAX_LISTED)),
-            "\n…" if len(bad) > _MAX_LISTED else "",
-        )
+        count = f"{len(bad):,} of {sum(1 for _ in parts.files()):,} images that can't be decoded"
+        classes_too = f", and {len(lost):,} classes without other images" if lost else ""
+        listed = [*islice(bad.values(), _MAX_LISTED), *(["…"] if len(bad) > _MAX_LISTED else [])]
+        _LOG.warning("omitted %s%s:\n%s", count, classes_too, "\n".join(listed))
     for name, classes in kept.items():
         if not classes:
             raise DmlError(f"none of the {name} images can be decoded, e.g. {next(iter(bad.values()))}")
     return Parts(**kept, groups=parts.groups)
-
-
-def _drop_files(classes: Classes, bad: Mapping[Path, str]) -> Classes:
-    kept = {name: [file for file in files if file not in bad] for name, files in classes.items()}
-    return {name: files for name, files in kept.items() if files}

@@ -41,16 +41,9 @@ class LoadFailure(NamedTuple):
 
 
 class StepBatches(Dataset[Batch | LoadFailure]):
-    """The batches of a run by step.
+    """The batches of a run by step, as its seed determines them.
 
-    Rank r of W gets rows r·B/W to (r+1)·B/W of the global batch.
-
-    Args:
-        split: the training split.
-        sampler: of the global batches.
-        seed: the run's seed.
-        rank: this rank, from 0.
-        world_size: number of ranks.
+    Rank r of W gets rows r·B/W to (r+1)·B/W of the sampler's global batch of the training split.
     """
 
     def __init__(
@@ -91,8 +84,7 @@ def load_ahead(
         pin: whether to pin tensors in memory, so that copies to a GPU can overlap.
 
     Raises:
-        DmlError: if an item can't be loaded, with the reason; if a worker can't start, or dies.
-        InvalidOption: for a number of workers that no machine has cores for.
+        DmlError: an item that can't be loaded; a worker that can't start or dies; more workers than `MOST_PROCESSES`.
     """
     if not 0 <= workers <= MOST_PROCESSES:
         raise InvalidOption(f"workers is {workers}; expected 0 to {MOST_PROCESSES} processes")
@@ -163,13 +155,7 @@ def load_items(
 
 
 def load_item(split: Split, index: int, name: str | None = None) -> Tensor | LoadFailure:
-    """Load one image without augmentation, (1, channels, height, width), or say why it can't be loaded.
-
-    Args:
-        split: the images.
-        index: the item.
-        name: how the message calls it; default: by index and class.
-    """
+    """Load an unaugmented image, (1, channels, height, width), or say why not, by `name` or by index and class."""
     try:
         return split.load(np.array([index]), None)
     except DmlError as error:  # names the item itself

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from dml_core import DmlError, nearest
-from dml_train.data.parts import Parts, check_fraction, check_parts, split_classes
+from dml_train.data.parts import Parts, check_parts, split_classes
 
 _SPLITS = {"train": "train", "test": "test", "query": "test", "gallery": "gallery"}
 
@@ -17,10 +18,9 @@ def read_csv_table(
 ) -> Parts:
     """List the images of a CSV file; classes are sorted by name, images are in the order of the lines.
 
-    The first line names the columns: ``path`` and ``label``, and optionally ``split``, which holds ``train`` and
-    ``test``, or ``train``, ``query`` and ``gallery``. Without ``split``, the classes are split as those of an image
-    folder. The column ``group``, optional too, names each image's group, such as its camera (see
-    `dml_core.GroupedSplit`). Other columns are ignored.
+    The first line names the columns ``path`` and ``label``, and optionally ``split``, which holds ``train`` and
+    ``test``, or ``train``, ``query`` and ``gallery`` (without it, classes are split as those of an image folder), and
+    ``group``, each image's group, such as its camera (see `dml_core.GroupedSplit`). Other columns are ignored.
 
     Args:
         root: the folder of the images; paths are relative to it.
@@ -32,7 +32,6 @@ def read_csv_table(
             number; a split that `read_image_folder` would refuse.
         ValueError: a number out of its range.
     """
-    check_fraction(train_fraction)
     folder = Path(root).expanduser()
     file = folder / Path(table).expanduser()
     classes: dict[str, dict[str, list[Path]]] = {}
@@ -58,23 +57,19 @@ def read_csv_table(
         classes.setdefault(part, {}).setdefault(row["label"], []).append(image)
         if "group" in row:
             groups[image] = row["group"]
-    images = (image for found in classes.values() for of_class in found.values() for image in of_class)
-    missing = [image for image in images if not image.is_file()]
-    if missing:
-        first, example = min((line_of[str(image)], image) for image in missing)
+    if missing := [image for image in line_of if not os.path.isfile(image)]:  # noqa: PTH113
         raise DmlError(
-            f"{len(missing)} of the {len(line_of)} images of {file} are missing, e.g. {example} (line {first}); "
-            f"paths are relative to root = {folder}"
+            f"{len(missing)} of the {len(line_of)} images of {file} are missing, e.g. {missing[0]} "
+            f"(line {line_of[missing[0]]}); paths are relative to root = {folder}"
         )
-    by_split = {part: dict(sorted(found.items())) for part, found in classes.items()}
-    if "" in by_split or not by_split:
-        parts = split_classes(by_split.get("", {}), train_fraction, split_seed, str(file))
-    elif {"test", "query"} <= by_split.keys() or ("query" in by_split) != ("gallery" in by_split):
+    if "" in classes or not classes:
+        parts = split_classes(classes.get("", {}), train_fraction, split_seed, str(file))
+    elif {"test", "query"} <= classes.keys() or ("query" in classes) != ("gallery" in classes):
         raise DmlError(
-            f"{file} has the splits {', '.join(by_split)}; expected train and test, or train, query and gallery"
+            f"{file} has the splits {', '.join(classes)}; expected train and test, or train, query and gallery"
         )
     else:
-        by_part = {_SPLITS[split]: found for split, found in by_split.items()}
+        by_part = {_SPLITS[split]: dict(sorted(found.items())) for split, found in classes.items()}
         parts = Parts(by_part.get("train", {}), by_part.get("test", {}), by_part.get("gallery"))
     check_parts(parts, {part: f"the {part} part of {file}" for part in parts.by_name()})
     return parts._replace(groups=groups) if groups else parts

@@ -1,8 +1,9 @@
-"""Decoding of image files of any format and mode to upright RGB."""
+"""Decoding of image files of any format and mode to upright RGB, and the check that a file is complete."""
 
 from __future__ import annotations
 
 import io
+import os
 import stat
 from pathlib import Path
 
@@ -16,6 +17,10 @@ from dml_train.data.prepare import FORMATS, MAX_PIXELS, decode
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 # A file, or one inside another file; or RGB (height, width, 3), grey (height, width) in memory.
 ImageSource = Path | StoredImage | npt.NDArray[np.uint8]
+
+_TAIL = 64  # bytes; some writers pad the end with a few zeros
+# TIFF's tags of the positions and lengths of its strips and tiles.
+_STRIPS = ((273, 279), (324, 325))
 
 
 def read_image(source: ImageSource, min_side: int | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
@@ -45,19 +50,50 @@ def read_image(source: ImageSource, min_side: int | None = None, max_pixels: int
         raise _decoding_error(source, error) from error
 
 
-def check_header(file: Path) -> None:
-    """Check an image file by its header alone.
+def check_complete_image(file: Path) -> None:
+    """Check an image file by its header and its end, without decoding it.
+
+    A complete file ends as its format says: with an end mark (JPEG, PNG, GIF), or not before its stated length (BMP,
+    WebP, TIFF). That is one read of a few bytes. A file that ends otherwise may still be good, so it is decoded.
 
     Raises:
-        DmlError: if the header isn't an image's; names the file.
+        DmlError: if the header isn't an image's, or the image is cut off; names the file.
     """
     try:
         _refuse_special_file(file)
         with Image.open(file, formats=FORMATS) as image:
             if min(image.size) < 1:
                 raise ValueError(f"it is {image.size[0]} × {image.size[1]} pixels")
+            complete = _ends_well(file, image)
     except Exception as error:
         raise _decoding_error(file, error) from error
+    if not complete:
+        read_image(file, min_side=1)
+
+
+def _ends_well(file: Path, image: Image.Image) -> bool:
+    with file.open("rb") as stored:
+        head, size = stored.read(16), os.fstat(stored.fileno()).st_size
+        stored.seek(max(0, size - _TAIL))
+        tail = stored.read(_TAIL).rstrip(b"\0\r\n ")
+    match image.format:
+        case "JPEG" | "MPO":  # a JPEG file that has further images
+            return tail.endswith(b"\xff\xd9")
+        case "PNG":
+            return b"IEND\xaeB`\x82" in tail
+        case "GIF":
+            return tail.endswith(b";")
+        case "BMP":
+            return int.from_bytes(head[2:6], "little") <= size
+        case "WEBP":
+            return int.from_bytes(head[4:8], "little") + 8 <= size
+    tags = getattr(image, "tag_v2", {})
+    ends = [
+        offset + length
+        for offsets, lengths in _STRIPS
+        for offset, length in zip(tags.get(offsets, ()), tags.get(lengths, ()))
+    ]
+    return max(ends, default=0) <= size
 
 
 def _refuse_special_file(file: Path) -> None:

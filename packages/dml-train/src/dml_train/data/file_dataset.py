@@ -1,22 +1,105 @@
-"""Data sets of image files: one class for all of them, whose options each adds to its own."""
+"""Data sets of image files: one class for all of them, and the factory that adds their common options.
+
+Shapes: `N` items, `B` batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
 
 from dml_core import options_of, signature_of
 from dml_train.data.bad_images import drop_bad_images, find_bad_images, refuse_bad_images
-from dml_train.data.completeness import check_complete_image
-from dml_train.data.file_split import FileSplit
-from dml_train.data.image_reader import PhotographReader
-from dml_train.data.packed import open_pack
-from dml_train.data.parts import Parts
-from dml_train.data.preparation import Interpolation, Normalize, Preparation, TrainCrop
-from dml_train.data.prepare import MAX_PIXELS
+from dml_train.data.decoding import check_complete_image
+from dml_train.data.packed import PackedImages, open_pack
+from dml_train.data.parts import Classes, Parts
+from dml_train.data.preparation import Preparation
 
-OnBadImage = Literal["error", "skip"]
+
+class PathTable(Sequence[Path]):
+    """A sequence of paths that takes their characters and 8 bytes each.
+
+    A list of as many `Path` objects takes some 400 bytes each, in every loader process, and seconds to send there.
+
+    Args:
+        paths: the paths, in order.
+    """
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        encoded = [os.fsencode(path) for path in paths]
+        self._bytes = b"".join(encoded)
+        self._ends = np.cumsum([len(path) for path in encoded], dtype=np.int64)
+
+    def __len__(self) -> int:
+        """Return the number of paths."""
+        return len(self._ends)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return one path, or the list of a slice's paths."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        place = range(len(self))[index]  # an IndexError where a list raises one
+        begin = int(self._ends[place - 1]) if place else 0
+        return Path(os.fsdecode(self._bytes[begin : int(self._ends[place])]))
+
+
+class FileSplit:
+    """A `Split` of image files, decoded on demand or read from a pack.
+
+    Args:
+        classes: the files of each class; labels count the classes in this order.
+        preparation: how an image becomes the network's input.
+        pack: the decoded and resized images; None decodes each file on demand.
+        positions: the index of each file in the pack, by its path.
+        groups: the group of each file; None for a split without groups.
+    """
+
+    groups: npt.NDArray[np.str_]  # (N,), only if given
+
+    def __init__(
+        self,
+        classes: Classes,
+        preparation: Preparation,
+        pack: PackedImages | None = None,
+        positions: Mapping[str, int] | None = None,
+        groups: Mapping[Path, str] | None = None,
+    ) -> None:
+        self.class_names: Sequence[str] = tuple(classes)
+        self.files: Sequence[Path] = PathTable(file for files in classes.values() for file in files)  # (N,)
+        sizes = [len(files) for files in classes.values()]
+        self.labels: npt.NDArray[np.int64] = np.repeat(np.arange(len(sizes)), sizes).astype(np.int64)
+        if groups is not None:
+            self.groups = np.array([groups[file] for file in self.files], dtype=np.str_)
+        self.preparation = preparation
+        self._pack = pack
+        places = [] if positions is None else [positions[str(file)] for file in self.files]
+        self._positions = np.array(places, dtype=np.int64)
+
+    def __len__(self) -> int:
+        """Return the number of items, N."""
+        return len(self.files)
+
+    def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
+        """Load a batch, (len(indices), 3, crop, crop) float32, augmented by the preparation if seeds are given.
+
+        Raise a `DmlError` if a file can't be decoded, or the pack is damaged.
+        """
+        return self.preparation.make_batch([self._load_resized(int(index)) for index in indices], seeds)
+
+    def picture(self, index: int) -> npt.NDArray[np.uint8]:
+        """Return the centre of item `index`, as evaluation crops it, (crop, crop, 3) uint8."""
+        return self.preparation.show(self._load_resized(index))
+
+    def _load_resized(self, index: int) -> Tensor:
+        if self._pack is not None:
+            return self._pack.read(int(self._positions[index]))
+        return self.preparation.load_resized(self.files[index])
 
 
 class FileDataset:
@@ -24,20 +107,14 @@ class FileDataset:
 
     Args:
         parts: the files of each part.
-        resize, square, crop, train_crop, min_area, flip, normalize, interpolation, max_pixels: see `Preparation`.
+        preparation: how an image becomes the network's input.
         on_bad_image: ``"error"``: every file's header and end are read here, and one damaged in between ends the
-            run; ``"skip"``: every file is decoded here, and those that can't be are left out and logged, so that
-            batches are a function of the files that are good.
+            run; ``"skip"``: every file is decoded here, and the bad ones are excluded and logged, so that batches
+            are a function of the good files.
         cache: a folder for decoded and resized images, see `open_pack`; None for none. It changes no number.
-
-    Attributes:
-        train, test: the splits.
-        gallery: None where the test split is its own.
-        in_channels: 3.
 
     Raises:
         DmlError: an unusable file, unless ``on_bad_image="skip"``; a part without images.
-        ValueError: a value out of its range.
     """
 
     in_channels = 3
@@ -45,79 +122,62 @@ class FileDataset:
     def __init__(
         self,
         parts: Parts,
+        preparation: Preparation,
         *,
-        resize: int = 256,
-        square: bool = False,
-        crop: int = 224,
-        train_crop: TrainCrop = "resized",
-        min_area: float = 0.16,
-        flip: float = 0.5,
-        normalize: Normalize = "imagenet",
-        interpolation: Interpolation = "bilinear",
-        max_pixels: int = MAX_PIXELS,
-        on_bad_image: OnBadImage = "error",
+        on_bad_image: Literal["error", "skip"] = "error",
         cache: str | None = None,
     ) -> None:
-        if on_bad_image not in get_args(OnBadImage):
-            raise ValueError(
-                f"on_bad_image is {on_bad_image!r}; expected one of: {', '.join(get_args(OnBadImage))}"
-            )
-        preparation = Preparation(
-            resize=resize, square=square, crop=crop, train_crop=train_crop, min_area=min_area, flip=flip,
-            normalize=normalize, interpolation=interpolation, max_pixels=max_pixels,
-        )  # fmt: skip
         # By text: to hash or to compare a Path takes several times as long.
-        by_text = {
-            str(file): file
-            for classes in parts.by_name().values()
-            for of_class in classes.values()
-            for file in of_class
-        }
+        by_text = {str(file): file for file in parts.files()}
         files = [by_text[text] for text in sorted(by_text)]
-        pack = None if cache is None else open_pack(files, preparation, Path(cache))
-        if pack is not None:
+        pack, positions = None, None
+        if cache is not None:
+            pack = open_pack(files, preparation, Path(cache))
+            positions = {str(file): place for place, file in enumerate(files)}
             bad = {files[place]: reason for place, reason in pack.bad.items()}
-        elif on_bad_image == "error":
-            bad = find_bad_images(files, check_complete_image, "check images")
         else:
-            bad = find_bad_images(files, preparation.load_resized, "check images")
+            read = check_complete_image if on_bad_image == "error" else preparation.load_resized
+            bad = find_bad_images(files, read, "check images")
         if on_bad_image == "error":
             refuse_bad_images(bad)
         left = drop_bad_images(parts, bad)
-        places = None if pack is None else {str(file): place for place, file in enumerate(files)}
         splits = {
-            name: FileSplit(classes, preparation, pack, places, left.groups)
+            name: FileSplit(classes, preparation, pack, positions, left.groups)
             for name, classes in left.by_name().items()
         }
         self.train, self.test, self.gallery = splits["train"], splits["test"], splits.get("gallery")
 
 
-_IMAGE_OPTIONS = tuple(option for option in options_of(FileDataset) if option.name != "parts")
-
-
 class FileDatasetFactory:
-    """A data set's factory: it makes the `FileDataset` of the files that `read` lists.
+    """A data set's factory, with the options of `read`, `Preparation` and `FileDataset`.
 
     Args:
-        read: lists the files of each part, from the data set's own options.
-
-    Its options are those of `read`, then those of `FileDataset`.
+        read: lists the files of each part.
     """
-
-    image_reader = PhotographReader
 
     def __init__(self, read: Callable[..., Parts]) -> None:
         self.read = read
-        self.__signature__ = signature_of([*options_of(read), *_IMAGE_OPTIONS])
+        self.__signature__ = signature_of([*options_of(read), *_PREPARATION, *_FILES])
         self.__qualname__ = read.__qualname__  # for messages
 
     def __call__(self, *arguments: Any, **options: Any) -> FileDataset:
-        """Read the parts, and make the data set with the image options among `options`."""
-        image = {option.name: options.pop(option.name) for option in _IMAGE_OPTIONS if option.name in options}
-        return FileDataset(self.read(*arguments, **options), **image)
+        """Read the parts, and make the data set."""
+        preparation = self.image_reader(**options)
+        of_files = {option.name: options[option.name] for option in _FILES if option.name in options}
+        own = {name: value for name, value in options.items() if name not in _NOT_OWN}
+        return FileDataset(self.read(*arguments, **own), preparation, **of_files)
+
+    @staticmethod
+    def image_reader(**options: Any) -> Preparation:
+        """Return the preparation by the options of a recipe's table; other options are ignored."""
+        return Preparation(**{o.name: options[o.name] for o in _PREPARATION if o.name in options})
 
     def training_files(self, **options: Any) -> Sequence[Path]:
         """List the training files, good or bad."""
-        own = {option.name for option in options_of(self.read)}
-        parts = self.read(**{name: value for name, value in options.items() if name in own})
+        parts = self.read(**{name: value for name, value in options.items() if name not in _NOT_OWN})
         return [file for files in parts.train.values() for file in files]
+
+
+_PREPARATION = options_of(Preparation)
+_FILES = [option for option in options_of(FileDataset) if option.name not in ("parts", "preparation")]
+_NOT_OWN = {option.name for option in (*_PREPARATION, *_FILES)}

@@ -4,15 +4,14 @@ With matplotlib's fonts, the default, it needs no download and no file: the imag
 each time.
 
 - A **class** is a character's image in DejaVu Sans. Characters with identical images there (Latin A, Greek Alpha,
-  Cyrillic A) form one class, since no network could distinguish them. Blank images, control characters and private
-  use are omitted.
+  Cyrillic A) form one class. Blank images, control characters and private use are omitted.
 - An **item** is the image of that class in one of the DejaVu and STIX faces: of several merged characters, the first
   by code point that the face has. The ink is centred; ink larger than the image is shrunk to fit.
 - A class that fewer than `MIN_FACES` faces can draw is omitted, so that every query has matches.
 - The classes, in the order of their first code point, go **alternately** to `train` and `test`: both halves contain
   every script, no class is in both, and no seed plays a role.
 
-With a user's fonts, `font_classes` says what is a class and an item; the halves alternate likewise.
+With a user's fonts, `draw_classes` says what is a class and an item; the halves alternate likewise.
 """
 
 from __future__ import annotations
@@ -21,15 +20,27 @@ import functools
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from dml_core import DmlError
 from dml_train.data.array_split import ArraySplit, Jitter
-from dml_train.data.faces import Face, open_faces
-from dml_train.data.font_classes import UNDRAWN, Drawing, describe, draw_classes, select_characters
-from dml_train.data.image_reader import DrawingReader
+from dml_train.data.decoding import ImageSource, read_image
+from dml_train.data.fonts import (
+    UNDRAWN,
+    Drawing,
+    Face,
+    collect_drawings,
+    draw_classes,
+    open_faces,
+    select_characters,
+)
+from dml_train.data.preparation import ImageSplit
+from dml_train.data.prepare import fit_drawing
 from dml_train.extras import extra
 
 with extra("glyphs", "the data set 'glyphs'"):
@@ -49,17 +60,11 @@ class Glyphs:
         rotation, scale, stretch, shear, shift, stroke, fade: bounds of the augmentation, see `Jitter`.
         max_classes: number of classes, spread evenly over all, for quick trials; None: all.
         fonts: font files or glob patterns, see `open_faces`; None: matplotlib's.
-        query_fonts: likewise, of fonts that draw the queries alone. They train nothing; the test half's drawings in
-            `fonts` become the gallery, and its classes that no query font draws stay there. Empty: no gallery.
+        query_fonts: likewise, of fonts that only draw queries: the test half's drawings in `fonts` become the gallery,
+            and its classes that no query font draws stay there. Empty: no gallery.
         characters: with `fonts`, the character set, see `select_characters`.
         min_faces: with `fonts`, the least number of different drawings of a class by `fonts`.
         size: pixels a side.
-
-    Attributes:
-        train, test: the halves. Every class of both has at least `min_faces` items, with `query_fonts` those of
-            `train`.
-        gallery: None, the test half is its own gallery; or with `query_fonts` the test half's drawings in `fonts`.
-        in_channels: 1.
 
     Raises:
         DmlError: if fonts are missing or draw fewer than two classes.
@@ -93,9 +98,7 @@ class Glyphs:
             raise ValueError(f"min_faces is {min_faces}; expected at least 2, a query and its match")
         if fonts is None:
             if query_fonts or characters != "all" or min_faces != MIN_FACES:
-                raise ValueError(
-                    'query_fonts, characters and min_faces need fonts: give fonts = ["FOLDER/*.ttf"]'
-                )
+                raise ValueError('query_fonts, characters and min_faces need fonts = ["FOLDER/*.ttf"]')
             drawing, queries = draw_glyphs(size), None
         else:
             if isinstance(fonts, str) or isinstance(query_fonts, str):
@@ -110,24 +113,51 @@ class Glyphs:
         self.test = _select_classes(drawing if queries is None else queries, chosen[1::2], None)
         self.gallery = None if queries is None else _select_classes(drawing, chosen[1::2], None)
         if len(self.test) == 0:
-            raise DmlError(
-                "query_fonts draw no class of the test half: give fonts that have the character set"
-            )
+            raise DmlError("query_fonts draw no class of the test half: give fonts that have the characters")
 
     @staticmethod
-    def image_reader(**options: object) -> DrawingReader:
-        """Return the reader of a user's drawings for a network trained on glyphs; of the options it takes `size`."""
-        size = options.get("size", SIZE)
-        return DrawingReader(size if isinstance(size, int) else SIZE)
+    def image_reader(size: int = SIZE, **_: object) -> DrawingReader:
+        """Return the reader of a user's drawings for a network trained on glyphs."""
+        return DrawingReader(size)
+
+
+class DrawingReader:
+    """An `ImageReader` for glyphs: dark ink on a light background, resized into a square of `size` pixels a side."""
+
+    in_channels = 1
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.input_shape = (1, size, size)
+
+    def of_images(self, images: Sequence[ImageSource]) -> ImageSplit:
+        """Return a split of these images in grey."""
+        return ImageSplit(images, self.prepare, self.render)
+
+    def prepare(self, images: Sequence[ImageSource]) -> Tensor:
+        """Prepare images for the network, (N, 1, size, size) float32, ink in [0, 1] on a background of 0."""
+        pictures = np.stack([fit_drawing(read_image(image), self.size) for image in images])
+        return torch.from_numpy(255 - pictures)[:, None].to(torch.float32).div_(255.0)
+
+    def render(self, image: ImageSource) -> npt.NDArray[np.uint8]:
+        """Render an image as the network sees it, (size, size, 3) uint8."""
+        return np.repeat(fit_drawing(read_image(image), self.size)[:, :, None], 3, axis=2)
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the steps from an image to the input."""
+        return {
+            "kind": "drawing",
+            "options": {"size": self.size},
+            "decode": "at full size, upright by its EXIF data, grey, 8 bits a pixel; transparent parts white",
+            "resize": f"bicubic, in proportion, to fit into {self.size} x {self.size}; padded with white",
+            "channels": "1: darkness",
+            "normalize": "input = (255 - pixel) / 255",
+        }
 
 
 @functools.lru_cache(maxsize=1)
 def draw_glyphs(size: int = SIZE) -> Drawing:
-    """Draw every class that enough of matplotlib's faces can draw, once per process.
-
-    Raises:
-        DmlError: if matplotlib's fonts are missing.
-    """
+    """Draw every class that enough of matplotlib's faces can draw, once per process."""
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     files = sorted([*folder.glob("DejaVu*.ttf"), *folder.glob("STIX*.ttf")])
     if folder / f"{_CLASS_FACE}.ttf" not in files:
@@ -142,27 +172,19 @@ def draw_glyphs(size: int = SIZE) -> Drawing:
     for code_point in sorted(class_face.characters):
         if unicodedata.category(chr(code_point)) in UNDRAWN:
             continue
-        picture = class_face.draw(code_point)
-        if picture is not None:
+        if (picture := class_face.draw(chr(code_point))) is not None:
             merged.setdefault(picture.tobytes(), []).append(code_point)
 
-    images: list[npt.NDArray[np.uint8]] = []
-    labels: list[int] = []
-    positions: list[int] = []
-    class_names: list[str] = []
+    classes = []
     for code_points in merged.values():
         pictures = {}
         for position, face in enumerate(faces):
             drawable = next((c for c in code_points if c in face.characters), None)
-            picture = None if drawable is None else face.draw(drawable)
-            if picture is not None:
+            if drawable is not None and (picture := face.draw(chr(drawable))) is not None:
                 pictures[position] = picture
         if len(pictures) >= MIN_FACES:
-            images.extend(pictures.values())
-            positions.extend(pictures)
-            labels.extend([len(class_names)] * len(pictures))
-            class_names.append(describe(code_points[0]))
-    return Drawing(np.stack(images), np.array(labels), tuple(class_names), np.array(positions))
+            classes.append((code_points[0], pictures))
+    return collect_drawings(classes)
 
 
 @functools.lru_cache(maxsize=1)
@@ -173,27 +195,19 @@ def draw_user_fonts(
     min_faces: int,
     size: int,
 ) -> tuple[Drawing, Drawing | None]:
-    """Draw a character set with a user's fonts, once per process.
+    """Draw a character set with a user's fonts, once per process: in `fonts`, and in `query_fonts` if there are any.
 
-    Returns:
-        The drawings in `fonts`, and those in `query_fonts` with the same classes; None without query fonts.
-
-    Raises:
-        DmlError: a pattern without fonts, a font in both lists, or fewer than two classes.
-        ValueError: an unknown character set.
+    Raise a `DmlError` if a pattern has no font, a font is in both lists, or there are fewer than two classes.
     """
     belongs = select_characters(characters)
     faces = open_faces(fonts, size)
-    own_faces = len(faces)
-    if query_fonts:
-        query_faces = open_faces(query_fonts, size)
-        if both := {face.name for face in faces} & {face.name for face in query_faces}:
-            raise DmlError(f"{min(both)} is in fonts and in query_fonts; leave it out of one of them")
-        faces += query_faces
-    drawing = draw_classes(faces, belongs, min_faces, own_faces)
+    query_faces = open_faces(query_fonts, size) if query_fonts else []
+    if both := {face.name for face in faces} & {face.name for face in query_faces}:
+        raise DmlError(f"{min(both)} is in fonts and in query_fonts; leave it out of one of them")
+    drawing = draw_classes([*faces, *query_faces], belongs, min_faces, len(faces))
     if not query_fonts:
         return drawing, None
-    of_queries = drawing.faces >= own_faces
+    of_queries = drawing.faces >= len(faces)
     return drawing.select(~of_queries), drawing.select(of_queries)
 
 

@@ -1,7 +1,4 @@
-"""Validation classes: held out of the training split, to select the number of epochs and the weights.
-
-Selection on the test classes would bias their results upwards.
-"""
+"""Validation classes: held out of the training split, since selection on the test classes would bias their results."""
 
 from __future__ import annotations
 
@@ -17,14 +14,9 @@ from dml_train.seeds import VALIDATION, derive
 
 
 class ClassSubset:
-    """A `Split` of some classes of another split.
+    """A `Split` of some classes of another split, with `groups` if that has groups.
 
-    Args:
-        split: the split that holds them.
-        classes: (C,) labels of the chosen classes, in the order of their new labels.
-
-    Attributes:
-        groups: those of its items, if the full split has groups.
+    `classes` are their (C,) labels, in the order of their new labels.
     """
 
     groups: npt.NDArray[Any]
@@ -56,15 +48,9 @@ def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | N
     """Hold out random classes for validation; return the training and the validation split.
 
     Args:
-        split: the training split.
-        fraction: of its classes, in [0, 1); rounded to leave at least one class on either side.
+        split: the training split; raises a `DmlError` unless it has two classes or more.
+        fraction: of its classes, in [0, 1); rounded to leave at least one class on either side. 0: `split` and None.
         seed: determines the choice.
-
-    Returns:
-        The remaining classes and the held-out ones; `split` and None if `fraction` is 0.
-
-    Raises:
-        DmlError: if there are fewer than two classes.
     """
     if fraction == 0:
         return split, None
@@ -81,18 +67,14 @@ def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | N
 def hold_out_fold(split: Split, fold: int, folds: int) -> tuple[Split, Split]:
     """Hold out one fold of the classes for cross-validation; return the training and the validation split.
 
-    The folds are disjoint and consecutive, and together cover the classes in their order. If C isn't a multiple of
-    `folds`, the first folds have one class more.
+    The folds are consecutive. If C isn't a multiple of `folds`, the first folds have one class more.
 
     Source: Musgrave, Belongie & Lim 2020, A Metric Learning Reality Check (with four folds).
 
     Args:
-        split: the training split, C classes.
+        split: the training split, C classes; raises a `DmlError` if they are fewer than the folds.
         fold: the fold to hold out, from 0.
         folds: number of folds.
-
-    Raises:
-        DmlError: if there are fewer classes than folds.
     """
     count = len(split.class_names)
     if count < folds:

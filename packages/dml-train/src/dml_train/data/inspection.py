@@ -1,4 +1,4 @@
-"""What a user's images are like, before they train: counts, sizes, broken files, duplicates.
+"""What a user's images are like, before they train: counts, sizes, broken files, duplicates, and how to begin.
 
 Shapes: `N` readable images, `U` of them with different pixels, `H` bits of a perceptual hash.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +27,8 @@ from dml_train.data.bad_images import read_all
 from dml_train.data.csv_table import read_csv_table
 from dml_train.data.decoding import read_image
 from dml_train.data.image_folder import read_image_folder
-from dml_train.data.parts import Parts
+from dml_train.data.packed import estimate_size
+from dml_train.data.parts import Classes, Parts, count_images, split_classes
 from dml_train.data.preparation import Preparation
 from dml_train.data.prepare import REDUCED_SIDE
 from dml_train.extras import extra
@@ -34,51 +37,39 @@ from dml_train.files import write_atomically
 NEAR = 4  # differing bits of two hashes, of 64; most pairs of unrelated photographs differ in more than 20
 _MOST_PAIRS = 100_000
 _TIMED = 32  # images
+_MOST_LISTED = 10  # findings of a kind
+_MOST_NAMED = 5  # classes
+_PER_CLASS = 4  # images_per_class of the recipes that use the sampler "class-balanced"
+_BAR = 40  # characters of the longest bar
+# Measure a fifth of the classes if they are at least this many, with this many images; else half, the default.
+_MEASURED_CLASSES, _MEASURED_IMAGES = 50, 1_000
+_HALF = 0.5
 
 
 class NearDuplicate(NamedTuple):
-    """Two similar images: their files, and how many bits of their 64-bit hashes differ."""
+    """Two similar images."""
 
     first: Path
     second: Path
-    bits: int
+    bits: int  # how many of their 64-bit hashes differ
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What was found about a folder or table of images.
+    """What was found about a folder or table of images."""
 
-    Args:
-        source: the folder or table.
-        options: of the recipe's ``[dataset]`` table that name it.
-        parts: the files of each part and class, broken ones included.
-        is_split: whether the source itself says which images train.
-        class_of: the class of each file.
-        sizes: width and height in pixels of each readable file.
-        bad: the reason of each broken file.
-        duplicates: groups of files with identical pixels.
-        near: pairs of similar images, most similar first; identical files are represented by their first.
-        without_near: why near-duplicates weren't searched; empty if they were.
-        preparation: the steps to which reported times and sizes refer.
-        load_seconds: the time to decode and resize an image by them.
-    """
-
-    source: Path
-    options: Mapping[str, str]
-    parts: Parts
-    is_split: bool
+    source: Path  # the folder or table
+    options: Mapping[str, str]  # of the recipe's ``[dataset]`` table that name it
+    parts: Parts  # with broken files
+    is_split: bool  # whether the source itself says which images train
     class_of: Mapping[Path, str]
-    sizes: Mapping[Path, tuple[int, int]]
-    bad: Mapping[Path, str]
-    duplicates: Sequence[Sequence[Path]]
-    near: Sequence[NearDuplicate]
-    without_near: str
-    preparation: Preparation
-    load_seconds: float
-
-    def across_classes(self, files: Sequence[Path]) -> bool:
-        """Whether these files are of more than one class."""
-        return len({self.class_of[file] for file in files}) > 1
+    sizes: Mapping[Path, tuple[int, int]]  # width and height in pixels of each readable file
+    bad: Mapping[Path, str]  # the reason of each broken file
+    duplicates: Sequence[Sequence[Path]]  # groups of files with identical pixels
+    near: Sequence[NearDuplicate]  # most similar first; identical files are represented by their first
+    without_near: str  # why near-duplicates weren't searched; empty if they were
+    preparation: Preparation  # the steps to which reported times and sizes refer
+    load_seconds: float  # the time to decode and resize an image by them
 
 
 class _Look(NamedTuple):
@@ -117,14 +108,15 @@ def inspect_images(
     }
     without_near, make_hash = "", None
     try:
-        make_hash = _find_hash()
+        with extra("duplicates", "the search for near-duplicates"):
+            from imagehash import phash
+        make_hash = phash
     except DmlError as error:
         without_near = str(error)
     looks: dict[Path, _Look] = {}
     bad: dict[Path, str] = {}
-    for file, seen in read_all(
-        sorted(class_of), partial(_look, make_hash=make_hash, preparation=preparation), "decode images"
-    ):
+    look = partial(_look, make_hash=make_hash, preparation=preparation)
+    for file, seen in read_all(sorted(class_of), look, "decode images"):
         if isinstance(seen, _Look):
             looks[file] = seen
         else:
@@ -157,23 +149,18 @@ def inspect_images(
 
 def write_findings(found: Inspection, path: Path) -> None:
     """Write broken files and all duplicates as a CSV file in UTF-8 with a line of column names."""
-    rows: list[tuple[object, ...]] = [
-        ("broken", file, found.class_of[file], "", "", reason) for file, reason in found.bad.items()
-    ]
+    class_of = found.class_of
     pairs = [
         ("duplicate", files[0], other, "identical pixels")
         for files in found.duplicates
         for other in files[1:]
     ]
     pairs += [("near-duplicate", pair.first, pair.second, f"{pair.bits} of 64 bits") for pair in found.near]
-    rows += [
-        (kind, first, found.class_of[first], second, found.class_of[second], detail)
-        for kind, first, second, detail in pairs
-    ]
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("finding", "image", "class", "other_image", "other_class", "detail"))
-    writer.writerows(rows)
+    writer.writerows(("broken", file, class_of[file], "", "", reason) for file, reason in found.bad.items())
+    writer.writerows((kind, a, class_of[a], b, class_of[b], detail) for kind, a, b, detail in pairs)
     # A path may hold bytes that aren't UTF-8; the file has the same ones.
     write_atomically(path, lambda file: file.write(text.getvalue().encode(errors="surrogateescape")))
 
@@ -183,12 +170,8 @@ def _read_folder(folder: Path, root: str | Path | None) -> tuple[dict[str, str],
     if root is not None:
         raise DmlError(f"root is the folder of a table's images, and {folder} is a folder; omit root")
     parts = read_image_folder(str(folder))
-    is_split = any(  # ROOT/PART/CLASS/IMAGE, not ROOT/CLASS/IMAGE
-        file.relative_to(folder).parts[0] != name
-        for classes in parts.by_name().values()
-        for name, files in classes.items()
-        for file in files
-    )
+    # Of ROOT/PART/CLASS/IMAGE, not of ROOT/CLASS/IMAGE.
+    is_split = not all((folder / name).is_dir() for classes in parts.by_name().values() for name in classes)
     return {"name": "image-folder", "root": str(folder)}, parts, is_split
 
 
@@ -207,29 +190,18 @@ def _look(
 ) -> _Look | str:
     """Decode an image, or return why that fails."""
     try:
-        try:
-            image = read_image(file)
-        except DmlError:  # a JPEG may have too many pixels, unless it is reduced, as training does
+        image = read_image(file)
+    except DmlError:
+        try:  # a JPEG may have too many pixels, unless it is reduced, as training does
             image = read_image(file, min_side=REDUCED_SIDE * preparation.resize)
-    except DmlError as error:
-        return str(error)
+        except DmlError as error:
+            return str(error)
     digest = hashlib.sha256(f"{image.size}".encode() + image.tobytes()).digest()
     return _Look(image.size, digest, None if make_hash is None else make_hash(image).hash.ravel())
 
 
-def _find_hash() -> Callable[[Image.Image], Any]:
-    with extra("duplicates", "the search for near-duplicates"):
-        from imagehash import phash
-    hash_function: Callable[[Image.Image], Any] = phash
-    return hash_function
-
-
 def _find_near(files: Sequence[Path], bits: Sequence[Any], registry: Registry) -> list[NearDuplicate]:
-    """Find all pairs of hashes with at most `NEAR` differing bits, exactly.
-
-    Raises:
-        DmlError: if the evaluator is missing, or there are more than 100,000 pairs.
-    """
+    """Find all pairs of hashes with at most `NEAR` differing bits, exactly, if there are at most 100,000."""
     if len(files) < 2:
         return []
     evaluator = registry.build("evaluators", {"name": "exact"}, {"seed": 0})
@@ -263,3 +235,132 @@ def _time_loading(files: Sequence[Path], preparation: Preparation) -> float:
         preparation.load_resized(file)
         seconds.append(time.perf_counter() - start)
     return float(np.median(seconds)) if seconds else 0.0
+
+
+def describe_inspection(found: Inspection, batch_size: int) -> Iterator[str]:
+    """Describe an inspection by the preparation of the recipe `my-images`: counts, sizes, findings, and how to begin.
+
+    The recipe's `batch_size` decides whether the images are enough for it.
+    """
+    sizes = Counter(found.class_of.values())
+    broken = f", {len(found.bad):,} of them broken" if found.bad else ""
+    yield f"{found.source}: {len(found.class_of):,} images of {len(sizes):,} classes{broken}"
+    yield ""
+    yield from _draw_histogram([*sizes.values()])
+    yield from _list_small_classes(sizes)
+    if found.sizes:
+        yield f"pixels: {_describe_pixels([*found.sizes.values()], found.preparation.resize)}"
+    yield ""
+    if found.bad:
+        yield f"broken: {len(found.bad):,} images, which training refuses unless dataset.on_bad_image=skip"
+        yield from _list_some([*found.bad.values()])
+    yield _count_across("identical pixels", "group", found, found.duplicates)
+    yield from _list_some([" = ".join(_name(found, file) for file in files) for files in found.duplicates])
+    if found.without_near:
+        yield f"near-duplicates: not searched; {found.without_near}"
+    else:
+        yield _count_across("near-duplicates", "pair", found, [pair[:2] for pair in found.near])
+        named = [(_name(found, pair.first), _name(found, pair.second), pair.bits) for pair in found.near]
+        yield from _list_some([f"{one} ~ {other} ({bits} of 64 bits differ)" for one, other, bits in named])
+    yield ""
+    yield from _suggest(found, batch_size)
+
+
+def _draw_histogram(sizes: Sequence[int]) -> Iterator[str]:
+    """Draw how many classes have 1, 2 to 3, 4 to 7, … images."""
+    bins = Counter(size.bit_length() for size in sizes)
+    longest = max(bins.values())
+    yield f"{'images a class':>15}  classes"
+    for power in range(min(bins), max(bins) + 1):
+        low, high = 2 ** (power - 1), 2**power - 1
+        span = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        bar = "#" * -(-_BAR * bins[power] // longest)
+        yield f"{span:>15}  {bins[power]:>7,}  {bar}".rstrip()
+
+
+def _list_small_classes(sizes: Counter[str]) -> Iterator[str]:
+    single = sorted(name for name, count in sizes.items() if count == 1)
+    if single:
+        named = ", ".join(single[:_MOST_NAMED]) + (", …" if len(single) > _MOST_NAMED else "")
+        yield f"classes with a single image, which matches no other: {len(single):,} ({named})"
+    if few := sum(count < _PER_CLASS for count in sizes.values()):
+        yield (
+            f"classes with fewer images than images_per_class={_PER_CLASS} of the sampler class-balanced, which "
+            f"repeats theirs: {few:,}"
+        )
+
+
+def _describe_pixels(sizes: Sequence[tuple[int, int]], resize: int) -> str:
+    by_area = sorted(sizes, key=lambda size: size[0] * size[1])
+    smallest, median, largest = (by_area[place] for place in (0, len(by_area) // 2, -1))
+    text = ", ".join(
+        f"{name} {width:,} x {height:,}"
+        for name, (width, height) in (("smallest", smallest), ("median", median), ("largest", largest))
+    )
+    if enlarged := int((np.array(sizes).min(axis=1) < resize).sum()):
+        text += f"; resize={resize} enlarges {enlarged:,} of {len(sizes):,}"
+    return text
+
+
+def _count_across(kind: str, unit: str, found: Inspection, groups: Sequence[Sequence[Path]]) -> str:
+    if not groups:
+        return f"{kind}: none"
+    across = sum(len({found.class_of[file] for file in files}) > 1 for files in groups)
+    plural = "" if len(groups) == 1 else "s"
+    what = f" whose hashes differ in at most {NEAR} bits" if unit == "pair" else ""
+    return f"{kind}: {len(groups):,} {unit}{plural}{what}, {across:,} across classes"
+
+
+def _list_some(entries: Sequence[str]) -> Iterator[str]:
+    for entry in entries[:_MOST_LISTED]:
+        yield f"  {entry}"
+    if len(entries) > _MOST_LISTED:
+        yield f"  {len(entries) - _MOST_LISTED:,} more, which --out FILE.csv lists"
+
+
+def _name(found: Inspection, file: Path) -> str:
+    folder = Path(found.options["root"])
+    return str(file.relative_to(folder) if file.is_relative_to(folder) else file)
+
+
+def _suggest(found: Inspection, batch_size: int) -> Iterator[str]:
+    """Suggest a split, a cache, and the command that trains with both."""
+    settings = dict(found.options)
+    parts, divided = found.parts, ""
+    if not found.is_split:
+        classes, fraction, source = {**parts.train, **parts.test}, 0.8, str(found.source)
+        parts = split_classes(classes, fraction, 0, source)
+        if len(parts.test) < _MEASURED_CLASSES or count_images(parts.test) < _MEASURED_IMAGES:
+            fraction = _HALF
+            parts = split_classes(classes, fraction, 0, source)
+        else:
+            settings["train_fraction"] = str(fraction)
+        divided = f" (dataset.train_fraction={fraction})"
+    measured = ", ".join(
+        f"{_count(classes)} in the part {name!r}" if parts.gallery is not None else _count(classes)
+        for name, classes in parts.by_name().items()
+        if name != "train"
+    )
+    yield f"split: {_count(parts.train)} train, {measured} are measured{divided}"
+    size = estimate_size(len(found.class_of), found.preparation)
+    yield (
+        f"cache: loading takes {1e3 * found.load_seconds:.1f} ms per image, "
+        f"{found.load_seconds * count_images(parts.train):,.1f} s per epoch; dataset.cache decodes each image once, "
+        f"into {size} at resize={found.preparation.resize}"
+    )
+    settings["cache"] = "runs/cache"
+    if found.bad:
+        settings["on_bad_image"] = "skip"
+    default = ("name", "image-folder")
+    changes = [f"dataset.{key}={value}" for key, value in settings.items() if (key, value) != default]
+    intact = sum(file not in found.bad for files in parts.train.values() for file in files)
+    if intact < batch_size:  # which the sampler refuses
+        changes.append(f"sampler.batch_size={intact}")
+    overrides = " ".join(f"--set {shlex.quote(change)}" for change in changes)
+    yield ""
+    yield f"dml train my-images {overrides} --out runs/mine"
+    yield "(with --check instead of --out, it checks the recipe on these images and trains nothing)"
+
+
+def _count(classes: Classes) -> str:
+    return f"{len(classes):,} classes ({count_images(classes):,} images)"

@@ -6,9 +6,8 @@ A pack is a subfolder of the cache's folder:
 - ``index.npz``: the offset, height, width and checksum of each image.
 - ``bad.json``: the files that can't be decoded, with the reasons.
 
-Its name is a hash of everything that determines the pixels: names, sizes and times of the files, the resize options,
-and the libraries' versions. Other files, or a changed file, get another pack. A pack is written aside and renamed when
-complete. A process compares an image's checksum when it first reads the image.
+Its name is a hash of everything that determines the pixels, so changed files get another pack. A pack is written aside
+and renamed when complete. A process compares an image's checksum when it first reads the image.
 """
 
 from __future__ import annotations
@@ -39,14 +38,7 @@ _FORMAT = 2
 class PackedImages:
     """The images of a pack, pickled as its path, so that loader processes map the same file.
 
-    Args:
-        folder: the pack's folder.
-
-    Attributes:
-        bad: the reasons why files can't be decoded, by their position in the packed list.
-
-    Raises:
-        DmlError: if the pack is damaged.
+    Raises a `DmlError` if the pack is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -56,10 +48,9 @@ class PackedImages:
                 self._begin, self._height, self._width, self._checksum = (
                     index[name] for name in ("begin", "height", "width", "checksum")
                 )
-            self.bad: dict[int, str] = {
-                int(position): reason
-                for position, reason in json.loads((folder / "bad.json").read_text()).items()
-            }
+            bad = json.loads((folder / "bad.json").read_text())
+            # The reasons why files can't be decoded, by their position in the packed list.
+            self.bad: dict[int, str] = {int(position): reason for position, reason in bad.items()}
             pixels = folder / "pixels"
             if pixels.stat().st_size != (size := int(self._begin[-1])):
                 raise ValueError(f"pixels has {pixels.stat().st_size} bytes; expected {size}")
@@ -68,11 +59,7 @@ class PackedImages:
             self._pixels = mapped.view(np.ndarray)
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise self._damage_error(str(error)) from error
-        self._checked = np.zeros(len(self), dtype=np.bool_)
-
-    def __len__(self) -> int:
-        """Return the number of images, including the bad ones."""
-        return len(self._height)
+        self._checked = np.zeros(len(self._height), dtype=np.bool_)
 
     def __reduce__(self) -> tuple[type[PackedImages], tuple[Path]]:
         return PackedImages, (self.folder,)
@@ -80,8 +67,7 @@ class PackedImages:
     def read(self, position: int) -> Tensor:
         """Return the image at a position of the packed list, (3, H, W) uint8, in the mapped memory.
 
-        Raises:
-            DmlError: if the checksum of its pixels is wrong.
+        Raise a `DmlError` if the checksum of its pixels is wrong.
         """
         pixels = self._pixels[self._begin[position] : self._begin[position + 1]]
         if not self._checked[position]:
@@ -97,25 +83,20 @@ class PackedImages:
 
 
 def open_pack(files: Sequence[Path], preparation: Preparation, cache: Path) -> PackedImages:
-    """Open the pack of these files; if it doesn't exist, one of the processes that open it creates it.
+    """Open the pack of these files in a folder; if it doesn't exist, one of the processes that open it creates it.
 
-    Args:
-        files: (N,) images.
-        preparation: only its resize options matter.
-        cache: the folder of the packs, created if missing.
-
-    Raises:
-        DmlError: a missing file, a cache that can't be written, or a damaged pack.
+    Of the preparation, only the resize options matter. Raise a `DmlError` if a file is missing, the cache can't be
+    written, or the pack is damaged.
     """
     cache = cache.expanduser()
     name = _hash_inputs(files, preparation)
     if (folder := cache / name).is_dir():
         return PackedImages(folder)
+    aside = cache / f".{name}.partial"
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with hold_lock(cache / f".{name}.lock", wait=True):
             if not folder.is_dir():  # another process may have created it meanwhile
-                aside = cache / f".{name}.partial"
                 shutil.rmtree(aside, ignore_errors=True)
                 try:
                     aside.mkdir()
@@ -131,24 +112,22 @@ def open_pack(files: Sequence[Path], preparation: Preparation, cache: Path) -> P
     return PackedImages(folder)
 
 
+def estimate_size(images: int, preparation: Preparation) -> str:
+    """Estimate the size of a pack of so many photographs."""
+    sides = preparation.resize**2 * (1.0 if preparation.square else 4.0 / 3.0)
+    megabytes = images * 3 * sides / 1e6
+    return f"{megabytes / 1e3:.3g} GB" if megabytes >= 1e3 else f"{max(megabytes, 1.0):.0f} MB"
+
+
 def _hash_inputs(files: Sequence[Path], preparation: Preparation) -> str:
     """Return the pack's name: a hash of everything that determines the pixels.
 
     File names are relative to the common folder, so that moving it keeps the pack.
     """
     common = Path(os.path.commonpath([file.parent for file in files])) if files else Path()
-    key = hashlib.sha256(
-        repr(
-            (
-                _FORMAT,
-                preparation.resize,
-                preparation.square,
-                preparation.interpolation,
-                PIL.__version__,
-                torch.__version__,
-            )
-        ).encode()
-    )
+    p = preparation
+    options = (_FORMAT, p.resize, p.square, p.interpolation, PIL.__version__, torch.__version__)
+    key = hashlib.sha256(repr(options).encode())
     for file in files:
         try:
             state = file.stat()
@@ -164,9 +143,8 @@ def _hash_inputs(files: Sequence[Path], preparation: Preparation) -> str:
 def _write(files: Sequence[Path], preparation: Preparation, folder: Path) -> None:
     begin, shapes, checksums = [0], [], []
     bad: dict[int, str] = {}
-    with (folder / "pixels").open("wb") as pixels:
-        images = read_all(files, preparation.load_resized, "decode images")
-        for position, (_, image) in enumerate(images):
+    with (folder / "pixels").open("wb") as pixels, (folder / "index.npz").open("wb") as index:
+        for position, (_, image) in enumerate(read_all(files, preparation.load_resized, "decode images")):
             if isinstance(image, DmlError):
                 bad[position] = str(image)
                 image = torch.empty(3, 0, 0, dtype=torch.uint8)
@@ -175,24 +153,11 @@ def _write(files: Sequence[Path], preparation: Preparation, folder: Path) -> Non
             begin.append(begin[-1] + content.nbytes)
             shapes.append(content.shape[1:])
             checksums.append(zlib.crc32(content.data))
-        pixels.flush()
-        os.fsync(pixels.fileno())
-    height, width = np.array(shapes, dtype=np.int32).reshape(-1, 2).T
-    (folder / "bad.json").write_text(json.dumps(bad))
-    with (folder / "index.npz").open("wb") as index:
+        height, width = np.array(shapes, dtype=np.int32).reshape(-1, 2).T
         np.savez(
-            index,
-            begin=np.array(begin, dtype=np.int64),
-            height=height,
-            width=width,
-            checksum=np.array(checksums, dtype=np.uint32),
+            index, begin=np.array(begin), height=height, width=width, checksum=np.array(checksums, np.uint32)
         )
-        index.flush()
-        os.fsync(index.fileno())
-
-
-def estimate_size(images: int, preparation: Preparation) -> str:
-    """Estimate the size of a pack of so many photographs."""
-    sides = preparation.resize**2 * (1.0 if preparation.square else 4.0 / 3.0)
-    megabytes = images * 3 * sides / 1e6
-    return f"{megabytes / 1e3:.3g} GB" if megabytes >= 1e3 else f"{max(megabytes, 1.0):.0f} MB"
+        for file in (pixels, index):
+            file.flush()
+            os.fsync(file.fileno())
+    (folder / "bad.json").write_text(json.dumps(bad))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +34,12 @@ class Parts(NamedTuple):
         parts = {"train": self.train, "test": self.test, "gallery": self.gallery}
         return {name: part for name, part in parts.items() if part is not None}
 
+    def files(self) -> Iterator[Path]:
+        """Yield every file, by part and class."""
+        for classes in self.by_name().values():
+            for files in classes.values():
+                yield from files
+
 
 def count_images(classes: Classes) -> int:
     """Count the images of these classes."""
@@ -45,15 +51,12 @@ def split_classes(classes: Classes, train_fraction: float, seed: int, source: st
 
     Args:
         classes: all of them.
-        train_fraction: share of the classes that train, above 0 and below 1.
+        train_fraction: share of the classes that train; raises a `ValueError` unless it is above 0 and below 1.
         seed: of the shuffle.
-        source: the folder or table, for messages.
-
-    Raises:
-        DmlError: fewer than two classes.
-        ValueError: a fraction out of its range.
+        source: the folder or table, which the `DmlError` for fewer than two classes names.
     """
-    check_fraction(train_fraction)
+    if not 0.0 < train_fraction < 1.0:
+        raise ValueError(f"train_fraction is {train_fraction}; expected a share above 0 and below 1")
     if len(classes) < 2:
         raise DmlError(
             f"{source} has {len(classes)} classes; expected at least two, one to train and one to test"
@@ -65,70 +68,43 @@ def split_classes(classes: Classes, train_fraction: float, seed: int, source: st
     return Parts(train, test)
 
 
-def check_fraction(train_fraction: float) -> None:
-    """Check that a fraction leaves classes to both train and test.
-
-    Raises:
-        ValueError: if it isn't above 0 and below 1.
-    """
-    if not 0.0 < train_fraction < 1.0:
-        raise ValueError(f"train_fraction is {train_fraction}; expected a share above 0 and below 1")
-
-
 def check_parts(parts: Parts, sources: Mapping[str, str]) -> None:
     """Check that parts allow evaluation on unseen classes, and log queries without a match.
 
-    Args:
-        parts: the parts.
-        sources: the folder or table of each part, for messages.
+    The messages name the `sources`, the folder or table of each part.
 
     Raises:
         DmlError: an empty part, a class both in training and in evaluation, a gallery without a match for any query,
-            or two classes of one name.
+            or two classes whose names are equal except for spaces or the Unicode form of accents.
     """
-    for name, classes in parts.by_name().items():
+    by_name = parts.by_name()
+    for part, classes in by_name.items():
         if not classes:
-            raise DmlError(f"{sources[name]} holds no image of any class")
-    every = {name for classes in parts.by_name().values() for name in classes}
-    check_class_names(every, " and ".join(dict.fromkeys(sources.values())))
-    for name, classes in parts.by_name().items():
-        if name != "train" and (both := sorted(parts.train.keys() & classes.keys())):
+            raise DmlError(f"{sources[part]} holds no image of any class")
+    spellings: dict[str, str] = {}
+    for name in sorted({name for classes in by_name.values() for name in classes}):
+        normal = " ".join(unicodedata.normalize("NFC", name).split())
+        if (other := spellings.setdefault(normal, name)) != name:
             raise DmlError(
-                f"class {both[0]!r} is in {sources['train']} and in {sources[name]} ({len(both)} such); "
+                f"two classes of {' and '.join(dict.fromkeys(sources.values()))} have one name: {other!r} and {name!r} "
+                "differ only in spaces or in the Unicode form of an accent; use one spelling, or names that differ"
+            )
+    for part, classes in by_name.items():
+        if part != "train" and (both := sorted(parts.train.keys() & classes.keys())):
+            raise DmlError(
+                f"class {both[0]!r} is in {sources['train']} and in {sources[part]} ({len(both)} such); "
                 "evaluation needs classes that training hasn't seen: rename or move one of them"
             )
-    if parts.gallery is not None and not parts.test.keys() & parts.gallery.keys():
+    if parts.gallery is None:
+        return
+    unmatched = sorted(parts.test.keys() - parts.gallery.keys())
+    if len(unmatched) == len(parts.test):
         raise DmlError(
             f"no class of {sources['test']} is in {sources['gallery']} "
             f"(e.g. {min(parts.test)!r} and {min(parts.gallery)!r}); "
             "a query's matches are the gallery's images of its class"
         )
-    if (
-        parts.gallery is not None
-        and (unmatched := sorted(parts.test.keys() - parts.gallery.keys()))
-        and is_first_process()
-    ):
-        _LOG.warning(
-            "%s of the %s classes of %s have no image in %s, e.g. %r; every mean omits their queries",
-            f"{len(unmatched):,}",
-            f"{len(parts.test):,}",
-            sources["test"],
-            sources["gallery"],
-            unmatched[0],
-        )
-
-
-def check_class_names(names: Iterable[str], source: str) -> None:
-    """Check that no two names read as one: equal except for spaces or the Unicode form of accents.
-
-    Raises:
-        DmlError: if two do.
-    """
-    seen: dict[str, str] = {}
-    for name in sorted(names):
-        normal = " ".join(unicodedata.normalize("NFC", name).split())
-        if (other := seen.setdefault(normal, name)) != name:
-            raise DmlError(
-                f"two classes of {source} have one name: {other!r} and {name!r} differ only in spaces or in the "
-                "Unicode form of an accent; use one spelling, or names that differ"
-            )
+    if unmatched and is_first_process():
+        count = f"{len(unmatched):,} of the {len(parts.test):,} classes of {sources['test']}"
+        example = f"{sources['gallery']}, e.g. {unmatched[0]!r}"
+        _LOG.warning("%s have no image in %s; every mean omits their queries", count, example)

@@ -7,9 +7,9 @@ Shapes: `B` batch, `H`, `W` height and width of a resized image, `S` side of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,55 +21,75 @@ from dml_train.data.array_split import draw_uniforms
 from dml_train.data.decoding import ImageSource, read_image
 from dml_train.data.prepare import MAX_PIXELS, NORMALISATIONS, REDUCED_SIDE, choose_size
 
-TrainCrop = Literal["resized", "random", "center"]
-Normalize = Literal["imagenet", "half", "clip", "caffe", "none"]
-Interpolation = Literal["bilinear", "bicubic"]
-
 _TRIES = 10  # random areas and ratios, as in torchvision's RandomResizedCrop
 _RATIO = np.log(4.0 / 3.0)
-# The options that evaluation needs: those of `prepare_photograph`.
+# The options that evaluation needs, as `prepare_photograph` takes them.
 _EVALUATED = ("resize", "square", "crop", "interpolation", "normalize", "max_pixels")
+
+
+class ImageSplit:
+    """A `Split` of a user's images, all of one class without a name.
+
+    `prepare` makes the network's input of images, (N, channels, height, width) float32, and `render` shows one as the
+    network sees it, (height, width, 3) uint8.
+    """
+
+    class_names: Sequence[str] = ("",)
+
+    def __init__(
+        self,
+        images: Sequence[ImageSource],
+        prepare: Callable[[Sequence[ImageSource]], Tensor],
+        render: Callable[[ImageSource], npt.NDArray[np.uint8]],
+    ) -> None:
+        self._images, self._prepare, self._render = images, prepare, render
+        self.labels: npt.NDArray[np.int64] = np.zeros(len(images), dtype=np.int64)
+
+    def __len__(self) -> int:
+        """Return the number of images, N."""
+        return len(self._images)
+
+    def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
+        """Load a batch, float32, never augmented; raise a `DmlError` if an image can't be decoded."""
+        return self._prepare([self._images[index] for index in indices])
+
+    def picture(self, index: int) -> npt.NDArray[np.uint8]:
+        """Render image `index` as the network sees it, (height, width, 3) uint8."""
+        return self._render(self._images[index])
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """The steps from an image file to the network's input.
+    """The steps from an image file to the network's input; an `ImageReader` for a user's images.
 
-    An image is decoded and **resized** (antialiased). Evaluation crops the central `crop` × `crop` pixels.
-    Training crops by `train_crop`: ``"random"``: `crop` × `crop` pixels at a random position; ``"resized"``: a part of
-    random area and random aspect ratio (3/4 to 4/3), resized to `crop` × `crop`; ``"center"``: the centre. It mirrors
-    each crop at random.
+    An image is decoded and **resized** (antialiased). Evaluation crops the central `crop` × `crop` pixels; training
+    crops by `train_crop`, and mirrors at random.
 
     Source: resize to 256 × 256, random crop of 227 or 224 and mirror: Song et al. 2016, section 6, and the papers
     that follow it; ``"resized"``: torchvision's RandomResizedCrop, applied to the resized image as in Ranked List Loss,
     section 4.1.2 (with `square`).
 
-    Args:
-        resize: pixels of the shorter side, or of both sides if `square`.
-        square: whether to resize to a square, as the papers do, or to keep the proportions.
-        crop: side of the network's input in pixels.
-        train_crop: how training crops.
-        min_area: for ``"resized"``, the smallest share of the resized image's area, above 0 and at most 1.
-        flip: probability of mirroring a training image, 0 to 1.
-        normalize: ``"imagenet"``: RGB, minus ImageNet's mean, divided by its deviation; ``"half"``: RGB in -1 to 1;
-            ``"clip"``: RGB, minus the mean of CLIP's images, divided by their deviation; ``"caffe"``: BGR in 0 to 255,
-            minus (104, 117, 128); ``"none"``: RGB in 0 to 1.
-        interpolation: ``"bilinear"``, or ``"bicubic"`` as for most of timm's weights; of all resizing.
-        max_pixels: the most pixels of an image that is decoded; a larger one is an error, before it takes the memory.
-
     Raises:
-        ValueError: a value out of its range.
+        ValueError: a number out of its range.
     """
 
-    resize: int = 256
-    square: bool = False
-    crop: int = 224
-    train_crop: TrainCrop = "resized"
-    min_area: float = 0.16
-    flip: float = 0.5
-    normalize: Normalize = "imagenet"
-    interpolation: Interpolation = "bilinear"
-    max_pixels: int = MAX_PIXELS
+    in_channels: ClassVar[int] = 3
+
+    resize: int = 256  # pixels of the shorter side, or of both sides if `square`
+    square: bool = False  # whether to resize to a square, as the papers do, or to keep the proportions
+    crop: int = 224  # side of the network's input in pixels
+    # "random": `crop` × `crop` pixels at a random position; "resized": a part of random area and aspect ratio (3/4 to
+    # 4/3), resized to `crop` × `crop`; "center": the centre.
+    train_crop: Literal["resized", "random", "center"] = "resized"
+    min_area: float = (
+        0.16  # for "resized", the smallest share of the resized image's area, above 0 and at most 1
+    )
+    flip: float = 0.5  # probability of mirroring a training image, 0 to 1
+    normalize: Literal["imagenet", "half", "clip", "caffe", "none"] = "imagenet"  # see `NORMALISATIONS`
+    interpolation: Literal["bilinear", "bicubic"] = (
+        "bilinear"  # of all resizing; most of timm's weights want bicubic
+    )
+    max_pixels: int = MAX_PIXELS  # a larger image is an error, before it takes the memory
 
     def __post_init__(self) -> None:
         if not 1 <= self.crop <= self.resize:
@@ -83,16 +103,11 @@ class Preparation:
             raise ValueError(f"flip is {self.flip}; expected a probability in [0, 1]")
         if self.max_pixels < 1:
             raise ValueError(f"max_pixels is {self.max_pixels}; expected at least 1")
-        if self.train_crop not in get_args(TrainCrop):
-            raise ValueError(
-                f"train_crop is {self.train_crop!r}; expected one of: {', '.join(get_args(TrainCrop))}"
-            )
-        if self.normalize not in NORMALISATIONS:
-            raise ValueError(f"normalize is {self.normalize!r}; expected one of: {', '.join(NORMALISATIONS)}")
-        if self.interpolation not in get_args(Interpolation):
-            raise ValueError(
-                f"interpolation is {self.interpolation!r}; expected one of: {', '.join(get_args(Interpolation))}"
-            )
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """The shape of the network's input: channels, height, width."""
+        return (self.in_channels, self.crop, self.crop)
 
     def describe(self) -> dict[str, Any]:
         """Describe evaluation's steps in JSON's types, for other implementations."""
@@ -112,20 +127,27 @@ class Preparation:
             "offset": list(normalisation.offset),
         }
 
-    def load_resized(self, source: ImageSource) -> Tensor:
-        """Decode and resize an image to (3, H, W) uint8, RGB, with both sides at least `crop`.
+    def of_images(self, images: Sequence[ImageSource]) -> ImageSplit:
+        """Return a split of these images, prepared as for evaluation."""
+        return ImageSplit(images, self.prepare, self.render)
 
-        Raises:
-            DmlError: if it can't be decoded; names the file.
-        """
+    def prepare(self, images: Sequence[ImageSource]) -> Tensor:
+        """Prepare images as for evaluation, (N, 3, crop, crop) float32."""
+        return self.make_batch([self.load_resized(image) for image in images])
+
+    def render(self, image: ImageSource) -> npt.NDArray[np.uint8]:
+        """Render the centre of an image as the network sees it, (crop, crop, 3) uint8."""
+        return self.show(self.load_resized(image))
+
+    def load_resized(self, source: ImageSource) -> Tensor:
+        """Decode and resize an image to (3, H, W) uint8, RGB; raise a `DmlError` if it can't be decoded."""
         image = np.array(read_image(source, REDUCED_SIDE * self.resize, self.max_pixels))
         height, width = choose_size(image.shape[0], image.shape[1], self.resize, self.square)
         return self._resize(torch.from_numpy(image).permute(2, 0, 1), height, width)
 
-    def crop_center(self, image_3HW: Tensor) -> Tensor:
-        """Crop the centre of a resized image, as evaluation does, to (3, crop, crop) uint8."""
-        top, left = ((side - self.crop) // 2 for side in image_3HW.shape[1:])
-        return image_3HW[:, top : top + self.crop, left : left + self.crop]
+    def show(self, image_3HW: Tensor) -> npt.NDArray[np.uint8]:
+        """Return the centre of a resized image as a picture, (crop, crop, 3) uint8."""
+        return self._crop_center(image_3HW).permute(1, 2, 0).contiguous().numpy()
 
     def make_batch(
         self, resized_images: Sequence[Tensor], seeds_B: npt.NDArray[np.uint64] | None = None
@@ -134,37 +156,40 @@ class Preparation:
 
         Args:
             resized_images: B images from `load_resized`.
-            seeds_B: if given, crop at random, as training does; row i is a function of image i and ``seeds_B[i]``
-                alone.
+            seeds_B: if given, crop at random, as training does; row i depends only on image i and ``seeds_B[i]``.
         """
         normalisation = NORMALISATIONS[self.normalize]
-        channels = list(normalisation.channels)
         if seeds_B is None:
-            crops = [self.crop_center(image) for image in resized_images]
+            crops = [self._crop_center(image) for image in resized_images]
         else:
             draws_BU = draw_uniforms(seeds_B, 2 * _TRIES + 3)
             crops = [self._crop_at_random(image, draws) for image, draws in zip(resized_images, draws_BU)]
         batch_B3SS = torch.empty(len(crops), 3, self.crop, self.crop)
         for row, crop in enumerate(crops):
-            batch_B3SS[row] = crop if self.normalize != "caffe" else crop[channels]
+            batch_B3SS[row] = crop if self.normalize != "caffe" else crop[list(normalisation.channels)]
         batch_B3SS *= torch.tensor(normalisation.scale)[:, None, None]
         batch_B3SS += torch.tensor(normalisation.offset)[:, None, None]
         return batch_B3SS
 
+    def _crop_center(self, image_3HW: Tensor) -> Tensor:
+        top, left = ((side - self.crop) // 2 for side in image_3HW.shape[1:])
+        return image_3HW[:, top : top + self.crop, left : left + self.crop]
+
     def _crop_at_random(self, image_3HW: Tensor, draws: npt.NDArray[np.float64]) -> Tensor:
         """Crop a resized image as training does, to (3, crop, crop) uint8; the draws are uniform in [0, 1)."""
-        height, width = image_3HW.shape[1:]
         flip, across, down, *tries = draws
-        if self.train_crop == "resized":
-            h, w = choose_crop_size(height, width, self.min_area, np.array(tries).reshape(_TRIES, 2))
-            top, left = _choose_offset(height - h, down), _choose_offset(width - w, across)
-            crop = self._resize(image_3HW[:, top : top + h, left : left + w], self.crop, self.crop)
-        elif self.train_crop == "random":
-            top = _choose_offset(height - self.crop, down)
-            left = _choose_offset(width - self.crop, across)
-            crop = image_3HW[:, top : top + self.crop, left : left + self.crop]
+        if self.train_crop == "center":
+            crop = self._crop_center(image_3HW)
         else:
-            crop = self.crop_center(image_3HW)
+            height, width = image_3HW.shape[1:]
+            h = w = self.crop
+            if self.train_crop == "resized":
+                h, w = choose_crop_size(height, width, self.min_area, np.array(tries).reshape(_TRIES, 2))
+            # All offsets are equally likely.
+            top, left = int(down * (height - h + 1)), int(across * (width - w + 1))
+            crop = image_3HW[:, top : top + h, left : left + w]
+            if self.train_crop == "resized":
+                crop = self._resize(crop, self.crop, self.crop)
         return crop.flip(-1) if flip < self.flip else crop
 
     def _resize(self, image_3HW: Tensor, height: int, width: int) -> Tensor:
@@ -176,17 +201,13 @@ class Preparation:
 def choose_crop_size(
     height: int, width: int, min_area: float, tries: npt.NDArray[np.float64]
 ) -> tuple[int, int]:
-    """Choose the height and width of a crop of random area and aspect ratio.
-
-    Source: torchvision's RandomResizedCrop.
+    """Choose the height and width of a crop of random area and aspect ratio, as torchvision's RandomResizedCrop.
 
     Args:
         height, width: of the image.
         min_area: smallest share of its area.
-        tries: (T, 2), uniform in [0, 1), for area and ratio. The first crop that fits into the image is chosen.
-
-    Returns:
-        Height and width; if no crop fits, those of the largest crop with a ratio of 3/4 to 4/3.
+        tries: (T, 2), uniform in [0, 1), for area and ratio. The first crop that fits into the image is chosen; if none
+            fits, the largest crop with a ratio of 3/4 to 4/3.
     """
     areas = height * width * (min_area + (1.0 - min_area) * tries[:, 0])
     ratios = np.exp(_RATIO * (2.0 * tries[:, 1] - 1.0))
@@ -194,8 +215,3 @@ def choose_crop_size(
         if 0 < w <= width and 0 < h <= height:
             return int(h), int(w)
     return min(height, round(width * 4.0 / 3.0)), min(width, round(height * 4.0 / 3.0))
-
-
-def _choose_offset(room: int, draw: float) -> int:
-    """Choose one of 0 … room, all equally likely, by a draw that is uniform in [0, 1)."""
-    return int(draw * (room + 1))

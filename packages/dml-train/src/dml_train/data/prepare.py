@@ -31,6 +31,9 @@ REDUCED_SIDE = 4
 _BACKGROUND = (255, 255, 255)  # of transparent images
 
 
+Source = str | Path | BinaryIO
+
+
 class Normalisation(NamedTuple):
     """Coefficients of ``input = scale · pixel + offset`` per channel, for pixels in 0 to 255."""
 
@@ -45,12 +48,12 @@ def _from_mean(mean: Sequence[float], deviation: Sequence[float]) -> Normalisati
     return Normalisation((0, 1, 2), (scale[0], scale[1], scale[2]), (offset[0], offset[1], offset[2]))
 
 
+# By the name of the option ``normalize``.
 NORMALISATIONS = {
-    # The mean and deviation of ImageNet's pixels, as torchvision's and most of timm's weights expect.
+    # RGB, by the mean and deviation of ImageNet's pixels, as torchvision's and most of timm's weights expect.
     "imagenet": _from_mean((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "half": _from_mean(
-        (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
-    ),  # SigLIP, EfficientNet-Lite, networks from TensorFlow
+    # RGB in -1 to 1: SigLIP, EfficientNet-Lite, networks from TensorFlow.
+    "half": _from_mean((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     # Radford et al. 2021, Learning Transferable Visual Models From Natural Language Supervision; OpenCLIP, too.
     "clip": _from_mean((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
     # Blue, green, red in 0 to 255 minus the mean, as weights from Caffe (BN-Inception's, too) expect.
@@ -59,7 +62,7 @@ NORMALISATIONS = {
 }
 
 
-def prepare(files: Sequence[str | Path | BinaryIO], steps: Mapping[str, Any]) -> npt.NDArray[np.float32]:
+def prepare(files: Sequence[Source], steps: Mapping[str, Any]) -> npt.NDArray[np.float32]:
     """Prepare images for the network, (N, channels, S, S) float32.
 
     Args:
@@ -68,7 +71,7 @@ def prepare(files: Sequence[str | Path | BinaryIO], steps: Mapping[str, Any]) ->
 
     Raises:
         ValueError: if `files` is empty, or `steps` describes an unsupported preparation.
-        OSError, Image.DecompressionBombError: if an image can't be decoded, or has too many pixels.
+        OSError, Image.DecompressionBombError, …: as `decode`.
     """
     if steps.get("kind") not in KINDS:
         raise ValueError(
@@ -80,14 +83,7 @@ def prepare(files: Sequence[str | Path | BinaryIO], steps: Mapping[str, Any]) ->
 
 
 def prepare_photograph(
-    file: str | Path | BinaryIO,
-    *,
-    resize: int,
-    square: bool,
-    crop: int,
-    interpolation: str,
-    normalize: str,
-    max_pixels: int,
+    file: Source, resize: int, square: bool, crop: int, interpolation: str, normalize: str, max_pixels: int
 ) -> npt.NDArray[np.float32]:
     """Decode, resize, crop the centre and normalise, (3, crop, crop) float32; the options are the data set's."""
     image = decode(file, REDUCED_SIDE * resize, max_pixels)
@@ -98,7 +94,7 @@ def prepare_photograph(
     return pixels_SS3.transpose(2, 0, 1)[list(channels)] * scale_311 + offset_311
 
 
-def prepare_drawing(file: str | Path | BinaryIO, *, size: int) -> npt.NDArray[np.float32]:
+def prepare_drawing(file: Source, size: int) -> npt.NDArray[np.float32]:
     """Decode and fit into a square, (1, size, size) float32, ink in [0, 1] on a background of 0."""
     return (255 - fit_drawing(decode(file), size))[None].astype(np.float32) / np.float32(255)
 
@@ -109,9 +105,7 @@ KINDS: Mapping[str, Callable[..., npt.NDArray[np.float32]]] = {
 }
 
 
-def decode(
-    file: str | Path | BinaryIO, min_side: int | None = None, max_pixels: int = MAX_PIXELS
-) -> Image.Image:
+def decode(file: Source, min_side: int | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Decode an image to upright RGB.
 
     The image is rotated according to its EXIF data; grey, palette, CMYK and 16-bit images are converted; transparent
@@ -121,11 +115,10 @@ def decode(
         file: a path or a binary file.
         min_side: pixels; a JPEG file may be decoded at a half, quarter or eighth of its size if both sides stay at
             least this long, which saves most of the time of a large photograph. None: full size.
-        max_pixels: the most pixels to decode, after that reduction.
+        max_pixels: the most pixels to decode, after that reduction; `Image.DecompressionBombError` if there are more.
 
     Raises:
         OSError, SyntaxError, …: as Pillow raises them, for an image that can't be decoded.
-        Image.DecompressionBombError: more than `max_pixels`.
     """
     with Image.open(file, formats=FORMATS) as stored:
         if min_side is not None:
@@ -165,14 +158,9 @@ def resize_center(
     The result has the bits of ``torch.nn.functional.interpolate(…, antialias=True)`` on bytes, which filters along the
     width and then along the height with integer weights. Pillow rounds weights differently, so it can differ by 1.
     """
-    top, left = (height - crop) // 2, (width - crop) // 2
-    columns = _weigh(pixels_HW3.shape[1], width, interpolation)
-    rows = _weigh(pixels_HW3.shape[0], height, interpolation)
-    rows = rows._replace(pixels=rows.pixels[:, top : top + crop], weights=rows.weights[:, top : top + crop])
+    rows = _weigh(pixels_HW3.shape[0], height, crop, interpolation)
+    columns = _weigh(pixels_HW3.shape[1], width, crop, interpolation)
     first, last = rows.pixels.min(), rows.pixels.max()  # the only rows that the crop needs
-    columns = columns._replace(
-        pixels=columns.pixels[:, left : left + crop], weights=columns.weights[:, left : left + crop]
-    )
     filtered = _filter(pixels_HW3[first : last + 1], columns, axis=1)
     return _filter(filtered, rows._replace(pixels=rows.pixels - first), axis=0)
 
@@ -185,8 +173,8 @@ class _Filter(NamedTuple):
     shift: int
 
 
-def _weigh(source: int, target: int, interpolation: str) -> _Filter:
-    """Compute the weights that resize from `source` to `target` pixels, in torch's order of operations."""
+def _weigh(source: int, target: int, crop: int, interpolation: str) -> _Filter:
+    """Compute the weights that resize `source` to `target` pixels, in torch's order of operations, for the centre."""
     scale = source / target
     stretch = max(scale, 1.0)
     radius = stretch * (1.0 if interpolation == "bilinear" else 2.0)
@@ -207,7 +195,9 @@ def _weigh(source: int, target: int, interpolation: str) -> _Filter:
     largest = float(weights_TS.max())
     shift = next((bits for bits in range(22) if int(0.5 + largest * 2 ** (bits + 1)) >= 2**15), 22)
     integers_TS = np.trunc(weights_TS * 2.0**shift + np.copysign(0.5, weights_TS)).astype(np.int32)
-    return _Filter(np.minimum(first_S + taps_T1, source - 1), integers_TS, shift)
+    begin = (target - crop) // 2
+    centre = np.s_[:, begin : begin + crop]
+    return _Filter(np.minimum(first_S + taps_T1, source - 1)[centre], integers_TS[centre], shift)
 
 
 def _filter(pixels: npt.NDArray[np.uint8], by: _Filter, axis: int) -> npt.NDArray[np.uint8]:

@@ -12,12 +12,8 @@ from dml_core import InvalidOption, LayeredBackbone
 def layers_of(backbone: nn.Module, wanted_by: str) -> list[list[nn.Parameter]]:
     """List a backbone's parameters by layer, from the image on; each parameter is in one layer.
 
-    Args:
-        backbone: a `LayeredBackbone`.
-        wanted_by: the recipe's key that needs layers, for messages.
-
-    Raises:
-        InvalidOption: if the backbone doesn't list its layers, or its list isn't that of its parameters.
+    Raise an `InvalidOption` if the backbone isn't a `LayeredBackbone` or lists different parameters; it names
+    `wanted_by`, the recipe's key that needs layers.
     """
     if not isinstance(backbone, LayeredBackbone):
         raise InvalidOption(
@@ -35,11 +31,7 @@ def layers_of(backbone: nn.Module, wanted_by: str) -> list[list[nn.Parameter]]:
 
 
 def freeze_early_layers(backbone: nn.Module, trained: int) -> None:
-    """Freeze all layers of a backbone except the last `trained`; 0 freezes it as a whole.
-
-    Raises:
-        InvalidOption: if the backbone has fewer layers, or doesn't list them.
-    """
+    """Freeze all layers of a backbone except the last `trained`; 0 freezes it as a whole."""
     if trained == 0:
         backbone.requires_grad_(False)
         return
@@ -54,9 +46,7 @@ def freeze_early_layers(backbone: nn.Module, trained: int) -> None:
 
 
 def layer_scales(layers: Sequence[Sequence[nn.Parameter]], decay: float) -> dict[int, float]:
-    """Compute the factor of each parameter's learning rate, by the parameter's id.
-
-    ``decay^(L - l)`` in layer l of L: 1 in the last layer, less towards the image.
+    """Compute each parameter's factor of the learning rate, by id: ``decay^(L - l)`` in layer l of L.
 
     Source: Clark et al. 2020, ELECTRA, Sec. 3.1 ("layerwise learning-rate decay").
     """

@@ -20,9 +20,6 @@ class LevelledLoss(nn.Module):
         levels: each level's loss, with its own weights and memory.
         dims: each level's number of dimensions, in the order of concatenation.
         weights: each level's weight, at least 0.
-
-    Raises:
-        ValueError: if the three differ in length.
     """
 
     def __init__(self, levels: Sequence[nn.Module], dims: Sequence[int], weights: Sequence[float]) -> None:

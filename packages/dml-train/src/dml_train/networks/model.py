@@ -6,6 +6,7 @@ Shapes: `B` batch, `F` features, `D` embedding dimension, `L` levels, `H`, `W` h
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,25 +31,22 @@ class GeM(nn.Module):
         return powers.mean(dim=(2, 3)).pow(1.0 / self.p)
 
 
-def average(features_BFHW: Tensor) -> Tensor:
-    """Take the mean over positions, (B, F, H, W) to (B, F)."""
+def _average(features_BFHW: Tensor) -> Tensor:
     return features_BFHW.mean(dim=(2, 3))
 
 
-def maximum(features_BFHW: Tensor) -> Tensor:
-    """Take the maximum over positions, (B, F, H, W) to (B, F)."""
+def _maximum(features_BFHW: Tensor) -> Tensor:
     return features_BFHW.amax(dim=(2, 3))
 
 
-def both(features_BFHW: Tensor) -> Tensor:
-    """Add mean and maximum over positions, (B, F, H, W) to (B, F)."""
-    return average(features_BFHW) + maximum(features_BFHW)
+def _both(features_BFHW: Tensor) -> Tensor:
+    return _average(features_BFHW) + _maximum(features_BFHW)
 
 
 _POOLINGS: dict[Pooling, Callable[[], Callable[[Tensor], Tensor]]] = {
-    "average": lambda: average,
-    "max": lambda: maximum,
-    "both": lambda: both,
+    "average": lambda: _average,
+    "max": lambda: _maximum,
+    "both": lambda: _both,
     "gem": GeM,
 }
 
@@ -67,10 +65,7 @@ class EmbeddingHead(nn.Module):
         batch_norm: whether a batch norm without scale and shift follows, as in Heated-Up Softmax's BN and HBN (Zhang
             et al. 2018, Sec. 3.3): with the batch's statistics in training, with running ones in evaluation.
         bias: whether the linear layer has a bias.
-        linear: false omits the linear layer, so that the embedding is the pooled features; D must then be F.
-
-    Raises:
-        ValueError: if D isn't F and there is no linear layer.
+        linear: false omits the linear layer: the embedding is the pooled features; `ValueError` if D isn't F.
     """
 
     def __init__(
@@ -106,8 +101,7 @@ class LevelledHead(nn.Module):
     """Head from features of several depths to one embedding: each level has its own head; the results are concatenated.
 
     In training, ``[x_1, …, x_L]``, so that each level's loss sees its rows unchanged (`LevelledLoss`). In evaluation,
-    ``[x_1/‖x_1‖, …, x_L/‖x_L‖]``: all levels have equal weight in a similarity, which is the mean of theirs. Some
-    levels may be left to the training alone, as in the paper's rows of a single level.
+    ``[x_1/‖x_1‖, …, x_L/‖x_L‖]``: all levels have equal weight in a similarity, which is the mean of theirs.
 
     Source: Wang et al. 2021, Ranked List Loss for Deep Metric Learning, Sec. 4.1.3 and 4.3 (L, M, H), where an
     L2 norm follows each level's linear layer.
@@ -115,10 +109,6 @@ class LevelledHead(nn.Module):
     Args:
         levels: each level's head, in the order of the backbone's levels.
         evaluated: the indices of the levels that the embedding consists of in evaluation; default: all.
-
-    Attributes:
-        dims: each level's number of dimensions.
-        embedding_dim: D in evaluation, the sum over the evaluated levels.
     """
 
     def __init__(self, levels: Sequence[EmbeddingHead], evaluated: Sequence[int] | None = None) -> None:
@@ -126,7 +116,7 @@ class LevelledHead(nn.Module):
         self.levels = nn.ModuleList(levels)
         self.dims = [level.embedding_dim for level in levels]
         self.evaluated = list(range(len(levels)) if evaluated is None else evaluated)
-        self.embedding_dim = sum(self.dims[index] for index in self.evaluated)
+        self.embedding_dim = sum(self.dims[index] for index in self.evaluated)  # in evaluation
 
     def forward(self, features: Sequence[Tensor]) -> Tensor:
         """Map L tensors (B, F_l, H_l, W_l) or (B, F_l) to (B, D)."""
@@ -150,14 +140,21 @@ class EmbeddingModel(nn.Module):
     """
 
     head: EmbeddingHead | LevelledHead
+    backbone_trains: int = 1
+    batch_norm_trains: int = 1
 
     def __init__(self, backbone: nn.Module, head: EmbeddingHead | LevelledHead) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head
-        self._backbone_trains = 1
-        self._batch_norm_trains = 1
         self._frozen = frozenset(name for name, p in backbone.named_parameters() if not p.requires_grad)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, and the modes that `backbone_trains` and `batch_norm_trains` determine."""
+        changes = name in ("backbone_trains", "batch_norm_trains") and value != getattr(self, name)
+        super().__setattr__(name, value)
+        if changes:
+            self._set_modes()
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
         """Map (B, channels, H, W) to (B, D) float32."""
@@ -173,28 +170,6 @@ class EmbeddingModel(nn.Module):
         """D, in evaluation."""
         return self.head.embedding_dim
 
-    @property
-    def backbone_trains(self) -> int:
-        """Whether the backbone trains."""
-        return self._backbone_trains
-
-    @backbone_trains.setter
-    def backbone_trains(self, trains: int) -> None:
-        if trains != self._backbone_trains:
-            self._backbone_trains = trains
-            self._set_modes()
-
-    @property
-    def batch_norm_trains(self) -> int:
-        """Whether batch norms train and use the batch's statistics."""
-        return self._batch_norm_trains
-
-    @batch_norm_trains.setter
-    def batch_norm_trains(self, trains: int) -> None:
-        if trains != self._batch_norm_trains:
-            self._batch_norm_trains = trains
-            self._set_modes()
-
     def train(self, mode: bool = True) -> EmbeddingModel:
         """Set training or evaluation mode; frozen parts stay in evaluation mode."""
         super().train(mode)
@@ -202,13 +177,13 @@ class EmbeddingModel(nn.Module):
         return self
 
     def _set_modes(self) -> None:
-        trains = bool(self._backbone_trains)
+        trains = bool(self.backbone_trains)
         self.backbone.train(self.training and trains)
         for name, parameter in self.backbone.named_parameters():
             parameter.requires_grad_(trains and name not in self._frozen)
         for path, module in self.backbone.named_modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and (
-                not self._batch_norm_trains or f"{path}.weight".removeprefix(".") in self._frozen
+                not self.batch_norm_trains or f"{path}.weight".removeprefix(".") in self._frozen
             ):
                 module.eval()
                 for parameter in module.parameters():

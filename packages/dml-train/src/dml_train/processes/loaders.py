@@ -47,7 +47,7 @@ class LoaderContext(Context):
         super().__init__()
         # The server imports once what takes seconds, so that every loader starts with it.
         if sys.platform != "win32":
-            self.set_forkserver_preload(["dml_train.data", "dml_train.processes.loader_server"])
+            self.set_forkserver_preload(["dml_train.data.factories", "dml_train.processes.loader_server"])
 
 
 @contextmanager

@@ -37,13 +37,7 @@ class Interrupted(Exception):
 
 
 class RunInterrupted(Interrupted):
-    """A run stopped by a signal, after it saved a checkpoint.
-
-    Args:
-        signal_number: the signal's.
-        step: optimizer steps done.
-        folder: the run's.
-    """
+    """A run stopped by a signal, after it saved a checkpoint; `step` counts optimizer steps, `folder` is the run's."""
 
     def __init__(self, signal_number: int, step: int, folder: Path) -> None:
         name = signal.Signals(signal_number).name
@@ -52,16 +46,11 @@ class RunInterrupted(Interrupted):
             signal_number,
             arguments=("resume",),
         )
-        self.step = step
-        self.folder = folder
+        self.step, self.folder = step, folder
 
 
 class StudyInterrupted(Interrupted):
-    """Many runs stopped by a signal; each unfinished one saved a checkpoint.
-
-    Args:
-        signal_number: the signal's.
-    """
+    """Many runs stopped by a signal; each unfinished one saved a checkpoint."""
 
     def __init__(self, signal_number: int) -> None:
         name = signal.Signals(signal_number).name

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-LAUNCHED = "DML_LAUNCHED"  # the process that runs `dml_train.ranks.launch`, which reports this rank's errors
+LAUNCHED = "DML_LAUNCHED"  # the id of the `dml` process that launched this rank and reports its errors
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # where torch looks for a rank's error message
 
 

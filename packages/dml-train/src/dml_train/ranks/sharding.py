@@ -1,14 +1,13 @@
-"""Parameters of the loss that are sharded over the ranks by rows, and unsharded in a checkpoint or in parts of it.
+"""Parameters of the loss that are sharded over the ranks by rows, in training and in a checkpoint.
 
-A checkpoint holds what one process would have saved, so that any number of ranks can resume it. Its state has a sharded
-tensor whole, or, if each rank saved its own rows, a placeholder of the tensor's shape and dtype on the device ``meta``.
+Each rank saves its own rows; the state has a placeholder of the tensor's shape and dtype on the device ``meta``. Any
+number of ranks can resume; a single one has all rows, and saves the tensor in the state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,22 +15,8 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from dml_core import Rows, ShardedLoss
+from dml_train.ranks.parts import OwnRows, Parts
 from dml_train.ranks.ranks import Ranks
-
-
-class OwnRows(NamedTuple):
-    """Consecutive rows of a larger tensor, and the index of the first."""
-
-    values: Tensor
-    first: int
-
-
-class StoredRows(Protocol):
-    """The rows of sharded tensors in a checkpoint's parts."""
-
-    def read(self, name: str, placeholder: Tensor, first: int, last: int) -> Tensor:
-        """Read rows of the tensor for which the placeholder stands."""
-        ...
 
 
 class SavedState(NamedTuple):
@@ -55,7 +40,7 @@ class Shards:
     """
 
     def __init__(self, loss: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks) -> None:
-        self._loss, self._optimizer, self._ranks = loss, optimizer, ranks
+        self._loss, self._optimizer = loss, optimizer
         self._rows: dict[str, Rows] = {}
         if ranks.world_size > 1:
             self._rows = {
@@ -65,7 +50,6 @@ class Shards:
                 for name, rows in module.sharded_parameters().items()
             }
         self._names = {id(loss.get_parameter(name)): name for name in self._rows}
-        self._firsts = ranks.gather_object({name: rows.first for name, rows in self._rows.items()})
 
     def __bool__(self) -> bool:
         """Return whether the loss has any."""
@@ -95,10 +79,6 @@ class Shards:
         clip_grads_with_norm_(parameters, limit, norm)
         return norm
 
-    def gather_state(self) -> SavedState:
-        """Gather the state, unsharded on the first rank only, without `rows`. Every rank must call it."""
-        return self._map_sharded(lambda part, name, path: self._gather_rows(part, name), {})
-
     def split_state(self) -> SavedState:
         """Split the state into what all ranks have and this rank's rows; nothing is exchanged or copied."""
         rows: dict[str, OwnRows] = {}
@@ -108,11 +88,21 @@ class Shards:
             rows[path] = OwnRows(part.detach(), own.first)
             return part.new_empty(own.total, *part.shape[1:], device="meta")
 
-        return self._map_sharded(take, rows)
+        loss, optimizer = self._loss.state_dict(), self._optimizer.state_dict()
+        for name in self._rows:
+            loss[name] = take(loss[name], name, f"loss/{name}")
+        for index, name in self._indices().items():
+            count = len(self._loss.get_parameter(name))
+            state = optimizer["state"].get(index, {})
+            sharded = {key: value for key, value in state.items() if _has_rows(value, count)}
+            taken = {
+                key: take(value, name, f"optimizer/state/{index}/{key}") for key, value in sharded.items()
+            }
+            if state:
+                optimizer["state"][index] = {**state, **taken}
+        return SavedState(loss, optimizer, rows)
 
-    def load_state(
-        self, loss: dict[str, Any], optimizer: dict[str, Any], stored: StoredRows | None = None
-    ) -> None:
+    def load_state(self, loss: dict[str, Any], optimizer: dict[str, Any], stored: Parts) -> None:
         """Load this rank's rows of a state that was saved on any number of ranks.
 
         The optimizer keeps its own hyper-parameters (momentum, betas, …).
@@ -142,26 +132,6 @@ class Shards:
         self._loss.load_state_dict(loss)
         self._optimizer.load_state_dict({**optimizer, "param_groups": groups})
 
-    def _map_sharded(
-        self, change: Callable[[Tensor, str, str], Tensor], rows: dict[str, OwnRows]
-    ) -> SavedState:
-        """Return the state with each of its sharded tensors changed by ``change(tensor, parameter's name, path)``."""
-        loss, optimizer = self._loss.state_dict(), self._optimizer.state_dict()
-        loss = {
-            name: change(value, name, f"loss/{name}") if name in self._rows else value
-            for name, value in loss.items()
-        }
-        for index, name in self._indices().items():
-            count = len(self._loss.get_parameter(name))
-            if index in optimizer["state"]:
-                optimizer["state"][index] = {
-                    key: change(value, name, f"optimizer/state/{index}/{key}")
-                    if _has_rows(value, count)
-                    else value
-                    for key, value in optimizer["state"][index].items()
-                }
-        return SavedState(loss, optimizer, rows)
-
     def _indices(self) -> dict[int, str]:
         """Map the indices of sharded parameters in the optimizer's state to their names."""
         order = (parameter for group in self._optimizer.param_groups for parameter in group["params"])
@@ -171,23 +141,7 @@ class Shards:
             if id(parameter) in self._names
         }
 
-    def _gather_rows(self, part: Tensor, name: str) -> Tensor:
-        """Gather all ranks' rows on the first rank, received in place on the CPU; the others return their own."""
-        part = part.detach().cpu().contiguous()
-        if not self._ranks.is_first:
-            dist.send(part, dst=0)
-            return part
-        total = self._rows[name].total
-        full = part.new_empty(total, *part.shape[1:])
-        bounds = pairwise([*(firsts[name] for firsts in self._firsts), total])
-        for rank, (first, last) in enumerate(bounds):
-            if rank == 0:
-                full[first:last] = part
-            else:
-                dist.recv(full[first:last], src=rank)
-        return full
-
-    def _own_rows(self, value: Tensor, name: str, path: str, stored: StoredRows | None) -> Tensor:
+    def _own_rows(self, value: Tensor, name: str, path: str, stored: Parts) -> Tensor:
         """Copy or read this rank's rows of a saved tensor: those of this parameter, or all if it isn't sharded."""
         first, last = 0, len(value)
         if name in self._rows:
@@ -196,8 +150,6 @@ class Shards:
             if total != len(value):
                 raise ValueError(f"{path} has {len(value)} rows; expected {total}, as in the loss")
         if is_placeholder(value):
-            if stored is None:
-                raise ValueError(f"the rows of {path} are missing")
             return stored.read(path, value, first, last)
         return value[first:last].clone()
 

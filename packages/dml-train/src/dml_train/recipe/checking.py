@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from dml_core import CONTEXT, DmlError, InvalidOption, Kind, Registry, metric_family, nearest
 from dml_core.errors import join_errors
-from dml_train.recipe.tables import OLD_METRIC_KEYS, RENAMED, VARIANT_TAGS, Evaluation, Logging, Recipe
+from dml_train.recipe.tables import OLD_METRIC_KEYS, VARIANT_TAGS, Evaluation, Logging, Recipe
 
 # Tables that select a component by `name`.
 _COMPONENTS: Mapping[str, Kind] = {
@@ -33,6 +33,9 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
         DmlError: for every mistake, with the key and what was expected there.
     """
     mistakes: list[DmlError] = []
+    document = (
+        {**document, "loss": _without_old_fraction(document["loss"])} if "loss" in document else document
+    )
     try:
         recipe = Recipe.model_validate(document)
     except ValidationError as error:
@@ -42,10 +45,6 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
             mistakes.append(old)
             table = {key: value for key, value in table.items() if key not in OLD_METRIC_KEYS}
         mistakes += registry.mistakes(kind, table)
-    schedule = document.get("schedule")
-    for path in schedule if isinstance(schedule, Mapping) else ():
-        if path in RENAMED:
-            mistakes.append(InvalidOption(f"[schedule] has {path!r}: it is called {RENAMED[path]!r}"))
     if mistakes:
         joined = join_errors(mistakes)
         raise type(joined)(f"{origin}: {joined}")
@@ -79,17 +78,11 @@ def find_old_keys(table: Mapping[str, Any], registry: Registry) -> InvalidOption
     own = {option.name for option in registry.entry("evaluators", name).component.options}
     if own & {*found}:
         return None
-    names = [] if "recall_at" in found else ["recall@1"]
-    for key in found:
-        value, metric = table[key], OLD_METRIC_KEYS[key]
-        values = value if isinstance(value, list) else [value] if isinstance(value, str) else []
-        if metric[-1] in "@_":
-            names += [f"{metric}{each}".removesuffix("_arithmetic") for each in values]
-        elif value:
-            names.append(metric)
-    asked = ", ".join(f'"{name}"' for name in dict.fromkeys([*names, "r_precision", "map@r", "mrr"]))
+    names = ", ".join(f'"{OLD_METRIC_KEYS[key]}"' for key in found)
     keys = " and ".join(map(repr, found))
-    return InvalidOption(f"[evaluation] has {keys}; expected the names of all metrics: metrics = [{asked}]")
+    return InvalidOption(
+        f"[evaluation] has {keys}; expected the names of all metrics in one list: metrics = [{names}]"
+    )
 
 
 def _check_selection(recipe: Recipe, metrics: Any, origin: str) -> None:
@@ -115,6 +108,27 @@ def _component_tables(document: Mapping[str, Any]) -> list[tuple[Kind, Mapping[s
     if isinstance(loggers, list):
         found += [("loggers", table) for table in loggers if isinstance(table, Mapping)]
     return found
+
+
+def _without_old_fraction(table: Any) -> Any:
+    """Drop ``class_fraction = 1.0``, which recipes of older runs have for losses that `sampled-classes` now wraps.
+
+    Raises:
+        InvalidOption: for another fraction, with the table to write instead.
+    """
+    if not isinstance(table, Mapping):
+        return table
+    kept = {key: _without_old_fraction(value) for key, value in table.items()}
+    name = kept.get("name")
+    if name not in ("norm-softmax", "sub-center-arc-face", "ada-face"):
+        return kept
+    fraction = kept.pop("class_fraction", 1.0)
+    if fraction != 1.0:
+        raise InvalidOption(
+            f"loss {name!r} has no option 'class_fraction'; expected loss = {{ name = 'sampled-classes', "
+            f"class_fraction = {fraction}, loss = {{ name = {name!r} }} }}"
+        )
+    return kept
 
 
 def _with_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,9 +160,6 @@ def _message(details: ErrorDetails, document: Mapping[str, Any]) -> str:
             assert isinstance(annotation, type)
             table = annotation
         where = f"table [{'.'.join(location[:-1])}] has" if location[:-1] else "a recipe has"
-        if path in RENAMED:
-            renamed = RENAMED[path].removeprefix(".".join([*location[:-1], ""]))
-            return f"{where} no key {key!r}: it is called {renamed!r}"
         known = list(table.model_fields)
         within = [] if location[:-1] else _tables_with(key, document)
         suggested = f"; did you mean {' or '.join(map(repr, within))}?" if within else nearest(key, known)

@@ -13,6 +13,7 @@ The result is the document of a recipe that extends nothing.
 
 from __future__ import annotations
 
+import copy
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,42 +26,25 @@ from dml_train.recipe.tables import Evaluation, Optimizer
 
 EXTENDS, DROP = "extends", "drop"
 _SELECTORS = ("name", "kind")
+# The names of parents' tables that give none.
 _DEFAULT_NAMES = {"optimizer": Optimizer().name, "evaluation": Evaluation().name}
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A recipe's text.
+    """A recipe as written.
 
     Args:
-        text: as written.
+        text: its text.
+        document: the parsed text.
         path: the file; None for a bundled recipe.
         name: the path, or the bundled name.
     """
 
     text: str
+    document: Mapping[str, Any]
     path: Path | None
     name: str
-
-    def document(self) -> dict[str, Any]:
-        """Parse the text.
-
-        Raises:
-            InvalidOption: if it isn't TOML, or `extends` or `drop` has another type than it should.
-        """
-        try:
-            document = tomllib.loads(self.text)
-        except tomllib.TOMLDecodeError as error:
-            raise InvalidOption(f"{self.name} is not TOML: {error}") from error
-        parent = document.get(EXTENDS)
-        if parent is not None and (not isinstance(parent, str) or not parent):
-            raise InvalidOption(f"{self.name}: extends is {parent!r}; expected a recipe's name or path")
-        dropped = document.get(DROP, [])
-        if not isinstance(dropped, list) or not all(isinstance(key, str) for key in dropped):
-            raise InvalidOption(f"{self.name}: drop is {dropped!r}; expected a list of dotted keys")
-        if dropped and parent is None:
-            raise InvalidOption(f"{self.name}: drop is given without extends; it removes keys of the parent")
-        return document
 
 
 def read_source(source: str | Path) -> Source:
@@ -71,9 +55,9 @@ def read_source(source: str | Path) -> Source:
     """
     path = Path(source)
     if path.suffix == ".toml" or path.is_file():
-        return _read_file(path)
+        return _read(str(path), path)
     try:
-        return _read_bundled(str(source))
+        return _read(str(source), None)
     except UnknownName as error:
         if not path.is_dir():
             raise
@@ -99,11 +83,14 @@ def read_chain(source: str | Path) -> list[Source]:
                 f"recipes extend each other in a circle: {_arrows(chain)}; remove extends from one of them"
             )
         seen.add(identity)
-        parent = child.document().get(EXTENDS)
+        parent = child.document.get(EXTENDS)
         if parent is None:
             return chain
+        path = Path(parent) if parent.endswith(".toml") else None
+        if path and child.path:
+            path = child.path.parent / path
         try:
-            chain.append(_read_parent(child, parent))
+            chain.append(_read(str(path or parent), path))
         except DmlError as error:
             raise type(error)(f"{_arrows(chain)} extends {parent!r}: {error}") from error
 
@@ -115,39 +102,26 @@ def resolve(chain: list[Source]) -> dict[str, Any]:
         InvalidOption: if a recipe drops a key that its parent doesn't have.
     """
     *children, root = chain
-    resolved = root.document()
+    resolved = copy.deepcopy({**root.document})
     for child in reversed(children):
-        document = child.document()
-        del document[EXTENDS]
+        document = {key: value for key, value in child.document.items() if key != EXTENDS}
         for key in document.pop(DROP, []):
             try:
                 remove(resolved, key)
             except InvalidOption as error:
                 raise InvalidOption(f"{child.name}: drop: the parent has {error}") from error
-        resolved = merge(resolved, document, _DEFAULT_NAMES)
+        resolved = merge(resolved, document)
     return resolved
 
 
-def merge(
-    parent: Mapping[str, Any], child: Mapping[str, Any], default_names: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """Merge a child's table into its parent's; neither is changed.
-
-    Args:
-        parent: the table that is extended.
-        child: what differs.
-        default_names: by key, the `name` of a parent's table that gives none.
-    """
+def merge(parent: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge a child's table into its parent's; neither is changed."""
     merged = dict(parent)
     for key, value in child.items():
         inherited = parent.get(key)
         if isinstance(value, Mapping) and isinstance(inherited, Mapping):
-            default = (default_names or {}).get(key)
-            same = all(
-                value[selector] == inherited.get(selector, default)
-                for selector in _SELECTORS
-                if selector in value
-            )
+            default = _DEFAULT_NAMES.get(key)
+            same = all(value[s] == inherited.get(s, default) for s in _SELECTORS if s in value)
             merged[key] = merge(inherited, value) if same else value
         else:
             merged[key] = value
@@ -191,23 +165,25 @@ def remove(document: dict[str, Any], key: str) -> None:
     del owner[parts[-1]]
 
 
-def _read_parent(child: Source, parent: str) -> Source:
-    if parent.endswith(".toml"):
-        return _read_file(child.path.parent / parent if child.path else Path(parent))
-    return _read_bundled(parent)
-
-
-def _read_bundled(name: str) -> Source:
-    return Source(bundled_text(name), None, name)
-
-
-def _read_file(path: Path) -> Source:
+def _read(name: str, path: Path | None) -> Source:
+    """Read a recipe from a file, or, without a path, the bundled one of this name, and check `extends` and `drop`."""
     try:
-        return Source(path.read_text(encoding="utf-8"), path, str(path))
+        text = path.read_text(encoding="utf-8") if path else bundled_text(name)
+        document = tomllib.loads(text)
     except OSError as error:
-        raise DmlError(f"can't read the recipe {path}: {error.strerror}") from error
+        raise DmlError(f"can't read the recipe {name}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise DmlError(f"the recipe {path} is not UTF-8 text: {error}") from error
+        raise DmlError(f"the recipe {name} is not UTF-8 text: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidOption(f"{name} is not TOML: {error}") from error
+    parent, dropped = document.get(EXTENDS), document.get(DROP, [])
+    if parent is not None and (not isinstance(parent, str) or not parent):
+        raise InvalidOption(f"{name}: extends is {parent!r}; expected a recipe's name or path")
+    if not isinstance(dropped, list) or not all(isinstance(key, str) for key in dropped):
+        raise InvalidOption(f"{name}: drop is {dropped!r}; expected a list of dotted keys")
+    if dropped and parent is None:
+        raise InvalidOption(f"{name}: drop is given without extends; it removes keys of the parent")
+    return Source(text, document, path, name)
 
 
 def _arrows(chain: list[Source]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -27,35 +28,34 @@ LONGEST = 2**53  # steps or epochs: positions in a run are exact as floats, and 
 Period = Annotated[float, Field(ge=0, le=LONGEST)]
 Size = Annotated[int, Field(ge=1)]
 Unit = Literal["step", "epoch"]
-Form = Literal["whole", "parts"]
 
-# Keys under an earlier name, whose message gives the new one.
-RENAMED = {
-    "training.average": "training.ema_decay",
-    "optimizer.backbone": "optimizer.lr_multipliers.backbone",
-    "optimizer.head": "optimizer.lr_multipliers.head",
-    "optimizer.loss": "optimizer.lr_multipliers.loss",
-    "validation.classes": "validation.class_fraction",
-}
-# Earlier keys of evaluators, each with the metric that it asked for; @ stands before each K of a list.
+# Earlier keys of evaluators, each with the names of metrics that replace it.
 OLD_METRIC_KEYS = {
-    "recall_at": "recall@",
-    "precision_at": "precision@",
-    "average_precision_at": "map@",
-    "ndcg_at": "ndcg@",
-    "recall_share_at": "ir_recall@",
-    "reciprocal_rank_at": "mrr@",
+    "recall_at": "recall@K",
+    "precision_at": "precision@K",
+    "average_precision_at": "map@K",
+    "ndcg_at": "ndcg@K",
+    "recall_share_at": "ir_recall@K",
+    "reciprocal_rank_at": "mrr@K",
     "average_precision": "map",
     "nmi": "nmi",
-    "nmi_average": "nmi_",
+    "nmi_average": "nmi_max",
 }
 
 
 class Table(BaseModel):
-    """A table of a recipe; unknown keys and values of another type are refused."""
+    """A table of a recipe; unknown keys and values of another type are refused.
+
+    The text below a key is its documentation: `dml recipes --keys` and docs/reference/recipe-tables.md show it.
+    """
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants"
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        allow_inf_nan=False,
+        ser_json_inf_nan="constants",
+        use_attribute_docstrings=True,
     )
 
 
@@ -63,23 +63,38 @@ class Training(Table):
     """``[training]``: length, device and arithmetic."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """seed of every random choice"""
     steps: Annotated[int, Field(ge=1, le=LONGEST)] | None = None
+    """length of the run; or give `epochs`"""
     epochs: Annotated[float, Field(gt=0, le=LONGEST)] | None = None
+    """length of the run; or give `steps`"""
     device: str = "auto"
+    """`"auto"`, `"cpu"`, `"mps"`, `"cuda"` or `"cuda:0"`"""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """arithmetic, by autocast"""
     gradient_clip: Positive | None = None
+    """largest norm of the gradient"""
     workers: Annotated[int, Field(ge=0, le=MOST_PROCESSES)] = 0
+    """processes that load images"""
     channels_last: bool = False
+    """use `torch.channels_last`"""
     deterministic: bool = False
+    """use `torch.use_deterministic_algorithms`"""
     freeze_batch_norm: bool = False
-    trained_layers: Annotated[int, Field(ge=0)] | None = None  # of the backbone, the last ones; None: all
+    """the backbone's batch norms neither learn nor update their statistics"""
+    trained_layers: Annotated[int, Field(ge=0)] | None = None
+    """train only this many last layers of the backbone; the others keep weights and statistics of batch norms,
+    and have no state in the optimizer"""
     sync_batch_norm: bool = False
+    """batch norms share their statistics over ranks"""
     micro_batch: Annotated[int, Field(ge=1)] | None = None
+    """images in the network at a time, with the gradient of the whole batch"""
     compile: bool = False
-    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = (
-        None  # of an average of the weights, then measured and saved
-    )
-    timeout: Annotated[float, Field(gt=0, le=1e9)] = 600.0  # seconds that a rank waits for another
+    """use `torch.compile`"""
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """decay of the weights' moving average; the average is measured and saved"""
+    timeout: Annotated[float, Field(gt=0, le=1e9)] = 600.0
+    """seconds that ranks wait for one another"""
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:
@@ -108,20 +123,24 @@ class Level(NamedTuple):
 
 
 class Embedding(Table):
-    """``[embedding]``: the head. If the backbone gives several levels, a key has one value for all or a list.
-
-    The embedding concatenates those of all levels, or of the backbone's `levels` that are named here; all of them
-    train. `level_weight` multiplies each level's loss. Without `linear` the embedding is the pooled features.
-    """
+    """``[embedding]``: the head. If the backbone gives several levels, a key has one value for all or a list."""
 
     dim: ScalarOrList[Size] = 512
+    """length of the embedding; of each level"""
     pooling: ScalarOrList[Pooling] = "average"
+    """`"average"`, `"max"`, `"both"` (their sum) or `"gem"` (generalised mean, learned power)"""
     layer_norm: bool = True
+    """layer norm without parameters before the linear layer"""
     batch_norm: bool = False
+    """batch norm without parameters after the linear layer"""
     bias: bool = True
+    """the linear layer has a bias"""
     linear: bool = True
+    """`false`: the embedding is the pooled features, and `dim` their number"""
     levels: list[str] = []
+    """concatenate only these of `backbone.levels`; all of them train"""
     level_weight: ScalarOrList[NotNegative] = 1.0
+    """factor of each level's loss"""
 
     def of_levels(self, count: int) -> list[Level]:
         """Expand the table to `count` levels.
@@ -147,15 +166,13 @@ class Embedding(Table):
 
 
 class Initialisation(Table):
-    """``[initialisation]``: what precedes the first step.
-
-    Class weights have the loss's own distribution, or are drawn uniformly from ±1/√(number of classes), or are the
-    means of their classes' embeddings. Batch norms adapt their statistics over `adapt_batch_norm` epochs of forward
-    passes that change no weight.
-    """
+    """``[initialisation]``: what precedes the first step of a new run."""
 
     class_weights: Literal["default", "uniform-by-classes", "class-means"] = "default"
+    """`"default"`: as the loss draws them; `"uniform-by-classes"`: uniform from ±1/√C, C classes;
+    `"class-means"`: the mean embedding of each class's training images"""
     adapt_batch_norm: Period = 0.0
+    """epochs of forward passes that only update the statistics of batch norms"""
 
 
 class LrMultipliers(Table):
@@ -170,14 +187,23 @@ class Optimizer(Table):
     """``[optimizer]``: the algorithm and its hyper-parameters."""
 
     name: Literal["adamw", "adam", "sgd"] = "adamw"
-    lr: NotNegative = 1e-3
-    weight_decay: NotNegative = 1e-4
+    """`"adamw"`, `"adam"` (the decay is part of the gradient) or `"sgd"`"""
+    lr: NotNegative = 0.001
+    """learning rate"""
+    weight_decay: NotNegative = 0.0001
+    """of parameters with two or more dimensions"""
     lr_multipliers: LrMultipliers = LrMultipliers()
-    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0  # a layer's rate over that of the next layer
+    """`backbone`, `head` and `loss`: multiples of `lr` for that part's parameters"""
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """rate of a layer of the backbone, as a multiple of the next layer's; the last one has the backbone's rate"""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """of SGD"""
     nesterov: bool = False
+    """of SGD"""
     betas: tuple[float, float] = (0.9, 0.999)
-    eps: Positive = 1e-8
+    """of AdamW and Adam"""
+    eps: Positive = 1e-08
+    """of AdamW and Adam"""
 
     @field_validator("betas", mode="before")
     @classmethod
@@ -186,33 +212,34 @@ class Optimizer(Table):
 
 
 class Checkpoints(Table):
-    """``[checkpoints]``: the interval between two (0: only one, at the end), how many are kept, and their form.
-
-    In ``parts``, each rank writes its rows of sharded class weights; without any, the form is ``whole``.
-    """
+    """``[checkpoints]``: when, and how many."""
 
     every: Period = 1.0
+    """interval of checkpoints; 0: only at the end"""
     unit: Unit = "epoch"
+    """of `every`: `"epoch"` or `"step"`"""
     keep: Annotated[int, Field(ge=1)] = 2
-    form: Form = "whole"
+    """how many to keep"""
 
 
 class Evaluation(Table):
-    """``[evaluation]``: the evaluator, its options, and the interval during training (0: only at the end).
-
-    If `test` is false, the test split stays unseen, and a finished run is measured on the held-out classes: for
-    searches of settings. With `baselines`, raw pixels and the untrained network are measured on the test split, too.
-    The end of the run also measures each of the `prefixes`, the first so many numbers of the embedding.
-    """
+    """``[evaluation]``: the evaluator, its options, and the interval during training."""
 
     model_config = ConfigDict(extra="allow")
 
     name: str = "exact"
+    """evaluator; all keys but those of this table are its options"""
     every: Period = 0.0
+    """interval of evaluations during training; 0: only at the end"""
     unit: Unit = "epoch"
+    """of `every`: `"epoch"` or `"step"`"""
     test: bool = True
+    """`false` leaves the test split unseen; a finished run is measured on the held-out classes"""
     baselines: bool = True
+    """measure raw pixels and the untrained network, too"""
     prefixes: list[Annotated[int, Field(ge=1)]] = []
+    """lengths: the end of the run also measures the first so many numbers of the embedding, in evaluation.json's
+    `prefixes` and in the report; `dml eval RUN --prefix 32 --prefix 64` measures them later"""
 
     def component(self) -> dict[str, Any]:
         """Return the evaluator's table in the registry's form."""
@@ -220,21 +247,21 @@ class Evaluation(Table):
 
 
 class Validation(Table):
-    """``[validation]``: the training classes held out, and their use.
-
-    Held out is a random `class_fraction` of them, or part number `fold` (from 0) of `folds` equal parts in the order
-    of the split's classes. Each evaluation during training then measures these classes and not the test split. The
-    run ends with the weights that were best by `metric`, early after `patience` evaluations without improvement
-    (0: never). With `on_test` the test split itself selects the weights, as in many published tables; its metrics
-    then overestimate those of new classes.
-    """
+    """``[validation]``: training classes that are held out, and measured during training in place of the test split."""
 
     class_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """hold out this fraction, drawn at random"""
     fold: Annotated[int, Field(ge=0)] | None = None
+    """hold out this one, from 0, of `folds` parts in the order of the classes"""
     folds: Annotated[int, Field(ge=2)] | None = None
+    """number of equal parts"""
     on_test: bool = False
+    """the test split itself selects the weights, as in many published tables; its metrics then overestimate
+    those of new classes"""
     metric: str = "map@r"
+    """the run ends with the weights that were best by this metric"""
     patience: Annotated[int, Field(ge=0)] = 0
+    """stop after this many evaluations without improvement; 0: never"""
 
     @property
     def holds_out(self) -> bool:
@@ -273,13 +300,12 @@ def _default_loggers() -> list[dict[str, Any]]:
 
 
 class Logging(Table):
-    """``[logging]``: the loggers' tables, and the steps between two reads of values from the device.
-
-    By default, TensorBoard logs where it's installed (the extra ``tensorboard``).
-    """
+    """``[logging]``: where values are sent, and how often they are read from the device."""
 
     every: Annotated[int, Field(ge=1)] = 10
+    """steps between two reads of values from the device"""
     loggers: list[dict[str, Any]] = Field(default_factory=_default_loggers)
+    """tables of loggers; default: `{name = "jsonl"}`, and `{name = "tensorboard"}` if installed"""
 
 
 class Recipe(Table):
@@ -364,3 +390,20 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") 
         elif there != here:
             found.append(f"{path}{key}: {there!r} there, {here!r} here")
     return found
+
+
+def describe_keys() -> str:
+    """Return the recipe's own tables with their keys, defaults and descriptions, as Markdown."""
+    text = ""
+    for name, field in Recipe.model_fields.items():
+        table = field.annotation
+        if isinstance(table, type) and issubclass(table, Table):
+            text += f"\n### `[{name}]`\n\n| key | default | what it sets |\n|---|---|---|\n"
+            for key, option in table.model_fields.items():
+                value = option.default
+                written = isinstance(
+                    value, bool | int | float | str | list | tuple
+                )  # TOML's and JSON's are the same
+                default = f"`{json.dumps(value)}`" if written else ""
+                text += f"| `{key}` | {default} | {' '.join((option.description or '').split())} |\n"
+    return text

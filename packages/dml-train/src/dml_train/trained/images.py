@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dml_core import DmlError, Registry, Split
 from dml_core import registry as installed
 from dml_train.data.decoding import SUFFIXES, ImageSource
-from dml_train.data.image_files import image_files
+from dml_train.data.image_folder import image_files
 from dml_train.measure.embed import ImageChunks
 from dml_train.trained.model import TrainedModel
 from dml_train.training.build import build_dataset

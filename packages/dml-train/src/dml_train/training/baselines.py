@@ -72,14 +72,9 @@ class Baselines:
 def measure_baselines(
     experiment: Experiment, folder: RunFolder, registry: Registry, console: Console, ranks: Ranks
 ) -> None:
-    """Measure the baselines of a run once, and write ``baselines.json``: the metrics, or why there are none.
+    """Measure the baselines of a run, and write ``baselines.json``: the metrics, or why there are none.
 
-    Args:
-        experiment: the run.
-        folder: the run's folder; an existing file is kept.
-        registry: provides the backbone.
-        console: shows progress.
-        ranks: they share the work as for the run's own embedding.
+    An existing file is kept. Ranks share the work as for the run's own embedding.
     """
     if ranks.run_on_first(folder.baselines.is_file):
         return

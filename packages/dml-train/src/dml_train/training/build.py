@@ -41,10 +41,14 @@ from dml_train.progress import stage
 from dml_train.ranks.ranks import SINGLE_PROCESS, Ranks
 from dml_train.recipe.tables import Embedding, Level, Recipe, Unit
 from dml_train.seeds import INITIALISATION, derive, seed_torch
-from dml_train.training.class_weights import check_initialisation
-from dml_train.training.data_sizes import build_sampler, check_sizes
-from dml_train.training.matching import check_matching
-from dml_train.training.mining import check_mining
+from dml_train.training.checks import (
+    build_sampler,
+    check_initialisation,
+    check_matching,
+    check_mining,
+    check_sizes,
+    describe_training,
+)
 from dml_train.training.optimizers import PartedOptimizer
 from dml_train.training.scheduling import build_schedules, check_loss_schedules
 
@@ -118,10 +122,19 @@ class Experiment:
         Every rank receives all rows if the evaluator divides its work over ranks; else only the first rank does, and
         the others receive (0, D).
         """
+        part = self.embed_share(network or self.evaluated_model, split, console, ranks)
+        if isinstance(self.evaluator, PeersEvaluator):
+            return ranks.all_gather(part)
+        return np.concatenate([part[:0], *ranks.gather_object(part)])
+
+    def embed_share(
+        self, network: Network, split: Split, console: Console, ranks: Ranks, title: str = "embed"
+    ) -> npt.NDArray[np.float32]:
+        """Embed this rank's share of a split by a network, (n, D) float32."""
         items = items_of_rank(len(split), ranks)
-        with stage(console, "embed", len(items)) as show:
-            part = embed(
-                self.evaluated_model if network is None else network,
+        with stage(console, title, len(items)) as show:
+            return embed(
+                network,
                 split,
                 device=self.device,
                 precision=self.precision,
@@ -129,9 +142,6 @@ class Experiment:
                 items=items,
                 progress=lambda done, _: show(done, ""),
             )
-        if isinstance(self.evaluator, PeersEvaluator):
-            return ranks.all_gather(part)
-        return np.concatenate([part[:0], *ranks.gather_object(part)])
 
 
 def build(
@@ -144,12 +154,7 @@ def build(
 ) -> Experiment:
     """Build all parts of a recipe, identical on every rank. The weights are a function of the recipe's seed.
 
-    Args:
-        recipe: names the parts.
-        registry: provides them.
-        ranks: the processes that train together.
-        pretrained: as in `build_model`.
-        warn: as in `build_dataset`.
+    See `build_model` for `pretrained`, and `build_dataset` for `warn`.
 
     Raises:
         DmlError: if a component refuses its options, a schedule's path doesn't exist, or the device is missing.
@@ -163,10 +168,11 @@ def build(
         if held.fold is None or held.folds is None
         else hold_out_fold(dataset.train, held.fold, held.folds)
     )
-    check_sizes(recipe, dataset, train)
+    described = describe_training(dataset, train, recipe.dataset.get("train_fraction"))
+    check_sizes(dataset, train, described, tests=recipe.evaluation.test)
     evaluator = build_evaluator(recipe, registry)
     check_matching(recipe, registry, dataset, validation)
-    sampler = build_sampler(recipe, registry, dataset, train)
+    sampler = build_sampler(recipe.sampler, training.seed, registry, train, described)
     check_mining(recipe, sampler, evaluator)
     if (size := len(sampler.batch_at(0, 0))) % ranks.world_size:
         raise DmlError(
@@ -189,16 +195,25 @@ def build(
         loss = build_loss(recipe, len(train.class_names), steps_per_epoch, model.head, registry, device)
     check_prefixes(recipe.evaluation.prefixes, model.head.embedding_dim)
     check_initialisation(recipe.initialisation, loss, len(train.class_names))
+    scales = {}
+    if (decay := recipe.optimizer.layer_decay) < 1.0:
+        scales = layer_scales(layers_of(model.backbone, "optimizer.layer_decay"), decay)
     optimizer = PartedOptimizer(
         recipe.optimizer,
         {"backbone": model.backbone, "head": model.head, "loss": loss},
         model.frozen_parameters(),
-        build_layer_scales(recipe, model.backbone),
+        scales,
     )
     schedules = build_schedules(
-        recipe, num_steps, steps_per_epoch, {"optimizer": optimizer, "loss": loss, "model": model}
+        recipe.schedule,
+        recipe.optimizer,
+        num_steps,
+        steps_per_epoch,
+        {"optimizer": optimizer, "loss": loss, "model": model},
     )
-    check_loss_schedules(recipe, registry)  # of tables that hold numbers, as was just checked
+    check_loss_schedules(
+        recipe.schedule, recipe.loss, registry
+    )  # of tables that hold numbers, as was just checked
     if recipe.validation.selects:
         every = recipe.evaluation.every * (steps_per_epoch if recipe.evaluation.unit == "epoch" else 1)
         if round(every) > num_steps:
@@ -230,11 +245,8 @@ def build(
 def build_dataset(recipe: Recipe, registry: Registry, *, warn: bool = False) -> Dataset:
     """Build the data set of a recipe.
 
-    Args:
-        recipe: names the data set.
-        registry: provides it.
-        warn: whether the data set may log warnings, such as the list of images left out. Use it when a run starts;
-            the commands that use the run then don't repeat them.
+    With `warn`, it may log warnings, such as the list of images left out: when a run starts. The commands that use the
+    run don't repeat them.
 
     Raises:
         DmlError: if the data set refuses its options, or its files.
@@ -270,22 +282,14 @@ def build_model(
     embedding = recipe.embedding
     several = not isinstance(backbone.num_features, int)
     widths: Sequence[int] = backbone.num_features if several else [backbone.num_features]
-    heads = [
-        build_head(width, level, embedding)
-        for width, level in zip(widths, embedding.of_levels(len(widths)), strict=True)
-    ]
+    levels = embedding.of_levels(len(widths))
+    heads = [build_head(width, level, embedding) for width, level in zip(widths, levels, strict=True)]
     head = LevelledHead(heads, recipe.evaluated_levels()) if several else heads[0]
     model = EmbeddingModel(backbone, head).to(device)
     if recipe.training.channels_last:
         model = model.to(memory_format=torch.channels_last)
     model.batch_norm_trains = int(not recipe.training.freeze_batch_norm)
     return model
-
-
-def build_layer_scales(recipe: Recipe, backbone: nn.Module) -> dict[int, float]:
-    """Compute the factors of the learning rate of the backbone's layers; none without ``optimizer.layer_decay``."""
-    decay = recipe.optimizer.layer_decay
-    return layer_scales(layers_of(backbone, "optimizer.layer_decay"), decay) if decay < 1.0 else {}
 
 
 def build_head(num_features: int, level: Level, embedding: Embedding) -> EmbeddingHead:
@@ -369,8 +373,9 @@ def find_device(name: str, local_rank: int = 0) -> torch.device:
             f"training.device is {name!r}{nearest(name, known)} expected one of: {', '.join(known)}"
         )
     device = torch.device(name)
-    counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    count = counts[device.type]
+    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}[
+        device.type
+    ]
     if name == "cuda" and count:
         if local_rank >= count:
             raise DmlError(

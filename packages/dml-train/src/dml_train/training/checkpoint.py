@@ -5,19 +5,23 @@ A checkpoint is a folder ``step-00001000`` with
 - ``model.safetensors``: the weights of backbone and head, readable by other programs;
 - ``state.pt``: the rest of what a resumed run needs, read with ``weights_only=True``, so that loading runs no code.
   Its bytes depend on the values alone, so a resumed run writes those of an uninterrupted one;
+- ``parts/``, if ranks share tensors: a file for each rank with its rows (`dml_train.ranks.parts`); the state has
+  placeholders for these tensors;
 - ``manifest.json``: the step, and size and SHA-256 of the other files. It is written last.
 
-In the form ``parts``, the folder ``parts/`` has that rest: ``state.pt`` with placeholders for the tensors that ranks
-share, and a file for each rank with its rows (`dml_train.training.parts`). Any number of ranks loads either form.
+Any number of ranks loads a checkpoint.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import pickle
 import re
 import shutil
+import sys
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,14 +31,16 @@ import torch
 from torch import Tensor, nn
 
 from dml_core import DmlError
-from dml_train.checksums import FileRecord, compare
-from dml_train.recipe.tables import Form
-from dml_train.training.parts import SUFFIX, Parts
+from dml_train.checksums import FileRecord, compare, record_of
+from dml_train.files import WriteRefused, sync
+from dml_train.ranks.parts import SUFFIX, OwnRows, Parts, part_name, write_part
+from dml_train.ranks.ranks import SINGLE_PROCESS, Ranks
 
 WEIGHTS, STATE, MANIFEST, PARTS = "model.safetensors", "state.pt", "manifest.json", "parts"
-STATE_OF_PARTS = f"{PARTS}/{STATE}"
 _FOLDER = re.compile(r"step-(\d{8,})")
 _PART = re.compile(rf"{PARTS}/[\w-]+{re.escape(SUFFIX)}")
+# safetensors and torch raise errors of their own for a full disk; torch's doesn't name the cause.
+_REFUSALS = (OSError, RuntimeError, safetensors.SafetensorError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +50,13 @@ class Checkpoint:
     step: int
     path: Path
 
-    @property
-    def form(self) -> Form:
-        """Whether the state is one file, or in parts that each rank wrote."""
-        return "parts" if STATE_OF_PARTS in read_manifest(self.path) else "whole"
-
-    def parts(self) -> Parts | None:
-        """Open the rows for which placeholders stand in the state; None for a whole one.
+    def parts(self) -> Parts:
+        """Open the rows for which placeholders stand in the state.
 
         Raises:
             DmlError: if a file isn't such a part, although its checksum is right.
         """
-        return Parts(self.path / PARTS) if self.form == "parts" else None
+        return Parts(self.path / PARTS)
 
     def weights(self) -> dict[str, Tensor]:
         """Read the weights of backbone and head, by parameter name, on the CPU.
@@ -84,12 +85,12 @@ class Checkpoint:
     def state(self, *, mapped: bool = False) -> dict[str, Any]:
         """Read the rest of the state, on the CPU; with `mapped`, tensors take memory only once they are read.
 
-        In the form ``parts``, tensors that ranks share are placeholders for the rows that `parts` reads.
+        Tensors that ranks share are placeholders for the rows that `parts` reads.
 
         Raises:
             DmlError: if the file isn't one of a state, although its checksum is right.
         """
-        file = self.path / (STATE_OF_PARTS if self.form == "parts" else STATE)
+        file = self.path / STATE
         try:
             state = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
         except pickle.UnpicklingError as error:
@@ -136,7 +137,7 @@ def of_step(folder: Path, step: int) -> Checkpoint:
     Raises:
         DmlError: if it is corrupt or missing.
     """
-    path = folder / name_of(step)
+    path = folder / _name(step)
     if (wrong := fault(path)) is not None:
         raise DmlError(f"can't load the weights of the checkpoint {path}: {wrong}")
     return Checkpoint(step, path)
@@ -164,17 +165,16 @@ def fault(path: Path) -> str | None:
     """Say what is wrong with a checkpoint's folder; None if it is intact."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
-        if path.name != name_of(manifest["step"]):
+        if path.name != _name(manifest["step"]):
             return f"{MANIFEST} is of step {manifest['step']}"
         files = manifest["files"]
-        state = STATE_OF_PARTS if STATE_OF_PARTS in files else STATE
-        parts = [name for name in files if name not in (WEIGHTS, state)]
-        if (state == STATE and parts) or not all(map(_PART.fullmatch, parts)):
+        parts = [name for name in files if name not in (WEIGHTS, STATE)]
+        if not all(map(_PART.fullmatch, parts)):
             return f"{MANIFEST} lists unknown files"
-        for name in (WEIGHTS, state, *parts):
+        for name in (WEIGHTS, STATE, *parts):
             if (wrong := compare(path / name, files[name])) is not None:
                 return f"{name} {wrong}"
-        for file in (path / PARTS).glob(f"*{SUFFIX}") if parts else ():
+        for file in (path / PARTS).glob(f"*{SUFFIX}"):
             if f"{PARTS}/{file.name}" not in files:
                 return f"{PARTS}/{file.name} isn't in the manifest"
     except FileNotFoundError as error:
@@ -210,14 +210,125 @@ def describe_newest(folder: Path) -> str:
     )
 
 
-def name_of(step: int) -> str:
-    """Return the name of a step's checkpoint."""
+def write(
+    folder: Path,
+    step: int,
+    weights: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    rows: Mapping[str, OwnRows] | None = None,
+    ranks: Ranks = SINGLE_PROCESS,
+) -> Checkpoint:
+    """Write a checkpoint: at every moment its name holds all of it or nothing. Every rank must call it.
+
+    Args:
+        folder: the run's folder of checkpoints, which all ranks share; created if it is missing.
+        step: optimizer steps done.
+        weights: of backbone and head; the first rank writes them.
+        state: nested dicts, lists and tuples of tensors, numbers, strings and None; the first rank writes it.
+        rows: this rank's rows of the tensors for which `state` has placeholders, by their path in it.
+        ranks: those that have the rows.
+
+    Raises:
+        WriteRefused: on every rank, if a disk is full or refuses; it names the newest checkpoint that is intact.
+    """
+    final = folder / _name(step)
+    partial = folder / f".{final.name}.partial"
+
+    def begin() -> None:
+        with _refusals(folder, step, partial):
+            # Killed writes leave some, perhaps of steps that are not saved again.
+            for remains in folder.glob(".*.partial"):
+                shutil.rmtree(remains, ignore_errors=True)
+            (partial / PARTS if rows else partial).mkdir(parents=True)
+
+    def complete() -> None:
+        with _refusals(folder, step, partial):
+            if refused := [outcome for outcome in outcomes if isinstance(outcome, OSError)]:
+                raise refused[0]
+            parts = dict(outcome for outcome in outcomes if isinstance(outcome, tuple))
+            _complete(partial, final, step, weights, state, parts)
+
+    ranks.run_on_first(begin)
+    outcomes = ranks.gather_object(_write_rows(partial, rows, ranks) if rows else None)
+    ranks.run_on_first(complete)
+    return Checkpoint(step, final)
+
+
+def _write_rows(partial: Path, rows: Mapping[str, OwnRows], ranks: Ranks) -> tuple[str, FileRecord] | OSError:
+    """Write this rank's rows; return the name and entry of their file, or the error by which the disk refused.
+
+    It isn't raised here, since the other ranks would wait for this one.
+    """
+    name = f"{PARTS}/{part_name(ranks.rank, ranks.world_size)}"
+    try:
+        return name, write_part(partial / name, rows)
+    except _REFUSALS as error:
+        return error if isinstance(error, OSError) else OSError(str(error))
+
+
+def _complete(
+    partial: Path,
+    final: Path,
+    step: int,
+    weights: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    parts: Mapping[str, FileRecord],
+) -> None:
+    """Write what all ranks have in common, the manifest last, and rename the folder."""
+    # safetensors refuses tensors that share memory: copy each.
+    safetensors.torch.save_file(
+        {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()},
+        partial / WEIGHTS,
+    )
+    for name, record in parts.items():
+        if not (partial / name).is_file() or (partial / name).stat().st_size != record["bytes"]:
+            raise OSError(f"{name} of another rank isn't here; expected a folder that all ranks share")
+    torch.save(_without_identities(state), partial / STATE)
+    files = {WEIGHTS: record_of(partial / WEIGHTS), STATE: record_of(partial / STATE), **parts}
+    (partial / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=2) + "\n")
+    for written in (WEIGHTS, STATE, *([PARTS] if parts else []), MANIFEST, ""):
+        sync(partial / written)
+    if final.exists():  # a corrupt one, whose step a resumed run has reached again
+        shutil.rmtree(final)
+    partial.rename(final)
+    sync(final.parent)
+
+
+@contextmanager
+def _refusals(folder: Path, step: int, partial: Path) -> Iterator[None]:
+    """Raise WriteRefused for what a disk refuses, and remove the partial checkpoint."""
+    try:
+        yield
+    except _REFUSALS as error:
+        free = shutil.disk_usage(folder).free >> 20 if folder.exists() else 0
+        shutil.rmtree(partial, ignore_errors=True)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else not free
+        raise WriteRefused(
+            f"can't save the checkpoint of step {step} in {folder}: "
+            f"{'the disk is full' if full else error} ({free} MiB free); {describe_newest(folder)}. "
+            f"{'Free some space' if full else 'Solve that'}, then resume the run",
+            arguments=("resume",),
+        ) from error
+
+
+def _without_identities(value: Any) -> Any:
+    """Rebuild a tree of dicts, lists and tuples, so that the bytes of its pickle depend on its values alone.
+
+    Pickle stores an object that it has seen before as a reference. A loaded state shares other strings and tuples than
+    the state that was saved. In the result, equal strings are one object, and no dict, list or tuple occurs twice.
+    Tensors stay: which of them share memory depends on the code, not on the run's history.
+    """
+    if type(value) is str:
+        return sys.intern(value)
+    if isinstance(value, Mapping):
+        return {_without_identities(key): _without_identities(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_without_identities(item) for item in value)
+    return value
+
+
+def _name(step: int) -> str:
     return f"step-{step:08d}"
-
-
-def partial_name(name: str) -> str:
-    """Return the name that a checkpoint or a file of it has until it is complete."""
-    return f".{name}.partial"
 
 
 def _by_step(folder: Path) -> list[tuple[int, Path]]:

@@ -6,55 +6,26 @@ Shapes: `C` classes, `D` embedding dimension.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
-from dml_core import DmlError, ShardedLoss
+from dml_core import ShardedLoss
 from dml_train.networks.levelled_loss import LevelledLoss
-from dml_train.recipe.tables import Initialisation
 
 
-class OwnClassWeights:
-    """Class weights of a loss, of which this rank has all rows or some, and their part of the embedding.
+class OwnClassWeights(NamedTuple):
+    """Class weights of a loss, of which this rank has all rows or some, and their part of the embedding."""
 
-    Args:
-        weights: the rows of this rank, changed in place.
-        first: the class of the first row.
-        num_classes: C, of all ranks.
-        columns: the columns of the embedding that they are compared with.
-    """
-
-    def __init__(self, weights: Tensor, first: int, num_classes: int, columns: slice) -> None:
-        self.weights, self.first, self.num_classes, self.columns = weights, first, num_classes, columns
+    weights: Tensor  # the rows of this rank
+    first: int  # the class of the first row
+    num_classes: int  # C, of all ranks
+    columns: slice  # of the embedding that they are compared with
 
     @property
     def classes(self) -> slice:
         """The classes of this rank's rows."""
         return slice(self.first, self.first + len(self.weights))
-
-    @torch.no_grad()
-    def assign(self, own: Tensor) -> None:
-        """Copy these values of this rank's rows."""
-        self.weights.copy_(own)
-
-
-def check_initialisation(table: Initialisation, loss: nn.Module, num_classes: int) -> None:
-    """Check that the loss has one class weight a class, if the table sets them.
-
-    Raises:
-        DmlError: saying what the loss has instead.
-    """
-    if table.class_weights == "default":
-        return
-    found = list(find_class_weights(loss))
-    counts = sorted({own.num_classes for own in found})
-    if counts != [num_classes]:
-        has = f"has {counts[0]} class weights for {num_classes} classes" if found else "has no class weights"
-        raise DmlError(
-            f"initialisation.class_weights is {table.class_weights!r}, but the loss {has}; "
-            "omit the key, or choose a class loss with one weight a class, such as norm-softmax"
-        )
 
 
 def find_class_weights(loss: nn.Module) -> Iterator[OwnClassWeights]:
@@ -63,8 +34,7 @@ def find_class_weights(loss: nn.Module) -> Iterator[OwnClassWeights]:
         first = 0
         for level, dim in zip(loss.levels, loss.dims, strict=True):
             for own in find_class_weights(level):
-                own.columns = slice(first, first + dim)
-                yield own
+                yield own._replace(columns=slice(first, first + dim))
             first += dim
         return
     sharded = {

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from dml_core import DmlError
-from dml_train.ranks.sharding import OwnRows, is_placeholder
+from dml_train.ranks.parts import OwnRows
+from dml_train.ranks.sharding import is_placeholder
 
 _ADVICE = (
     "Try a lower optimizer.lr, a warmup in its schedule, training.gradient_clip = 1.0, "
@@ -28,7 +29,12 @@ def divergence(what: str, newest_checkpoint: str, more: str = "") -> DmlError:
 
 
 def find_nonfinite(
-    weights: Mapping[str, Tensor], state: Mapping[str, object], untrained: Collection[str]
+    weights: Mapping[str, Tensor],
+    state: Mapping[str, object],
+    rows: Mapping[str, OwnRows],
+    untrained: Collection[str],
+    *,
+    shared: bool = True,
 ) -> str | None:
     """Name the first tensor of the network, the loss or the optimizer that is not finite; None if all are.
 
@@ -38,27 +44,22 @@ def find_nonfinite(
     Args:
         weights: of backbone and head, as a checkpoint holds them.
         state: the rest of a checkpoint.
+        rows: this rank's rows of the tensors for which `state` has placeholders.
         untrained: names, in `weights` and in ``state["loss"]``, of tensors that no step changes. They may hold
             infinities on purpose, in a mask for instance; only NaN counts there.
+        shared: whether to look at `weights` and `state`, which are the same on all ranks.
     """
     # With a moving average, `weights` is the average, and the state holds the weights that train.
     parts = {"the network's": {**weights}, "the trained": state.get("model"), "the loss's": state.get("loss")}
-    for part, tree in parts.items():
-        for name, tensor in _tensors(tree):
-            if not _is_finite(tensor, name in untrained):
-                return f"{part} {name}"
-    for name, moment in _tensors(state.get("optimizer")):
-        if not _is_finite(moment, False):
-            return f"the optimizer's {name}"
-    return None
-
-
-def find_nonfinite_rows(rows: Mapping[str, OwnRows], untrained: Collection[str]) -> str | None:
-    """Name the first tensor of which this rank's rows are not finite; None if all are. See `find_nonfinite`."""
-    for path, own in rows.items():
-        part, _, name = path.partition("/")
-        if not _is_finite(own.values, name in untrained):
-            return f"the {part}'s {name.rpartition('/')[2]}"
+    parts["the optimizer's"] = state.get("optimizer")
+    found = [(part, *named) for part, tree in parts.items() if shared for named in _tensors(tree)]
+    found += [
+        (f"the {path.partition('/')[0]}'s", path.rpartition("/")[2], own.values) for path, own in rows.items()
+    ]
+    for part, name, tensor in found:
+        may_be_infinite = part != "the optimizer's" and name in untrained
+        if not (~tensor.isnan() if may_be_infinite else tensor.isfinite()).all():
+            return f"{part} {name}"
     return None
 
 
@@ -70,11 +71,6 @@ def untrained_names(*modules: torch.nn.Module) -> set[str]:
         for name, tensor in (*module.named_buffers(), *module.named_parameters())
         if not tensor.requires_grad
     }
-
-
-def _is_finite(tensor: Tensor, untrained: bool) -> bool:
-    finite = ~tensor.isnan() if untrained else tensor.isfinite()
-    return bool(finite.all())
 
 
 def _tensors(tree: object, name: str = "") -> Iterator[tuple[str, Tensor]]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dml_core import Dataset, DmlError, FileBackedSplit, Split
+from dml_core import Dataset, DmlError, FileBackedSplit
 from dml_train.files import write_atomically
 from dml_train.run_folder import RunFolder
 
@@ -95,7 +95,7 @@ def _read(folder: RunFolder) -> dict[str, Part]:
         ) from error
 
 
-def _take(dataset: Dataset) -> Mapping[str, Part]:
+def _take(dataset: Dataset) -> dict[str, Part]:
     splits = {"train": dataset.train, "test": dataset.test, "gallery": dataset.gallery}
     files = {
         name: [os.fspath(file) for file in split.files]
@@ -105,22 +105,19 @@ def _take(dataset: Dataset) -> Mapping[str, Part]:
     # Relative to it, so that moving the whole folder is no change.
     folders = {os.path.dirname(file) for of_part in files.values() for file in of_part}  # noqa: PTH120
     common = os.path.commonpath(folders) if folders else ""
-    return {
-        name: _take_part(split, files.get(name), common)
-        for name, split in splits.items()
-        if split is not None
-    }
-
-
-def _take_part(split: Split, files: list[str] | None, common: str) -> Part:
-    classes_N = _hash(split.class_names)[split.labels]
-    if files is None:
-        return Part(np.arange(len(split), dtype=np.uint64), np.zeros(len(split), np.int64), classes_N)
-    try:
-        sizes = np.array([os.stat(file).st_size for file in files], dtype=np.int64)  # noqa: PTH116
-    except OSError as error:
-        raise DmlError(f"can't read the image {error.filename}: {error.strerror}") from error
-    return Part(_hash(file.removeprefix(common) for file in files), sizes, classes_N)
+    found = {}
+    for name, split in splits.items():
+        if split is None:
+            continue
+        items, sizes = np.arange(len(split), dtype=np.uint64), np.zeros(len(split), np.int64)
+        if name in files:
+            items = _hash(file.removeprefix(common) for file in files[name])
+            try:
+                sizes = np.array([os.stat(file).st_size for file in files[name]], dtype=np.int64)  # noqa: PTH116
+            except OSError as error:
+                raise DmlError(f"can't read the image {error.filename}: {error.strerror}") from error
+        found[name] = Part(items, sizes, _hash(split.class_names)[split.labels])
+    return found
 
 
 def _hash(names: Iterable[str]) -> npt.NDArray[np.uint64]:

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from dml_core import draw_rows
 from dml_train.data.batches import StepBatches, load_ahead
-from dml_train.measure.embed import embed, items_of_rank
 from dml_train.progress import stage
 from dml_train.ranks.ranks import Ranks
 from dml_train.seeds import INITIALISATION, derive
@@ -38,6 +37,7 @@ def initialise(
         experiment.average.module.load_state_dict(experiment.model.state_dict())
 
 
+@torch.no_grad()
 def draw_by_classes(experiment: Experiment) -> None:
     """Draw class weights uniformly from ±1/√C, a function of the run's seed."""
     seed = experiment.recipe.training.seed
@@ -45,7 +45,7 @@ def draw_by_classes(experiment: Experiment) -> None:
         generator = torch.Generator().manual_seed(derive(seed, INITIALISATION, 3, level) >> 1)
         bound = own.num_classes**-0.5
         shape = own.num_classes, own.weights.shape[1]
-        own.assign(draw_rows(shape, own.classes, partial(_draw_uniform, bound, generator)))
+        own.weights.copy_(draw_rows(shape, own.classes, partial(_draw_uniform, bound, generator)))
 
 
 def _draw_uniform(bound: float, generator: torch.Generator, block: torch.Tensor) -> torch.Tensor:
@@ -67,25 +67,17 @@ def adapt_batch_norms(
             show(batch.step + 1, "")
 
 
+@torch.no_grad()
 def set_to_class_means(experiment: Experiment, console: Console, ranks: Ranks) -> None:
     """Set each class weight to the mean of the class's training embeddings, without augmentation.
 
     Source: the authors' code of Heated-Up Softmax, ``--better_init``, which they use on Stanford Online Products.
     """
-    split, items = experiment.train, items_of_rank(len(experiment.train), ranks)
-    with stage(console, "embed for class means", len(items)) as show:
-        part = embed(
-            experiment.model,
-            split,
-            device=experiment.device,
-            precision=experiment.precision,
-            workers=experiment.recipe.training.workers,
-            items=items,
-            progress=lambda done, _: show(done, ""),
-        )
+    split = experiment.train
+    part = experiment.embed_share(experiment.model, split, console, ranks, "embed for class means")
     means_CD = torch.from_numpy(class_means(ranks.all_gather(part), split.labels, len(split.class_names)))
     for own in find_class_weights(experiment.loss):
-        own.assign(means_CD[own.classes, own.columns])
+        own.weights.copy_(means_CD[own.classes, own.columns])
 
 
 def class_means(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TextIO
 
 from dml_core import DmlError
 from dml_train.extras import extra
-from dml_train.files import WriteRefused
+from dml_train.files import refusals
 from dml_train.run_folder import RunFolder
 
 CLOCK = "time/"  # prefix of values read from the clock, which differ from run to run
@@ -75,16 +75,13 @@ class JsonLines:
         line = json.dumps({"step": step, **lasting}) + "\n"
         if line != self._last:
             with _refusals(Path(self._file.name)):
-                self._write(line)
+                try:
+                    self._file.write(line)
+                except OSError:
+                    with suppress(OSError):  # closing would raise again for the rest of the line
+                        self._file.close()
+                    raise
         self._last = line
-
-    def _write(self, line: str) -> None:
-        try:
-            self._file.write(line)
-        except OSError:
-            with suppress(OSError):  # closing would raise again for the rest of the line
-                self._file.close()
-            raise
 
     def close(self) -> None:
         """Close the file."""
@@ -133,12 +130,6 @@ class TensorBoard:
                 self._writer.close()
 
 
-@contextmanager
-def _refusals(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise WriteRefused(
-            f"can't write {path}: {error.strerror}; checkpoints are intact. Solve that, then resume the run",
-            arguments=("resume",),
-        ) from error
+def _refusals(path: Path) -> AbstractContextManager[None]:
+    advice = "; checkpoints are intact. Solve that, then resume the run"
+    return refusals(f"write {path}", advice, arguments=("resume",))

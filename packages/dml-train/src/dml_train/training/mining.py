@@ -6,34 +6,14 @@ Shapes: `N` training items, `D` embedding dimension, `k` negatives of each item.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from dml_core import BatchSampler, DmlError, Evaluator, MiningEvaluator, MiningSampler
-from dml_train.measure.embed import embed, items_of_rank
-from dml_train.progress import stage
+from dml_core import BatchSampler, DmlError, MiningEvaluator, MiningSampler
 from dml_train.ranks.ranks import Ranks
-from dml_train.recipe.tables import Recipe
-
-if TYPE_CHECKING:
-    from dml_train.training.build import Experiment
-
-
-def check_mining(recipe: Recipe, sampler: BatchSampler, evaluator: Evaluator) -> None:
-    """Check that the evaluator can find the negatives that the sampler needs.
-
-    Raises:
-        DmlError: if it can't.
-    """
-    if isinstance(sampler, MiningSampler) and not isinstance(evaluator, MiningEvaluator):
-        raise DmlError(
-            f"the sampler {recipe.sampler['name']!r} mines hard negatives, which the evaluator "
-            f"{recipe.evaluation.name!r} doesn't find; expected one with hard_negatives(), such as "
-            "evaluation.name = 'exact'"
-        )
+from dml_train.training.build import Experiment
 
 
 def segments(sampler: BatchSampler, begin: int, end: int) -> list[range]:
@@ -65,17 +45,9 @@ def mine(experiment: Experiment, console: Console, ranks: Ranks) -> None:
     sampler, evaluator = experiment.sampler, experiment.evaluator
     assert isinstance(sampler, MiningSampler)
     assert isinstance(evaluator, MiningEvaluator)
-    items = items_of_rank(len(experiment.train), ranks)
-    with stage(console, "embed to mine negatives", len(items)) as show:
-        part = embed(
-            experiment.model,
-            experiment.train,
-            device=experiment.device,
-            precision=experiment.precision,
-            workers=experiment.recipe.training.workers,
-            items=items,
-            progress=lambda done, _: show(done, ""),
-        )
+    part = experiment.embed_share(
+        experiment.model, experiment.train, console, ranks, "embed to mine negatives"
+    )
     parts = ranks.gather_object(part)
 
     def find() -> npt.NDArray[np.int64]:

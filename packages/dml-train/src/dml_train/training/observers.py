@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +12,7 @@ from dml_core import DmlError, Plugins, RunLogger
 from dml_core.components import Run
 from dml_core.plugins import STRICT_VARIABLE
 from dml_train.processes.stopping import Interrupted
+from dml_train.progress import say
 
 
 class Observers:
@@ -32,34 +32,18 @@ class Observers:
         self._plugins, self._loggers, self._console, self._run = plugins, list(loggers), console, run
         self._set_aside: set[int] = set()
 
-    def run_start(self) -> None:
-        """Call `dml_run_start`."""
-        self._call("dml_run_start", {})
-
-    def step_end(self, step: int, values: Mapping[str, float]) -> None:
-        """Call `dml_step_end`."""
-        self._call("dml_step_end", {"step": step, "values": values})
-
-    def evaluation_end(self, step: int, result: Mapping[str, Any]) -> None:
-        """Call `dml_evaluation_end`."""
-        self._call("dml_evaluation_end", {"step": step, "result": result})
-
-    def checkpoint_saved(self, step: int, path: Path) -> None:
-        """Call `dml_checkpoint_saved`."""
-        self._call("dml_checkpoint_saved", {"step": step, "path": path})
-
-    def run_end(self, step: int, error: BaseException | None) -> None:
-        """Close the loggers, and call `dml_run_end`."""
+    def close(self) -> None:
+        """Close the loggers."""
         for logger in self._loggers:
             self._guard(logger, f"the logger {type(logger).__name__}", logger.close)
-        self._call("dml_run_end", {"step": step, "error": error})
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Send values to every logger."""
         for logger in self._loggers:
             self._guard(logger, f"the logger {type(logger).__name__}", logger.log, step, values)
 
-    def _call(self, hook: str, arguments: dict[str, Any]) -> None:
+    def call(self, hook: str, **arguments: Any) -> None:
+        """Call a hook of every plugin that has it."""
         arguments["run"] = self._run
         # As pluggy does: the last registered first, each with the arguments that it names.
         for implementation in reversed(getattr(self._plugins.manager.hook, hook).get_hookimpls()):
@@ -86,6 +70,4 @@ class Observers:
             if os.environ.get(STRICT_VARIABLE, "0") not in ("", "0"):
                 raise DmlError(f"{what} ({STRICT_VARIABLE} is set)") from error
             self._set_aside.add(id(observer))
-            self._console.print(
-                f"{what}; it is not called again, and the run continues", markup=False, soft_wrap=True
-            )
+            say(self._console, f"{what}; it is not called again, and the run continues")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -13,15 +13,6 @@ from dml_core import DmlError, InvalidOption, SparseLoss
 from dml_train.recipe.tables import Optimizer
 
 PARTS = ("backbone", "head", "loss")
-
-
-@dataclass(slots=True)
-class Multipliers:
-    """Factors of the learning rate, one for each part; schedules may set them."""
-
-    backbone: float
-    head: float
-    loss: float
 
 
 class PartedOptimizer:
@@ -59,7 +50,7 @@ class PartedOptimizer:
         scales: Mapping[int, float] | None = None,
     ) -> None:
         self.lr, self.weight_decay = float(table.lr), float(table.weight_decay)
-        self.lr_multipliers = Multipliers(**table.lr_multipliers.model_dump())
+        self.lr_multipliers = SimpleNamespace(**table.lr_multipliers.model_dump())
         sparse = sparse_parameters(modules["loss"])
         self._sparse = {id(parameter) for parameter in sparse}
         groups = _group(modules, self._sparse | {id(parameter) for parameter in frozen}, scales or {})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -24,7 +22,6 @@ def rehearse(experiment: Experiment) -> None:
     Raises:
         DmlError: if any of it fails, with the reason.
     """
-    _check_arguments(experiment.loss)
     split = experiment.train
     indices = np.arange(min(ITEMS, len(split)))
     images = load_items(split, indices, None)
@@ -63,24 +60,6 @@ def check_value(loss: nn.Module, value: object) -> Tensor:
     raise DmlError(
         f"{type(loss).__name__} returned {returned}; expected a scalar tensor: return its mean over the batch"
     )
-
-
-def _check_arguments(loss: nn.Module) -> None:
-    """Check that a loss can be called with embeddings and labels.
-
-    Raises:
-        DmlError: if its forward takes other arguments.
-    """
-    try:
-        signature = inspect.signature(loss.forward)
-        signature.bind(object(), object())
-    except ValueError:  # without a signature, the call alone can tell
-        return
-    except TypeError as error:
-        raise DmlError(
-            f"{type(loss).__name__}.forward takes {signature} ({error}); the trainer calls it with embeddings (B, D) "
-            "and labels (B,): give other arguments a default, or set them in the constructor"
-        ) from error
 
 
 def _step(experiment: Experiment, images: Tensor, labels: Tensor) -> None:

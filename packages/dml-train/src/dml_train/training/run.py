@@ -11,10 +11,11 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from dml_core import Dataset, DmlError, Registry
+from dml_core import DmlError, Registry
 from dml_core import registry as installed
 from dml_train.files import check_path, write_atomically
 from dml_train.processes.stopping import end_with_launcher
+from dml_train.progress import say
 from dml_train.ranks.environment import find_launcher, was_restarted
 from dml_train.ranks.ranks import Ranks, join_ranks
 from dml_train.recipe.checking import parse
@@ -72,45 +73,44 @@ def train(
         )
     out, registry, console = Path(out), registry or installed(), console or Console(stderr=True)
     check_path(out)
+    folder = RunFolder(out)
     with (
         end_with_launcher(find_launcher()),
         join_ranks(recipe.training.timeout) as ranks,
         _determinism(recipe.training.deterministic),
         ExitStack() as until_the_end,
     ):
-        if not ranks.is_first:
-            console = Console(quiet=True)
+        console = console if ranks.is_first else Console(quiet=True)
         resume = resume or was_restarted()
-        locked = ranks.run_on_first(lambda: _lock_existing(out, until_the_end))
+        is_locked = ranks.run_on_first(lambda: _lock_existing(folder, until_the_end))
         differs = ranks.run_on_first(lambda: list_differences(out, recipe, resume=resume, force=force))
         if differs is not None:
-            ranks.run_on_first(lambda: _check_metrics(RunFolder(out)))
-        if differs == [] and ranks.run_on_first(lambda: _is_complete(RunFolder(out), console)):
-            console.print(f"the run in {out} is complete", markup=False, highlight=False, soft_wrap=True)
-            return RunFolder(out)
-        experiment = _prepare(recipe, registry, ranks, console, (out, differs, force))
+            ranks.run_on_first(lambda: _check_metrics(folder))
+        if differs == [] and ranks.run_on_first(lambda: _is_complete(folder, console)):
+            say(console, f"the run in {out} is complete")
+            return folder
+        experiment = _prepare(recipe, registry, ranks, console, folder, differs, force=force)
         is_new = ranks.run_on_first(lambda: not out.exists())
-        folder = ranks.run_on_first(lambda: _open_folder(out, recipe, locked, until_the_end))
+        ranks.run_on_first(lambda: _open_folder(folder, recipe, is_locked, until_the_end))
         try:
             trainer = Trainer(experiment, folder, registry, console, ranks)
         except DmlError:
             if is_new and ranks.is_first:  # such as a logger whose package is missing
-                shutil.rmtree(folder.path, ignore_errors=True)
+                shutil.rmtree(out, ignore_errors=True)
             raise
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
-            if not differs:
-                raise DmlError(
-                    f"the state of the run in {out} can't be restored ({type(error).__name__}: "
-                    f"{str(error)[:300]}): it is damaged, or another version wrote it. Remove its newest one "
-                    "of the checkpoints to resume from an older one, or start a new run",
-                    arguments=("out",),
-                ) from error
-            raise DmlError(
-                f"the checkpoint in {out} doesn't fit the recipe, which differs:\n  "
-                + "\n  ".join(differs)
-                + f"\nResume with the run's own recipe, or start a new run in another folder ({error})",
-                arguments=("out",),
-            ) from error
+            problem = (
+                f"the state of the run in {out} can't be restored ({type(error).__name__}: {str(error)[:300]}): it is "
+                "damaged, or another version wrote it. Remove its newest checkpoint to resume from an "
+                "older one, or start a new run"
+            )
+            if differs:
+                problem = (
+                    f"the checkpoint in {out} doesn't fit the recipe, which differs:\n  "
+                    + "\n  ".join(differs)
+                    + f"\nResume with the run's own recipe, or start a new run in another folder ({error})"
+                )
+            raise DmlError(problem, arguments=("out",)) from error
         ranks.run_on_first(lambda: _save_start(folder, experiment, differs))
         trainer.train()
     return folder
@@ -130,11 +130,8 @@ def check_recipe(
     Loads the data set, builds network, loss and sampler, and passes two training images through them and back.
 
     Args:
-        recipe: the settings of the run.
-        out: if given, must be a folder in which `train` would run, with `resume` and `force` as there.
-        resume, force: see `train`.
-        registry: provides the components; default: those of all installed plugins.
-        console: shows progress; default: the error stream.
+        out: if given, must be a folder in which `train` would run.
+        recipe, resume, force, registry, console: see `train`.
 
     Raises:
         DmlError: as `train` before its first step.
@@ -142,13 +139,13 @@ def check_recipe(
     registry, console = registry or installed(), console or Console(stderr=True)
     with join_ranks(recipe.training.timeout) as ranks, _determinism(recipe.training.deterministic):
         console = console if ranks.is_first else Console(quiet=True)
-        existing = None
+        differs = None
         if out is not None:
-            out = Path(out)
-            check_path(out)
-            differs = ranks.run_on_first(lambda: list_differences(out, recipe, resume=resume, force=force))
-            existing = out, differs, force
-        _prepare(recipe, registry, ranks, console, existing)
+            check_path(Path(out))
+            differs = ranks.run_on_first(
+                lambda: list_differences(Path(out), recipe, resume=resume, force=force)
+            )
+        _prepare(recipe, registry, ranks, console, RunFolder(Path(out or "")), differs, force=force)
 
 
 def _prepare(
@@ -156,18 +153,22 @@ def _prepare(
     registry: Registry,
     ranks: Ranks,
     console: Console,
-    existing: tuple[Path, list[str] | None, bool] | None,
+    folder: RunFolder,
+    differs: list[str] | None,
+    *,
+    force: bool,
 ) -> Experiment:
     """Build and describe an experiment, and rehearse its first step.
 
-    `existing` is a run to resume, how its recipe differs, and whether to resume by force: also compares the data.
+    If it resumes the run in a folder, `differs` lists how its recipe differs; how the data differs is appended.
     """
-    console.print(f"loading the data set {recipe.dataset['name']!r}", markup=False, highlight=False)
-    out, differs, force = existing or (Path(), None, False)
+    say(console, f"loading the data set {recipe.dataset['name']!r}")
     experiment = build(recipe, registry, ranks, warn=differs is None)
     if differs is not None:
-        differs += ranks.run_on_first(lambda: list_changes(RunFolder(out), experiment.dataset, force=force))
-    console.print(describe(experiment), markup=False, highlight=False, soft_wrap=True)
+        differs += ranks.run_on_first(
+            lambda: _refuse_differences("data set", find_changes(folder, experiment.dataset), folder, force)
+        )
+    say(console, describe(experiment))
     rehearse(experiment)
     return experiment
 
@@ -269,28 +270,15 @@ def list_differences(out: Path, recipe: Recipe, *, resume: bool, force: bool) ->
         RunFolder.refuse_existing(out)
         return None
     found = [d for d in differences(_document(folder), recipe.to_dict()) if not d.startswith(_FREE)]
+    return _refuse_differences("recipe", found, folder, force)
+
+
+def _refuse_differences(what: str, found: list[str], folder: RunFolder, force: bool) -> list[str]:
     if found and not force:
         raise DmlError(
-            f"the recipe differs from that of the run in {folder.path}:\n  "
+            f"the {what} differs from that of the run in {folder.path}:\n  "
             + "\n  ".join(found)
-            + "\nResume with the run's own recipe, or with this one by force",
-            arguments=("force",),
-        )
-    return found
-
-
-def list_changes(folder: RunFolder, dataset: Dataset, *, force: bool) -> list[str]:
-    """List how the data set differs from that of the run to resume.
-
-    Raises:
-        DmlError: if it differs, unless `force`.
-    """
-    found = find_changes(folder, dataset)
-    if found and not force:
-        raise DmlError(
-            f"the data set differs from that of the run in {folder.path}:\n  "
-            + "\n  ".join(found)
-            + "\nResume with the run's own data, or with this data set by force",
+            + f"\nResume with the run's own {what}, or with this one by force",
             arguments=("force",),
         )
     return found
@@ -317,29 +305,26 @@ def _is_complete(folder: RunFolder, console: Console) -> bool:
     try:
         folder.check_results()
     except DmlError as error:
-        console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        say(console, str(error))
         return False
     return not checkpoint.corrupt(folder.checkpoints)  # `Trainer` prints them
 
 
-def _lock_existing(out: Path, until_the_end: ExitStack) -> bool:
+def _lock_existing(folder: RunFolder, until_the_end: ExitStack) -> bool:
     """Lock the folder if it exists, before data is loaded; return whether it does."""
-    if not out.is_dir():
-        return False
-    until_the_end.enter_context(RunFolder(out).lock())
-    return True
-
-
-def _open_folder(out: Path, recipe: Recipe, locked: bool, until_the_end: ExitStack) -> RunFolder:
-    if locked:
-        folder = RunFolder(out)
-    else:
-        folder = RunFolder.create(out)
+    if exists := folder.path.is_dir():
         until_the_end.enter_context(folder.lock())
-        RunFolder.refuse_existing(out)  # another process may have trained in it before this one locked it
+    return exists
+
+
+def _open_folder(folder: RunFolder, recipe: Recipe, is_locked: bool, until_the_end: ExitStack) -> None:
+    if not is_locked:
+        RunFolder.create(folder.path)
+        until_the_end.enter_context(folder.lock())
+        # Another process may have trained in it before this one locked it.
+        RunFolder.refuse_existing(folder.path)
     if not folder.recipe.is_file():
         _save_recipe(folder, recipe)
-    return folder
 
 
 def _save_start(folder: RunFolder, experiment: Experiment, differs: list[str] | None) -> None:

@@ -18,23 +18,27 @@ from dml_core import (
     schedule_from_table,
 )
 from dml_train.networks.levelled_loss import LevelledLoss
-from dml_train.recipe.tables import Recipe
+from dml_train.recipe.tables import Optimizer
 
 
 def build_schedules(
-    recipe: Recipe, num_steps: int, steps_per_epoch: int, roots: dict[str, object]
+    tables: Mapping[str, Mapping[str, Any]],
+    optimizer: Optimizer,
+    num_steps: int,
+    steps_per_epoch: int,
+    roots: dict[str, object],
 ) -> Schedules:
-    """Build the recipe's schedules and bind each to the attribute that it moves.
+    """Build the schedules of a recipe's tables and bind each to the attribute that it moves.
 
     A linear or cosine schedule of one of the optimizer's numbers starts at that number by default. With several
     levels, a path into the loss moves the attribute in each level's loss.
     """
     bound: dict[str, Schedule] = {}
-    for path, table in recipe.schedule.items():
+    for path, table in tables.items():
         options: dict[str, Any] = dict(table)
         root, _, name = path.partition(".")
         if root == "optimizer" and options.get("kind") in ("linear", "cosine"):
-            value: object = recipe.optimizer
+            value: object = optimizer
             for attribute in name.split("."):
                 value = getattr(value, attribute, None)
             if isinstance(value, float):
@@ -55,7 +59,9 @@ def build_schedules(
     return Schedules(bound, roots)
 
 
-def check_loss_schedules(recipe: Recipe, registry: Registry) -> None:
+def check_loss_schedules(
+    tables: Mapping[str, Mapping[str, Any]], loss: Mapping[str, Any], registry: Registry
+) -> None:
     """Check that the loss accepts the ends of each schedule that moves one of its options.
 
     Raises:
@@ -63,11 +69,11 @@ def check_loss_schedules(recipe: Recipe, registry: Registry) -> None:
     """
     classes = max(2, rank_and_world_size()[1])  # at least one for each rank, if they share them
     context = {"num_classes": classes, "embedding_dim": 2, "steps_per_epoch": 1, "seed": 0}
-    for path, options in recipe.schedule.items():
+    for path, options in tables.items():
         root, *names = path.split(".")
         given = {key: options[key] for key in ("value", "values", "start", "end") if key in options}
         for value in sorted({float(one) for one in np.hstack([*given.values()])} if given else ()):
-            table = copy.deepcopy(recipe.loss)
+            table = copy.deepcopy({**loss})
             owner: Any = table
             for name in names[:-1]:
                 owner = owner.get(name) if isinstance(owner, dict) else None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,22 +27,18 @@ from dml_train.measure.evaluate import Embedded, Measurement, evaluate_on_ranks,
 from dml_train.measure.per_query import save_per_query
 from dml_train.measure.prefixes import evaluate_prefixes_on_ranks
 from dml_train.processes.stopping import RunInterrupted, record_stop_signals
-from dml_train.progress import Show, stage
+from dml_train.progress import Show, say, stage
+from dml_train.ranks.parts import OwnRows
 from dml_train.ranks.ranks import SINGLE_PROCESS, DelayedMaximum, Ranks
-from dml_train.ranks.sharding import OwnRows, SavedState, Shards
+from dml_train.ranks.sharding import SavedState, Shards
 from dml_train.run_folder import RunFolder
 from dml_train.seeds import LOSS, seed_torch
-from dml_train.training import checkpoint, saving
+from dml_train.training import checkpoint
 from dml_train.training.baselines import measure_baselines
 from dml_train.training.best import Best
 from dml_train.training.build import Experiment
 from dml_train.training.checkpoint import Checkpoint
-from dml_train.training.divergence import (
-    divergence,
-    find_nonfinite,
-    find_nonfinite_rows,
-    untrained_names,
-)
+from dml_train.training.divergence import divergence, find_nonfinite, untrained_names
 from dml_train.training.initialisation import initialise
 from dml_train.training.loggers import CLOCK
 from dml_train.training.mining import is_mining_due, mine, segments
@@ -50,14 +46,6 @@ from dml_train.training.observers import Observers
 from dml_train.training.rehearsal import check_value
 from dml_train.training.replica import Replica
 from dml_train.training.step_values import StepValues
-
-
-class Due(NamedTuple):
-    """What follows a step."""
-
-    log: bool
-    evaluate: bool
-    save: bool
 
 
 class Trainer:
@@ -93,9 +81,8 @@ class Trainer:
         self.replica = Replica(experiment, ranks)
         self.shards = Shards(experiment.loss, experiment.optimizer.torch, ranks)
         self.scaler = self.shards.scaler(device, enabled=self.training.precision == "float16")
-        self.periodic = (
-            "evaluation" if experiment.validation is None else "validation"
-        )  # evaluations' log name
+        # The name under which evaluations during training are logged.
+        self.periodic = "evaluation" if experiment.validation is None else "validation"
         self.selects = recipe.validation.selects
         self.best = Best(recipe.validation.metric, recipe.validation.patience)
         self.first_step = self.steps_done = self.restore()
@@ -112,7 +99,7 @@ class Trainer:
 
     def train(self) -> None:
         """Run to the end, and tell loggers and observers how it ended."""
-        self.observers.run_start()
+        self.observers.call("dml_run_start")
         error: BaseException | None = None
         try:
             if not self.steps_done:
@@ -124,7 +111,8 @@ class Trainer:
             error = ending
             raise
         finally:
-            self.observers.run_end(self.steps_done, error)
+            self.observers.close()
+            self.observers.call("dml_run_end", step=self.steps_done, error=error)
 
     def take_steps(self, show: Show) -> None:
         """Load, step, log, evaluate, save: until the last step, early stopping, or a signal."""
@@ -134,11 +122,15 @@ class Trainer:
             for batch in self.load_batches():
                 self.step(batch)
                 stop_signal = maximum(request.signal_number)
-                due = self.due(stop_signal)
-                if due.log:
+                done, is_last = self.steps_done, self.steps_done == self.experiment.num_steps
+                # Skip the last periodic evaluation (`finish` repeats it), unless it selects weights.
+                evaluates = is_due(done, self.evaluate_every) and (self.selects or not is_last)
+                saves = is_last or is_due(done, self.save_every) or stop_signal > 0
+                is_first = done == self.first_step + 1  # the user waits for a sign that it trains
+                if saves or evaluates or is_first or is_due(done, self.log_every):
                     self.log(show)
-                improved = due.evaluate and self.evaluate_periodically()
-                if due.save or improved or self.best.exhausted:
+                improved = evaluates and self.evaluate_periodically()
+                if saves or improved or self.best.exhausted:
                     self.save()
                 if self.best.exhausted:
                     break
@@ -173,15 +165,6 @@ class Trainer:
                     "then resume it",
                     arguments=("resume",),
                 ) from error
-
-    def due(self, stop_signal: int) -> Due:
-        """Decide what follows the step just taken."""
-        done, last = self.steps_done, self.steps_done == self.experiment.num_steps
-        # Skip the last periodic evaluation (`finish` repeats it), unless it selects weights.
-        evaluate = is_due(done, self.evaluate_every) and (self.selects or not last)
-        save = last or is_due(done, self.save_every) or stop_signal > 0
-        first = done == self.first_step + 1  # the user waits for a sign that it trains
-        return Due(save or evaluate or first or is_due(done, self.log_every), evaluate, save)
 
     def step(self, batch: Batch) -> None:
         """Take one optimizer step on one global batch."""
@@ -254,7 +237,7 @@ class Trainer:
                 self.warn_of_zero(step)
             self.observers.log(step, values)
             observed = {name: value for name, value in values.items() if not name.startswith(CLOCK)}
-            self.observers.step_end(step, observed)
+            self.observers.call("dml_step_end", step=step, values=observed)
         if not self.warned_of_loading and self.values.loading_share > self.most_loading:
             self.warn_of_loading()
         speed = values[f"{CLOCK}images_per_second"]
@@ -268,14 +251,12 @@ class Trainer:
             return
         self.warned_of_zero = True
         recipe = self.experiment.recipe
-        self.console.print(
+        say(
+            self.console,
             f"the loss of step {step} is exactly 0: its batch of {len(labels_B)} items has no two of one class, and "
             f"the loss {recipe.loss['name']!r} compares such pairs. The sampler {recipe.sampler['name']!r} draws few; "
             "use one that draws several items of each class: --set "
             "'sampler={name=\"class-balanced\", classes_per_batch=16, images_per_class=4}'",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,  # a command that is folded can't be copied
         )
 
     def warn_of_loading(self) -> None:
@@ -291,12 +272,10 @@ class Trainer:
                 f"load in more processes (training.workers is {workers}, and the machine has {cores} cores)"
             )
         if remedies:
-            self.console.print(
-                f"loading images takes {self.values.loading_share:.0%} of the training time, longer than the steps; "
-                + ", or ".join(remedies),
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
+            share = f"{self.values.loading_share:.0%} of the training time"
+            say(
+                self.console,
+                f"loading images takes {share}, longer than the steps; " + ", or ".join(remedies),
             )
 
     def evaluate_periodically(self) -> bool:
@@ -310,7 +289,7 @@ class Trainer:
         numbers = select_numbers(measured.metrics)
         self.observers.log(self.steps_done, {f"{name}/{key}": value for key, value in numbers.items()})
         result = {**measured.metrics, "split": split_of(name)}
-        self.observers.evaluation_end(self.steps_done, result)
+        self.observers.call("dml_evaluation_end", step=self.steps_done, result=result)
         self.values.restart_clock()
         return measured
 
@@ -321,15 +300,14 @@ class Trainer:
             DmlError: if a weight or a moment isn't finite, or the disk is full or refuses; nothing is written.
         """
         experiment, folder = self.experiment, self.folder.checkpoints
-        in_parts = experiment.recipe.checkpoints.form == "parts"
-        saved = self.shards.split_state() if in_parts else self.shards.gather_state()
+        saved = self.shards.split_state()
         weights, state = experiment.evaluated_model.state_dict(), self.compose_state(saved)
         self.check_finite(weights, state, saved.rows)
-        written = saving.write(folder, self.steps_done, weights, state, saved.rows, self.ranks)
+        written = checkpoint.write(folder, self.steps_done, weights, state, saved.rows, self.ranks)
 
         def end() -> None:
             checkpoint.prune(folder, experiment.recipe.checkpoints.keep, {self.best.step})
-            self.observers.checkpoint_saved(self.steps_done, written.path)
+            self.observers.call("dml_checkpoint_saved", step=self.steps_done, path=written.path)
 
         self.ranks.run_on_first(end)
         self.values.restart_clock()
@@ -359,8 +337,8 @@ class Trainer:
             DmlError: on every rank, if a number isn't finite.
         """
         untrained = untrained_names(self.experiment.model, self.experiment.loss)
-        name = find_nonfinite(weights, state, untrained) if self.ranks.is_first else None
-        names = self.ranks.gather_object(name or find_nonfinite_rows(rows, untrained))
+        name = find_nonfinite(weights, state, rows, untrained, shared=self.ranks.is_first)
+        names = self.ranks.gather_object(name)
 
         def check() -> None:
             if found := next(filter(None, names), None):
@@ -376,9 +354,7 @@ class Trainer:
 
         def find() -> Checkpoint | None:
             for path, fault in checkpoint.corrupt(self.folder.checkpoints).items():
-                self.console.print(
-                    f"ignoring the corrupt checkpoint {path}: {fault}", markup=False, soft_wrap=True
-                )
+                say(self.console, f"ignoring the corrupt checkpoint {path}: {fault}")
             return checkpoint.newest_intact(self.folder.checkpoints)
 
         newest = self.ranks.run_on_first(find)

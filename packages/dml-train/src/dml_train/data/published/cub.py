@@ -1,4 +1,7 @@
-"""CUB-200-2011: 11,788 photographs of 200 species of birds; the first 100 train (Wah et al. 2011; Song et al. 2016)."""
+"""CUB-200-2011: 11,788 photographs of 200 species of birds, full images without bounding boxes.
+
+Source: Wah et al. 2011; the split is that of Song et al. 2016, which all papers use.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,17 @@ from pathlib import Path
 
 from dml_core import DmlError
 from dml_train.data.parts import Parts
-from dml_train.data.published.official import (
-    Archive,
-    OfficialSet,
-    PublishedCounts,
-    parse_number,
-    read_lines,
-)
+from dml_train.data.published.official import Archive, OfficialSet, parse_number, read_lines
 
 _TRAIN_CLASSES = 100  # the first ones by number
 
 
 def _list_parts(folder: Path) -> Parts:
-    names: dict[int, str] = {}
-    for number, name in read_lines(folder / "classes.txt", 2):
-        names[parse_number(number, folder / "classes.txt")] = name
-    if len({*names.values()}) < len(names):
-        twice = next(name for name in names.values() if [*names.values()].count(name) > 1)
-        raise DmlError(
-            f"{folder / 'classes.txt'} has two classes with one name, {twice!r}; unpack the archive again"
-        )
+    """Read ``classes.txt``, ``images.txt`` and ``image_class_labels.txt``."""
+    names = {
+        parse_number(number, folder / "classes.txt"): name
+        for number, name in read_lines(folder / "classes.txt", 2)
+    }
     images = {image: folder / "images" / path for image, path in read_lines(folder / "images.txt", 2)}
     train: dict[str, list[Path]] = {}
     test: dict[str, list[Path]] = {}
@@ -37,12 +31,7 @@ def _list_parts(folder: Path) -> Parts:
                 f"{labels} names image {image} and class {c}, but images.txt or classes.txt lacks one of them; "
                 "unpack the archive again"
             )
-        (train if c <= _TRAIN_CLASSES else test).setdefault(names[c], []).append(images.pop(image))
-    if images:
-        raise DmlError(
-            f"{labels} assigns no class to {len(images):,} images of images.txt, e.g. {min(images.values())}; "
-            "unpack the archive again"
-        )
+        (train if c <= _TRAIN_CLASSES else test).setdefault(names[c], []).append(images[image])
     return Parts(train, test)
 
 
@@ -51,7 +40,7 @@ CUB = OfficialSet(
     title="CUB-200-2011",
     markers=("images.txt",),
     list_parts=_list_parts,
-    published={"train": PublishedCounts(5_864, 100), "test": PublishedCounts(5_924, 100)},
+    published={"train": (5_864, 100), "test": (5_924, 100)},
     archives=(
         Archive(
             "CUB_200_2011.tgz",
@@ -61,19 +50,3 @@ CUB = OfficialSet(
         ),
     ),
 )
-
-
-def read_cub(root: str) -> Parts:
-    """Read CUB-200-2011 in its layout: ``images.txt``, ``image_class_labels.txt``, ``classes.txt`` and ``images``.
-
-    Classes 1 to 100 train (5,864 images), 101 to 200 test (5,924); full images, no bounding boxes.
-
-    Source: Wah et al. 2011; the split is that of Song et al. 2016, which all papers use.
-
-    Args:
-        root: the folder ``CUB_200_2011``, or its parent.
-
-    Raises:
-        DmlError: if it is missing or incomplete.
-    """
-    return CUB.read(root)

@@ -2,83 +2,160 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import lzma
+import shutil
+import tarfile
+import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+from rich.console import Console
+
 from dml_core import DmlError
-from dml_train.data.published.download import compute_digest, download
-from dml_train.data.published.official import Archive, OfficialSet, find_file, list_missing
-from dml_train.data.published.unpacking import unpack
+from dml_train.data.published.official import Archive, find_file, list_missing
+from dml_train.data.published.sets import get_official
 from dml_train.files import WriteRefused
+from dml_train.progress import stage
+
+_TIMEOUT = 30.0  # seconds without data
+_UNREADABLE = (
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError,
+)  # fmt: skip
 
 
-def fetch(official: OfficialSet, root: Path, progress: bool, report: Callable[[str], None]) -> None:
-    """Download and unpack a data set into `root`, reusing existing files.
+def fetch_dataset(name: str, root: str | Path, *, report: Callable[[str], None] = print) -> None:
+    """Download and unpack a published data set, reusing existing files.
 
     Args:
-        official: the data set.
-        root: the folder for its archives and the unpacked folder, created if missing.
-        progress: whether to show progress bars of downloads on the standard error.
-        report: called with a line about each step.
+        name, report: as in `check_dataset`; the progress of downloads is on the standard error.
+        root: the folder for the archives and the unpacked folder, created if missing.
 
     Raises:
-        DmlError: a file must be downloaded by hand; a download or an archive is bad; the existing data set is
-            incomplete.
+        DmlError: an unknown name; a file that must be downloaded by hand; a download or an archive that is bad; an
+            existing data set that is incomplete.
     """
-    root = root.expanduser()
-    if _is_complete(official, root):
-        report(f"{official.title} is already in {official.find(root)}")
-        return
+    official, root = get_official(name), Path(root).expanduser()
+    folder, missing = None, []
+    with contextlib.suppress(DmlError):  # not yet downloaded or unpacked
+        folder = official.find(root)
+        missing = list_missing(official.list_parts(folder))
+        if not missing:
+            report(f"{official.title} is already in {folder}")
+            return
+    if missing and folder != root:  # unpacking never overwrites a folder
+        raise DmlError(
+            f"{folder} exists, but {len(missing):,} of its images are missing, e.g. {missing[0]}: rename or remove "
+            "this folder, and fetch again"
+        )
     archives = official.archives
-    if official.older and all(find_file(root, archive.name) for archive in official.older):
-        archives = official.older
-    by_hand = [a.name for a in archives if a.address is None and find_file(root, a.name) is None]
-    if by_hand:
+    if by_hand := [a.name for a in archives if a.address is None and find_file(root, a.name) is None]:
         raise DmlError(f"{root} doesn't hold {' and '.join(by_hand)}. {official.describe_download(root)}")
-    for file, archive in [(_get_archive(archive, root, progress, report), archive) for archive in archives]:
+    for file, archive in [(_get_archive(archive, root, report), archive) for archive in archives]:
         if archive.unpacks:
             report(f"unpacking {file}")
             report(f"unpacked {', '.join(map(str, unpack(file, file.parent)))}")
 
 
-def _is_complete(official: OfficialSet, root: Path) -> bool:
-    """Tell whether every listed image exists.
-
-    Raises:
-        DmlError: if a subfolder holds only some images, since unpacking never overwrites a folder.
-    """
-    try:
-        folder = official.find(root)
-        missing = list_missing(official.list_parts(folder))
-    except DmlError:
-        return False
-    if missing and folder != root:
-        raise DmlError(
-            f"{folder} exists, but {len(missing):,} of its images are missing, e.g. {missing[0]}: rename or remove "
-            "this folder, and fetch again"
-        )
-    return not missing
-
-
-def _get_archive(archive: Archive, root: Path, progress: bool, report: Callable[[str], None]) -> Path:
+def _get_archive(archive: Archive, root: Path, report: Callable[[str], None]) -> Path:
     """Find or download an archive, and compare its checksum if one is published."""
-    file = find_file(root, archive.name)
-    if file is not None:
-        report(f"{file} already exists")
-        if archive.md5 is not None and (md5 := compute_digest(file, "md5")) != archive.md5:
-            raise DmlError(
-                f"{file} has the MD5 {md5}; expected {archive.md5}. It is damaged, truncated or another file: remove "
-                "it and download it again"
-            )
-        return file
+    if (existing := find_file(root, archive.name)) is not None:
+        report(f"{existing} already exists")
+        _check_md5(existing, archive.md5)
+        return existing
     assert archive.address is not None
     file = root / archive.name
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WriteRefused(f"can't make the folder {root}: {error.strerror}") from error
     report(f"downloading {archive.address} ({archive.size})")
-    sha256 = download(archive.address, file, md5=archive.md5, progress=progress)
+    sha256 = download(archive.address, file, archive.md5)
     checked = "its MD5 is correct" if archive.md5 else "no checksum is published"
     report(f"downloaded {file}; SHA-256 {sha256}; {checked}")
     return file
+
+
+def download(address: str, file: Path, md5: str | None = None) -> str:
+    """Download a file by http or https, and return its SHA-256 in hexadecimal digits.
+
+    The file gets its name when it is complete and its MD5, if one is given, is right. Raise a `DmlError` and leave
+    nothing if the server rejects the request, the connection breaks, or the MD5 is wrong.
+    """
+    import requests  # takes a tenth of a second, which only downloads need
+
+    part = file.with_name(f"{file.name}.part")
+    console = Console(stderr=True)
+    console.quiet = not console.is_terminal
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with requests.get(address, stream=True, timeout=_TIMEOUT) as response, part.open("wb") as out:
+            response.raise_for_status()
+            megabytes = int(response.headers.get("Content-Length", 0)) >> 20
+            with stage(console, f"{file.name}, MB", megabytes) as show:
+                for done, block in enumerate(response.iter_content(1 << 20), start=1):
+                    out.write(block)
+                    show(done, "")
+        _check_md5(part, md5)
+        part.replace(file)
+    except requests.exceptions.RequestException as error:
+        raise DmlError(
+            f"can't download {address}: {error}. Run the command again, or see docs/guide/data.md for the sources of "
+            "the data set"
+        ) from error
+    except OSError as error:
+        raise WriteRefused(f"can't write {part}: {error.strerror or error}") from error
+    finally:
+        if part.parent.is_dir():
+            part.unlink(missing_ok=True)
+    return _compute_digest(file, "sha256")
+
+
+def _check_md5(file: Path, expected: str | None) -> None:
+    if expected is not None and (md5 := _compute_digest(file, "md5")) != expected:
+        raise DmlError(
+            f"{file} has the MD5 {md5}; expected {expected}. It is damaged, truncated or another file: remove it and "
+            "download it again; if the MD5 stays wrong, the server's file was changed"
+        )
+
+
+def _compute_digest(file: Path, algorithm: str) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, algorithm).hexdigest()
+
+
+def unpack(archive: Path, into: Path) -> list[Path]:
+    """Unpack an archive aside, and move its top-level entries into a folder when all are complete; return them.
+
+    Args:
+        archive: a zip file (with this suffix), or a tar file, compressed or not.
+        into: the folder, created if missing.
+
+    Raises:
+        DmlError: if the archive can't be read, a path in it leads out of the folder, a top-level entry already exists,
+            or the disk is full. Nothing of the archive then remains.
+    """
+    aside = into / f".{archive.name}.unpacking"
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        if archive.suffix == ".zip":
+            with zipfile.ZipFile(archive) as packed:
+                packed.extractall(aside)  # leaves out ".." and a leading "/" of paths
+        else:
+            with tarfile.open(archive) as packed_tar:
+                packed_tar.extractall(aside, filter="data")
+        shutil.rmtree(aside / "__MACOSX", ignore_errors=True)
+        moves = {entry: into / entry.name for entry in sorted(aside.iterdir())}
+        for entry in moves.values():
+            if entry.exists() or entry.is_symlink():
+                raise DmlError(
+                    f"{entry} already exists; nothing was unpacked. If it is complete, keep it; if not, rename or "
+                    "remove it and unpack again"
+                )
+        return [source.rename(entry) for source, entry in moves.items()]
+    except _UNREADABLE as error:
+        raise DmlError(
+            f"can't unpack {archive} into {into} ({type(error).__name__}: {error}); nothing was unpacked. If the file "
+            "is damaged or a web page, remove it and download it again; if it needs a password, unpack it by hand"
+        ) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

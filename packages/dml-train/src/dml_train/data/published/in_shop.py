@@ -6,13 +6,7 @@ from pathlib import Path
 
 from dml_core import DmlError
 from dml_train.data.parts import Parts
-from dml_train.data.published.official import (
-    Archive,
-    OfficialSet,
-    PublishedCounts,
-    parse_number,
-    read_lines,
-)
+from dml_train.data.published.official import Archive, OfficialSet, read_lines
 
 _LISTS = ("list_eval_partition.txt", "Eval/list_eval_partition.txt")
 
@@ -22,11 +16,7 @@ def _list_parts(folder: Path) -> Parts:
     # Img/img.zip contains img/; users unpack it into Img/ or beside Img/.
     images = next((base for base in (folder / "Img", folder) if (base / "img").is_dir()), folder)
     parts: dict[str, dict[str, list[Path]]] = {"train": {}, "query": {}, "gallery": {}}
-    rows = read_lines(listing, 3, skip=2)
-    stated = parse_number(read_lines(listing, 1)[0][0], listing)
-    if stated != len(rows):
-        raise DmlError(f"{listing} states {stated:,} lines but has {len(rows):,}; download it again")
-    for path, item, part in rows:
+    for path, item, part in read_lines(listing, 3, skip=2):
         if part not in parts:
             raise DmlError(f"{listing}: {path} is in {part!r}; expected one of: {', '.join(parts)}")
         parts[part].setdefault(item, []).append(images / path)
@@ -38,15 +28,8 @@ IN_SHOP = OfficialSet(
     title="In-Shop Clothes Retrieval",
     markers=_LISTS,
     list_parts=_list_parts,
-    published={
-        "train": PublishedCounts(25_882, 3_997),
-        "test": PublishedCounts(14_218, 3_985),
-        "gallery": PublishedCounts(12_612, 3_985),
-    },
-    archives=(
-        Archive("list_eval_partition.txt", "4 MB", unpacks=False),
-        Archive("img.zip", "about 0.5 GB"),
-    ),
+    published={"train": (25_882, 3_997), "test": (14_218, 3_985), "gallery": (12_612, 3_985)},
+    archives=(Archive("list_eval_partition.txt", "4 MB", unpacks=False), Archive("img.zip", "about 0.5 GB")),
     by_hand=(
         "Its owners distribute it by Google Drive, so download it by hand: from "
         "http://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html follow the link to the folder 'In-shop "
@@ -54,20 +37,3 @@ IN_SHOP = OfficialSet(
         "folder, or keep the folders Eval and Img; then run dml data fetch in-shop --root FOLDER"
     ),
 )
-
-
-def read_in_shop(root: str) -> Parts:
-    """Read In-Shop Clothes Retrieval in its official layout: ``list_eval_partition.txt`` and ``img``.
-
-    25,882 images of 3,997 items train; 14,218 queries are searched in a gallery of 12,612; both have 3,985 items.
-
-    Source: Liu et al. 2016, DeepFashion.
-
-    Args:
-        root: the folder that holds ``list_eval_partition.txt`` (or ``Eval`` with it) and ``img`` (or ``Img/img``);
-            or its parent.
-
-    Raises:
-        DmlError: if it is missing or incomplete.
-    """
-    return IN_SHOP.read(root)

@@ -1,4 +1,4 @@
-"""Descriptions of the published data sets: their counts, sources and lists; and the search for one on disk."""
+"""A published data set in the layout of its download: its counts and sources, and the search for it on disk."""
 
 from __future__ import annotations
 
@@ -11,71 +11,59 @@ from dml_core import DmlError
 from dml_train.data.parts import Parts, check_parts, count_images
 
 
-class PublishedCounts(NamedTuple):
-    """The counts of a part in the papers."""
-
-    images: int
-    classes: int
-
-
 class Archive(NamedTuple):
-    """A file of a data set's download, unpacked into its own folder.
-
-    Args:
-        name: the file's name.
-        size: approximate size, for messages.
-        address: the download's URL; None if it must be downloaded by hand, see `OfficialSet.by_hand`.
-        md5: its checksum; None if none is published.
-        unpacks: whether it is an archive, or a plain file.
-    """
+    """A file of a data set's download, unpacked into its own folder."""
 
     name: str
-    size: str
-    address: str | None = None
-    md5: str | None = None
-    unpacks: bool = True
+    size: str  # approximate, for messages
+    address: str | None = None  # None: it must be downloaded by hand, see `OfficialSet.by_hand`
+    md5: str | None = None  # None: none is published
+    unpacks: bool = True  # False: a plain file
 
 
 @dataclass(frozen=True, slots=True)
 class OfficialSet:
-    """A published data set in the layout of its download.
+    """A published data set."""
 
-    Args:
-        name: the name in recipes.
-        title: the name in messages.
-        markers: files or folders of which any one identifies the data set's folder, relative to it.
-        list_parts: reads the parts from the lists in the folder, without looking at the images.
-        published: the counts of each part.
-        archives: the files of its download.
-        older: the files of an older download, an alternative to `archives`.
-        by_hand: instructions for a download by hand; empty if none is needed.
-    """
-
-    name: str
-    title: str
-    markers: tuple[str, ...]
-    list_parts: Callable[[Path], Parts]
-    published: Mapping[str, PublishedCounts]
+    name: str  # in recipes
+    title: str  # in messages
+    markers: tuple[str, ...]  # any of these files or folders identifies the data set's folder
+    list_parts: Callable[[Path], Parts]  # reads the lists in the folder, without looking at the images
+    published: Mapping[str, tuple[int, int]]  # the images and classes of each part, as in the papers
     archives: tuple[Archive, ...]
-    older: tuple[Archive, ...] = ()
-    by_hand: str = ""
+    by_hand: str = ""  # instructions for a download by hand; empty if none is needed
 
-    def find(self, root: Path) -> Path:
-        """Find the data set's folder: `root` or a subfolder.
+    def read(self, root: str) -> Parts:
+        """List the parts in `root`, the data set's folder or its parent.
 
         Raises:
-            DmlError: if it is missing, with the files to download, their source and size.
+            DmlError: a missing data set, missing images, damaged lists, or other counts than the published ones.
         """
+        folder = self.find(Path(root))
+        parts = self.list_parts(folder)
+        check_parts(parts, {part: f"the {part} part of {folder}" for part in parts.by_name()})
+        if missing := list_missing(parts):
+            total = sum(map(count_images, parts.by_name().values()))
+            raise DmlError(
+                f"{len(missing):,} of the {total:,} images in the lists of {folder} are missing, e.g. {missing[0]}: "
+                f"the data set is incompletely unpacked. {self.describe_download(Path(root))}"
+            )
+        if wrong := self.find_wrong_counts(parts):
+            raise DmlError(
+                f"{folder} is not the complete {self.title}: {'; '.join(wrong)}. Results on other images can't be "
+                "compared with the published ones: unpack it again, or use image-folder or csv for your own images"
+            )
+        return parts
+
+    def find(self, root: Path) -> Path:
+        """Find the data set's folder: `root` or a subfolder. If it is missing, the `DmlError` says what to download."""
         root = root.expanduser()
         if not root.is_dir():
             raise DmlError(f"root = {root} is not a folder. {self.describe_download(root)}")
-        subfolders = sorted(child for child in root.iterdir() if child.is_dir())
-        for folder in (root, *subfolders):
+        for folder in (root, *sorted(child for child in root.iterdir() if child.is_dir())):
             if any((folder / marker).exists() for marker in self.markers):
                 return folder
-        known = [archive.name for archive in (*self.archives, *self.older)]
-        packed = [name for name in known if find_file(root, name) is not None]
-        if packed:
+        if packed := [archive.name for archive in self.archives if find_file(root, archive.name)]:
             raise DmlError(
                 f"{root} holds {' and '.join(packed)}, but {self.title} isn't unpacked: "
                 f"run dml data fetch {self.name} --root {root}"
@@ -93,40 +81,15 @@ class OfficialSet:
         sources = " and ".join(archive.address or "" for archive in self.archives)
         return f"{self.title} comes as {files} from {sources}: dml data fetch {self.name} --root {root} downloads it"
 
-    def read(self, root: str) -> Parts:
-        """Return the parts, after checks that no image is missing and that the counts are the published ones.
-
-        Raises:
-            DmlError: as `find`; missing images; counts other than the published ones.
-        """
-        folder = self.find(Path(root))
-        parts = self.list_parts(folder)
-        check_parts(parts, {part: f"the {part} part of {folder}" for part in parts.by_name()})
-        missing, total = list_missing(parts), sum(map(count_images, parts.by_name().values()))
-        if missing:
-            raise DmlError(
-                f"{len(missing):,} of the {total:,} images in the lists of {folder} are missing, e.g. {missing[0]}: "
-                f"the data set is incompletely unpacked. {self.describe_download(Path(root))}"
-            )
-        if wrong := self.find_wrong_counts(parts):
-            raise DmlError(
-                f"{folder} is not the complete {self.title}: {'; '.join(wrong)}. Results on other images can't be "
-                "compared with the published ones: complete it, or use image-folder or csv for your own images"
-            )
-        return parts
-
     def find_wrong_counts(self, parts: Parts) -> list[str]:
-        """Find the parts whose counts aren't the published ones, and describe the differences."""
-        wrong = []
-        for part, published in self.published.items():
-            classes = parts.by_name()[part]
-            counts = PublishedCounts(count_images(classes), len(classes))
-            if counts != published:
-                wrong.append(
-                    f"{part} has {counts.images:,} images of {counts.classes:,} classes "
-                    f"(published: {published.images:,} of {published.classes:,})"
-                )
-        return wrong
+        """Describe the parts whose counts aren't the published ones."""
+        counts = {part: (count_images(classes), len(classes)) for part, classes in parts.by_name().items()}
+        return [
+            f"{part} has {counts[part][0]:,} images of {counts[part][1]:,} classes "
+            f"(published: {images:,} of {classes:,})"
+            for part, (images, classes) in self.published.items()
+            if counts[part] != (images, classes)
+        ]
 
 
 def find_file(root: Path, name: str) -> Path | None:
@@ -137,56 +100,41 @@ def find_file(root: Path, name: str) -> Path | None:
 
 def list_missing(parts: Parts) -> list[Path]:
     """List the files of the parts that don't exist."""
-    return [
-        file
-        for classes in parts.by_name().values()
-        for files in classes.values()
-        for file in files
-        if not file.is_file()
-    ]
+    return [file for file in parts.files() if not file.is_file()]
 
 
 def read_lines(file: Path, columns: int, skip: int = 0) -> list[list[str]]:
-    """Read a list: its lines, split at blanks into columns, the last of which may contain blanks.
+    """Read a list in UTF-8: its lines, split at blanks into columns, the last of which may contain blanks.
 
     Args:
-        file: the list, in UTF-8.
+        file: the list.
         columns: number of columns.
         skip: number of header lines.
 
     Raises:
-        DmlError: if it is missing or empty, or a line has too few columns; names the line.
+        DmlError: if it can't be read or is empty, or a line has too few columns; names the line.
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise DmlError(
-            f"can't read {file}: {error.strerror}; the data set is incompletely unpacked"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise DmlError(f"{file} is not a list in UTF-8 ({error}); unpack the archive again") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise DmlError(f"can't read {file} as a list in UTF-8: {error}; unpack the archive again") from error
     rows = []
     for number, line in enumerate(lines[skip:], start=skip + 1):
-        if not line.strip():
-            continue
-        row = line.split(maxsplit=columns - 1)
-        if len(row) < columns:
+        row = line.strip().split(maxsplit=columns - 1)
+        if row and len(row) < columns:
             raise DmlError(
                 f"{file}, line {number}: {line!r} has {len(row)} columns; expected {columns}. "
                 "The file is damaged: unpack the archive again"
             )
-        rows.append([value.strip() for value in row])
+        if row:
+            rows.append(row)
     if not rows:
         raise DmlError(f"{file} has no entries; unpack the archive again")
     return rows
 
 
 def parse_number(value: str, file: Path) -> int:
-    """Parse a natural number of a list.
-
-    Raises:
-        DmlError: if it isn't a natural number; names the file.
-    """
+    """Parse a natural number of a list, or raise a `DmlError` that names the file."""
     if not value.isdecimal():
         raise DmlError(
             f"{file} contains {value!r}; expected a number. The file is damaged: unpack the archive again"

@@ -1,11 +1,14 @@
-"""Stanford Online Products: 120,053 photographs of 22,634 products sold online (Song et al. 2016)."""
+"""Stanford Online Products: 120,053 photographs of 22,634 products sold online.
+
+Source: Song et al. 2016, Deep Metric Learning via Lifted Structured Feature Embedding.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from dml_train.data.parts import Classes, Parts
-from dml_train.data.published.official import Archive, OfficialSet, PublishedCounts, read_lines
+from dml_train.data.published.official import Archive, OfficialSet, read_lines
 
 
 def _list_parts(folder: Path) -> Parts:
@@ -25,7 +28,7 @@ SOP = OfficialSet(
     title="Stanford Online Products",
     markers=("Ebay_train.txt", "Ebay_test.txt"),
     list_parts=_list_parts,
-    published={"train": PublishedCounts(59_551, 11_318), "test": PublishedCounts(60_502, 11_316)},
+    published={"train": (59_551, 11_318), "test": (60_502, 11_316)},
     archives=(
         Archive(
             "Stanford_Online_Products.zip",
@@ -35,19 +38,3 @@ SOP = OfficialSet(
         ),
     ),
 )
-
-
-def read_sop(root: str) -> Parts:
-    """Read Stanford Online Products in its official layout: ``Ebay_train.txt``, ``Ebay_test.txt``, ``bicycle_final``, …
-
-    59,551 images of 11,318 products train, 60,502 of 11,316 test.
-
-    Source: Song et al. 2016, Deep Metric Learning via Lifted Structured Feature Embedding.
-
-    Args:
-        root: the folder ``Stanford_Online_Products``, or its parent.
-
-    Raises:
-        DmlError: if it is missing or incomplete.
-    """
-    return SOP.read(root)

@@ -1,21 +1,18 @@
-"""PKU VehicleID: pictures of 26,267 vehicles by cameras of one city (Liu et al. 2016)."""
+"""PKU VehicleID: pictures of 26,267 vehicles by cameras of one city.
+
+Source: Liu et al. 2016, Deep Relative Distance Learning: Tell the Difference Between Similar Vehicles.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
-from dml_train.data.parts import Classes, Parts
-from dml_train.data.published.official import (
-    Archive,
-    OfficialSet,
-    PublishedCounts,
-    parse_number,
-    read_lines,
-)
+from dml_train.data.parts import Parts
+from dml_train.data.published.official import Archive, OfficialSet, parse_number, read_lines
 
 Vehicles = Literal[800, 1600, 2400]
 
@@ -34,25 +31,19 @@ def _read_list(folder: Path, name: str) -> dict[str, list[Path]]:
     return classes
 
 
-def _draw_gallery(classes: Classes, draw: int) -> tuple[Classes, Classes]:
-    """Return queries, and a gallery of one image of each vehicle: a function of the draw and the vehicle's number."""
-    queries: dict[str, list[Path]] = {}
-    gallery: dict[str, list[Path]] = {}
-    for vehicle, listed in classes.items():
-        files = sorted(listed)
-        chosen = int(np.random.default_rng([draw, int(vehicle)]).integers(len(files)))
-        gallery[vehicle] = [files[chosen]]
-        if len(files) > 1:
-            queries[vehicle] = files[:chosen] + files[chosen + 1 :]
-    return queries, gallery
-
-
 def describe_vehicleid(vehicles: Vehicles, draw: int) -> OfficialSet:
-    """Describe the data set with one of its test lists, and one draw of the gallery."""
+    """Describe the data set with one of its test lists and one draw of the gallery, see `read_vehicleid`."""
 
     def list_parts(folder: Path) -> Parts:
-        test = _read_list(folder, f"test_list_{vehicles}.txt")
-        return Parts(_read_list(folder, "train_list.txt"), *_draw_gallery(test, draw))
+        queries: dict[str, list[Path]] = {}
+        gallery: dict[str, list[Path]] = {}
+        for vehicle, listed in _read_list(folder, f"test_list_{vehicles}.txt").items():
+            files = sorted(listed)
+            # A function of the draw and the vehicle's number.
+            gallery[vehicle] = [files.pop(np.random.default_rng([draw, int(vehicle)]).integers(len(files)))]
+            if files:
+                queries[vehicle] = files
+        return Parts(_read_list(folder, "train_list.txt"), queries, gallery)
 
     return OfficialSet(
         name="vehicleid",
@@ -60,9 +51,9 @@ def describe_vehicleid(vehicles: Vehicles, draw: int) -> OfficialSet:
         markers=(f"{_LISTS}/train_list.txt",),
         list_parts=list_parts,
         published={
-            "train": PublishedCounts(113_346, 13_164),
-            "test": PublishedCounts(_IMAGES[vehicles] - vehicles, vehicles),
-            "gallery": PublishedCounts(vehicles, vehicles),
+            "train": (113_346, 13_164),
+            "test": (_IMAGES[vehicles] - vehicles, vehicles),
+            "gallery": (vehicles, vehicles),
         },
         archives=(Archive("VehicleID_V1.0.zip", "size unpublished"),),
         by_hand=(
@@ -72,30 +63,21 @@ def describe_vehicleid(vehicles: Vehicles, draw: int) -> OfficialSet:
     )
 
 
-VEHICLEID = describe_vehicleid(2400, 0)
-
-
 def read_vehicleid(root: str, vehicles: Vehicles = 2400, draw: int = 0) -> Parts:
     """Read PKU VehicleID in its official layout: ``image``, and ``train_test_split`` with its lists.
 
-    113,346 images of 13,164 vehicles train. Of each test vehicle one random image is the gallery, and the others are
-    queries; the paper repeats this ten times and averages. Here draw d chooses the images by numpy's generator with the
-    seed (d, vehicle), so ten runs of the evaluation with draws 0 to 9 follow the protocol, and a draw is the same
-    everywhere.
-
-    Source: Liu et al. 2016, Deep Relative Distance Learning: Tell the Difference Between Similar Vehicles.
+    Of each test vehicle one random image is the gallery, and the others are queries; the paper repeats this ten times
+    and averages. Draw d chooses the images by numpy's generator with the seed (d, vehicle), so ten runs of the
+    evaluation with draws 0 to 9 follow the protocol, and a draw is the same everywhere.
 
     Args:
         root: the folder ``VehicleID_V1.0``, or its parent.
         vehicles: the test list: 800 (small), 1600 (medium) or 2400 (large) vehicles.
-        draw: the number of the random gallery, at least 0.
+        draw: the number of the random gallery; raises a `ValueError` if negative.
 
     Raises:
         DmlError: if it is missing or incomplete.
-        ValueError: for another number of vehicles, or a negative draw.
     """
-    if vehicles not in get_args(Vehicles):
-        raise ValueError(f"vehicles is {vehicles!r}; expected 800, 1600 or 2400")
-    if isinstance(draw, bool) or not isinstance(draw, int) or draw < 0:
-        raise ValueError(f"draw is {draw!r}; expected an integer of at least 0")
+    if draw < 0:
+        raise ValueError(f"draw is {draw}; expected at least 0")
     return describe_vehicleid(vehicles, draw).read(root)

@@ -7,45 +7,36 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from dml_core import InvalidOption
-from dml_train.networks.backbones.first_convolution import adapt_first_convolution
-from dml_train.networks.backbones.levels import check_levels
-from dml_train.networks.backbones.weights_file import load_state, read_state
-
-
-class _Widths(NamedTuple):
-    """Channels of a block's four branches; 0 is a missing branch, or a pool without projection."""
-
-    one: int  # 1 × 1
-    reduce: int  # 1 × 1, before the 3 × 3
-    three: int  # 3 × 3
-    double_reduce: int  # 1 × 1, before the two 3 × 3
-    double: int  # 3 × 3 twice
-    pool: Literal["average", "max"]
-    projection: int  # 1 × 1, after the pool
-
+from dml_train.networks.backbones.options import (
+    adapt_first_convolution,
+    check_levels,
+    load_state,
+    one_or_all,
+    read_state,
+)
 
 # A row for each block, as in the source's figure 5, except that 4c and 4d project their pool to 128 channels, as in the
-# published weights for torch; the figure, and the networks of ICE and RLL, have 96.
-_BLOCKS = {
-    "inception_3a": _Widths(64, 64, 64, 64, 96, "average", 32),
-    "inception_3b": _Widths(64, 64, 96, 64, 96, "average", 64),
-    "inception_3c": _Widths(0, 128, 160, 64, 96, "max", 0),
-    "inception_4a": _Widths(224, 64, 96, 96, 128, "average", 128),
-    "inception_4b": _Widths(192, 96, 128, 96, 128, "average", 128),
-    "inception_4c": _Widths(160, 128, 160, 128, 160, "average", 128),
-    "inception_4d": _Widths(96, 128, 192, 160, 192, "average", 128),
-    "inception_4e": _Widths(0, 128, 192, 192, 256, "max", 0),
-    "inception_5a": _Widths(352, 192, 320, 160, 224, "average", 128),
-    "inception_5b": _Widths(352, 192, 320, 192, 224, "max", 128),
+# published weights for torch; the figure, and the networks of ICE and RLL, have 96. The columns: see `_Block`.
+_Widths = tuple[int, int, int, int, int, Literal["average", "max"], int]
+_BLOCKS: dict[str, _Widths] = {
+    "inception_3a": (64, 64, 64, 64, 96, "average", 32),
+    "inception_3b": (64, 64, 96, 64, 96, "average", 64),
+    "inception_3c": (0, 128, 160, 64, 96, "max", 0),
+    "inception_4a": (224, 64, 96, 96, 128, "average", 128),
+    "inception_4b": (192, 96, 128, 96, 128, "average", 128),
+    "inception_4c": (160, 128, 160, 128, 160, "average", 128),
+    "inception_4d": (96, 128, 192, 160, 192, "average", 128),
+    "inception_4e": (0, 128, 192, 192, 256, "max", 0),
+    "inception_5a": (352, 192, 320, 160, 224, "average", 128),
+    "inception_5b": (352, 192, 320, 192, 224, "max", 128),
 }
 _CLASSIFIER = "last_linear."  # in the weights file
+_PUBLISHED = "the published bn_inception-52deb4733.pth (docs/guide/models.md links to it)"
 
 
 class BNInception(nn.Module):
@@ -55,21 +46,15 @@ class BNInception(nn.Module):
     the pools of 4c and 4d are projected to 128 channels instead of 96, and convolutions have a bias.
 
     Args:
-        in_channels: number of channels of the images. For a number other than 3 the first convolution is replaced; its
-            weights are then the given ones' mean over the colours (times ``3 / in_channels``).
+        in_channels, pretrained: see `dml_train.networks.backbones.options`.
         weights: None (random), or the published file: ``bn_inception-52deb4733.pth``, trained on ImageNet in Caffe.
             It expects blue, green, red in 0 to 255 minus (104, 117, 128): ``normalize = "caffe"`` of the data sets.
         levels: the blocks whose outputs are the features, ``"inception_3a"`` to ``"inception_5b"``, the default;
             the papers' L, M, H are ``["inception_3c", "inception_4e", "inception_5b"]``.
-        pretrained: whether to load `weights`; False where a checkpoint replaces them.
-
-    Attributes:
-        num_features: 1,024 for 5b, 576 for 3c, 1,056 for 4e; for several levels, a tuple.
 
     Raises:
         InvalidOption: an unknown level or one given twice, or no such file.
         DmlError: a file that can't be read or doesn't fit.
-        ValueError: `in_channels` below 1.
     """
 
     def __init__(
@@ -80,8 +65,6 @@ class BNInception(nn.Module):
         pretrained: bool = True,
     ) -> None:
         super().__init__()
-        if in_channels < 1:
-            raise ValueError(f"in_channels is {in_channels}; expected at least 1")
         check_levels(levels, list(_BLOCKS), "bn-inception")
         self._levels = tuple(levels) or ("inception_5b",)
         self.stem = nn.Sequential(
@@ -94,11 +77,11 @@ class BNInception(nn.Module):
             )
         )
         self.blocks = nn.ModuleDict()
-        channels = {"": 192}
+        channels, widths_of = 192, {}
         for name, widths in _BLOCKS.items():
-            block = _Block([*channels.values()][-1], widths)
-            channels[name] = block.out_channels
+            block = _Block(channels, widths)
             self.blocks[name] = block
+            channels = widths_of[name] = block.out_channels
         if weights is not None and pretrained:
             self._load(weights)
         for name in reversed(_BLOCKS):
@@ -107,8 +90,7 @@ class BNInception(nn.Module):
             del self.blocks[name]
         if in_channels != 3:
             adapt_first_convolution(self.stem, in_channels, keep=weights is not None)
-        features = tuple(channels[level] for level in self._levels)
-        self.num_features = features if len(features) > 1 else features[0]
+        self.num_features = one_or_all([widths_of[level] for level in self._levels])
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
         """List the parameters of the stem and of each block, from the image on."""
@@ -122,35 +104,22 @@ class BNInception(nn.Module):
             features = block(features)
             if name in self._levels:
                 outputs[name] = features
-        maps = tuple(outputs[level] for level in self._levels)
-        return maps[0] if len(maps) == 1 else maps
+        return one_or_all([outputs[level] for level in self._levels])
 
     def _load(self, weights: str) -> None:
         """Load the published weights: their ``inception_3a_1x1`` is ``blocks.inception_3a.1x1.conv`` here."""
-        file = Path(weights).expanduser()
-        if not file.is_file():
-            raise InvalidOption(
-                f"weights of bn-inception are {weights!r}, and there is no such file; expected the published "
-                "bn_inception-52deb4733.pth (docs/guide/models.md links to it)"
-            )
         ours: dict[str, str] = {}
         for path, unit in self.named_modules():
             if isinstance(unit, _Unit):
                 theirs = path.removeprefix("stem.").removeprefix("blocks.").replace(".", "_")
                 ours |= {f"{theirs}.": f"{path}.conv.", f"{theirs}_bn.": f"{path}.norm."}
         state = {}
-        for name, tensor in read_state(file).items():
+        for name, tensor in read_state(weights, _PUBLISHED).items():
             module, dot, parameter = name.rpartition(".")
             # In the file, the parameters of batch norms are rows, (1, channels).
             flat = tensor.flatten() if tensor.ndim == 2 and not name.startswith(_CLASSIFIER) else tensor
             state[ours.get(module + dot, module + dot) + parameter] = flat
-        load_state(
-            self,
-            state,
-            file,
-            expected="the published bn_inception-52deb4733.pth, or a file with its names",
-            unused=lambda name: name.startswith(_CLASSIFIER),
-        )
+        load_state(self, state, weights, _PUBLISHED, unused=lambda name: name.startswith(_CLASSIFIER))
 
 
 class _Unit(nn.Module):
@@ -166,27 +135,30 @@ class _Unit(nn.Module):
 
 
 class _Block(nn.ModuleDict):
-    """Up to four parallel branches, their outputs concatenated; named as in the published weights."""
+    """Up to four parallel branches, their outputs concatenated; named as in the published weights.
+
+    Their channels: `one` of 1 × 1; `three` of 3 × 3, behind `reduce` of 1 × 1; `double` of 3 × 3 twice, behind
+    `double_reduce`; and a pool, with `projection` behind it. 0 is a missing branch, or a pool without projection.
+    """
 
     def __init__(self, in_channels: int, widths: _Widths) -> None:
-        halves = widths.projection == 0  # height and width
+        one, reduce, three, double_reduce, double, pool, projection = widths
+        halves = projection == 0  # height and width
         stride = 2 if halves else 1
-        units: dict[str, nn.Module] = {}
-        if widths.one:
-            units["1x1"] = _Unit(in_channels, widths.one, 1)
-        units["3x3_reduce"] = _Unit(in_channels, widths.reduce, 1)
-        units["3x3"] = _Unit(widths.reduce, widths.three, 3, stride)
-        units["double_3x3_reduce"] = _Unit(in_channels, widths.double_reduce, 1)
-        units["double_3x3_1"] = _Unit(widths.double_reduce, widths.double, 3)
-        units["double_3x3_2"] = _Unit(widths.double, widths.double, 3, stride)
+        units: dict[str, nn.Module] = {"1x1": _Unit(in_channels, one, 1)} if one else {}
+        units["3x3_reduce"] = _Unit(in_channels, reduce, 1)
+        units["3x3"] = _Unit(reduce, three, 3, stride)
+        units["double_3x3_reduce"] = _Unit(in_channels, double_reduce, 1)
+        units["double_3x3_1"] = _Unit(double_reduce, double, 3)
+        units["double_3x3_2"] = _Unit(double, double, 3, stride)
         if halves:
             units["pool"] = nn.MaxPool2d(3, 2, ceil_mode=True)
         else:
-            units["pool"] = nn.AvgPool2d(3, 1, 1) if widths.pool == "average" else nn.MaxPool2d(3, 1, 1)
-            units["pool_proj"] = _Unit(in_channels, widths.projection, 1)
+            units["pool"] = nn.AvgPool2d(3, 1, 1) if pool == "average" else nn.MaxPool2d(3, 1, 1)
+            units["pool_proj"] = _Unit(in_channels, projection, 1)
         super().__init__(units)
         self._halves = halves
-        self.out_channels = widths.one + widths.three + widths.double + (widths.projection or in_channels)
+        self.out_channels = one + three + double + (projection or in_channels)
 
     def forward(self, features_BFHW: Tensor) -> Tensor:
         pooled = features_BFHW

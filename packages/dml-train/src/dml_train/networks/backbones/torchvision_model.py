@@ -8,17 +8,20 @@ Shapes: `B` batch, `F` features, `H`, `W` height and width.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from dml_core import DmlError, InvalidOption, nearest
-from dml_train.networks.backbones.first_convolution import adapt_first_convolution
-from dml_train.networks.backbones.levels import check_levels
-from dml_train.networks.backbones.weights_file import load_state, read_state
+from dml_train.networks.backbones.options import (
+    adapt_first_convolution,
+    check_levels,
+    load_state,
+    one_or_all,
+    read_state,
+)
 
 _Form = Literal["map", "map, channels last", "tokens", "vector"]
 
@@ -33,25 +36,17 @@ class TorchvisionModel(nn.Module):
     A vision transformer has no maps; its features are the class token's vector, at every depth.
 
     Args:
-        in_channels: number of channels of the images. For a number other than 3 the first convolution is replaced; its
-            weights are then the given ones' mean over the colours (times ``3 / in_channels``), so that a grey image
-            gives the same features as in colour.
+        in_channels, pretrained: see `dml_train.networks.backbones.options`.
         model: a name of ``torchvision.models.list_models()``, e.g. ``"resnet50"``.
-        weights: None (random), the name of torchvision's weights (``"DEFAULT"``, ``"IMAGENET1K_V1"``; downloaded
-            once), or a file: a state dict of the model with or without its classifier, ``.safetensors`` or saved by
-            ``torch.save`` (read with ``weights_only=True``, so that loading runs no code). For GoogLeNet and Inception,
-            name torchvision's own: only then do they rescale their input as those weights expect.
+        weights: None (random), the name of torchvision's weights (``"DEFAULT"``, ``"IMAGENET1K_V1"``; downloaded once),
+            or a file. For GoogLeNet and Inception, name torchvision's own: only then do they rescale their input as
+            those weights expect.
         levels: nodes of the model's graph whose outputs are the features, each a whole module (``"layer2"``,
             ``"features.5"``) or a node in it (``"layer2.0.add"``); default: the last maps.
-        pretrained: whether to load `weights`; False where a checkpoint replaces them.
-
-    Attributes:
-        num_features: F; for several levels, a tuple.
 
     Raises:
         InvalidOption: an unknown model, level or weights, with the nearest name; a level without maps.
         DmlError: weights that can't be downloaded or read, or don't fit the model.
-        ValueError: `in_channels` below 1.
     """
 
     def __init__(
@@ -63,31 +58,30 @@ class TorchvisionModel(nn.Module):
         pretrained: bool = True,
     ) -> None:
         from torchvision import models
-        from torchvision.models.feature_extraction import create_feature_extractor
+        from torchvision.models.feature_extraction import create_feature_extractor, get_graph_node_names
 
         super().__init__()
-        if in_channels < 1:
-            raise ValueError(f"in_channels is {in_channels}; expected at least 1")
         network = _build(model, weights, pretrained)
         if in_channels != 3:
             adapt_first_convolution(network, in_channels, keep=weights is not None)
             if isinstance(network, models.Inception3 | models.GoogLeNet):
                 network.transform_input = False  # it works on three colours separately
-        nodes = _node_names(network)
+        _, names = get_graph_node_names(network, suppress_diff_warning=True)
+        # In the order of computation, up to the pooling or classifier.
+        nodes = [name for name in names if name.partition(".")[0] not in (*_UNUSED, "avgpool")]
         # A module's name stands for its last node.
         modules = {node.rsplit(".", depth)[0] for node in nodes for depth in range(1, node.count(".") + 1)}
         check_levels(levels, [*nodes, *sorted(modules - {*nodes})], model)
         if not levels and isinstance(network, models.VisionTransformer):
             levels = ["encoder.ln"]
         shapes = _shapes(network, list(levels) or nodes, in_channels)
-        self._levels = tuple(levels) or (_last_map(shapes),)
-        self._forms = [_form(level, shapes.get(level)) for level in self._levels]
-        self.trunk: nn.Module = create_feature_extractor(network, list(self._levels))
-        widths = tuple(
-            shapes[level][1 if form == "map" else -1]
-            for level, form in zip(self._levels, self._forms, strict=True)
-        )
-        self.num_features = widths if len(widths) > 1 else widths[0]
+        if not levels:  # the last maps
+            levels = [node for node, shape in shapes.items() if len(shape) == 4 and shape[-1] > 1][-1:]
+        self._levels = tuple(levels)
+        self._forms = [_form(level, shapes.get(level)) for level in levels]
+        self.trunk: nn.Module = create_feature_extractor(network, list(levels))
+        forms = zip(levels, self._forms, strict=True)
+        self.num_features = one_or_all([shapes[level][1 if form == "map" else -1] for level, form in forms])
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Map (B, in_channels, H, W) to (B, num_features, h, w) or (B, num_features); several levels give a tuple."""
@@ -98,7 +92,7 @@ class TorchvisionModel(nn.Module):
             if form == "map, channels last":
                 output = output.permute(0, 3, 1, 2)
             features.append(output[:, 0] if form == "tokens" else output)
-        return tuple(features) if len(features) > 1 else features[0]
+        return one_or_all(features)
 
 
 def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
@@ -111,59 +105,31 @@ def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
             f"torchvision has no classification model {model!r}{nearest(model, known)} "
             f"It has {len(known)}: torchvision.models.list_models(module=torchvision.models) lists them"
         )
-    if weights is None:
-        return _plain(model)
     names = ["DEFAULT", *models.get_model_weights(model).__members__]
-    if not pretrained:
-        untrained = _plain(model)
-        if weights in names and isinstance(untrained, models.Inception3 | models.GoogLeNet):
-            untrained.transform_input = True  # as torchvision does with these weights
-        return untrained
-    if weights in names:
+    if pretrained and weights in names:
         try:
-            network: nn.Module = models.get_model(model, weights=weights)
+            downloaded: nn.Module = models.get_model(model, weights=weights)
         except OSError as error:
             raise DmlError(
                 f"could not download the weights {weights!r} of {model} ({error}); download them elsewhere and "
                 "give the file, e.g. weights = 'resnet50.pth'"
             ) from error
-        return network
-    file = Path(weights).expanduser()
-    if not file.is_file():
-        raise InvalidOption(
-            f"weights of {model} are {weights!r}: no such file, and torchvision has none of that name"
-            f"{nearest(weights, names)} names: {', '.join(names)}"
-        )
-    network = _plain(model)
-    load_state(
-        network,
-        read_state(file),
-        file,
-        expected="the state dict of the same model of torchvision",
-        unused=_classifies,
-    )
-    return network
-
-
-def _plain(model: str) -> nn.Module:
-    """Create the model with random weights, without the auxiliary classifiers of two families."""
-    from torchvision import models
-
+        return downloaded
+    # Without the auxiliary classifiers of two families.
     options = {"aux_logits": False, "init_weights": True} if model in ("googlenet", "inception_v3") else {}
     network: nn.Module = models.get_model(model, weights=None, **options)
+    if weights in names:
+        if isinstance(network, models.Inception3 | models.GoogLeNet):
+            network.transform_input = True  # as torchvision does with these weights
+    elif weights is not None and pretrained:
+        expected = f"a file, or one of torchvision's names{nearest(weights, names)} names: {', '.join(names)}"
+        state = read_state(weights, expected)
+        load_state(network, state, weights, "the state dict of the same model of torchvision", _classifies)
     return network
 
 
 def _classifies(name: str) -> bool:
     return name.partition(".")[0] in _UNUSED
-
-
-def _node_names(network: nn.Module) -> list[str]:
-    """List the outputs between the image and the pooling or classifier, in the order of computation."""
-    from torchvision.models.feature_extraction import get_graph_node_names
-
-    _, names = get_graph_node_names(network, suppress_diff_warning=True)
-    return [name for name in names if name.partition(".")[0] not in (*_UNUSED, "avgpool")]
 
 
 def _shapes(network: nn.Module, nodes: Sequence[str], in_channels: int) -> dict[str, tuple[int, ...]]:
@@ -174,11 +140,6 @@ def _shapes(network: nn.Module, nodes: Sequence[str], in_channels: int) -> dict[
     with torch.no_grad():
         outputs = traced(torch.zeros(1, in_channels, _TRACED_SIZE, _TRACED_SIZE, device="meta"))
     return {node: tuple(output.shape) for node, output in outputs.items() if isinstance(output, Tensor)}
-
-
-def _last_map(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """Return the last node whose output has positions."""
-    return [node for node, shape in shapes.items() if len(shape) == 4 and shape[-1] > 1][-1]
 
 
 def _form(level: str, shape: tuple[int, ...] | None) -> _Form:

@@ -1,0 +1,63 @@
+//! Keys of one query's items, computed in buffers of a thread.
+
+use crate::error::Result;
+use crate::memory::Grow;
+use crate::rows::space::{Scratch, Space};
+
+/// A thread's buffers for keys.
+#[derive(Default)]
+pub(crate) struct Keys {
+    pairs: Vec<(u32, u32)>,
+    pub keys: Vec<f64>,
+    scratch: Scratch,
+}
+
+impl Keys {
+    /// Lists pairs, and makes room for a number of each.
+    fn begin(&mut self, query: usize, items: impl Iterator<Item = u32>) -> Result<()> {
+        self.pairs.clear();
+        self.pairs.try_extend(items.map(|item| (query as u32, item)))?;
+        self.keys.clear();
+        self.keys.make_room(self.pairs.len())
+    }
+
+    /// Computes the keys of some items.
+    pub fn compute<S: Space>(&mut self, space: &S, query: usize, items: impl Iterator<Item = u32>) -> Result<&[f64]> {
+        self.begin(query, items)?;
+        space.keys(&self.pairs, &mut self.scratch, &mut self.keys)?;
+        Ok(&self.keys)
+    }
+
+    /// Iterates over the items and their numbers, as computed last.
+    pub fn of_items(&self) -> impl Iterator<Item = (u32, f64)> {
+        self.pairs.iter().map(|pair| pair.1).zip(self.keys.iter().copied())
+    }
+
+    /// Takes the keys of some items from their screened values, or computes them.
+    pub fn take_or_compute<S: Space>(
+        &mut self,
+        space: &S,
+        query: usize,
+        items: &[u32],
+        screened: impl Iterator<Item = Option<f64>>,
+    ) -> Result<()> {
+        self.keys.clear();
+        self.keys.try_extend(screened.map_while(|key| key))?;
+        if self.keys.len() < items.len() {
+            self.compute(space, query, items.iter().copied())?;
+        }
+        Ok(())
+    }
+
+    /// Computes the scores of some items.
+    pub fn compute_scores<S: Space>(
+        &mut self,
+        space: &S,
+        query: usize,
+        items: impl Iterator<Item = u32>,
+    ) -> Result<&[f64]> {
+        self.begin(query, items)?;
+        space.scores(&self.pairs, &mut self.scratch, &mut self.keys)?;
+        Ok(&self.keys)
+    }
+}

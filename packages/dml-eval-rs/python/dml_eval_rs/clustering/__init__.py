@@ -1,1 +1,0 @@
-"""k-means, and the agreement of partitions."""

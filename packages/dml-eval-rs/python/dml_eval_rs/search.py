@@ -1,0 +1,362 @@
+"""Exact search of embeddings and of binary codes: neighbours, ranges, hard negatives, and the recall of an index.
+
+Shapes: `Q` queries, `G` gallery, `N` items, `D` dim, `W` bytes per code, `K` neighbours, `M` results of all queries.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+import dml_eval_rs._native as _native
+from dml_eval_rs.inputs import arguments
+from dml_eval_rs.inputs.arguments import Progress, Similarity
+from dml_eval_rs.inputs.conversion import to_array
+from dml_eval_rs.matches.relation import check_exclude
+from dml_eval_rs.metrics.intervals import Interval, interval_of
+from dml_eval_rs.metrics.tables import Table, Tabular
+
+Below = Literal["hardest", "easiest"]
+_Sides = tuple[npt.NDArray[Any], npt.NDArray[Any] | None]
+
+
+def knn(
+    queries: npt.ArrayLike,
+    gallery: npt.ArrayLike | None,
+    k: int,
+    *,
+    similarity: Similarity = "cosine",
+    exclude_self: bool = False,
+    exclude: npt.ArrayLike | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Find the k nearest gallery items of every query, exactly, ties by the lower index.
+
+    cosine: q·g / (|q||g|); dot: q·g; euclidean: −|q − g|²; hamming: the number of differing bits, lowest first. The
+    order is that of float64 (docs/reference/metrics.md).
+
+    Args:
+        queries: (Q, D) or (Q, W), as the embeddings of `evaluate`. Q may be 0 if there is a gallery.
+        gallery: (G, D) or (G, W). If None, the queries search one another.
+        k: 1 to G, or to G − 1 if any query excludes an item.
+        similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` or ``"hamming"``.
+        exclude_self: whether query i excludes gallery item i; the gallery must have Q rows then.
+        exclude: (Q,) the index of each query in the gallery, to exclude it; -1 for queries outside.
+        threads, progress: as in `evaluate`.
+
+    Returns:
+        Similarities (Q, K) float32, descending (for ``"euclidean"`` the negative squared distances), or for
+        ``"hamming"`` distances (Q, K) int32, ascending; and indices (Q, K) int64. Without a query the gallery is not
+        read.
+
+    Raises:
+        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if k is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from dml_eval_rs import knn
+        >>> x = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.2, 0.9], [0.8, 0.6]], dtype=np.float32)
+        >>> similarities, indices = knn(x[:1], x, k=3)
+        >>> indices.tolist()
+        [[0, 1, 4]]
+        >>> [round(float(s), 3) for s in similarities[0]]
+        [1.0, 0.994, 0.8]
+    """
+    sides, k, options = _check_search(
+        queries, gallery, similarity, k, exclude_self, threads, progress, exclude
+    )
+    if len(sides[0]) == 0:
+        return np.zeros((0, k), reported_dtype(similarity)), np.zeros((0, k), np.int64)
+    return _native.knn(*sides, k, **options)
+
+
+def range_search(
+    queries: npt.ArrayLike,
+    gallery: npt.ArrayLike | None,
+    threshold: float,
+    *,
+    similarity: Similarity = "cosine",
+    exclude_self: bool = False,
+    max_results: int | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """Find all gallery items with a similarity of at least a threshold, exactly, nearest first, ties by index.
+
+    With ``similarity="hamming"`` find all codes with a distance of at most the threshold. Under ``"euclidean"``
+    similarities are negative squared distances, and so are thresholds. Items are compared by their float64 scores, as
+    in `verify` (docs/reference/verification.md), which are symmetric: query q finds item g if and only if g finds q.
+
+    Args:
+        queries, gallery, similarity, exclude_self, threads, progress: as in `knn`.
+        threshold: a finite number, in the units of the similarities or distances that `knn` returns.
+        max_results: the most results; None for any number. A result takes 12 bytes, and 16 more while it is sorted.
+
+    Returns:
+        Offsets (Q + 1,) int64, indices (M,) int64, and similarities (M,) float32 or distances (M,) int32: query i finds
+        the gallery items ``indices[offsets[i]:offsets[i + 1]]``.
+
+    Raises:
+        TypeError, ValueError, KeyboardInterrupt: as `knn`, or if there are more than `max_results` results.
+
+    Example:
+        >>> import numpy as np
+        >>> from dml_eval_rs import range_search
+        >>> x = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.2, 0.9], [0.8, 0.6]], dtype=np.float32)
+        >>> offsets, indices, similarities = range_search(x[:2], x, 0.9)
+        >>> [indices[a:b].tolist() for a, b in zip(offsets, offsets[1:])]
+        [[0, 1], [1, 0]]
+    """
+    sides, _, options = _check_search(queries, gallery, similarity, 1, exclude_self, threads, progress)
+    limit = _check_finite(threshold, "threshold")
+    most = 2**63 - 1 if max_results is None else arguments.positive(max_results, "max_results")
+    if len(sides[0]) == 0:
+        return np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0, reported_dtype(similarity))
+    return _native.range_search(*sides, limit, max_results=most, **options)
+
+
+def hard_negatives(
+    embeddings: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    k: int,
+    *,
+    below: Below | None = None,
+    margin: float = 0.0,
+    similarity: Similarity = "cosine",
+    threads: int | None = None,
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Find each item's k nearest items of other classes, exactly, in the order of `knn`.
+
+    With `below`, negative n of item a counts only if s(a, n) < r(a) − margin; r(a) is the similarity of a's hardest
+    positive, min over p of s(a, p), or of its easiest, the max. So with ``"hardest"`` all positives are nearer than
+    the negatives found: these are semi-hard (Schroff et al. 2015, FaceNet, Eq. 4) for every positive of a. A margin
+    spares items that are near since their label is wrong (Moreira et al. 2024, NV-Retriever, TopK-MarginPos).
+
+    s is compared in float64, as in `verify` (docs/reference/verification.md); of codes, s is minus the distance.
+
+    Args:
+        embeddings: (N, D) floats or (N, W) codes, as in `knn`.
+        labels: (N,) integers of any width, booleans or strings, of at least two values.
+        k: 1 to N − 1.
+        below: ``"hardest"``, ``"easiest"``, or None for all negatives. An item without a positive has no bound.
+        margin: at least 0, in the units of the similarities or distances; 0 without `below`.
+        similarity, threads: as in `knn`.
+
+    Returns:
+        Similarities (N, K) float32, descending, or distances (N, K) int32, ascending; and indices (N, K) int64. After
+        the last negative of an item that has fewer than k: NaN, or a distance of -1, and index -1.
+
+    Raises:
+        TypeError, ValueError, KeyboardInterrupt: as `knn`, or if all labels are equal.
+
+    Example:
+        >>> import numpy as np
+        >>> from dml_eval_rs import hard_negatives
+        >>> x = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.2, 0.9], [0.8, 0.6]], dtype=np.float32)
+        >>> similarities, indices = hard_negatives(x, [0, 0, 1, 1, 1], k=1)
+        >>> indices.ravel().tolist()
+        [4, 4, 1, 1, 1]
+    """
+    arguments.one_of(similarity, "similarity", arguments.SIMILARITIES)
+    x_ND = arguments.check_rows(embeddings, "embeddings", similarity, "items")
+    (code_N,) = arguments.encode(arguments.labels(labels, "labels", x_ND, "embeddings"))
+    n = len(x_ND)
+    if code_N.max() == 0:
+        raise ValueError(f"all {n} labels are equal; expected at least two classes")
+    checked_margin = _check_finite(margin, "margin")
+    if checked_margin < 0:
+        raise ValueError(f"margin is {checked_margin}; expected at least 0")
+    if checked_margin and below is None:
+        raise ValueError(
+            f"margin is {checked_margin} and below is None; expected 'hardest', 'easiest', or no margin"
+        )
+    if below is not None:
+        arguments.one_of(below, "below", ("hardest", "easiest"))
+    return _native.hard_negatives(
+        x_ND,
+        code_N,
+        check_k(k, n, True),
+        below=below,
+        margin=checked_margin,
+        similarity=similarity,
+        threads=arguments.threads(threads),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRecall(Tabular):
+    """Recall@k of an approximate index.
+
+    Attributes:
+        k: the number of neighbours.
+        recall: mean of `per_query`.
+        per_query: (Q,) float64, the share of each query's k found items that are among its k nearest.
+    """
+
+    k: int
+    recall: float
+    per_query: npt.NDArray[np.float64] = field(repr=False)
+
+    def confidence_interval(
+        self, level: float = 0.95, seed: int = 0, *, by: npt.ArrayLike | None = None
+    ) -> Interval:
+        """Return the bootstrap confidence interval of the mean, see `Evaluation.confidence_interval`."""
+        return interval_of(self.per_query, by, level, seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all but the per-query values, ready for JSON."""
+        return {"k": self.k, "recall": self.recall, "n_queries": len(self.per_query)}
+
+    def table(self) -> Table:
+        """Return the recall and the number of queries."""
+        queries = f"{len(self.per_query):,}"
+        return Table([(f"index recall@{self.k}", f"{self.recall:.4f}"), ("queries", queries)])
+
+
+def index_recall(
+    found: npt.ArrayLike,
+    queries: npt.ArrayLike,
+    gallery: npt.ArrayLike | None,
+    k: int,
+    *,
+    similarity: Similarity = "cosine",
+    exclude_self: bool = False,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> IndexRecall:
+    """Measure the recall of an approximate index against exact truth, with ties counted as right.
+
+    recall = #{i among the first k found : key(i) ≥ key of the k-th nearest item} / k, by the float64 keys that order
+    `knn` (docs/reference/metrics.md). An item tied with the k-th nearest is right, whichever of them `knn` returns, so
+    an index that returns `knn`'s items has a recall of 1.
+
+    Args:
+        found: (Q, k or more) integers: indices of the gallery, in the index's order; −1 where it found nothing. The
+            first k count. With `exclude_self` the query's own index is skipped, so ask the index for k + 1 items.
+        queries, gallery, k, similarity, exclude_self, threads, progress: as in `knn`.
+
+    Raises:
+        TypeError, ValueError, KeyboardInterrupt: as `knn`, or if an index is repeated in a row or not in the gallery.
+
+    Example:
+        >>> import numpy as np
+        >>> from dml_eval_rs import index_recall
+        >>> x = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.2, 0.9], [0.8, 0.6]], dtype=np.float32)
+        >>> found = [[0, 1, 2]]  # of another index; the third nearest is item 4
+        >>> round(index_recall(found, x[:1], x, k=3).recall, 4)
+        0.6667
+    """
+    sides, k, options = _check_search(
+        queries, gallery, similarity, k, exclude_self, threads, progress, may_be_empty=False
+    )
+    found_QK = _check_found(found, len(sides[0]), k)
+    per_query_Q, mean = _native.index_recall(found_QK, *sides, k, **options)
+    return IndexRecall(k=k, recall=mean, per_query=per_query_Q)
+
+
+def _check_found(found: object, queries: int, k: int) -> npt.NDArray[np.int64]:
+    found_QK = to_array(found, "found", 2)
+    if found_QK.ndim != 2 or len(found_QK) != queries or found_QK.shape[1] < k:
+        raise ValueError(f"found has shape {found_QK.shape}; expected ({queries}, {k}) or more columns")
+    if found_QK.dtype.kind not in "iu":
+        raise TypeError(f"found has dtype {found_QK.dtype}; expected integers, the indices of an index")
+    if found_QK.dtype == np.uint64:
+        # As an unsigned number, −1 is the largest; ids between that and 2**63 are in no gallery.
+        return found_QK.view(np.int64) if found_QK.dtype.isnative else found_QK.astype(np.int64)
+    return np.asarray(found_QK, np.int64)
+
+
+def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[np.uint8]:
+    """Binarize embeddings to (n, ceil(D / 8)) uint8 codes: one bit per number, set if it is above the threshold.
+
+    bit_d = [x_d > threshold], packed most significant bit first, as `numpy.packbits` does; the last byte is padded with
+    zeros. Zhai and Wu, "Making Classification Competitive for Deep Metric Learning" (2019), section 3.4, with 0.
+
+    Args:
+        embeddings: (n, D) float16, float32 or float64, finite; n may be 0.
+        threshold: any number.
+
+    Raises:
+        TypeError, ValueError: as `evaluate`, or if the threshold is no number.
+
+    Example:
+        >>> from dml_eval_rs import binarize
+        >>> binarize([[0.5, -1.0, 2.0]]).tolist()  # the bits 101, and five of padding
+        [[160]]
+    """
+    rows = arguments.check_rows(embeddings, "embeddings", "cosine", may_be_empty=True)
+    return _native.binarize(rows, _to_float(threshold, "threshold"))
+
+
+def _check_search(
+    queries: object,
+    gallery: object,
+    similarity: str,
+    k: int,
+    exclude_self: bool,
+    threads: int | None,
+    progress: Progress | None,
+    exclude: npt.ArrayLike | None = None,
+    *,
+    may_be_empty: bool = True,
+) -> tuple[_Sides, int, dict[str, Any]]:
+    """Check the arguments that searches share; return both sides, k, and options for the core."""
+    sides = arguments.to_sides(queries, gallery, similarity, may_be_empty=may_be_empty)
+    own_Q = check_own(exclude, exclude_self, len(sides.queries), len(sides.items))
+    checked_k = check_k(k, len(sides.items), exclude_self or (own_Q is not None and bool((own_Q >= 0).any())))
+    options: dict[str, Any] = {"similarity": similarity, "exclude_self": exclude_self, "progress": progress}
+    options["threads"] = arguments.threads(threads)
+    if own_Q is not None:
+        options["exclude"] = own_Q
+    return (sides.queries, sides.gallery), checked_k, options
+
+
+def reported_dtype(similarity: str) -> type[np.int32] | type[np.float32]:
+    """Return the dtype of distances, or of similarities."""
+    return np.int32 if similarity == "hamming" else np.float32
+
+
+def check_own(
+    exclude: npt.ArrayLike | None, exclude_self: bool, queries: int, items: int
+) -> npt.NDArray[np.int64] | None:
+    """Check how queries exclude themselves; return the item that each query excludes, or None if none is listed."""
+    if exclude_self and exclude is not None:
+        raise ValueError("exclude_self came with exclude; expected one of them")
+    if exclude_self and queries != items:
+        raise ValueError(
+            f"exclude_self excludes gallery item i for query i, but there are {queries} queries and {items} gallery "
+            "items; expected equal numbers"
+        )
+    return None if exclude is None else check_exclude(exclude, queries, items)
+
+
+def check_k(k: int, items: int, excludes: bool) -> int:
+    """Return a number of neighbours among so many items, of which a query may exclude itself."""
+    most = items - excludes
+    checked = arguments.positive(k, "k")
+    if most < 1:
+        raise ValueError("the gallery holds only the query, which is excluded; expected more items")
+    if checked > most:
+        raise ValueError(
+            f"k is {k}; expected 1 to {most}, the gallery's size{' without the query itself' if excludes else ''}"
+        )
+    return checked
+
+
+def _check_finite(x: float, name: str) -> float:
+    number = _to_float(x, name)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} is {number}; expected a finite number")
+    return number
+
+
+def _to_float(x: float, name: str) -> float:
+    try:
+        return float(x)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(f"{name} is a {type(x).__name__}; expected a number that a float holds") from error

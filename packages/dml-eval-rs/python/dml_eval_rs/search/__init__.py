@@ -1,1 +1,0 @@
-"""Exact search, of embeddings and of binary codes."""

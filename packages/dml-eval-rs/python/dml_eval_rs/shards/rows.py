@@ -1,0 +1,225 @@
+"""Shards, and the rows of a side in blocks of about equal size.
+
+Shapes: `N` rows of a side that take part, `D` dim, `B` rows of a part.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dml_eval_rs.inputs import arguments
+
+Source = str | os.PathLike[str] | Callable[[], Any] | Any
+
+_BLOCKS = 4  # of a side, at least, if `block` is None: pairs of blocks for several workers
+_LEAST, _MOST = 8_192, 131_072  # rows of a block, if `block` is None
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard, or some of its rows; pickling sends only these rows of an array in memory.
+
+    Attributes:
+        name: the name in errors, such as ``shards[3] (part-3.npy)``.
+        source: the path of a .npy file, a function that returns an array, or an array in memory.
+        similarity: ``"hamming"`` if the shard holds codes.
+        shape: (rows, D) of the whole shard; (0, 0) until it is known.
+        dtype: the numbers' dtype, in native byte order; empty until it is known.
+        rows: a range, or ascending places.
+        held: the rows of an array that were sent.
+    """
+
+    name: str
+    source: Any
+    similarity: str
+    shape: tuple[int, int] = (0, 0)
+    dtype: str = ""
+    rows: Any = range(0)
+    held: npt.NDArray[Any] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        sent = self
+        if isinstance(self.source, np.ndarray):
+            sent = replace(self, source=None, held=np.ascontiguousarray(self.read()))
+        return Shard, tuple(getattr(sent, field.name) for field in fields(sent))
+
+    def open(self) -> npt.NDArray[Any]:
+        """Open the shard; a file is mapped, not read.
+
+        Raises:
+            TypeError, ValueError: naming the shard, if it can't be opened, or changed its shape or dtype.
+        """
+        array = arguments.check_rows(self._load(), self.name, self.similarity, may_be_empty=True)
+        if self.dtype and (array.shape, array.dtype.name) != (self.shape, self.dtype):
+            raise ValueError(
+                f"{self.name} has shape {array.shape} and dtype {array.dtype} on {socket.gethostname()}; expected "
+                f"{self.shape} and {self.dtype}, as at the beginning: leave shards unchanged until the end"
+            )
+        return array
+
+    def _load(self) -> Any:
+        if not isinstance(self.source, str):
+            return self.source() if callable(self.source) else self.source
+        try:
+            return np.load(self.source, mmap_mode="r", allow_pickle=False)
+        except FileNotFoundError:
+            raise ValueError(
+                f"{self.name} is absent on {socket.gethostname()}; expected a path that every worker can read, such as "
+                "one of a shared folder"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"{self.name} can't be read on {socket.gethostname()} ({error}); expected a .npy file"
+            ) from None
+
+    def describe(self) -> Shard:
+        """Open the shard and return it with its shape and dtype; an array is converted once."""
+        array = self.open()
+        source = self.source if isinstance(self.source, str) or callable(self.source) else array
+        return replace(self, source=source, shape=array.shape, dtype=array.dtype.name, rows=range(len(array)))
+
+    def read(self) -> npt.NDArray[Any]:
+        """Return the rows, mapped where they are contiguous in a file."""
+        rows: npt.NDArray[Any] = self.open()[index(self.rows)] if self.held is None else self.held
+        return rows
+
+
+def to_shards(sources: Sequence[Source], name: str, similarity: str) -> list[Shard]:
+    """Name the shards of a sequence, and describe those that are arrays."""
+    if isinstance(sources, (str, bytes)) or not isinstance(sources, Sequence):
+        raise TypeError(
+            f"{name} is a {type(sources).__name__}; expected a list of shards: paths of .npy files, arrays, or "
+            "functions that return arrays. For one array use evaluate or knn"
+        )
+    if len(sources) == 0:
+        raise ValueError(f"{name} is empty; expected at least one shard")
+    shards = []
+    for place, source in enumerate(sources):
+        if isinstance(source, (str, os.PathLike)):  # absolute, since workers may run in another folder
+            shard = Shard(f"{name}[{place}] ({source})", str(Path(source).absolute()), similarity)
+        else:
+            shard = Shard(f"{name}[{place}]", source, similarity)
+            shard = shard if callable(source) else shard.describe()
+        shards.append(shard)
+    return shards
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of a side that a task reads, and the shards in which they lie. A block is a part of consecutive rows.
+
+    Attributes:
+        shards: with only these rows.
+        rows: the places of the rows in the side: a range for a block, otherwise ascending places (B,).
+    """
+
+    shards: list[Shard]
+    rows: Any
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def name(self) -> str:
+        """The names of the shards, for errors."""
+        first, last = self.shards[0].name, self.shards[-1].name
+        return first if first == last else f"{first} to {last}"
+
+    def name_row(self, row: int) -> str:
+        """Return the name of a row of the part, by its shard."""
+        for shard in self.shards:
+            if row < len(shard.rows):
+                break
+            row -= len(shard.rows)
+        return f"{shard.name} row {shard.rows[row]}"
+
+
+class Side:
+    """All rows of a side that take part, divided into blocks.
+
+    Args:
+        shards: the side's shards.
+        block: the most rows of a block; None for few enough that several workers have blocks, and enough that reading
+            them is cheap.
+        kept: the rows that take part, ascending; None for all.
+    """
+
+    def __init__(
+        self, shards: Sequence[Shard], block: int | None, kept: npt.NDArray[Any] | None = None
+    ) -> None:
+        self.shards = list(shards)
+        if kept is not None:
+            ends = np.cumsum([0, *(shard.shape[0] for shard in shards)])
+            for number, (start, end) in enumerate(pairwise(ends)):
+                low, high = np.searchsorted(kept, (start, end))
+                self.shards[number] = replace(shards[number], rows=kept[low:high].astype(np.int64) - start)
+        n = sum(len(shard.rows) for shard in self.shards)
+        most = int(np.clip(-(-n // _BLOCKS), _LEAST, _MOST))
+        most = most if block is None else arguments.positive(block, "block")
+        edges = np.linspace(0, n, -(-n // most) + 1).astype(np.int64).tolist()
+        self.blocks = [self.take(range(*edge)) for edge in pairwise(edges)]
+        self._digests, self._is_read = np.zeros(n, np.uint64), np.zeros(n, np.bool_)
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def take(self, rows: Any) -> Part:
+        """Return some rows, a range or ascending places, as a task gets them."""
+        shards, start = [], 0
+        for shard in self.shards:
+            places = rows[bisect_left(rows, start) : bisect_left(rows, start + len(shard.rows))]
+            if len(places) > 0:
+                if places[-1] - places[0] == len(places) - 1:
+                    taken = shard.rows[places[0] - start : places[-1] - start + 1]
+                else:
+                    taken = places - start if isinstance(shard.rows, range) else shard.rows[places - start]
+                shards.append(replace(shard, rows=taken))
+            start += len(shard.rows)
+        return Part(shards, rows)
+
+    def check_digests(self, part: Part, digests: npt.NDArray[np.uint64]) -> None:
+        """Raise a ValueError that names the first row of a part that another task read differently."""
+        rows = index(part.rows)
+        differs = self._is_read[rows] & (self._digests[rows] != digests)
+        if differs.any():
+            raise ValueError(
+                f"{part.name_row(int(np.argmax(differs)))} changed between two tasks; expected the same rows for every "
+                "task: leave shards unchanged until the end, and give every worker the same files"
+            )
+        self._digests[rows] = digests
+        self._is_read[rows] = True
+
+
+def index(rows: Any) -> slice | npt.NDArray[np.int64]:
+    """Return a range or places as an index of an array."""
+    return slice(rows.start, rows.stop) if isinstance(rows, range) else rows
+
+
+def read(parts: Sequence[Part]) -> npt.NDArray[Any]:
+    """Read the rows of parts into one array, in memory."""
+    shards = [shard for part in parts for shard in part.shards]
+    array = np.empty((sum(map(len, parts)), shards[0].shape[1]), shards[0].dtype)
+    start = 0
+    for shard in shards:
+        array[start : start + len(shard.rows)] = shard.read()
+        start += len(shard.rows)
+    return array
+
+
+def digest_rows(x: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    """Return a number per row (B,), which tells a changed row: Σ word_i · w_i modulo 2**64, w_i odd."""
+    words = x.view(f"u{math.gcd(x.shape[1] * x.itemsize, 8)}")
+    weights = np.arange(1, words.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) | np.uint64(1)
+    digests: npt.NDArray[np.uint64] = np.einsum("ij,j->i", words, weights)
+    return digests

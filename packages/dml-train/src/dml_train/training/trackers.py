@@ -1,0 +1,257 @@
+"""Loggers that send a run to an experiment tracker: Weights & Biases, MLflow, Trackio.
+
+Each logs the recipe as the run's settings and every value at its step. A tracker shows the last value of each name as
+the run's result, and the evaluation of the test split comes last. The tracker's name for the run is kept in the run's
+folder, so that a resumed run continues there; the steps since the last checkpoint are then logged a second time, with
+the same values. Trackers write in the background: a killed run may lack the values of its last seconds there.
+
+Arguments of all: `directory` is the run's folder, `recipe` becomes the run's settings, `project` is the tracker's
+project or experiment, and `run_name` the name shown there, by default that of the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any, Literal
+
+from dml_core import DmlError
+from dml_train.extras import extra
+from dml_train.files import read_json, write_json
+from dml_train.run_folder import RunFolder, Tracker
+
+PROJECT = "dml"
+STEP = "step"
+_BATCH = 500  # values of one request to MLflow, which takes at most 1,000
+_INTERVAL = 1.0  # seconds between two requests: each takes milliseconds, and a step may take less
+_LONGEST = 6000  # characters of a parameter that MLflow stores
+
+
+class WeightsAndBiases:
+    """A run of Weights & Biases, with its files in ``wandb/`` of the run's folder.
+
+    Args:
+        directory, recipe, project, run_name: see the module.
+        mode: ``"offline"`` writes files alone, which ``wandb sync`` uploads; ``"online"`` needs an account.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        recipe: Mapping[str, Any],
+        project: str = PROJECT,
+        run_name: str | None = None,
+        mode: Literal["offline", "online"] = "offline",
+    ) -> None:
+        self._folder = RunFolder(directory)
+        if mode == "offline":
+            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        with extra("wandb", "the logger 'wandb'"):
+            import wandb
+
+        with _starting("wandb", directory, lambda: {"id": uuid.uuid4().hex[:12]}) as identity:
+            self._run = wandb.init(
+                project=project,
+                name=run_name or directory.resolve().name,
+                id=identity["id"],
+                resume="allow",
+                mode=mode,
+                dir=str(directory),
+                reinit="create_new",  # leaves other runs of this process alone
+                settings=wandb.Settings(
+                    console="off",
+                    silent=True,
+                    save_code=False,
+                    disable_git=True,
+                    x_transaction_log_flush_interval=1.0,  # seconds; by default a killed run loses the last 15
+                ),
+            )
+            self._run.config.update(flatten_settings(recipe), allow_val_change=True)
+            # A step of its own: W&B's never decreases, and would drop the steps that a resumed run repeats.
+            self._run.define_metric("*", step_metric=STEP)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Add one point to each curve."""
+        self._run.log({**values, STEP: step})
+
+    def close(self) -> None:
+        """Flush the values, and mark the run as failed unless it is complete."""
+        self._run.finish(exit_code=0 if self._folder.is_finished else 1)
+
+
+class MlflowRun:
+    """A run of MLflow.
+
+    MLflow's parameters never change: a setting that a forced resume changes is a tag with the step, ``optimizer.lr from
+    step 500``.
+
+    Args:
+        directory, recipe, project, run_name: see the module.
+        start_step: steps done when logging starts.
+        tracking_uri: of the store; default: the environment's ``MLFLOW_TRACKING_URI``, or else the file
+            ``mlflow.db`` in the current folder, which ``mlflow ui`` reads. A resumed run keeps its store.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        start_step: int,
+        recipe: Mapping[str, Any],
+        project: str = PROJECT,
+        run_name: str | None = None,
+        tracking_uri: str | None = None,
+    ) -> None:
+        self._folder = RunFolder(directory)
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        with extra("mlflow", "the logger 'mlflow'"):
+            import alembic  # noqa: F401  # of the local store, which mlflow-skinny installs without
+            import sqlalchemy  # noqa: F401
+            from mlflow.entities import Metric, Param, RunTag
+            from mlflow.tracking import MlflowClient
+
+        self._metric = Metric
+        self._values: list[Any] = []
+        self._sent = time.monotonic()
+
+        def create() -> dict[str, str]:
+            local = f"sqlite:///{Path('mlflow.db').resolve().as_posix()}"
+            uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or local
+            client = MlflowClient(tracking_uri=uri)
+            found = client.get_experiment_by_name(project)
+            experiment = client.create_experiment(project) if found is None else found.experiment_id
+            run = client.create_run(experiment, run_name=run_name or directory.resolve().name)
+            return {"id": run.info.run_id, "tracking_uri": uri}
+
+        with _starting("mlflow", directory, create) as identity:
+            self._id, self._client = identity["id"], MlflowClient(tracking_uri=identity["tracking_uri"])
+            known = self._client.get_run(self._id).data.params
+            settings = {key: str(value)[:_LONGEST] for key, value in flatten_settings(recipe).items()}
+            self._client.log_batch(
+                self._id,
+                params=[Param(key, value) for key, value in settings.items() if key not in known],
+                tags=[
+                    RunTag(f"{key} from step {start_step}", value)
+                    for key, value in settings.items()
+                    if known.get(key, value) != value
+                ],
+            )
+            self._client.update_run(self._id, status="RUNNING")
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Add one point to each curve; they are sent once a second."""
+        now = int(time.time() * 1000)
+        # MLflow's names of metrics have no other characters.
+        names = {name: re.sub(r"[^\w\-. :/]", "_", name) for name in values}
+        self._values += [self._metric(names[name], value, now, step) for name, value in values.items()]
+        if len(self._values) >= _BATCH or time.monotonic() - self._sent >= _INTERVAL:
+            self._send()
+
+    def close(self) -> None:
+        """Send the remaining values, and mark the run as finished, or as killed unless it is complete."""
+        self._send()
+        self._client.set_terminated(self._id, "FINISHED" if self._folder.is_finished else "KILLED")
+
+    def _send(self) -> None:
+        values, self._values = self._values, []
+        for start in range(0, len(values), _BATCH):
+            self._client.log_batch(self._id, metrics=values[start : start + _BATCH])
+        self._sent = time.monotonic()
+
+
+class TrackioRun:
+    """A run of Trackio, in its local database (``TRACKIO_DIR``), unless its environment variables name a server.
+
+    Args:
+        directory, recipe, project: see the module.
+        run_name: see the module. Trackio resumes by name, so a number follows a name that the project has already.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        recipe: Mapping[str, Any],
+        project: str = PROJECT,
+        run_name: str | None = None,
+    ) -> None:
+        with extra("trackio", "the logger 'trackio'"):
+            import trackio
+
+        def create() -> dict[str, str]:
+            try:
+                known = {run.name for run in trackio.Api().runs(project)}
+            except ValueError:  # no such project yet
+                known = set()
+            name = base = run_name or directory.resolve().name
+            number = 1
+            while name in known:
+                number += 1
+                name = f"{base}-{number}"
+            return {"name": name, "project": project}
+
+        self._trackio = trackio
+        # Trackio prints to the standard output, which belongs to the results.
+        with redirect_stdout(sys.stderr), _starting("trackio", directory, create) as identity:
+            self._run = trackio.init(
+                project=identity["project"],
+                name=identity["name"],
+                resume="allow",
+                config=flatten_settings(recipe),
+                embed=False,
+                auto_log_cpu=False,
+                auto_log_gpu=False,
+            )
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Add one point to each curve."""
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        """Flush the values."""
+        with redirect_stdout(sys.stderr):
+            self._trackio.finish()  # not the run's own, which Trackio would call again at the program's end
+
+
+@contextmanager
+def _starting(
+    tracker: Tracker, directory: Path, create: Callable[[], dict[str, str]]
+) -> Iterator[dict[str, str]]:
+    """Yield the identity of a run in a tracker: the one in the run's folder, or else a new one, saved there.
+
+    Args:
+        tracker: the tracker's name.
+        directory: the run's folder.
+        create: makes an identity, such as ``{"id": "4f7a", "project": "dml"}``.
+
+    Raises:
+        DmlError: for an error of any class, also of the context; names the logger.
+    """
+    path = RunFolder(directory).tracker(tracker)
+    try:
+        if not path.is_file():
+            write_json(path, create())
+        yield read_json(path)
+    except DmlError:
+        raise
+    except Exception as error:
+        raise DmlError(
+            f"the logger {tracker!r} can't start: {type(error).__name__}: {error}. Correct its options in "
+            f"logging.loggers, or remove {path} to log to a new run"
+        ) from error
+
+
+def flatten_settings(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Give each setting of a recipe its path, ``loss.temperature``; a list becomes JSON text."""
+    flat: dict[str, Any] = {}
+    for key, value in recipe.items():
+        if isinstance(value, Mapping):
+            flat |= flatten_settings(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list) else value
+    return flat

@@ -1,0 +1,32 @@
+"""What several ranks share in a step: gradients, their norm, and the statistics of batch norms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from train_support.sharded_ranks import gather_large_gradients, in_ranks, step_as_one, train_until
+
+from dml_train.recipe.checking import parse
+from dml_train.run_folder import RunFolder
+from dml_train.training import checkpoint
+from dml_train.training.build import build
+
+
+def test_ranks_clip_by_one_norm_and_skip_a_step_together():
+    in_ranks(2, step_as_one)
+
+
+def test_ranks_get_the_float16_gradients_that_one_process_gets():
+    in_ranks(2, gather_large_gradients)
+
+
+@pytest.mark.parametrize("training", [{"steps": 5}, {"steps": 5, "ema_decay": 0.8, "micro_batch": 3}])
+def test_all_ranks_embed_with_the_saved_statistics(tiny_document, tiny_registry, quiet, tmp_path, training):
+    document = tiny_document(training=training, embedding={"batch_norm": True})
+    in_ranks(2, train_until, document, tmp_path / "run", 99)
+    folder, experiment = RunFolder(tmp_path / "run"), build(parse(document, tiny_registry), tiny_registry)
+    experiment.evaluated_model.load_state_dict(checkpoint.newest_intact(folder.checkpoints).weights())
+    # The ranks' batches have other images, so float32 sums may have another order.
+    np.testing.assert_allclose(
+        np.load(folder.embeddings()), experiment.embed_test(quiet).embeddings, rtol=1e-4, atol=1e-5
+    )
