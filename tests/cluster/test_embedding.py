@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from train_support import logged_images
-from train_support.logged_images import LoggedImages
+from train_support.logged_images import log_readings
 from train_support.photo_world import photo_document, write_photos
 
 from dml_core import registry
@@ -21,10 +21,10 @@ from dml_train.cluster.ray_cluster import RayCluster
 from dml_train.cluster.workers import expect
 from dml_train.recipe.checking import parse
 from dml_train.trained.folder import embed_images
-from dml_train.trained.images import SplitImages
+from dml_train.trained.images import list_split
 from dml_train.trained.model import open_model
 from dml_train.trained.plan import EmbeddingPlan, ThisProcess
-from dml_train.trained.ray_engine import RayEngine, _ChunkEmbedder, _Task
+from dml_train.trained.ray_engine import ChunkEmbedder, RayEngine, sources_of, worker_arguments
 from dml_train.training.run import train
 
 ray = pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
@@ -48,8 +48,8 @@ def world(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def plan(world, tmp_path) -> EmbeddingPlan:
-    """Twenty-one chunks, whose images are slow to read on other machines, and note that in a file."""
-    images = LoggedImages(world / "photos", tmp_path / "log", seconds=0.01)
+    """Twenty-one chunks, whose images are slow to read, and note that in a file."""
+    images = log_readings(world / "photos", tmp_path / "log", seconds=0.01)
     return EmbeddingPlan(open_model(world / "run"), images, chunk_size=16)
 
 
@@ -64,8 +64,8 @@ def test_a_cluster_that_loses_a_machine_and_its_driver_gives_the_bits_of_one_pro
     engine = RayEngine(RayCluster(ray_nodes.address))
     killer = threading.Thread(target=ray_nodes.kill_worker)
 
-    def dying(plan, chunks, *, skip):
-        with closing(engine(plan, chunks, skip=skip)) as results:
+    def dying(plan, chunks):
+        with closing(engine(plan, chunks)) as results:
             for number, result in enumerate(results, start=1):
                 if number == 3:
                     killer.start()
@@ -79,9 +79,9 @@ def test_a_cluster_that_loses_a_machine_and_its_driver_gives_the_bits_of_one_pro
     first = Counter(line.split()[1] for line in (tmp_path / "log").read_text().splitlines())
     asked: list[int] = []
 
-    def resuming(plan, chunks, *, skip):
+    def resuming(plan, chunks):
         asked.extend(chunks)
-        yield from ThisProcess()(plan, chunks, skip=skip)
+        yield from ThisProcess()(plan, chunks)
 
     done = embed_images(plan, tmp_path / "e.npy", resuming, skip=True, labels=tmp_path / "l.npy")
     assert done.reused == 330 - plan.count(asked)
@@ -96,7 +96,7 @@ def test_a_cluster_that_loses_a_machine_and_its_driver_gives_the_bits_of_one_pro
     # The images that share a chunk with the bad one are read again one by one, to find it. Otherwise the machine that
     # died had a chunk at work, some that waited, and one that it hadn't handed over: no others were read twice.
     bad = plan.images.names.index("class-3/7.png") // 16
-    beside = {str(image.path) for image in plan.images.sources(plan.items(bad))}
+    beside = {image.name for image in sources_of(plan, bad)}
     twice = [path for path, count in first.items() if count > 1 and path not in beside]
     assert len(twice) <= 3 * 16
 
@@ -110,13 +110,14 @@ def worker(plan):
     with expect(registry(), None) as expected:
 
         def work(chunk: int, plan: EmbeddingPlan = plan, **changes):
-            task = replace(_Task.of(plan, 1, expected), **changes)
-            sources = pickle.dumps(plan.images.sources(plan.items(chunk)))
+            sources = pickle.dumps(sources_of(plan, chunk))
             columns = {"chunk": np.array([chunk]), "sources": np.array([sources], dtype=object)}
-            answer = pickle.loads(pickle.dumps(_ChunkEmbedder(task)(columns)))
+            embedder = ChunkEmbedder(**worker_arguments(plan, 1, expected) | changes)
+            answer = pickle.loads(pickle.dumps(embedder(columns)))
             assert answer["chunk"] == [chunk]
             rows = np.frombuffer(answer["rows"][0], dtype=plan.dtype).reshape(-1, plan.width)
-            return rows, pickle.loads(answer["bad"][0]), answer["error"][0]
+            bad = answer["bad"][0]
+            return rows, pickle.loads(bad) if bad else [], answer["error"][0]
 
         yield work
 
@@ -124,10 +125,10 @@ def worker(plan):
 @pytest.mark.parametrize("codes", [False, True], ids=["floats", "codes"])
 def test_a_worker_gives_the_rows_of_this_process(worker, plan, codes):
     folder = replace(plan, codes=codes)
-    split = replace(folder, images=SplitImages(plan.model, "test"), chunk_size=8)
+    split = replace(folder, images=list_split(plan.model, "test"), chunk_size=8)
     for whole in (folder, split):
         chunks = range(len(whole))[-2:]
-        for expected in ThisProcess()(whole, chunks, skip=True):
+        for expected in ThisProcess()(whole, chunks):
             rows, bad, error = worker(expected.chunk, whole)
             np.testing.assert_array_equal(rows, expected.rows)
             assert (bad, error) == ([], "")

@@ -13,12 +13,14 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from rich.console import Console
+from train_support.photo_world import photo_registry, train_on, write_photos
 from train_support.tiny_world import make_document, make_registry
 
 from dml_core import Registry
 from dml_train import cli
 from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
+from dml_train.trained.model import TrainedModel, open_model
 from dml_train.training.run import train
 
 
@@ -32,9 +34,34 @@ def tiny_document() -> Callable[..., dict[str, Any]]:
     return make_document
 
 
+@pytest.fixture(scope="session")
+def registry() -> Registry:
+    """The components of `photo_run`; tests of other components override it."""
+    return photo_registry()
+
+
+@pytest.fixture(scope="session")
+def photo_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on photos; tests that change it copy it."""
+    folder = tmp_path_factory.mktemp("trained")
+    return train_on(write_photos(folder / "data"), folder / "run", photo_registry())
+
+
+@pytest.fixture(scope="session")
+def model(photo_run: Path) -> TrainedModel:
+    """The network of `photo_run`."""
+    return open_model(photo_run, photo_registry())
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Thirty photos that the run wasn't trained on, five of each class."""
+    return write_photos(tmp_path / "photos", seed=1)
+
+
 @pytest.fixture
 def dml(registry: Registry) -> Callable[..., Result]:
-    """Call the command in this process; it finds components in the test module's fixture `registry`."""
+    """Call the command in this process; it finds components in the fixture `registry`."""
 
     def dml(*arguments: object, code: int = 0) -> Result:
         result = CliRunner().invoke(

@@ -13,10 +13,10 @@ from dml_train.files import partial_path
 from dml_train.recipe.checking import parse
 from dml_train.report import write_report
 from dml_train.run_folder import RunFolder
-from dml_train.trained.images import SplitImages
+from dml_train.trained.evaluation import embed_split
+from dml_train.trained.images import list_split
 from dml_train.trained.model import open_model
 from dml_train.trained.search import Gallery
-from dml_train.trained.splits import embed_split
 from dml_train.training.run import train
 
 
@@ -165,7 +165,7 @@ def test_images_left_out_are_listed_when_the_run_starts_and_by_no_later_command(
     write_report(out, registry)
     embed_split(out, "train", registry=registry)
     Gallery.of_run(open_model(out, registry), registry)
-    SplitImages(open_model(out, registry), "test", registry)
+    list_split(open_model(out, registry), "test", registry)
     folder.evaluation.unlink()
     train_photos(on_bad_image="skip")
     assert not caplog.records

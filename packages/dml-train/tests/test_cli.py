@@ -14,8 +14,6 @@ import pytest
 
 from dml_core import Component, Plugins, hookimpl
 from dml_train.processes.stopping import RunInterrupted
-from dml_train.recipe.checking import parse
-from dml_train.training.run import train
 
 
 @pytest.fixture
@@ -24,22 +22,16 @@ def registry(tiny_registry):
 
 
 @pytest.fixture
-def folder(tiny_registry, tiny_document, quiet, out):
-    return train(
-        parse(tiny_document(training={"steps": 4}), tiny_registry), out, registry=tiny_registry, console=quiet
-    )
+def folder(run):
+    return run(training={"steps": 4})
 
 
-def test_eval_of_a_run_reproduces_its_evaluation(dml, folder, tmp_path):
-    dml("eval", folder.path, "--out", tmp_path / "figures.json")
-    measured = json.loads((tmp_path / "figures.json").read_text())
-    assert measured["recall@1"] == json.loads(folder.evaluation.read_text())["recall@1"]
-
-
-def test_eval_of_an_unfinished_run_uses_its_newest_checkpoint(dml, folder, tmp_path):
+@pytest.mark.parametrize("finished", [True, False])
+def test_eval_of_a_run_reproduces_its_evaluation(dml, folder, tmp_path, finished):
     expected = json.loads(folder.evaluation.read_text())["recall@1"]
-    for path in (folder.evaluation, folder.embeddings(), folder.labels()):
-        path.unlink()
+    if not finished:  # its newest checkpoint is used
+        for path in (folder.evaluation, folder.embeddings(), folder.labels()):
+            path.unlink()
     dml("eval", folder.path, "--out", tmp_path / "figures.json")
     assert json.loads((tmp_path / "figures.json").read_text())["recall@1"] == expected
 
@@ -77,14 +69,14 @@ def test_eval_evaluates_arrays_with_the_given_options(dml, tmp_path):
         (["e.npy", "l.npy", "--set", "evaluation.recall_at=[1, 5]"], 'metrics = ["recall@K"]'),
         (
             ["e.npy", "l.npy", "--set", "metrics=[]"],
-            "can't set 'metrics': dml eval changes keys of the table",
+            "can't set 'metrics': dml eval changes only keys of the table",
         ),
         (["e.npy", "l.npy", "--groups", "short.npy"], "l.npy and short.npy: groups has shape (2,)"),
         (["e.npy", "l.npy", "--groups", "l.npy"], "TinyEvaluator takes labels alone"),
         (["e.npy", "l.npy", "--gallery-groups", "l.npy"], "give the gallery's labels, too"),
         (
             ["e.npy", "l.npy", "--set", "evaluation=3"],
-            "can't set 'evaluation': dml eval changes keys of the table",
+            "can't set 'evaluation': dml eval changes only keys of the table",
         ),
         (
             ["e.npy", "l.npy", "--evaluator", "exact", "--set", "evaluation.name=other"],
@@ -155,26 +147,20 @@ def test_numbers_of_processes_that_no_machine_has_are_refused_before_a_folder_is
     assert not (tmp_path / "new").exists()
 
 
-def test_an_error_names_the_options_that_fix_it(dml, folder):
-    result = dml("train", folder.recipe, "--out", folder.path, code=2)
+@pytest.mark.parametrize("command", ["train", "demo"])
+def test_an_error_names_the_options_of_its_command_that_fix_it(dml, folder, command):
+    recipe = [folder.recipe] if command == "train" else []
+    result = dml(command, *recipe, "--out", folder.path, code=2)
     assert result.stderr == (
         f"error: the run folder {folder.path} exists already; nothing was touched. "
-        "Resume that run, or choose another folder (dml train --resume, --out)\n"
+        f"Resume that run, or choose another folder (dml {command} --resume, --out)\n"
     )
 
 
-def test_an_error_of_the_demo_names_its_own_option(dml, folder):
-    result = dml("demo", "--out", folder.path, code=2)
-    assert result.stderr.endswith("Resume that run, or choose another folder (dml demo --resume, --out)\n")
-
-
-def test_plugins_lists_components_by_provider(dml):
+def test_plugins_lists_components_by_provider_and_those_of_a_kind(dml):
     lines = dml("plugins").stdout.splitlines()
     assert "tiny 1.0  (TinyPlugin)" in lines
     assert "  losses      tiny  a softmax" in lines
-
-
-def test_plugins_lists_the_components_of_a_kind(dml):
     first, *components = dml("plugins", "losses").stdout.splitlines()
     assert first == "tiny 1.0  (TinyPlugin)"
     assert "  losses      tiny  a softmax" in components

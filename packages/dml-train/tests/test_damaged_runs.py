@@ -19,10 +19,10 @@ from dml_train.files import read_json
 from dml_train.recipe.checking import parse
 from dml_train.report.page import write_report
 from dml_train.run_folder import RunFolder
+from dml_train.trained.evaluation import embed_split, evaluate_run
 from dml_train.trained.leaks import find_leaks
 from dml_train.trained.model import open_model
 from dml_train.trained.search import Gallery
-from dml_train.trained.splits import embed_split, evaluate_run
 from dml_train.training.run import train
 
 WEIGHTS, STATE = "model.safetensors", "state.pt"

@@ -13,13 +13,12 @@ import PIL
 import pytest
 import torch
 from PIL import Image
-from train_support.photo_world import photo_registry, train_on, write_photos
+from train_support.photo_world import write_photos
 
-from dml_core import DmlError, Registry
+from dml_core import DmlError
 from dml_train.data import prepare
 from dml_train.data.preparation import Preparation
 from dml_train.trained import export as exporting
-from dml_train.trained import export_check
 from dml_train.trained.model import open_model
 
 # The exporters warn of coming changes in themselves and in their libraries.
@@ -30,14 +29,8 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def registry() -> Registry:
-    return photo_registry()
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory, registry):
-    folder = tmp_path_factory.mktemp("trained")
-    return train_on(write_photos(folder / "data"), folder / "run", registry)
+def run(photo_run):
+    return photo_run
 
 
 def read_torch(path):
@@ -55,7 +48,7 @@ def read_onnx(path):
     ("form", "name", "read"), [("torch-export", "m.pt2", read_torch), ("onnx", "m.onnx", read_onnx)]
 )
 def test_the_exported_network_gives_the_same_embeddings_for_any_batch(
-    dml, run, registry, tmp_path, form, name, read
+    dml, run, model, tmp_path, form, name, read
 ):
     if form == "onnx":
         pytest.importorskip("onnxscript")
@@ -66,10 +59,10 @@ def test_the_exported_network_gives_the_same_embeddings_for_any_batch(
         + r": embeddings of image files differ from dml embed's by at most \S+ in cosine\n",
         said,
     )
-    exported, model = read(out), open_model(run, registry).network
+    exported = read(out)
     for batch in (1, 3, 17):
         images = torch.randn(batch, 3, 16, 16, generator=torch.Generator().manual_seed(batch))
-        expected = model(images).detach().numpy()
+        expected = model.network(images).detach().numpy()
         # Sums in another order, in float32.
         np.testing.assert_allclose(exported(images), expected, rtol=1e-4, atol=1e-5)
     about = json.loads((tmp_path / f"{name}.json").read_text())
@@ -107,15 +100,15 @@ def test_an_exported_model_embeds_image_files_as_dml_embed_does(dml, run, tmp_pa
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_program_that_prepares_otherwise_is_found(run, registry, tmp_path, monkeypatch, precision):
-    def normalised_otherwise(files, steps):
-        steps = steps | {"options": steps["options"] | {"normalize": "half"}}
-        return prepare.prepare(files, steps)
+def test_a_program_that_prepares_otherwise_is_found(model, tmp_path, monkeypatch, precision):
+    right = prepare.prepare
 
-    model = open_model(run, registry)
+    def normalised_otherwise(files, steps):
+        return right(files, steps | {"options": steps["options"] | {"normalize": "half"}})
+
     training = model.recipe.training.model_copy(update={"precision": precision})
     model = dataclasses.replace(model, recipe=model.recipe.model_copy(update={"training": training}))
-    monkeypatch.setattr(export_check, "prepare", normalised_otherwise)
+    monkeypatch.setattr(prepare, "prepare", normalised_otherwise)
     with pytest.raises(
         DmlError, match=r"prepare\.py and the exported network give other embeddings of image files"
     ):
@@ -138,9 +131,7 @@ def test_two_models_share_a_program_and_another_version_is_kept(dml, run, tmp_pa
 
 
 @pytest.mark.parametrize("reads_files", [True, False])
-def test_a_plugins_own_preparation_gets_no_program(run, registry, tmp_path, reads_files):
-    model = open_model(run, registry)
-
+def test_a_plugins_own_preparation_gets_no_program(model, tmp_path, reads_files):
     class TheirReader(Preparation):
         def describe(self):
             return {"resize": "by hand"}
@@ -156,27 +147,26 @@ def test_a_plugins_own_preparation_gets_no_program(run, registry, tmp_path, read
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.pt2", "m.pt2.json"]
 
 
-def test_the_check_keeps_to_max_pixels(run, registry, tmp_path):
-    model = open_model(run, registry)
+def test_the_check_keeps_to_max_pixels(model, tmp_path):
     reader = Preparation(resize=18, crop=16, max_pixels=900)
     model = dataclasses.replace(model, reader=reader)
     assert exporting.export(model, "torch-export", tmp_path / "m.pt2") < 1e-5
 
 
-def test_the_description_suffices_to_prepare_an_image_elsewhere(dml, run, registry, tmp_path):
+def test_the_description_suffices_to_prepare_an_image_elsewhere(dml, run, model, tmp_path):
     photos = write_photos(tmp_path / "photos", seed=3)
     file = photos / "class-0" / "4.png"
     dml("export", run, "--to", "torch-export", "--out", tmp_path / "m.pt2")
     steps = json.loads((tmp_path / "m.pt2.json").read_text())["preparation"]
     assert steps["channels"] == "3: RGB"
-    (sample,) = open_model(run, registry).split_of([file]).load(np.array([0]))
-    pixels = open_model(run, registry).split_of([file]).picture(0).astype(np.float32)
+    (sample,) = model.split_of([file]).load(np.array([0]))
+    pixels = model.split_of([file]).picture(0).astype(np.float32)
     expected = pixels * np.array(steps["scale"]) + np.array(steps["offset"])
     # The same formula in float32.
     np.testing.assert_allclose(sample.permute(1, 2, 0).numpy(), expected, atol=1e-5)
 
 
-def test_an_export_with_other_embeddings_is_removed(run, registry, tmp_path, monkeypatch):
+def test_an_export_with_other_embeddings_is_removed(model, tmp_path, monkeypatch):
     exporter = exporting.EXPORTERS["torch-export"]
 
     def wrong(network, shape, path):
@@ -188,7 +178,7 @@ def test_an_export_with_other_embeddings_is_removed(run, registry, tmp_path, mon
 
     monkeypatch.setitem(exporting.EXPORTERS, "torch-export", exporter._replace(write=wrong))
     with pytest.raises(DmlError, match="gives other embeddings: they differ by"):
-        exporting.export(open_model(run, registry), "torch-export", tmp_path / "m.pt2")
+        exporting.export(model, "torch-export", tmp_path / "m.pt2")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -201,26 +191,20 @@ def test_an_untraceable_network_is_one_message(run, registry, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_format_is_refused(run, registry, tmp_path):
+def test_an_unknown_format_and_missing_packages_are_named_with_their_remedy(model, tmp_path, monkeypatch):
     with pytest.raises(DmlError, match="unknown export format 'tflite'; expected one of: onnx, torch-export"):
-        exporting.export(open_model(run, registry), "tflite", tmp_path / "m.tflite")
-
-
-def test_missing_packages_for_onnx_are_named_with_their_remedy(run, registry, tmp_path, monkeypatch):
+        exporting.export(model, "tflite", tmp_path / "m.tflite")
     exporter = exporting.EXPORTERS["onnx"]
     monkeypatch.setitem(exporting.EXPORTERS, "onnx", exporter._replace(packages=("onnx_that_nobody_has",)))
     with pytest.raises(DmlError, match=r"needs onnx_that_nobody_has; run: pip install 'dml-train\[onnx\]'"):
-        exporting.export(open_model(run, registry), "onnx", tmp_path / "m.onnx")
+        exporting.export(model, "onnx", tmp_path / "m.onnx")
 
 
 def test_wrong_suffixes_and_missing_folders_are_refused(dml, run, tmp_path):
-    assert (
-        "ends in .pt2"
-        in dml("export", run, "--to", "torch-export", "--out", tmp_path / "m.onnx", code=2).stderr
-    )
-    missing = dml("export", run, "--to", "torch-export", "--out", tmp_path / "no" / "m.pt2", code=2)
-    assert "is not a folder" in missing.stderr
-    assert (
-        "not a run's folder"
-        in dml("export", tmp_path, "--to", "torch-export", "--out", tmp_path / "m.pt2", code=2).stderr
-    )
+    for source, out, message in (
+        (run, "m.onnx", "ends in .pt2"),
+        (run, "no/m.pt2", "is not a folder"),
+        (tmp_path, "m.pt2", "not a run's folder"),
+    ):
+        refused = dml("export", source, "--to", "torch-export", "--out", tmp_path / out, code=2)
+        assert message in refused.stderr

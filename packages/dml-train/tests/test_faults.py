@@ -23,7 +23,7 @@ from train_support.sharded_ranks import in_ranks, lose_the_other
 from dml_core import DmlError, hookimpl
 from dml_train.data.batches import StepBatches, load_ahead
 from dml_train.data.factories import image_folder
-from dml_train.measure.chunks import ImageChunks
+from dml_train.measure.embed import ImageChunks
 from dml_train.ranks.ranks import Ranks
 from dml_train.recipe.checking import parse
 from dml_train.training import checkpoint

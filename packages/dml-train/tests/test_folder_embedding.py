@@ -7,9 +7,9 @@ import shutil
 
 import numpy as np
 import pytest
-from train_support.photo_world import photo_registry, train_on, write_photos
+from train_support.photo_world import train_on, write_photos
 
-from dml_core import DmlError, Registry
+from dml_core import DmlError
 from dml_train.data.preparation import ImageSplit
 from dml_train.files import lock_folder
 from dml_train.recipe.checking import parse
@@ -19,48 +19,21 @@ from dml_train.training.run import train
 
 
 @pytest.fixture(scope="module")
-def registry() -> Registry:
-    return photo_registry()
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory, registry):
-    folder = tmp_path_factory.mktemp("trained")
-    path = train_on(write_photos(folder / "data"), folder / "run", registry)
-    shutil.rmtree(folder / "data")  # no test here needs the training images
-    return path
+def run(photo_run):
+    return photo_run
 
 
 @pytest.fixture
-def photos(tmp_path):
-    return write_photos(tmp_path / "photos", seed=1)
-
-
-@pytest.fixture
-def embed(run, registry, photos):
+def embed(model, photos):
     """Embed the photos in chunks of four."""
-    model = open_model(run, registry)
-
-    def embed(out, **options):
-        return embed_folder(model, photos, out, chunk_size=4, **options)
-
-    return embed
-
-
-def by_hand(run, registry, files):
-    """Pass each image alone through the network, read with its own reader."""
-    model = open_model(run, registry)
-    split = model.reader.of_images(files)
-    return np.concatenate(
-        [model.network(split.load(np.array([i]))).detach().numpy() for i in range(len(files))]
-    )
+    return lambda out, **options: embed_folder(model, photos, out, chunk_size=4, **options)
 
 
 def visible(folder):
     return sorted(path.name for path in folder.iterdir() if path.name != "photos")
 
 
-def test_rows_are_the_images_in_the_order_of_their_paths(dml, run, registry, photos, tmp_path):
+def test_rows_are_the_images_in_the_order_of_their_paths(dml, run, model, photos, tmp_path):
     (photos / "class-0" / "deeper").mkdir()
     (photos / "class-0" / "0.png").rename(photos / "class-0" / "deeper" / "ünï.PNG")
     (photos / "loose.png").write_bytes((photos / "class-1" / "0.png").read_bytes())
@@ -77,9 +50,10 @@ def test_rows_are_the_images_in_the_order_of_their_paths(dml, run, registry, pho
     assert about["preparation"]["crop"] == "the middle 16 x 16"
     embeddings = np.load(out)
     assert embeddings.dtype == np.float32
+    split = model.reader.of_images([photos / path for path in about["paths"]])
+    alone = [model.network(split.load(np.array([i]))).detach().numpy() for i in range(len(split))]
     # Batches of other sizes multiply matrices in another order.
-    expected = by_hand(run, registry, [photos / path for path in about["paths"]])
-    np.testing.assert_allclose(embeddings, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(embeddings, np.concatenate(alone), rtol=1e-5, atol=1e-6)
     assert visible(tmp_path) == ["e.json", "e.npy"]
 
 
@@ -102,22 +76,28 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def loads(monkeypatch):
-    """The number of loaded images; loading more than ``most`` kills the process."""
+def loads(monkeypatch, embed):
+    """The number of loaded images; `until` embeds and is killed before it loads more than so many."""
 
     class Loads:
         count, most = 0, 10**9
 
-    load = ImageSplit.load
+        def until(self, most, out, **options):
+            self.count, self.most = 0, most
+            with pytest.raises(Killed):
+                embed(out, **options)
+            self.count, self.most = 0, 10**9
+
+    loads, load = Loads(), ImageSplit.load
 
     def counted(self, indices, seeds=None):
-        Loads.count += len(indices)
-        if Loads.count > Loads.most:
+        loads.count += len(indices)
+        if loads.count > loads.most:
             raise Killed
         return load(self, indices, seeds)
 
     monkeypatch.setattr(ImageSplit, "load", counted)
-    return Loads
+    return loads
 
 
 @pytest.fixture
@@ -129,42 +109,43 @@ def whole(embed, tmp_path):
 
 def test_a_killed_call_resumes(embed, tmp_path, whole, loads):
     out = tmp_path / "e.npy"
-    for done, most in ((0, 9), (8, 17), (16, 3)):
-        loads.count, loads.most = 0, most - done if most > done else 0
-        with pytest.raises(Killed):
-            embed(out)
+    for more in (9, 9, 0):
+        loads.until(more, out)
         assert not out.exists()
-    loads.count, loads.most = 0, 10**9
     assert embed(out).reused == 16
     assert loads.count == 30 - 16
     assert out.read_bytes() == whole
 
 
-def test_the_command_says_how_many_images_it_reuses(dml, run, registry, photos, tmp_path):
+def test_the_command_says_how_many_images_it_reuses(dml, run, model, photos, tmp_path):
     out = tmp_path / "e.npy"
     with pytest.raises(DmlError, match="can't write"):
-        embed_folder(open_model(run, registry), photos, out, labels=tmp_path / "missing" / "l.npy")
+        embed_folder(model, photos, out, labels=tmp_path / "missing" / "l.npy")
     assert visible(tmp_path) == [".e.npy.chunks"]
     assert "30 images were embedded already" in dml("embed", run, photos, "--out", out).stderr
+
+
+def flip_a_bit(content):
+    place = content.rindex(b"NUMPY") + 150  # in the rows
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda chunk: chunk.with_suffix(".rows").write_bytes(b"torn"),
-        lambda chunk: chunk.with_suffix(".rows").unlink(),
-        lambda chunk: chunk.with_suffix(".json").write_text('{"key": '),
-        lambda chunk: chunk.with_suffix(".json").write_text("[]"),
+        lambda chunk: chunk.write_bytes(chunk.read_bytes()[:-100]),
+        lambda chunk: chunk.write_bytes(b""),
+        lambda chunk: chunk.write_bytes(flip_a_bit(chunk.read_bytes())),
+        lambda chunk: np.savez(chunk, rows=np.zeros((4, 12), np.float32)),
+        lambda chunk: np.savez(chunk, rows=np.zeros((4, 12), np.float32), about=np.array("[]")),
+        lambda chunk: chunk.unlink(),
     ],
-    ids=["corrupt rows", "no rows", "corrupt words", "other words"],
+    ids=["truncated", "empty", "a flipped bit", "no key", "a damaged key", "missing"],
 )
 def test_a_damaged_chunk_is_embedded_again(embed, tmp_path, whole, loads, damage):
     out = tmp_path / "e.npy"
-    loads.count, loads.most = 0, 17
-    with pytest.raises(Killed):
-        embed(out)
-    damage(tmp_path / ".e.npy.chunks" / "000001.json")
-    loads.count, loads.most = 0, 10**9
+    loads.until(17, out)
+    damage(tmp_path / ".e.npy.chunks" / "000001.npz")
     embed(out)
     assert loads.count == 30 - 12
     assert out.read_bytes() == whole
@@ -172,11 +153,8 @@ def test_a_damaged_chunk_is_embedded_again(embed, tmp_path, whole, loads, damage
 
 def test_changed_images_are_embedded_again(embed, photos, tmp_path, loads):
     out = tmp_path / "e.npy"
-    loads.count, loads.most = 0, 17
-    with pytest.raises(Killed):
-        embed(out)
+    loads.until(17, out)
     (photos / "class-0" / "0.png").write_bytes((photos / "class-1" / "0.png").read_bytes())
-    loads.count, loads.most = 0, 10**9
     embed(out)
     assert loads.count == 30 - 12
     embed(tmp_path / "again.npy")
@@ -223,13 +201,9 @@ def test_bad_images_of_several_chunks_are_skipped(embed, photos, tmp_path):
 
 def test_a_skipped_image_is_an_error_again_without_skip(embed, photos, tmp_path, loads):
     (photos / "class-0" / "1.png").write_bytes(b"")
-    out = tmp_path / "e.npy"
-    loads.count, loads.most = 0, 17
-    with pytest.raises(Killed):
-        embed(out, skip=True)
-    loads.count, loads.most = 0, 10**9
+    loads.until(17, tmp_path / "e.npy", skip=True)
     with pytest.raises(DmlError, match="it is empty"):
-        embed(out)
+        embed(tmp_path / "e.npy")
 
 
 def test_loader_processes_change_nothing(embed, tmp_path, whole):
@@ -246,24 +220,19 @@ def test_a_second_process_cannot_write_the_same_file(dml, run, photos, tmp_path)
 
 
 def test_nothing_is_overwritten_and_mistakes_are_reported_first(dml, run, photos, tmp_path):
+    def refused(folder, *options, out="e.npy"):
+        return dml("embed", run, tmp_path / folder, *options, "--out", tmp_path / out, code=2).stderr
+
     (tmp_path / "mine.json").write_text("mine")
-    assert (
-        "mine.json exists already" in dml("embed", run, photos, "--out", tmp_path / "mine.npy", code=2).stderr
-    )
-    assert "ends in .npy" in dml("embed", run, photos, "--out", tmp_path / "mine.json", code=2).stderr
-    both = dml("embed", run, photos, "--split", "test", "--out", tmp_path / "e.npy", code=2)
-    assert "expected one of them" in both.stderr
-    assert (
-        "is not a folder" in dml("embed", run, tmp_path / "none", "--out", tmp_path / "e.npy", code=2).stderr
-    )
     (tmp_path / "empty").mkdir()
-    assert (
-        "holds no images" in dml("embed", run, tmp_path / "empty", "--out", tmp_path / "e.npy", code=2).stderr
-    )
+    assert "mine.json exists already" in refused("photos", out="mine.npy")
+    assert "ends in .npy" in refused("photos", out="mine.json")
+    assert "expected one of them" in refused("photos", "--split", "test")
+    assert "is not a folder" in refused("none")
+    assert "holds no images" in refused("empty")
     for file in photos.rglob("*.png"):
         file.write_bytes(b"")
-    all_bad = dml("embed", run, photos, "--out", tmp_path / "e.npy", "--on-bad-image", "skip", code=2)
-    assert "none of the 30 images" in all_bad.stderr
+    assert "none of the 30 images" in refused("photos", "--on-bad-image", "skip")
     assert not (tmp_path / "e.npy").exists()
     assert (tmp_path / "mine.json").read_text() == "mine"
 

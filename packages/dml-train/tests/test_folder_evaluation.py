@@ -8,23 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from train_support.photo_world import photo_registry, train_on, write_photos
+from train_support.photo_world import write_photos
 
-from dml_core import Registry
-from dml_train import embed_folder, evaluate_embeddings, evaluate_folder, open_model
-
-
-@pytest.fixture(scope="module")
-def registry() -> Registry:
-    return photo_registry()
+from dml_train import embed_folder, evaluate_embeddings, evaluate_run, open_model
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory, registry) -> tuple[Path, Path]:
+def world(photo_run: Path) -> tuple[Path, Path]:
     """Photos of a run, and the run."""
-    root = tmp_path_factory.mktemp("world")
-    photos = write_photos(root / "photos")
-    return photos, train_on(photos, root / "run", registry)
+    return photo_run.parent / "data", photo_run
 
 
 @pytest.fixture
@@ -46,7 +38,7 @@ def test_other_images_are_measured_as_their_embeddings_are(dml, registry, world,
     ).to_dict()
     assert json.loads((tmp_path / "held.json").read_text()) == expected
     assert 0 < expected["recall@1"] < 1
-    assert evaluate_folder(world[1], held, registry=registry).to_dict() == expected
+    assert evaluate_run(world[1], held, registry=registry).to_dict() == expected
     assert "training images" not in result.stderr
 
 
@@ -57,8 +49,8 @@ def test_training_images_among_them_are_counted(dml, world):
 def test_a_prefix_is_measured_alone(dml, registry, world, held, tmp_path):
     dml("eval", world[1], held, "--prefix", 1, "--prefix", 12, "--out", tmp_path / "by.json")
     measured = json.loads((tmp_path / "by.json").read_text())
-    assert measured["12"] == evaluate_folder(world[1], held, registry=registry).to_dict()
-    assert measured["1"] == evaluate_folder(world[1], held, prefix=1, registry=registry).to_dict()
+    assert measured["12"] == evaluate_run(world[1], held, registry=registry).to_dict()
+    assert measured["1"] == evaluate_run(world[1], held, prefix=1, registry=registry).to_dict()
     assert measured["1"] != measured["12"]
 
 
@@ -69,9 +61,9 @@ def test_a_broken_image_is_an_error_or_skipped(dml, registry, world, held):
     assert "--on-bad-image skip" in message
     skipped = dml("eval", world[1], held, "--on-bad-image", "skip")
     assert f"skipped: can't read the image {held / 'class-2' / '1.png'}" in skipped.stderr
-    without = evaluate_folder(world[1], held, skip=True, registry=registry).to_dict()
+    without = evaluate_run(world[1], held, skip=True, registry=registry).to_dict()
     (held / "class-2" / "1.png").unlink()
-    assert evaluate_folder(world[1], held, registry=registry).to_dict() == without
+    assert evaluate_run(world[1], held, registry=registry).to_dict() == without
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from PIL import Image
 from dml_core import DmlError
 from dml_train.data.factories import image_folder
 from dml_train.data.image_folder import read_image_folder
-from dml_train.trained.files import find_images
+from dml_train.trained.images import find_images
 
 
 def write(root: Path, *files: str) -> Path:

@@ -17,7 +17,7 @@ from dml_train.networks.levelled_loss import LevelledLoss
 from dml_train.networks.model import EmbeddingHead, LevelledHead
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Embedding
-from dml_train.trained.splits import evaluate_run
+from dml_train.trained.evaluation import evaluate_run
 from dml_train.training.build import build
 from dml_train.training.run import read_recipe, train
 

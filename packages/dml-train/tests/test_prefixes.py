@@ -14,7 +14,7 @@ from dml_train.measure.evaluate import Embedded, evaluate
 from dml_train.measure.prefixes import select_prefix
 from dml_train.report.diagrams import list_prefixes
 from dml_train.report.page import write_report
-from dml_train.trained.splits import evaluate_run
+from dml_train.trained.evaluation import evaluate_run
 
 
 @pytest.fixture

@@ -18,8 +18,7 @@ from train_support.report_world import NearestBySorting
 
 from dml_core import Labels, Relevance
 from dml_train.measure.evaluate import Embedded
-from dml_train.measure.listing import list_metrics
-from dml_train.measure.names import title_of
+from dml_train.measure.listing import list_metrics, title_of
 from dml_train.report import diagrams
 from dml_train.report.diagrams import draw_curves, draw_recall_by_size, group_by_size
 from dml_train.report.finished import EvaluatedEmbeddings

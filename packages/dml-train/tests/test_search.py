@@ -9,18 +9,12 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from train_support.photo_world import photo_registry, train_on, write_photos
+from train_support.photo_world import write_photos
 from train_support.report_world import Page, check_page
 
-from dml_core import Registry
-from dml_train.trained.files import find_images
+from dml_train.trained.images import find_images
 from dml_train.trained.model import open_model
 from dml_train.trained.search import Gallery, search
-
-
-@pytest.fixture(scope="module")
-def registry() -> Registry:
-    return photo_registry()
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +23,8 @@ def world(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(world, registry):
-    return train_on(write_photos(world / "data"), world / "run", registry)
+def run(photo_run):
+    return photo_run
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +37,7 @@ def query(world):
     return write_photos(world / "queries", classes=1, each=1, seed=2) / "class-0" / "0.png"
 
 
-def embedded(run, registry, files):
-    model = open_model(run, registry)
+def embedded(model, files):
     return model.network(model.reader.of_images(files).load(np.arange(len(files)))).detach().numpy()
 
 
@@ -53,9 +46,9 @@ def rows_of(result):
     return re.findall(r"^ *\d+ +(-?[\d.]+) +(\S.*?) *$", result.stdout, flags=re.MULTILINE)
 
 
-def test_the_nearest_of_a_folder_are_those_of_a_plain_sort(dml, run, registry, photos, query):
+def test_the_nearest_of_a_folder_are_those_of_a_plain_sort(dml, run, model, photos, query):
     files = sorted(photos.rglob("*.png"))
-    rows = embedded(run, registry, [query, *files])
+    rows = embedded(model, [query, *files])
     rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     similarity = rows[1:] @ rows[0]
     expected = [files[i].relative_to(photos).as_posix() for i in np.argsort(-similarity, kind="stable")[:4]]
@@ -75,9 +68,9 @@ def test_in_python_a_gallery_needs_no_console_and_paths_may_be_strings(run, regi
     assert search(model, gallery, [], registry=registry) == []
 
 
-def test_codes_are_compared_by_their_hamming_distance(dml, run, registry, photos, query, tmp_path):
+def test_codes_are_compared_by_their_hamming_distance(dml, run, model, photos, query, tmp_path):
     files = sorted(photos.rglob("*.png"))
-    rows = embedded(run, registry, [query, *files]) > 0
+    rows = embedded(model, [query, *files]) > 0
     differ = (rows[1:] != rows[0]).sum(axis=1)
     order = np.argsort(differ, kind="stable")[:7]
     expected = [(str(differ[i]), files[i].relative_to(photos).as_posix()) for i in order]

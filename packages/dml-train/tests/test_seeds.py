@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_train.seeds import derive, mix, row_seeds, seed_torch
+from dml_core.drawing import splitmix64
+from dml_train.seeds import derive, row_seeds, seed_torch
 
 MASK = 2**64 - 1
 
@@ -19,8 +20,9 @@ def mix_reference(word):
 
 
 @given(st.integers(0, MASK))
-def test_mix_equals_the_reference(word):
-    assert int(mix(np.array([word], dtype=np.uint64))[0]) == mix_reference(word)
+def test_splitmix64_of_integers_and_arrays_equals_the_reference(word):
+    assert splitmix64(word) == mix_reference(word)
+    assert splitmix64(np.array([word], dtype=np.uint64)).tolist() == [mix_reference(word)]
 
 
 @given(st.lists(st.integers(0, MASK), min_size=1, max_size=4))

@@ -10,13 +10,12 @@ import tarfile
 import numpy as np
 import pytest
 from PIL import Image
-from train_support.photo_world import photo_registry, train_on, write_photos
+from train_support.photo_world import write_photos
 
-from dml_core import DmlError, Registry
+from dml_core import DmlError
 from dml_train.trained.embedder import Embedder
-from dml_train.trained.files import find_images
 from dml_train.trained.folder import embed_images
-from dml_train.trained.images import FolderImages
+from dml_train.trained.images import find_images, list_folder
 from dml_train.trained.model import open_model
 from dml_train.trained.plan import EmbeddingPlan, ThisProcess
 from dml_train.trained.stored_images import open_images
@@ -26,19 +25,8 @@ pq = pytest.importorskip("pyarrow.parquet", reason="reads and writes tables")
 
 
 @pytest.fixture(scope="module")
-def registry() -> Registry:
-    return photo_registry()
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory, registry):
-    folder = tmp_path_factory.mktemp("trained")
-    return train_on(write_photos(folder / "data"), folder / "run", registry)
-
-
-@pytest.fixture(scope="module")
-def model(run, registry):
-    return open_model(run, registry)
+def run(photo_run):
+    return photo_run
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +73,7 @@ def write_table(path, column, cells):
 
 @pytest.fixture
 def whole(embed, photos):
-    return embed(FolderImages(photos), "whole.npy")
+    return embed(list_folder(photos), "whole.npy")
 
 
 def test_archives_give_the_bits_of_files(embed, whole, photos, paths, tmp_path):
@@ -113,7 +101,7 @@ def test_tables_give_the_bits_of_files(embed, whole, photos, paths, tmp_path, su
     images = open_images(tmp_path / f"table{suffix}")
     assert embed(images) == whole
     assert images.names[3] == (cells[3] if kind == "path" else f"table{suffix}/3")
-    sources = pickle.loads(pickle.dumps(images.sources(range(3, 5))))
+    sources = pickle.loads(pickle.dumps(images.sources[3:5]))
     assert [(s.read_bytes() if kind == "path" else s.read()) for s in sources] == contents[3:5]
 
 
@@ -155,7 +143,7 @@ def test_what_holds_no_images_is_named(photos, paths, tmp_path):
 
 @pytest.mark.parametrize("codes", [False, True], ids=["floats", "codes"])
 def test_results_in_parquet(model, photos, paths, tmp_path, codes):
-    plan = EmbeddingPlan(model, FolderImages(photos), codes, chunk_size=8)
+    plan = EmbeddingPlan(model, list_folder(photos), codes, chunk_size=8)
     for name in ("e.npy", "e.parquet"):
         labels = tmp_path / f"labels-of-{name}.npy"
         embed_images(plan, tmp_path / name, ThisProcess(), labels=labels)

@@ -1,4 +1,4 @@
-"""Random matrices of which a rank keeps some rows, with the values of all rows drawn at once.
+"""Random numbers: hashed counters, and matrices of which a rank keeps some rows, as if all rows were drawn.
 
 Shapes: `N` rows of the whole matrix, `M` columns.
 """
@@ -6,8 +6,31 @@ Shapes: `N` rows of the whole matrix, `M` columns.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
+
+GOLDEN = 0x9E3779B97F4A7C15  # the step of splitmix64's counter
+_MASK = 0xFFFFFFFFFFFFFFFF
+
+Word = TypeVar("Word", int, npt.NDArray[np.uint64])
+
+
+def splitmix64(word: Word) -> Word:
+    """Apply the finaliser of splitmix64: a bijection of 64-bit words that spreads every bit over the word.
+
+    Source: Steele, Lea & Flood 2014, Fast Splittable Pseudorandom Number Generators, Fig. 16 (Stafford's mix 13).
+
+    Args:
+        word: an integer in [0, 2**64), or an array of uint64.
+    """
+    z: Any = word
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    mixed: Word = z ^ (z >> 31)
+    return mixed
 
 
 def draw_rows(

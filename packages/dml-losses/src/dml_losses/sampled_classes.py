@@ -11,6 +11,7 @@ import torch
 from torch.nn.functional import embedding
 
 from dml_core import ClassShard, centers_per_class_of, is_shardable
+from dml_core.drawing import GOLDEN, splitmix64
 from dml_losses.arguments import check_batch, check_class_weights, check_share, check_whole, show
 from dml_losses.class_weights import take_class_weights
 from dml_losses.ranks.class_shard import RankClasses
@@ -168,8 +169,5 @@ def _draw_distinct(population: int, count: int, generator: torch.Generator) -> t
 
 
 def _mix(seed: int, count: int) -> int:
-    """Hash seed and count to 32 bits, all that torch's generator uses, so that neighbours differ: splitmix64."""
-    z = (seed * 0xD1342543DE82EF95 + (count + 1) * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-    return (z ^ (z >> 31)) & 0xFFFFFFFF
+    """Hash seed and count to 32 bits, all that torch's generator uses, so that neighbours differ."""
+    return splitmix64((seed * 0xD1342543DE82EF95 + (count + 1) * GOLDEN) & 0xFFFFFFFFFFFFFFFF) & 0xFFFFFFFF

@@ -10,29 +10,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from dml_core.drawing import GOLDEN, splitmix64
+
 # The purposes of seeds. Streams of different purposes are independent.
 INITIALISATION, AUGMENTATION, FORWARD, LOSS, VALIDATION = range(1, 6)
 
-_GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 0xFFFFFFFFFFFFFFFF
-
-
-def mix(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Apply the finaliser of splitmix64 elementwise: a bijection of 64-bit words that spreads every bit over the word.
-
-    Source: Steele, Lea & Flood 2014, Fast Splittable Pseudorandom Number Generators, Fig. 16 (Stafford's mix 13).
-    """
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
 
 
 def derive(*counters: int) -> int:
     """Derive a 64-bit seed from the run's seed, a purpose and further counters (step, rank, …), each below 2**64."""
-    word = np.zeros(1, dtype=np.uint64)
+    word = 0
     for counter in counters:
-        word = mix((word ^ np.uint64(counter & _MASK)) + np.uint64(_GOLDEN))
-    return int(word[0])
+        word = splitmix64(((word ^ (counter & _MASK)) + GOLDEN) & _MASK)
+    return word
 
 
 def row_seeds(seed: int, step: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
@@ -43,7 +34,7 @@ def row_seeds(seed: int, step: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[
         step: counted from 0.
         rows: (R,) int64, indices into the global batch.
     """
-    return mix(rows.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(derive(seed, AUGMENTATION, step)))
+    return splitmix64(rows.astype(np.uint64) * GOLDEN + derive(seed, AUGMENTATION, step))
 
 
 def seed_torch(device: torch.device, *counters: int) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dml_train.data.decoding import ImageSource
-from dml_train.trained.images import FolderImages
+from dml_train.trained.images import ImageList, list_folder
 
 
 @dataclass(frozen=True)
@@ -30,12 +29,7 @@ class LoggedImage:
         return self.path.read_bytes()
 
 
-class LoggedImages(FolderImages):
-    """The images of a folder; another machine's readings are noted."""
-
-    def __init__(self, folder: Path, log: Path, seconds: float) -> None:
-        super().__init__(folder)
-        self.log, self.seconds = log, seconds
-
-    def sources(self, items: range) -> list[ImageSource]:
-        return [LoggedImage(self.shown[item].absolute(), self.log, self.seconds) for item in items]
+def log_readings(folder: Path, log: Path, seconds: float) -> ImageList:
+    """List the images of a folder; each reading is noted in the log."""
+    images = list_folder(folder)
+    return replace(images, sources=[LoggedImage(file.absolute(), log, seconds) for file in images.files])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from dml_core import DmlError, nearest
-from dml_train.commands.options import FILE, FOLDER, error_console, printable, refuse_existing
+from dml_core import DmlError, Registry, nearest
+from dml_train.commands.options import FILE, FOLDER, STEP, error_console, printable, refuse_existing
 
 # Repeated here, since the data sets' modules take seconds to import; a test compares the names.
 NAMES = ("cub", "cars196", "sop", "in-shop", "market1501", "veri776", "vehicleid")
@@ -33,15 +33,9 @@ def data() -> None:
     type=FOLDER,
     help="List test images that are near-copies of training images, by this run's embeddings.",
 )
-@click.option(
-    "--threshold", type=float, help="With --leaks: the least cosine of a pair that is listed; default: 0.98."
-)
-@click.option(
-    "--step", type=click.IntRange(min=1), help="With --leaks: use the weights of this step's checkpoint."
-)
-@click.option(
-    "--out", type=FILE, help="With FOLDER, TABLE.csv or --leaks: also write all findings to a new CSV file."
-)
+@click.option("--threshold", type=float, help="With --leaks: the least cosine to list a pair; default: 0.98.")
+@STEP
+@click.option("--out", type=FILE, help="Also write all findings to a new CSV file; not with NAME.")
 @click.pass_context
 def check(
     context: click.Context,
@@ -69,49 +63,40 @@ def check(
             raise DmlError(
                 "--leaks searches the run's own data set; omit FOLDER, TABLE.csv or NAME, --root and --decode"
             )
-        _check_leaks(context, leaks, threshold, step, out)
-        return
-    if threshold is not None or step is not None:
+        clean = _check_leaks(context.obj, leaks, threshold, step, out)
+    elif threshold is not None or step is not None:
         raise DmlError("--threshold and --step belong to --leaks RUN, which wasn't given")
-    if source is None:
+    elif source is None:
         raise DmlError(
             "expected a folder of images, a table (.csv), the name of a published data set and --root, or --leaks RUN"
         )
-    if source in NAMES:
-        _check_published(context, source, root, decode, out)
-    else:
-        _check_images(context, source, root, decode, out)
+    elif source in NAMES:
+        if root is None:
+            raise DmlError(f"{source} is a published data set; expected its folder: --root FOLDER")
+        if out is not None:
+            raise DmlError(
+                f"--out lists what is found in a folder or table of yours; {source} is a published data set"
+            )
+        from dml_train.data.published.sets import check_dataset
 
-
-def _check_published(
-    context: click.Context, name: str, root: Path | None, decode: bool, out: Path | None
-) -> None:
-    """Count a published data set; exit with 1 if it is incomplete."""
-    if root is None:
-        raise DmlError(f"{name} is a published data set; expected its folder: --root FOLDER")
-    if out is not None:
+        clean = check_dataset(source, root, decode=decode, report=click.echo)
+    elif decode:
         raise DmlError(
-            f"--out lists what is found in a folder or table of yours; {name} is a published data set"
+            "--decode belongs to a published data set; the images of a folder or table are always decoded"
         )
-    from dml_train.data.published.sets import check_dataset
-
-    if not check_dataset(name, root, decode=decode, report=click.echo):
+    else:
+        clean = _check_images(context.obj, source, root, out)
+    if not clean:
         context.exit(1)
 
 
-def _check_images(
-    context: click.Context, source: str, root: Path | None, decode: bool, out: Path | None
-) -> None:
-    """Describe a folder or table of images; exit with 1 if some are broken or duplicates."""
+def _check_images(registry: Registry, source: str, root: Path | None, out: Path | None) -> bool:
+    """Describe a folder or table of images; return whether none is broken or a duplicate."""
     path = Path(source)
     if not path.exists():
         raise DmlError(
             f"{source} doesn't exist{nearest(source, NAMES)} expected a folder of images, a table (.csv), or a "
             f"published data set: {', '.join(NAMES)}"
-        )
-    if decode:
-        raise DmlError(
-            "--decode belongs to a published data set; the images of a folder or table are always decoded"
         )
     refuse_existing(out)
     from dml_train.data.inspection import describe_inspection, inspect_images, write_findings
@@ -120,24 +105,23 @@ def _check_images(
 
     recipe, _ = read("my-images")  # which the last line suggests
     preparation = Preparation(resize=recipe["dataset"]["resize"], crop=recipe["dataset"]["crop"])
-    found = inspect_images(path, root=root, registry=context.obj, preparation=preparation)
+    found = inspect_images(path, root=root, registry=registry, preparation=preparation)
     if out is not None:
         write_findings(found, out)
     for line in describe_inspection(found, recipe["sampler"]["batch_size"]):
         click.echo(printable(line))
-    if found.bad or found.duplicates:
-        context.exit(1)
+    return not (found.bad or found.duplicates)
 
 
 def _check_leaks(
-    context: click.Context, run: Path, threshold: float | None, step: int | None, out: Path | None
-) -> None:
-    """List the leaks of a run; exit with 1 if there are any."""
+    registry: Registry, run: Path, threshold: float | None, step: int | None, out: Path | None
+) -> bool:
+    """List the leaks of a run; return whether there are none."""
     refuse_existing(out)
     from dml_train.trained.leaks import THRESHOLD, find_leaks, write_leaks
 
     least = THRESHOLD if threshold is None else threshold
-    found = find_leaks(run, least, step=step, registry=context.obj, console=error_console())
+    found = find_leaks(run, least, step=step, registry=registry, console=error_console())
     if out is not None:
         write_leaks(found, out)
     for leak in found[:_MOST_LISTED]:
@@ -154,8 +138,7 @@ def _check_leaks(
         if found
         else f"no pair of a test image and a training image has a cosine of at least {least:g}"
     )
-    if found:
-        context.exit(1)
+    return not found
 
 
 @data.command()

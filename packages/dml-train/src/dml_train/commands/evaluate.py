@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dml_core import DmlError, Evaluation, Registry
 from dml_train.commands.options import FILE, ON_BAD_IMAGE, STEP, error_console, printable, refuse_existing
+
+if TYPE_CHECKING:
+    from dml_train.measure.evaluate import Embedded
 
 
 @click.command("eval")
@@ -21,7 +24,7 @@ from dml_train.commands.options import FILE, ON_BAD_IMAGE, STEP, error_console, 
 )
 @click.option("--gallery-groups", type=FILE, help="Groups of the gallery (.npy).")
 @click.option(
-    "--evaluator", metavar="NAME", help="One of those that 'dml plugins' lists; default: the run's, or exact."
+    "--evaluator", metavar="NAME", help="A name that 'dml plugins' lists; default: the run's, or exact."
 )
 @click.option(
     "--set",
@@ -69,9 +72,8 @@ def evaluate_command(
     With RUN alone: its test split. With FOLDER (FOLDER/CLASS/IMAGE), RUN is evaluated on these images: each is a query,
     and searches all others. With EMBEDDINGS.npy and LABELS.npy: these arrays.
     """
-    from dml_train.files import read_array, write_json
+    from dml_train.files import write_json
     from dml_train.recipe.loading import assign
-    from dml_train.trained.splits import evaluate_embeddings, evaluate_run
 
     document: dict[str, Any] = {"evaluation": {}}
     for assignment in assignments:
@@ -79,7 +81,7 @@ def evaluate_command(
     options = document.pop("evaluation")
     if document or not isinstance(options, dict):
         raise DmlError(
-            f"can't set {next(iter(document), 'evaluation')!r}: dml eval changes keys of the table [evaluation] alone, "
+            f"can't set {next(iter(document), 'evaluation')!r}: dml eval changes only keys of the table [evaluation], "
             'as evaluation.metrics=["recall@1", "recall@5"]'
         )
     named = options.pop("name", None)
@@ -91,53 +93,48 @@ def evaluate_command(
         raise DmlError(
             f"{source} doesn't exist; expected a run's folder, or embeddings (.npy) and their labels"
         )
-    if source.is_dir() and (gallery or gallery_labels or groups or gallery_groups):
-        raise DmlError(f"{source} is a run's folder: its images have no other gallery or groups; give none")
     if labels is not None and not labels.exists():
         raise DmlError(
             f"{labels} doesn't exist; expected {'a folder of images' if source.is_dir() else 'labels (.npy)'}"
         )
     results: dict[int | None, Evaluation]
-    if source.is_dir() and labels is not None:
-        results = _evaluate_folder(
-            source, labels, evaluator, options, levels, prefixes, step, on_bad_image == "skip", registry
-        )
-    elif source.is_dir():
-        results = {
-            prefix: evaluate_run(
-                source,
-                evaluator=evaluator,
-                options=options,
-                levels=levels,
-                prefix=prefix,
-                step=step,
-                registry=registry,
-                console=error_console(),
-            )
-            for prefix in prefixes or (None,)
-        }
-    else:
-        if step is not None:
-            raise DmlError(f"{source} is not a run's folder, so it has no checkpoints; omit --step")
-        if levels:
-            raise DmlError(f"{source} is not a run's folder, so its levels are unknown; omit --level")
-        if prefixes:
+    if source.is_dir():
+        if gallery or gallery_labels or groups or gallery_groups:
             raise DmlError(
-                f"{source} is not a run's folder; cut the array itself, embeddings[:, :32], or omit --prefix"
+                f"{source} is a run's folder: its images have no other gallery or groups; give none"
             )
+        from dml_train.trained.evaluation import choose_evaluator, embed_test, evaluate_embedded
+
+        recipe, measure = choose_evaluator(source, evaluator, options, registry)
+        if labels is None:
+            embedded = embed_test(source, step, registry, error_console())
+        else:
+            embedded = _embed_folder(registry, source, labels, step, on_bad_image == "skip")
+        lengths = prefixes or (None,)
+        results = {n: evaluate_embedded(measure, embedded, recipe, levels, n) for n in lengths}
+    else:
+        for name, value, reason in (
+            ("--step", step, "it has no checkpoints"),
+            ("--level", levels, "its levels are unknown"),
+            ("--prefix", prefixes, "cut the array itself, embeddings[:, :32]"),
+        ):
+            if value:
+                raise DmlError(f"{source} is not a run's folder: {reason}; omit {name}")
         if labels is None or labels.is_dir():
             raise DmlError(f"{source} is not a run's folder; to evaluate embeddings, give their labels, too")
-        results = {
-            None: evaluate_embeddings(
-                read_array(source),
-                _read_labels(labels, groups),
-                read_array(gallery) if gallery else None,
-                _read_labels(gallery_labels, gallery_groups),
-                evaluator=evaluator or "exact",
-                options=options,
-                registry=registry,
-            )
-        }
+        from dml_train.files import read_array
+        from dml_train.trained.evaluation import evaluate_embeddings
+
+        result = evaluate_embeddings(
+            read_array(source),
+            _read_labels(labels, groups),
+            read_array(gallery) if gallery else None,
+            _read_labels(gallery_labels, gallery_groups),
+            evaluator=evaluator or "exact",
+            options=options,
+            registry=registry,
+        )
+        results = {None: result}
     for prefix, result in results.items():
         click.echo(str(result) if prefix is None else f"The first {prefix} numbers:\n{result}")
     if out:
@@ -146,52 +143,36 @@ def evaluate_command(
 
 
 def _read_labels(labels: Path | None, groups: Path | None) -> Any:
-    """Read one side's labels, with groups if there are any.
-
-    Raises:
-        DmlError: for groups without labels, or that don't fit them.
-    """
+    """Read one side's labels, with groups if there are any."""
     from dml_core import Labels
     from dml_train.files import read_array
 
-    if labels is None and groups is not None:
-        raise DmlError(f"{groups} has groups of a gallery; give the gallery's labels, too")
-    if labels is None or groups is None:
-        return None if labels is None else read_array(labels)
+    if labels is None:
+        if groups is not None:
+            raise DmlError(f"{groups} has groups of a gallery; give the gallery's labels, too")
+        return None
+    if groups is None:
+        return read_array(labels)
     try:
         return Labels(read_array(labels), read_array(groups))
     except (TypeError, ValueError) as error:
         raise DmlError(f"{labels} and {groups}: {error}") from error
 
 
-def _evaluate_folder(
-    run: Path,
-    folder: Path,
-    evaluator: str | None,
-    options: dict[str, Any],
-    levels: tuple[str, ...],
-    prefixes: tuple[int, ...],
-    step: int | None,
-    skip: bool,
-    registry: Registry,
-) -> dict[int | None, Evaluation]:
-    """Evaluate a run on a folder of images, which is embedded once, for each prefix."""
-    from dml_train.trained.folder_evaluation import embed_classes
+def _embed_folder(registry: Registry, run: Path, folder: Path, step: int | None, skip: bool) -> Embedded:
+    """Embed a folder of images with a run's weights, and report the skipped ones and those that trained the run."""
+    from dml_train.trained.evaluation import embed_classes
+    from dml_train.trained.leaks import count_training_images
     from dml_train.trained.model import open_model
-    from dml_train.trained.splits import choose_evaluator, evaluate_embedded
 
     model = open_model(run, registry, step=step)
-    measure = choose_evaluator(model.recipe, evaluator, options, registry)
-    found = embed_classes(model, folder, skip=skip, registry=registry, console=error_console())
-    for reason in found.skipped:
+    embedded, found = embed_classes(model, folder, skip=skip, console=error_console())
+    for _, reason in found.skipped:
         click.echo(f"skipped: {printable(reason)}", err=True)
-    if found.trained:
+    files = [folder / name for name in found.paths]
+    if seen := count_training_images(model.recipe, registry, files):
         click.echo(
-            f"{found.trained:,} of these {len(found.embedded.labels):,} images are training images of the run: metrics "
-            "of them overestimate",
+            f"{seen:,} of these {len(files):,} images are training images of the run: metrics of them overestimate",
             err=True,
         )
-    return {
-        prefix: evaluate_embedded(measure, found.embedded, model.recipe, levels, prefix)
-        for prefix in prefixes or (None,)
-    }
+    return embedded

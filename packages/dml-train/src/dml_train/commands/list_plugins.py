@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from dml_core import CONTEXT, KINDS, SINGULAR, Kind, Option, Registry, UnknownName
-from dml_core.registry import Entry, suggest
+from dml_core.registry import suggest
 
 
 @click.command("plugins", short_help="List all components, those of a kind, or the options of one.")
@@ -20,17 +20,16 @@ def list_plugins(registry: Registry, name: str | None) -> None:
     if name is not None and not kinds:
         _describe(registry, name)
         return
-    source = registry.plugins
     provided: dict[str, list[str]] = {}
     for kind in kinds:
         for each, entry in registry.entries(kind).items():
             line = f"  {kind:<10}  {each}  {entry.component.summary}"
             provided.setdefault(entry.provider.entry_point, []).append(line)
-    for provider in source.providers:
+    for provider in registry.plugins.providers:
         lines = provided.get(provider.entry_point, [] if name else ["  no components"])
         if lines:
             click.echo("\n".join([f"{provider}  ({provider.entry_point})", *lines]))
-    for failure in source.failures:
+    for failure in registry.plugins.failures:
         click.echo(f"FAILED  {failure}")
 
 
@@ -49,17 +48,14 @@ def _describe(registry: Registry, name: str) -> None:
         click.echo(f"  of {entry.provider} ({entry.provider.entry_point})")
         if component.source:
             click.echo(f"  source: {component.source}")
-        click.echo("\n".join(_option_lines(kind, entry)))
-
-
-def _option_lines(kind: Kind, entry: Entry) -> list[str]:
-    options = entry.component.options
-    if not options:
-        return ["  no options"]
-    rows = [(option.name, option.expected, _default(kind, option)) for option in options]
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    lines = [f"  {name:<{widths[0]}}  {kept:<{widths[1]}}  {default}" for name, kept, default in rows]
-    return [*lines, "  and any other key"] if entry.component.takes_any_option else lines
+        rows = [(option.name, option.expected, _default(kind, option)) for option in component.options]
+        name_width, type_width = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
+        for option, expected, default in rows:
+            click.echo(f"  {option:<{name_width}}  {expected:<{type_width}}  {default}")
+        if not rows:
+            click.echo("  no options")
+        elif component.takes_any_option:
+            click.echo("  and any other key")
 
 
 def _default(kind: Kind, option: Option) -> str:

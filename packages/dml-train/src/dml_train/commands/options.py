@@ -54,10 +54,7 @@ LIST_COMMANDS = click.option(
     help="Train nothing: print a command for each unfinished run, for any scheduler; then repeat this command.",
 )
 # Arguments of Python functions whose option has another name, or belongs to another command.
-_OPTIONS = {
-    "skip": "--on-bad-image skip",
-    "space": "--range, --choice or --space",
-}
+_OPTIONS = {"skip": "--on-bad-image skip", "space": "--range, --choice or --space"}
 
 
 def error_console() -> Console:

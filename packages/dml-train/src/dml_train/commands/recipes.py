@@ -54,21 +54,19 @@ def _list_all() -> None:
     """List the recipes for everybody, and the papers with the number of theirs."""
     names = bundled_recipes()
     small = [name for name in names if name.endswith("/glyphs") or name in ("demo", "glyphs-tiny")]
-    own = [name for name in names if "/" not in name and name not in small]
     click.echo("a folder of your own images")
-    _list(own, "  ")
+    _list((name for name in names if "/" not in name and name not in small), "  ")
     click.echo("\non rendered characters, without a download")
     _list(sorted(small, key=lambda name: ("/" in name, name)), "  ")
-    count = sum(name.startswith(f"{PRETRAINED}/") for name in names)
-    click.echo(f"\nfrom learned features, which 'dml recipes {PRETRAINED}' lists")
+    count = {group: sum(name.startswith(f"{group}/") for name in names) for group in (*PAPERS, PRETRAINED)}
     click.echo(
-        f"  {PRETRAINED}  {count} recipes  EfficientNet-Lite0 on game sprites and icons; DINOv2, DINOv3, SigLIP, CLIP"
+        f"\nfrom learned features, which 'dml recipes {PRETRAINED}' lists\n"
+        f"  {PRETRAINED}  {count[PRETRAINED]} recipes  EfficientNet-Lite0 on game sprites and icons; DINOv2, DINOv3, "
+        "SigLIP, CLIP\n\nthe papers' recipes, which 'dml recipes PAPER' lists"
     )
-    click.echo("\nthe papers' recipes, which 'dml recipes PAPER' lists")
     width = max(map(len, PAPERS))
     for paper, title in PAPERS.items():
-        count = sum(name.startswith(f"{paper}/") for name in names)
-        click.echo(f"  {paper:<{width}}  {count:>2} recipes  {title}")
+        click.echo(f"  {paper:<{width}}  {count[paper]:>2} recipes  {title}")
 
 
 def _list(names: Iterable[str], indent: str = "") -> None:

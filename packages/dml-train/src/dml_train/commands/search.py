@@ -19,7 +19,6 @@ from dml_train.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from dml_train.trained.model import TrainedModel
     from dml_train.trained.search import Gallery, SearchResult
 
 
@@ -27,19 +26,13 @@ if TYPE_CHECKING:
 @click.argument("run", type=FOLDER)
 @click.argument("queries", metavar="QUERY...", type=FILE, nargs=-1, required=True)
 @click.option(
-    "--gallery",
-    type=FOLDER,
-    help="Folder of images to search; default: the images that the run was evaluated on.",
+    "--gallery", type=FOLDER, help="Folder of images to search; default: the run's evaluated images."
 )
-@click.option(
-    "--index", type=FILE, help="Instead of --gallery: embeddings or codes that 'dml embed RUN FOLDER' wrote."
-)
+@click.option("--index", type=FILE, help="Instead of --gallery: a file that 'dml embed RUN FOLDER' wrote.")
 @click.option(
     "-k", type=click.IntRange(min=1), default=10, show_default=True, help="Images to find per query."
 )
-@click.option(
-    "--codes", is_flag=True, help="Compare binary codes by Hamming distance, instead of embeddings."
-)
+@click.option("--codes", is_flag=True, help="Compare binary codes by Hamming distance instead of embeddings.")
 @click.option("--html", type=FILE, help="Also write a page of the images to a new HTML file.")
 @ON_BAD_IMAGE
 @STEP
@@ -67,10 +60,15 @@ def search(
     if (missing := next((query for query in queries if not query.is_file()), None)) is not None:
         raise DmlError(f"the image {missing} doesn't exist")
     from dml_train.trained.model import open_model
+    from dml_train.trained.search import Gallery
     from dml_train.trained.search import search as find_nearest
 
     model = open_model(run, registry, step=step)
-    searched = _gallery(registry, model, gallery, index, on_bad_image == "skip")
+    if gallery is not None:
+        skip, workers = on_bad_image == "skip", model.recipe.training.workers
+        searched = Gallery.of_folder(model, gallery, skip=skip, workers=workers, console=error_console())
+    else:
+        searched = Gallery.of_run(model, registry) if index is None else Gallery.of_index(model, index)
     results = find_nearest(model, searched, queries, k=k, codes=codes, registry=registry)
     if searched.note:
         click.echo(searched.note, err=True)
@@ -80,17 +78,6 @@ def search(
         from dml_train.report.search_page import write_search_page
 
         click.echo(write_search_page(model, searched, results, html))
-
-
-def _gallery(
-    registry: Registry, model: TrainedModel, folder: Path | None, index: Path | None, skip: bool
-) -> Gallery:
-    from dml_train.trained.search import Gallery
-
-    if folder is not None:
-        workers = model.recipe.training.workers
-        return Gallery.of_folder(model, folder, skip=skip, workers=workers, console=error_console())
-    return Gallery.of_run(model, registry) if index is None else Gallery.of_index(model, index)
 
 
 def _print(result: SearchResult, gallery: Gallery) -> None:

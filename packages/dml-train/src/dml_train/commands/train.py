@@ -6,6 +6,7 @@ import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,9 @@ from dml_core import DmlError, Registry
 from dml_train.commands.options import FOLDER, SET
 from dml_train.processes.limits import MOST_PROCESSES
 from dml_train.ranks.environment import is_first_process
+
+if TYPE_CHECKING:
+    from dml_train.run_folder import RunFolder
 
 
 @click.command()
@@ -53,9 +57,8 @@ def train(
     from dml_train.recipe.loading import load_recipe
 
     if sys.stderr.isatty() and is_first_process():
-        click.echo(
-            "checking the recipe", err=True
-        )  # with the components' classes, so torch is imported: seconds
+        # With the components' classes, so torch is imported, which takes seconds.
+        click.echo("checking the recipe", err=True)
     recipe = load_recipe(source, overrides, registry)
     if check or out is None:
         from dml_train.training.run import check_recipe
@@ -75,33 +78,39 @@ def train(
         )
         return
     from dml_train.extras import MissingExtra
-    from dml_train.measure.listing import list_metrics
     from dml_train.studies.jobs import measure_seconds
-    from dml_train.training.baselines import Baselines
     from dml_train.training.run import train as run_training
 
     # A study reads the time of a run that it has listed as a command. That of several ranks is no rank's own.
     with nullcontext() if "RANK" in os.environ else measure_seconds(out):
         folder = run_training(recipe, out, resume=resume, force=force, registry=registry)
-    if is_first_process():
-        baselines = Baselines.read(folder)
-        columns = baselines.by_name()
-        if columns:
-            click.echo(f"{'':<22}{'trained':<10}" + "  ".join(columns))
-        for metric in list_metrics(folder.read_evaluation()):
-            beside = [
-                f"{values[metric.name]:<{len(name)}.4f}" if metric.name in values else " " * len(name)
-                for name, values in columns.items()
-            ]
-            click.echo("  ".join([f"{metric.title:<22}{metric.value:<8.4f}", *beside]).rstrip())
-        if baselines.omitted:
-            click.echo(f"without baselines: {baselines.omitted}", err=True)
-        click.echo(folder.evaluation)
-        if not report:
-            return
+    if not is_first_process():
+        return
+    _print_metrics(folder)
+    click.echo(folder.evaluation)
+    if report:
         try:
             from dml_train.report import write_report
 
             click.echo(write_report(folder.path, registry))
         except MissingExtra as error:
             click.echo(f"no report is written: {error}, then: dml report {out}", err=True)
+
+
+def _print_metrics(folder: RunFolder) -> None:
+    """Print a run's metrics and its baselines'."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from dml_train.measure.listing import list_metrics
+    from dml_train.training.baselines import Baselines
+
+    baselines = Baselines.read(folder)
+    columns = baselines.by_name()
+    table = Table("", "trained", *columns, box=None, pad_edge=False, show_header=bool(columns))
+    for metric in list_metrics(folder.read_evaluation()):
+        values = [metric.value, *(values.get(metric.name) for values in columns.values())]
+        table.add_row(metric.title, *("" if value is None else f"{value:.4f}" for value in values))
+    Console(markup=False, highlight=False).print(table)
+    if baselines.omitted:
+        click.echo(f"without baselines: {baselines.omitted}", err=True)

@@ -14,15 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dml_train.seeds import mix
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+from dml_core.drawing import GOLDEN, splitmix64
 
 
 def draw_uniforms(seeds: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.float64]:
     """Draw numbers uniform in [0, 1), (B, count); row i is a function of ``seeds[i]`` alone.
 
-    ``u[i, j] = mix(mix(seeds[i]) + (j + 1)·γ) / 2**64`` to 53 bits: splitmix64 with a counter as its state.
+    ``u[i, j] = mix(mix(seeds[i]) + (j + 1)·γ) / 2**64`` to 53 bits, mix of `splitmix64`: its state is a counter.
 
     Source: Steele, Lea & Flood 2014, Fast Splittable Pseudorandom Number Generators, Fig. 16.
 
@@ -30,8 +28,8 @@ def draw_uniforms(seeds: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.f
         seeds: (B,), uint64.
         count: numbers per row.
     """
-    counters = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
-    words = mix(mix(seeds)[:, None] + counters[None, :])
+    counters = np.arange(1, count + 1, dtype=np.uint64) * GOLDEN
+    words = splitmix64(splitmix64(seeds)[:, None] + counters[None, :])
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

@@ -1,10 +1,11 @@
-"""From images to their embeddings.
+"""From images to their embeddings, in chunks of one forward pass each.
 
 Shapes: `N` items, `B` images of one forward pass, `D` embedding dimension.
 """
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple, Protocol
@@ -13,34 +14,40 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from dml_core import DmlError, GroupedSplit, Labels, Relevance, Split
-from dml_train.data.batches import load_ahead
-from dml_train.measure.chunks import CHUNK_SIZE, BadImage, ImageChunks, drop_bad, split_chunks
+from dml_train.data.batches import LoadFailure, load_ahead, load_item
 from dml_train.ranks.ranks import Ranks
+
+CHUNK_SIZE = 256  # images; the last bits of an embedding depend on it
 
 
 class Network(Protocol):
-    """An `EmbeddingModel`, or another module from images to embeddings."""
+    """An `EmbeddingModel`, or another module from images (B, channels, height, width) to embeddings (B, D)."""
 
     training: bool
 
     @property
-    def embedding_dim(self) -> int:
-        """D."""
-        ...
+    def embedding_dim(self) -> int: ...  # noqa: D102
 
-    def train(self, mode: bool = True) -> Any:
-        """Set training or evaluation mode."""
-        ...
+    def train(self, mode: bool = True) -> Any: ...  # noqa: D102
 
-    def eval(self) -> Any:
-        """Set evaluation mode."""
-        ...
+    def __call__(self, images_BCHW: Tensor) -> Tensor: ...  # noqa: D102
 
-    def __call__(self, images_BCHW: Tensor) -> Tensor:
-        """Map images to (B, D)."""
-        ...
+
+class BadImage(NamedTuple):
+    """An image that can't be loaded."""
+
+    position: int  # in its chunk
+    reason: str
+
+
+class LoadedChunk(NamedTuple):
+    """A chunk's images in their order, without the bad ones."""
+
+    images: Tensor | None  # (B, channels, height, width) float32; None if all are bad
+    bad: Sequence[BadImage]
 
 
 class EmbeddedChunk(NamedTuple):
@@ -48,6 +55,56 @@ class EmbeddedChunk(NamedTuple):
 
     embeddings: npt.NDArray[np.float32]  # (B, D)
     bad: Sequence[BadImage]
+
+
+class ImageChunks(Dataset[LoadedChunk | LoadFailure]):
+    """Chosen items of a split, without augmentation, chunk by chunk.
+
+    Args:
+        split: the images.
+        chunks: the items of each chunk.
+        names: (len(split),) of the items, for messages; default: by index and class.
+    """
+
+    def __init__(
+        self, split: Split, chunks: Sequence[npt.NDArray[np.int64]], names: Sequence[object] | None = None
+    ) -> None:
+        self.split, self.chunks, self.names = split, chunks, names
+
+    def __len__(self) -> int:
+        """Return the number of chunks."""
+        return len(self.chunks)
+
+    def __getitem__(self, chunk: int) -> LoadedChunk | LoadFailure:
+        """Load a chunk; if that fails, load its images one by one to find the bad ones."""
+        items = self.chunks[chunk]
+        try:
+            return LoadedChunk(self.split.load(items), [])
+        except Exception:  # a third party's data set may raise anything
+            trace = traceback.format_exc()
+        images: list[Tensor] = []
+        bad: list[BadImage] = []
+        for position, item in enumerate(items.tolist()):
+            result = load_item(self.split, item, self.describe(item))
+            if isinstance(result, LoadFailure):
+                bad.append(BadImage(position, result.message))
+            else:
+                images.append(result)
+        if not bad:
+            first, last = self.describe(items[0]), self.describe(items[-1])
+            return LoadFailure(f"{first} to {last} can't be loaded together, though each can alone:\n{trace}")
+        return LoadedChunk(torch.cat(images) if images else None, bad)
+
+    def describe(self, item: int) -> str:
+        """Name an item for messages."""
+        if self.names is not None:
+            return str(self.names[item])
+        return f"item {item} (class {self.split.class_names[self.split.labels[item]]!r})"
+
+
+def split_chunks(items: npt.NDArray[np.int64], size: int = CHUNK_SIZE) -> list[npt.NDArray[np.int64]]:
+    """Split items into consecutive chunks of `size`; the last chunk may be smaller."""
+    return [items[begin : begin + size] for begin in range(0, len(items), size)]
 
 
 @torch.no_grad()
@@ -69,34 +126,31 @@ def embed_chunks(
     precision: torch.dtype = torch.float32,
     workers: int = 0,
 ) -> Generator[EmbeddedChunk, None, None]:
-    """Embed images chunk by chunk, one forward pass for each chunk.
-
-    The network computes in evaluation mode; afterwards its mode, training or evaluation, is as before.
+    """Embed images chunk by chunk, in evaluation mode; afterwards the network's mode is as before.
 
     Args:
         network: images to embeddings.
         source: the images.
         device: the network's device.
-        precision: the network computes in it, by autocast if it isn't float32.
+        precision: of the network's arithmetic, by autocast if it isn't float32.
         workers: number of processes that load ahead.
 
     Raises:
         DmlError: if a chunk can't be loaded for another reason than its bad images, or an embedding isn't finite.
     """
     was_training = network.training
-    network.eval()
+    network.train(False)
     loaded_chunks = load_ahead(source, range(len(source)), workers, pin=device.type == "cuda")
     try:
-        for number, loaded in enumerate(loaded_chunks):
+        for loaded, items in zip(loaded_chunks, source.chunks):
             if loaded.images is None:
-                empty_0D = np.empty((0, network.embedding_dim), dtype=np.float32)
-                yield EmbeddedChunk(empty_0D, loaded.bad)
+                yield EmbeddedChunk(np.empty((0, network.embedding_dim), dtype=np.float32), loaded.bad)
                 continue
             embeddings_BD = forward(network, loaded.images, device, precision)
             if not (finite := np.isfinite(embeddings_BD).all(axis=1)).all():
-                item = drop_bad(source.chunks[number].tolist(), loaded.bad)[int(finite.argmin())]
+                kept = np.delete(items, [image.position for image in loaded.bad])
                 raise DmlError(
-                    f"the embedding of {source.describe(item)} isn't finite; "
+                    f"the embedding of {source.describe(int(kept[finite.argmin()]))} isn't finite; "
                     "the network's weights or that image are damaged"
                 )
             yield EmbeddedChunk(embeddings_BD, loaded.bad)
@@ -112,26 +166,23 @@ def embed(
     precision: torch.dtype = torch.float32,
     workers: int = 0,
     items: npt.NDArray[np.int64] | None = None,
+    names: Sequence[object] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> npt.NDArray[np.float32]:
     """Embed items of a split without augmentation, (N, D) float32, in the order of the items.
 
-    The network's mode, training or evaluation, stays as it is.
-
     Args:
-        network: images to embeddings.
+        network, device, precision, workers: as `embed_chunks`.
         split: the images.
-        device: the network's device.
-        precision: the network computes in it, by autocast if it isn't float32.
-        workers: number of processes that load ahead.
-        items: (N,) the items' indices in the split; default: all.
+        items: (N,) indices in the split; default: all.
+        names: as of `ImageChunks`.
         progress: called with the number of embedded items and the number of all.
 
     Raises:
-        DmlError: if an item can't be loaded or its embedding isn't finite, with the item's index.
+        DmlError: if an item can't be loaded or its embedding isn't finite; names the item.
     """
     items = np.arange(len(split)) if items is None else items
-    source = ImageChunks(split, split_chunks(items))
+    source = ImageChunks(split, split_chunks(items), names)
     parts = [np.empty((0, network.embedding_dim), dtype=np.float32)]
     done = 0
     with closing(
@@ -150,8 +201,8 @@ def embed(
 def items_of_rank(num_items: int, ranks: Ranks) -> npt.NDArray[np.int64]:
     """Return the items that this rank embeds, (n,): whole forward passes.
 
-    The last bits of an embedding depend on the number of images in its pass. So passes are divided among ranks, not
-    items, and any number of ranks gives the embeddings of one.
+    The last bits of an embedding depend on the images in its pass, so that passes are divided among ranks, not items:
+    any number of ranks gives the embeddings of one.
     """
     passes = -(-num_items // CHUNK_SIZE)
     begin, end = (passes * rank // ranks.world_size * CHUNK_SIZE for rank in (ranks.rank, ranks.rank + 1))
@@ -159,10 +210,7 @@ def items_of_rank(num_items: int, ranks: Ranks) -> npt.NDArray[np.int64]:
 
 
 def align_labels(split: Split, reference: Split) -> npt.NDArray[np.int64]:
-    """Express a gallery's labels as those of the queries' split, by class name, (N,).
-
-    Classes without queries get ids after those of all others.
-    """
+    """Express a gallery's labels by the ids of the queries' classes, (N,); classes without queries get new ids."""
     ids = {name: label for label, name in enumerate(reference.class_names)}
     mapping = np.array([ids.setdefault(name, len(ids)) for name in split.class_names], dtype=np.int64)
     return mapping[split.labels]
@@ -176,7 +224,7 @@ def groups_of(split: Split | None) -> npt.NDArray[Any] | None:
 def match_sides(
     queries: Split, gallery: Split | None = None, matches: Labels | Relevance | None = None
 ) -> tuple[Labels | Relevance | None, Labels | None]:
-    """Return who matches whom as both sides of an evaluation take it; None where labels alone tell.
+    """Return who matches whom as both sides of an evaluation take it; None where only labels decide.
 
     Args:
         queries, gallery: the splits, perhaps with groups.

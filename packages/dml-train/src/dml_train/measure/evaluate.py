@@ -6,10 +6,9 @@ Shapes: `N` items, `Q` queries, `G` gallery, `D` embedding dimension.
 from __future__ import annotations
 
 import math
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,8 +32,6 @@ from dml_train.ranks.ranks import Ranks
 from dml_train.recipe.checking import find_old_keys
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
-
-_PARTS = ("", "gallery")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +62,7 @@ class Embedded:
             DmlError: if the run isn't finished, or an array is missing, changed or damaged.
         """
         written = folder.read_manifest()
-        parts = [part for part in _PARTS if not part or folder.embeddings(part).name in written]
+        parts = [""] if folder.embeddings("gallery").name not in written else ["", "gallery"]
         has_matches = folder.matches.name in written
         arrays = [path for part in parts for path in (folder.embeddings(part), folder.labels(part))]
         folder.check_results(*arrays, *([folder.matches] if has_matches else []))
@@ -73,19 +70,27 @@ class Embedded:
         return cls(*read, **_read_matches(folder, *read[1::2]) if has_matches else {})
 
     def write(self, folder: RunFolder) -> None:
-        """Write the arrays into the run's folder, and remove files of those that there are none of."""
-        sides = (self.embeddings, self.labels), (self.gallery, self.gallery_labels)
-        for part, arrays in zip(_PARTS, sides):
-            for path, array in zip((folder.embeddings(part), folder.labels(part)), arrays):
-                if array is None:
-                    path.unlink(missing_ok=True)
-                else:
-                    write_array(path, array)
+        """Write the arrays into the run's folder, and remove the files of absent arrays."""
+        for path, array in {
+            folder.embeddings(): self.embeddings,
+            folder.labels(): self.labels,
+            folder.embeddings("gallery"): self.gallery,
+            folder.labels("gallery"): self.gallery_labels,
+        }.items():
+            if array is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_array(path, array)
         if self.matches is None:
             folder.matches.unlink(missing_ok=True)
         else:
             stored = self.list_matches()
             write_atomically(folder.matches, lambda file: np.savez(file, allow_pickle=False, **stored))
+
+    def select(self, columns: slice | npt.NDArray[np.int64]) -> Embedded:
+        """Cut queries and gallery to some columns."""
+        gallery = None if self.gallery is None else self.gallery[:, columns]
+        return replace(self, embeddings=self.embeddings[:, columns], gallery=gallery)
 
     def list_matches(self) -> dict[str, npt.NDArray[Any]]:
         """List the arrays of both sides' matches, beside labels, by name."""
@@ -117,11 +122,8 @@ def _read_matches(
     folder: RunFolder, labels: npt.NDArray[Any], gallery_labels: npt.NDArray[Any] | None = None
 ) -> dict[str, Any]:
     """Read the arrays of `list_matches` as both sides' matches, by the names of `Embedded`."""
-    try:
-        with folder.matches.open("rb") as file, np.load(file, allow_pickle=False) as npz:
-            stored = dict(npz)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DmlError(f"can't read {folder.matches} as a .npz file: {error}") from error
+    with folder.matches.open("rb") as file, np.load(file, allow_pickle=False) as npz:
+        stored = dict(npz)
     gallery_groups = stored.pop("gallery_groups", None)
     lists = [stored.pop(name) for name in ("ignored_offsets", "ignored_indices") if name in stored]
     stored["ignored"] = tuple(lists) or None
@@ -132,20 +134,17 @@ def _read_matches(
 
 
 class Measurement(NamedTuple):
-    """An evaluation on several ranks: every rank has the metrics, and the first one the evaluation."""
+    """An evaluation on several ranks."""
 
     metrics: dict[str, Any]  # `Evaluation.to_dict`
-    evaluation: Evaluation | None
+    evaluation: Evaluation | None  # on the first rank, and on all if they shared the work
 
 
 def build_evaluator(recipe: Recipe, registry: Registry, *, clustering: bool = True) -> Evaluator:
-    """Build the evaluator of a recipe.
+    """Build the evaluator of a recipe's ``[evaluation]`` table.
 
-    Args:
-        recipe: its ``[evaluation]`` table names the evaluator and its options.
-        registry: provides the evaluator.
-        clustering: whether to measure metrics of clusters and of pairs, if the recipe has any: they take most of the
-            time, and have no values per query.
+    Unless `clustering`, it omits metrics of clusters and of pairs: they take most of the time, and have no values per
+    query.
     """
     table = recipe.evaluation.component()
     return make_evaluator(table if clustering else select_retrieval(table), registry, recipe.training.seed)
@@ -166,17 +165,16 @@ def make_evaluator(table: Mapping[str, Any], registry: Registry, seed: int) -> E
 def select_retrieval(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return an evaluator's table without metrics of clusters and of pairs, or without any if no other is left."""
     kept = {key: value for key, value in table.items() if key not in ("metrics", "n_clusters")}
-    names = [name for name in table.get("metrics", ()) if _kind_of(name) in ("retrieval", None)]
+    names = [
+        name
+        for name in table.get("metrics", ())
+        if (family := metric_family(name)) is None or METRICS[family].kind == "retrieval"
+    ]
     return {**kept, "metrics": names} if names else kept
 
 
-def _kind_of(metric: str) -> str | None:
-    family = metric_family(metric)
-    return None if family is None else METRICS[family].kind
-
-
 def evaluate(evaluator: Evaluator, embedded: Embedded) -> Evaluation:
-    """Evaluate embeddings; the errors are those of `evaluate_arrays`."""
+    """Evaluate embeddings; raises as `evaluate_arrays`."""
     return evaluate_arrays(evaluator, *embedded.arguments())
 
 
@@ -198,12 +196,9 @@ def evaluate_arrays(
 
 
 def evaluate_on_ranks(ranks: Ranks, evaluator: Evaluator, embedded: Embedded) -> Measurement:
-    """Evaluate embeddings on several ranks.
+    """Evaluate embeddings on several ranks, which share the work if the evaluator is a `PeersEvaluator`.
 
-    Args:
-        ranks: they share the work if the evaluator is a `PeersEvaluator`; otherwise the first rank does all of it.
-        evaluator: measures.
-        embedded: complete on all ranks if they share the work, else on the first.
+    Otherwise the first rank does all of it, and `embedded` need be complete only there.
 
     Raises:
         DmlError: on every rank, if the evaluator refuses the arrays.
@@ -219,8 +214,7 @@ def evaluate_on_ranks(ranks: Ranks, evaluator: Evaluator, embedded: Embedded) ->
         evaluation = evaluate(evaluator, embedded)
         return evaluation.to_dict()
 
-    metrics = ranks.run_on_first(measure)
-    return Measurement(metrics, evaluation)
+    return Measurement(ranks.run_on_first(measure), evaluation)
 
 
 @contextmanager

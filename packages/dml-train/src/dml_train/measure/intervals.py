@@ -7,7 +7,9 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
+_NORMAL = statistics.NormalDist().inv_cdf(0.975)
 # 97.5 % quantiles of Student's distribution for 1, 2, … degrees of freedom; beyond, the normal's is within 2 %.
+# Source: NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2.
 _STUDENT = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
@@ -23,19 +25,15 @@ class Interval(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """The standard deviation of runs with one setting, and its degrees of freedom.
-
-    Args:
-        deviation: the standard deviation.
-        degrees: the degrees of freedom, at least 1.
-    """
+    """The standard deviation of runs with one setting, and its degrees of freedom, at least 1."""
 
     deviation: float
     degrees: int
 
     def half_width(self, runs: int) -> float:
         """Return half the width of the 95 % interval of the mean of n runs, ``t · s / √n``."""
-        return _student(self.degrees) * self.deviation / math.sqrt(runs)
+        student = _STUDENT[self.degrees - 1] if self.degrees <= len(_STUDENT) else _NORMAL
+        return student * self.deviation / math.sqrt(runs)
 
     def half_width_of_difference(self, runs: int) -> float:
         """Return half the width of the 95 % interval of the difference of two means of n runs, ``t · s · √(2 / n)``."""
@@ -43,41 +41,26 @@ class Spread(NamedTuple):
 
 
 def pooled(settings: Sequence[Sequence[float]]) -> Spread | None:
-    """Estimate the spread of runs within several settings, assumed to be the same in all.
+    """Estimate the spread of runs within several settings, assumed to be the same in all; None without two runs.
 
-    ``s² = Σ_j Σ_i (x_ij − x̄_j)² / Σ_j (n_j − 1)``. Two or three runs of one setting say next to nothing about the
-    spread; those of all settings together do.
-
-    Args:
-        settings: the values of each setting's runs.
-
-    Returns:
-        The spread; None if no setting has two runs.
+    ``s² = Σ_j Σ_i (x_ij − x̄_j)² / Σ_j (n_j − 1)`` for the values x_ij of setting j. Two or three runs of one setting
+    say next to nothing about the spread; the runs of all settings together do.
     """
-    degrees = sum(len(values) - 1 for values in settings if values)
+    settings = [values for values in settings if values]
+    degrees = sum(len(values) - 1 for values in settings)
     if degrees == 0:
         return None
-    means = [statistics.fmean(values) for values in settings if values]
-    squares = [
-        (value - mean) ** 2
-        for values, mean in zip((v for v in settings if v), means, strict=True)
-        for value in values
-    ]
+    means = map(statistics.fmean, settings)
+    squares = [(value - mean) ** 2 for values, mean in zip(settings, means) for value in values]
     return Spread(math.sqrt(math.fsum(squares) / degrees), degrees)
 
 
 def of_runs(values: Sequence[float]) -> Interval:
-    """Return the mean of independent runs with its interval, ``x̄ ± t · s / √n``.
+    """Return the mean of n independent runs, and its interval if n exceeds 1.
 
-    t is Student's for n − 1 degrees of freedom.
+    ``x̄ ± t · s / √n``, t of Student's distribution with n − 1 degrees of freedom.
 
     Source: Student 1908, The Probable Error of a Mean.
-
-    Args:
-        values: one per run, at least one, finite.
-
-    Returns:
-        The interval; for a single run, the value without a width.
 
     Raises:
         ValueError: if `values` is empty.
@@ -95,11 +78,7 @@ def of_share(share: float, count: int) -> Interval:
 
     Args:
         share: p, in [0, 1].
-        count: n, the number of queries, at least 1. As queries of one class aren't independent, the interval is
-            rather too narrow.
+        count: n, the number of queries, at least 1. The interval is rather too narrow, since queries of one class
+            aren't independent.
     """
-    return Interval(share, statistics.NormalDist().inv_cdf(0.975) * math.sqrt(share * (1 - share) / count))
-
-
-def _student(degrees: int) -> float:
-    return _STUDENT[degrees - 1] if degrees <= len(_STUDENT) else statistics.NormalDist().inv_cdf(0.975)
+    return Interval(share, _NORMAL * math.sqrt(share * (1 - share) / count))

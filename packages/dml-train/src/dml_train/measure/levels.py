@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -13,10 +12,9 @@ from dml_train.recipe.tables import Recipe
 
 
 def select_levels(embedded: Embedded, recipe: Recipe, levels: Sequence[str]) -> Embedded:
-    """Cut a run's embeddings to some of its levels.
+    """Cut a run's embeddings to some of its levels, to measure each level alone and several together.
 
-    The levels of one network are thus measured alone and together, as in Wang et al. 2021, Ranked List Loss for Deep
-    Metric Learning, tables 6 and 7.
+    Source: Wang et al. 2021, Ranked List Loss for Deep Metric Learning, tables 6 and 7.
 
     Args:
         embedded: queries (Q, D), and the gallery (G, D) if there is one, of all the run's levels.
@@ -42,6 +40,4 @@ def select_levels(embedded: Embedded, recipe: Recipe, levels: Sequence[str]) -> 
                 f"the run's embedding has no level {name!r}{nearest(name, columns)} "
                 f"levels: {', '.join(columns) or 'it has one only'}"
             )
-    chosen = np.concatenate([columns[name] for name in levels])
-    gallery = None if embedded.gallery is None else embedded.gallery[:, chosen]
-    return replace(embedded, embeddings=embedded.embeddings[:, chosen], gallery=gallery)
+    return embedded.select(np.concatenate([columns[name] for name in levels]))

@@ -1,29 +1,23 @@
-"""The metrics of an evaluation that readers see, with their intervals."""
+"""The metrics of an evaluation that readers see, with their intervals, and the names of logged values."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dml_core import Evaluation, IntervalEvaluation, metric_family, metric_title
-from dml_train.measure.names import repeats
+from dml_core import METRICS, Evaluation, IntervalEvaluation, metric_family, metric_title
 
 LEVEL = 0.95  # of all intervals
+_PREFIXES = ("evaluation", "validation")  # of logged values
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric of an evaluation.
+    """A metric of an evaluation, and the bounds of its bootstrap interval, if it has one."""
 
-    Args:
-        name: its name, ``"recall@1"``.
-        value: its value.
-        low, high: the bounds of its bootstrap interval, if it has one.
-    """
-
-    name: str
+    name: str  # "recall@1"
     value: float
     low: float | None = None
     high: float | None = None
@@ -62,3 +56,28 @@ def _k_of(name: str) -> int:
     """Return K of ``"recall@K"``; 0 of any other metric."""
     k = name.partition("@")[2]
     return int(k) if k.isdecimal() else 0
+
+
+def explain(names: Iterable[str]) -> dict[str, str]:
+    """Return title and meaning of these metrics; all Recall@K have one."""
+    families = dict.fromkeys(family for name in names if (family := metric_family(name)) is not None)
+    return {METRICS[family].title: METRICS[family].meaning for family in families}
+
+
+def title_of(logged: str) -> str:
+    """Return the title of a logged value: Recall@1 of ``"evaluation/recall@1"``; of ``"loss"``, the same."""
+    prefix, _, name = logged.partition("/")
+    if prefix not in _PREFIXES:
+        return logged
+    title = metric_title(name)
+    return title if prefix == "evaluation" else f"{title} of the held-out classes"
+
+
+def is_count(logged: str) -> bool:
+    """Whether a logged value is a number of queries or items, which is the same at every evaluation."""
+    return logged.rpartition("/")[2] in ("n_queries", "n_unmatched", "n_gallery")
+
+
+def repeats(name: str, names: Collection[str]) -> bool:
+    """Whether a value, logged or not, repeats another of these: Precision@1 is Recall@1."""
+    return name.endswith("precision@1") and name.removesuffix("precision@1") + "recall@1" in names

@@ -1,9 +1,7 @@
 """The per-query values of a run's final evaluation, saved so that reports needn't evaluate again.
 
-``per_query.npz`` holds an array (Q,) for each metric, and a checksum of the evaluator's table and the seed. Where the
-checksum differs, the recipe's evaluator has changed since, and the values are those of another one.
-
-Shapes: `Q` queries.
+``per_query.npz`` holds an array (Q,) for each metric, a value per query, and a checksum of the evaluator's table and
+the seed. A different checksum says that the recipe's evaluator has changed since.
 """
 
 from __future__ import annotations
@@ -24,35 +22,19 @@ _CHECKSUM = "checksum"  # its name among the arrays
 
 
 def save_per_query(folder: RunFolder, recipe: Recipe, evaluation: Evaluation) -> None:
-    """Save an evaluation's per-query values in the run's folder.
-
-    Args:
-        folder: the run's folder.
-        recipe: names the evaluator and its options.
-        evaluation: holds the values.
-    """
+    """Save the per-query values of an evaluation by the recipe's evaluator in the run's folder."""
     arrays = {name: np.asarray(values_Q, dtype=np.float64) for name, values_Q in evaluation.per_query.items()}
-    checksum = np.array(_checksum(recipe))
-    write_atomically(
-        folder.per_query,
-        lambda file: np.savez(file, allow_pickle=False, **{**arrays, _CHECKSUM: checksum}),
-    )
+    arrays[_CHECKSUM] = np.array(_checksum(recipe))
+    write_atomically(folder.per_query, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
 def restore_evaluation(
     folder: RunFolder, recipe: Recipe, result: Mapping[str, Any], evaluator: Evaluator
 ) -> Evaluation | None:
-    """Restore a run's final evaluation from its folder.
+    """Restore a run's final evaluation from its folder, with `result`, the contents of ``evaluation.json``.
 
-    Args:
-        folder: the run's folder.
-        recipe: names the evaluator and its options.
-        result: the contents of ``evaluation.json``.
-        evaluator: rebuilds the evaluation if it is a `RestoringEvaluator`.
-
-    Returns:
-        The evaluation; None if the evaluator can't rebuild it, or if the folder's values are missing, of another
-        evaluator, or lack a metric that the evaluator has since gained.
+    Returns None if the recipe's evaluator isn't a `RestoringEvaluator`, or if the folder's values are missing, of
+    another evaluator, or lack a metric that the evaluator has since gained.
 
     Raises:
         DmlError: if the file was changed or damaged.

@@ -6,7 +6,6 @@ Shapes: `Q` queries, `G` gallery, `D` embedding dimension.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from dml_core import DmlError, Evaluator
@@ -21,8 +20,7 @@ def select_prefix(embedded: Embedded, prefix: int) -> Embedded:
         DmlError: unless the prefix is in [1, D].
     """
     check_prefixes([prefix], embedded.embeddings.shape[1])
-    gallery = None if embedded.gallery is None else embedded.gallery[:, :prefix]
-    return replace(embedded, embeddings=embedded.embeddings[:, :prefix], gallery=gallery)
+    return embedded.select(slice(prefix))
 
 
 def check_prefixes(prefixes: Sequence[int], dim: int) -> None:
@@ -37,15 +35,7 @@ def check_prefixes(prefixes: Sequence[int], dim: int) -> None:
 def evaluate_prefixes_on_ranks(
     ranks: Ranks, evaluator: Evaluator, embedded: Embedded, prefixes: Sequence[int]
 ) -> dict[str, dict[str, Any]]:
-    """Evaluate each prefix of an embedding on several ranks.
-
-    Args:
-        ranks, evaluator, embedded: as `evaluate_on_ranks`.
-        prefixes: the lengths, each in [1, D].
-
-    Returns:
-        The metrics (`Evaluation.to_dict`) of each prefix, by its length as a string, as JSON has them.
-    """
+    """Evaluate prefixes of an embedding on several ranks; return the metrics by their lengths, in JSON's types."""
     return {
         str(prefix): evaluate_on_ranks(ranks, evaluator, select_prefix(embedded, prefix)).metrics
         for prefix in prefixes

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_core import Relevance, VerifyingEvaluator, metric_family, metric_title
-from dml_train.measure.listing import list_metrics
-from dml_train.measure.names import is_count, repeats, title_of
+from dml_train.measure.listing import is_count, list_metrics, repeats, title_of
 from dml_train.report.finished import EvaluatedEmbeddings, FinishedRun
 from dml_train.report.rendering import MARKS, Figure, draw_figure
 

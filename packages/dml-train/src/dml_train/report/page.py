@@ -8,7 +8,7 @@ from typing import Any
 from dml_core import Registry
 from dml_core import registry as installed
 from dml_train.files import read_json, write_atomically
-from dml_train.measure.names import explain
+from dml_train.measure.listing import explain
 from dml_train.report.diagrams import (
     draw_accuracy,
     draw_curves,

@@ -17,23 +17,14 @@ import torch
 
 from dml_core import DmlError, Registry
 from dml_train.data.decoding import ImageSource
-from dml_train.measure.chunks import ImageChunks, drop_bad
-from dml_train.measure.embed import embed_chunks
 from dml_train.trained.model import TrainedModel, open_model
 
-_COLUMNS = (
-    "image",
-    "bytes",
-    "jpg",
-    "jpeg",
-    "png",
-    "webp",
-    "path",
-)  # those that are looked for, in this order
+# Sought in this order.
+_COLUMNS = ("image", "bytes", "jpg", "jpeg", "png", "webp", "path")
 
 
 class Embedder:
-    """A function of batches that opens a run once, at its first batch; it pickles as long as that is ahead.
+    """A function of batches that opens a run once in each process, at its first batch.
 
     ``dataset.map_batches(Embedder, fn_constructor_args=["runs/mine"], batch_size=256, concurrency=4)`` with Ray Data,
     on what ``ray.data.read_images``, ``read_binary_files``, ``read_parquet`` or ``read_webdataset(decode=False)``
@@ -47,7 +38,7 @@ class Embedder:
         skip: whether to drop the rows of images that can't be decoded; otherwise they are an error.
         threads: of torch; None: as they are.
         step: use the weights of this step's checkpoint; default: those that the run is evaluated by.
-        registry: provides the components; default: those of all installed plugins.
+        registry: provides the components; default: all installed ones.
     """
 
     def __init__(
@@ -93,26 +84,17 @@ class Embedder:
             _as_source(cell, str(names[row]) if row < len(names) else f"row {row} of a batch")
             for row, cell in enumerate(batch[column])
         ]
-        source = ImageChunks(
-            self.model.split_of(images), [np.arange(len(images))], names=list(map(_name, images))
-        )
-        model = self.model
-        (embedded,) = embed_chunks(model.network, source, device=model.device, precision=model.precision)
+        (embedded,) = self.model.embed_chunks(self.model.chunks_of(images, [np.arange(len(images))]))
         if embedded.bad and not self.skip:
             raise DmlError(f"{embedded.bad[0].reason}; or skip such images", arguments=("skip",))
-        kept = np.array(drop_bad(range(len(images)), embedded.bad), dtype=np.int64)
+        kept = np.delete(np.arange(len(images)), [image.position for image in embedded.bad])
         columns = {name: _select(values, kept) for name, values in batch.items()}
         return {**columns, "embedding": embedded.embeddings}
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """A `StoredImage` in memory.
-
-    Args:
-        name: names it for messages.
-        content: what a file of its own would contain.
-    """
+    """A `StoredImage` in memory: its name for messages, and its content."""
 
     name: str
     content: bytes
@@ -136,12 +118,6 @@ def _as_source(cell: Any, name: str) -> ImageSource:
     raise DmlError(
         f"{name} is {type(cell).__name__}; expected a path, an encoded image (bytes), or an array of uint8"
     )
-
-
-def _name(image: ImageSource) -> str:
-    if isinstance(image, np.ndarray):
-        return "an array"
-    return str(image) if isinstance(image, Path) else image.name
 
 
 def _select(values: Any, kept: npt.NDArray[np.int64]) -> Any:

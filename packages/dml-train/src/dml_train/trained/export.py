@@ -7,36 +7,38 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import math
+import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import PIL
 import torch
+from PIL import Image
+from torch import Tensor
 
 from dml_core import DmlError
 from dml_train.data import prepare
 from dml_train.files import partial_path, write_atomically, write_json
 from dml_train.networks.model import EmbeddingModel
-from dml_train.trained.export_check import (
-    Compute,
-    Shape,
-    draw_noise,
-    embed_photographs,
-    largest_angle,
-    largest_difference,
-    prepares_files,
-)
 from dml_train.trained.model import TrainedModel
 
 Format = Literal["onnx", "torch-export"]
+Shape = tuple[int, int, int]  # C, H, W
+Compute = Callable[[Tensor], npt.NDArray[np.float32]]  # (B, C, H, W) to (B, D)
+
 INPUT, OUTPUT = "images", "embeddings"
 # Relative to the embeddings' largest entry: other programs add in other orders, and fold batch norms into weights.
 _TOLERANCE = 1e-4
 _COSINE_TOLERANCE = 1e-5  # 1 minus the cosine, for image files
 _PROGRAM = Path(prepare.__file__)
+_BATCHES = (1, 2, 5)
+# Heights and widths of the photographs. Most data sets decode the first, of a phone's size, at a fraction of its size.
+_SIDES = ((3000, 4000), (1600, 1200), (768, 1024), (480, 640), (90, 120))
 
 
 class Exporter(NamedTuple):
@@ -76,40 +78,27 @@ def export(model: TrainedModel, format: Format, out: Path | str) -> float:
     exporter = EXPORTERS[format]
     if missing := [name for name in exporter.packages if importlib.util.find_spec(name) is None]:
         raise DmlError(f"export to {format} needs {', '.join(missing)}; run: pip install 'dml-train[onnx]'")
-    program = _find_program(out) if prepares_files(model) else None
+    program = out.with_name(_PROGRAM.name) if _prepares_files(model) else None
+    if program is not None and program.exists() and program.read_bytes() != _PROGRAM.read_bytes():
+        raise DmlError(
+            f"{program} exists already and differs from the {_PROGRAM.name} of this version; nothing was touched. "
+            "Export into another folder"
+        )
     network = copy.deepcopy(model.network).cpu().to(memory_format=torch.contiguous_format).eval()
     partial = partial_path(out)
     try:
         try:
             exporter.write(network, model.input_shape, partial)
-        except OSError:
-            raise
         except Exception as error:  # exporters raise any exception at code that they can't trace
+            if isinstance(error, OSError):
+                raise
             raise DmlError(
                 f"the network can't be exported to {format}: {type(error).__name__}: {error}"
             ) from error
-        photographs = embed_photographs(model)
-        compute = exporter.read(partial)
-        difference = largest_difference(network, compute, photographs.prepared)
-        if not difference <= _TOLERANCE:
-            raise DmlError(
-                f"the exported network gives other embeddings: they differ by {difference:.2g} of their largest "
-                f"entry; expected at most {_TOLERANCE:.0e}. Nothing was written"
-            )
-        exported_ND = compute(photographs.prepared)
-        with torch.no_grad():
-            angle = largest_angle(network(photographs.loaded).numpy(), exported_ND)
-        if not angle <= _COSINE_TOLERANCE:
-            raise DmlError(
-                f"{_PROGRAM.name} and the exported network give other embeddings of image files: they differ by "
-                f"{angle:.2g} in cosine; expected at most {_COSINE_TOLERANCE:.0e}. Nothing was written"
-            )
-        angle = largest_angle(
-            photographs.embeddings, exported_ND
-        )  # larger if the run computes in half precision
+        difference, angle = _compare(model, network, exporter.read(partial))
         if program is not None:
             write_atomically(program, lambda file: file.write(_PROGRAM.read_bytes()))
-        about = _description(model, format, program) | {
+        about = _describe(model, format, program) | {
             "largest_difference": difference,
             "largest_cosine_difference": angle,
         }
@@ -122,16 +111,14 @@ def export(model: TrainedModel, format: Format, out: Path | str) -> float:
     return angle
 
 
-def write_torch(network: EmbeddingModel, shape: Shape, path: Path) -> None:
-    """Write a ``torch.export`` program."""
+def _write_torch(network: EmbeddingModel, shape: Shape, path: Path) -> None:
     batch = torch.export.Dim("batch", min=1)
-    program = torch.export.export(network, (draw_noise(2, shape),), dynamic_shapes=({0: batch},))
+    program = torch.export.export(network, (_draw_noise(2, shape),), dynamic_shapes=({0: batch},))
     with path.open("wb") as file:
         torch.export.save(program, file)
 
 
-def read_torch(path: Path) -> Compute:
-    """Load a ``torch.export`` program."""
+def _read_torch(path: Path) -> Compute:
     with path.open("rb") as file, warnings.catch_warnings():
         # torch 2.11 warns that nobody may write to the tensors that it reads here. Nobody does.
         warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
@@ -139,11 +126,10 @@ def read_torch(path: Path) -> Compute:
     return lambda images: np.asarray(program(images).detach().numpy(), dtype=np.float32)
 
 
-def write_onnx(network: EmbeddingModel, shape: Shape, path: Path) -> None:
-    """Write an ONNX model, with its weights in the same file."""
+def _write_onnx(network: EmbeddingModel, shape: Shape, path: Path) -> None:
     torch.onnx.export(
         network,
-        (draw_noise(2, shape),),
+        (_draw_noise(2, shape),),
         str(path),
         input_names=[INPUT],
         output_names=[OUTPUT],
@@ -154,8 +140,7 @@ def write_onnx(network: EmbeddingModel, shape: Shape, path: Path) -> None:
     )
 
 
-def read_onnx(path: Path) -> Compute:
-    """Load an ONNX model in ONNX Runtime."""
+def _read_onnx(path: Path) -> Compute:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
@@ -163,27 +148,17 @@ def read_onnx(path: Path) -> Compute:
 
 
 EXPORTERS: dict[Format, Exporter] = {
-    "onnx": Exporter(".onnx", ("onnx", "onnxscript", "onnxruntime"), write_onnx, read_onnx),
-    "torch-export": Exporter(".pt2", (), write_torch, read_torch),
+    "onnx": Exporter(".onnx", ("onnx", "onnxscript", "onnxruntime"), _write_onnx, _read_onnx),
+    "torch-export": Exporter(".pt2", (), _write_torch, _read_torch),
 }
 
 
-def _find_program(out: Path) -> Path:
-    """Return the path of the program that prepares image files.
-
-    Raises:
-        DmlError: if the folder has another version of it.
-    """
-    program = out.with_name(_PROGRAM.name)
-    if program.exists() and program.read_bytes() != _PROGRAM.read_bytes():
-        raise DmlError(
-            f"{program} exists already and differs from the {_PROGRAM.name} of this version; nothing was touched. "
-            "Export into another folder"
-        )
-    return program
+def _prepares_files(model: TrainedModel) -> bool:
+    """Whether ``prepare.py`` can prepare image files for the network, and not only a plugin's reader."""
+    return model.reader is not None and model.reader.describe().get("kind") in prepare.KINDS
 
 
-def _description(model: TrainedModel, format: Format, program: Path | None) -> dict[str, object]:
+def _describe(model: TrainedModel, format: Format, program: Path | None) -> dict[str, object]:
     return {
         "format": format,
         "run": model.folder.path.resolve().name,
@@ -200,3 +175,87 @@ def _description(model: TrainedModel, format: Format, program: Path | None) -> d
         "preparation": model.recipe.dataset if model.reader is None else model.reader.describe(),
         "program": None if program is None else {"name": program.name, "pillow": PIL.__version__},
     }
+
+
+# --------------------------------------------------------------------------------------------- the check
+
+
+@torch.no_grad()
+def _compare(model: TrainedModel, network: EmbeddingModel, exported: Compute) -> tuple[float, float]:
+    """Embed photographs by the network, the exported network and the run, and compare.
+
+    Returns:
+        The largest differences from the network in float32, relative to the largest entry, and from the run: 1 minus
+        the cosine, larger if the run computes in half precision.
+
+    Raises:
+        DmlError: if the exported network differs from the network, on the same inputs or on image files.
+    """
+    prepared, loaded, embeddings_ND = _embed_photographs(model)
+    largest, difference = 1e-30, 0.0
+    for size in _BATCHES:
+        images = prepared[:size]
+        expected, found = network(images).numpy(), exported(images)
+        if found.shape != expected.shape or not np.isfinite(found).all():
+            difference = math.inf
+            break
+        largest = max(largest, float(np.abs(expected).max()))
+        difference = max(difference, float(np.abs(expected - found).max()))
+    difference /= largest
+    if not difference <= _TOLERANCE:
+        raise DmlError(
+            f"the exported network gives other embeddings: they differ by {difference:.2g} of their largest "
+            f"entry; expected at most {_TOLERANCE:.0e}. Nothing was written"
+        )
+    exported_ND = exported(prepared)
+    angle = _largest_angle(network(loaded).numpy(), exported_ND)
+    if not angle <= _COSINE_TOLERANCE:
+        raise DmlError(
+            f"{_PROGRAM.name} and the exported network give other embeddings of image files: they differ by "
+            f"{angle:.2g} in cosine; expected at most {_COSINE_TOLERANCE:.0e}. Nothing was written"
+        )
+    return difference, _largest_angle(embeddings_ND, exported_ND)
+
+
+def _embed_photographs(model: TrainedModel) -> tuple[Tensor, Tensor, npt.NDArray[np.float32]]:
+    """Draw photographs, prepare them by ``prepare.py`` and by the data set, (N, C, H, W), and embed them.
+
+    If the data set can't read image files, inputs are noise.
+    """
+    if model.reader is None:
+        images = _draw_noise(max(_BATCHES), model.input_shape)
+        return images, images, model.embed(images)
+    steps = model.reader.describe()
+    with tempfile.TemporaryDirectory() as folder:
+        max_pixels = steps.get("options", {}).get("max_pixels", prepare.MAX_PIXELS)
+        files = _draw_photographs(Path(folder), max_pixels)
+        loaded = model.reader.of_images(files).load(np.arange(len(files)))
+        prepared = torch.from_numpy(prepare.prepare(files, steps)) if _prepares_files(model) else loaded
+        return prepared, loaded, model.embed_images(files)
+
+
+def _draw_photographs(folder: Path, max_pixels: int) -> list[Path]:
+    """Write JPEG files of smooth colours with grain, of at most `max_pixels` each."""
+    random = np.random.default_rng(0)
+    files = [folder / f"{number}.jpg" for number in range(len(_SIDES))]
+    for file, (height, width) in zip(files, _SIDES):
+        factor = min(1.0, math.sqrt(max_pixels / (height * width)))
+        size = max(1, int(width * factor)), max(1, int(height * factor))
+        smooth, grain = (
+            Image.fromarray(random.integers(0, 256, (side, side, 3), dtype=np.uint8)).resize(size)
+            for side in (12, 600)
+        )
+        Image.blend(smooth, grain, 0.3).save(file, quality=90)
+    return files
+
+
+def _draw_noise(count: int, shape: Shape) -> Tensor:
+    """Return noise with the variance of normalised images."""
+    return torch.randn(count, *shape, generator=torch.Generator().manual_seed(count))
+
+
+def _largest_angle(rows_ND: npt.NDArray[np.float32], others_ND: npt.NDArray[np.float32]) -> float:
+    """Return the largest value of 1 minus the cosine of corresponding rows."""
+    a, b = rows_ND.astype(np.float64), others_ND.astype(np.float64)
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return float((1.0 - (a * b).sum(axis=1) / np.maximum(norms, 1e-30)).clip(0.0).max())

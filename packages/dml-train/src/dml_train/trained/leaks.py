@@ -1,4 +1,4 @@
-"""Images of the test half that are near-copies of training images.
+"""Images that a run must not be measured on: near-copies of training images, and training images themselves.
 
 Shapes: `T` test items, `N` training items of a block, `D` embedding dimension.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,35 +16,28 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from dml_core import DmlError, FileBackedSplit, RangeEvaluator, Registry, Split
+from dml_core import DmlError, FileBackedSplit, RangeEvaluator, Registry, Split, TrainingFilesFactory
 from dml_core import registry as installed
 from dml_train.files import write_atomically
-from dml_train.measure.chunks import CHUNK_SIZE, split_chunks
-from dml_train.measure.embed import embed
+from dml_train.measure.embed import CHUNK_SIZE, embed, split_chunks
 from dml_train.measure.evaluate import Embedded
 from dml_train.progress import stage
+from dml_train.recipe.tables import Recipe
 from dml_train.training.run import reopen
 
 THRESHOLD = 0.98
-MOST = 1_000_000  # pairs: more can't be read by anybody
+MOST = 1_000_000  # pairs: nobody can read more
 _BLOCK = 64 * CHUNK_SIZE  # training items in memory at a time
 
 
 class Leak(NamedTuple):
-    """A test image and a training image that are alike.
+    """A test image and a training image that are alike."""
 
-    Args:
-        similarity: the cosine of their embeddings.
-        part: of the test image: ``"test"`` or ``"gallery"``.
-        test, train: their files; for a data set without files, their indices in the splits.
-        test_class, train_class: their classes.
-    """
-
-    similarity: float
-    part: str
-    test: str
+    similarity: float  # the cosine of their embeddings
+    part: str  # of the test image: "test" or "gallery"
+    test: str  # its file; for a data set without files, its index in the split
     test_class: str
-    train: str
+    train: str  # likewise
     train_class: str
 
 
@@ -55,20 +49,15 @@ def find_leaks(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> list[Leak]:
-    """Find the pairs of a test image and a training image with at least this similarity, all of them, exactly.
+    """Find all pairs of a test image and a training image with ``cosine(test, train) ≥ threshold``, exactly.
 
-    cosine(test, train) ≥ threshold, for all images of the test split and the gallery, and all of the training half,
-    held-out classes included. Training images are embedded block by block; only a block's embeddings are in memory,
-    beside those of the test half.
+    Searched are all images of the test split and the gallery, and all of the training half, held-out classes included.
+    Training images are embedded block by block, and only a block's embeddings are in memory.
 
     Args:
-        run: the run's folder.
         threshold: -1 to 1. Copies that were scaled or compressed again are a little below 1; how far depends on the
             network.
-        step: use the weights of this step's checkpoint; default: those that the run is evaluated by.
-        registry: provides the components, among them the evaluator ``"exact"``; default: those of all installed
-            plugins.
-        console: shows progress; default: none.
+        run, step, registry, console: see `evaluate_run`; the registry must provide the evaluator ``"exact"``.
 
     Returns:
         The pairs, most similar first.
@@ -98,22 +87,26 @@ def find_leaks(
                 f"the data set's part {name!r} has {len(split):,} items now and had {len(rows):,} when the run ended; "
                 "evaluate the run's own data"
             )
+    network, device, precision = experiment.evaluated_model, experiment.device, experiment.precision
+    workers = experiment.recipe.training.workers
     leaks: list[Leak] = []
     with stage(console, "search training images", len(train)) as show:
         for items in split_chunks(np.arange(len(train)), _BLOCK):
-            block_ND = embed(
-                experiment.evaluated_model,
-                train,
-                device=experiment.device,
-                precision=experiment.precision,
-                workers=experiment.recipe.training.workers,
-                items=items,
-            )
+            block_ND = embed(network, train, device=device, precision=precision, workers=workers, items=items)
             for name, (split, rows_TD) in parts.items():
-                found = _search(evaluator, rows_TD, block_ND, threshold, MOST - len(leaks))
+                try:
+                    offsets, places, similarities = evaluator.within(
+                        rows_TD, block_ND, threshold, max_results=max(1, MOST - len(leaks))
+                    )
+                except (TypeError, ValueError) as error:
+                    raise DmlError(
+                        f"can't list the pairs: {error}. At most {MOST:,} are listed; raise the threshold, which is "
+                        f"{threshold:g}"
+                    ) from error
+                tests = np.repeat(np.arange(len(rows_TD)), np.diff(offsets))
                 leaks += [
                     Leak(similarity, name, *_describe(split, test), *_describe(train, int(items[place])))
-                    for test, place, similarity in found
+                    for test, place, similarity in zip(tests.tolist(), places, similarities.tolist())
                 ]
             show(int(items[-1]) + 1, f"{len(leaks):,} pairs")
     return sorted(leaks, key=lambda leak: (-leak.similarity, *leak[1:]))
@@ -128,27 +121,31 @@ def write_leaks(leaks: Sequence[Leak], path: Path) -> None:
     write_atomically(path, lambda file: file.write(text.getvalue().encode(errors="surrogateescape")))
 
 
-def _search(
-    evaluator: RangeEvaluator,
-    rows_TD: npt.NDArray[Any],
-    block_ND: npt.NDArray[Any],
-    threshold: float,
-    most: int,
-) -> list[tuple[int, int, float]]:
-    """Find the pairs of a test row and a row of the block, with their similarities."""
-    try:
-        offsets, indices, similarities = evaluator.within(
-            rows_TD, block_ND, threshold, max_results=max(1, most)
-        )
-    except (TypeError, ValueError) as error:
-        raise DmlError(
-            f"can't list the pairs: {error}. At most {MOST:,} are listed; raise the threshold, which is {threshold:g}"
-        ) from error
-    tests = np.repeat(np.arange(len(rows_TD)), np.diff(offsets))
-    return list(zip(tests.tolist(), indices.tolist(), similarities.tolist(), strict=True))
-
-
 def _describe(split: Split, item: int) -> tuple[str, str]:
     """Return an item's file, or its index, and its class."""
     name = str(split.files[item]) if isinstance(split, FileBackedSplit) else f"item {item}"
     return name, split.class_names[int(split.labels[item])]
+
+
+def count_training_images(recipe: Recipe, registry: Registry, files: Iterable[Path]) -> int:
+    """Count the user's files that a run's data set lists for training, held-out classes included.
+
+    Returns 0 if the data set doesn't list its files (see `TrainingFilesFactory`), or is absent.
+    """
+    factory = registry.entry("datasets", recipe.dataset["name"]).component.factory
+    if not isinstance(factory, TrainingFilesFactory):
+        return 0
+    options = {key: value for key, value in recipe.dataset.items() if key != "name"}
+    real_folders: dict[Path, str] = {}  # files are many, and their folders few
+
+    def real(file: Path) -> str:
+        folder = file.parent
+        if folder not in real_folders:
+            real_folders[folder] = os.path.realpath(folder)
+        return f"{real_folders[folder]}{os.sep}{file.name}"
+
+    try:
+        trained = {real(file) for file in factory.training_files(**options)}
+    except (DmlError, OSError):  # the data set isn't on this machine
+        return 0
+    return sum(real(file) in trained for file in files)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +14,7 @@ from torch import Tensor
 from dml_core import DmlError, ImageReader, ImageReadingFactory, Registry, Split, StoredImage
 from dml_core import registry as installed
 from dml_train.data.decoding import ImageSource
-from dml_train.measure.chunks import CHUNK_SIZE, ImageChunks, split_chunks
-from dml_train.measure.embed import embed_chunks, forward
+from dml_train.measure.embed import CHUNK_SIZE, EmbeddedChunk, ImageChunks, embed, embed_chunks, forward
 from dml_train.networks.model import EmbeddingModel
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
@@ -27,7 +25,7 @@ from dml_train.training.run import evaluated_checkpoint, read_recipe
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """The network of a run with the weights that the run is measured with, in evaluation mode.
+    """The network of a run with the weights that the run is evaluated by, in evaluation mode.
 
     Args:
         folder: the run's folder.
@@ -74,10 +72,8 @@ class TrainedModel:
                 f"inputs has shape {tuple(tensor.shape)}; expected (N, {', '.join(map(str, self.input_shape))}) with "
                 "N at least 1"
             )
-        parts = [
-            forward(self.network, chunk, self.device, self.precision)
-            for chunk in torch.split(tensor.float(), CHUNK_SIZE)
-        ]
+        chunks = torch.split(tensor.float(), CHUNK_SIZE)
+        parts = [forward(self.network, chunk, self.device, self.precision) for chunk in chunks]
         embeddings_ND = np.concatenate(parts)
         if not (finite := np.isfinite(embeddings_ND).all(axis=1)).all():
             raise DmlError(f"the embedding of input {int(finite.argmin())} isn't finite; check that input")
@@ -100,19 +96,26 @@ class TrainedModel:
         if not len(images):
             raise DmlError("images is empty; expected at least one")
         sources = [Path(image) if isinstance(image, str) else image for image in images]
-        names = [
-            image if isinstance(image, Path) else f"image {index}" for index, image in enumerate(sources)
-        ]
-        source = ImageChunks(self.split_of(sources), split_chunks(np.arange(len(sources))), names=names)
-        parts: list[npt.NDArray[np.float32]] = []
-        with closing(
-            embed_chunks(self.network, source, device=self.device, precision=self.precision, workers=workers)
-        ) as chunks:
-            for chunk in chunks:
-                if chunk.bad:
-                    raise DmlError(chunk.bad[0].reason)
-                parts.append(chunk.embeddings)
-        return np.concatenate(parts)
+        return embed(
+            self.network,
+            self.split_of(sources),
+            device=self.device,
+            precision=self.precision,
+            workers=workers,
+            names=_names(sources),
+        )
+
+    def embed_chunks(self, source: ImageChunks, *, workers: int = 0) -> Generator[EmbeddedChunk, None, None]:
+        """Embed images, one forward pass for each chunk; see `dml_train.measure.embed.embed_chunks`."""
+        return embed_chunks(
+            self.network, source, device=self.device, precision=self.precision, workers=workers
+        )
+
+    def chunks_of(
+        self, images: Sequence[ImageSource], chunks: Sequence[npt.NDArray[np.int64]]
+    ) -> ImageChunks:
+        """Return images in chunks, each the indices of its images; raises as `split_of`."""
+        return ImageChunks(self.split_of(images), chunks, _names(images))
 
     def split_of(self, images: Sequence[ImageSource]) -> Split:
         """Return the images as a split, prepared for the network.
@@ -128,6 +131,17 @@ class TrainedModel:
                 arguments=("split",),
             )
         return self.reader.of_images(images)
+
+
+def _names(images: Sequence[ImageSource]) -> list[object]:
+    """Name images for messages."""
+
+    def name(number: int, image: ImageSource) -> object:
+        if isinstance(image, np.ndarray):
+            return f"image {number}"
+        return image if isinstance(image, Path) else image.name
+
+    return [name(number, image) for number, image in enumerate(images)]
 
 
 def open_model(

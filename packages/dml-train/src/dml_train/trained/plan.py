@@ -3,41 +3,35 @@
 The last bits of an embedding depend on the images of its forward pass. So work is divided into chunks, never into
 images, and every division of a plan's chunks gives the same bits.
 
-Shapes: `B` images of one chunk, `D` embedding dimension.
+Shapes: `N` images that can be decoded, `B` images of one chunk, `D` embedding dimension.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from rich.console import Console
 
 from dml_core import DmlError
-from dml_train.measure.chunks import CHUNK_SIZE, BadImage, ImageChunks
-from dml_train.measure.embed import embed_chunks
+from dml_train.measure.embed import CHUNK_SIZE, BadImage
 from dml_train.measure.evaluate import pack_codes
+from dml_train.progress import stage
 from dml_train.trained.images import ImageList
 from dml_train.trained.model import TrainedModel
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkRows:
-    """The result of a chunk.
+class ChunkRows(NamedTuple):
+    """The result of a chunk."""
 
-    Args:
-        chunk: its number.
-        rows: of its images in their order, without the bad ones: (B, D) float32, or codes.
-        bad: its images that can't be decoded.
-    """
-
-    chunk: int
-    rows: npt.NDArray[Any]
+    chunk: int  # its number
+    rows: npt.NDArray[Any]  # (B, D) float32, or codes: of its images in their order, without the bad ones
     bad: Sequence[BadImage]
 
 
@@ -72,7 +66,7 @@ class EmbeddingPlan:
 
     @property
     def width(self) -> int:
-        """The number of entries of a row."""
+        """Entries per row."""
         return -(-self.model.dim // 8) if self.codes else self.model.dim
 
     @property
@@ -82,7 +76,7 @@ class EmbeddingPlan:
 
     @property
     def made_by(self) -> dict[str, Any]:
-        """What all rows depend on beside the images, in JSON's types."""
+        """What all rows depend on in addition to the images, in JSON's types."""
         recipe = self.model.recipe
         return {
             "weights": self.model.weights,
@@ -94,64 +88,104 @@ class EmbeddingPlan:
 
     def key(self, chunk: int) -> str:
         """Return a digest of all that a chunk's rows depend on."""
-        digest = hashlib.sha256(json.dumps(self.made_by, sort_keys=True).encode())
-        for item in self.items(chunk):
-            digest.update(self.images.state(item) + b"\0")
-        return digest.hexdigest()
+        return digest([json.dumps(self.made_by, sort_keys=True), *self.images.states(self.items(chunk))])
+
+    def names(self, chunk: int, bad: Sequence[BadImage]) -> tuple[list[str], list[tuple[str, str]]]:
+        """Return the names of a chunk's rows, and name and reason of each bad image."""
+        names = [self.images.names[item] for item in self.items(chunk)]
+        reasons = dict(bad)
+        kept = [name for position, name in enumerate(names) if position not in reasons]
+        return kept, [(names[position], reason) for position, reason in reasons.items()]
 
 
-class Engine(Protocol):
-    """A way to embed chunks: in this process, or on other machines."""
-
-    def __call__(
-        self, plan: EmbeddingPlan, chunks: Sequence[int], *, skip: bool
-    ) -> Generator[ChunkRows, None, None]:
-        """Embed chunks of a plan, in any order.
-
-        Args:
-            plan: the plan.
-            chunks: the numbers of the chunks.
-            skip: whether to omit images that can't be decoded; otherwise they are an error.
-
-        Raises:
-            DmlError: if an image can't be decoded, or an embedding isn't finite.
-        """
-        ...
+# A way to embed chunks, in any order: in this process (`ThisProcess`), or on other machines (`RayEngine`).
+Engine = Callable[[EmbeddingPlan, Sequence[int]], Generator[ChunkRows, None, None]]
 
 
 @dataclass(frozen=True, slots=True)
 class ThisProcess:
-    """The engine of one process, with loader processes.
+    """The engine of one process."""
 
-    Args:
-        workers: number of processes that load ahead.
-    """
+    workers: int = 0  # processes that load ahead
 
-    workers: int = 0
-
-    def __call__(
-        self, plan: EmbeddingPlan, chunks: Sequence[int], *, skip: bool
-    ) -> Generator[ChunkRows, None, None]:
-        """Embed chunks of a plan in their order; see `Engine`."""
-        model = plan.model
-        items = [np.arange(part.start, part.stop) for part in map(plan.items, chunks)]
-        source = ImageChunks(plan.images.split(model), items, names=plan.images.shown)
-        with closing(
-            embed_chunks(
-                model.network, source, device=model.device, precision=model.precision, workers=self.workers
-            )
-        ) as embedded_chunks:
-            for chunk, embedded in zip(chunks, embedded_chunks):
-                refuse_bad(embedded.bad, skip)
+    def __call__(self, plan: EmbeddingPlan, chunks: Sequence[int]) -> Generator[ChunkRows, None, None]:
+        """Embed chunks of a plan in their order."""
+        source = plan.images.chunks(plan.model, [plan.items(chunk) for chunk in chunks])
+        with closing(plan.model.embed_chunks(source, workers=self.workers)) as embedded_chunks:
+            for embedded, chunk in zip(embedded_chunks, chunks):
                 rows = pack_codes(embedded.embeddings) if plan.codes else embedded.embeddings
                 yield ChunkRows(chunk, rows, embedded.bad)
 
 
-def refuse_bad(bad: Sequence[BadImage], skip: bool) -> None:
-    """Refuse a chunk's bad images, unless `skip`.
+def embed_chunks(
+    plan: EmbeddingPlan,
+    chunks: Sequence[int],
+    engine: Engine,
+    *,
+    skip: bool,
+    console: Console | None,
+    done: int = 0,
+) -> Generator[ChunkRows, None, None]:
+    """Embed chunks of a plan by an engine, in any order, and show the progress on the console, if there is one.
+
+    Unless `skip`, an image that can't be decoded is an error. An earlier call has embedded `done` images.
 
     Raises:
-        DmlError: that names the first one.
+        DmlError: if an image can't be decoded, or an embedding isn't finite.
     """
-    if bad and not skip:
-        raise DmlError(f"{bad[0].reason}; or skip such images", arguments=("skip",))
+    if not chunks:
+        return
+    with (
+        stage(console, "embed", done + plan.count(chunks), done=done) as show,
+        closing(engine(plan, chunks)) as results,
+    ):
+        for result in results:
+            if result.bad and not skip:
+                reason = result.bad[0].reason
+                if plan.images.split is not None:  # an item for each of its labels
+                    raise DmlError(reason)
+                raise DmlError(f"{reason}; or skip such images", arguments=("skip",))
+            yield result
+            done += len(plan.items(result.chunk))
+            show(done, "")
+
+
+class EmbeddedImages(NamedTuple):
+    """Embedded images in memory."""
+
+    rows: npt.NDArray[Any]  # (N, D) float32, or codes
+    paths: Sequence[str]  # (N,) the names of the rows
+    skipped: Sequence[tuple[str, str]]  # name and reason of each omitted image
+
+
+def embed_in_memory(
+    plan: EmbeddingPlan, *, skip: bool = False, workers: int = 0, console: Console | None = None
+) -> EmbeddedImages:
+    """Embed all images of a plan in this process; raises as `embed_chunks`, and if no image can be decoded."""
+    rows, kept, skipped = list[npt.NDArray[Any]](), list[str](), list[tuple[str, str]]()
+    engine = ThisProcess(workers)
+    with closing(embed_chunks(plan, range(len(plan)), engine, skip=skip, console=console)) as chunks:
+        for chunk in chunks:
+            names, omitted = plan.names(chunk.chunk, chunk.bad)
+            rows.append(chunk.rows)
+            kept += names
+            skipped += omitted
+    refuse_none(plan, kept, skipped)
+    return EmbeddedImages(np.concatenate(rows), kept, skipped)
+
+
+def refuse_none(plan: EmbeddingPlan, kept: Sequence[str], skipped: Sequence[tuple[str, str]]) -> None:
+    """Raise DmlError if no image of a plan could be decoded."""
+    if not kept:
+        raise DmlError(
+            f"none of the {len(plan.images.names)} images in {plan.images.title} can be decoded; "
+            f"e.g. {skipped[0][1]}"
+        )
+
+
+def digest(texts: Iterable[str]) -> str:
+    """Return the SHA-256 of texts; names that aren't UTF-8 keep their bytes."""
+    sha256 = hashlib.sha256()
+    for text in texts:
+        sha256.update(text.encode(errors="surrogateescape") + b"\0")
+    return sha256.hexdigest()

@@ -23,13 +23,11 @@ from dml_core import DmlError, Registry
 from dml_core import registry as installed
 from dml_train.cluster.ray_cluster import RayCluster
 from dml_train.cluster.workers import Expected
-from dml_train.measure.chunks import BadImage, ImageChunks
-from dml_train.measure.embed import embed_chunks
-from dml_train.measure.evaluate import pack_codes
-from dml_train.trained.images import SplitImages
-from dml_train.trained.model import TrainedModel, open_model
-from dml_train.trained.plan import ChunkRows, EmbeddingPlan, refuse_bad
-from dml_train.trained.splits import SplitName
+from dml_train.data.decoding import ImageSource
+from dml_train.measure.embed import BadImage
+from dml_train.trained.images import ImageList, SplitName, list_split
+from dml_train.trained.model import open_model
+from dml_train.trained.plan import ChunkRows, EmbeddingPlan, ThisProcess
 
 _MOST_BLOCKS = 10_000  # of Ray's data set; more would slow its scheduler
 
@@ -48,10 +46,8 @@ class RayEngine:
     most: int | None = None
     registry: Registry | None = None
 
-    def __call__(
-        self, plan: EmbeddingPlan, chunks: Sequence[int], *, skip: bool
-    ) -> Generator[ChunkRows, None, None]:
-        """Embed chunks of a plan, in the order in which they end; see `Engine`."""
+    def __call__(self, plan: EmbeddingPlan, chunks: Sequence[int]) -> Generator[ChunkRows, None, None]:
+        """Embed chunks of a plan, and yield each as soon as it ends."""
         with self.cluster.connect(self.registry or installed(), None) as expected:
             import ray
 
@@ -60,16 +56,15 @@ class RayEngine:
             logging.getLogger("ray.data").setLevel(logging.ERROR)  # it says how each execution goes
             workers = self.cluster.count_workers()
             workers = min(workers, len(chunks), self.most or workers)
-            images = plan.images
             rows = [
-                {"chunk": chunk, "sources": ray.cloudpickle.dumps(images.sources(plan.items(chunk)))}
+                {"chunk": chunk, "sources": ray.cloudpickle.dumps(sources_of(plan, chunk))}
                 for chunk in chunks
             ]
             embedded = ray.data.from_items(
                 rows, override_num_blocks=min(len(rows), _MOST_BLOCKS)
             ).map_batches(
-                _ChunkEmbedder,
-                fn_constructor_args=[_Task.of(plan, self.cluster.cpus, expected)],
+                ChunkEmbedder,
+                fn_constructor_kwargs=worker_arguments(plan, self.cluster.cpus, expected),
                 batch_size=1,
                 compute=ray.data.ActorPoolStrategy(min_size=1, max_size=workers, initial_size=workers),
                 **self.cluster.options(),
@@ -78,89 +73,83 @@ class RayEngine:
                 if row["error"]:
                     raise DmlError(row["error"])
                 bad = [BadImage(*image) for image in pickle.loads(row["bad"])]
-                refuse_bad(bad, skip)
                 values = np.frombuffer(row["rows"], dtype=plan.dtype).reshape(-1, plan.width)
                 yield ChunkRows(int(row["chunk"]), values, bad)
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """What a worker needs to know."""
-
-    run: Path
-    step: int
-    weights: str
-    split: SplitName | None
-    places: Sequence[Path]
-    codes: bool
-    chunk_size: int
-    threads: int
-    expected: Expected
-
-    @classmethod
-    def of(cls, plan: EmbeddingPlan, threads: int, expected: Expected) -> _Task:
-        model, images = plan.model, plan.images
-        places = [place.absolute() for place in images.places]
-        return cls(
-            model.folder.path.absolute(), model.step, model.weights, images.split_name, places,
-            plan.codes, plan.chunk_size, threads, expected,
-        )  # fmt: skip
+def sources_of(plan: EmbeddingPlan, chunk: int) -> list[ImageSource]:
+    """Return what another machine needs to read a chunk's images; nothing for a split, whose data set it builds."""
+    sources = plan.images.sources
+    found = [sources[item] for item in plan.items(chunk)] if sources else []
+    return [source.absolute() if isinstance(source, Path) else source for source in found]
 
 
-class _ChunkEmbedder:
-    """A worker: it opens the run once, and embeds a chunk a call.
+def worker_arguments(plan: EmbeddingPlan, threads: int, expected: Expected) -> dict[str, Any]:
+    """Return what a worker needs to know of a plan: the arguments of `ChunkEmbedder`."""
+    return {
+        "run": plan.model.folder.path.absolute(),
+        "step": plan.model.step,
+        "weights": plan.model.weights,
+        "split": plan.images.split_name,
+        "places": [place.absolute() for place in plan.images.places],
+        "codes": plan.codes,
+        "chunk_size": plan.chunk_size,
+        "threads": threads,
+        "expected": expected,
+    }
+
+
+class ChunkEmbedder:
+    """A worker, which opens the run once, and embeds a chunk per call.
 
     Errors are returned as values, since Ray repeats a call that raises, and wraps its error.
     """
 
-    def __init__(self, task: _Task) -> None:
-        self._task, self._error = task, ""
-        self._model: TrainedModel | None = None
+    def __init__(
+        self,
+        run: Path,
+        step: int,
+        weights: str,
+        split: SplitName | None,
+        places: Sequence[Path],
+        codes: bool,
+        chunk_size: int,
+        threads: int,
+        expected: Expected,
+    ) -> None:
+        self._codes, self._chunk_size, self._error = codes, chunk_size, ""
         try:
-            torch.set_num_threads(task.threads)  # the last bits of an embedding may depend on their number
-            task.expected.enter()
-            self._model = self._open()
-            self._split = SplitImages(self._model, task.split).images if task.split else None
+            torch.set_num_threads(threads)  # the last bits of an embedding may depend on their number
+            expected.enter()
+            worker = f"a worker on {platform.node()}"
+            for place in (run, *places):
+                if not place.exists():
+                    raise DmlError(f"{worker} doesn't see {place}; expected a path that all machines share")
+            self._model = open_model(run, step=step)
+            if self._model.weights != weights:
+                raise DmlError(
+                    f"{worker} sees another run, with other weights, at {run}; expected a path that all machines share"
+                )
+            self._split = list_split(self._model, split) if split else None
         except DmlError as error:
             self._error = str(error)
 
-    def _open(self) -> TrainedModel:
-        worker = f"a worker on {platform.node()}"
-        for place in (self._task.run, *self._task.places):
-            if not place.exists():
-                raise DmlError(f"{worker} doesn't see {place}; expected a path that all machines share")
-        model = open_model(self._task.run, step=self._task.step)
-        if model.weights != self._task.weights:
-            raise DmlError(
-                f"{worker} sees another run, with other weights, at {self._task.run}; "
-                "expected a path that all machines share"
-            )
-        return model
-
     def __call__(self, batch: dict[str, npt.NDArray[Any]]) -> dict[str, list[Any]]:
         """Embed one chunk."""
-        chunk, rows = int(batch["chunk"][0]), b""
-        bad: list[tuple[int, str]] = []
+        chunk, answer = int(batch["chunk"][0]), {"rows": [b""], "bad": [b""]}
         if not self._error:
             try:
-                rows, bad = self._embed(chunk, pickle.loads(batch["sources"][0]))
+                found = self._embed(chunk, pickle.loads(batch["sources"][0]))
+                answer = {"rows": [found.rows.tobytes()], "bad": [pickle.dumps([*map(tuple, found.bad)])]}
             except DmlError as error:
                 self._error = str(error)
-        return {"chunk": [chunk], "rows": [rows], "bad": [pickle.dumps(bad)], "error": [self._error]}
+        return {"chunk": [chunk], **answer, "error": [self._error]}
 
-    def _embed(self, chunk: int, sources: list[Any]) -> tuple[bytes, list[tuple[int, str]]]:
-        model = self._model
-        assert model is not None
-        if self._split is None:
-            names = [
-                getattr(source, "name", source) if not isinstance(source, Path) else source
-                for source in sources
-            ]
-            images = ImageChunks(model.split_of(sources), [np.arange(len(sources))], names=names)
+    def _embed(self, chunk: int, sources: list[ImageSource]) -> ChunkRows:
+        if self._split is not None:
+            plan = EmbeddingPlan(self._model, self._split, self._codes, self._chunk_size)
         else:
-            begin = chunk * self._task.chunk_size
-            items = np.arange(begin, min(begin + self._task.chunk_size, len(self._split)))
-            images = ImageChunks(self._split, [items])
-        (embedded,) = embed_chunks(model.network, images, device=model.device, precision=model.precision)
-        rows = pack_codes(embedded.embeddings) if self._task.codes else embedded.embeddings
-        return rows.tobytes(), [(image.position, image.reason) for image in embedded.bad]
+            images = ImageList("a chunk", [""] * len(sources), sources)
+            plan, chunk = EmbeddingPlan(self._model, images, self._codes, len(sources)), 0
+        (result,) = ThisProcess()(plan, [chunk])
+        return result

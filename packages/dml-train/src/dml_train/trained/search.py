@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,14 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from dml_core import DmlError, FileBackedSplit, Registry, Split
+from dml_core import DmlError, FileBackedSplit, Registry
 from dml_core import registry as installed
 from dml_train.files import read_array
-from dml_train.measure.chunks import drop_bad, split_chunks
 from dml_train.measure.evaluate import Embedded, build_evaluator, pack_codes
-from dml_train.progress import stage
-from dml_train.trained.files import embed_files, find_images
 from dml_train.trained.folder import index_path
+from dml_train.trained.images import list_folder
 from dml_train.trained.model import TrainedModel
+from dml_train.trained.plan import EmbeddingPlan, embed_in_memory
 from dml_train.training.build import build_dataset
 
 
@@ -55,30 +53,25 @@ class Gallery:
     def of_run(cls, model: TrainedModel, registry: Registry | None = None) -> Gallery:
         """Return the items that the run was measured on: its gallery, or else its test split.
 
-        Args:
-            model: of the run.
-            registry: provides the data set; default: all installed ones.
-
         Raises:
             DmlError: if the run isn't finished, or didn't use its test split.
         """
-        folder = model.folder
+        folder, reason = model.folder, ""
         if not folder.is_finished or not folder.embeddings().is_file():
+            reason = "no embeddings to search in (it isn't finished, or evaluation.test is false)"
+        elif model.step != (evaluated := folder.read_evaluation()["step"]):
+            reason = f"embeddings of step {evaluated}, and the model has the weights of step {model.step}"
+        if reason:
             raise DmlError(
-                f"the run in {folder.path} has no embeddings to search in (it isn't finished, or evaluation.test is "
-                "false); search in a folder of images or in a file of embeddings instead",
-                arguments=("gallery", "index"),
-            )
-        if model.step != (evaluated := folder.read_evaluation()["step"]):
-            raise DmlError(
-                f"the run in {folder.path} has embeddings of step {evaluated}, and the model has the weights of step "
-                f"{model.step}; search in a folder of images or in a file of embeddings instead",
+                f"the run in {folder.path} has {reason}; search in a folder of images or in a file of embeddings "
+                "instead",
                 arguments=("gallery", "index"),
             )
         embedded = Embedded.read(folder)
         rows = embedded.embeddings if embedded.gallery is None else embedded.gallery
         try:
-            split = _measured_split(model, registry or installed())
+            dataset = build_dataset(model.recipe, registry or installed())
+            split = dataset.gallery or dataset.test
             if len(split) != len(rows):
                 raise DmlError(f"it has {len(split)} items now and had {len(rows)}")
         except DmlError as error:
@@ -102,44 +95,15 @@ class Gallery:
         workers: int = 0,
         console: Console | None = None,
     ) -> Gallery:
-        """Embed the images of a folder as a gallery.
-
-        Args:
-            model: embeds the images.
-            folder: holds the images.
-            skip: whether to omit images that can't be decoded; otherwise they are an error.
-            workers: number of processes that load ahead.
-            console: shows the progress; default: no progress is shown.
-
-        Raises:
-            DmlError: as `embed_files`; if no image can be decoded.
-        """
-        folder = Path(folder)
-        chunks = split_chunks(find_images(folder))
-        files = [[folder / path for path in chunk] for chunk in chunks]
-        total, done = sum(map(len, chunks)), 0
-        parts: list[npt.NDArray[np.float32]] = []
-        kept: list[Path] = []
-        with (
-            stage(console, "embed", total) as show,
-            closing(embed_files(model, files, skip=skip, workers=workers)) as embedded_chunks,
-        ):
-            for chunk, embedded in zip(chunks, embedded_chunks):
-                parts.append(embedded.embeddings)
-                kept += drop_bad(chunk, embedded.bad)
-                done += len(chunk)
-                show(done, "")
-        if not kept:
-            raise DmlError(f"none of the {total} images in {folder} can be decoded")
-        skipped = total - len(kept)
-        note = f"{skipped} images skipped" if skipped else ""
-        return cls._of_files(model, np.concatenate(parts), folder, kept, note)
+        """Embed the images of a folder as a gallery; see `embed_folder` for arguments and errors."""
+        plan = EmbeddingPlan(model, list_folder(Path(folder)))
+        found = embed_in_memory(plan, skip=skip, workers=workers, console=console)
+        note = f"{len(found.skipped)} images skipped" if found.skipped else ""
+        return cls._of_files(model, found.rows, Path(folder), found.paths, note)
 
     @classmethod
     def of_index(cls, model: TrainedModel, index: Path | str) -> Gallery:
-        """Read a gallery from embeddings or codes in a .npy file.
-
-        The JSON file that `embed_folder` writes beside it gives their images.
+        """Read a gallery from a .npy file of embeddings or codes, with the images in the JSON file beside it.
 
         Raises:
             DmlError: a damaged file, or embeddings of another network.
@@ -160,7 +124,7 @@ class Gallery:
             return cls(rows, names, [None] * len(rows), None, note)
         try:
             described = json.loads(description.read_text(encoding="utf-8"))
-            paths = [Path(path) for path in described["paths"]]
+            paths = [Path(path).as_posix() for path in described["paths"]]
             weights, folder = described["weights"], Path(described["folder"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DmlError(f"{description} is damaged: {type(error).__name__}: {error}") from error
@@ -175,27 +139,20 @@ class Gallery:
 
     @classmethod
     def _of_files(
-        cls, model: TrainedModel, rows: npt.NDArray[Any], folder: Path, paths: Sequence[Path], note: str = ""
+        cls, model: TrainedModel, rows: npt.NDArray[Any], folder: Path, paths: Sequence[str], note: str = ""
     ) -> Gallery:
         files = [folder / path for path in paths]
-        return cls(rows, [path.as_posix() for path in paths], files, model.split_of(files).picture, note)
+        return cls(rows, paths, files, model.split_of(files).picture, note)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The nearest items of one query, nearest first.
-
-    Args:
-        query: the image.
-        indices: (K,) of the items in the gallery.
-        scores: (K,) similarities, or Hamming distances of codes.
-        score: the scores' name.
-    """
+    """The nearest items of one query, nearest first."""
 
     query: Path
-    indices: Sequence[int]
-    scores: Sequence[float]
-    score: str
+    indices: Sequence[int]  # (K,) of the items in the gallery
+    scores: Sequence[float]  # (K,) similarities, or Hamming distances of codes
+    score: str  # the scores' name
 
 
 def search(
@@ -207,9 +164,9 @@ def search(
     codes: bool = False,
     registry: Registry | None = None,
 ) -> list[SearchResult]:
-    """Find the k nearest items of every query, exactly; of equal ones, the first in the gallery.
+    """Find the k nearest items of every query, exactly; ties are ordered by gallery index.
 
-    A query that is itself one of the gallery's files isn't among its results.
+    A query that is itself a file of the gallery is excluded from its own results.
 
     Args:
         model: embeds the queries.
@@ -238,12 +195,9 @@ def search(
         scores_QK, indices_QK = evaluator.nearest(embeddings_QD, gallery.rows, count)
     own = {file.resolve(): index for index, file in enumerate(gallery.files) if file is not None}
     results = []
-    for query, indices, scores in zip(files, indices_QK.tolist(), scores_QK.tolist()):
-        itself = own.get(query.resolve())
-        pairs = [(index, value) for index, value in zip(indices, scores) if index != itself][:k]
-        results.append(
-            SearchResult(query, [index for index, _ in pairs], [value for _, value in pairs], score)
-        )
+    for query, indices_K, scores_K in zip(files, indices_QK, scores_QK):
+        kept = np.flatnonzero(indices_K != own.get(query.resolve(), -1))[:k]
+        results.append(SearchResult(query, indices_K[kept].tolist(), scores_K[kept].tolist(), score))
     return results
 
 
@@ -251,15 +205,10 @@ def _nearest_codes(
     queries_QB: npt.NDArray[np.uint8], gallery_GB: npt.NDArray[np.uint8], k: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return Hamming distances and indices, both (Q, k)."""
-    distances, indices = [], []
-    for code in queries_QB:
+    indices_QK = np.empty((len(queries_QB), k), np.int64)
+    distances_QK = np.empty_like(indices_QK)
+    for row, code in enumerate(queries_QB):
         distance_G = np.bitwise_count(gallery_GB ^ code).sum(axis=1, dtype=np.int64)
-        nearest = np.argsort(distance_G, kind="stable")[:k]
-        distances.append(distance_G[nearest])
-        indices.append(nearest)
-    return np.stack(distances), np.stack(indices)
-
-
-def _measured_split(model: TrainedModel, registry: Registry) -> Split:
-    dataset = build_dataset(model.recipe, registry)
-    return dataset.gallery or dataset.test
+        indices_QK[row] = np.argsort(distance_G, kind="stable")[:k]
+        distances_QK[row] = distance_G[indices_QK[row]]
+    return distances_QK, indices_QK

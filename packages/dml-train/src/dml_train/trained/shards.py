@@ -6,30 +6,70 @@ and ends with two files: its rows, ``NAME.shard-I-of-N.npy``, and its manifest, 
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import json
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
+import torch
 from rich.console import Console
 
-from dml_core import DmlError
-from dml_train.files import lock_folder, read_array, write_atomically, write_json
-from dml_train.trained.chunk_store import ChunkStore, write_header
-from dml_train.trained.folder import FolderEmbedding, chunks_folder, index_path, write_embedding
-from dml_train.trained.plan import EmbeddingPlan, Engine
-from dml_train.trained.shard_manifests import (
-    Shard,
-    common_count,
-    find_manifests,
-    make_manifest,
-    read_manifest,
-    refuse_damaged,
-    refuse_doubled,
-    refuse_foreign,
-    refuse_missing,
+from dml_core import DmlError, InvalidOption
+from dml_train.checksums import sha256_of
+from dml_train.files import read_array, read_json, write_atomically, write_json
+from dml_train.trained.folder import (
+    ChunkStore,
+    FolderEmbedding,
+    index_path,
+    list_skipped,
+    write_embedding,
+    write_rows,
 )
+from dml_train.trained.plan import EmbeddingPlan, Engine, digest
+
+_KEYS = {"made_by", "slice", "machine", "sha256", "paths", "skipped"}
+_MOST_LISTED = 10  # shards
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Slice `index`, from 0, of `count` slices of the images.
+
+    Raises:
+        InvalidOption: if the index isn't in [0, count).
+    """
+
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.count:
+            raise InvalidOption(
+                f"the shard is {self}; expected I/N with I from 0 to N - 1: the first of two shards is 0/2, "
+                "the second 1/2"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    @classmethod
+    def read(cls, text: str) -> Shard:
+        """Read ``I/N``, or raise InvalidOption."""
+        found = re.fullmatch(r"(\d+)/(\d+)", text, re.ASCII)
+        if found is None:
+            raise InvalidOption(f"the shard is {text!r}; expected I/N with numbers, such as 0/8")
+        return cls(int(found[1]), int(found[2]))
+
+    def chunks(self, total: int) -> range:
+        """Return the chunks of this shard, of `total` chunks."""
+        return range(self.index * total // self.count, (self.index + 1) * total // self.count)
+
+    def path(self, out: Path) -> Path:
+        """Return the file of this shard's rows."""
+        return out.with_stem(f"{out.stem}.shard-{self.index}-of-{self.count}")
 
 
 def embed_shard(
@@ -41,107 +81,161 @@ def embed_shard(
     skip: bool = False,
     console: Console | None = None,
 ) -> FolderEmbedding:
-    """Embed one shard of a plan's images into its own files.
+    """Embed one shard of a plan's images into two files.
 
     Args:
         plan: all images, and what embeds them.
-        out: the file that the shards will be joined to; theirs are beside it.
+        out: the joined file; the shards are written into its folder.
         shard: the slice to embed. It may be empty: there can be more shards than chunks.
-        engine: embeds chunks.
-        skip: whether to omit images that can't be decoded; otherwise they are an error.
-        console: shows the progress; default: no progress is shown.
+        engine, skip, console: as of `embed_images`.
 
     Raises:
         DmlError: an image that can't be decoded, a full disk, another process that embeds the same shard, or a finished
             shard of another embedding. Finished chunks stay.
     """
-    path = shard.path(Path(out))
-    if (done := _read_finished(plan, path, shard)) is not None:
-        return done
-    partial = chunks_folder(path)
-    store = ChunkStore(partial, plan, shard.chunks(len(plan)))
-    with lock_folder(partial, f"embedding shard {shard} of {out}"):
-        reused = store.fill(engine, skip=skip, console=console)
-        kept, skipped = store.kept_and_skipped()
-        write_atomically(path, store.join)
-        manifest = make_manifest(plan, shard, path, kept, skipped)
+    path, chunks = shard.path(Path(out)), shard.chunks(len(plan))
+    if index_path(path).is_file():
+        manifest = _read_manifest(plan, path, shard)
+        if _find_damage(plan, path, shard, manifest) is None:
+            return replace(_summarize([manifest]), reused=plan.count(chunks))
+    doing = f"embedding shard {shard} of {out}"
+    store = ChunkStore(path, plan, chunks)
+    with store.filled(engine, doing=doing, skip=skip, console=console) as done:
+        write_atomically(path, lambda file: write_rows(file, plan, len(done.paths), store.parts()))
+        manifest = {
+            "made_by": _made_by(plan, shard),
+            "slice": _digest_slice(plan, shard),
+            "machine": _describe_machine(plan.model.device),
+            "sha256": sha256_of(path),
+            "paths": done.paths,
+            "skipped": list_skipped(done),
+        }
         write_json(index_path(path), manifest)  # last: where it exists, the rows do
-        shutil.rmtree(partial)
-    return FolderEmbedding(kept, skipped, reused)
+    return done
 
 
-def _read_finished(plan: EmbeddingPlan, path: Path, shard: Shard) -> FolderEmbedding | None:
-    """Read what an earlier call has finished; None if that is damaged, or images have changed since.
-
-    Raises:
-        DmlError: if it belongs to another embedding.
-    """
-    if not index_path(path).is_file():
-        return None
-    manifest = read_manifest(index_path(path))
-    refuse_foreign(plan, path, manifest)
-    try:
-        refuse_damaged(plan, shard, path, manifest)
-    except DmlError:
-        return None
-    skipped = [(image["path"], image["reason"]) for image in manifest["skipped"]]
-    return FolderEmbedding(manifest["paths"], skipped, plan.count(shard.chunks(len(plan))))
-
-
-@dataclass(frozen=True, slots=True)
-class JoinedShards:
-    """The result of `join_shards`.
-
-    Args:
-        embedding: the names of the rows, and the skipped images; reused are all images.
-        shards: the files of rows that were joined, in their order.
-        machines: the kinds of machine that embedded them; the bits of one process are certain for a single one.
-    """
-
-    embedding: FolderEmbedding
-    shards: Sequence[Path]
-    machines: Sequence[str]
-
-
-def join_shards(plan: EmbeddingPlan, out: Path | str, *, labels: Path | str | None = None) -> JoinedShards:
+def join_shards(plan: EmbeddingPlan, out: Path | str, *, labels: Path | str | None = None) -> FolderEmbedding:
     """Join the shards of an embedding to the files that `embed_images` would have written.
 
     The shards stay.
 
     Args:
         plan: all images, and what embedded them.
-        out: the new file; its shards lie beside it.
+        out: the new file; its shards lie in the same folder.
         labels: as of `embed_folder`.
 
+    Returns:
+        The names of the rows and the skipped images; all images are reused. One kind of `machines` guarantees the bits
+        of one process.
+
     Raises:
-        DmlError: before anything is written, if a shard is missing, unfinished, there twice, damaged, or foreign: of
-            another run, checkpoint, kind or list of images.
+        DmlError: before anything is written, if a shard is missing, unfinished, damaged, or made from a different run,
+            checkpoint, kind, list of images or number of shards.
     """
     out = Path(out)
-    manifests = find_manifests(out)
-    for path, manifest in manifests.items():
-        refuse_foreign(plan, path, manifest)
-    count = common_count(out, manifests)
-    found = refuse_doubled(manifests)
-    shards = [Shard(index, count) for index in range(count)]
-    refuse_missing(out, [shard for shard in shards if shard.index not in found])
-    for shard in shards:
-        refuse_damaged(plan, shard, found[shard.index], manifests[found[shard.index]])
-    ordered = [manifests[found[shard.index]] for shard in shards]
-    kept = [name for manifest in ordered for name in manifest["paths"]]
-    skipped = [(image["path"], image["reason"]) for manifest in ordered for image in manifest["skipped"]]
+    shards = _find_shards(out)
+    manifests = [_read_manifest(plan, shard.path(out), shard) for shard in shards]
+    for shard, manifest in zip(shards, manifests):
+        if (damage := _find_damage(plan, shard.path(out), shard, manifest)) is not None:
+            raise DmlError(damage)
+    done = replace(_summarize(manifests), reused=len(plan.images.names))
     if labels is not None:
-        plan.images.labels(kept)  # or fail before anything is written
-    paths = [found[shard.index] for shard in shards]
-    write_embedding(plan, out, kept, skipped, _join(plan, paths, len(kept)), labels)
-    machines = sorted({manifest["machine"] for manifest in ordered})
-    return JoinedShards(FolderEmbedding(kept, skipped, len(plan.images.names)), paths, machines)
+        plan.images.labels(done.paths)  # or fail before anything is written
+    write_embedding(plan, out, done, (read_array(shard.path(out)) for shard in shards), labels)
+    return done
 
 
-def _join(plan: EmbeddingPlan, paths: Sequence[Path], rows: int) -> Callable[[BinaryIO], None]:
-    def write(file: BinaryIO) -> None:
-        write_header(file, plan, rows)
-        for path in paths:
-            file.write(read_array(path).tobytes())
+def _find_shards(out: Path) -> list[Shard]:
+    """Return the shards of a file, if all are finished.
 
-    return write
+    Raises:
+        DmlError: if one isn't, or there are shards of different divisions.
+    """
+    folder = out.parent
+    pattern = re.compile(re.escape(out.stem) + r"\.shard-(\d+)-of-(\d+)\.json")
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    found = {(int(name[1]), int(name[2])) for name in map(pattern.fullmatch, names) if name}
+    if not found:
+        raise DmlError(
+            f"{folder} holds no finished shards of {out.name}: no file {out.stem}.shard-I-of-N.json; "
+            "embed each of them first, with --shard I/N"
+        )
+    counts = sorted({count for _, count in found})
+    if len(counts) > 1:
+        raise DmlError(
+            f"{folder} holds shards of {out.name} of different divisions, of {' and of '.join(map(str, counts))}; "
+            "remove those of all but one"
+        )
+    shards = [Shard(index, counts[0]) for index in range(counts[0])]
+    missing = [str(shard) for shard in shards if (shard.index, shard.count) not in found]
+    if missing:
+        more = f" and {len(missing) - _MOST_LISTED} more" if len(missing) > _MOST_LISTED else ""
+        raise DmlError(
+            f"{out} can't be joined: of its shards, {', '.join(missing[:_MOST_LISTED])}{more} are missing or "
+            "unfinished; run each with --shard I/N first"
+        )
+    return shards
+
+
+def _read_manifest(plan: EmbeddingPlan, path: Path, shard: Shard) -> dict[str, Any]:
+    """Read a shard's manifest.
+
+    Raises:
+        DmlError: if it is corrupt, or describes a different shard, run, checkpoint, kind of rows or list of images.
+    """
+    file = index_path(path)
+    manifest = read_json(file)
+    if missing := _KEYS - manifest.keys():
+        raise DmlError(f"{file} is corrupt: it lacks {min(missing)!r}; remove it, and embed that shard again")
+    for key, expected in json.loads(json.dumps(_made_by(plan, shard))).items():
+        if (came := manifest["made_by"].get(key)) != expected:
+            raise DmlError(
+                f"{path} belongs to another embedding: its {key} is {came!r}; expected {expected!r}, by the run in "
+                f"{plan.model.folder.path} at step {plan.model.step}. Remove it, and embed that shard again"
+            )
+    return manifest
+
+
+def _made_by(plan: EmbeddingPlan, shard: Shard) -> dict[str, Any]:
+    """Return what a shard must have in common with a plan, in JSON's types."""
+    names = plan.images.names
+    return {**plan.made_by, "shard": str(shard), "list of images": f"{len(names)}, SHA-256 {digest(names)}"}
+
+
+def _find_damage(plan: EmbeddingPlan, path: Path, shard: Shard, manifest: Mapping[str, Any]) -> str | None:
+    """Say why a finished shard must be embedded again, if it must."""
+    if not path.is_file():
+        return f"{path}, the rows of shard {shard}, is missing; embed that shard again"
+    if sha256_of(path) != manifest["sha256"]:
+        return f"{path} is damaged: its checksum isn't that of its manifest; embed shard {shard} again"
+    if _digest_slice(plan, shard) != manifest["slice"]:
+        return (
+            f"images of {plan.images.title} have changed since shard {shard} was embedded ({path}); "
+            "embed that shard again"
+        )
+    return None
+
+
+def _summarize(manifests: Sequence[Mapping[str, Any]]) -> FolderEmbedding:
+    return FolderEmbedding(
+        [name for manifest in manifests for name in manifest["paths"]],
+        [(image["path"], image["reason"]) for manifest in manifests for image in manifest["skipped"]],
+        reused=0,
+        machines=sorted({manifest["machine"] for manifest in manifests}),
+    )
+
+
+def _digest_slice(plan: EmbeddingPlan, shard: Shard) -> str:
+    """Digest the names and sizes of a shard's images: equal for a copy of them on another machine."""
+    items = [item for chunk in shard.chunks(len(plan)) for item in plan.items(chunk)]
+    return digest(plan.images.states(items, with_time=False))
+
+
+def _describe_machine(device: torch.device) -> str:
+    """Describe what the last bits of an embedding depend on: the processor, its threads, and torch."""
+    kind = (
+        f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
+    )
+    if device.type == "cuda":
+        kind = torch.cuda.get_device_name(device)
+    return f"{device.type} {kind}, torch {torch.__version__}"
