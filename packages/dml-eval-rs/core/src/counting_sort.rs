@@ -13,18 +13,23 @@ pub(crate) fn sort_by_part<T: Copy>(
     sorted: &mut Vec<T>,
 ) -> Result<()> {
     ends.clear();
-    ends.try_resize(parts + 1, 0)?;
-    items.clone().for_each(|item| ends[part(&item) + 1] += 1);
-    (0..parts).for_each(|i| ends[i + 1] += ends[i]);
+    ends.try_resize(parts, 0)?;
+    let starts = &mut ends[..];
+    items.clone().for_each(|item| starts[part(&item)] += 1);
+    // A sum in memory would wait for each store.
+    let mut before = 0;
+    for start in &mut *starts {
+        (*start, before) = (before, before + *start);
+    }
     match items.clone().next() {
-        Some(any) => sorted.try_resize(ends[parts] as usize, any)?,
+        Some(any) => sorted.try_resize(before as usize, any)?,
         None => sorted.clear(),
     }
+    let sorted = &mut sorted[..];
     for item in items {
-        let end = &mut ends[part(&item)];
-        sorted[*end as usize] = item;
-        *end += 1;
+        let start = &mut starts[part(&item)];
+        sorted[*start as usize] = item;
+        *start += 1;
     }
-    ends.truncate(parts);
     Ok(())
 }

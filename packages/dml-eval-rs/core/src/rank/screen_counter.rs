@@ -22,7 +22,8 @@ use crate::side::Side;
 
 /// Counts in progress, one for each relation.
 pub(crate) struct ScreenCounter<'a> {
-    levels: Vec<Level<'a>>,
+    first: Level<'a>,
+    others: Vec<Level<'a>>,
     /// Codes of the queries' and items' classes at all of several levels together: a pair is screened unless it matches at every level.
     joined: Option<Vec<u32>>,
 }
@@ -97,8 +98,7 @@ fn compute_keys<S: Space>(
     Ok(())
 }
 
-/// Encodes the classes of all levels together, of the queries and then of the items: two codes are equal if and only if the classes are
-/// at every level.
+/// Encodes the classes of the queries, then of the items: two codes are equal if and only if the classes are at every level.
 fn join_classes<S: Space>(space: &S, relations: &[Relation<'_>]) -> Result<Vec<u32>> {
     let queries = space.rows(Side::Query);
     let mut joined: Vec<u32> = zeros(queries + space.rows(Side::Gallery))?;
@@ -128,21 +128,25 @@ impl<'a> ScreenCounter<'a> {
         is_tabled: &(dyn Fn(usize) -> bool + Sync),
         control: &'a Control,
     ) -> Result<Self> {
-        let levels = counts.iter().zip(relations);
-        let levels = levels.map(|(counts, of)| Level::new(space, counts, of, first_query, is_tabled, control));
+        let level = |i: usize| Level::new(space, &counts[i], &relations[i], first_query, is_tabled, control);
+        let others = try_collect((1..relations.len()).map(level))?;
         let joined = (relations.len() > 1).then(|| join_classes(space, relations)).transpose()?;
-        Ok(ScreenCounter { levels: try_collect(levels)?, joined })
+        Ok(ScreenCounter { first: level(0)?, others, joined })
+    }
+
+    fn levels(&self) -> impl Iterator<Item = &Level<'a>> {
+        std::iter::once(&self.first).chain(&self.others)
     }
 
     /// Chooses a packing for the screen of so many pairs, by the level with the most positives.
     pub fn packing<'s, S: Space>(&self, space: &'s S, pairs: u64, control: &Control) -> Result<S::Packing<'s>> {
-        let most = self.levels.iter().max_by_key(|level| level.values.len()).expect("there is a relation");
+        let most = self.others.iter().fold(&self.first, |a, b| if a.values.len() > b.values.len() { a } else { b });
         most.packing(space, pairs, control)
     }
 
     /// Drops the positives that are inactive by the present counts.
     pub fn refresh(&self) {
-        for level in &self.levels {
+        for level in self.levels() {
             for (q, active) in level.active.iter().enumerate() {
                 active.store(level.counts.count_active(q, active.load(Relaxed) as usize) as u32, Relaxed);
             }
@@ -159,10 +163,10 @@ impl<'a> ScreenCounter<'a> {
         scratch: &mut Scratch,
         buffers: &mut Buffers,
     ) -> Result<()> {
-        if let [level] = &self.levels[..] {
-            return level.count_side(space, side, listed, scratch, buffers);
+        if self.joined.is_none() {
+            return self.first.count_side(space, side, listed, scratch, buffers);
         }
-        for level in &self.levels {
+        for level in self.levels() {
             buffers.queries.clear();
             buffers.queries.try_extend(side.queries.clone().map(|query| level.lowest_and_class(query)))?;
             let mut of_level = std::mem::take(&mut buffers.listed);
@@ -338,28 +342,28 @@ impl Observer for ScreenCounter<'_> {
 
     fn group(&self, side: Side, item: usize) -> u32 {
         match &self.joined {
-            None => self.levels[0].relation.class(side, item),
+            None => self.first.relation.class(side, item),
             Some(joined) if side == Side::Query => joined[item],
-            Some(joined) => joined[self.levels[0].relation.queries() + item],
+            Some(joined) => joined[self.first.relation.queries() + item],
         }
     }
 
     fn uncounted(&self, query: usize) -> &[u32] {
-        if self.joined.is_some() { &[] } else { self.levels[0].relation.uncounted(query) }
+        if self.joined.is_some() { &[] } else { self.first.relation.uncounted(query) }
     }
 
     fn brackets(&self, query: usize, mut visit: impl FnMut((f64, f64))) {
         if self.joined.is_some() {
-            let of_levels = self.levels.iter().filter_map(|level| level.lowest_and_first(query));
+            let of_levels = self.levels().filter_map(|level| level.lowest_and_first(query));
             let all = of_levels.reduce(|(low, high), (lowest, first)| (low.min(lowest), high.max(first)));
             // An item above all brackets matches at no level, so it counts at each unlisted, unless a level leaves out items.
-            let counts_unlisted = self.levels.iter().all(|level| level.relation.leaves_out_own_item_alone());
+            let counts_unlisted = self.levels().all(|level| level.relation.leaves_out_own_item_alone());
             all.map(|(low, high)| (low, if counts_unlisted { high } else { f64::INFINITY }))
                 .into_iter()
                 .for_each(visit);
             return;
         }
-        let level = &self.levels[0];
+        let level = &self.first;
         let values = level.active_values(query - level.first_query);
         // Where only the first ranks matter, thresholds rise, and so few values are listed that one bracket costs less.
         if level.counts.every_rank_matters() && values.len() <= level.control.sizes().counted_brackets {

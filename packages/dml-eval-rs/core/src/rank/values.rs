@@ -59,7 +59,6 @@ impl Order {
         Ok(Order::Groups(collected))
     }
 
-    /// Returns the number of positives.
     fn positives(&self) -> usize {
         match self {
             Order::Ranks(ranks) => ranks.len(),
@@ -178,7 +177,6 @@ impl Order {
     }
 }
 
-/// Returns the ranks up to `k`.
 fn up_to(ranks: &[u64], k: u64) -> &[u64] {
     &ranks[..ranks.partition_point(|rank| *rank <= k)]
 }
