@@ -346,7 +346,7 @@ def test_given_pairs_of_codes_with_folds_are_those_of_their_bits() -> None:
         (lambda: verify(X, Labels(LABELS, LABELS)), ValueError, "none of the 700 pairs has equal labels"),
         (lambda: verify(X, Labels(LABELS, LABELS), X, LABELS), ValueError, "labels have groups, but gallery_labels"),
         (lambda: verify(X, LABELS, X), ValueError, "gallery came without gallery_labels"),
-        (lambda: verify(X, Relevance([0], [])), ValueError, "labels is a Relevance"),
+        (lambda: verify(X, Relevance(np.zeros(len(X) + 1, int), [])), ValueError, "labels is a Relevance"),
         (lambda: verify(X, Labels(LABELS, ignored=([0] * 41, []))), ValueError, "labels have ignored items"),
         (lambda: verify(X, LABELS, similarity="hamming"), TypeError, "embeddings has dtype float32; .* uint8 codes"),
         (lambda: verify(CODES, CODE_LABELS), TypeError, "embeddings has dtype uint8; .* similarity='hamming'"),
