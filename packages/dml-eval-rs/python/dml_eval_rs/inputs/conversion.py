@@ -32,7 +32,8 @@ def to_array(x: object, name: str, ndim: int | None = None) -> npt.NDArray[Any]:
     is 2 (a matrix) or 1 (labels), lists of arrays are blocks, and a matrix may be a column of rows.
     """
     if isinstance(x, (str, os.PathLike)):
-        raise TypeError(f"{name} is the path {str(x)!r}; expected an array: numpy.load(path, mmap_mode='r')")
+        came = f"{name} is the path {str(x)!r}"
+        raise TypeError(f"{came}; expected an array: use numpy.load({str(x)!r}, mmap_mode='r')")
     if np.ma.is_masked(x):
         raise TypeError(f"{name} has masked entries; expected an unmasked array: drop or fill those rows")
     torch = sys.modules.get("torch")
