@@ -159,7 +159,7 @@ def check_numbers(n_positive: int, n_negative: int) -> tuple[int, int]:
     if n_positive == 0:
         raise ValueError(f"none of the {n_negative} pairs has equal labels; expected at least one positive")
     if n_negative == 0:
-        raise ValueError(f"all {n_positive} pairs have equal labels; expected a negative (impostor) pair")
+        raise ValueError(f"all {n_positive} pairs match; expected at least one negative (impostor) pair")
     return n_positive, n_negative
 
 
