@@ -357,7 +357,7 @@ def test_given_pairs_of_codes_with_folds_are_those_of_their_bits() -> None:
         (lambda: verify(X, LABELS, pairs=[[0, 1], [3, 3]]), ValueError, r"pair 1 is \[3, 3\]; .* distinct items"),
         (lambda: verify(X, LABELS, pairs=[[0.0, 1]]), TypeError, "pairs has dtype float64"),
         (lambda: verify(X, LABELS, pairs=[0, 1]), ValueError, r"pairs has shape \(2,\)"),
-        (lambda: verify(X, LABELS, pairs=[[0, 8], [0, 16]]), ValueError, "all 2 pairs have equal labels"),
+        (lambda: verify(X, LABELS, pairs=[[0, 8], [0, 16]]), ValueError, "all 2 pairs match"),
         (lambda: verify(X, LABELS, pairs=[[0, 8], [0, 1]], folds=3), ValueError, "folds is 3; expected 2 to 2"),
         (lambda: verify(X, LABELS, pairs=[[0, 8], [0, 1]], folds=[1]), ValueError, r"folds has shape \(1,\)"),
         (lambda: verify(X, LABELS, pairs=[[0, 8], [0, 1]], folds=[1, 1]), ValueError, "in one fold"),
