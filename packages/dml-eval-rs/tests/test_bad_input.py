@@ -222,7 +222,7 @@ def test_the_command_shows_progress_on_a_terminal_only(
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x, y: evaluate(x, y, peers=3), "peers is a int without rank"),
+        (lambda x, y: evaluate(x, y, peers=3), "peers is a int with rank None"),
         (lambda x, y: evaluate(x, y, similarity=np.array(["dot", "cosine"])), "similarity is a ndarray"),
         (lambda x, y: evaluate(x, y, ties=["index"]), "ties is a list; expected one of 'index'"),
         (lambda x, y: binarize(x, 10**400), "threshold is a int; expected a number that a float holds"),

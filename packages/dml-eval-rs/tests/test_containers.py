@@ -55,7 +55,7 @@ class Frame:
 
 
 class Capsule:
-    """A column that has Arrow's protocol alone."""
+    """A column that has only Arrow's protocol."""
 
     def __init__(self, array: Any) -> None:
         self.array = array

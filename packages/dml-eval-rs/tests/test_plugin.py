@@ -165,7 +165,7 @@ def test_true_accept_rates_are_those_of_verify_beside_other_metrics(name: str) -
     alone = make(name, metrics=rates).evaluate(X, LABELS)
     assert list(alone) == rates
     assert alone.n_queries == 60
-    with pytest.raises(ValueError, match="compares labels, but labels is a Relevance"):
+    with pytest.raises(ValueError, match="needs labels, but labels is a Relevance"):
         make(name, metrics=rates).evaluate(X, relevance_from_labels([{label} for label in LABELS.tolist()]))
 
 

@@ -53,7 +53,7 @@ def assert_measured_as_the_reference_does(*given: Any, **options: Any) -> None:
     options["metrics"] = METRICS
     expected = reference.evaluate(*given, **options)
     if np.isnan(expected["mrr"]).all():
-        with pytest.raises(ValueError, match=r"has a match|groups exclude every match"):
+        with pytest.raises(ValueError, match="has a match"):
             call(evaluate, *given, **options)
     else:
         assert_same(call(evaluate, *given, **options), expected)

@@ -289,7 +289,7 @@ def test_a_lost_task_is_named_and_a_retried_one_counts_once(paths: list[Path]) -
     def losing(function: Any, tasks: Any) -> Any:
         return [function(task) for task in tasks if task[0].key != ("count", 0, 1)]
 
-    message = r"no result of 1 of 3 tasks, first that of shards\[0\] .* with shards\[0\] .* to shards\[1\]"
+    message = r"no result for 1 of 3 tasks, the first for shards\[0\] .* with shards\[0\] .* to shards\[1\]"
     with pytest.raises(ValueError, match=message):
         evaluate_shards(paths, IDS[30], map=losing, block=60)
 
@@ -392,7 +392,7 @@ PAIR = Relevance(np.arange(N + 1), np.arange(N))
         (evaluate_shards, ([X[:0]], []), {}, ValueError, "shards hold no rows"),
         (evaluate_shards, ([X], IDS[30][:9]), {}, ValueError, r"shape \(9,\); expected \(160,\) to match shards"),
         (evaluate_shards, ([X], None), {}, TypeError, "labels is None"),
-        (evaluate_shards, ([X], IDS[30]), {"metrics": "nmi"}, ValueError, "'nmi', which clusters all embeddings"),
+        (evaluate_shards, ([X], IDS[30]), {"metrics": "nmi"}, ValueError, "'nmi', which only evaluate measures"),
         (evaluate_shards, ([X], IDS[30]), {"n_clusters": 3}, ValueError, "no metric of clusters is asked"),
         (evaluate_shards, ([X], IDS[30]), {"peers": None}, TypeError, "takes no peers, since map divides the work"),
         (evaluate_shards, ([X], IDS[30]), {"typo": 1}, TypeError, "unexpected keyword argument 'typo'"),
@@ -403,7 +403,7 @@ PAIR = Relevance(np.arange(N + 1), np.arange(N))
         (evaluate_shards, ([X, X], [*IDS[30]] * 2), {"gallery": [X]}, ValueError, "gallery came without"),
         (evaluate_shards, ([X], PAIR, [X], IDS[30]), {}, ValueError, "gallery_labels came with a Relevance"),
         (evaluate_shards, ([X], PAIR, [X[:9]]), {}, ValueError, "Relevance lists item 9 for query 9"),
-        (evaluate_shards, ([X], Labels(IDS[30], junk=1), [X], IDS[30]), {}, ValueError, "labels have junk beside"),
+        (evaluate_shards, ([X], Labels(IDS[30], junk=1), [X], IDS[30]), {}, ValueError, "labels have junk"),
         (verify_shards, (X, IDS[30]), {}, TypeError, "shards is a ndarray; expected a list of shards"),
         (verify_shards, ([X], IDS[30]), {"metrics": "recall@1"}, ValueError, "'recall@1'"),
         (verify_shards, ([X], IDS[30]), {"metrics": "accuracy"}, ValueError, "folds of given pairs"),
@@ -412,7 +412,7 @@ PAIR = Relevance(np.arange(N + 1), np.arange(N))
         (verify_shards, ([X], IDS[30], [X]), {}, ValueError, "gallery came without gallery_labels"),
         (verify_shards, ([X], PAIR), {}, ValueError, "labels is a Relevance, which lists matches"),
         (verify_shards, ([X], np.arange(N)), {}, ValueError, "none of the 12720 pairs has equal labels"),
-        (verify_shards, ([X], np.zeros(N, int)), {}, ValueError, "all 12720 pairs have equal labels"),
+        (verify_shards, ([X], np.zeros(N, int)), {}, ValueError, "all 12720 pairs match"),
         (knn_shards, ([X], None, 160), {"exclude_self": True}, ValueError, "k is 160; expected 1 to 159"),
         (knn_shards, (X, None, 1), {}, TypeError, "queries is a ndarray; expected a list of shards"),
     ],

@@ -93,7 +93,7 @@ def test_a_rank_that_passes_only_its_own_part_is_named_on_every_rank() -> None:
     def measure(peer: ThreadPeer) -> str:
         part = slice(20 * peer.rank, 20 * (peer.rank + 1))
         with pytest.raises(
-            ValueError, match="rank 1 of 2 came with other arrays or options than rank 0"
+            ValueError, match="rank 1 of 2 passed different arrays or options than rank 0"
         ) as error:
             evaluate(x[part], labels[part], peers=peer)
         return str(error.value)
@@ -115,7 +115,7 @@ def test_ranks_with_different_options_are_refused(options: list[Any]) -> None:
     codes, labels = np.zeros((6, 1), np.uint8), np.zeros(6, int)
 
     def measure(peer: ThreadPeer) -> None:
-        with pytest.raises(ValueError, match="other arrays or options"):
+        with pytest.raises(ValueError, match="different arrays or options"):
             evaluate(codes, labels, similarity="hamming", peers=peer, **options[peer.rank])
 
     run_together(3, measure)
@@ -237,5 +237,5 @@ def test_no_exchange_takes_a_number_too_few(metrics: str, classes: int, separate
 )
 def test_an_impossible_rank_is_refused(rank: Any, world_size: Any, error: type[Exception]) -> None:
     peers: Any = SimpleNamespace(rank=rank, world_size=world_size)
-    with pytest.raises(error, match="peers has rank"):
+    with pytest.raises(error, match=r"peers (has|is a SimpleNamespace with) rank"):
         evaluate(np.eye(4), np.zeros(4, int), peers=peers)

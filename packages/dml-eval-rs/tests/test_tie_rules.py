@@ -138,7 +138,7 @@ def test_peers_with_other_rules_are_refused() -> None:
     x, labels = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 5
 
     def measure(peer: ThreadPeer) -> None:
-        with pytest.raises(ValueError, match="other arrays or options"):
+        with pytest.raises(ValueError, match="different arrays or options"):
             evaluate_ties(x, labels, ties=TIES[peer.rank :], peers=peer)  # type: ignore[arg-type]
 
     run_together(2, measure)
@@ -178,7 +178,7 @@ def test_optimistic_and_pessimistic_bound_every_metric(
         (([0] * 4,), {"similarity": "hamming"}, TypeError, "dtype float64; similarity='hamming' expects uint8"),
         (([0] * 4,), {"similarity": "angle"}, ValueError, "similarity is 'angle'"),
         (([0] * 4,), {"unmatched": "one"}, ValueError, "unmatched is 'one'"),
-        (([0] * 4,), {"metrics": "ari"}, ValueError, "metrics holds 'ari', which evaluate measures alone"),
+        (([0] * 4,), {"metrics": "ari"}, ValueError, "metrics holds 'ari', which only evaluate measures"),
     ],
 )  # fmt: skip
 def test_wrong_rules_and_arrays_are_refused(

@@ -42,9 +42,9 @@ def test_ranks_get_the_bits_of_one_process(kind: str, sizes: tuple[Any, Any]) ->
 
 def test_ranks_with_other_arrays_are_an_error() -> None:
     rows = ROWS["distinct"]
-    with pytest.raises(ValueError, match="other arrays or options than rank 0"):
+    with pytest.raises(ValueError, match="different arrays or options than rank 0"):
         run_together(2, lambda peer: verify(rows + peer.rank, LABELS, peers=peer))
-    with pytest.raises(ValueError, match="other arrays or options than rank 0"):
+    with pytest.raises(ValueError, match="different arrays or options than rank 0"):
         run_together(2, lambda peer: verify(rows, LABELS, metrics=f"tar@far=0.{1 + peer.rank}", peers=peer))
     with pytest.raises(ValueError, match="peers came with pairs"):
         verify(rows, LABELS, pairs=[[0, 1]], peers=object())  # type: ignore[arg-type]

@@ -62,7 +62,7 @@ pub enum Error {
     /// No query has a match, so every mean is empty.
     #[error(
         "none of the {queries} queries has a match in the gallery, so no metric is defined; expected at least one label \
-         that occurs twice (or, with a separate gallery, in both)"
+         that occurs twice (or, with a separate gallery, in both), in different groups if labels have groups"
     )]
     NoMatches {
         /// The number of queries.

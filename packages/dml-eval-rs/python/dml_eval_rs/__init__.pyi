@@ -9,11 +9,11 @@ from dml_eval_rs.matches.labels import Labels as Labels
 from dml_eval_rs.matches.matching import Matching as Matching
 from dml_eval_rs.matches.relevance import Relevance as Relevance
 from dml_eval_rs.matches.relevance import relevance_from_labels as relevance_from_labels
+from dml_eval_rs.metrics.comparison import Comparison as Comparison
 from dml_eval_rs.metrics.comparison import ComparisonTable as ComparisonTable
+from dml_eval_rs.metrics.comparison import Interval as Interval
 from dml_eval_rs.metrics.comparison import compare as compare
 from dml_eval_rs.metrics.evaluation import Evaluation as Evaluation
-from dml_eval_rs.metrics.intervals import Comparison as Comparison
-from dml_eval_rs.metrics.intervals import Interval as Interval
 from dml_eval_rs.metrics.names import METRICS as METRICS
 from dml_eval_rs.peers import Peers as Peers
 from dml_eval_rs.retrieval import evaluate as evaluate

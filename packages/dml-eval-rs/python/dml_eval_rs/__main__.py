@@ -1,4 +1,4 @@
-"""The command `dml-eval embeddings.npy labels.npy`: metrics of saved arrays, with numpy alone."""
+"""The command `dml-eval embeddings.npy labels.npy`: exact metrics of saved arrays; needs only numpy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dml_eval_rs.inputs.arguments import SIMILARITIES, TIES, UNMATCHED
 from dml_eval_rs.metrics.names import DEFAULT, METRICS
@@ -26,13 +25,12 @@ _FORMATS = ("table", "markdown", "latex", "csv", "json")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command, and return 0 on success, 2 for an error, 130 for Ctrl-C, 141 if nobody reads the output."""
+    """Run the command, and return 0, or 2 for an error, 130 for Ctrl-C, 141 if nobody reads the output."""
     options = _parser().parse_args(argv)
     warnings.showwarning = _warn
     try:
-        results = {
-            str(path): _measure(path, options) for path in (options.embeddings, options.compare) if path
-        }
+        paths = [path for path in (options.embeddings, options.compare) if path]
+        results = {str(path): _measure(path, options) for path in paths}
         found: Evaluation | ComparisonTable = results[str(options.embeddings)]
         if options.compare:
             from dml_eval_rs.metrics.comparison import compare
@@ -47,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         print(text, flush=True)
     except OSError as error:
-        # Python flushes the standard output once more at its end, which would fail again.
+        # Python flushes standard output again at exit, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return 128 + signal.SIGPIPE
@@ -62,16 +60,15 @@ def _measure(embeddings: Path, options: argparse.Namespace) -> Evaluation:
     from dml_eval_rs.matches.labels import Labels
 
     special: dict[str, Any] = {"junk": _label(options.junk), "distractors": _label(options.distractors)}
-    labels = Labels(_load(options.labels), _maybe(options.groups), **({} if options.gallery else special))
+    labels = Labels(_load(options.labels), _load(options.groups), **({} if options.gallery else special))
     gallery = gallery_labels = None
     if options.gallery:
         gallery, ids = map(_load, options.gallery)
-        gallery_labels = Labels(ids, _maybe(options.gallery_groups), **special)
+        gallery_labels = Labels(ids, _load(options.gallery_groups), **special)
     elif options.gallery_groups:
-        raise ValueError("--gallery-groups came without --gallery; expected both, or --groups alone")
-    chosen: Any = {
-        name: getattr(options, name) for name in ("similarity", "ties", "unmatched", "seed", "threads")
-    }
+        raise ValueError("--gallery-groups came without --gallery; expected both, or only --groups")
+    names = "similarity", "ties", "unmatched", "seed", "threads"
+    chosen: Any = {name: getattr(options, name) for name in names}
     chosen |= {"metrics": options.metric or DEFAULT, "progress": _show if sys.stderr.isatty() else None}
     return measure_all(_load(embeddings), labels, gallery, gallery_labels, **chosen)
 
@@ -87,7 +84,7 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _show(done: int, total: int) -> None:
-    """Show the progress in percent on a terminal, and clear it at the end."""
+    """Show progress in percent on a terminal, and clear it at the end."""
     print("\r    \r" if done >= total else f"\r{done / total:4.0%}", end="", file=sys.stderr, flush=True)
 
 
@@ -124,36 +121,31 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _label(texts: list[str] | None) -> list[int] | list[str]:
-    """Read labels of the command line: integers if all are, as the labels then are."""
+    """Read labels from the command line: as integers if possible, like the labels in the file."""
     try:
         return [int(text) for text in texts or ()]
     except ValueError:
         return texts or []
 
 
-def _maybe(path: Path | None) -> npt.NDArray[Any] | None:
-    return None if path is None else _load(path)
-
-
-def _load(path: Path) -> npt.NDArray[Any]:
-    """Map a .npy file without reading it; objects are never unpickled."""
-    if not path.exists():
-        raise ValueError(f"the file {path} doesn't exist; expected a .npy file")
+def _load(path: Path | None) -> Any:
+    """Map a .npy file without reading it, and never unpickle objects; return None for no path."""
+    if path is None:
+        return None
     if not path.is_file():
-        raise ValueError(f"{path} is no regular file; expected a .npy file, which is mapped into memory")
+        problem = "is no regular file" if path.exists() else "doesn't exist"
+        raise ValueError(f"the file {path} {problem}; expected a .npy file")
     with path.open("rb") as file:
         first = file.read(6)
     if first.startswith(b"PK"):
-        raise ValueError(
-            f"{path} is an archive of arrays; expected a .npy file: save one of its arrays with numpy.save"
-        )
+        raise ValueError(f"{path} is an archive; expected a .npy file: use numpy.save for one array")
     if first not in (b"", b"\x93NUMPY"):  # an empty file is a damaged one
         raise ValueError(
             f"{path} is no .npy file; expected an array that numpy.save wrote: for a text file of a label a line, "
             "numpy.save('labels.npy', pathlib.Path('labels.txt').read_text().splitlines())"
         )
     try:
-        loaded: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # a damaged header makes numpy raise any of a dozen types
         if "allow_pickle" in str(error) or "Python objects" in str(error):
             raise ValueError(
@@ -161,7 +153,6 @@ def _load(path: Path) -> npt.NDArray[Any]:
                 "array.astype(str) instead"
             ) from error
         raise ValueError(f"{path} is not an intact .npy file of numbers or strings: {error}") from error
-    return loaded
 
 
 if __name__ == "__main__":

@@ -46,20 +46,20 @@ def kmeans(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> KMeans:
-    """Cluster rows by Lloyd's algorithm; the result depends on the seed, not on the machine or number of threads.
+    """Cluster rows by Lloyd's algorithm (1982); the result depends on the seed, not on the machine or threads.
 
-    Minimises Σ |x − c(x)|². Lloyd (1982). Centres are drawn by k-means++ (Arthur and Vassilvitskii 2007) where this
-    takes at most 10⁹ multiplications; otherwise by the same rule in eight batches (the rounds of k-means||, Bahmani et
-    al. 2012, with as many draws in all as clusters). Each row joins its nearest centroid, decided in float64; of
-    equally near centroids, the one with the lowest index. An empty cluster takes the row farthest from its centroid.
+    Minimises Σ |x − c(x)|². Centres are drawn by k-means++ (Arthur and Vassilvitskii 2007) if this takes at most 10⁹
+    multiplications, otherwise by the same rule in eight batches (the rounds of k-means||, Bahmani et al. 2012, with as
+    many draws as clusters). Each row joins the nearest centroid, compared in float64, and of equally near centroids the
+    lowest index. An empty cluster takes the row farthest from its centroid.
 
     Args:
         x: (N, D) float16, float32 or float64, finite.
         n_clusters: 1 to N.
         seed: seed of the initial centres, 0 to 2**64 - 1.
-        n_init: number of runs from different initial centres, at least 1; the run with the least inertia is returned.
+        n_init: number of runs from different initial centres, at least 1, to return the run with the least inertia.
         max_iter: maximum rounds per run, at least 1; a run ends earlier when no centroid moves.
-        threads, progress: as in `evaluate`; the total grows from round to round.
+        threads, progress: see `evaluate`; the total grows from round to round.
 
     Raises:
         TypeError, ValueError, KeyboardInterrupt: as `evaluate`.
@@ -96,7 +96,7 @@ def check_clusters(n_clusters: int, items: int) -> int:
 def nmi(a: npt.ArrayLike, b: npt.ArrayLike, *, average: Average = "arithmetic") -> float:
     """Return the normalised mutual information of two partitions.
 
-    I(a, b) over an average of H(a) and H(b), with logarithms of any base: 2·I / (H(a) + H(b)) for the arithmetic one.
+    I(a, b) over an average of H(a) and H(b), with logarithms to any base: 2·I / (H(a) + H(b)) with ``"arithmetic"``.
 
     Args:
         a, b: (N,) integers, booleans or strings: the cluster of each item.
@@ -106,8 +106,8 @@ def nmi(a: npt.ArrayLike, b: npt.ArrayLike, *, average: Average = "arithmetic") 
         0 to 1; 1 if both put everything into one cluster, 0 if one does.
 
     Raises:
-        TypeError: if either is an array of floats.
-        ValueError: if the lengths differ or are 0, or for an unknown average.
+        TypeError: if an array holds floats.
+        ValueError: if the lengths differ or are 0, or the average is unknown.
 
     Example:
         >>> from dml_eval_rs import nmi
@@ -141,10 +141,10 @@ def ari(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
 
     (S − E) / ((A + B)/2 − E), E = A·B/T: of all T pairs of items, A are together in a, B in b, and S in both; E is the
     mean of S over random partitions with clusters of the same sizes. Hubert and Arabie, "Comparing Partitions" (1985).
-    The fraction is computed in whole numbers, and rounded at the end.
+    The fraction is computed in integers, and rounded once at the end.
 
     Returns:
-        −1/2 to 1; for random partitions 0 on average. 1 if both put everything into one cluster, or every item into its
+        −1/2 to 1; for random partitions 0 on average. 1 if both put everything into one cluster, or each item into its
         own.
 
     Example:

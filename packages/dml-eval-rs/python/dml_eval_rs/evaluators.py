@@ -1,4 +1,4 @@
-"""The evaluator of recipes, registered by `dml_eval_rs.plugin` as `exact` for embeddings and `hamming` for codes."""
+"""The evaluator for recipes; `dml_eval_rs.plugin` registers it as `exact` for embeddings and `hamming` for codes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _KINDS: tuple[Kind, ...] = ("retrieval", "clustering", "verification")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluator:
-    """Evaluator of embeddings, or of their codes: `dml_eval_rs.evaluate` documents its options.
+    """Evaluator of embeddings, or of their codes: `dml_eval_rs.evaluate` documents the options.
 
-    With ``similarity="hamming"`` every embedding becomes a code of one bit per dimension, set above `threshold`, and
-    clusters are those of the bits as numbers 0 and 1, whose squared distance is the Hamming distance.
+    With ``similarity="hamming"`` every embedding becomes a code of one bit per dimension, set above `threshold`.
+    Metrics of clusters then treat bits as numbers 0 and 1: the squared distance is the Hamming distance.
 
     Args:
-        metrics: as in `evaluate`, and ``"tar@far=X"``, see `verify`.
-        threshold: above which a bit is set; used with ``similarity="hamming"`` only.
+        metrics: names for `evaluate`, and ``"tar@far=X"`` for `verify`.
+        threshold: the number above which a bit is set; only with ``similarity="hamming"``.
     """
 
     metrics: Sequence[str] = DEFAULT
@@ -46,11 +46,10 @@ class Evaluator:
     takes_matches: ClassVar[bool] = True  # of `dml_core.MatchesEvaluator`
 
     def __post_init__(self) -> None:
-        """Refuse wrong options now, not after a training."""
+        """Check the options now, not after a training."""
         if self.threshold and self.similarity != "hamming":
-            raise ValueError(
-                f"threshold is {self.threshold} with similarity={self.similarity!r}; expected similarity='hamming'"
-            )
+            came = f"threshold is {self.threshold} with similarity={self.similarity!r}"
+            raise ValueError(f"{came}; expected similarity='hamming'")
         binarize(np.zeros((1, 1), np.float32), self.threshold)
         _split(self._options())
         if self.n_clusters is not None:
@@ -74,7 +73,7 @@ class Evaluator:
         gallery: Rows | None = None,
         gallery_labels: LabelsLike | None = None,
     ) -> Evaluation:
-        """Measure the same, with the work divided among the peers, if any."""
+        """Measure the metrics like `evaluate`, and divide the work among the peers, if any."""
         sides = self._rows(embeddings), labels, self._rows(gallery), gallery_labels
         return measure_all(*sides, bits=embeddings.shape[1], **self._options(peers))
 
@@ -154,15 +153,13 @@ def measure_all(
     bits: int | None = None,
     **options: Unpack[Options],
 ) -> Evaluation:
-    """Measure metrics of all kinds: those of pairs, such as ``"tar@far=1e-3"``, by `verify`, others by `evaluate`."""
+    """Measure metrics of pairs, such as ``"tar@far=1e-3"``, by `verify`, and other metrics by `evaluate`."""
     of_pairs, checked = _split(options)
     (found,) = measure(embeddings, labels, gallery, gallery_labels, checked, bits)
     if not of_pairs:
         return found
     if isinstance(labels, Relevance):
-        raise ValueError(
-            f"{of_pairs[0]} compares labels, but labels is a Relevance; expected labels, or other metrics"
-        )
+        raise ValueError(f"{of_pairs[0]} needs labels, but labels is a Relevance; use other metrics")
     space: Any = {"similarity": checked.similarity, "threads": checked.threads, "peers": checked.peers}
     rates = verify(embeddings, labels, gallery, gallery_labels, metrics=of_pairs, **space)
     names = check_metrics(options["metrics"], _KINDS)

@@ -6,19 +6,15 @@ from collections.abc import Iterable
 
 from dml_core import Component, hookimpl
 
+_HOME = "dml_eval_rs.evaluators"
+
 
 @hookimpl
 def dml_evaluators() -> Iterable[Component]:
     """Provide the two evaluators."""
+    embeddings = "exact retrieval and clustering metrics of the embeddings"
+    signs = "exact retrieval metrics of the embeddings' signs, one bit per dimension"
     return [
-        Component(
-            "exact",
-            "dml_eval_rs.evaluators:Evaluator",
-            "exact retrieval and clustering metrics of the embeddings",
-        ),
-        Component(
-            "hamming",
-            "dml_eval_rs.evaluators:HammingEvaluator",
-            "exact retrieval metrics of the embeddings' signs, one bit per dimension",
-        ),
+        Component("exact", f"{_HOME}:Evaluator", embeddings),
+        Component("hamming", f"{_HOME}:HammingEvaluator", signs),
     ]

@@ -26,15 +26,15 @@ from dml_eval_rs.peers import Peers, check_alike
 LabelsLike = npt.ArrayLike | Labels
 Matches = npt.ArrayLike | Labels | Relevance
 Level = TypeVar("Level", bound=Hashable)
-# Each metric's name, values per query and mean; and the number of queries without a match.
+# The name, values per query and mean of each metric; and the number of queries without a match.
 Columns = tuple[list[tuple[str, npt.NDArray[np.float64], float]], int]
 
 _NAMES = ("embeddings", "gallery")
-_UNNAMED = ["mrr"]  # what the core measures if only metrics of clusters are asked
+_UNNAMED = ["mrr"]  # the core measures this if only metrics of clusters are asked for
 
 
 class CommonOptions(TypedDict, total=False):
-    """The options that all functions of evaluation share, see `evaluate`."""
+    """The options that all functions share; `evaluate` documents them."""
 
     metrics: str | Iterable[str]
     similarity: Similarity
@@ -48,7 +48,7 @@ class CommonOptions(TypedDict, total=False):
 
 
 class Options(CommonOptions, total=False):
-    """The options of one rule for ties, see `evaluate`."""
+    """The options of `evaluate`."""
 
     ties: Ties
 
@@ -57,11 +57,11 @@ class Options(CommonOptions, total=False):
 class CheckedOptions:
     """Checked options, as the core takes them."""
 
-    names: list[str]  # of all metrics, in the order asked
-    metrics: list[str]  # those of retrieval, which the core measures
-    clustering: list[str]  # those of clusters
+    names: list[str]  # all metrics, in the order asked
+    metrics: list[str]  # the metrics of retrieval, which the core measures
+    clustering: list[str]  # the metrics of clusters
     similarity: str
-    ties: list[str]  # the rules, one evaluation for each
+    ties: list[str]  # rules; measure one evaluation for each
     zero_unmatched: bool  # whether a query without a match counts as a miss
     n_clusters: int | None
     seed: int
@@ -88,10 +88,8 @@ def check_options(
     kinds = {name: METRICS[str(family_of(name))].kind for name in names}
     clustering = [name for name in names if kinds[name] == "clustering"]
     if n_clusters is not None and not clustering:
-        raise ValueError(
-            f"n_clusters is {n_clusters}, but no metric of clusters is asked; expected metrics with 'nmi', 'ami' or "
-            "'ari', or no n_clusters"
-        )
+        came = f"n_clusters is {n_clusters}, but no metric of clusters is asked"
+        raise ValueError(f"{came}; expected metrics with 'nmi', 'ami' or 'ari', or no n_clusters")
     return CheckedOptions(
         names=names,
         metrics=[name for name in names if kinds[name] == "retrieval"] or _UNNAMED,
@@ -124,42 +122,38 @@ def evaluate(
     progress: Progress | None = None,
     peers: Peers | None = None,
 ) -> Evaluation:
-    """Measure retrieval metrics exactly, per query and on average, and on request the agreement of clusters and labels.
+    """Measure retrieval metrics exactly, per query and on average, and optionally how well clusters agree with labels.
 
-    A match's rank is 1 + the number of other gallery items before it. docs/reference/metrics.md of the repository
-    defines all metrics by these ranks. Every comparison has the result of float64 arithmetic in one stated order, on
-    every machine and for any number of threads.
+    The rank of a match is 1 + the number of other gallery items before it. docs/reference/metrics.md of the repository
+    defines all metrics by these ranks. Every comparison has the result of float64 arithmetic in one documented order,
+    on every machine and for any number of threads.
 
     Args:
         embeddings: (Q, D) float16, float32 or float64, finite, or with ``similarity="hamming"`` (Q, W) uint8 codes of
             at most 65,536 bits, see `binarize`. Rows need not be contiguous, normalised or in memory (`numpy.memmap`).
-            Tensors, columns and blocks are taken, too: docs/reference/arrays.md.
+            You can also pass tensors, columns and blocks: docs/reference/arrays.md.
         labels: (Q,) integers of any width, booleans or strings. An item matches a query if both have the same label.
-            Use `Labels` if items also have groups, or if some must be excluded, and `Relevance` to list each query's
-            matches.
+            Use `Labels` if items have groups or some must be excluded, and `Relevance` to list each query's matches.
         gallery: (G, D) or (G, W). If None, the queries search one another, and each excludes itself by its index. With
             a gallery nothing is excluded, unless `exclude` says so.
-        gallery_labels: (G,), of the labels' kind, or `Labels`. Pass them if and only if there is a gallery, and no
-            `Relevance`.
+        gallery_labels: (G,), of the same kind as `labels`, or `Labels`. Pass them if and only if there is a gallery,
+            and no `Relevance`.
         metrics: names: ``recall@K``, ``precision@K``, ``r_precision``, ``map@r``, ``mrr``, ``mrr@K``, ``map`` and
-            ``map@K`` (average precision), ``ndcg@K``, ``ir_recall@K``, ``minp``, and, of k-means clusters of all items,
-            ``nmi``, ``nmi_min``, ``nmi_geometric``, ``nmi_max``, ``ami``, ``ari``. A K beyond the gallery means all of
-            it.
+            ``map@K`` (average precision), ``ndcg@K``, ``ir_recall@K``, ``minp``, and for k-means clusters of all items
+            ``nmi``, ``nmi_min``, ``nmi_geometric``, ``nmi_max``, ``ami``, ``ari``. If K exceeds the gallery, all count.
         similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` (the nearest is the most similar), or ``"hamming"``.
         ties: the order of equally similar items. ``"index"``: lower gallery index first; ``"optimistic"``: matches
             first; ``"pessimistic"``: non-matches first; ``"expected"``: every metric is its mean over all orders of
             tied items. Ties are frequent among codes.
         unmatched: ``"skip"`` queries without a match (their values are NaN, and no mean includes them), or count them
             as ``"zero"``.
-        exclude: (Q,) the index of each query in the gallery, to exclude it from its own ranking; -1 for queries
-            outside.
+        exclude: (Q,) the gallery index that each query excludes from its ranking, usually its own; -1 for none.
         n_clusters: number of clusters; None for the number of distinct labels.
         seed: seed of the clustering, 0 to 2**64 - 1.
         threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
         progress: called as ``progress(done, total)``, in pairs compared, several times a second. The total grows when a
             clustering begins.
-        peers: processes that share the work. All make this call with the same arrays, and all get the bits of a single
-            process.
+        peers: processes that share the work. All must call with the same arrays; all get the bits of a single process.
 
     Returns:
         A mapping of the metrics, in the order asked. Means are over the queries with a match (with
@@ -169,7 +163,7 @@ def evaluate(
         TypeError: if an array has the wrong dtype, such as integers for embeddings or floats for labels.
         ValueError: if shapes don't match or are empty, a number isn't finite (the message names the first such row), a
             row is all zeros under the cosine, a metric is unknown, an argument is out of range, no query has a match,
-            or the peers' arrays differ.
+            or the arrays of the peers differ.
         KeyboardInterrupt: within a second of Ctrl-C.
 
     Example:
@@ -196,26 +190,25 @@ def evaluate_levels(
     gallery_labels: Mapping[Level, LabelsLike] | None = None,
     **options: Unpack[Options],
 ) -> dict[Level, Evaluation]:
-    """Measure metrics with each level's labels, such as species and genus, in one pass; return level → evaluation.
+    """Measure metrics for several levels of labels, such as species and genus, in one pass; return level → evaluation.
 
-    Each level has the bits of its own call: ``evaluate_levels(x, labels)[name] == evaluate(x, labels[name])``. Levels
-    need not be nested. One pass takes less time than the calls unless a level has classes so large that all keys of its
-    queries are computed: docs/reference/metrics.md of the repository has figures.
+    Each level has the bits of a separate call: ``evaluate_levels(x, labels)[name] == evaluate(x, labels[name])``.
+    Levels need not be nested. One pass takes less time than the calls unless a level has very large classes:
+    docs/reference/metrics.md of the repository has figures.
 
     Args:
-        embeddings: (Q, D) or (Q, W), as in `evaluate`.
-        labels: a level's name → (Q,) labels, or `Labels` without junk; of an array (Q, L) ``dict(enumerate(array.T))``.
-        gallery: (G, D) or (G, W); None if the queries search one another.
-        gallery_labels: the same levels' names → (G,) labels. Pass them if and only if there is a gallery.
-        options: as in `evaluate`, with metrics of retrieval only.
+        embeddings, gallery: see `evaluate`.
+        labels: level → (Q,) labels, or `Labels` without junk; for an array (Q, L) ``dict(enumerate(array.T))``.
+        gallery_labels: the same levels → (G,) labels. Pass them if and only if there is a gallery.
+        options: options of `evaluate`, with only retrieval metrics.
 
     Raises:
-        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, naming the level.
-        ValueError: if there is no level, or both sides have different ones.
+        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, naming the level, or if there is no level, or the
+            levels of both sides differ.
     """
     checked = check_options(**options)
     _check_levels(labels, gallery_labels)
-    _refuse_clusters(checked)
+    check_retrieval_only(checked)
     sides = arguments.to_sides(embeddings, gallery, checked.similarity, _NAMES)
     relations = []
     for name, labels_Q in labels.items():
@@ -225,14 +218,13 @@ def evaluate_levels(
         except (TypeError, ValueError) as error:
             raise type(error)(f"level {name!r}: {error}") from error
         if relations[-1].kept is not None:
-            raise ValueError(f"level {name!r} has junk; expected none: drop the rows, or evaluate it alone")
+            raise ValueError(
+                f"level {name!r} has junk; expected none: drop the rows, or evaluate it separately"
+            )
     found = dict(zip(labels, _count(sides, relations, checked), strict=True))
     for name, level in found.items():
         if not checked.zero_unmatched and level.n_unmatched == level.n_queries:
-            raise ValueError(
-                f"level {name!r}: none of the {level.n_queries} queries has a match in the gallery; expected a label "
-                "that occurs twice, or on both sides"
-            )
+            raise ValueError(f"level {name!r}: {describe_no_match(level.n_queries)}")
     return found
 
 
@@ -247,14 +239,14 @@ def evaluate_ties(
 ) -> dict[Ties, Evaluation]:
     """Measure metrics under several rules for ties, from one count; return rule → evaluation, in the order given.
 
-    Each rule has the bits of its own call: ``evaluate_ties(x, y)[rule] == evaluate(x, y, ties=rule)``. ``"optimistic"``
-    and ``"pessimistic"`` bound every metric under any order of ties, but nDCG of grades, which depends on the order of
-    tied matches, too.
+    Each rule has the bits of a separate call: ``evaluate_ties(x, y)[rule] == evaluate(x, y, ties=rule)``.
+    ``"optimistic"`` and ``"pessimistic"`` bound every metric under any order of ties, except nDCG of grades, which also
+    depends on the order of tied matches.
 
     Args:
-        embeddings, labels, gallery, gallery_labels: as in `evaluate`.
+        embeddings, labels, gallery, gallery_labels: see `evaluate`.
         ties: the rules, each once; see `evaluate`.
-        options: the others as in `evaluate`, with metrics of retrieval only.
+        options: options of `evaluate`, with only retrieval metrics.
 
     Raises:
         TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if `ties` isn't several distinct rules.
@@ -275,7 +267,7 @@ def evaluate_ties(
     if len(set(rules)) < len(rules):
         raise ValueError(f"ties is {rules}; expected each rule once")
     checked = replace(check_options(**options), ties=rules)
-    _refuse_clusters(checked)
+    check_retrieval_only(checked)
     found = measure(embeddings, labels, gallery, gallery_labels, checked)
     return dict(zip(cast("list[Ties]", rules), found, strict=True))
 
@@ -288,7 +280,7 @@ def measure(
     options: CheckedOptions,
     bits: int | None = None,
 ) -> list[Evaluation]:
-    """Measure metrics as `evaluate` does, under each rule for ties; `bits` are those of a code, if not all in use."""
+    """Measure metrics as `evaluate`, under each rule for ties; `bits` is the length of the codes, None for all bits."""
     sides = arguments.to_sides(embeddings, gallery, options.similarity, _NAMES)
     relation = _relate(labels, gallery_labels, sides, options)
     if not options.clustering:
@@ -325,16 +317,14 @@ def measure(
 
 
 def _relate(labels: object, gallery_labels: object, sides: Sides, options: CheckedOptions) -> Relation:
-    unmatched = "zero" if options.zero_unmatched else "skip"
-    relation = relate(labels, gallery_labels, sides, _NAMES, exclude=options.exclude, unmatched=unmatched)
-    arguments.warn_of_own_gallery(
-        sides, _NAMES, (relation.exclude, relation.groups, relation.ignored_offsets)
-    )
+    relation = relate(labels, gallery_labels, sides, _NAMES, exclude=options.exclude)
+    excluding = relation.exclude, relation.groups, relation.ignored_offsets
+    arguments.warn_of_own_gallery(sides, _NAMES, excluding)
     return relation
 
 
 def _count(sides: Sides, relations: list[Relation], options: CheckedOptions) -> list[Evaluation]:
-    """Measure metrics by the core: for each relation, or each rule for ties."""
+    """Measure metrics by the core, for each relation or each rule for ties."""
     if options.peers is not None:
         names = "similarity", "names", "ties", "zero_unmatched", "n_clusters", "seed"
         arrays = [array for relation in relations for array in relation.arrays()]
@@ -352,7 +342,7 @@ def to_evaluation(
     n_gallery: int,
     kept: npt.NDArray[np.uintp] | None,
 ) -> Evaluation:
-    """Build the result from the core's columns; `kept` are the measured queries, if not all. The others have NaN."""
+    """Build the result from columns of the core; `kept` lists the measured queries, if not all; the others get NaN."""
     measured, n_unmatched = columns
     asked = [column for column in measured if column[0] in options.names]
     per_query = {name: values_Q for name, values_Q, _ in asked}
@@ -372,7 +362,7 @@ def _labelled_parts(
     if relation.labels is None or any(isinstance(of, Labels) and len(of.distractors) for of in given):
         raise ValueError(
             "metrics of clusters compare clusters with the labels of all items; expected labels without distractors, "
-            "instead of a Relevance"
+            "and no Relevance"
         )
     sides = sides.keep(relation.kept)
     if sides.gallery is None or relation.gallery_labels is None:
@@ -380,18 +370,25 @@ def _labelled_parts(
     return [(sides.queries, relation.labels), (sides.gallery, relation.gallery_labels)]
 
 
-def _refuse_clusters(options: CheckedOptions) -> None:
+def describe_no_match(n_queries: int) -> str:
+    """Return the error if no query has a match."""
+    return (
+        f"none of the {n_queries} queries has a match in the gallery; expected a label that occurs twice, or on both "
+        "sides, and in different groups if labels have groups"
+    )
+
+
+def check_retrieval_only(options: CheckedOptions) -> None:
+    """Raise a ValueError if a metric of clusters is asked for."""
     if options.clustering:
-        raise ValueError(
-            f"metrics holds {options.clustering[0]!r}, which evaluate measures alone; expected metrics of retrieval"
-        )
+        name = options.clustering[0]
+        raise ValueError(f"metrics holds {name!r}, which only evaluate measures; expected retrieval metrics")
 
 
 def _check_levels(labels: object, gallery_labels: object) -> None:
-    sides = (
-        {"labels": labels} if gallery_labels is None else {"labels": labels, "gallery_labels": gallery_labels}
-    )
-    for name, levels in sides.items():
+    for name, levels in {"labels": labels, "gallery_labels": gallery_labels}.items():
+        if levels is None and name == "gallery_labels":
+            continue
         if not isinstance(levels, Mapping):
             raise TypeError(
                 f"{name} is a {type(levels).__name__}; expected a mapping of each level's name to its labels, such as "

@@ -17,7 +17,7 @@ from dml_eval_rs.inputs import arguments
 from dml_eval_rs.inputs.arguments import Progress, Similarity
 from dml_eval_rs.inputs.conversion import to_array
 from dml_eval_rs.matches.relation import check_exclude
-from dml_eval_rs.metrics.intervals import Interval, interval_of
+from dml_eval_rs.metrics.comparison import Interval, interval_of
 from dml_eval_rs.metrics.tables import Table, Tabular
 
 Below = Literal["hardest", "easiest"]
@@ -35,10 +35,10 @@ def knn(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Find the k nearest gallery items of every query, exactly, ties by the lower index.
+    """Find the k nearest gallery items of every query, exactly; of equally near items, the lower index comes first.
 
-    cosine: q·g / (|q||g|); dot: q·g; euclidean: −|q − g|²; hamming: the number of differing bits, lowest first. The
-    order is that of float64 (docs/reference/metrics.md).
+    Similarities are compared in float64 (docs/reference/metrics.md): cosine q·g / (|q||g|), dot q·g, euclidean
+    −|q − g|², and hamming, the number of differing bits, lowest first.
 
     Args:
         queries: (Q, D) or (Q, W), as the embeddings of `evaluate`. Q may be 0 if there is a gallery.
@@ -46,13 +46,12 @@ def knn(
         k: 1 to G, or to G − 1 if any query excludes an item.
         similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` or ``"hamming"``.
         exclude_self: whether query i excludes gallery item i; the gallery must have Q rows then.
-        exclude: (Q,) the index of each query in the gallery, to exclude it; -1 for queries outside.
-        threads, progress: as in `evaluate`.
+        exclude: (Q,) the gallery index that each query excludes, or -1 for none.
+        threads, progress: see `evaluate`.
 
     Returns:
-        Similarities (Q, K) float32, descending (for ``"euclidean"`` the negative squared distances), or for
-        ``"hamming"`` distances (Q, K) int32, ascending; and indices (Q, K) int64. Without a query the gallery is not
-        read.
+        Similarities (Q, K) float32, descending (for ``"euclidean"`` negative squared distances), or for ``"hamming"``
+        distances (Q, K) int32, ascending; and indices (Q, K) int64.
 
     Raises:
         TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if k is out of range.
@@ -86,16 +85,16 @@ def range_search(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """Find all gallery items with a similarity of at least a threshold, exactly, nearest first, ties by index.
+    """Find all gallery items with a similarity of at least a threshold, exactly, sorted as by `knn`.
 
-    With ``similarity="hamming"`` find all codes with a distance of at most the threshold. Under ``"euclidean"``
-    similarities are negative squared distances, and so are thresholds. Items are compared by their float64 scores, as
-    in `verify` (docs/reference/verification.md), which are symmetric: query q finds item g if and only if g finds q.
+    With ``similarity="hamming"`` find all codes with a distance of at most the threshold; with ``"euclidean"`` the
+    threshold is a negative squared distance. Items are compared by the float64 scores of `verify`, which are symmetric:
+    query q finds item g if and only if g finds q (docs/reference/verification.md).
 
     Args:
-        queries, gallery, similarity, exclude_self, threads, progress: as in `knn`.
+        queries, gallery, similarity, exclude_self, threads, progress: see `knn`.
         threshold: a finite number, in the units of the similarities or distances that `knn` returns.
-        max_results: the most results; None for any number. A result takes 12 bytes, and 16 more while it is sorted.
+        max_results: the most results; None for no limit. A result takes 12 bytes, and 16 more while it is sorted.
 
     Returns:
         Offsets (Q + 1,) int64, indices (M,) int64, and similarities (M,) float32 or distances (M,) int32: query i finds
@@ -132,24 +131,23 @@ def hard_negatives(
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     """Find each item's k nearest items of other classes, exactly, in the order of `knn`.
 
-    With `below`, negative n of item a counts only if s(a, n) < r(a) − margin; r(a) is the similarity of a's hardest
-    positive, min over p of s(a, p), or of its easiest, the max. So with ``"hardest"`` all positives are nearer than
-    the negatives found: these are semi-hard (Schroff et al. 2015, FaceNet, Eq. 4) for every positive of a. A margin
-    spares items that are near since their label is wrong (Moreira et al. 2024, NV-Retriever, TopK-MarginPos).
-
-    s is compared in float64, as in `verify` (docs/reference/verification.md); of codes, s is minus the distance.
+    With `below`, negative n of item a counts only if s(a, n) < r(a) − margin, where r(a) is the similarity of the
+    hardest positive of a, min over p of s(a, p), or of the easiest, the max. So with ``"hardest"`` all positives are
+    nearer than the negatives: these are semi-hard (Schroff et al. 2015, FaceNet, Eq. 4) for every positive of a. Use a
+    margin to skip items that are near since their label is wrong (Moreira et al. 2024, NV-Retriever, TopK-MarginPos).
+    s is the float64 score of `verify` (docs/reference/verification.md); for codes, minus the distance.
 
     Args:
-        embeddings: (N, D) floats or (N, W) codes, as in `knn`.
+        embeddings: (N, D) floats or (N, W) codes, see `knn`.
         labels: (N,) integers of any width, booleans or strings, of at least two values.
         k: 1 to N − 1.
         below: ``"hardest"``, ``"easiest"``, or None for all negatives. An item without a positive has no bound.
-        margin: at least 0, in the units of the similarities or distances; 0 without `below`.
-        similarity, threads: as in `knn`.
+        margin: at least 0, in the units of the similarities or distances; needs `below`.
+        similarity, threads: see `knn`.
 
     Returns:
-        Similarities (N, K) float32, descending, or distances (N, K) int32, ascending; and indices (N, K) int64. After
-        the last negative of an item that has fewer than k: NaN, or a distance of -1, and index -1.
+        Similarities (N, K) float32, descending, or distances (N, K) int32, ascending; and indices (N, K) int64. If an
+        item has fewer than k negatives, fill with NaN, or a distance of -1, and index -1.
 
     Raises:
         TypeError, ValueError, KeyboardInterrupt: as `knn`, or if all labels are equal.
@@ -164,25 +162,23 @@ def hard_negatives(
     """
     arguments.one_of(similarity, "similarity", arguments.SIMILARITIES)
     x_ND = arguments.check_rows(embeddings, "embeddings", similarity, "items")
-    (code_N,) = arguments.encode(arguments.labels(labels, "labels", x_ND, "embeddings"))
+    (code_N,) = arguments.encode(arguments.partition(labels, "labels", len(x_ND)))
     n = len(x_ND)
     if code_N.max() == 0:
         raise ValueError(f"all {n} labels are equal; expected at least two classes")
-    checked_margin = _check_finite(margin, "margin")
-    if checked_margin < 0:
-        raise ValueError(f"margin is {checked_margin}; expected at least 0")
-    if checked_margin and below is None:
-        raise ValueError(
-            f"margin is {checked_margin} and below is None; expected 'hardest', 'easiest', or no margin"
-        )
+    margin = _check_finite(margin, "margin")
+    if margin < 0:
+        raise ValueError(f"margin is {margin}; expected at least 0")
+    if margin and below is None:
+        raise ValueError(f"margin is {margin} and below is None; expected 'hardest', 'easiest', or no margin")
     if below is not None:
         arguments.one_of(below, "below", ("hardest", "easiest"))
     return _native.hard_negatives(
         x_ND,
         code_N,
-        check_k(k, n, True),
+        check_neighbours(k, None, True, n, n)[0],
         below=below,
-        margin=checked_margin,
+        margin=margin,
         similarity=similarity,
         threads=arguments.threads(threads),
     )
@@ -195,7 +191,7 @@ class IndexRecall(Tabular):
     Attributes:
         k: the number of neighbours.
         recall: mean of `per_query`.
-        per_query: (Q,) float64, the share of each query's k found items that are among its k nearest.
+        per_query: (Q,) float64, the share of each query's k found items that are among the k nearest.
     """
 
     k: int
@@ -229,16 +225,15 @@ def index_recall(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> IndexRecall:
-    """Measure the recall of an approximate index against exact truth, with ties counted as right.
+    """Measure the recall of an approximate index compared with exact search, and count tied items as right.
 
     recall = #{i among the first k found : key(i) ≥ key of the k-th nearest item} / k, by the float64 keys that order
-    `knn` (docs/reference/metrics.md). An item tied with the k-th nearest is right, whichever of them `knn` returns, so
-    an index that returns `knn`'s items has a recall of 1.
+    `knn` (docs/reference/metrics.md). An item tied with the k-th nearest is right even if `knn` doesn't return it.
 
     Args:
-        found: (Q, k or more) integers: indices of the gallery, in the index's order; −1 where it found nothing. The
-            first k count. With `exclude_self` the query's own index is skipped, so ask the index for k + 1 items.
-        queries, gallery, k, similarity, exclude_self, threads, progress: as in `knn`.
+        found: (Q, k or more) integers: gallery indices in the order of the index; −1 where it found nothing. The first
+            k count. With `exclude_self` the query itself is skipped, so ask the index for k + 1 items.
+        queries, gallery, k, similarity, exclude_self, threads, progress: see `knn`.
 
     Raises:
         TypeError, ValueError, KeyboardInterrupt: as `knn`, or if an index is repeated in a row or not in the gallery.
@@ -266,7 +261,7 @@ def _check_found(found: object, queries: int, k: int) -> npt.NDArray[np.int64]:
     if found_QK.dtype.kind not in "iu":
         raise TypeError(f"found has dtype {found_QK.dtype}; expected integers, the indices of an index")
     if found_QK.dtype == np.uint64:
-        # As an unsigned number, −1 is the largest; ids between that and 2**63 are in no gallery.
+        # The largest unsigned number stands for −1; no gallery has ids from 2**63 on.
         return found_QK.view(np.int64) if found_QK.dtype.isnative else found_QK.astype(np.int64)
     return np.asarray(found_QK, np.int64)
 
@@ -305,15 +300,14 @@ def _check_search(
     *,
     may_be_empty: bool = True,
 ) -> tuple[_Sides, int, dict[str, Any]]:
-    """Check the arguments that searches share; return both sides, k, and options for the core."""
+    """Check the arguments that searches share, and return both sides, k, and options for the core."""
     sides = arguments.to_sides(queries, gallery, similarity, may_be_empty=may_be_empty)
-    own_Q = check_own(exclude, exclude_self, len(sides.queries), len(sides.items))
-    checked_k = check_k(k, len(sides.items), exclude_self or (own_Q is not None and bool((own_Q >= 0).any())))
+    k, own_Q, _ = check_neighbours(k, exclude, exclude_self, len(sides.queries), len(sides.items))
     options: dict[str, Any] = {"similarity": similarity, "exclude_self": exclude_self, "progress": progress}
     options["threads"] = arguments.threads(threads)
     if own_Q is not None:
         options["exclude"] = own_Q
-    return (sides.queries, sides.gallery), checked_k, options
+    return (sides.queries, sides.gallery), k, options
 
 
 def reported_dtype(similarity: str) -> type[np.int32] | type[np.float32]:
@@ -321,10 +315,10 @@ def reported_dtype(similarity: str) -> type[np.int32] | type[np.float32]:
     return np.int32 if similarity == "hamming" else np.float32
 
 
-def check_own(
-    exclude: npt.ArrayLike | None, exclude_self: bool, queries: int, items: int
-) -> npt.NDArray[np.int64] | None:
-    """Check how queries exclude themselves; return the item that each query excludes, or None if none is listed."""
+def check_neighbours(
+    k: int, exclude: npt.ArrayLike | None, exclude_self: bool, queries: int, items: int
+) -> tuple[int, npt.NDArray[np.int64] | None, bool]:
+    """Check k and the items to exclude; return k, checked `exclude`, and whether any query excludes an item."""
     if exclude_self and exclude is not None:
         raise ValueError("exclude_self came with exclude; expected one of them")
     if exclude_self and queries != items:
@@ -332,20 +326,15 @@ def check_own(
             f"exclude_self excludes gallery item i for query i, but there are {queries} queries and {items} gallery "
             "items; expected equal numbers"
         )
-    return None if exclude is None else check_exclude(exclude, queries, items)
-
-
-def check_k(k: int, items: int, excludes: bool) -> int:
-    """Return a number of neighbours among so many items, of which a query may exclude itself."""
-    most = items - excludes
-    checked = arguments.positive(k, "k")
+    own_Q = None if exclude is None else check_exclude(exclude, queries, items)
+    excludes = exclude_self or (own_Q is not None and bool((own_Q >= 0).any()))
+    most, k = items - excludes, arguments.positive(k, "k")
     if most < 1:
         raise ValueError("the gallery holds only the query, which is excluded; expected more items")
-    if checked > most:
-        raise ValueError(
-            f"k is {k}; expected 1 to {most}, the gallery's size{' without the query itself' if excludes else ''}"
-        )
-    return checked
+    if k > most:
+        without = " without the query itself" if excludes else ""
+        raise ValueError(f"k is {k}; expected 1 to {most}, the gallery's size{without}")
+    return k, own_Q, excludes
 
 
 def _check_finite(x: float, name: str) -> float:

@@ -16,25 +16,25 @@ else:
 
 
 class RetrievalCallback(Callback):
-    """A callback that gathers the embeddings of an epoch's batches from all ranks, and logs the exact metrics.
+    """A callback that gathers the embeddings of an epoch from all ranks, and logs exact metrics.
 
-    `validation_step` and `test_step` return ``{"embeddings": (B, D), "labels": (B,)}``, optionally ``"groups"``
-    (B,) and ``"indices"`` (B,), the items' indices in the data set, as `RetrievalMetric.update` takes them. Under a
-    distributed sampler return indices, so that its repeated items don't count. Each data loader is measured alone.
+    `validation_step` and `test_step` must return ``{"embeddings": (B, D), "labels": (B,)}``, and optionally
+    ``"groups"`` and ``"indices"``, the arguments of `RetrievalMetric.update`. Under a distributed sampler return
+    indices, so that repeated items don't count. Each data loader is measured separately.
 
     Args:
         options: options of `dml_eval_rs.evaluate`, such as ``{"metrics": ("recall@1", "map@r")}``.
-        prefixes: prefixes in validation and test of the logged names: ``"val/recall@1"``. Names of a second data loader
-            end in ``/loader_1``.
+        prefixes: prefixes of the logged names in validation and test: ``"val/recall@1"``. The names for a second data
+            loader end in ``/loader_1``.
 
     Raises:
-        TypeError, ValueError: for options that `evaluate` refuses.
+        TypeError, ValueError: as `evaluate`, for wrong options.
     """
 
     def __init__(self, options: Options | None = None, prefixes: tuple[str, str] = ("val/", "test/")) -> None:
         self._options = options
         self._prefixes = prefixes
-        RetrievalMetric(options)  # refuses a wrong option now
+        RetrievalMetric(options)  # checks the options now, not after an epoch
         self._metrics: dict[int, RetrievalMetric] = {}
 
     def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
@@ -44,7 +44,7 @@ class RetrievalCallback(Callback):
     def on_validation_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Add a batch; the sanity check's few batches are not measured."""
+        """Add a batch, except in the sanity check."""
         if trainer.sanity_checking:
             return
         if not isinstance(outputs, dict) or not {"embeddings", "labels"} <= outputs.keys():
@@ -59,8 +59,8 @@ class RetrievalCallback(Callback):
         """Measure and log."""
         prefix = self._prefixes[bool(trainer.testing)]
         for index, metric in self._metrics.items():
-            suffix = f"/loader_{index}" if index else ""  # Lightning keeps "dataloader_idx" to itself
-            # All ranks have the same values already; an average of them would only round.
+            suffix = f"/loader_{index}" if index else ""  # Lightning reserves "dataloader_idx"
+            # All ranks have the same values already; an average would only add rounding.
             pl_module.log_dict({f"{prefix}{name}{suffix}": value for name, value in metric.compute().items()})
         self._metrics = {}
 

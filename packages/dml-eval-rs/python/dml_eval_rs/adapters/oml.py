@@ -20,19 +20,19 @@ from dml_eval_rs.retrieval import Options, evaluate
 
 
 class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
-    """A metric with the arguments, protocol and figures of OML's, but for a query without matches.
+    """A metric with the arguments, protocol and figures of OML's metric, except for queries without matches.
 
-    cmc@k, precision@k (over min(k, R)) and map@k (over the matches among the first k) of the Euclidean distance; items
-    of the query's sequence are excluded. A query without matches counts 0; there, its precision is NaN.
+    Measure cmc@k, precision@k (over min(k, R)) and map@k (over the matches among the first k) by Euclidean distance,
+    and exclude items of the query's sequence. A query without matches counts as 0; in OML its precision is NaN.
 
     Args:
-        args, kwargs: as in `oml.metrics.EmbeddingMetrics`, without `fmr_vals` and `postprocessor`.
+        args, kwargs: arguments of `oml.metrics.EmbeddingMetrics`, without `fmr_vals` and `postprocessor`.
 
     Attributes:
-        evaluation: the last `Evaluation`, of `dml_eval_rs`; None before.
+        evaluation: the last `dml_eval_rs` `Evaluation`, or None.
 
     Raises:
-        ValueError: for `fmr_vals` or a postprocessor.
+        ValueError: if `fmr_vals` or a postprocessor is given.
     """
 
     acc: Any
@@ -48,23 +48,18 @@ class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
         if self.postprocessor is not None:
             raise ValueError(
                 f"postprocessor is a {type(self.postprocessor).__name__}, which reorders the nearest items; expected "
-                "None, since no list of them is made"
+                "None, since the items are only counted"
             )
 
     def compute_metrics(self) -> dict[str, Any]:
-        """Measure the embeddings of all items.
-
-        Returns:
-            Category → metric → k → mean; the category of all queries is OML's ``"OVERALL"``.
+        """Measure all items, and return category → metric → k → mean; ``"OVERALL"`` is the category of all queries.
 
         Raises:
             ValueError: if some items have no embedding yet.
         """
         if not self.acc.is_storage_full():
-            raise ValueError(
-                f"{self.acc.collected_samples} of {self.acc.num_samples} items have an embedding; expected "
-                "update(embeddings, indices) for all of them"
-            )
+            came = f"{self.acc.collected_samples} of {self.acc.num_samples} items have an embedding"
+            raise ValueError(f"{came}; expected update(embeddings, indices) for all items")
         self.acc = self.acc.sync()
         embeddings = self.acc.storage[self._acc_embeddings_key]
         retrieval = self._measure(embeddings)
@@ -86,7 +81,7 @@ class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
         return dict(self.metrics)
 
     def get_plot_for_queries(self, *args: Any, **kwargs: Any) -> Any:
-        """Draw the nearest items, which OML searches now."""
+        """Draw the nearest items; OML searches for them now."""
         if self.retrieval_results is None:
             self._compute_retrieval_results()
         return super().get_plot_for_queries(*args, **kwargs)
@@ -94,7 +89,7 @@ class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
     def _measure(self, embeddings: torch.Tensor) -> dict[str, dict[int, torch.Tensor]]:
         labels_L = np.asarray(self.dataset.get_labels())
         query_Q, item_G = map(np.asarray, (self.dataset.get_query_ids(), self.dataset.get_gallery_ids()))
-        # Without sequences, each item is one of its own.
+        # Without sequences, each item is its own sequence.
         sequence_L = np.asarray(self.dataset.extra_data.get(SEQUENCE_COLUMN, range(len(labels_L))))
         sets_L = np.unique(sequence_L, return_inverse=True)[1].reshape(-1, 1)
         own = relevance_from_labels(list(sets_L[query_Q]), list(sets_L[item_G]))
@@ -106,14 +101,14 @@ class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
         gallery = embeddings[item_G], labels_L[item_G]
         self.evaluation = evaluate(embeddings[query_Q], labels, *gallery, **options)
         of = self.evaluation.per_query
-        # The matches among the first k, over min(k, R).
+        # OML divides the number of matches among the first k by min(k, R).
         precision = {k: np.maximum(of[f"precision@{k}"], of[f"ir_recall@{k}"]) for k in ks}
         found = {
             "cmc": {k: of[f"recall@{k}"] for k in self.cmc_top_k},
             "precision": {k: precision[k] for k in self.precision_top_k},
             "map": {k: of[f"map@{k}"] / np.where(precision[k] > 0, precision[k], 1) for k in self.map_top_k},
         }
-        # OML counts a query whose ranking is empty, and that has nothing to find, as right.
+        # OML counts a query as right if its ranking is empty and there is nothing to find.
         is_right_Q = torch.from_numpy(np.diff(own.offsets) == len(item_G))
         return {
             name: {k: torch.from_numpy(of_k).masked_fill(is_right_Q, 1).float() for k, of_k in by_k.items()}

@@ -29,24 +29,23 @@ _METRICS = (*_CLUSTERING, *_RETRIEVAL)
 
 
 class AccuracyCalculator:
-    """A calculator of pytorch-metric-learning's metrics by exact counts, in memory that doesn't grow with Q × G.
+    """A calculator of pytorch-metric-learning's metrics by exact counts; memory doesn't grow with Q × G.
 
     Args:
-        include: names of the metrics to calculate; empty for all.
-        exclude: names to omit.
-        avg_of_avgs: whether to average over the classes' averages.
-        return_per_class: whether to return a list of the classes' averages, by ascending label.
+        include, exclude: names of the metrics to calculate (if empty, all), and names to omit.
+        avg_of_avgs: whether to average over the averages of the classes.
+        return_per_class: whether to return a list with the average of each class, sorted by label.
         k: the number of neighbours that count; None for the whole reference, ``"max_bin_count"`` for the largest R.
         label_comparison_fn: called with tensors of a query's label (1, ...) and of the reference labels (G, ...);
             returns (G,) whether they match. Needs torch, and excludes NMI and AMI.
-        device: ignored; the work is done on the CPU.
-        knn_func: must be None; `similarity` chooses the order.
+        device: ignored; the metrics are calculated on the CPU.
+        knn_func: must be None; use `similarity` to choose the order.
         kmeans_func: called with the queries and a number of clusters, returns (Q,) clusters; None for `kmeans`.
-        similarity: ``"euclidean"``, as there by default, ``"cosine"`` or ``"dot"``.
+        similarity: ``"euclidean"``, the default of pytorch-metric-learning, ``"cosine"`` or ``"dot"``.
 
     Raises:
-        TypeError: if `include` or `exclude` is no tuple or list, or `knn_func` is given.
-        ValueError: for unknown names, or arguments that exclude each other.
+        TypeError: if `include` or `exclude` isn't a tuple or list, or `knn_func` is given.
+        ValueError: if a name is unknown, or arguments exclude each other.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class AccuracyCalculator:
         if knn_func is not None:
             raise TypeError(
                 f"knn_func is a {type(knn_func).__name__}; expected None, since ranks are counted without neighbours: "
-                'use similarity="cosine" or "dot" for another order'
+                'use similarity="cosine" or "dot" for a different order'
             )
         if avg_of_avgs and return_per_class:
             raise ValueError("avg_of_avgs came with return_per_class; expected one of them")
@@ -91,23 +90,21 @@ class AccuracyCalculator:
         include: Sequence[str] = (),
         exclude: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Calculate the metrics of queries whose label is in the reference; the others don't count.
+        """Calculate the metrics of queries whose label is in the reference; other queries don't count.
 
         Args:
-            query: (Q, D) floats, as `evaluate` takes them.
+            query: (Q, D) floats, see `evaluate`.
             query_labels: (Q,) integers, booleans or strings; any tensor of Q entries with `label_comparison_fn`.
-            reference: (G, D); None for the queries.
-            reference_labels: (G,).
-            ref_includes_query: whether the first Q items of the reference are the queries, each excluded for itself.
-            include: names of those chosen at construction; empty for all of them.
-            exclude: names to omit.
+            reference, reference_labels: (G, D) and (G,); None for the queries.
+            ref_includes_query: whether the first Q reference items are the queries, so that each excludes itself.
+            include, exclude: as in the constructor, among the metrics chosen there.
 
         Returns:
             Name → value, or list of values by class; NaN if no query's label is in the reference.
 
         Raises:
             TypeError: if an array has the wrong dtype.
-            ValueError: if shapes don't match, or the first Q items of the reference aren't the queries.
+            ValueError: if shapes don't match, or the first Q reference items aren't the queries.
         """
         self._current = _choose(self._names, include, exclude)
         found: dict[str, Any] = {}
@@ -117,12 +114,12 @@ class AccuracyCalculator:
             clusters_Q = self._kmeans(query, len(np.unique(labels_Q)))
             found = {name: _CLUSTERING[name](labels_Q, clusters_Q) for name in clustering}
         if _RETRIEVAL.keys() & self._current:
-            labels = query_labels, reference_labels
-            found |= self._retrieve(query, reference, *labels, includes=bool(ref_includes_query))
+            sides = query, reference, query_labels, reference_labels
+            found |= self._retrieve(*sides, includes=bool(ref_includes_query))
         return found
 
     def get_curr_metrics(self) -> list[str]:
-        """Return the names of the metrics of the last call, before the first those of the constructor."""
+        """Return the names of the metrics of the last call, or of the constructor before the first call."""
         return list(self._current)
 
     def requires_clustering(self) -> list[str]:
@@ -130,11 +127,11 @@ class AccuracyCalculator:
         return ["NMI", "AMI"]
 
     def requires_knn(self) -> list[str]:
-        """Return the names of the metrics of ranks."""
+        """Return the names of the metrics that rank the reference."""
         return list(_RETRIEVAL)
 
     def description(self) -> str:
-        """Return the word that testers put into their records' names."""
+        """Return a word for testers to put into record names."""
         return "avg_of_avgs" if self._avg_of_avgs else ""
 
     def _retrieve(
@@ -143,10 +140,9 @@ class AccuracyCalculator:
         sides = arguments.to_sides(query, reference, self._similarity, ("query", "reference"))
         if includes:
             _check_included(sides)
-        if sides.gallery is None or (includes and len(sides.gallery) == len(sides.queries)):
+        gallery, excluded = sides.gallery, int(includes)
+        if gallery is None or (includes and len(gallery) == len(sides.queries)):
             reference_labels, gallery, excluded = None, None, 1
-        else:
-            gallery, excluded = sides.gallery, int(includes)
         if self._compare is None:
             matches, gallery_labels = query_labels, reference_labels
             code_Q, size_Q = _count_labels(sides, query_labels, reference_labels)
@@ -168,7 +164,7 @@ class AccuracyCalculator:
         of = evaluate(sides.queries, matches, gallery, gallery_labels, **options).per_query
         values = {name: of[ours] for name, ours in _RETRIEVAL.items() if ours in of}
         if of_k:
-            # There, the sum over the k nearest is divided by R, here by min(k, R).
+            # They divide the sum over the k nearest by R, `evaluate` by min(k, R).
             by_R_Q = of[f"map@{k}"] * (np.minimum(k, R_Q) / np.maximum(R_Q, 1))
             values |= {"mean_average_precision": by_R_Q, "mean_reciprocal_rank": of[f"mrr@{k}"]}
             few = {"mean_average_precision_at_r": by_R_Q, "r_precision": of[f"precision@{k}"]}
@@ -209,10 +205,10 @@ def _check_included(sides: arguments.Sides) -> None:
 def _count_labels(
     sides: arguments.Sides, labels: object, gallery_labels: object | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Return each query's label as a code, ascending with the labels, and the number of items with it."""
-    parts = [arguments.labels(labels, "query_labels", sides.queries, "query")]
+    """Return each query's label as a code, in the order of the labels, and the number of items with this label."""
+    parts = [arguments.partition(labels, "query_labels", len(sides.queries), "query")]
     if gallery_labels is not None:
-        parts.append(arguments.labels(gallery_labels, "reference_labels", sides.items, "reference"))
+        parts.append(arguments.partition(gallery_labels, "reference_labels", len(sides.items)))
     codes = arguments.encode(*parts)
     return codes[0], np.bincount(codes[-1], minlength=int(codes[0].max()) + 1)[codes[0]]
 
@@ -220,7 +216,7 @@ def _count_labels(
 def _compare_labels(
     compare: Callable[[Any, Any], Any], query_labels: Any, reference_labels: Any | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], Relevance]:
-    """Return each query's distinct label as a code, the number of items that match it, and their lists."""
+    """Return each query's label as a code, the number of items that match it, and the lists of these items."""
     import torch
 
     labels_Q = torch.as_tensor(query_labels).cpu()
@@ -231,8 +227,8 @@ def _compare_labels(
         matches = torch.as_tensor(compare(distinct[i : i + 1], labels_G))
         if matches.shape != (len(labels_G),):
             raise ValueError(
-                f"label_comparison_fn returned shape {tuple(matches.shape)} for one label and {len(labels_G)} of the "
-                f"reference; expected ({len(labels_G)},), whether each matches"
+                f"label_comparison_fn returned shape {tuple(matches.shape)} for one label and {len(labels_G)} "
+                f"reference labels; expected ({len(labels_G)},), whether each matches"
             )
         items.append(np.flatnonzero(matches.numpy()))
     codes = code_Q.numpy()

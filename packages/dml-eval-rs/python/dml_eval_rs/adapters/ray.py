@@ -18,16 +18,16 @@ _ANSWER_SECONDS = 5.0  # for a cluster's address to accept a connection
 def ray_map(
     address: str | None = None, *, retries: int = 3, num_cpus: float = 1, waiting: int = 2
 ) -> Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]:
-    """Connect to a Ray cluster and return a map that runs each task on it, for ``map=`` of `evaluate_shards`.
+    """Connect to a Ray cluster and return a map that runs tasks on it, for ``map=`` of `evaluate_shards`.
 
-    Results come in the order in which tasks end. Entries that several tasks share are sent to each node once. A task
-    runs again elsewhere if its worker or node dies.
+    Results come in the order in which tasks end. Entries that several tasks share are sent to each node once. If a
+    worker or node dies, its tasks run again elsewhere.
 
     Args:
-        address: of the cluster, such as ``"10.0.0.1:6379"`` or ``"auto"``. None: the cluster that this process is
-            connected to, else the one that `ray.init` finds, or starts.
-        retries: how often a task runs again if its worker dies.
-        num_cpus: cores that Ray reserves for a task; give `evaluate_shards` as many `threads`.
+        address: of the cluster, such as ``"10.0.0.1:6379"`` or ``"auto"``. None: the cluster to which this process is
+            connected, else the cluster that `ray.init` finds or starts.
+        retries: how often to repeat a task whose worker dies.
+        num_cpus: cores to reserve for a task; pass as many `threads` to `evaluate_shards`.
         waiting: submitted tasks per core of the cluster, including running tasks.
 
     Raises:
@@ -43,7 +43,7 @@ def ray_map(
         sent: dict[int, tuple[Any, Any]] = {}  # entries by identity, kept so that none is reused
 
         def send(entry: Any) -> Any:
-            if isinstance(entry, (Work, Relation)):  # of one task, with which Ray forgets it
+            if isinstance(entry, (Work, Relation)):  # belongs to one task only, after which Ray drops it
                 return entry
             if id(entry) not in sent:
                 sent[id(entry)] = (entry, ray.put(entry))
@@ -59,7 +59,7 @@ def ray_map(
             try:
                 result = ray.get(done[0])
             except ray.exceptions.RayTaskError as error:
-                # Its cause is the task's own error, without the worker's traceback.
+                # The cause is the error of the task, without the worker's traceback.
                 raise error.cause from None
             yield result
 

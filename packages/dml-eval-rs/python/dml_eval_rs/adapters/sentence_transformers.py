@@ -1,4 +1,4 @@
-"""Evaluators of sentence-transformers, by exact counts over the whole corpus."""
+"""Evaluators for sentence-transformers that count exactly over the whole corpus."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ except ModuleNotFoundError:  # before version 6
 
 
 class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
-    """An evaluator with the arguments, names, files and figures of sentence-transformers' evaluator of this name.
+    """An evaluator with the arguments, names, files and figures of the same evaluator of sentence-transformers.
 
-    Of equal scores, the document that comes first in the corpus ranks first; there, the one with the lower id.
+    If scores are equal, the first document in the corpus ranks first; in sentence-transformers, the lower id.
 
     Args:
         args, kwargs: as in sentence-transformers, without `score_functions` and `write_predictions`: the model's
             similarity orders the corpus.
 
     Attributes:
-        evaluation: the last `Evaluation`, with per-query values, intervals and comparisons; None before.
+        evaluation: the last `Evaluation`, with per-query values, intervals and comparisons, or None.
 
     Raises:
-        ValueError: if an excluded argument is given, a k is no positive integer, a relevant document is not in the
-            corpus, or no query has one.
+        ValueError: if an excluded argument is given, a k isn't a positive integer, a relevant document is not in the
+            corpus, or no query has a relevant document.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -42,9 +42,7 @@ class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
         self.evaluation: Evaluation | None = None
         for name in ("score_functions", "write_predictions"):
             if getattr(self, name):
-                raise ValueError(
-                    f"{name} is {getattr(self, name)!r}; expected none: no list of documents is made"
-                )
+                raise ValueError(f"{name} is {getattr(self, name)!r}; expected none: documents are counted")
         theirs = {
             "accuracy": ("recall", self.accuracy_at_k),
             "precision": ("precision", self.precision_recall_at_k),
@@ -60,10 +58,8 @@ class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
         for query in self.queries_ids:
             for document in self.relevant_docs[query]:
                 if document not in place:
-                    raise ValueError(
-                        f"relevant_docs lists document {document!r} for query {query!r}, which is not in the corpus; "
-                        "expected ids of the corpus"
-                    )
+                    came = f"relevant_docs lists document {document!r} for query {query!r}"
+                    raise ValueError(f"{came}, which is not in the corpus; expected ids of the corpus")
                 indices.append(place[document])
             offsets.append(len(indices))
         if not indices:
@@ -77,22 +73,18 @@ class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
         corpus_embeddings: Any = None,
         output_path: str | None = None,
     ) -> dict[str, dict[str, dict[int, float]]]:
-        """Embed queries and corpus, and measure.
-
-        Returns:
-            The similarity's name → metric → k → value.
+        """Embed queries and corpus, measure, and return similarity → metric → k → value.
 
         Raises:
-            ValueError: for a model of another similarity than the cosine, the dot product or the Euclidean distance.
+            ValueError: if the model's similarity isn't cosine, dot product or Euclidean.
         """
         similarity = _similarity_of(model)
         prompts = {"prompt_name": self.query_prompt_name, "prompt": self.query_prompt}
         queries = self.embed_inputs(model, self.queries, "query", **prompts)
         if corpus_embeddings is None:
             prompts = {"prompt_name": self.corpus_prompt_name, "prompt": self.corpus_prompt}
-            corpus_embeddings = self.embed_inputs(
-                model if corpus_model is None else corpus_model, self.corpus, "document", **prompts
-            )
+            embedder = model if corpus_model is None else corpus_model
+            corpus_embeddings = self.embed_inputs(embedder, self.corpus, "document", **prompts)
         options: Options = {"metrics": self._metrics, "similarity": similarity}
         self.evaluation = found = evaluate(queries, self._relevance, corpus_embeddings, **options)
         named = self._names.items()
@@ -102,20 +94,19 @@ class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
 
 
 class LabelEvaluator(evaluation.SentenceEvaluator):
-    """An evaluator of texts with labels: each text searches the others, and those of its label match.
+    """An evaluator for texts with labels: each text searches the others, and texts with the same label match.
 
     Args:
         texts: (n,) texts.
         labels: (n,) integers, booleans or strings.
         options: options of `dml_eval_rs.evaluate`, such as ``{"metrics": ("recall@1", "map@r")}``; by default the
             similarity is the model's.
-        primary_metric: the metric by which models are chosen, one of the options' metrics.
-        batch_size: texts that the model embeds at a time.
-        show_progress_bar: whether the model shows its progress.
+        primary_metric: the metric by which to choose models; one of the metrics in `options`.
+        batch_size, show_progress_bar: passed to ``model.encode``.
         name: prefix of the metrics' names.
 
     Attributes:
-        evaluation: the last `Evaluation`; None before.
+        evaluation: the last `Evaluation`, or None.
 
     Raises:
         TypeError, ValueError: as `evaluate`, or if the lengths differ.
@@ -136,11 +127,7 @@ class LabelEvaluator(evaluation.SentenceEvaluator):
         self.name = name
         self.evaluation: Evaluation | None = None
         self._texts = list(texts)
-        self._labels = arguments.partition(labels, "labels")
-        if len(self._labels) != len(self._texts):
-            raise ValueError(
-                f"labels has shape {self._labels.shape}; expected ({len(self._texts)},), one for each text"
-            )
+        self._labels = arguments.partition(labels, "labels", len(self._texts), "text")
         self._options = options or {}
         names = check_options(**self._options).names
         self._primary = arguments.one_of(primary_metric, "primary_metric", tuple(names))

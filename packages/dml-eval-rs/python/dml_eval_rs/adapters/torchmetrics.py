@@ -1,4 +1,4 @@
-"""A `torchmetrics.Metric` of retrieval: exact metrics of all batches, on any number of ranks."""
+"""A `torchmetrics.Metric` for retrieval: exact metrics over all batches, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ STATES = ("embeddings", "labels", "groups", "indices")
 
 
 class RetrievalMetric(torchmetrics.Metric):
-    """A metric that holds embeddings and labels, and measures them as their own gallery by `evaluate`.
+    """A metric that holds embeddings and labels, and measures how well they retrieve one another, by `evaluate`.
 
-    `compute` gathers the items of all ranks, so every rank has the value of one process with all items. Their order,
-    which breaks ties, is that of the ranks, or of `indices`.
+    `compute` gathers the items of all ranks, so every rank gets the values of one process with all items. Ties are
+    broken by the order of ranks and batches, or of `indices`.
 
     Args:
         options: options of `dml_eval_rs.evaluate`, such as ``{"metrics": ("recall@1", "map@r"), "similarity": "dot"}``.
-        kwargs: options of `torchmetrics.Metric`; ``compute_on_cpu=True`` moves the items off an accelerator.
+        kwargs: options of `torchmetrics.Metric`; use ``compute_on_cpu=True`` to move the items off an accelerator.
 
     Raises:
-        TypeError, ValueError: for options that `evaluate` refuses.
+        TypeError, ValueError: as `evaluate`, for wrong options.
     """
 
     is_differentiable = False
@@ -34,14 +34,11 @@ class RetrievalMetric(torchmetrics.Metric):
     full_state_update = False
 
     embeddings: list[torch.Tensor]
-    labels: list[torch.Tensor]
-    groups: list[torch.Tensor]
-    indices: list[torch.Tensor]
 
     def __init__(self, options: Options | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._options = options or {}
-        check_options(**self._options)  # refuses a wrong option now, not after an epoch
+        check_options(**self._options)  # now, not after an epoch
         for name in STATES:
             self.add_state(name, default=[], dist_reduce_fx="cat")
 
@@ -57,13 +54,13 @@ class RetrievalMetric(torchmetrics.Metric):
         Args:
             embeddings: (B, D) of any floating dtype; uint8 codes with ``similarity="hamming"``.
             labels: (B,) integers.
-            groups: (B,) integers, as in `Labels`; for every batch or for none.
-            indices: (B,) each item's index in the data set, for every batch or for none: items are then ordered by it,
-                and repeated ones, with which a distributed sampler fills up the last batch, are dropped.
+            groups: (B,) integers, see `Labels`; pass them with every batch or with none.
+            indices: (B,) each item's index in the data set; pass them with every batch or with none. They sort the
+                items, and drop repeated items, with which a distributed sampler fills up the last batch.
 
         Raises:
             TypeError: if labels, groups or indices aren't integers.
-            ValueError: if shapes don't match, or groups or indices come for some batches only.
+            ValueError: if shapes don't match, or only some batches have groups or indices.
         """
         shape = tuple(embeddings.shape)
         if len(shape) != 2:
@@ -83,10 +80,7 @@ class RetrievalMetric(torchmetrics.Metric):
                 getattr(self, name).append(tensor.detach())
 
     def compute(self) -> dict[str, torch.Tensor]:
-        """Measure all items.
-
-        Returns:
-            The metrics asked, name → value, as float64 tensors (float32 on MPS).
+        """Measure all items, and return name → value as float64 tensors (float32 on MPS).
 
         Raises:
             ValueError: if there are no items, or no query has a match.
@@ -95,7 +89,7 @@ class RetrievalMetric(torchmetrics.Metric):
             raise ValueError("there are no items; expected update(embeddings, labels) before compute()")
         held = {name: dim_zero_cat(state) for name in STATES if len(state := getattr(self, name))}
         if "indices" in held:
-            # The place of each distinct index's first occurrence, by ascending index.
+            # Keep the first occurrence of each index, sorted by index.
             _, first = np.unique(held.pop("indices").cpu().numpy(), return_index=True)
             held = {name: tensor[torch.from_numpy(first)] for name, tensor in held.items()}
         x = held["embeddings"]

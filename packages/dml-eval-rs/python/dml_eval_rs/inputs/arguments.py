@@ -1,6 +1,6 @@
-"""The door: check the public functions' arguments and convert them for the core. Nothing large is copied.
+"""Check the arguments of public functions and convert them for the core, without copying large arrays.
 
-Plain numpy arrays are checked here; `dml_eval_rs.inputs.conversion` reads every other container. Functions return the
+This module checks plain numpy arrays; `dml_eval_rs.inputs.conversion` reads all other containers. Functions return the
 converted argument, or raise a TypeError or ValueError that names it.
 
 Shapes: `Q` queries, `G` gallery, `D` dim, `W` bytes per code.
@@ -29,9 +29,9 @@ TIES: tuple[Ties, ...] = get_args(Ties)
 UNMATCHED: tuple[Unmatched, ...] = get_args(Unmatched)
 
 _FLOATS = (np.float16, np.float32, np.float64)
-_PLAIN_ROWS = "fiub"  # kinds of dtype that numpy arrays of rows have, if they need no conversion
+_PLAIN_ROWS = "fiub"  # kinds of dtype that need no conversion
 _PLAIN_LABELS = "iubUST"
-# A table ranks integer labels if it has at most this many entries for each label; otherwise sorting is faster.
+# A table ranks integer labels if it has at most this many entries per label; otherwise sorting is faster.
 _TABLE_ENTRIES = 4
 
 
@@ -44,11 +44,11 @@ class Sides:
 
     @property
     def items(self) -> npt.NDArray[Any]:
-        """The rows that are searched."""
+        """The rows to search: the gallery, or else the queries."""
         return self.queries if self.gallery is None else self.gallery
 
     def keep(self, rows: npt.NDArray[np.uintp] | None) -> Sides:
-        """Return both sides with only these of the rows that are searched; None for all."""
+        """Return both sides with only some of `items`; None for all."""
         if rows is None:
             return self
         kept = self.items[rows]
@@ -63,9 +63,9 @@ def to_sides(
     *,
     may_be_empty: bool = False,
 ) -> Sides:
-    """Check the similarity, and the rows of both sides in any container: codes for ``"hamming"``, otherwise floats.
+    """Check the similarity and the rows of both sides: codes for ``"hamming"``, otherwise floats.
 
-    `names` are the arguments', for errors. If `may_be_empty`, there may be no query beside a gallery.
+    Errors use `names` for the arguments. If `may_be_empty`, a gallery may come without queries.
     """
     one_of(similarity, "similarity", SIMILARITIES)
     may_be_empty = may_be_empty and gallery is not None
@@ -85,7 +85,7 @@ def check_rows(
     x: object, name: str, similarity: str, rows_of: str = "rows", *, may_be_empty: bool = False
 ) -> npt.NDArray[Any]:
     """Return aligned floats in native byte order, or contiguous codes; a mapped file stays mapped."""
-    # Other packages register dtypes of these kinds, too: they are converted.
+    # Dtypes of the same kinds that other packages register must be converted.
     is_plain = type(x) is np.ndarray and x.dtype.kind in _PLAIN_ROWS and x.dtype.isbuiltin < 2
     array: npt.NDArray[Any] = x if is_plain else to_array(x, name, 2)  # type: ignore[assignment]
     codes = similarity == "hamming"
@@ -111,13 +111,6 @@ def check_rows(
     return np.require(array, dtype=dtype, requirements="A")
 
 
-def labels(x: object, name: str, rows: npt.NDArray[Any], rows_name: str) -> npt.NDArray[Any]:
-    """Return a one-dimensional array of integers, booleans or strings, with one entry per row."""
-    array = partition(x, name)
-    check_length(array, name, rows, rows_name)
-    return array
-
-
 def check_length(array: npt.NDArray[Any], name: str, rows: npt.NDArray[Any], rows_name: str) -> None:
     """Raise a ValueError if an array doesn't have one entry per row."""
     if len(array) != len(rows):
@@ -129,16 +122,16 @@ def check_length(array: npt.NDArray[Any], name: str, rows: npt.NDArray[Any], row
 
 
 def partition(x: object, name: str, length: int | None = None, per: str = "item") -> npt.NDArray[Any]:
-    """Return a one-dimensional array of integers, booleans or strings, of a given length if any."""
+    """Return a one-dimensional array of integers, booleans or strings, and check its length if one is given."""
     is_plain = type(x) is np.ndarray and x.dtype.kind in _PLAIN_LABELS
     array: npt.NDArray[Any] = x if is_plain else to_labels(x, name)  # type: ignore[assignment]
     if array.ndim != 1:
         remedy = ""
-        if array.ndim == 2:
+        if array.ndim == 2 and 1 in array.shape:
+            remedy = f": use numpy.asarray({name}).ravel()"
+        elif array.ndim == 2:
             remedy = (
-                f": use numpy.asarray({name}).ravel()"
-                if 1 in array.shape
-                else f": use {name}.argmax(axis=1) if one-hot, or relevance_from_labels for several labels an item"
+                f": use {name}.argmax(axis=1) if one-hot, or relevance_from_labels for several labels an item"
             )
         raise ValueError(f"{name} has shape {array.shape}; expected one dimension, one per {per}{remedy}")
     if length is not None and len(array) != length:
@@ -146,7 +139,7 @@ def partition(x: object, name: str, length: int | None = None, per: str = "item"
     if array.dtype.kind not in "iubUST":
         hint = " (floats merge large ids: use integers)" if array.dtype.kind == "f" else ""
         raise TypeError(f"{name} has dtype {array.dtype}; expected integers, booleans or strings{hint}")
-    if hasattr(array.dtype, "na_object"):  # of a StringDType, whose missing strings equal nothing
+    if hasattr(array.dtype, "na_object"):  # a StringDType, whose missing strings equal nothing
         missing = [place for place, entry in enumerate(array.tolist()) if not isinstance(entry, str)]
         if missing:
             raise ValueError(f"{name} has a missing value at index {missing[0]}; expected a label per item")
@@ -154,7 +147,7 @@ def partition(x: object, name: str, length: int | None = None, per: str = "item"
 
 
 def encode(*parts: npt.NDArray[Any], name: str = "labels") -> list[npt.NDArray[np.uint32]]:
-    """Encode labels densely over all parts: two labels get the same code if and only if they are equal."""
+    """Encode labels as dense codes over all parts: two labels have the same code if and only if they are equal."""
     kinds = {_kind(part) for part in parts}
     if len(kinds) > 1:
         dtypes = " and ".join(str(part.dtype) for part in parts)
@@ -170,11 +163,11 @@ def encode(*parts: npt.NDArray[Any], name: str = "labels") -> list[npt.NDArray[n
 
 
 def _ranks(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return each label's rank among the distinct ones. A table serves integers near one another, without sorting."""
+    """Return the rank of each label among the distinct labels; rank integers near one another without sorting."""
     if len(x) > 0 and x.dtype.kind in "iub":
         least, most = int(x.min()), int(x.max())
         if most - least <= _TABLE_ENTRIES * len(x):
-            # Of unsigned 64 bits the difference fits into 64 signed ones, the integers themselves may not.
+            # The difference of two unsigned integers fits into int64, although the integers may not.
             places = x - least if x.dtype == np.uint64 else x.astype(np.int64) - least
             is_label = np.zeros(most - least + 1, np.bool_)
             is_label[places] = True
@@ -188,17 +181,15 @@ def _kind(part: npt.NDArray[Any]) -> str:
 
 
 def positive(x: object, name: str) -> int:
-    """Return an integer from 1 to 2**63 - 1."""
+    """Check and return an integer from 1 to 2**63 - 1."""
     number = _integer(x, name, "of at least 1")
-    if number < 1:
-        raise ValueError(f"{name} is {number}; expected at least 1")
-    if number >= 2**63:
-        raise ValueError(f"{name} is {number}; expected at most 2**63 - 1")
+    if not 1 <= number < 2**63:
+        raise ValueError(f"{name} is {number}; expected at {'least 1' if number < 1 else 'most 2**63 - 1'}")
     return number
 
 
 def seed(x: object) -> int:
-    """Return an integer from 0 to 2**64 - 1."""
+    """Check and return an integer from 0 to 2**64 - 1."""
     number = _integer(x, "seed", "from 0 to 2**64 - 1")
     if not 0 <= number < 2**64:
         raise ValueError(f"seed is {number}; expected 0 to 2**64 - 1")
@@ -212,15 +203,15 @@ def _integer(x: object, name: str, expected: str) -> int:
 
 
 def threads(x: int | None) -> int | None:
-    """Return a number of threads, or None for all cores."""
-    most = 4096  # more would only cost memory, and the system may refuse to start them
+    """Check and return a number of threads, or None for all cores."""
+    most = 4096  # more only take memory, and the system may fail to start them
     if x is not None and positive(x, "threads") > most:
         raise ValueError(f"threads is {x}; expected at most {most}, or None for all cores")
     return None if x is None else int(x)
 
 
 def warn_of_own_gallery(sides: Sides, names: tuple[str, str], excluding: Iterable[object]) -> None:
-    """Warn if the gallery is the queries and nothing in `excluding` excludes items: each query then finds itself."""
+    """Warn if the gallery equals the queries and `excluding` holds only None: each query then finds itself."""
     queries, gallery = sides.queries, sides.gallery
     if gallery is None or gallery.shape != queries.shape or any(each is not None for each in excluding):
         return
@@ -232,7 +223,7 @@ def warn_of_own_gallery(sides: Sides, names: tuple[str, str], excluding: Iterabl
 
 
 def warn(message: str) -> None:
-    """Warn at the line outside this package that called it, however deep the check is."""
+    """Warn at the line outside this package that called it."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("dml_eval_rs."):
         level, frame = level + 1, frame.f_back
@@ -240,7 +231,7 @@ def warn(message: str) -> None:
 
 
 def one_of(x: object, name: str, choices: tuple[str, ...]) -> str:
-    """Return one of the allowed names."""
+    """Check and return one of the allowed names."""
     if not isinstance(x, str):
         raise TypeError(f"{name} is a {type(x).__name__}; expected one of {', '.join(map(repr, choices))}")
     if x not in choices:

@@ -1,11 +1,12 @@
 """Conversion of tensors, columns, blocks and lists to numpy arrays, without importing their libraries.
 
-A container is known by its protocol: `__array__`, `__dlpack__`, `__arrow_c_array__`, `to_numpy`, or iteration.
+Containers are recognised by protocol: `__array__`, `__dlpack__`, `__arrow_c_array__`, `to_numpy`, or iteration.
 Functions return the array, or raise a TypeError or ValueError that names the argument and the remedy.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -14,59 +15,57 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs.inputs import containers
-
 _UNREADABLE = (ValueError, TypeError, RuntimeError, BufferError, AttributeError)
 _PROTOCOLS = (
     "__array__", "__array_interface__", "__dlpack__", "__arrow_c_array__", "__arrow_c_stream__", "to_numpy",
 )  # fmt: skip
 _FAMILIES = {"i": "integers", "u": "integers", "b": "integers", "U": "text", "O": "text", "T": "text"}
 _GROWTH = 1.25
+_BLOCK = 1 << 22  # numbers converted at a time, so that memory holds the result and one block
+_CPU = 1  # of DLPack's devices
 
 
 def to_array(x: object, name: str, ndim: int | None = None) -> npt.NDArray[Any]:
-    """Convert to an array, in place where numpy can read the memory.
+    """Convert to an array, in place if numpy can read the memory.
 
-    Copied are tensors on other devices, dtypes that numpy lacks (to float32), lists, and columns of variable lists. If
-    the number of dimensions is expected (2 for a matrix, 1 for labels), lists of arrays are blocks, and a matrix may
-    come as a column of rows.
+    Copy tensors on other devices, dtypes that numpy lacks (to float32), lists, and columns of variable lists. If `ndim`
+    is 2 (a matrix) or 1 (labels), lists of arrays are blocks, and a matrix may be a column of rows.
     """
     if isinstance(x, (str, os.PathLike)):
-        raise TypeError(
-            f"{name} is the path {str(x)!r}; expected an array: use numpy.load({str(x)!r}, mmap_mode='r')"
-        )
+        came = f"{name} is the path {str(x)!r}"
+        raise TypeError(f"{came}; expected an array: use numpy.load({str(x)!r}, mmap_mode='r')")
     if np.ma.is_masked(x):
         raise TypeError(f"{name} has masked entries; expected an unmasked array: drop or fill those rows")
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        return containers.from_torch(x, name)
+        return _from_torch(x, name)
     if _is_blocks(x, ndim):
         return _join_blocks(x, name, ndim)
-    if ndim == 2 and containers.is_fixed_size_list(x):
-        return containers.stack_fixed_size_list(x, name)
-    array = containers.widen(_read(x, name))
+    if ndim == 2 and _is_fixed_size_list(x):
+        return _stack_fixed_size_list(x, name)
+    array = _widen(_read(x, name))
     if array.dtype.kind == "O" and array.ndim == 0:
         raise TypeError(
             f"{name} is a {type(x).__name__}; expected an array, a tensor, a column of a table, a list, or an iterator "
             "of blocks"
         )
-    return containers.stack_rows(array, name) if ndim == 2 and array.dtype.kind == "O" else array
+    return _stack_rows(array, name) if ndim == 2 and array.dtype.kind == "O" else array
 
 
 def to_labels(x: object, name: str) -> npt.NDArray[Any]:
-    """Convert labels to an array that merges no two different ones: the strings of a list stay apart from its numbers.
+    """Convert labels to an array in which different labels stay different, such as ``1`` and ``"1"`` in a list.
 
-    An array of objects, as pandas, polars and Arrow make of a column of text, becomes one of strings or integers.
+    An array of objects, such as a column of text from pandas, polars or Arrow, becomes an array of strings or integers.
     """
     array = to_array(x, name, 1)
     if array.dtype.kind in "US" and not hasattr(x, "__array__") and not _is_blocks(x, 1):
         entries: list[Any] = list(x)  # type: ignore[call-overload]  # numpy has read it as a sequence
-        # numpy turns the numbers of a list with a string into strings, [1, "1"] into two equal ones.
+        # numpy converts numbers in a list with a string to strings, so [1, "1"] would become equal strings.
         expected = str if array.dtype.kind == "U" else bytes
         _check_entries(entries, f"{name} is a {type(x).__name__}", name, expected)
         array = _keep_final_nuls(array, entries, name)
     if array.dtype.kind == "f" and array.ndim == 1 and np.isnan(array).any():
-        # Tables turn a column of integers with a missing one into floats.
+        # Tables convert integers to floats if one is missing.
         _raise_missing(int(np.isnan(array).argmax()), name)
     if array.dtype.kind != "O" or array.ndim != 1:
         return array
@@ -85,22 +84,22 @@ def to_labels(x: object, name: str) -> npt.NDArray[Any]:
 
 
 def _read(x: Any, name: str) -> npt.NDArray[Any]:
-    """Read an object by the first of its protocols that works."""
+    """Read an object by the first protocol that works."""
     if not hasattr(x, "__array__"):
         if hasattr(x, "__dlpack__"):
-            return containers.from_dlpack(x, name)
+            return _from_dlpack(x, name)
         if hasattr(x, "__arrow_c_array__") or hasattr(x, "__arrow_c_stream__"):
-            return containers.from_arrow(x, name)
+            return _from_arrow(x, name)
         if hasattr(x, "to_numpy"):
             return np.asarray(x.to_numpy())
     try:
         array = np.asarray(x)
-        # numpy's strings have no NUL at their end; polars' to_numpy keeps it, in an array of objects.
+        # numpy's strings drop a NUL at the end; polars' to_numpy keeps it, in an array of objects.
         return np.asarray(x.to_numpy()) if array.dtype.kind == "U" and hasattr(x, "to_numpy") else array
     except _UNREADABLE as error:
-        # Libraries of other devices refuse an implicit copy, and offer an explicit one.
+        # Libraries for other devices reject implicit copies, but offer explicit copies.
         if hasattr(x, "__dlpack__"):
-            return containers.from_dlpack(x, name)
+            return _from_dlpack(x, name)
         if hasattr(x, "to_numpy"):
             return np.asarray(x.to_numpy())
         raise TypeError(f"{name} is a {type(x).__name__}, which numpy can't read: {error}") from error
@@ -124,7 +123,7 @@ def _raise_missing(place: int, name: str) -> None:
 
 
 def _keep_final_nuls(array: npt.NDArray[Any], entries: list[Any], name: str) -> npt.NDArray[Any]:
-    """Return an array that keeps NULs at the end of entries, which numpy's fixed-length strings and bytes drop."""
+    """Return an array that keeps a NUL at the end of entries, which numpy's fixed-length strings and bytes drop."""
     if array.dtype.kind == "U":
         return _strings(entries, name) if any(entry.endswith("\0") for entry in entries) else array
     ends = [place for place, entry in enumerate(entries) if entry.endswith(b"\0")]
@@ -137,12 +136,12 @@ def _keep_final_nuls(array: npt.NDArray[Any], entries: list[Any], name: str) -> 
 
 
 def _strings(entries: list[str], name: str) -> npt.NDArray[Any]:
-    if not hasattr(np.dtypes, "StringDType"):  # numpy 1; its strings have the length of the longest
+    if not hasattr(np.dtypes, "StringDType"):  # numpy 1
         if any(entry.endswith("\0") for entry in entries):
             raise ValueError(f"{name} has a string that ends in NUL, which numpy 1 drops; use numpy 2")
         return np.array(entries, dtype=np.str_)
     try:
-        # str() of a numpy string drops the NULs, too.
+        # str() of a numpy string also drops NULs.
         return np.array([str.__str__(entry) for entry in entries], dtype=np.dtypes.StringDType())
     except UnicodeEncodeError as error:
         raise ValueError(
@@ -151,10 +150,10 @@ def _strings(entries: list[str], name: str) -> npt.NDArray[Any]:
 
 
 def concatenate_blocks(blocks: Iterable[Any]) -> Any:
-    """Concatenate blocks of embeddings, or of several arrays, such as ``(embeddings, labels)``, to as many arrays.
+    """Concatenate blocks of embeddings, or of several arrays, such as ``(embeddings, labels)``.
 
-    For ``evaluate(*concatenate_blocks((model(x), y) for x, y in loader))``. Each block is copied as it comes, so memory
-    holds the result and one block. A block may be anything that `evaluate` takes, such as a tensor on an accelerator.
+    Use this as ``evaluate(*concatenate_blocks((model(x), y) for x, y in loader))``. Memory holds the result and one
+    block at a time. A block may be anything that `evaluate` takes, such as a tensor on an accelerator.
 
     Args:
         blocks: (n_i, D) arrays, or tuples of such an array and others with n_i entries; n_i may differ.
@@ -175,9 +174,8 @@ def concatenate_blocks(blocks: Iterable[Any]) -> Any:
             raise ValueError(f"block {place} holds {len(arrays)} arrays; expected {len(columns)}, as block 0")
         sizes = [column.append(array) for column, array in zip(columns, arrays, strict=True)]
         if len(set(sizes)) > 1:
-            raise ValueError(
-                f"block {place} holds arrays of {', '.join(map(str, sizes))} entries; expected as many of each"
-            )
+            lengths = ", ".join(map(str, sizes))
+            raise ValueError(f"block {place} holds arrays of {lengths} entries; expected equal lengths")
     if not columns:
         raise ValueError("blocks is empty; expected at least one block")
     found = tuple(column.finish() for column in columns)
@@ -185,9 +183,9 @@ def concatenate_blocks(blocks: Iterable[Any]) -> Any:
 
 
 def _is_blocks(x: object, ndim: int | None) -> bool:
-    """Whether this is an iterable without array protocol, or, if `ndim` isn't None, a list of arrays."""
+    """Whether this is an iterable without an array protocol, or, if `ndim` isn't None, a list of arrays."""
     if isinstance(x, (list, tuple)):
-        # numpy stacks its own rows faster.
+        # numpy stacks numpy rows faster.
         return ndim is not None and _depth(x) >= 1 and (_depth(x) >= ndim or not isinstance(x[0], np.ndarray))
     if isinstance(x, (str, bytes, dict, set, frozenset, range)) or hasattr(x, "__getitem__"):
         return False
@@ -195,7 +193,7 @@ def _is_blocks(x: object, ndim: int | None) -> bool:
 
 
 def _depth(x: Any) -> int:
-    """Return the number of dimensions of the first entry: 0 if it is no array, 1 for a column or if it isn't known."""
+    """Return the number of dimensions of the first entry: 0 if it isn't an array, 1 for a column or if unknown."""
     first = x[0] if x else None
     depth = getattr(first, "ndim", None)
     return depth if isinstance(depth, int) else int(any(hasattr(first, protocol) for protocol in _PROTOCOLS))
@@ -207,7 +205,7 @@ def _holds_arrays(block: object) -> bool:
 
 
 def _join_blocks(x: Any, name: str, ndim: int | None) -> npt.NDArray[Any]:
-    """Concatenate an iterable's blocks; single entries, such as a generator of strings, are taken as a list."""
+    """Concatenate the blocks of an iterable; read single entries, such as strings of a generator, as a list."""
     blocks: Iterator[Any] = iter(x)
     grown = _GrownArray(name, ndim)
     for place, block in enumerate(blocks):
@@ -225,7 +223,7 @@ def _join_blocks(x: Any, name: str, ndim: int | None) -> npt.NDArray[Any]:
 
 
 class _GrownArray:
-    """An array that grows by blocks of rows or of labels, and moves no memory where the system can remap it."""
+    """An array that grows by blocks of rows or of labels, without copies if the system can remap memory."""
 
     def __init__(self, name: str, ndim: int | None) -> None:
         self._name, self._ndim = name, ndim
@@ -240,7 +238,7 @@ class _GrownArray:
         """Copy a block to the end, and return its length."""
         name = f"block {self.parts} of {self._name}"
         array = self.convert(block, name)
-        if array.dtype.kind == "T":  # whose arrays can't grow in place
+        if array.dtype.kind == "T":  # arrays of this kind can't grow in place
             array = array.astype(object)
         if self._ndim == 2 and array.ndim == 1:
             array = array[None]
@@ -269,6 +267,139 @@ class _GrownArray:
         return len(array)
 
     def finish(self) -> npt.NDArray[Any]:
-        """Return the array, without the room at its end."""
+        """Return the array, without the spare capacity."""
         self._array.resize((self._length, *self._array.shape[1:]), refcheck=False)
         return self._array
+
+
+def _from_torch(x: Any, name: str) -> npt.NDArray[Any]:
+    """Convert a torch tensor without its gradient, in place on the CPU, otherwise by blocks of rows."""
+    torch = sys.modules["torch"]
+    padded, sparse = f"torch.nested.to_padded_tensor({name}, 0.0)", x.layout is not torch.strided
+    unreadable = (
+        (x.is_nested, "a nested tensor", f"a matrix: if all rows have one length, use {padded}"),
+        (x.is_meta, "a tensor on meta, which holds no numbers", "one on the CPU or an accelerator"),
+        (sparse, f"a tensor of layout {x.layout}", f"a dense one: use {name}.to_dense()"),
+        (x.is_quantized, "a quantized tensor", f"numbers: use {name}.dequantize()"),
+    )
+    for is_unreadable, what, expected in unreadable:
+        if is_unreadable:
+            raise TypeError(f"{name} is {what}; expected {expected}")
+    tensor, on_cpu = x.detach(), x.device.type == "cpu"
+    # bfloat16 and the 8-bit formats become float32, which represents all their values.
+    narrow = x.is_floating_point() and x.dtype not in (torch.float16, torch.float32, torch.float64)
+    try:
+        if on_cpu:
+            # Inside functionalize a tensor has no memory, so numpy() would read foreign memory.
+            tensor.untyped_storage().data_ptr()
+        tensor = tensor.resolve_conj().resolve_neg()
+        if on_cpu and not narrow:
+            array: npt.NDArray[Any] = tensor.numpy()
+            return array
+    except TypeError as error:
+        raise TypeError(f"{name} has dtype {tensor.dtype}, which numpy lacks; expected numbers") from error
+    except RuntimeError as error:
+        raise TypeError(
+            f"{name} is a tensor without readable numbers ({error}); expected a tensor outside torch.func's "
+            "transforms, such as grad and vmap"
+        ) from error
+    copy = torch.empty(tensor.shape, dtype=torch.float32 if narrow else tensor.dtype, device="cpu")
+    for rows in _row_blocks(tuple(tensor.shape)):
+        copy[rows].copy_(tensor[rows])
+    converted: npt.NDArray[Any] = copy.numpy()
+    return converted
+
+
+def _from_dlpack(x: Any, name: str) -> npt.NDArray[Any]:
+    """Convert by DLPack, in place on the CPU; the exporter copies from other devices."""
+    failures = TypeError, ValueError, RuntimeError, BufferError
+    try:
+        # numpy before 2.1 can't request a copy.
+        on_cpu = x.__dlpack_device__()[0] == _CPU
+        return np.from_dlpack(x) if on_cpu else np.from_dlpack(x, device="cpu")
+    except failures as error:
+        torch = sys.modules.get("torch")
+        if torch is not None:  # torch reads bfloat16 and other devices
+            with contextlib.suppress(*failures):
+                return _from_torch(torch.from_dlpack(x), name)
+        raise TypeError(
+            f"{name} is a {type(x).__name__}, which numpy can't read by DLPack: {error}; expected numbers on the CPU: "
+            f"copy {name} to the CPU as float32"
+        ) from error
+
+
+def _widen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Convert bfloat16 and smaller floats of ml_dtypes to float32, block by block; don't change other arrays."""
+    dtype = array.dtype
+    if dtype.type.__module__ != "ml_dtypes" or not dtype.name.startswith(("bfloat", "float")):
+        return array
+    wide = np.empty(array.shape, np.float32)
+    for rows in _row_blocks(array.shape):
+        wide[rows] = array[rows]
+    return wide
+
+
+def _row_blocks(shape: tuple[int, ...]) -> list[Any]:
+    """Return indices of consecutive blocks of rows."""
+    if len(shape) == 0:
+        return [...]
+    step = max(1, _BLOCK // max(1, int(np.prod(shape[1:]))))
+    return [slice(start, start + step) for start in range(0, shape[0], step)]
+
+
+def _from_arrow(x: Any, name: str) -> npt.NDArray[Any]:
+    """Read an object that has only Arrow's protocol, by a library that is already loaded."""
+    pyarrow, polars = sys.modules.get("pyarrow"), sys.modules.get("polars")
+    if pyarrow is not None:
+        array = pyarrow.array(x) if hasattr(x, "__arrow_c_array__") else pyarrow.chunked_array(x)
+        return _stack_fixed_size_list(array, name) if _is_fixed_size_list(array) else np.asarray(array)
+    if polars is not None:
+        return np.asarray(polars.Series(x))
+    raise TypeError(
+        f"{name} is a {type(x).__name__}, which has only Arrow's protocol; expected an array: "
+        f"import pyarrow or polars first, or pass pyarrow.array({name})"
+    )
+
+
+def _is_fixed_size_list(x: Any) -> bool:
+    """Whether this is an array or chunked array of Arrow's type FixedSizeList, or of a tensor of that storage."""
+    kind = getattr(x, "type", None)
+    return hasattr(getattr(kind, "storage_type", kind), "list_size")
+
+
+def _stack_fixed_size_list(x: Any, name: str) -> npt.NDArray[Any]:
+    """Convert Arrow's fixed-size lists to a matrix, in place if they are one chunk."""
+    if x.null_count:
+        missing = np.flatnonzero(np.asarray(x.is_null()))
+        raise ValueError(f"{name} has a missing row at index {missing[0]}; expected numbers: drop those rows")
+    chunks = getattr(x, "chunks", [x])
+    array = chunks[0] if len(chunks) == 1 else x.combine_chunks()
+    array = getattr(array, "storage", array)
+    values, width = array.flatten(), array.type.list_size
+    if values.null_count:
+        place = int(np.flatnonzero(np.asarray(values.is_null()))[0]) // width
+        raise ValueError(f"{name} has a missing number in row {place}; expected numbers")
+    matrix: npt.NDArray[Any] = values.to_numpy(zero_copy_only=False).reshape(len(array), width)
+    return matrix
+
+
+def _stack_rows(column: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+    """Copy a column whose entries are lists or arrays of numbers into a matrix; don't change an empty column."""
+    entries = column.reshape(-1) if column.ndim == 1 or column.shape[1:] == (1,) else column[:0]
+    if len(entries) == 0:
+        return column
+    first = np.asarray(entries[0])
+    if first.ndim != 1 or first.dtype.kind not in "iufb":
+        came = f"{name} has dtype object whose entry 0 is a {type(entries[0]).__name__}"
+        raise TypeError(f"{came}; expected rows of numbers")
+    matrix = np.empty((len(entries), len(first)), first.dtype)
+    for place, entry in enumerate(entries):
+        if entry is None or np.ndim(entry) == 0:
+            raise ValueError(f"{name} has a missing row at index {place}; expected numbers: drop those rows")
+        row = np.asarray(entry)
+        if row.shape != first.shape:
+            raise ValueError(f"{name} has row {place} of length {len(row)}; expected {len(first)}, as row 0")
+        if not np.can_cast(row.dtype, first.dtype, "same_kind"):
+            raise TypeError(f"{name} has row {place} of dtype {row.dtype}; expected {first.dtype}, as row 0")
+        matrix[place] = row
+    return matrix

@@ -5,7 +5,7 @@ Shapes: `N` items of a side, `Q` queries, `M` listed pairs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -19,19 +19,17 @@ from dml_eval_rs.matches.relevance import ListedItems, Lists, check_ignored
 class Labels:
     """Labels of the queries or of the gallery. A gallery item matches a query if both have the same label.
 
-    Pass this instead of a plain array of labels if items also have groups, or if some of them must be excluded. The
-    arrays are checked once.
+    Use this instead of an array of labels if items have groups or some must be excluded. Arrays are checked only once.
 
     Args:
         ids: (N,) integers of any width, booleans or strings, also a table's column of text.
-        groups: (N,) integers, booleans or strings, such as the camera of each image. A query's ranking excludes the
-            gallery items of the query's label *and* group: the rule of re-identification. Both sides have groups, or
-            neither.
-        junk: a label, or several. Items with these labels are excluded from every ranking, and measured as no query.
-            With a gallery, junk belongs to the gallery's labels.
+        groups: (N,) integers, booleans or strings, such as the camera of each image, on both sides or neither. The
+            ranking of a query excludes gallery items with the query's label *and* group, as in re-identification.
+        junk: a label, or several. Items with these labels are excluded from every ranking and from the queries. With a
+            gallery, pass junk to the gallery's labels.
         distractors: a label, or several. Items with these labels match nothing, but stay in the rankings.
         ignored: ``(offsets, indices)``, integers of shapes (Q + 1,) and (M,): the ranking of query q excludes the
-            gallery items ``indices[offsets[q]:offsets[q + 1]]``. Belongs to the queries' labels.
+            gallery items ``indices[offsets[q]:offsets[q + 1]]``. Pass it to the queries' labels.
 
     Raises:
         TypeError: if an array has the wrong dtype, such as floats, which merge large ids.
@@ -55,18 +53,16 @@ class Labels:
     ) -> None:
         ids_N = arguments.partition(ids, "ids")
         groups_N = None if groups is None else arguments.partition(groups, "groups", len(ids_N), "label")
-        set_field = object.__setattr__
-        set_field(self, "ids", ids_N)
-        set_field(self, "groups", groups_N)
-        set_field(self, "junk", _listed(junk, "junk", ids_N))
-        set_field(self, "distractors", _listed(distractors, "distractors", ids_N))
-        set_field(self, "ignored", check_ignored(ignored))
+        special = _listed(junk, "junk", ids_N), _listed(distractors, "distractors", ids_N)
+        checked = ids_N, groups_N, *special, check_ignored(ignored)
+        for field, value in zip(fields(self), checked, strict=True):
+            object.__setattr__(self, field.name, value)
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def warn_of_minus_one(self) -> None:
-        """Warn if -1 is a label like any other: data sets often mark junk with it."""
+        """Warn if -1 counts as a class, since data sets often mark junk with -1."""
         ids = self.ids
         if ids.dtype.kind != "i" or len(ids) == 0 or ids.min() != -1:
             return
@@ -78,12 +74,12 @@ class Labels:
 
 
 def to_labels(x: object, name: str) -> Labels:
-    """Return labels, checked: `Labels` as they are, or those of an array."""
+    """Return `Labels` as they are, or check an array and return its `Labels`."""
     return x if isinstance(x, Labels) else Labels(arguments.partition(x, name))
 
 
 def _listed(x: npt.ArrayLike, name: str, ids: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return one or several labels as an array, of the labels' dtype if there is none."""
+    """Return one or several labels as an array, or an empty array of the dtype of `ids`."""
     if isinstance(x, (str, bytes)):
         return arguments.partition([x], name)
     if np.size(x) == 0:

@@ -1,4 +1,4 @@
-"""Who matches whom, asked in Python for some pairs: for reports and other readers of search results.
+"""Check in Python which items match, for reports and other readers of search results.
 
 Shapes: `Q` queries, `G` gallery, `n` queries of a block, `K` items of each.
 """
@@ -25,9 +25,9 @@ class Matching:
     """The matches of queries in a gallery, by the rules of `evaluate`.
 
     Args:
-        labels: (Q,) the queries' labels, or the lists of their matches.
-        gallery_labels: (G,); None if the queries search one another, and beside lists.
-        n_items: G, beside lists of matches in a gallery.
+        labels: (Q,) the queries' labels, or lists of their matches.
+        gallery_labels: (G,); None if the queries search one another, or with lists.
+        n_items: G, with lists of matches in a gallery.
 
     Raises:
         TypeError, ValueError: as `evaluate`.
@@ -39,13 +39,13 @@ class Matching:
         gallery_labels: npt.ArrayLike | Labels | None = None,
         n_items: int | None = None,
     ) -> None:
-        n_queries = len(labels)  # type: ignore[arg-type]  # whatever has no length is refused below
+        n_queries = len(labels)  # type: ignore[arg-type]
         if gallery_labels is not None:
             n_items = len(gallery_labels)  # type: ignore[arg-type]
-        # Arrays of so many rows that take no memory.
+        # These arrays have the right numbers of rows, but take no memory.
         rows = [np.broadcast_to(np.float32(0), (n or 0, 1)) for n in (n_queries, n_items)]
         sides = Sides(rows[0], None if n_items is None else rows[1])
-        relation = relate(labels, gallery_labels, sides, ("the queries", "the gallery"), unmatched="zero")
+        relation = relate(labels, gallery_labels, sides, ("the queries", "the gallery"))
         self._alone, self._queries = n_items is None, n_queries
         self._items = n_queries if n_items is None else n_items
         self._is_listed = relation.offsets is not None
@@ -70,13 +70,13 @@ class Matching:
             self._pairs = pair_codes(self._labels[0], groups[0]), pair_codes(self._labels[1], groups[1])
 
     def matches(self, queries: Integers, items: Integers) -> Booleans:
-        """Return (n, K): whether each of the (n, K) items matches its row's query, excluded or not."""
+        """Return (n, K): whether each of the (n, K) items matches the query of its row, excluded or not."""
         if self._is_listed:
             return _contains(self._listed, queries[:, None] * self._items + items)
         return _equal(self._labels, queries, items) & ~self._is_junk[items]
 
     def excludes(self, queries: Integers, items: Integers) -> Booleans:
-        """Return (n, K): whether the ranking of its row's query excludes each of the (n, K) items."""
+        """Return (n, K): whether the query of each row excludes each of the (n, K) items from its ranking."""
         excluded = self._excluded_by_label(queries, items) | self._is_junk[items]
         return excluded | _contains(self._ignored, queries[:, None] * self._items + items)
 
@@ -90,7 +90,7 @@ class Matching:
         return most + int(ignored.max(initial=0))
 
     def has_match(self) -> Booleans:
-        """Return (Q,): whether each query has a match that its ranking doesn't exclude."""
+        """Return (Q,): whether the ranking of each query contains a match."""
         if self._is_listed:
             return self._count(self._listed, self.excludes) > 0
         assert self._labels is not None
@@ -100,12 +100,13 @@ class Matching:
             matches_Q -= count_equal(*self._pairs)
         elif self._alone:
             matches_Q -= 1
-        dropped = self._count(self._ignored, lambda q, i: ~self.matches(q, i) | self._excluded_by_label(q, i))
-        matches_Q -= dropped
+        matches_Q -= self._count(
+            self._ignored, lambda q, i: ~self.matches(q, i) | self._excluded_by_label(q, i)
+        )
         return (matches_Q > 0) & (labels_Q >= 0)
 
     def _excluded_by_label(self, queries: Integers, items: Integers) -> Booleans:
-        """Return (n, K): whether an item is the query itself, or of its label and group."""
+        """Return (n, K): whether an item is the query itself, or has the query's label and group."""
         excluded = np.zeros(items.shape, np.bool_)
         if self._alone:
             excluded |= items == queries[:, None]
@@ -114,7 +115,7 @@ class Matching:
         return excluded
 
     def _count(self, pairs: Integers, drops: Callable[[Integers, Integers], Booleans]) -> Integers:
-        """Count each query's listed pairs (Q,) that aren't dropped."""
+        """Count the listed pairs of each query (Q,) without dropped pairs."""
         queries, items = pairs // self._items, pairs % self._items
         counted = queries[~drops(queries, items[:, None])[:, 0]]
         return np.bincount(counted, minlength=self._queries)

@@ -1,4 +1,4 @@
-"""The relation of queries to gallery items, as the core takes it.
+"""Which gallery items match each query, as arrays for the core.
 
 Shapes: `Q` queries, `G` gallery, `M` listed pairs of a query and an item.
 """
@@ -24,29 +24,28 @@ _Codes = npt.NDArray[np.uint32]
 class Relation:
     """Checked arrays of a relation: of labels, or of listed pairs."""
 
-    # (Q,) and (G,) dense codes, of the rows that aren't junk; none of a gallery if the queries search one another.
+    # (Q,) and (G,) dense codes of the rows that aren't junk; for a gallery None if the queries search one another.
     labels: _Codes | None = None
     gallery_labels: _Codes | None = None
     groups: _Codes | None = None
     gallery_groups: _Codes | None = None
-    exclude: npt.NDArray[np.int64] | None = None  # (Q,) each query's item, which its ranking excludes, or -1
-    offsets: npt.NDArray[np.uint64] | None = None  # (Q + 1,) of the matches listed for each query, ascending
-    items: _Codes | None = None  # (M,)
+    exclude: npt.NDArray[np.int64] | None = None  # (Q,) an item to exclude per query, or -1
+    # (Q + 1,) and (M,): the matches of each query, ascending, and the items to exclude from each query's ranking.
+    offsets: npt.NDArray[np.uint64] | None = None
+    items: _Codes | None = None
     grades: npt.NDArray[np.float64] | None = None  # (M,)
-    ignored_offsets: npt.NDArray[np.uint64] | None = (
-        None  # of items listed for each query, excluded from its ranking
-    )
+    ignored_offsets: npt.NDArray[np.uint64] | None = None
     ignored_items: _Codes | None = None
-    kept: npt.NDArray[np.uintp] | None = None  # the searched rows that aren't junk; None for all
+    kept: npt.NDArray[np.uintp] | None = None  # the searched rows without junk; None for all
 
     @property
     def codes(self) -> tuple[_Codes, _Codes]:
-        """The labels of both sides, which are the queries' twice if they search one another."""
+        """The labels of both sides; twice the same if the queries search one another."""
         assert self.labels is not None
         return self.labels, self.labels if self.gallery_labels is None else self.gallery_labels
 
     def arrays(self) -> tuple[npt.NDArray[Any] | None, ...]:
-        """Return all arrays, by which processes that share an evaluation compare their relations."""
+        """Return all arrays, to compare the relations of different processes."""
         return tuple(getattr(self, field.name) for field in fields(self))
 
 
@@ -57,19 +56,14 @@ def relate(
     names: tuple[str, str] = ("embeddings", "gallery"),
     *,
     exclude: npt.ArrayLike | None = None,
-    unmatched: str = "skip",
 ) -> Relation:
     """Check the labels and `exclude` of `evaluate`, and encode them for the core.
 
-    Of the sides only the shapes are read; `names` are their arguments', for errors. If `unmatched` is ``"skip"``,
-    groups that exclude every match are an error.
+    Only the shapes of the sides matter; errors use `names` for them.
     """
     n_queries, n_items = len(sides.queries), len(sides.items)
     if exclude is not None and sides.gallery is None:
-        raise ValueError(
-            "exclude came without a gallery, and without one each query excludes itself; expected a gallery, or no "
-            "exclude"
-        )
+        raise ValueError("exclude came without a gallery, so each query excludes itself; omit exclude")
     own_Q = None if exclude is None else check_exclude(exclude, n_queries, n_items)
     ignored: dict[str, Any] = {}
     if isinstance(labels, Labels | Relevance) and labels.ignored is not None:
@@ -111,8 +105,6 @@ def relate(
             place_G = np.full(n_items, -1, np.int64)
             place_G[kept] = np.arange(len(kept))
             own_Q = np.where(own_Q < 0, own_Q, place_G[own_Q])
-    if groups and unmatched == "skip":
-        _check_matches_of_other_groups(codes, groups)
     found: Any = dict(zip(("labels", "gallery_labels"), codes))
     found |= zip(("groups", "gallery_groups"), groups)
     return Relation(exclude=own_Q, kept=kept, **found, **ignored)
@@ -126,15 +118,15 @@ def _check_division(queries: Labels, gallery: Labels) -> None:
         raise ValueError(f"{given} have groups, but {missing} have none; expected groups on both or neither")
     if len(queries.junk):
         raise ValueError(
-            "labels have junk beside a gallery; drop these queries, and name the gallery's junk in gallery_labels: "
-            "Labels(ids, junk=...)"
+            "labels have junk, but there is a gallery; drop these queries, and pass the gallery's junk in "
+            "gallery_labels=Labels(ids, junk=...)"
         )
     if gallery.ignored is not None:
-        raise ValueError("gallery_labels have ignored items; expected them in labels, a list for each query")
+        raise ValueError("gallery_labels have ignored items; pass them in labels, a list per query")
 
 
 def _encode_classes(sides: list[Labels]) -> tuple[list[_Codes], npt.NDArray[np.bool_] | None]:
-    """Encode labels densely, each distractor as a class of its own; return which items of the last side are junk."""
+    """Encode labels as dense codes, each distractor as a separate class; return which items of `sides[-1]` are junk."""
     special = [sides[-1].junk, *(side.distractors for side in sides)]
     codes = arguments.encode(*(side.ids for side in sides), *(listed for listed in special if len(listed)))
     codes, listed = codes[: len(sides)], codes[len(sides) :]
@@ -147,32 +139,20 @@ def _encode_classes(sides: list[Labels]) -> tuple[list[_Codes], npt.NDArray[np.b
     return codes, is_junk if is_junk.any() else None
 
 
-def _check_matches_of_other_groups(codes: list[_Codes], groups: list[_Codes]) -> None:
-    """Raise if some queries share their label with other items, but none with an item of another group."""
-    same_label_Q = count_equal(codes[0], codes[-1])
-    same_both_Q = count_equal(pair_codes(codes[0], groups[0]), pair_codes(codes[-1], groups[-1]))
-    itself = int(len(codes) == 1)  # without a gallery
-    if (same_label_Q > itself).any() and not (same_label_Q > same_both_Q).any():
-        raise ValueError(
-            "groups exclude every match: all items of a query's label have the query's group, too; expected groups "
-            "that differ within a label, such as the camera of each item"
-        )
-
-
 def pair_codes(labels: npt.NDArray[Any], groups: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Return a code for each pair of a label and a group."""
+    """Return one code per pair of a label and a group."""
     return labels.astype(np.int64) + (groups.astype(np.int64) << 32)
 
 
 def count_equal(queries: npt.NDArray[Any], items: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Count, for each query, the items with an equal code, (Q,)."""
+    """Count the items with the code of each query, (Q,)."""
     codes, counts = np.unique(items, return_counts=True)
     at = np.searchsorted(codes, queries).clip(max=len(codes) - 1)
     return np.where(codes[at] == queries, counts[at], 0)
 
 
 def check_exclude(x: npt.ArrayLike, queries: int, items: int) -> npt.NDArray[np.int64]:
-    """Return each query's index in a gallery of so many items, and -1 for queries outside it."""
+    """Check the gallery index that each query excludes, or -1 for none, (Q,)."""
     array = to_array(x, "exclude")
     if array.dtype.kind not in "iu":
         raise TypeError(f"exclude has dtype {array.dtype}; expected integers")
@@ -181,7 +161,5 @@ def check_exclude(x: npt.ArrayLike, queries: int, items: int) -> npt.NDArray[np.
     outside = (array < -1) | (array >= items) if array.dtype.kind == "i" else array >= items
     if outside.any():
         place = int(np.argmax(outside))
-        raise ValueError(
-            f"exclude has {array[place]} at {place}; expected -1, or an index from 0 to {items - 1}"
-        )
+        raise ValueError(f"exclude has {array[place]} at {place}; expected -1, or an index up to {items - 1}")
     return np.ascontiguousarray(array, np.int64)

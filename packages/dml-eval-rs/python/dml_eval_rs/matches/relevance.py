@@ -25,19 +25,14 @@ _MOST_GRADE = 2.0**53
 class ListedItems:
     """Items listed for each query, in ascending order."""
 
-    offsets: npt.NDArray[
-        np.uint64
-    ]  # (Q + 1,) the start of each query's items, and the end of the last query's
+    offsets: npt.NDArray[np.uint64]  # (Q + 1,) the start of each query's items, and the end
     items: npt.NDArray[np.uint32]  # (M,) indices in the gallery
-    grades: npt.NDArray[np.float64] | None = None  # (M,) above 0; None if all items count alike
+    grades: npt.NDArray[np.float64] | None = None  # (M,) above 0; None if all items count equally
 
     def check_bounds(self, name: str, queries: int, gallery: int) -> None:
-        """Raise a ValueError if the lists aren't those of so many queries, or name an absent gallery item."""
-        if len(self.offsets) != queries + 1:
-            raise ValueError(
-                f"{name} has {len(self.offsets)} offsets; expected {queries + 1}: the start of each query's items, and "
-                "the end"
-            )
+        """Raise a ValueError if the lists don't fit the number of queries, or list an absent gallery item."""
+        if (came := len(self.offsets)) != queries + 1:
+            raise ValueError(f"{name} has {came} offsets; expected {queries + 1}, one per query and the end")
         absent = self.items >= gallery
         if absent.any():
             query_M = np.repeat(np.arange(queries), np.diff(self.offsets).astype(np.int64))
@@ -46,20 +41,20 @@ class ListedItems:
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
 class Relevance(ListedItems):
-    """The matches of each query, listed: for queries whose matches no single label tells.
+    """Lists of the matches of each query, for matches that don't follow from a single label.
 
-    The lists are checked once, sorted, and kept without matches of grade 0.
+    The lists are checked once and sorted, and matches of grade 0 are dropped.
 
     Args:
         offsets: (Q + 1,) integers from 0 to M. Query q matches the gallery items
             ``indices[offsets[q]:offsets[q + 1]]``.
         indices: (M,) integers, each item at most once per query; without a gallery, indices of the queries.
-        grades: (M,) numbers from 0 to 2**53, the gains of nDCG. Grade 0 is no match.
+        grades: (M,) numbers from 0 to 2**53, the gains of nDCG. An item of grade 0 doesn't match.
         ignored: ``(offsets, indices)`` of items to exclude from each query's ranking.
 
     Raises:
         TypeError: if an array has the wrong dtype.
-        ValueError: if offsets don't ascend from 0 to M, an index is negative or listed twice for a query, or a grade is
+        ValueError: if offsets don't ascend from 0 to M, a query lists a negative index or an index twice, or a grade is
             out of range.
     """
 
@@ -91,10 +86,11 @@ def check_ignored(ignored: object) -> ListedItems | None:
     """Check ``(offsets, indices)`` of items to exclude."""
     if ignored is None:
         return None
-    if not isinstance(ignored, (tuple, list)):
-        raise TypeError(f"ignored is a {type(ignored).__name__}; expected (offsets, indices)")
-    if len(ignored) != 2:
-        raise TypeError(f"ignored is {len(ignored)} arrays; expected (offsets, indices)")
+    if not isinstance(ignored, (tuple, list)) or len(ignored) != 2:
+        came = (
+            f"{len(ignored)} arrays" if isinstance(ignored, (tuple, list)) else f"a {type(ignored).__name__}"
+        )
+        raise TypeError(f"ignored is {came}; expected (offsets, indices)")
     return check_lists(*ignored, name="ignored")
 
 
@@ -157,20 +153,19 @@ def relevance_from_labels(
     *,
     graded: bool = False,
 ) -> Relevance:
-    """List the items that share a label with each query, for items that have several labels.
+    """List the items that share a label with each query, for items with several labels.
 
-    Item g is relevant to query q if their sets of labels meet; its grade is the number of labels in both.
+    Item g is relevant to query q if both share a label; its grade is the number of shared labels.
 
     Args:
-        labels: the labels of each query: (Q, C) booleans, or 0 and 1, a column for each label; or Q sets (or other
-            collections) of hashable labels.
-        gallery_labels: the same for each gallery item; None if the queries search one another. Each query then lists
-            itself, too, which `evaluate` excludes.
+        labels: (Q, C) booleans, or 0 and 1, with a column per label; or Q sets (or collections) of hashable labels.
+        gallery_labels: the same for each gallery item; None if the queries search one another. Each query then also
+            lists itself, which `evaluate` excludes.
         graded: whether to grade each match by the number of shared labels.
 
     Raises:
-        TypeError: if labels are neither such an array nor collections, or differ in kind between both sides.
-        ValueError: if an array has other entries than 0 and 1, or the arrays differ in the number of columns.
+        TypeError: if labels are neither such an array nor collections, or the kinds of both sides differ.
+        ValueError: if an array has entries other than 0 and 1, or the numbers of columns differ.
     """
     sides = {"labels": _read(labels, "labels")}
     if gallery_labels is not None:
@@ -180,7 +175,7 @@ def relevance_from_labels(
     item_offsets, item_codes = found[-1]
     kinds = [of.shape[1:] if isinstance(of, np.ndarray) else None for of in sides.values()]
     if (kinds[0] is None) != (kinds[-1] is None):
-        raise TypeError("one of labels and gallery_labels is an array, the other isn't; expected the same")
+        raise TypeError("only one of labels and gallery_labels is an array; expected both or neither")
     if kinds[0] != kinds[-1]:
         shapes = [of.shape for of in sides.values()]
         raise ValueError(f"gallery_labels has shape {shapes[1]}; expected {shapes[0][1]} columns, as labels")
@@ -201,7 +196,7 @@ def relevance_from_labels(
 
 
 def _read(x: Any, name: str) -> Any:
-    """Return an array of numbers where one was given in any form, and collections as they came."""
+    """Convert any container of numbers to an array, and return collections unchanged."""
     if x is None or isinstance(x, (list, tuple, np.ndarray)):
         return x
     if isinstance(x, Iterator):
@@ -213,7 +208,7 @@ def _read(x: Any, name: str) -> Any:
 def _label_sets(
     x: Any, name: str, codes: dict[Any, int]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the start of each item's labels (and the end of the last), and the labels' codes, added to `codes`."""
+    """Return the start of each item's labels (and the end), and codes of the labels; add new labels to `codes`."""
     if isinstance(x, np.ndarray) and x.dtype.kind in "biuf":
         if x.ndim != 2 or len(x) == 0:
             raise ValueError(f"{name} has shape {x.shape}; expected (items, labels), a column for each label")

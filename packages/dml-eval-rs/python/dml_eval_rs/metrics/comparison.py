@@ -1,4 +1,7 @@
-"""A table of several models' metrics, with intervals and paired tests."""
+"""Confidence intervals, paired tests of two models, and a table that compares several models.
+
+Shapes: `Q` queries, `C` classes of queries, `R` repetitions.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,130 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs.metrics.intervals import Comparison, Interval
+from dml_eval_rs.inputs import arguments
 from dml_eval_rs.metrics.names import title_of
 from dml_eval_rs.metrics.tables import Measured, Table, Tabular
 
+RESAMPLES = 2000
+PERMUTATIONS = 10_000
+
+_NUMBERS_AT_A_TIME = 4_000_000
 _NUMBERS = "value", "low", "high", "difference", "difference_low", "difference_high", "p", "p_holm"
+_Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A confidence interval of a mean."""
+
+    low: float
+    high: float
+    level: float
+
+    def __str__(self) -> str:
+        return f"{self.low:.4f} to {self.high:.4f} ({self.level * 100:.4g} %)"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Comparison of two models on the same queries.
+
+    Attributes:
+        name: the metric.
+        difference: the first model's value minus the second's.
+        p_value: the two-sided p-value of the paired permutation test.
+        interval: the bootstrap interval of the difference.
+        n_queries: number of queries with a match, over which both means are taken; in a verification, of identities.
+        unit: ``"queries"``, ``"identities"`` or ``"folds"``.
+    """
+
+    name: str
+    difference: float
+    p_value: float
+    interval: Interval
+    n_queries: int
+    unit: str = "queries"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: difference {self.difference:+.4f}, {self.interval}, p = {self.p_value:.4f}, "
+            f"{self.n_queries:,} {self.unit}"
+        )
+
+
+def check_resampling(level: float, seed: int) -> int:
+    """Check that a confidence level lies between 0 and 1, and return the checked seed."""
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}; expected a number above 0 and below 1, e.g. 0.95")
+    return arguments.seed(seed)
+
+
+def interval_of(values_Q: _Floats, by: npt.ArrayLike | None, level: float, seed: int) -> Interval:
+    """Return the percentile interval of the mean without NaN, over resamples of queries, or of classes `by`."""
+    rng = np.random.default_rng(check_resampling(level, seed))
+    sum_C, count_C = _totals(values_Q, by)
+    C = len(sum_C)
+    drawn = (rng.integers(0, C, size=(rows, C)) for rows in batches(RESAMPLES, C))
+    means = [sum_C[class_RC].sum(axis=1) / count_C[class_RC].sum(axis=1) for class_RC in drawn]
+    return percentiles(np.concatenate(means), level)
+
+
+def percentiles(resampled: _Floats, level: float) -> Interval:
+    """Return the interval between the percentiles (1 ± level)/2 of resampled values (R,)."""
+    low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(low=float(low), high=float(high), level=level)
+
+
+def p_value(extreme: int) -> float:
+    """Return (1 + extreme) / (1 + permutations) (Phipson and Smyth 2010)."""
+    return (1 + extreme) / (1 + PERMUTATIONS)
+
+
+def compare_differences(
+    name: str,
+    difference_Q: _Floats,
+    observed: float,
+    by: npt.ArrayLike | None,
+    level: float,
+    seed: int,
+    unit: str = "queries",
+) -> Comparison:
+    """Test a mean difference without NaN against random signs of queries, or of classes; add an interval."""
+    interval = interval_of(difference_Q, by, level, seed)
+    sum_C, count_C = _totals(difference_Q, by)
+    n = int(count_C.sum())
+    # Sums of the same numbers in a different order differ by rounding, but must count as equal.
+    threshold = abs(observed) * (1 - 1e-12)
+    rng = np.random.default_rng(arguments.seed(seed))
+    changed = sum_C[sum_C != 0]
+    extreme = 0
+    for rows in batches(PERMUTATIONS, len(changed)):
+        signs = rng.integers(0, 2, size=(rows, len(changed)), dtype=np.int8) * 2 - 1
+        extreme += int(np.count_nonzero(np.abs((signs @ changed) / n) >= threshold))
+    return Comparison(name, observed, p_value(extreme), interval, n, unit)
+
+
+def _totals(values_Q: _Floats, by: npt.ArrayLike | None) -> tuple[_Floats, npt.NDArray[np.int64]]:
+    """Return the sum and number of values per class, without NaN, both (C,); without `by`, each value is a class."""
+    counts_Q = ~np.isnan(values_Q)
+    if by is None:
+        return values_Q[counts_Q], np.ones(np.count_nonzero(counts_Q), np.int64)
+    labels_Q = arguments.partition(by, "by", len(values_Q), "query")
+    class_q = np.unique(labels_Q[counts_Q], return_inverse=True)[1].reshape(-1)
+    count_C = np.bincount(class_q)
+    if len(count_C) < 2:
+        raise ValueError(f"by has {len(count_C)} class among the queries with a match; expected at least 2")
+    sum_C = np.bincount(class_q, weights=values_Q[counts_Q]).astype(np.float64)
+    return sum_C, count_C
+
+
+def batches(repetitions: int, numbers: int) -> Iterator[int]:
+    """Yield the number of repetitions to draw at a time, if each draws so many numbers."""
+    batch = max(1, _NUMBERS_AT_A_TIME // max(1, numbers))
+    return (min(batch, repetitions - start) for start in range(0, repetitions, batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +206,17 @@ def compare(
 ) -> ComparisonTable:
     """Compare several models on the same queries or pairs: values, intervals, and paired tests against the first model.
 
-    The p-values are those of ``result.compare``, corrected for the number of comparisons in the table (Holm 1979): with
-    m p-values in ascending order, p'_i = max over j ≤ i of min(1, (m − j + 1) p_j).
+    The p-values of ``result.compare`` are corrected for the number of comparisons in the table (Holm 1979): with m
+    p-values in ascending order, p'_i = max over j ≤ i of min(1, (m − j + 1) p_j).
 
     Args:
-        results: model → its result of `evaluate` or `verify`. All results are of the same queries in the same order.
-        metrics: names; None for all that every model measured, but precision@1 beside recall@1, which it equals.
-        level, seed, by: as in `Evaluation.compare`.
+        results: model → result of `evaluate` or `verify`. All must have the same queries in the same order.
+        metrics: names; None for all that every model measured, except precision@1 if recall@1, which is equal, is one.
+        level, seed, by: see `Evaluation.compare`.
 
     Raises:
         KeyError: if a model lacks a metric.
-        ValueError: if there are fewer than two models, or as ``result.compare``.
+        ValueError: as ``result.compare``, or if there are fewer than two models.
 
     Example:
         >>> import numpy as np
@@ -109,12 +229,12 @@ def compare(
         True
     """
     if not isinstance(results, Mapping) or len(results) < 2:
-        raise ValueError("results has fewer than two models; expected such as {'ours': a, 'theirs': b}")
+        raise ValueError("results has fewer than two models; expected for example {'ours': a, 'theirs': b}")
     models: Mapping[str, Any] = results
     (first, base), *others = models.items()
     if metrics is None:
         names = [name for name in base if all(name in set(other) for _, other in others)]
-        if "recall@1" in names and "precision@1" in names:  # they are equal, and one test is enough
+        if "recall@1" in names and "precision@1" in names:  # these are equal, so test only one
             names.remove("precision@1")
     else:
         names = [metrics] if isinstance(metrics, str) else list(metrics)

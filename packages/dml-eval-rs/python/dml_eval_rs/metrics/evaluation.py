@@ -1,4 +1,4 @@
-"""The result of an evaluation: a mapping of metrics, with intervals, paired tests and tables."""
+"""The result of an evaluation: metrics, intervals, paired tests and tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs.inputs import arguments
-from dml_eval_rs.metrics.intervals import Comparison, Interval, compare_differences, interval_of
+from dml_eval_rs.metrics.comparison import Comparison, Interval, compare_differences, interval_of
 from dml_eval_rs.metrics.names import family_of, title_of
 from dml_eval_rs.metrics.plots import plot_recall
 from dml_eval_rs.metrics.tables import Measured, Table
@@ -25,14 +25,13 @@ _COUNTS = ("n_queries", "n_unmatched", "n_gallery")
 class Evaluation(Measured):
     """The metrics that were measured, by name, in the order asked: ``evaluation["recall@1"]``, ``dict(evaluation)``.
 
-    docs/reference/metrics.md of the repository defines the metrics. All are in [0, 1], but `ami` and `ari` may be
-    slightly below. Two evaluations are equal if all their values are.
+    docs/reference/metrics.md of the repository defines the metrics. All are in [0, 1], except that `ami` and `ari` may
+    be negative. Two evaluations are equal if all values are equal.
 
     Attributes:
         per_query: name → float64 array (n_queries,), whose mean is the metric; NaN for queries without a match (or 0
             with ``unmatched="zero"``). Metrics of clusters and of pairs have no values per query.
-        n_queries: number of queries, with or without a match.
-        n_unmatched: number of queries without a match. Means don't include them, unless ``unmatched="zero"``.
+        n_queries, n_unmatched: numbers of all queries, and of queries without a match.
         n_gallery: number of gallery items; without a gallery, of the queries.
     """
 
@@ -56,9 +55,9 @@ class Evaluation(Measured):
     ) -> Interval:
         """Return the bootstrap confidence interval of a metric's mean.
 
-        The percentiles (1 ± level)/2 of the means of 2,000 resamples of the queries, drawn with replacement (Efron
-        1979, percentile method). With `by` whole classes of queries are drawn (cluster bootstrap, Field and Welsh
-        2007), as many as there are: the mean of a resample is over all queries of its classes.
+        The interval lies between the percentiles (1 ± level)/2 of the means of 2,000 resamples of the queries, drawn
+        with replacement (Efron 1979). Use `by` to draw whole classes of queries instead (cluster bootstrap, Field and
+        Welsh 2007), as many as there are; the mean is then over all queries of the drawn classes.
 
         Args:
             name: a metric that has values per query.
@@ -69,8 +68,7 @@ class Evaluation(Measured):
         Raises:
             KeyError: if the metric wasn't measured per query.
             TypeError: if `by` has the wrong dtype.
-            ValueError: if `level` or `seed` is out of range, or `by` doesn't have one entry per query, or has a single
-                class.
+            ValueError: if `level` or `seed` is out of range, or `by` has the wrong length or a single class.
         """
         return interval_of(self._of_queries(name), by, level, seed)
 
@@ -87,12 +85,12 @@ class Evaluation(Measured):
 
         Under the null hypothesis that the models are alike, each query's difference has either sign with equal
         probability. p = (1 + #{|mean of randomly signed differences| ≥ |observed|}) / (1 + 10,000), two-sided (Phipson
-        and Smyth 2010). With `by` the differences of a class's queries have the same sign. To compare several models or
-        metrics, use `dml_eval_rs.compare`.
+        and Smyth 2010). With `by` the differences in a class have the same sign. Use `dml_eval_rs.compare` to compare
+        several models or metrics.
 
         Args:
             other: the second model's evaluation, of the same queries in the same order.
-            name, level, seed, by: as in `confidence_interval`, for the test and the difference's interval.
+            name, level, seed, by: for the test and the interval of the difference, see `confidence_interval`.
 
         Returns:
             The difference of the means with its p-value and interval; the p-value is 1 if no query differs.
@@ -110,7 +108,7 @@ class Evaluation(Measured):
         return compare_differences(name, difference_Q, observed, by, level, seed)
 
     def per_class(self, name: str, labels: npt.ArrayLike) -> dict[Any, float]:
-        """Return each class's mean of a metric, sorted by label; NaN for a class without a matched query.
+        """Return the mean of a metric per class, sorted by label; NaN for a class without a matched query.
 
         Args:
             name: a metric that has values per query.
@@ -147,9 +145,9 @@ class Evaluation(Measured):
         return cls(values, per_query, *(metrics[name] for name in _COUNTS))
 
     def table(self) -> Table:
-        """Return the metrics' titles and values, and the number of queries.
+        """Return the titles and values of the metrics, and the number of queries.
 
-        Omitted are a K beyond the gallery if a smaller K is shown, and Precision@1 beside Recall@1, which it equals.
+        Omit a K beyond the gallery if a smaller K is shown, and Precision@1 if Recall@1 is shown, which is equal.
         """
         fitting = {family_of(name) for name in self if _k_of(name) <= self.n_gallery}
         shown = [name for name in self if _k_of(name) <= self.n_gallery or family_of(name) not in fitting]
@@ -162,9 +160,9 @@ class Evaluation(Measured):
         return Table(rows)
 
     def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
-        """Draw Recall@K over K on matplotlib axes (by default a new figure's), and return these.
+        """Draw Recall@K over K on matplotlib axes, by default of a new figure, and return the axes.
 
-        A K beyond the gallery is omitted. The label is the curve's name in a legend.
+        Use `label` to name the curve in a legend. A K beyond the gallery is omitted.
 
         Raises:
             ModuleNotFoundError: if matplotlib is not installed: ``pip install 'dml-eval-rs[plot]'``.

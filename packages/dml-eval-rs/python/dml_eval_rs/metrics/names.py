@@ -1,7 +1,7 @@
-"""The table of metrics: the one place where a metric's name, title, meaning and definition are listed.
+"""The table of metrics: the only place that lists names, titles and meanings.
 
-A name stands for a whole family if it ends in K (a number of neighbours) or X (a share of accepted negatives):
-``"recall@K"`` for ``"recall@1"``, ``"recall@10"``, and so on.
+A name that ends in K (a number of neighbours) or X (a share of accepted negatives) stands for a family: ``"recall@K"``
+for ``"recall@1"``, ``"recall@10"``, and so on.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class Metric(NamedTuple):
     """A metric, or a family of them."""
 
     title: str  # the name in tables and plots
-    meaning: str  # one line about a query of which R items match, or about pairs
-    kind: Kind  # what is measured, and the section of docs/reference/metrics.md that defines the metric
+    meaning: str  # one line about a query with R matches, or about pairs
+    kind: Kind  # the section of docs/reference/metrics.md that defines the metric
 
 
 _TABLE: dict[Kind, tuple[tuple[str, str, str], ...]] = {
@@ -61,7 +61,7 @@ DEFAULT = ("recall@1", "recall@10", "recall@100", "precision@1", "r_precision", 
 def check_metrics(
     metrics: str | Iterable[str], kinds: Iterable[Kind] = ("retrieval", "clustering")
 ) -> list[str]:
-    """Return distinct names of metrics of some kinds, in the order asked; a single string is one name."""
+    """Check names of metrics of some kinds, and return distinct names in the order asked; a string is one name."""
     if not isinstance(metrics, Iterable):
         raise TypeError(f"metrics is {metrics!r}; expected names such as ('recall@1', 'map@r')")
     names = list(dict.fromkeys([metrics] if isinstance(metrics, str) else metrics))
@@ -75,16 +75,14 @@ def check_metrics(
         if family is None:
             raise ValueError(_describe_unknown(name, known))
         if family not in known:
-            raise ValueError(
-                f"metric {name!r} is one of {METRICS[family].kind}, which this function doesn't measure; expected one "
-                f"of {', '.join(known)}"
-            )
+            came = f"metric {name!r} is one of {METRICS[family].kind}, which this function doesn't measure"
+            raise ValueError(f"{came}; expected one of {', '.join(known)}")
         _check_parameter(name, family)
     return names
 
 
 def _describe_unknown(name: str, known: list[str]) -> str:
-    """Return the error of an unknown name, with the nearest name, and all of them."""
+    """Return the error for an unknown name, with the nearest name and all names."""
     lower = name.lower()
     stem, at, number = lower.partition("@")
     if family_of(lower) in known:
@@ -101,7 +99,7 @@ def _describe_unknown(name: str, known: list[str]) -> str:
 
 
 def family_of(name: str) -> str | None:
-    """Return the name in the table: ``"recall@K"`` for ``"recall@10"``; None for an unknown metric."""
+    """Return the name in the table: ``"recall@K"`` for ``"recall@10"``; None if it is unknown."""
     if name in METRICS and not name.endswith(("@K", "=X")):
         return name
     stem, at, rest = name.partition("@")
@@ -122,7 +120,7 @@ def title_of(name: str) -> str:
 
 
 def meaning_of(name: str) -> str:
-    """Return what a metric measures, in one line; of an unknown name, nothing."""
+    """Return the meaning of a metric in one line; "" if the name is unknown."""
     family = family_of(name)
     return "" if family is None else METRICS[family].meaning
 
@@ -139,8 +137,8 @@ def _check_parameter(name: str, family: str) -> None:
             raise ValueError(f"metric {name!r} has a K of {k}; expected an integer from 1 to 2**63 - 1")
     elif family.endswith("=X"):
         try:
-            far = far_of(name)
+            is_share = 0 < far_of(name) < 1
         except ValueError:
-            far = float("nan")
-        if not 0 < far < 1:
+            is_share = False
+        if not is_share:
             raise ValueError(f"metric {name!r} has no FAR above 0 and below 1; expected e.g. 'tar@far=1e-3'")

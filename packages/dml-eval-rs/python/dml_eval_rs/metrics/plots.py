@@ -1,4 +1,4 @@
-"""Plots of results, by matplotlib, which is imported when the first is drawn."""
+"""Plots of results; matplotlib is imported for the first plot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_SAMPLES = 2000  # places of a curve, more than a picture has pixels
+_SAMPLES = 2000  # points of a curve, more than the pixels of a figure
 
 
 def plot_recall(recall: Mapping[int, float], ax: Axes | None, label: str | None) -> Axes:
@@ -20,7 +20,7 @@ def plot_recall(recall: Mapping[int, float], ax: Axes | None, label: str | None)
     axes = _axes(ax)
     ks = sorted(recall)
     axes.plot(ks, [recall[k] for k in ks], marker="o", label=label)
-    # Several results may be drawn on the same axes.
+    # Fit the axes to all results drawn so far.
     drawn = [line.get_data() for line in axes.lines]
     lowest = min(min(y) for _, y in drawn)
     axes.set(xscale="log", ylim=(max(-0.02, lowest - 0.05), 1.02), xlabel="K", ylabel="Recall@K")
@@ -33,7 +33,7 @@ def plot_recall(recall: Mapping[int, float], ax: Axes | None, label: str | None)
 def plot_roc(
     roc: Any, marked: Mapping[float, float], n_negative: int, ax: Axes | None, label: str | None
 ) -> Axes:
-    """Draw TAR over FAR, on a logarithmic axis from one accepted negative, and mark the points asked for."""
+    """Draw TAR over FAR, on a logarithmic axis from one accepted negative, and mark the requested points."""
     axes = _axes(ax)
     x = np.geomspace(min([1 / n_negative, 0.5, *marked]), 1, _SAMPLES)
     (line,) = axes.plot(x, np.interp(x, roc.far, roc.tar), label=label)
@@ -46,14 +46,12 @@ def plot_roc(
 
 
 def _axes(ax: Axes | None) -> Any:
-    """Return the axes to draw on, of a new figure where none are given."""
+    """Return the given axes, or axes of a new figure."""
     try:
         from matplotlib import pyplot
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "plot needs matplotlib, which is not installed: pip install 'dml-eval-rs[plot]'",
-            name="matplotlib",
-        ) from error
+        message = "plot needs matplotlib, which is not installed: pip install 'dml-eval-rs[plot]'"
+        raise ModuleNotFoundError(message, name="matplotlib") from error
     if ax is not None and not hasattr(ax, "plot"):
         raise TypeError(f"ax is a {type(ax).__name__}; expected matplotlib axes, or None for a new figure")
     return pyplot.subplots()[1] if ax is None else ax

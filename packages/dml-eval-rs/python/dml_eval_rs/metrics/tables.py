@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 _LATEX = str.maketrans(
-    {
-        **{character: f"\\{character}" for character in "&%$#_{}"},
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
         "\\": r"\textbackslash{}",

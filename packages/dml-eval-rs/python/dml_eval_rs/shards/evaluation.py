@@ -17,7 +17,15 @@ import numpy.typing as npt
 import dml_eval_rs._native as _native
 from dml_eval_rs.matches.relation import Relation
 from dml_eval_rs.metrics.evaluation import Evaluation
-from dml_eval_rs.retrieval import LabelsLike, Matches, Options, check_options, to_evaluation
+from dml_eval_rs.retrieval import (
+    LabelsLike,
+    Matches,
+    Options,
+    check_options,
+    check_retrieval_only,
+    describe_no_match,
+    to_evaluation,
+)
 from dml_eval_rs.shards.rows import Part, Source
 from dml_eval_rs.shards.tasks import Call, Loaded, Map, Task, Tile, begin_call
 from dml_eval_rs.verification.rates import to_order
@@ -26,18 +34,12 @@ _Asked = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # places of querie
 
 
 class Positives(NamedTuple):
-    """Positives of some queries, and the negatives counted so far.
+    """Positives of some queries, and the negatives counted so far."""
 
-    Attributes:
-        offsets: (Q + 1,) the start of each query's positives, and the end of the last query's.
-        keys, indices: (P,) keys, descending for each query, and places in the gallery.
-        counts: (P + Q,) negatives between the positives; (2P + Q,) with expected ties.
-    """
-
-    offsets: npt.NDArray[np.uint64]
-    keys: npt.NDArray[np.float64]
-    indices: npt.NDArray[np.uint64]
-    counts: npt.NDArray[np.uint64]
+    offsets: npt.NDArray[np.uint64]  # (Q + 1,) the start of each query's positives, and their end
+    keys: npt.NDArray[np.float64]  # (P,), descending for each query
+    indices: npt.NDArray[np.uint64]  # (P,) places in the gallery
+    counts: npt.NDArray[np.uint64]  # (P + Q,) negatives between the positives; (2P + Q,) with expected ties
 
 
 def evaluate_shards(
@@ -50,63 +52,52 @@ def evaluate_shards(
     block: int | None = None,
     **options: Unpack[Options],
 ) -> Evaluation:
-    """Measure embeddings that lie in shards, by tasks on any kind of worker, with the bits of one call of `evaluate`.
+    """Measure embeddings in shards, by tasks on any kind of worker, with the bits of one call of `evaluate`.
 
-    The shards, concatenated, are the embeddings. Each task reads two blocks of rows and returns a few numbers for each
-    query, which are added up, so workers, their number, order, retries and repeated tasks change no bit. The calling
-    process holds the labels, and 24 bytes for each pair of a query and its match, but never the embeddings.
+    The shards, concatenated, are the embeddings. Each task reads two blocks of rows and returns a few numbers per
+    query. Adding them up gives the same bits for any workers, order, retries and repeated tasks. The calling process
+    holds the labels, and 24 bytes for each pair of a query and its match, but never the embeddings.
 
     Args:
         shards: paths of .npy files, which the workers map; functions without arguments that return an array (picklable;
-            called once for each task, so let them map or cache); or arrays, whose rows are sent with the tasks.
-            All (n_i, D) of one float dtype, or (n_i, W) uint8 codes with ``similarity="hamming"``; n_i may be 0.
-        labels: of all rows in the shards' order, as in `evaluate`: an array, `Labels` or `Relevance`.
-        gallery: shards of the gallery; None if the queries search one another.
-        gallery_labels: of all rows of the gallery.
-        map: calls a picklable function once for each task and returns the results, in any order: the builtin, the `map`
-            of an executor of threads or processes, `adapters.ray.ray_map()`, or your own (docs/guide/shards.md).
+            called once per task, so let them map or cache); or arrays, whose rows are sent with the tasks. All must be
+            (n_i, D) of one float dtype, or (n_i, W) uint8 codes with ``similarity="hamming"``; n_i may be 0.
+        labels: of all rows in the order of the shards, see `evaluate`: an array, `Labels` or `Relevance`.
+        gallery, gallery_labels: the same for the gallery; None if the queries search one another.
+        map: calls a picklable function once per task and returns the results, in any order: the builtin, the `map` of
+            an executor of threads or processes, `adapters.ray.ray_map()`, or your own (docs/guide/shards.md).
         block: the most rows of a block; a task holds two. None: a quarter of the rows, within 8,192 and 131,072.
-        options: as in `evaluate`, with metrics of retrieval only, and without `peers`. `threads` are those of each
+        options: options of `evaluate`, with only retrieval metrics and without `peers`. `threads` is the number per
             task, by default 1, and None for all cores of a worker's machine; `progress` is called after each task.
 
     Returns:
         As `evaluate`.
 
     Raises:
-        TypeError: as `evaluate`, or if the map returns anything but the results of its function.
-        ValueError: as `evaluate`; naming the shard that is absent or unreadable on a worker, differs from the others in
-            width or dtype, changed between two tasks, has a row that isn't finite, or lost its result; or if a worker
-            has another version of this package.
+        TypeError: as `evaluate`, or if the map returns anything but the results of the function.
+        ValueError: as `evaluate`, or if a shard is absent or unreadable on a worker, differs from the others in width
+            or dtype, or changes between two tasks; if a result is lost; or if a worker has a different version of this
+            package.
     """
     if "peers" in options:
         raise TypeError(
-            "evaluate_shards takes no peers, since map divides the work; expected a map over the ranks, as in "
+            "evaluate_shards takes no peers, since map divides the work; use a map over the ranks, as in "
             "docs/guide/shards.md of the repository"
         )
     options.setdefault("threads", 1)
     checked = check_options(**options)
-    if checked.clustering:
-        raise ValueError(
-            f"metrics holds {checked.clustering[0]!r}, which clusters all embeddings in one process; expected metrics "
-            "of retrieval: call evaluate on a sample"
-        )
+    check_retrieval_only(checked)
     of_tasks: Any = {name: getattr(checked, name) for name in ("similarity", "metrics", "threads")}
     of_tasks["ties"] = checked.ties[0]
-    call, rows = begin_call(
-        shards, labels, gallery, gallery_labels, of_tasks, map, block, checked.progress,
-        exclude=checked.exclude, unmatched="zero" if checked.zero_unmatched else "skip",
-    )  # fmt: skip
+    given = shards, labels, gallery, gallery_labels
+    call, rows = begin_call(*given, of_tasks, map, block, checked.progress, checked.exclude)
     positives = _count(call)
     if len(positives.keys) == 0 and not checked.zero_unmatched:
-        raise ValueError(
-            f"none of the {len(call.queries)} queries has a match in the gallery; expected a label that occurs twice, "
-            "or on both sides"
-        )
+        raise ValueError(describe_no_match(len(call.queries)))
     of = call.relation
     graded = Relation(offsets=of.offsets, items=of.items, grades=of.grades)
-    columns = _native.compute_metrics(
-        graded, zero_unmatched=checked.zero_unmatched, **of_tasks, **positives._asdict()
-    )
+    of_all = {**of_tasks, **positives._asdict(), "zero_unmatched": checked.zero_unmatched}
+    columns = _native.compute_metrics(graded, **of_all)
     return to_evaluation(columns, checked, len(rows.queries), len(rows.items), None if gallery else of.kept)
 
 
@@ -114,18 +105,16 @@ def _count(call: Call) -> Positives:
     """Find all positives, count all negatives, and return both."""
     offsets, keys, indices = _find_all_positives(call)
     per_positive = 2 if call.options["ties"] == "expected" else 1
-    positives = Positives(
-        offsets, keys, indices, np.zeros(per_positive * len(keys) + len(call.queries), np.uint64)
-    )
+    counts = np.zeros(per_positive * len(keys) + len(call.queries), np.uint64)
 
     def slots(block: Part) -> slice:
-        """Return where the counts of a block's queries are."""
+        """Return the slice of the counts of a block's queries."""
         return slice(*(int(offsets[row]) * per_positive + row for row in (block.rows.start, block.rows.stop)))
 
     def known(block: Part) -> Positives:
         of = offsets[block.rows.start : block.rows.stop + 1]
         found = slice(int(of[0]), int(of[-1]))
-        return Positives(of - of[0], keys[found], indices[found], positives.counts[slots(block)].copy())
+        return Positives(of - of[0], keys[found], indices[found], counts[slots(block)].copy())
 
     waves = divide(call)
     call.total = sum(map(call.count_pairs, waves))
@@ -139,14 +128,14 @@ def _count(call: Call) -> Positives:
         count = _count_both_ways if call.symmetric else _count_one_way
         for tile, new in call.run_tiles("count", count, entries, tiles):
             for side, number, counted in zip(call.sides, tile, new):
-                positives.counts[slots(side.blocks[number])] += counted
-    return positives
+                counts[slots(side.blocks[number])] += counted
+    return Positives(offsets, keys, indices, counts)
 
 
 def divide(call: Call) -> tuple[list[Tile], list[Tile]]:
-    """Return the pairs of blocks in two waves: one pair of each block of queries, and the others.
+    """Return the pairs of blocks in two waves: one pair per block of queries, and the others.
 
-    The counts of the first wave tell the tasks of the second which positives don't matter any more.
+    From the counts of the first wave, tasks of the second know which positives don't matter any more.
     """
     columns = len(call.gallery.blocks)
     first = [(i, i % columns) for i in range(len(call.queries.blocks))]
@@ -156,7 +145,7 @@ def divide(call: Call) -> tuple[list[Tile], list[Tile]]:
 def _find_all_positives(
     call: Call,
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64], npt.NDArray[np.uint64]]:
-    """Return the start of each query's positives, and their keys and indices, by key, and of equal keys by index."""
+    """Return the start of each query's positives, and their keys and indices, sorted by key and then by index."""
     found: list[list[Any]] = [[] for _ in call.queries.blocks]
     for (_, part, *_), (sizes, keys, indices) in call.run(_find_positives, positive_tasks(call)):
         ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
@@ -179,7 +168,7 @@ def _find_all_positives(
 
 
 def positive_tasks(call: Call) -> Iterator[Task]:
-    """Yield tasks of the queries and items that may match: of some labels, or of the lists of two blocks."""
+    """Yield tasks for the queries and items that may match: with some labels, or in the lists of two blocks."""
     by_label = call.relation.offsets is None
     for number, (queries, items) in enumerate(_rows_by_label(call) if by_label else _rows_by_blocks(call)):
         gallery = None if by_label and call.queries is call.gallery else call.gallery.take(items)
@@ -187,7 +176,7 @@ def positive_tasks(call: Call) -> Iterator[Task]:
 
 
 def _rows_by_label(call: Call) -> Iterator[_Asked]:
-    """Yield the rows of some labels that both sides have, about as many as rows of a block."""
+    """Yield the rows of some labels that both sides have, about as many as a block has."""
     alone = call.queries is call.gallery
     sides = [call.relation.labels] if alone else [call.relation.labels, call.relation.gallery_labels]
     labels = [of for of in sides if of is not None]
@@ -213,9 +202,7 @@ def _rows_by_label(call: Call) -> Iterator[_Asked]:
 def _rows_by_blocks(call: Call) -> Iterator[_Asked]:
     """Yield the rows of each pair of blocks that are listed as matches."""
     for items, queries in product(call.gallery.blocks, call.queries.blocks):
-        listed = call.restrict(queries.rows, items.rows)
-        assert listed.items is not None
-        assert listed.offsets is not None
+        listed: Any = call.restrict(queries.rows, items.rows)
         if len(listed.items):
             matched = np.flatnonzero(np.diff(listed.offsets))
             yield matched + queries.rows.start, np.unique(listed.items).astype(np.int64) + items.rows.start
@@ -224,7 +211,7 @@ def _rows_by_blocks(call: Call) -> Iterator[_Asked]:
 def _find_positives(
     loaded: Loaded, relation: Relation
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64], npt.NDArray[np.uint64]]:
-    """Return the number of each query's positives among the items, their keys and their places in the gallery."""
+    """Return the number of each query's positives among the items, and their keys and places in the gallery."""
     space = {"similarity": loaded.options["similarity"], "threads": loaded.options["threads"]}
     offsets, keys, indices = _native.find_positives(loaded.rows[0], loaded.rows[-1], relation, **space)
     return np.diff(offsets).astype(np.uint32), keys, loaded.parts[-1].rows[indices].astype(np.uint64)
@@ -232,14 +219,14 @@ def _find_positives(
 
 def _count_one_way(loaded: Loaded, relation: Relation, known: Positives) -> list[npt.NDArray[np.uint32]]:
     """Return the new counts of the negatives of queries among items."""
-    relation = replace(relation, groups=None, gallery_groups=None)  # they decide only which matches count
+    relation = replace(relation, groups=None, gallery_groups=None)  # groups decide only which matches count
     options = {"first_item": loaded.first[1], **loaded.options, **known._asdict()}
     counts = _native.count_negatives(loaded.rows[0], loaded.rows[-1], relation, **options)
     return [(counts - known.counts).astype(np.uint32)]
 
 
 def _count_both_ways(loaded: Loaded, relation: Relation, *known: Positives) -> list[npt.NDArray[np.uint32]]:
-    """Return the new counts of the negatives of each part among the other, or of one among itself."""
+    """Return the new counts of the negatives of each part among the other, or of one part among itself."""
     labels = [of for of in (relation.labels, relation.gallery_labels) if of is not None]
     starts = np.cumsum([0, *(len(each.keys) for each in known)]).astype(np.uint64)
     offsets = [*(each.offsets[:-1] + start for each, start in zip(known, starts)), starts[-1:]]
@@ -248,11 +235,7 @@ def _count_both_ways(loaded: Loaded, relation: Relation, *known: Positives) -> l
     of_blocks: dict[str, Any] = {"split": size, "first_items": first}
     if len(loaded.rows) == 1:
         of_blocks = {"split": None, "first_items": (first[0], first[0] + size)}
-    counts = _native.count_symmetric_negatives(
-        loaded.items,
-        Relation(labels=np.concatenate(labels)),
-        **of_blocks,
-        **loaded.options,
-        **positives._asdict(),
-    )
+    of_blocks |= {**loaded.options, **positives._asdict()}
+    joined = Relation(labels=np.concatenate(labels))
+    counts = _native.count_symmetric_negatives(loaded.items, joined, **of_blocks)
     return np.split((counts - positives.counts).astype(np.uint32), [len(known[0].counts)])[: len(known)]

@@ -1,4 +1,4 @@
-"""Shards, and the rows of a side in blocks of about equal size.
+"""Shards, and the rows of a side divided into blocks of about equal size.
 
 Shapes: `N` rows of a side that take part, `D` dim, `B` rows of a part.
 """
@@ -22,20 +22,20 @@ from dml_eval_rs.inputs import arguments
 
 Source = str | os.PathLike[str] | Callable[[], Any] | Any
 
-_BLOCKS = 4  # of a side, at least, if `block` is None: pairs of blocks for several workers
-_LEAST, _MOST = 8_192, 131_072  # rows of a block, if `block` is None
+# If `block` is None: the least number of blocks of a side, so that several workers have pairs of blocks, and the least
+# and most rows of a block.
+_BLOCKS, _LEAST, _MOST = 4, 8_192, 131_072
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard, or some of its rows; pickling sends only these rows of an array in memory.
+    """A shard, or some of its rows; pickling an array in memory sends only these rows.
 
     Attributes:
         name: the name in errors, such as ``shards[3] (part-3.npy)``.
         source: the path of a .npy file, a function that returns an array, or an array in memory.
         similarity: ``"hamming"`` if the shard holds codes.
-        shape: (rows, D) of the whole shard; (0, 0) until it is known.
-        dtype: the numbers' dtype, in native byte order; empty until it is known.
+        shape, dtype: (rows, D) of the whole shard, and its dtype in native byte order; (0, 0) and "" while unknown.
         rows: a range, or ascending places.
         held: the rows of an array that were sent.
     """
@@ -55,16 +55,12 @@ class Shard:
         return Shard, tuple(getattr(sent, field.name) for field in fields(sent))
 
     def open(self) -> npt.NDArray[Any]:
-        """Open the shard; a file is mapped, not read.
-
-        Raises:
-            TypeError, ValueError: naming the shard, if it can't be opened, or changed its shape or dtype.
-        """
+        """Open the shard, and check that its shape and dtype haven't changed; map a file without reading it."""
         array = arguments.check_rows(self._load(), self.name, self.similarity, may_be_empty=True)
         if self.dtype and (array.shape, array.dtype.name) != (self.shape, self.dtype):
             raise ValueError(
                 f"{self.name} has shape {array.shape} and dtype {array.dtype} on {socket.gethostname()}; expected "
-                f"{self.shape} and {self.dtype}, as at the beginning: leave shards unchanged until the end"
+                f"{self.shape} and {self.dtype}, as at the beginning: don't change shards until the end"
             )
         return array
 
@@ -76,7 +72,7 @@ class Shard:
         except FileNotFoundError:
             raise ValueError(
                 f"{self.name} is absent on {socket.gethostname()}; expected a path that every worker can read, such as "
-                "one of a shared folder"
+                "a path in a shared folder"
             ) from None
         except (OSError, ValueError) as error:
             raise ValueError(
@@ -84,19 +80,19 @@ class Shard:
             ) from None
 
     def describe(self) -> Shard:
-        """Open the shard and return it with its shape and dtype; an array is converted once."""
+        """Open the shard and return it with its shape and dtype; convert an array only once."""
         array = self.open()
         source = self.source if isinstance(self.source, str) or callable(self.source) else array
         return replace(self, source=source, shape=array.shape, dtype=array.dtype.name, rows=range(len(array)))
 
     def read(self) -> npt.NDArray[Any]:
-        """Return the rows, mapped where they are contiguous in a file."""
+        """Return the rows, mapped if they are contiguous in a file."""
         rows: npt.NDArray[Any] = self.open()[index(self.rows)] if self.held is None else self.held
         return rows
 
 
 def to_shards(sources: Sequence[Source], name: str, similarity: str) -> list[Shard]:
-    """Name the shards of a sequence, and describe those that are arrays."""
+    """Name the shards of a sequence, and describe the arrays among them."""
     if isinstance(sources, (str, bytes)) or not isinstance(sources, Sequence):
         raise TypeError(
             f"{name} is a {type(sources).__name__}; expected a list of shards: paths of .npy files, arrays, or "
@@ -106,7 +102,7 @@ def to_shards(sources: Sequence[Source], name: str, similarity: str) -> list[Sha
         raise ValueError(f"{name} is empty; expected at least one shard")
     shards = []
     for place, source in enumerate(sources):
-        if isinstance(source, (str, os.PathLike)):  # absolute, since workers may run in another folder
+        if isinstance(source, (str, os.PathLike)):  # absolute, since workers may run in different folders
             shard = Shard(f"{name}[{place}] ({source})", str(Path(source).absolute()), similarity)
         else:
             shard = Shard(f"{name}[{place}]", source, similarity)
@@ -117,27 +113,22 @@ def to_shards(sources: Sequence[Source], name: str, similarity: str) -> list[Sha
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of a side that a task reads, and the shards in which they lie. A block is a part of consecutive rows.
+    """Rows of a side that a task reads, and the shards that hold them. A block is a part of consecutive rows."""
 
-    Attributes:
-        shards: with only these rows.
-        rows: the places of the rows in the side: a range for a block, otherwise ascending places (B,).
-    """
-
-    shards: list[Shard]
-    rows: Any
+    shards: list[Shard]  # with only these rows
+    rows: Any  # the places of the rows in the side: a range for a block, otherwise ascending places (B,)
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def name(self) -> str:
-        """The names of the shards, for errors."""
+        """Names of the shards, for errors."""
         first, last = self.shards[0].name, self.shards[-1].name
         return first if first == last else f"{first} to {last}"
 
     def name_row(self, row: int) -> str:
-        """Return the name of a row of the part, by its shard."""
+        """Name a row of the part by its shard."""
         for shard in self.shards:
             if row < len(shard.rows):
                 break
@@ -149,9 +140,8 @@ class Side:
     """All rows of a side that take part, divided into blocks.
 
     Args:
-        shards: the side's shards.
-        block: the most rows of a block; None for few enough that several workers have blocks, and enough that reading
-            them is cheap.
+        shards: the shards of the side.
+        block: the most rows of a block; None for a default that gives several workers blocks that are cheap to read.
         kept: the rows that take part, ascending; None for all.
     """
 
@@ -175,7 +165,7 @@ class Side:
         return len(self._digests)
 
     def take(self, rows: Any) -> Part:
-        """Return some rows, a range or ascending places, as a task gets them."""
+        """Return some rows, a range or ascending places, as a part for a task."""
         shards, start = [], 0
         for shard in self.shards:
             places = rows[bisect_left(rows, start) : bisect_left(rows, start + len(shard.rows))]
@@ -189,13 +179,13 @@ class Side:
         return Part(shards, rows)
 
     def check_digests(self, part: Part, digests: npt.NDArray[np.uint64]) -> None:
-        """Raise a ValueError that names the first row of a part that another task read differently."""
+        """Raise a ValueError that names the first row of a part whose digest differs from an earlier task's."""
         rows = index(part.rows)
         differs = self._is_read[rows] & (self._digests[rows] != digests)
         if differs.any():
             raise ValueError(
-                f"{part.name_row(int(np.argmax(differs)))} changed between two tasks; expected the same rows for every "
-                "task: leave shards unchanged until the end, and give every worker the same files"
+                f"{part.name_row(int(np.argmax(differs)))} changed between two tasks; expected the same rows in every "
+                "task: don't change shards until the end, and give every worker the same files"
             )
         self._digests[rows] = digests
         self._is_read[rows] = True
@@ -218,7 +208,7 @@ def read(parts: Sequence[Part]) -> npt.NDArray[Any]:
 
 
 def digest_rows(x: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    """Return a number per row (B,), which tells a changed row: Σ word_i · w_i modulo 2**64, w_i odd."""
+    """Return a number per row (B,), to detect a changed row: Σ word_i · w_i modulo 2**64, w_i odd."""
     words = x.view(f"u{math.gcd(x.shape[1] * x.itemsize, 8)}")
     weights = np.arange(1, words.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) | np.uint64(1)
     digests: npt.NDArray[np.uint64] = np.einsum("ij,j->i", words, weights)

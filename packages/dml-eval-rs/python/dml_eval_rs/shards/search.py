@@ -16,12 +16,12 @@ import dml_eval_rs._native as _native
 from dml_eval_rs.inputs import arguments
 from dml_eval_rs.inputs.arguments import Progress, Similarity
 from dml_eval_rs.matches.relation import Relation
-from dml_eval_rs.search import check_k, check_own, reported_dtype
+from dml_eval_rs.search import check_neighbours, reported_dtype
 from dml_eval_rs.shards.rows import Side, Source
 from dml_eval_rs.shards.tasks import Call, Loaded, Map, describe_shards
 from dml_eval_rs.verification.rates import to_order
 
-# (B, K): orders, indices, similarities
+# Orders, indices and similarities, each (B, K).
 _Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]
 
 _ROWS = 65_536  # queries whose neighbours are joined at a time
@@ -41,24 +41,20 @@ def knn_shards(
     threads: int | None = 1,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Find the k most similar gallery items of every query, with both in shards, with the bits of one call of `knn`.
+    """Find the k nearest gallery items of every query, with both in shards, with the bits of one call of `knn`.
 
-    Each task searches one block of queries in one block of the gallery. Neighbours are joined by their exact keys, so
-    workers, their number, order, retries and repeated tasks change no bit. The calling process holds 20 bytes for each
-    neighbour, and no embeddings.
+    Each task searches one block of queries in one block of the gallery. Neighbours are joined by their exact keys: any
+    workers, order, retries and repeated tasks give the same bits. The calling process holds 20 bytes per neighbour, and
+    no embeddings.
 
     Args:
-        queries: shards, as in `evaluate_shards`.
-        gallery: shards; None for the queries themselves.
-        k: 1 to G, or to G − 1 if any query excludes an item.
-        map, block: as in `evaluate_shards`.
-        similarity, exclude_self, exclude: as in `knn`.
-        threads: number of threads of each task; None for all cores of its machine.
-        progress: called as ``progress(done, total)``, in pairs compared, after each task.
+        queries, gallery: shards, see `evaluate_shards`; a gallery of None is the queries.
+        k, similarity, exclude_self, exclude: see `knn`.
+        map, block, threads, progress: see `evaluate_shards`.
 
     Returns:
-        As `knn`: similarities (Q, K) float32, descending, or with ``"hamming"`` distances int32, ascending; and indices
-        (Q, K) int64.
+        As `knn`: similarities (Q, K) float32, descending, or distances (Q, K) int32, ascending; and indices (Q, K)
+        int64.
 
     Raises:
         TypeError, ValueError: as `knn` and `evaluate_shards`.
@@ -68,25 +64,21 @@ def knn_shards(
     found = describe_shards(queries, gallery, similarity, map, ("queries", "gallery"))
     sides = [Side(shards, block) for shards in found]
     asking, asked = sides[0], sides[-1]
-    own_Q = check_own(exclude, exclude_self, len(asking), len(asked))
+    k, own_Q, excludes = check_neighbours(k, exclude, exclude_self, len(asking), len(asked))
     if exclude_self:
         own_Q = np.arange(len(asking))
-    excludes = own_Q is not None and bool((own_Q >= 0).any())
-    k = check_k(k, len(asked), excludes)
-    # A task excludes nothing: it returns one neighbour more if a query excludes an item.
+    # A task excludes nothing. If a query excludes an item, tasks return one more neighbour.
     options = {"similarity": similarity, "k": k + excludes, "threads": threads}
     call = Call(asking, asked, options, map, progress)
     shape = len(asking), k
-    best = (
-        np.full(shape, _WORST), np.full(shape, -1, np.int64), np.zeros(shape, reported_dtype(similarity)),
-    )  # fmt: skip
+    best = np.full(shape, _WORST), np.full(shape, -1), np.zeros(shape, reported_dtype(similarity))
     for (i, _), of_tile in call.run_tiles("search", _search):
         _join(best, of_tile, asking.blocks[i].rows.start, own_Q)
     return best[2], best[1]
 
 
 def _join(best: _Found, found: _Found, start: int, own: npt.NDArray[np.int64] | None) -> None:
-    """Keep the best of both, by order and then by index; drop each query's own item."""
+    """Keep the best of both, sorted by order and then by index, without the item that each query excludes."""
     k = best[0].shape[1]
     for low in range(0, len(found[0]), _ROWS):
         orders, indices, similarities = (of[low : low + _ROWS] for of in found)
@@ -101,18 +93,14 @@ def _join(best: _Found, found: _Found, start: int, own: npt.NDArray[np.int64] | 
 
 
 def _search(loaded: Loaded, _: Relation) -> _Found:
-    """Search a block of queries in a block of the gallery, or in itself.
-
-    Returns:
-        For each query the orders of the neighbours' keys, their indices in the gallery and their similarities.
-    """
+    """Return each query's neighbours in a block of the gallery: the order of their keys, indices and similarities."""
     x, items, options = loaded.rows[0], loaded.rows[-1], loaded.options
     space = {"similarity": options["similarity"], "threads": options["threads"]}
     similarities, indices = _native.knn(x, items, min(options["k"], len(items)), **space)
     places = indices + loaded.first[1]
     if options["similarity"] == "hamming":
         return -similarities.astype(np.int64), places, similarities
-    # Exact keys differ even where similarities in float32 are equal. A relation lists items in ascending order.
+    # Exact keys may differ although similarities in float32 are equal. A relation lists items in ascending order.
     order = np.argsort(indices, axis=1)
     listed = np.take_along_axis(indices, order, axis=1)
     offsets = np.arange(0, indices.size + 1, indices.shape[1], dtype=np.uint64)

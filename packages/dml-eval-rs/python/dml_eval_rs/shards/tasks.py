@@ -1,4 +1,4 @@
-"""One call: its tasks, which are pure functions of their arguments, and may run twice, elsewhere, and in any order."""
+"""The tasks of one call: pure functions of their arguments, which may run twice, elsewhere, and in any order."""
 
 from __future__ import annotations
 
@@ -22,13 +22,11 @@ VERSION = _native.VERSION
 
 Key = tuple[str, int, int]  # what a task does, and the numbers of the blocks that it reads
 Tile = tuple[int, int]  # the number of a block of queries, and of a block of the gallery
-# A `Work`, a part of the queries, one of the gallery (None if it is the same part) and more entries; or a `Work` and a
+# A `Work`, a part of the queries, a part of the gallery (None if it is the same) and more entries; or a `Work` and a
 # shard to describe.
 Task = tuple[Any, ...]
-
-
-# A function like an executor's `map`, of one iterable. It calls the function at least once per task and returns the
-# results in any order, also twice. Several tasks share entries, so it may send each separately.
+# Like the `map` of an executor, for one iterable. It calls the function at least once per task and returns the results
+# in any order, also twice. Several tasks share entries, so a map may send each entry separately.
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
@@ -51,10 +49,10 @@ class Result(NamedTuple):
 def run_tasks(
     map: Map, function: Callable[..., Any], tasks: Iterable[Task], call: str = ""
 ) -> Iterator[tuple[Task, Any]]:
-    """Yield every task once with the value of a picklable function of its entries after the first.
+    """Yield each task once, with the value of a picklable function of the entries after the first.
 
     Raises:
-        TypeError, ValueError: if the map returns anything but results of these tasks of the call, or not all.
+        TypeError, ValueError: if the map returns anything but the results of these tasks, or omits some.
     """
     waiting: dict[Key, Task] = {}
     done: set[Key] = set()
@@ -68,22 +66,20 @@ def run_tasks(
     for result in map(partial(_run, function), issued):
         if not isinstance(result, Result):
             raise TypeError(
-                f"map returned a {type(result).__name__}; expected the results of the function that it was given: a "
-                "map of futures must wait for them"
+                f"map returned a {type(result).__name__}; expected the results of the function that it calls: a map of "
+                "futures must wait for them"
             )
         if result.call != call or not (result.key in waiting or result.key in done):
-            raise ValueError(
-                "map returned a result of another call; expected those of the tasks that it was given"
-            )
-        if result.key in waiting:  # otherwise the task ran twice: its first result counts
+            raise ValueError("map returned a result of another call; expected results of the given tasks")
+        if result.key in waiting:  # otherwise the task ran twice, and the first result counts
             done.add(result.key)
             yield waiting.pop(result.key), result.value
-    waiting |= {task[0].key: task for task in issued}  # the map didn't take these
+    waiting |= {task[0].key: task for task in issued}  # tasks that the map didn't read
     if waiting:
         lost = next(iter(waiting.values()))
         raise ValueError(
-            f"map returned no result of {len(waiting)} of {len(waiting) + len(done)} tasks, first that of "
-            f"{' with '.join(of.name for of in lost if isinstance(of, (Part, Shard)))}; expected one of each: let the "
+            f"map returned no result for {len(waiting)} of {len(waiting) + len(done)} tasks, the first for "
+            f"{' with '.join(of.name for of in lost if isinstance(of, (Part, Shard)))}; expected one per task: let the "
             "map retry lost tasks"
         )
 
@@ -108,8 +104,8 @@ def describe_shards(
     """Return the shards of each side with their shapes and dtypes, as the workers see them.
 
     Raises:
-        TypeError, ValueError: naming a shard that can't be read, has the wrong dtype, or differs from the others in
-            width or dtype; if a side has no rows.
+        TypeError, ValueError: if a shard can't be read, has the wrong dtype, or differs from the others in width or
+            dtype, or a side has no rows.
     """
     sides = [
         to_shards(side, name, similarity) for side, name in zip((shards, gallery), names) if side is not None
@@ -137,13 +133,13 @@ def describe_shards(
 
 
 class Loaded:
-    """What the function of a task gets: the call's options, and one or two parts with their rows.
+    """The arguments of a task's function: the options of the call, and one or two parts with their rows.
 
     Attributes:
         items: all rows in one array.
         rows: the rows of each part; the first and the last are the queries and their gallery.
-        pair: both parts' rows; None in place of the second if there is one part.
-        first: of two blocks, the places of the first query and the first item.
+        pair: the rows of both parts; None in place of the second if there is one part.
+        first: the places of the first query and the first item, for blocks.
     """
 
     def __init__(self, options: dict[str, Any], parts: list[Part]) -> None:
@@ -155,13 +151,14 @@ class Loaded:
 
 @dataclass(slots=True)
 class Call:
-    """One call: both sides, the same object if the queries search one another, and what its tasks need.
+    """One call: both sides, the same object if the queries search one another, and the arguments of the tasks.
 
     Attributes:
         options: options of the tasks' functions.
-        relation: who matches whom, of all rows that take part.
-        symmetric: whether a pair of rows is compared once for both.
-        digest: of the arguments, which tells results of other calls.
+        relation: which of all rows that take part match.
+        symmetric: whether to compare each pair of rows once for both.
+        sides: the queries and the gallery.
+        digest: a digest of the arguments, to detect results of other calls.
         done, total: pairs of rows, for `progress`.
     """
 
@@ -172,24 +169,21 @@ class Call:
     progress: Progress | None
     relation: Relation = field(default_factory=Relation)
     symmetric: bool = False
+    sides: tuple[Side, Side] = field(init=False)
     digest: str = field(init=False)
     done: int = 0
     total: int = 0
 
     def __post_init__(self) -> None:
+        self.sides = self.queries, self.gallery
         shapes = [(of.name, of.shape, of.dtype) for side in self.sides for of in side.shards]
         digest = hashlib.blake2b(repr((self.options, shapes)).encode(), digest_size=16)
         for array in self.relation.arrays():
             digest.update(b"none" if array is None else np.ascontiguousarray(array).data)
         self.digest = digest.hexdigest()
 
-    @property
-    def sides(self) -> tuple[Side, Side]:
-        """Both sides."""
-        return self.queries, self.gallery
-
     def tiles(self) -> list[Tile]:
-        """Return the pairs of blocks to compare; where pairs of rows are symmetric, with i ≤ j."""
+        """Return the pairs of blocks to compare, with i ≤ j if pairs of rows are symmetric."""
         rows = len(self.queries.blocks)
         columns = range(len(self.gallery.blocks))
         return [(i, j) for j in columns for i in range(j + 1 if self.symmetric else rows)]
@@ -205,7 +199,7 @@ class Call:
     def restrict(self, queries: Any, items: Any) -> Relation:
         """Restrict the relation to some queries and items, numbered from 0; without items, to the queries.
 
-        For a block of items, `exclude` keeps places in the whole gallery, which the core compares with `first_item`.
+        For a block of items, `exclude` keeps places in the whole gallery: the core compares them with `first_item`.
         """
         of, own_Q = self.relation, None
         found: dict[str, Any] = {}
@@ -240,15 +234,14 @@ class Call:
         return Relation(**found)
 
     def run(self, function: Callable[..., Any], tasks: Iterable[Task]) -> Iterator[tuple[Task, Any]]:
-        """Yield each task with its value, and check the rows' digests.
+        """Yield each task with its value, and check the digests of the rows.
 
-        A task is given as a key, a part of the queries, one of the gallery or None, and other entries. The function
-        gets a `Loaded` and these entries.
+        A given task is a key, a part of the queries, a part of the gallery or None, and other entries. Call the
+        function with a `Loaded` and these entries.
         """
         of_call = ((Work(key, self.digest), *entries) for key, *entries in tasks)
-        for task, (digests, value) in run_tasks(
-            self.map, partial(_compute, function, self.options), of_call, self.digest
-        ):
+        compute = partial(_compute, function, self.options)
+        for task, (digests, value) in run_tasks(self.map, compute, of_call, self.digest):
             for side, part, digest in zip(self.sides, task[1:], digests):
                 side.check_digests(part, digest)
             yield task, value
@@ -260,10 +253,10 @@ class Call:
         entries: Callable[[Tile], Iterable[Any]] = lambda _: (),
         tiles: Sequence[Tile] | None = None,
     ) -> Iterator[tuple[Tile, Any]]:
-        """Yield each pair of blocks with its task's value.
+        """Yield each pair of blocks with the value of its task.
 
-        The entries of a task begin with the relation of both blocks; `entries` returns the others. Without `tiles`, all
-        pairs are compared, and added to `total`.
+        The entries of a task are the relation of both blocks, and the values of `entries`. Without `tiles`, compare all
+        pairs, and add them to `total`.
         """
         if tiles is None:
             tiles = self.tiles()
@@ -272,10 +265,10 @@ class Call:
         def tasks() -> Iterator[Task]:
             for i, j in tiles:
                 queries, items = self.queries.blocks[i], self.gallery.blocks[j]
-                relation = self.restrict(
-                    queries.rows, None if self.symmetric and items is queries else items.rows
-                )
-                yield (name, i, j), queries, None if items is queries else items, relation, *entries((i, j))
+                gallery = None if items is queries else items
+                item_rows = None if self.symmetric and gallery is None else items.rows
+                relation = self.restrict(queries.rows, item_rows)
+                yield (name, i, j), queries, gallery, relation, *entries((i, j))
 
         for (work, *_), value in self.run(function, tasks()):
             tile = work.key[1:]
@@ -294,20 +287,16 @@ def begin_call(
     map: Map,
     block: int | None,
     progress: Progress | None,
-    *,
     exclude: npt.ArrayLike | None = None,
-    unmatched: str = "zero",
 ) -> tuple[Call, Sides]:
-    """Return a call with a relation, and arrays like the rows of each side, of one number in memory."""
+    """Return a call with a relation, and stand-ins for the rows of each side that hold one number in memory."""
     found = describe_shards(shards, gallery, options["similarity"], map)
     stand_ins = [
         np.broadcast_to(np.zeros((), of[0].dtype), (sum(shard.shape[0] for shard in of), of[0].shape[1]))
         for of in found
     ]
     rows = Sides(stand_ins[0], stand_ins[1] if gallery is not None else None)
-    relation = relate(
-        labels, gallery_labels, rows, ("shards", "gallery"), exclude=exclude, unmatched=unmatched
-    )
+    relation = relate(labels, gallery_labels, rows, ("shards", "gallery"), exclude=exclude)
     asked = Side(found[-1], block, relation.kept)
     asking = asked if gallery is None else Side(found[0], block)
     symmetric = gallery is None and relation.offsets is None and relation.ignored_offsets is None
@@ -317,9 +306,9 @@ def begin_call(
 def _compute(
     function: Callable[..., Any], options: dict[str, Any], queries: Part, gallery: Part | None, *entries: Any
 ) -> tuple[list[npt.NDArray[np.uint64]], Any]:
-    """Read one or two parts, and return the rows' digests, and the value of a function of the rows.
+    """Read one or two parts, and return the digests of the rows and the value of a function of them.
 
-    Where an error of the core names a row, such as one that isn't finite, it names the row's shard.
+    If an error of the core names a row, such as a row that isn't finite, name the row by its shard.
     """
     parts = [queries] if gallery is None else [queries, gallery]
     loaded = Loaded(options, parts)
@@ -338,7 +327,7 @@ def _compute(
 
 
 def _find(wanted: npt.NDArray[np.int64], rows: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return where the wanted rows are among some rows, and which are among them."""
+    """Return the places of the wanted rows among some rows, and which of them are present."""
     if isinstance(rows, range):
         return wanted - rows.start, (wanted >= rows.start) & (wanted < rows.stop)
     place = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)

@@ -16,7 +16,6 @@ import dml_eval_rs._native as _native
 from dml_eval_rs.inputs import arguments
 from dml_eval_rs.inputs.arguments import Progress, Similarity
 from dml_eval_rs.matches.relation import Relation
-from dml_eval_rs.matches.relevance import Relevance
 from dml_eval_rs.retrieval import LabelsLike
 from dml_eval_rs.shards.rows import Source
 from dml_eval_rs.shards.tasks import Call, Loaded, Map, begin_call
@@ -26,7 +25,7 @@ from dml_eval_rs.verification.verify import DEFAULT
 
 # Scores (K,) of negatives, their hashes (K,), and the zeros in which all hashes end (0: all negatives).
 _Kept = tuple[npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
-# Of a search: the negatives above its range and inside, and scores of those inside.
+# For a search: the negatives above and inside its range, and scores of negatives inside.
 _Observed = tuple[int, int, npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
 
 _SAMPLE = 1 << 21  # scores of negatives, 16 bytes each, from which the searches begin
@@ -48,22 +47,19 @@ def verify_shards(
     threads: int | None = 1,
     progress: Progress | None = None,
 ) -> Verification:
-    """Measure thresholds on embeddings that lie in shards, by tasks on any kind of worker, with the bits of `verify`.
+    """Measure thresholds on embeddings in shards, by tasks on any kind of worker, with the bits of `verify`.
 
     Each task compares two blocks of rows. Embeddings take two passes over all pairs of blocks: the first finds the
     scores of the positives and samples the negatives, the second counts the negatives near each threshold. More passes
-    follow where a threshold is still open, as among very many equal scores. Codes take one pass. The calling process
-    holds the labels, 8 bytes for each positive pair, and the scores of 2**22 negatives, but never the embeddings.
+    follow if a threshold isn't found yet, as among very many equal scores. Codes take one pass. The calling process
+    holds the labels, 8 bytes per positive pair, and the scores of 2**22 negatives, but never the embeddings.
 
     Args:
-        shards, gallery: as in `evaluate_shards`. Without a gallery each unordered pair of two rows is compared once.
-        labels, gallery_labels: of all rows in the shards' order, as in `verify`: arrays or `Labels`.
-        map, block: as in `evaluate_shards`.
-        metrics, similarity: as in `verify`. For ``"auc"`` each task of a pass returns 16 bytes per distinct score of a
+        shards, gallery, map, block: see `evaluate_shards`.
+        labels, gallery_labels: of all rows in the order of the shards, see `verify`: arrays or `Labels`.
+        metrics, similarity: see `verify`. For ``"auc"`` each task of a pass returns 16 bytes per distinct score of a
             positive pair.
-        threads: number of threads of each task; None for all cores of its machine.
-        progress: called as ``progress(done, total)``, in pairs compared, after each task; the total grows with each
-            pass.
+        threads, progress: see `evaluate_shards`; the total grows with each pass.
 
     Returns:
         As `verify`.
@@ -71,27 +67,23 @@ def verify_shards(
     Raises:
         TypeError, ValueError: as `verify` and `evaluate_shards`.
     """
-    asked = rates.check_asked(metrics)
+    names = rates.check_names(metrics)
     arguments.one_of(similarity, "similarity", arguments.SIMILARITIES)
     options = {"similarity": similarity, "threads": arguments.threads(threads)}
-    if isinstance(labels, Relevance):
-        raise ValueError("labels is a Relevance, which lists matches; expected an array or Labels")
     call, _ = begin_call(shards, labels, gallery, gallery_labels, options, map, block, progress)
-    if call.relation.ignored_offsets is not None:
-        raise ValueError("labels have ignored items, which verification doesn't leave out; expected none")
-    numbers = rates.count_pairs(call.relation)
+    numbers = rates.count_pairs(rates.check_relation(call.relation))
     if similarity == "hamming":
         tasks = call.run_tiles("distances", _count_distances)
         counts = np.sum([found for _, found in tasks], axis=0)
-        return rates.measure_distances(counts[0], counts[1], asked)
-    points, slots = _find_crossings(call, asked, *numbers)
-    return rates.measure_crossings(points, slots, asked, *numbers)
+        return rates.measure_distances(counts[0], counts[1], names)
+    points, slots = _find_crossings(call, names, *numbers)
+    return rates.measure_crossings(points, slots, names, *numbers)
 
 
 def _find_crossings(
-    call: Call, asked: rates.Asked, n_positive: int, n_negative: int
+    call: Call, names: list[str], n_positive: int, n_negative: int
 ) -> tuple[list[rates.Point], rates.Slots | None]:
-    """Find the negative that each FAR refuses, and where errors are equal; count negatives between positives."""
+    """Find the first negative that each FAR rejects, and where errors are equal; count negatives between positives."""
     zeros = (call.count_pairs(call.tiles()) // _SAMPLE).bit_length()
     scores, sample = list[npt.NDArray[np.float64]](), (np.zeros(0), np.zeros(0, np.uint64), zeros)
     options = {"zeros": zeros, "capacity": _SAMPLE}
@@ -101,12 +93,12 @@ def _find_crossings(
         sample = _join_kept(sample, kept, _SAMPLE)
     order_P = np.sort(rates.to_order(np.concatenate(scores)))
     positives = rates.scores_of(order_P)
-    ranks = [rates.accepted_at_most(share, n_negative) + 1 for share in asked.shares]
+    ranks = rates.first_rejected(names, n_negative)
     given: Any = {"positives": positives, "negatives": n_negative, "threads": call.options["threads"]}
-    levels: Any = {"ranks": ranks, "equal_errors": "eer" in asked.names}
+    levels: Any = {"ranks": ranks, "equal_errors": "eer" in names}
     ranges = _native.begin_searches(sample[0], **levels, **given)
     found: list[tuple[float, int, int] | None] = [None] * len(ranges)
-    slots, wants_slots, passes = None, "auc" in asked.names, 0
+    slots, wants_slots, passes = None, "auc" in names, 0
     while None in found or (wants_slots and slots is None):
         passes += 1
         between = positives if wants_slots and slots is None else None
@@ -161,7 +153,7 @@ def _join_kept(a: _Kept, b: _Kept, capacity: int) -> _Kept:
 
 
 def _on_pair(loaded: Loaded, relation: Relation, function: Callable[..., Any], more: dict[str, Any]) -> Any:
-    """Return the value of a function of the core."""
+    """Call a function of the core."""
     return function(*loaded.pair, relation, first=loaded.first, **loaded.options, **more)
 
 
@@ -169,8 +161,7 @@ def _count_distances(
     loaded: Loaded, relation: Relation
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
     """Return the numbers of positive and of negative pairs at each distance."""
-    assert relation.labels is not None
     queries, gallery = loaded.pair
     groups: Any = {"groups": relation.groups, "gallery_groups": relation.gallery_groups}
-    sides = queries, relation.labels, gallery, relation.gallery_labels
+    sides: Any = queries, relation.labels, gallery, relation.gallery_labels
     return _native.count_distances(*sides, **groups, threads=loaded.options["threads"])

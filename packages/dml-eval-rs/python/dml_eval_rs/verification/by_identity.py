@@ -15,7 +15,7 @@ import numpy.typing as npt
 import dml_eval_rs._native as _native
 from dml_eval_rs.inputs.arguments import Sides
 from dml_eval_rs.matches.relation import Relation
-from dml_eval_rs.metrics.intervals import PERMUTATIONS, RESAMPLES, batches
+from dml_eval_rs.metrics.comparison import PERMUTATIONS, RESAMPLES, batches
 from dml_eval_rs.metrics.names import far_of
 
 _SAMPLED = 1 << 21  # pairs whose scores place the thresholds
@@ -32,16 +32,11 @@ _Rows = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class AcceptedPairs:
-    """The pairs of each identity that thresholds of ascending FAR accept, and in the last column all of its pairs."""
+    """The pairs of each identity that thresholds of ascending FAR accept, and all its pairs in the last column."""
 
     negatives: _Floats  # (I, T + 1), whole numbers
     positives: _Floats
-    of_both: bool  # whether a negative pair counts for both of its identities, or for its query's alone
-
-    @property
-    def totals(self) -> _Floats:
-        """The pairs of each identity, (2, I)."""
-        return np.stack([self.negatives[:, -1], self.positives[:, -1]])
+    of_both: bool  # whether a negative pair counts for both of its identities, or only for its query's
 
     def curves(self, weight_RI: _Floats) -> _Curves:
         """Return FAR and TAR (R, T + 1) of weighted identities; a pair of two has the weight wᵢ + wⱼ − 1."""
@@ -57,7 +52,7 @@ class AcceptedPairs:
 
 @dataclass(slots=True)
 class Identities:
-    """The pairs of a result, which are counted by identity when an interval is first asked for."""
+    """The pairs of a result; they are counted by identity when an interval is first asked for."""
 
     sides: Sides  # without junk
     relation: Relation
@@ -137,11 +132,10 @@ class Identities:
                 square_q, key_T = _squares(arrays[0]), threshold_T * np.abs(threshold_T)
             offsets, key_M, _ = _native.find_positives(*arrays, **options)
             number_q = np.diff(offsets).astype(np.int64)
-            _add_accepted(
-                positives, np.repeat(of_query[row_q], number_q), key_T, key_M / np.repeat(square_q, number_q)
-            )
+            identity_M, square_M = np.repeat(of_query[row_q], number_q), np.repeat(square_q, number_q)
+            _add_accepted(positives, identity_M, key_T, key_M / square_M)
             accepted = []
-            # The core counts at a few keys, however low, or above a high one, in less time than at many low ones.
+            # The core counts faster at a few low keys, or at many high keys, than at many low keys.
             for key_t in np.split(key_T, [-_LOW]):
                 t = len(key_t)
                 number_qt = _native.count_negatives(
@@ -182,7 +176,7 @@ def resample(name: str, models: Sequence[AcceptedPairs], seed: int) -> _Floats:
 
 
 def count_extreme(name: str, mine: AcceptedPairs, theirs: AcceptedPairs, seed: int) -> int:
-    """Count the permutations whose difference is at least as far from 0 as the observed one."""
+    """Count the permutations whose difference is at least as far from 0 as the observed difference."""
     n = len(mine.positives)
     rng = np.random.default_rng(seed)
 
@@ -198,7 +192,8 @@ def count_extreme(name: str, mine: AcceptedPairs, theirs: AcceptedPairs, seed: i
 def _add_accepted(counts: _Floats, identity_M: _Rows, threshold_T: _Floats, score_M: _Floats) -> None:
     """Add the pairs that descending thresholds accept to the counts (I, T + 1) of their identities."""
     T = len(threshold_T)
-    first_M = T - np.searchsorted(threshold_T[::-1], score_M, "right")  # the first to accept a pair
+    # Find the first threshold that accepts each pair.
+    first_M = T - np.searchsorted(threshold_T[::-1], score_M, "right")
     cells = np.bincount(identity_M * (T + 1) + first_M, minlength=counts.size)
     counts += np.cumsum(cells.reshape(counts.shape), axis=1)
 
@@ -216,7 +211,7 @@ def _measure(name: str, far_RT: _Floats, tar_RT: _Floats) -> _Floats:
     R = np.arange(len(far_RT))
 
     def between(x_RT: _Floats, part_R: _Floats) -> _Floats:
-        """Interpolate between the corners before `at_R` and there."""
+        """Interpolate between the corners at `at_R` - 1 and at `at_R`."""
         found: _Floats = x_RT[R, at_R - 1] + part_R * (x_RT[R, at_R] - x_RT[R, at_R - 1])
         return found
 

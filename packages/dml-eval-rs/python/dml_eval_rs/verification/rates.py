@@ -1,14 +1,13 @@
-"""Checked arguments of a verification, and its rates from exact counts of pairs, correctly rounded.
+"""Check the arguments of a verification, and compute correctly rounded rates from exact counts of pairs.
 
-Scores are compared as integers in the same order, which ignores the caller's floating-point environment: where it
-flushes subnormal numbers to zero, numpy takes all of them for equal.
+Scores are compared as integers in the same order, since numpy takes all subnormal numbers for equal if the caller's
+floating-point environment flushes them to zero.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -19,48 +18,34 @@ import dml_eval_rs._native as _native
 from dml_eval_rs.inputs import arguments
 from dml_eval_rs.inputs.arguments import Sides
 from dml_eval_rs.matches.relation import Relation, count_equal, pair_codes, relate
-from dml_eval_rs.matches.relevance import Relevance
-from dml_eval_rs.metrics.names import check_metrics, family_of
+from dml_eval_rs.metrics.names import check_metrics
 from dml_eval_rs.verification.result import Roc, Verification
 
 Counts = npt.NDArray[np.uint64]
 Order = npt.NDArray[np.int64]
-# The distinct scores of the positives, ascending, their numbers, and the negatives below the first, equal to it,
-# between it and the second, and so on. A score may have no positive.
+# The distinct scores of the positives, ascending; the positives at each; and the negatives below the first score, at
+# it, between the first and the second, and so on. A score may have no positive.
 Slots = tuple[npt.NDArray[np.float64], Counts, Counts]
-# A score, the negatives above it and at least there, and the positives above it and at least there.
+# A score, the negatives with a higher score and with at least this score, and the same numbers of positives.
 Point = tuple[float, int, int, int, int]
 
 _ALL_BUT_THE_SIGN = np.int64(2**63 - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The metrics to measure."""
-
-    names: list[str]  # distinct, in the order asked
-    far: dict[str, float]  # of the names "tar@far=X"
-
-    @property
-    def shares(self) -> list[float]:
-        """The distinct FARs."""
-        return list(dict.fromkeys(self.far.values()))
-
-
-def check_asked(metrics: str | Iterable[str], *, in_folds: bool = False) -> Asked:
-    """Check names of metrics; with folds add the accuracy."""
+def check_names(metrics: str | Iterable[str], *, in_folds: bool = False) -> list[str]:
+    """Return distinct names of metrics, in the order asked; add the accuracy if there are folds."""
     names = check_metrics(metrics, ("verification",))
     if "accuracy" in names and not in_folds:
         raise ValueError("metrics holds 'accuracy', which needs folds of given pairs; expected both")
     if in_folds and "accuracy" not in names:
         names.append("accuracy")
-    far = {}
-    for name in names:
-        if family_of(name) == "tar@far=X":
-            # Rounded to nearest, since `float` rounds short decimals in the caller's mode.
-            exact = Fraction(name.partition("=")[2])
-            far[name] = divide(exact.numerator, exact.denominator)
-    return Asked(names, far)
+    return names
+
+
+def shares_of(names: list[str]) -> dict[str, float]:
+    """Return X for each name ``"tar@far=X"``, rounded to nearest: `float` uses the caller's rounding mode."""
+    exact = {name: Fraction(name.partition("=")[2]) for name in names if name.startswith("tar@")}
+    return {name: divide(share.numerator, share.denominator) for name, share in exact.items()}
 
 
 def check_sides(
@@ -68,16 +53,20 @@ def check_sides(
 ) -> tuple[Sides, Relation]:
     """Check both sides; the rows still include junk."""
     sides = arguments.to_sides(embeddings, gallery, similarity, ("embeddings", "gallery"))
-    if isinstance(labels, Relevance):
+    return sides, check_relation(relate(labels, gallery_labels, sides))
+
+
+def check_relation(relation: Relation) -> Relation:
+    """Check that a relation has labels, and no ignored items."""
+    if relation.offsets is not None:
         raise ValueError("labels is a Relevance, which lists matches; expected an array or Labels")
-    relation = relate(labels, gallery_labels, sides, unmatched="zero")
     if relation.ignored_offsets is not None:
-        raise ValueError("labels have ignored items, which verification doesn't leave out; expected none")
-    return sides, relation
+        raise ValueError("labels have ignored items, which verification can't exclude; expected none")
+    return relation
 
 
 def count_pairs(relation: Relation) -> tuple[int, int]:
-    """Return the numbers of positive and of negative pairs, at least one each."""
+    """Return the numbers of positive and of negative pairs, each at least 1."""
     label_Q, label_G = relation.codes
     alone, n = relation.gallery_labels is None, len(label_Q)
 
@@ -95,14 +84,13 @@ def count_pairs(relation: Relation) -> tuple[int, int]:
 
 
 def measure_crossings(
-    points: Sequence[Point], slots: Slots | None, asked: Asked, n_positive: int, n_negative: int
+    points: Sequence[Point], slots: Slots | None, names: list[str], n_positive: int, n_negative: int
 ) -> Verification:
-    """Measure by the first negative that each FAR refuses, and then by the score where errors are equal."""
+    """Compute the metrics; the points are the first negative that each FAR rejects, then equal errors."""
     values, thresholds, roc = {}, {}, None
-    at_far = dict(zip(asked.shares, points))
-    for name in asked.names:
-        if name in asked.far:
-            point = at_far[asked.far[name]]
+    point_of = dict(zip(shares_of(names), points))
+    for name in names:
+        if point := point_of.get(name):
             values[name] = divide(point[3], n_positive)
             thresholds[name] = from_order(int(to_order(np.array([point[0]]))[0]) + 1)
         elif name == "eer":
@@ -116,15 +104,15 @@ def measure_crossings(
     return Verification(values, thresholds, n_positive, n_negative, roc)
 
 
-def measure_distances(positives: Counts, negatives: Counts, asked: Asked) -> Verification:
-    """Measure pairs of codes by their numbers at each distance from 0 on."""
+def measure_distances(positives: Counts, negatives: Counts, names: list[str]) -> Verification:
+    """Compute the metrics of codes from the numbers of pairs at each distance, from 0 on."""
     scores = (-np.arange(len(positives)))[::-1].astype(np.float64)
-    return measure_scores(to_order(scores), positives[::-1], negatives[::-1], asked)
+    return measure_scores(to_order(scores), positives[::-1], negatives[::-1], names)
 
 
-def measure_scores(order: Order, positives: Counts, negatives: Counts, asked: Asked) -> Verification:
-    """Measure pairs by their numbers at each distinct score, ascending."""
-    # The pairs at or above each score, and above all.
+def measure_scores(order: Order, positives: Counts, negatives: Counts, names: list[str]) -> Verification:
+    """Compute the metrics from the numbers of pairs at each distinct score, ascending."""
+    # n and p count the pairs at or above each score; the last entry, above all scores, is 0.
     n, p = (np.append(np.cumsum(of[::-1].astype(np.int64))[::-1], 0) for of in (negatives, positives))
     n_negative, n_positive = int(n[0]), int(p[0])
 
@@ -134,47 +122,50 @@ def measure_scores(order: Order, positives: Counts, negatives: Counts, asked: As
         at = places[bisect_left(places, True, key=lambda place: is_enough(int(n[place]), int(p[place])))]
         return from_order(int(order[at])), int(n[at + 1]), int(n[at]), int(p[at + 1]), int(p[at])
 
-    limits = [accepted_at_most(share, n_negative) for share in asked.shares]
+    limits = [accepted_at_most(share, n_negative) for share in shares_of(names).values()]
     points = [point(lambda n, p, limit=limit: n > limit) for limit in limits]  # type: ignore[misc]
-    if "eer" in asked.names:
+    if "eer" in names:
         points.append(point(lambda n, p: n_positive * n + n_negative * p >= n_positive * n_negative))
     slots = None
-    if "auc" in asked.names:
+    if "auc" in names:
         is_positive = positives > 0
         below = (n_negative - n).astype(np.uint64)
         edges = np.stack([below[:-1][is_positive], below[1:][is_positive]], axis=1).reshape(-1)
         between = np.diff(edges, prepend=np.uint64(0), append=np.uint64(n_negative))
         slots = scores_of(order[is_positive]), positives[is_positive], between
-    return measure_crossings(points, slots, asked, n_positive, n_negative)
+    return measure_crossings(points, slots, names, n_positive, n_negative)
 
 
 def divide(numerator: int, denominator: int) -> float:
     """Return the quotient of two integers, correctly rounded to even in any rounding mode of the caller."""
-    # Python divides long integers in integer arithmetic, and short ones as floats, by the caller's mode.
+    # Python divides long integers in integer arithmetic, but short integers as floats in the caller's mode.
     return (numerator << 64) / (denominator << 64)
 
 
 def accepted_at_most(far: float, n_negative: int) -> int:
-    """Return the largest number of negatives whose share of all, in float64, is at most `far`."""
+    """Return the most negatives that a threshold may accept for a share, in float64, of at most `far`."""
     numerator, denominator = far.as_integer_ratio()
     number = numerator * n_negative // denominator
     return number + (divide(number + 1, n_negative) <= far)
 
 
+def first_rejected(names: list[str], n_negative: int) -> list[int]:
+    """Return, for each ``"tar@far=X"``, the rank of the first negative that must be rejected."""
+    return [accepted_at_most(share, n_negative) + 1 for share in shares_of(names).values()]
+
+
 def check_numbers(n_positive: int, n_negative: int) -> tuple[int, int]:
-    """Return the numbers of pairs of both kinds, or raise a ValueError if one is 0."""
+    """Return both numbers of pairs, or raise a ValueError if one is 0."""
     if n_positive == 0:
         raise ValueError(f"none of the {n_negative} pairs has equal labels; expected at least one positive")
     if n_negative == 0:
-        raise ValueError(
-            f"all {n_positive} pairs have equal labels; expected at least one negative (impostor) pair"
-        )
+        raise ValueError(f"all {n_positive} pairs match; expected at least one negative (impostor) pair")
     return n_positive, n_negative
 
 
 def equal_error_rate(counts: tuple[int, int, int, int], n_negative: int, n_positive: int) -> float:
     """Return where the line between two corners of the curve meets TAR = 1 − FAR, correctly rounded."""
-    # The negatives and positives that are accepted at the corner below that line, and at the one on it or above.
+    # The negatives and positives accepted at the corner below this line, and at the next corner.
     negatives_above, negatives_at_least, positives_above, positives_at_least = counts
     far, next_far = Fraction(negatives_above, n_negative), Fraction(negatives_at_least, n_negative)
     tar, next_tar = Fraction(positives_above, n_positive), Fraction(positives_at_least, n_positive)
@@ -184,17 +175,17 @@ def equal_error_rate(counts: tuple[int, int, int, int], n_negative: int, n_posit
 
 
 def to_order(scores: npt.NDArray[np.float64]) -> Order:
-    """Return an integer for each score: larger for larger ones; 1 more is the next float64 number."""
+    """Map scores to integers in the same order; adding 1 gives the next float64 number."""
     return _flip_negative(scores.view(np.int64))
 
 
 def scores_of(order: Order) -> npt.NDArray[np.float64]:
-    """Return the scores of some integers."""
+    """Map integers of `to_order` back to scores."""
     return _flip_negative(order).view(np.float64)
 
 
 def from_order(order: int) -> float:
-    """Return the score of an integer."""
+    """Map one integer of `to_order` back to its score."""
     return float(scores_of(np.array([order], np.int64))[0])
 
 

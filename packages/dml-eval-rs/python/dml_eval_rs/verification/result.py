@@ -1,4 +1,4 @@
-"""The result of a verification: a mapping of metrics, with thresholds, the ROC curve, intervals and tables."""
+"""The result of a verification: metrics, thresholds, the ROC curve, intervals and paired tests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs.metrics import intervals
-from dml_eval_rs.metrics.intervals import Comparison, Interval
+from dml_eval_rs.metrics import comparison
+from dml_eval_rs.metrics.comparison import Comparison, Interval, compare_differences
 from dml_eval_rs.metrics.names import far_of, title_of
 from dml_eval_rs.metrics.plots import plot_roc
 from dml_eval_rs.metrics.tables import Measured, Table
@@ -22,12 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Roc:
-    """The ROC curve: its corners from (0, 0) to (1, 1), joined by straight lines.
+    """The ROC curve: corners from (0, 0) to (1, 1), joined by straight lines.
 
     Attributes:
-        far: (n,) float64, the share of negatives accepted, ascending.
-        tar: (n,) float64, the share of positives accepted, ascending.
-        threshold: (n,) float64, descending: the pairs with scores of at least this are accepted.
+        far, tar: (n,) float64, the shares of negatives and of positives accepted, ascending.
+        threshold: (n,) float64, descending: pairs with at least this score are accepted.
     """
 
     far: npt.NDArray[np.float64]
@@ -44,10 +43,9 @@ class Verification(Measured):
     Attributes:
         thresholds: ``"tar@far=X"`` → the least float64 number at which at most this share of negatives is accepted;
             ``"eer"`` → the score of a pair at which the curve passes the equal error rate.
-        n_positive: number of positive pairs.
-        n_negative: number of negative pairs.
-        roc: the ROC curve; None if the AUC isn't asked for.
-        fold_accuracy: (F,) float64, each fold's share of right pairs at the threshold that is best on the others.
+        n_positive, n_negative: numbers of pairs.
+        roc: the ROC curve; None without ``"auc"``.
+        fold_accuracy: (F,) float64, each fold's accuracy at the threshold that is best on the others.
         fold_threshold: (F,) float64, these thresholds.
     """
 
@@ -67,85 +65,83 @@ class Verification(Measured):
         """Return the bootstrap confidence interval of a metric, over 2,000 resamples of the identities (labels).
 
         Pairs of one identity depend on each other, so whole identities are drawn with replacement (subsets bootstrap,
-        Bolle, Ratha and Pankanti 2004); with a gallery, those of the queries. The first call counts the pairs of each
-        identity, which takes about as long as `verify` with ``"auc"``. The accuracy is resampled by its folds.
+        Bolle, Ratha and Pankanti 2004); with a gallery, identities of the queries. The first call counts the pairs of
+        each identity, which takes about as long as `verify` with ``"auc"``. The accuracy is resampled by fold.
 
         Args:
             name: a metric that was measured.
-            level, seed: as in `Evaluation.confidence_interval`.
+            level, seed: see `Evaluation.confidence_interval`.
 
         Raises:
             KeyError: if the metric wasn't measured.
-            ValueError: if `level` or `seed` is out of range, the pairs are of too few identities, or the result doesn't
-                keep the embeddings, as it was pickled or is of `verify_shards`.
+            ValueError: if `level` or `seed` is out of range, there are too few identities, or the result doesn't keep
+                the embeddings, since it was pickled or comes from `verify_shards`.
         """
-        seed = intervals.check_resampling(level, seed)
+        seed = comparison.check_resampling(level, seed)
         value = self[name]
         if self.fold_accuracy is not None and name == "accuracy":
-            return intervals.interval_of(self.fold_accuracy, None, level, seed)
+            return comparison.interval_of(self.fold_accuracy, None, level, seed)
         deviation_R1 = by_identity.resample(name, [self._count(self._shares())], seed)
-        return intervals.percentiles(np.clip(value + deviation_R1[:, 0], 0, 1), level)
+        return comparison.percentiles(np.clip(value + deviation_R1[:, 0], 0, 1), level)
 
     def compare(self, other: Verification, name: str, *, level: float = 0.95, seed: int = 0) -> Comparison:
         """Compare two models on the same pairs by a paired permutation test over identities.
 
         Under the null hypothesis that the models are alike, each identity's counts of both models are swapped with
         probability 1/2; p as in `Evaluation.compare`, of permuted differences. The interval resamples the same
-        identities for both models. The accuracy is compared by its folds.
+        identities for both models. The accuracy is compared by fold.
 
         Args:
             other: the second model's result, of the same pairs in the same order.
-            name, level, seed: as in `confidence_interval`, for the test and the difference's interval.
+            name, level, seed: for the test and the interval of the difference, see `confidence_interval`.
 
         Raises:
             KeyError, ValueError: as `confidence_interval`, or if the pairs of the results differ.
         """
-        seed = intervals.check_resampling(level, seed)
+        seed = comparison.check_resampling(level, seed)
         difference = self[name] - other[name]
         if name == "accuracy":
-            mine_F, theirs_F = self.fold_accuracy, other.fold_accuracy
-            assert mine_F is not None
-            assert theirs_F is not None
+            mine_F: Any = self.fold_accuracy
+            theirs_F: Any = other.fold_accuracy
             _check_same(len(mine_F) == len(theirs_F))
-            return intervals.compare_differences(
-                name, mine_F - theirs_F, difference, None, level, seed, unit="folds"
-            )
+            return compare_differences(name, mine_F - theirs_F, difference, None, level, seed, unit="folds")
         shares = [*self._shares(), *other._shares()]
         mine, theirs = self._count(shares), other._count(shares)
-        _check_same(np.array_equal(mine.totals, theirs.totals))
+        kinds = (mine.negatives, theirs.negatives), (mine.positives, theirs.positives)
+        _check_same(all(np.array_equal(ours_IT[:, -1], theirs_IT[:, -1]) for ours_IT, theirs_IT in kinds))
         deviation_R = by_identity.resample(name, [mine, theirs], seed) @ np.array([1.0, -1.0])
-        interval = intervals.percentiles(difference + deviation_R, level)
-        p = intervals.p_value(by_identity.count_extreme(name, mine, theirs, seed))
+        interval = comparison.percentiles(difference + deviation_R, level)
+        p = comparison.p_value(by_identity.count_extreme(name, mine, theirs, seed))
         return Comparison(name, difference, p, interval, len(mine.positives), "identities")
 
     def to_dict(self) -> dict[str, float]:
-        """Return the metrics, each threshold as ``"threshold/"`` and its metric's name, and the counts, for JSON."""
+        """Return the metrics, each threshold as ``"threshold/<metric>"``, and the counts, ready for JSON."""
         thresholds = {f"threshold/{name}": threshold for name, threshold in self.thresholds.items()}
         return {**self._values, **thresholds, "n_positive": self.n_positive, "n_negative": self.n_negative}
 
     def table(self) -> Table:
         """Return the metrics' titles and values, and the numbers of pairs."""
         rows = [(title_of(name), f"{value:.4f}") for name, value in self.items()]
-        numbers = (("positive pairs", self.n_positive), ("negative pairs", self.n_negative))
-        return Table([*rows, *((kind, f"{number:,}") for kind, number in numbers)])
+        numbers = [("positive pairs", f"{self.n_positive:,}"), ("negative pairs", f"{self.n_negative:,}")]
+        return Table([*rows, *numbers])
 
     def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
-        """Draw the ROC curve, which must be measured, and the points of ``"tar@far=X"``; see `Evaluation.plot`."""
+        """Draw the ROC curve, which needs ``"auc"``, and the points of ``"tar@far=X"``; see `Evaluation.plot`."""
         if self.roc is None:
             raise ValueError('the ROC curve was not measured; expected "auc" in metrics')
         marked = {far_of(name): value for name, value in self.items() if name.startswith("tar@")}
         return plot_roc(self.roc, marked, self.n_negative, ax, label)
 
     def _shares(self) -> list[float]:
-        """Return the FARs about which curves of resampled identities are needed."""
+        """Return the FARs near which the curves of resampled identities must be known."""
         shares = [far_of(name) for name in self if name.startswith("tar@")]
         return [*shares, max(self["eer"], 1 / self.n_negative)] if "eer" in self else shares
 
     def _count(self, shares: list[float]) -> by_identity.AcceptedPairs:
         if self._identities is None:
             raise ValueError(
-                "intervals count the pairs of each identity, but this result doesn't keep the embeddings, as it was "
-                "pickled or is of verify_shards; expected the result that verify returned"
+                "intervals count the pairs of each identity, but this result doesn't keep the embeddings, since it was "
+                "pickled or comes from verify_shards; expected a result as verify returns it"
             )
         return self._identities.count(by_identity.depth_for(shares))
 

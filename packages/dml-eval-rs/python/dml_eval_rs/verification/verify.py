@@ -1,4 +1,4 @@
-"""Verification of all pairs or given ones, and open-set identification: how well a threshold decides.
+"""Verification of all or given pairs, and open-set identification: measure how well a threshold decides.
 
 Shapes: `Q` queries, `G` gallery, `D` dim, `W` bytes per code, `M` pairs, `F` folds.
 """
@@ -24,7 +24,7 @@ from dml_eval_rs.peers import Peers, check_alike
 from dml_eval_rs.search import knn
 from dml_eval_rs.verification import rates
 from dml_eval_rs.verification.by_identity import Identities
-from dml_eval_rs.verification.rates import Asked, Order, divide, from_order, to_order
+from dml_eval_rs.verification.rates import Order, divide, from_order, to_order
 from dml_eval_rs.verification.result import Verification
 
 DEFAULT = ("tar@far=1e-1", "tar@far=1e-2", "tar@far=1e-3", "tar@far=1e-4", "eer", "auc")
@@ -44,40 +44,40 @@ def verify(
     progress: Progress | None = None,
     peers: Peers | None = None,
 ) -> Verification:
-    """Measure exactly how well thresholds accept pairs of one label (positive) and reject others (negative).
+    """Measure exactly how well thresholds accept pairs with the same label (positive) and reject others (negative).
 
     A pair is accepted if its score is at least the threshold. ``"tar@far=X"``: the largest share of positives accepted
     by any threshold that accepts a share of negatives of at most X. ``"eer"``: where the ROC curve, its points joined
     by straight lines, meets TAR = 1 − FAR. ``"auc"``: the area under these lines, P(positive > negative) + P(equal)/2.
 
-    All follow from one float64 score of each pair, the same on every machine and for any number of threads:
-    docs/reference/verification.md of the repository. Memory doesn't grow with the negatives.
+    Scores are float64 and the same on every machine, for any number of threads: see docs/reference/verification.md of
+    the repository. Memory doesn't grow with the negatives.
 
     Args:
-        embeddings: (Q, D) or (Q, W), as in `evaluate`.
-        labels: (Q,) as in `evaluate`, or `Labels`: pairs with the same label and the same group are left out, as
-            re-identification leaves out images of one camera; junk is in no pair; a distractor's label equals no other.
-        gallery: (G, D) or (G, W); None: each unordered pair of two distinct embeddings is compared once. With a gallery
-            every embedding is compared with every item of it.
-        gallery_labels: (G,), of the labels' kind. Given if and only if `gallery` is.
-        metrics: names, each ``"tar@far=X"`` for X above 0 and below 1, ``"eer"``, ``"auc"`` or, with folds,
-            ``"accuracy"``, which folds add by themselves. Over all pairs of floats the AUC takes several times as long
-            as the others together, and EER and AUC hold the positives' scores, of at most 2**22 pairs.
+        embeddings: (Q, D) or (Q, W), see `evaluate`.
+        labels: (Q,), see `evaluate`, or `Labels`: pairs with the same label and the same group are excluded, as
+            re-identification excludes images of one camera; junk is in no pair; a distractor matches nothing.
+        gallery: (G, D) or (G, W). If given, compare every embedding with every gallery item; if None, compare each
+            unordered pair of two distinct embeddings once.
+        gallery_labels: (G,), of the same kind as `labels`. Pass them if and only if there is a gallery.
+        metrics: names: ``"tar@far=X"`` for X above 0 and below 1, ``"eer"``, ``"auc"``, and with folds ``"accuracy"``,
+            which is then added if it isn't named. Over all pairs of floats the AUC takes several times as long as the
+            others together, and EER and AUC hold the positives' scores, of at most 2**22 pairs.
         similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` (minus the squared distance) or ``"hamming"`` (minus the
             number of differing bits).
-        pairs: (M, 2) integers, an embedding and an item of the gallery (or another embedding): only these are compared,
-            each as often as it is given. None: all.
-        folds: number of folds of the given pairs, in order, or (M,) the fold of each: measures ``"accuracy"``, that of
-            each fold at the threshold that is best on the others (LFW's protocol, with 10 folds). Needs `pairs`.
-        threads, progress: as in `evaluate`; the total grows from one step to the next.
-        peers: processes that share the comparison of all pairs, as in `evaluate`.
+        pairs: (M, 2) integers, an embedding and a gallery item (or a second embedding): compare only these, each as
+            often as it is given. None: all.
+        folds: number of folds into which to divide `pairs`, in order, or (M,) the fold of each. Use this to measure
+            ``"accuracy"``: of each fold at the threshold that is best on the others (LFW's protocol, with 10 folds).
+        threads, progress: see `evaluate`; the total grows with each step.
+        peers: processes that share the comparison of all pairs, see `evaluate`.
 
     Returns:
         The metrics, in the order asked. The result keeps the embeddings, for `confidence_interval` and `compare`.
 
     Raises:
-        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if a pair names an absent item or one twice, or no
-            pair is positive or none is negative.
+        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if a pair names an absent item or the same item
+            twice, or no pair is positive, or none negative.
 
     Example:
         >>> import numpy as np
@@ -87,10 +87,10 @@ def verify(
         >>> round(found["auc"], 4), round(found["eer"], 4)
         (0.8333, 0.3333)
     """
-    asked = rates.check_asked(metrics, in_folds=folds is not None)
+    names = rates.check_names(metrics, in_folds=folds is not None)
     threads = arguments.threads(threads)
     if folds is not None and pairs is None:
-        raise ValueError("folds came without pairs; expected both, since folds divide given pairs")
+        raise ValueError("folds came without pairs; expected both, since folds divide the given pairs")
     if pairs is not None and peers is not None:
         raise ValueError("peers came with pairs, whose scores one process computes; expected one of them")
     given, relation = rates.check_sides(embeddings, labels, gallery, gallery_labels, similarity)
@@ -99,14 +99,14 @@ def verify(
     if pairs is not None:
         pairs_M2 = _check_pairs(pairs, given, relation)
         fold_M = None if folds is None else _check_folds(folds, len(pairs_M2))
-        return _verify_pairs(identities, pairs_M2, fold_M, asked)
+        return _verify_pairs(identities, pairs_M2, fold_M, names)
     n_positive, n_negative = rates.count_pairs(relation)
     arrays = sides.queries, relation.codes[0], sides.gallery, relation.gallery_labels
-    check_alike(peers, (similarity, asked.names), *arrays, relation.groups, relation.gallery_groups)
+    check_alike(peers, (similarity, names), *arrays, relation.groups, relation.gallery_groups)
     options: Any = {"groups": relation.groups, "gallery_groups": relation.gallery_groups}
     options |= {"threads": threads, "progress": progress, "peers": peers}
     if similarity == "hamming":
-        found = rates.measure_distances(*_native.count_distances(*arrays, **options), asked)
+        found = rates.measure_distances(*_native.count_distances(*arrays, **options), names)
     else:
         points, slots = _native.verify(
             *arrays,
@@ -114,18 +114,18 @@ def verify(
             similarity=similarity,
             positives=n_positive,
             negatives=n_negative,
-            ranks=[rates.accepted_at_most(share, n_negative) + 1 for share in asked.shares],
-            equal_errors="eer" in asked.names,
-            slots="auc" in asked.names,
+            ranks=rates.first_rejected(names, n_negative),
+            equal_errors="eer" in names,
+            slots="auc" in names,
         )
-        found = rates.measure_crossings(points, slots, asked, n_positive, n_negative)
+        found = rates.measure_crossings(points, slots, names, n_positive, n_negative)
     return replace(found, _identities=identities)
 
 
 def _verify_pairs(
-    identities: Identities, pairs_M2: npt.NDArray[np.int64], fold_M: npt.NDArray[Any] | None, asked: Asked
+    identities: Identities, pairs_M2: npt.NDArray[np.int64], fold_M: npt.NDArray[Any] | None, names: list[str]
 ) -> Verification:
-    """Measure the given pairs, whose scores are all held, but those with junk and those of the same label and group."""
+    """Measure the given pairs, without pairs with junk or of the same label and group; hold all scores."""
     relation = identities.relation
     label_Q, label_G = relation.codes
     kept_M = (pairs_M2 >= 0).all(axis=1)
@@ -149,7 +149,7 @@ def _verify_pairs(
         np.bincount(at_M.reshape(-1)[kind_M], minlength=len(order)).astype(np.uint64)
         for kind_M in (positive_M, ~positive_M)
     )
-    found = rates.measure_scores(order, positives, negatives, asked)
+    found = rates.measure_scores(order, positives, negatives, names)
     identities.given = kept_M2, positive_M, score_M
     if fold_M is None:
         return replace(found, _identities=identities)
@@ -158,7 +158,7 @@ def _verify_pairs(
     values = {**found, "accuracy": divide(mean.numerator, mean.denominator)}
     return replace(
         found,
-        _values={name: values[name] for name in asked.names},
+        _values={name: values[name] for name in names},
         fold_accuracy=np.array([divide(share.numerator, share.denominator) for share in shares]),
         fold_threshold=threshold_F,
         _identities=identities,
@@ -166,14 +166,14 @@ def _verify_pairs(
 
 
 def _above(scores: Order, limits: Any) -> Any:
-    """Count the ascending scores above limits."""
+    """Count the scores, which ascend, above each limit."""
     return len(scores) - np.searchsorted(scores, limits, "right")
 
 
 def _measure_folds(
     order_M: Order, positive_M: npt.NDArray[np.bool_], fold_M: npt.NDArray[np.uint32]
 ) -> tuple[list[Fraction], npt.NDArray[np.float64]]:
-    """Return each fold's share of right pairs, and its threshold: the best on the others, of several the largest."""
+    """Return each fold's accuracy, and its threshold: the largest of the best thresholds on the other folds."""
     shares, thresholds = [], []
     for fold in range(int(fold_M.max()) + 1):
         inside_M = fold_M == fold
@@ -190,7 +190,7 @@ def _measure_folds(
 
 
 def _check_pairs(pairs: object, sides: Sides, relation: Relation) -> npt.NDArray[np.int64]:
-    """Return places among the rows that aren't junk, -1 for junk."""
+    """Return the pairs as places among the rows that aren't junk, with -1 for junk."""
     given = len(sides.queries), len(sides.items)
     pairs_M2 = to_array(pairs, "pairs", 2)
     if pairs_M2.ndim != 2 or pairs_M2.shape[1] != 2 or len(pairs_M2) == 0:
@@ -229,8 +229,7 @@ class OpenSet(Tabular):
     Attributes:
         dir: FAR → DIR@FAR, the share of known queries that `threshold` accepts with an item of their label.
         threshold: FAR → the least float64 number at which at most this share of unknown queries is accepted.
-        n_known: number of queries whose label is in the gallery.
-        n_unknown: number of the other queries.
+        n_known, n_unknown: numbers of queries whose label is in the gallery, and isn't.
     """
 
     dir: Mapping[float, float]
@@ -247,8 +246,8 @@ class OpenSet(Tabular):
     def table(self) -> Table:
         """Return DIR at each FAR, and the numbers of queries."""
         rows = [(f"DIR@FAR={far:g}", f"{value:.4f}") for far, value in self.dir.items()]
-        numbers = {"known queries": self.n_known, "unknown queries": self.n_unknown}
-        return Table([*rows, *((kind, f"{number:,}") for kind, number in numbers.items())])
+        numbers = [("known queries", f"{self.n_known:,}"), ("unknown queries", f"{self.n_unknown:,}")]
+        return Table([*rows, *numbers])
 
 
 def open_set(
@@ -262,20 +261,19 @@ def open_set(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> OpenSet:
-    """Measure how well a threshold identifies known queries and rejects unknown ones (DIR at FAR), exactly.
+    """Measure exactly how well a threshold identifies known queries and rejects unknown queries (DIR at FAR).
 
     A query is accepted if the score of its nearest item, by `knn`, is at least the threshold. DIR@FAR: the largest
     share of known queries that are accepted with a nearest item of their label, by any threshold that accepts a share
     of unknown queries of at most FAR (Phillips, Grother and Micheals, "Evaluation Methods in Face Recognition", 2011).
 
     Args:
-        embeddings: the queries, (Q, D) or (Q, W) as in `evaluate`.
-        labels: (Q,) as in `evaluate`, or `Labels` without groups. A query is known if its label is in the gallery; a
-            distractor never is, and junk is left out.
-        gallery: (G, D) or (G, W); None: the queries are their own gallery, and each leaves itself out by its index.
-        gallery_labels: (G,), of the labels' kind. Given if and only if `gallery` is.
-        far: shares of accepted unknown queries, above 0 and below 1.
-        similarity, threads, progress: as in `evaluate`.
+        embeddings, gallery: (Q, D) and (G, D), or (Q, W) and (G, W), see `evaluate`.
+        labels: (Q,), see `evaluate`, or `Labels` without groups. A query is known if its label is in the gallery; a
+            distractor is always unknown, and junk is excluded.
+        gallery_labels: (G,), see `verify`.
+        far: shares of unknown queries to accept, above 0 and below 1.
+        similarity, threads, progress: see `evaluate`.
 
     Raises:
         TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if no query is known, or none unknown.
@@ -284,7 +282,7 @@ def open_set(
     given, relation = rates.check_sides(embeddings, labels, gallery, gallery_labels, similarity)
     sides = given.keep(relation.kept)
     if relation.groups is not None:
-        raise ValueError("labels have groups, which identification doesn't leave out; expected none")
+        raise ValueError("labels have groups, which identification can't exclude; expected none")
     code_Q, code_G = relation.codes
     known_Q = np.bincount(code_Q)[code_Q] > 1 if sides.gallery is None else np.isin(code_Q, code_G)
     n_known = int(np.count_nonzero(known_Q))
