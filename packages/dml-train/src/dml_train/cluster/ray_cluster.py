@@ -28,18 +28,13 @@ _SECONDS_TO_SAVE = 60.0  # of runs that are asked to stop
 
 @dataclass(frozen=True, slots=True)
 class RayCluster:
-    """How Ray is used.
+    """How Ray is used."""
 
-    Args:
-        address: ``HOST:PORT`` of the cluster's head; ``"auto"``: the one that runs on this machine; None: that of the
-            environment's ``RAY_ADDRESS``, or else a new one on this machine.
-        cpus: cores of each worker, and threads that it computes with.
-        gpus: GPUs of each worker; a half lets two workers share one.
-    """
-
+    # ``HOST:PORT`` of the cluster's head; ``"auto"``: the one that runs on this machine; None: that of the
+    # environment's ``RAY_ADDRESS``, or else a new one on this machine.
     address: str | None = None
-    cpus: int = 1
-    gpus: float = 0.0
+    cpus: int = 1  # cores of each worker, and threads that it computes with
+    gpus: float = 0.0  # GPUs of each worker; a half lets two workers share one
 
     @contextmanager
     def connect(self, registry: Registry, shared: Path | None) -> Iterator[Expected]:
@@ -97,14 +92,10 @@ class RayCluster:
 
 @dataclass(slots=True)
 class RayExecutor:
-    """An executor of a connected cluster, for the argument `executor` of studies.
+    """An executor of a connected cluster, for the argument `executor` of studies."""
 
-    Args:
-        cluster: the resources of a call.
-        most: calls that a caller should submit at a time; None: any number, as many as fit run.
-    """
-
-    cluster: RayCluster
+    cluster: RayCluster  # the resources of a call
+    # Calls that a caller should submit at a time; None: any number, as many as fit run.
     most: int | None = None
     _tasks: list[RayTask] = field(default_factory=list)
 

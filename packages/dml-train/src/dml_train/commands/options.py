@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from dml_train.studies.jobs import Job
+    from dml_train.studies.runs import Job
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -66,7 +66,7 @@ def error_console() -> Console:
 
 def echo_commands(jobs: Sequence[Job]) -> None:
     """Print the commands of a study's unfinished runs, and on the error stream the number of finished ones."""
-    from dml_train.studies.jobs import list_commands
+    from dml_train.studies.runs import list_commands
 
     commands = list_commands(jobs)
     for command in commands:

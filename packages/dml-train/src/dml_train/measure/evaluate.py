@@ -5,6 +5,8 @@ Shapes: `N` items, `Q` queries, `G` gallery, `D` embedding dimension.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,35 +26,26 @@ from dml_core import (
     PeersEvaluator,
     Registry,
     Relevance,
+    RestoringEvaluator,
     metric_family,
     takes_matches,
 )
 from dml_train.files import read_array, write_array, write_atomically
 from dml_train.ranks.ranks import Ranks
-from dml_train.recipe.checking import find_old_keys
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Embedded queries, and the gallery that they are searched in; without a gallery they search one another.
+    """Embedded queries, and the gallery that they are searched in; without a gallery they search one another."""
 
-    Args:
-        embeddings: (Q, D) floating.
-        labels: (Q,) integers.
-        gallery: (G, D).
-        gallery_labels: (G,).
-        matches: who matches whom, if the labels alone don't tell.
-        gallery_matches: the gallery's side, if `matches` has one.
-    """
-
-    embeddings: npt.NDArray[Any]
-    labels: npt.NDArray[Any]
-    gallery: npt.NDArray[Any] | None = None
-    gallery_labels: npt.NDArray[Any] | None = None
-    matches: Labels | Relevance | None = None
-    gallery_matches: Labels | None = None
+    embeddings: npt.NDArray[Any]  # (Q, D) floating
+    labels: npt.NDArray[Any]  # (Q,) integers
+    gallery: npt.NDArray[Any] | None = None  # (G, D)
+    gallery_labels: npt.NDArray[Any] | None = None  # (G,)
+    matches: Labels | Relevance | None = None  # who matches whom, if the labels alone don't tell
+    gallery_matches: Labels | None = None  # the gallery's side, if `matches` has one
 
     @classmethod
     def read(cls, folder: RunFolder) -> Embedded:
@@ -156,8 +149,6 @@ def make_evaluator(table: Mapping[str, Any], registry: Registry, seed: int) -> E
     Raises:
         DmlError: if there is no such evaluator or option.
     """
-    if (old := find_old_keys(table, registry)) is not None:
-        raise old
     evaluator: Evaluator = registry.build("evaluators", table, {"seed": seed})
     return evaluator
 
@@ -237,3 +228,43 @@ def select_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 def pack_codes(embeddings: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.uint8]:
     """Pack binary codes, one bit per dimension, set above 0: (N, ceil(D / 8)), most significant bit first."""
     return np.packbits(embeddings > 0, axis=1)
+
+
+_CHECKSUM = "checksum"  # its name among the arrays
+
+
+def save_per_query(folder: RunFolder, recipe: Recipe, evaluation: Evaluation) -> None:
+    """Save an evaluation's values per query, and a checksum of the recipe's evaluator and seed, in the run's folder."""
+    arrays = {name: np.asarray(values_Q, dtype=np.float64) for name, values_Q in evaluation.per_query.items()}
+    arrays[_CHECKSUM] = np.array(_checksum(recipe))
+    write_atomically(folder.per_query, lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+
+def restore_evaluation(
+    folder: RunFolder, recipe: Recipe, result: Mapping[str, Any], evaluator: Evaluator
+) -> Evaluation | None:
+    """Restore a run's final evaluation from its folder, with `result`, the contents of ``evaluation.json``.
+
+    Returns None if the recipe's evaluator isn't a `RestoringEvaluator`, or if the folder's values are missing, of
+    another evaluator, or lack a metric that the evaluator has since gained.
+
+    Raises:
+        DmlError: if the file was changed or damaged.
+    """
+    if not isinstance(evaluator, RestoringEvaluator) or not folder.per_query.exists():
+        return None
+    folder.check_results(folder.per_query)
+    with folder.per_query.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+        if str(stored[_CHECKSUM]) != _checksum(recipe):
+            return None
+        per_query = {name: stored[name] for name in stored.files if name != _CHECKSUM}
+    try:
+        return evaluator.restore(result, per_query)
+    except KeyError:  # saved before the evaluator measured one of its metrics
+        return None
+
+
+def _checksum(recipe: Recipe) -> str:
+    """Return the SHA-256 of the evaluator's table and the seed."""
+    described = [recipe.evaluation.component(), recipe.training.seed]
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()

@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from dml_core import DmlError
 from dml_train.data.decoding import read_image
-from dml_train.files import write_atomically
-from dml_train.report.rendering import make_thumbnail, render
+from dml_train.report.rendering import make_thumbnail, write_page
 from dml_train.trained.model import TrainedModel
 from dml_train.trained.search import Gallery, SearchResult
 
@@ -43,7 +42,8 @@ def write_search_page(
     out = Path(out)
     queries = model.split_of([result.query for result in results])
     picture = gallery.picture
-    page = render(
+    return write_page(
+        out,
         "search.html.j2",
         title=f"Searched with {model.folder.path.resolve().name}",
         count=len(gallery.rows),
@@ -58,8 +58,6 @@ def write_search_page(
         link=lambda file: _link(file, out),
         files=gallery.files,
     )
-    write_atomically(out, lambda file: file.write(page))
-    return out
 
 
 def _show(file: Path | None, picture: Callable[[], npt.NDArray[np.uint8]]) -> str:

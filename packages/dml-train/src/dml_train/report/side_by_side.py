@@ -12,15 +12,13 @@ import numpy.typing as npt
 
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
-from dml_train.files import write_atomically
 from dml_train.measure.evaluate import Embedded
 from dml_train.measure.listing import Metric
 from dml_train.report.diagrams import draw_curves
-from dml_train.report.finished import FinishedRun
-from dml_train.report.paired import MetricDifference, compare_metrics
-from dml_train.report.rendering import MARKS, SHOWN, render, select_evenly
+from dml_train.report.finished import FinishedRun, MetricDifference, compare_metrics
+from dml_train.report.rendering import MARKS, SHOWN, select_evenly, write_page
 from dml_train.report.retrieval import NearestNeighbours
-from dml_train.training.trackers.identity import flatten_settings
+from dml_train.training.trackers import flatten_settings
 
 SIGNIFICANT = 0.05  # p below which a difference makes a winner
 _EXAMPLES = 6  # queries of each kind: right for one run only
@@ -95,7 +93,8 @@ def write_side_by_side(
         for column in columns
         for baseline, values in column.run.baselines.by_name().items()
     ]
-    page = render(
+    return write_page(
+        out,
         "side_by_side.html.j2",
         title=f"{len(runs)} runs side by side",
         columns=columns,
@@ -111,8 +110,6 @@ def write_side_by_side(
         gallery=first.run.gallery,
         absent=first.run.absent,
     )
-    write_atomically(out, lambda file: file.write(page))
-    return out
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

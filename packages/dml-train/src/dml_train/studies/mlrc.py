@@ -23,14 +23,13 @@ from rich.console import Console
 
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
-from dml_train.files import write_atomically, write_json
+from dml_train.files import write_json, write_text
 from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, select_numbers
 from dml_train.measure.intervals import Interval, of_runs
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
-from dml_train.studies.jobs import Job
-from dml_train.studies.runs import Executor, run_all, show_ends
+from dml_train.studies.runs import Executor, Job, run_all, show_ends
 
 FOLDS = 4
 METRIC = "map@r"
@@ -188,7 +187,7 @@ def write(check: RealityCheck, out: Path, recipe: str) -> list[Path]:
     page, data = out / "mlrc.md", out / "mlrc.json"
     results = asdict(check)
     write_json(data, {"runs": results.pop("runs"), "folds": FOLDS, **results})
-    write_atomically(page, lambda file: file.write(check.markdown(recipe).encode()))
+    write_text(page, check.markdown(recipe))
     return [page, data]
 
 

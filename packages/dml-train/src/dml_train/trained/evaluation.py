@@ -15,15 +15,13 @@ from rich.console import Console
 
 from dml_core import DmlError, Evaluation, Evaluator, Labels, Registry, Relevance
 from dml_core import registry as installed
+from dml_train.measure.columns import select_levels, select_prefix
 from dml_train.measure.evaluate import Embedded, evaluate, evaluate_arrays, make_evaluator
-from dml_train.measure.levels import select_levels
-from dml_train.measure.prefixes import select_prefix
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
-from dml_train.trained.images import SplitName, list_split
+from dml_train.trained.images import SplitName, list_split, open_images
 from dml_train.trained.model import TrainedModel, open_model
 from dml_train.trained.plan import EmbeddedImages, EmbeddingPlan, embed_in_memory
-from dml_train.trained.stored_images import open_images
 from dml_train.training.run import read_recipe, reopen
 
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from rich.console import Console
 
 from dml_train.extras import extra
-from dml_train.files import WriteRefused, lock_folder, write_array, write_atomically, write_json
+from dml_train.files import lock_folder, refusals, write_array, write_atomically, write_json
 from dml_train.measure.embed import CHUNK_SIZE, BadImage
 from dml_train.trained.images import list_folder
 from dml_train.trained.model import TrainedModel
@@ -126,10 +126,8 @@ class ChunkStore:
             DmlError: as `dml_train.trained.plan.embed_chunks`, for a full disk, or if another process fills this store;
                 its error says that this one is `doing` it. Finished chunks stay.
         """
-        try:
+        with refusals(f"make the folder {self.folder}"):
             self.folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise WriteRefused(f"can't create the folder {self.folder}: {error.strerror}") from error
         plan = self._plan
         with lock_folder(self.folder, doing):
             todo = [chunk for chunk in self._chunks if not self._is_complete(chunk, skip)]

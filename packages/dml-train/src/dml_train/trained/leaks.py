@@ -5,8 +5,6 @@ Shapes: `T` test items, `N` training items of a block, `D` embedding dimension.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,7 +16,7 @@ from rich.console import Console
 
 from dml_core import DmlError, FileBackedSplit, RangeEvaluator, Registry, Split, TrainingFilesFactory
 from dml_core import registry as installed
-from dml_train.files import write_atomically
+from dml_train.files import write_csv
 from dml_train.measure.embed import CHUNK_SIZE, embed, split_chunks
 from dml_train.measure.evaluate import Embedded
 from dml_train.progress import stage
@@ -114,11 +112,7 @@ def find_leaks(
 
 def write_leaks(leaks: Sequence[Leak], path: Path) -> None:
     """Write leaks as a CSV file in UTF-8 with a line of column names; a path that isn't UTF-8 keeps its bytes."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Leak._fields)
-    writer.writerows(leaks)
-    write_atomically(path, lambda file: file.write(text.getvalue().encode(errors="surrogateescape")))
+    write_csv(path, Leak._fields, leaks)
 
 
 def _describe(split: Split, item: int) -> tuple[str, str]:

@@ -25,26 +25,16 @@ from dml_train.training.run import evaluated_checkpoint, read_recipe
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """The network of a run with the weights that the run is evaluated by, in evaluation mode.
+    """The network of a run with the weights that the run is evaluated by, in evaluation mode."""
 
-    Args:
-        folder: the run's folder.
-        recipe: the run's recipe, as resolved.
-        step: number of optimizer steps that the weights have seen.
-        weights: the SHA-256 of the weights file.
-        network: images to embeddings.
-        device: the network's device.
-        input_shape: channels, height and width of an image.
-        reader: prepares image files for the network; None if the run's data set doesn't say how.
-    """
-
-    folder: RunFolder
-    recipe: Recipe
-    step: int
-    weights: str
-    network: EmbeddingModel
-    device: torch.device
-    input_shape: tuple[int, int, int]
+    folder: RunFolder  # the run's folder
+    recipe: Recipe  # the run's recipe, as resolved
+    step: int  # number of optimizer steps that the weights have seen
+    weights: str  # the SHA-256 of the weights file
+    network: EmbeddingModel  # images to embeddings
+    device: torch.device  # the network's device
+    input_shape: tuple[int, int, int]  # channels, height and width of an image
+    # Prepares image files for the network; None if the run's data set doesn't say how.
     reader: ImageReader | None
 
     @property

@@ -28,21 +28,14 @@ from dml_train.training.build import build_dataset
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """Items to search in.
+    """Items to search in."""
 
-    Args:
-        rows: (G, D) floating, or (G, ceil(D / 8)) uint8 codes.
-        names: (G,) of the items: paths, or classes.
-        files: (G,) their images; None for an item without a file.
-        picture: returns an item's picture, (height, width, 3) uint8; None if there are no pictures.
-        note: a remark for the user, such as a reason for missing names; empty if there is none.
-    """
-
-    rows: npt.NDArray[Any]
-    names: Sequence[str]
-    files: Sequence[Path | None]
+    rows: npt.NDArray[Any]  # (G, D) floating, or (G, ceil(D / 8)) uint8 codes
+    names: Sequence[str]  # (G,) of the items: paths, or classes
+    files: Sequence[Path | None]  # (G,) their images; None for an item without a file
+    # Returns an item's picture, (height, width, 3) uint8; None if there are no pictures.
     picture: Callable[[int], npt.NDArray[np.uint8]] | None
-    note: str = ""
+    note: str = ""  # a remark for the user, such as a reason for missing names; empty if there is none
 
     @property
     def coded(self) -> bool:
@@ -77,7 +70,7 @@ class Gallery:
         except DmlError as error:
             names = [f"item {row}" for row in range(len(rows))]
             note = f"Without names and pictures, as the run's data set can't be loaded: {error}"
-            return cls(rows, names, [None] * len(rows), None, note)
+            return cls._without_files(rows, names, note)
         files: Sequence[Path | None] = (
             split.files if isinstance(split, FileBackedSplit) else [None] * len(rows)
         )
@@ -121,11 +114,11 @@ class Gallery:
         if not description.is_file():
             names = [f"row {row}" for row in range(len(rows))]
             note = f"{description} is missing, so the rows have no names"
-            return cls(rows, names, [None] * len(rows), None, note)
+            return cls._without_files(rows, names, note)
         try:
             described = json.loads(description.read_text(encoding="utf-8"))
             paths = [Path(path).as_posix() for path in described["paths"]]
-            weights, folder = described["weights"], Path(described["folder"])
+            weights, folder = described["weights"], described.get("folder")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DmlError(f"{description} is damaged: {type(error).__name__}: {error}") from error
         if weights != model.weights:
@@ -135,7 +128,15 @@ class Gallery:
             )
         if len(paths) != len(rows):
             raise DmlError(f"{description} names {len(paths)} images, and {index} has {len(rows)} rows")
-        return cls._of_files(model, rows, folder, paths)
+        if folder is None:
+            return cls._without_files(
+                rows, paths, "Without pictures, as the images lie in archives or tables"
+            )
+        return cls._of_files(model, rows, Path(folder), paths)
+
+    @classmethod
+    def _without_files(cls, rows: npt.NDArray[Any], names: Sequence[str], note: str) -> Gallery:
+        return cls(rows, names, [None] * len(rows), None, note)
 
     @classmethod
     def _of_files(
