@@ -40,10 +40,6 @@ class RayCluster:
     def connect(self, registry: Registry, shared: Path | None) -> Iterator[Expected]:
         """Connect this process to the cluster, unless it is connected, and yield what its workers must have.
 
-        Args:
-            registry: this process's components: workers must have the same packages.
-            shared: the folder that all machines must see; None: none.
-
         Raises:
             UnfitWorker: if a worker lacks a package.
             DmlError: if ray isn't installed, or no cluster answers at the address within seconds.
@@ -65,11 +61,7 @@ class RayCluster:
                     ray.shutdown()
 
     def count_workers(self) -> int:
-        """Return the number of workers that fit into the connected cluster now.
-
-        Raises:
-            DmlError: if none does.
-        """
+        """Return the number of workers that fit into the connected cluster now; raise DmlError if none does."""
         machines = [node["Resources"] for node in _import_ray().nodes() if node["Alive"]]
         count = sum(self._fitting(resources) for resources in machines)
         if count == 0:

@@ -39,8 +39,7 @@ class Expected:
     def enter(self) -> None:
         """Check the process that calls, and let its relative paths start where they start for the one that asks.
 
-        Raises:
-            UnfitWorker: if it has other versions, or doesn't see the probe. Names this machine.
+        Raise UnfitWorker, with the name of this machine, if it has other versions, or doesn't see the probe.
         """
         worker = f"a worker on {platform.node()}"
         for name, version in self.versions.items():
@@ -63,12 +62,8 @@ class Expected:
 def expect(registry: Registry, shared: Path | None) -> Iterator[Expected]:
     """Describe what workers must have; a probe lies in the shared folder as long as this context.
 
-    Args:
-        registry: this process's components: workers must have the same packages.
-        shared: the folder that all must see, made if it is missing; None: none.
-
-    Raises:
-        DmlError: if the folder can't be written.
+    Workers must have the packages of the `registry`, and see the folder `shared`, made if it is missing; None: none.
+    Raise DmlError if the folder can't be written.
     """
     names = {"dml-train", "torch", *(provider.distribution for provider in registry.plugins.providers)}
     versions = {name: version for name in sorted(names) if (version := _find_version(name)) is not None}
@@ -86,11 +81,7 @@ def expect(registry: Registry, shared: Path | None) -> Iterator[Expected]:
 
 
 def refuse_missing_package(error: Exception) -> None:
-    """Tell a worker without a package, which can't even load its call, from a dead one.
-
-    Raises:
-        UnfitWorker: if `error` names a missing package.
-    """
+    """Raise UnfitWorker if an error names a package that a worker lacks, so that it can't even load its call."""
     if missing := re.search(r"No module named '([\w.]+)'", str(error)):
         raise UnfitWorker(
             f"a worker lacks the package {missing[1]}; install the same packages on all machines"

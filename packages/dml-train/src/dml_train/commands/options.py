@@ -78,9 +78,7 @@ def echo_commands(jobs: Sequence[Job]) -> None:
 def error_message(error: DmlError | Interrupted, command: click.Command | None = None) -> str:
     """Return the error's message, followed by the options of `dml` that fix it.
 
-    Args:
-        error: the error.
-        command: the one that failed. If it resumes runs itself, its own option is named, otherwise that of `dml train`.
+    If the `command` that failed resumes runs itself, its own option is named, otherwise that of `dml train`.
     """
     resumes = command is not None and any(parameter.name == "resume" for parameter in command.params)
     resume = f"dml {command.name if command and resumes else 'train'} --resume"

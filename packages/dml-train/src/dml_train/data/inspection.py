@@ -155,7 +155,9 @@ def write_findings(found: Inspection, path: Path) -> None:
         for other in files[1:]
     ]
     pairs += [("near-duplicate", pair.first, pair.second, f"{pair.bits} of 64 bits") for pair in found.near]
-    rows = [("broken", file, class_of[file], "", "", reason) for file, reason in found.bad.items()]
+    rows: list[tuple[object, ...]] = [
+        ("broken", file, class_of[file], "", "", reason) for file, reason in found.bad.items()
+    ]
     rows += [(kind, a, class_of[a], b, class_of[b], detail) for kind, a, b, detail in pairs]
     write_csv(path, ("finding", "image", "class", "other_image", "other_class", "detail"), rows)
 

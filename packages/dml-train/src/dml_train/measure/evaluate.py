@@ -144,11 +144,7 @@ def build_evaluator(recipe: Recipe, registry: Registry, *, clustering: bool = Tr
 
 
 def make_evaluator(table: Mapping[str, Any], registry: Registry, seed: int) -> Evaluator:
-    """Make the evaluator of a table, ``{"name": "exact", "metrics": ["recall@1"]}``.
-
-    Raises:
-        DmlError: if there is no such evaluator or option.
-    """
+    """Make an evaluator, ``{"name": "exact", "metrics": ["recall@1"]}``; raise DmlError if there is none."""
     evaluator: Evaluator = registry.build("evaluators", table, {"seed": seed})
     return evaluator
 
@@ -189,10 +185,8 @@ def evaluate_arrays(
 def evaluate_on_ranks(ranks: Ranks, evaluator: Evaluator, embedded: Embedded) -> Measurement:
     """Evaluate embeddings on several ranks, which share the work if the evaluator is a `PeersEvaluator`.
 
-    Otherwise the first rank does all of it, and `embedded` need be complete only there.
-
-    Raises:
-        DmlError: on every rank, if the evaluator refuses the arrays.
+    Otherwise the first rank does all of it, and `embedded` need be complete only there. Raise DmlError on every rank if
+    the evaluator refuses the arrays.
     """
     if ranks.world_size > 1 and isinstance(evaluator, PeersEvaluator):
         with _refusals_as_dml_errors():
@@ -245,11 +239,9 @@ def restore_evaluation(
 ) -> Evaluation | None:
     """Restore a run's final evaluation from its folder, with `result`, the contents of ``evaluation.json``.
 
-    Returns None if the recipe's evaluator isn't a `RestoringEvaluator`, or if the folder's values are missing, of
-    another evaluator, or lack a metric that the evaluator has since gained.
-
-    Raises:
-        DmlError: if the file was changed or damaged.
+    Return None if the recipe's evaluator isn't a `RestoringEvaluator`, or if the folder's values are missing, of
+    another evaluator, or lack a metric that the evaluator has since gained. Raise DmlError if the file was changed or
+    damaged.
     """
     if not isinstance(evaluator, RestoringEvaluator) or not folder.per_query.exists():
         return None

@@ -30,10 +30,8 @@ _BINS = 6
 def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> list[Figure]:
     """Draw each value that any run logged at more than one step, in the order of first appearance.
 
-    A value that isn't finite, None, is omitted. Long curves are drawn as means of equal intervals of steps.
-
-    Args:
-        runs: name → lines of ``metrics.jsonl``, each a mapping with ``"step"``. At most eight runs.
+    Of at most eight runs, `runs` has the lines of ``metrics.jsonl`` by name. A value that isn't finite, None, is
+    omitted. Long curves are drawn as means of equal intervals of steps.
     """
     names = dict.fromkeys(name for lines in runs.values() for line in lines for name in line)
     figures = [

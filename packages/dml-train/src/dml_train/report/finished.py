@@ -80,10 +80,7 @@ class FinishedRun:
         """Read a run's folder.
 
         The evaluation of the run's end is restored where its per-query values are saved; otherwise the embeddings are
-        evaluated again.
-
-        Raises:
-            DmlError: if it isn't a run's folder, the run isn't finished, or a result file was changed or damaged.
+        evaluated again. Raise DmlError if the run isn't finished, or a result file was changed or damaged.
         """
         folder = RunFolder.open(run_dir)
         recipe = read_recipe(folder, registry)
@@ -115,11 +112,7 @@ class FinishedRun:
 
 
 def _items(dataset: Dataset, embedded: Embedded) -> tuple[Items, Items]:
-    """Return the names and pictures of queries and gallery.
-
-    Raises:
-        DmlError: if the embeddings are of another data set.
-    """
+    """Return the names and pictures of queries and gallery; raise DmlError if the data set isn't the embeddings'."""
     queries, gallery = dataset.test, dataset.gallery or dataset.test
     same = np.array_equal(queries.labels, embedded.labels)
     if embedded.gallery_labels is not None:
@@ -170,9 +163,7 @@ class CodesComparison(NamedTuple):
 def compare_with_codes(run: FinishedRun, registry: Registry) -> CodesComparison | None:
     """Evaluate the signs of a run's embeddings.
 
-    Returns:
-        None where there is nothing to compare: no embeddings, no evaluator of codes, or a run that is evaluated by
-        codes itself.
+    Return None without embeddings or an evaluator of codes, or for a run that is evaluated by codes itself.
     """
     table = run.recipe.evaluation.component()
     if run.test is None or table["name"] == CODES or CODES not in registry.entries("evaluators"):

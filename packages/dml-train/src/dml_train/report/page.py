@@ -25,7 +25,7 @@ COMPARISON = "comparison.json"  # {name: metrics}: other embeddings to show besi
 
 
 def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
-    """Write a finished run's ``report.html``: metrics with intervals, curves, retrievals, maps, classes.
+    """Write a finished run's ``report.html``, or replace it: metrics with intervals, curves, retrievals, maps, classes.
 
     The page is one file, without scripts and without external resources. It shows the items' names and pictures if the
     data set can be loaded, and otherwise a note with the reason.
@@ -33,9 +33,6 @@ def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
     Args:
         run_dir: the run's folder. If it has a ``comparison.json``, ``{name: metrics}``, the page shows that table, too.
         registry: provides the data set and the evaluator; default: all installed ones.
-
-    Returns:
-        The page's path. An existing page is replaced.
 
     Raises:
         DmlError: if it isn't a run's folder, the run isn't finished, or a file in it is damaged.

@@ -59,13 +59,9 @@ def draw_figure(
     caption: str,
     key: Sequence[tuple[str, str, str]] = (),
 ) -> Figure:
-    """Draw a diagram with a transparent background, for light pages and for dark ones.
+    """Draw a diagram with a transparent background, for light pages and for dark ones, as ``"svg"`` or ``"png"``.
 
-    Args:
-        draw: draws on the axes, which it receives with the colours of text and of a line.
-        size: width and height in inches.
-        form: ``"svg"`` or ``"png"``.
-        alt, caption, key: as of `Figure`.
+    `draw` receives the axes, and the colours of text and of a line; `size` is in inches.
     """
     light, dark = (_draw_themed(draw, theme, size, form) for theme in ("light", "dark"))
     return Figure(light, dark, alt, caption, key)

@@ -22,7 +22,7 @@ _SIDE = 256  # pixels of a picture's longer side, at most: twice its size on the
 def write_search_page(
     model: TrainedModel, gallery: Gallery, results: Sequence[SearchResult], out: Path | str
 ) -> Path:
-    """Write one page, as self-contained as a run's report: each query with its nearest items.
+    """Write `out`, one page, as self-contained as a run's report: each query with its nearest items; return its path.
 
     Pictures are those of the files, made smaller, and link to them, relative to the page; items without a file, or of a
     format that only the data set reads, are shown as the network sees them.
@@ -32,9 +32,6 @@ def write_search_page(
         gallery: the items that were searched.
         results: of `search`.
         out: the page. An existing one is replaced.
-
-    Returns:
-        `out`.
 
     Raises:
         DmlError: an image that is missing now, or can't be decoded any more.

@@ -59,7 +59,7 @@ class RunComparison(NamedTuple):
 def write_side_by_side(
     run_dirs: Sequence[Path | str], out: Path | str, registry: Registry | None = None
 ) -> Path:
-    """Write one page, as self-contained as a run's own report, that compares runs with the first one.
+    """Write `out`, one page, as self-contained as a run's report, that compares runs with the first; return its path.
 
     Runs whose test items have the same labels in the same order count as measured on the same queries, and are tested
     in pairs. Names and pictures are those of the first run's data set.
@@ -68,9 +68,6 @@ def write_side_by_side(
         run_dirs: the runs' folders, from two to eight.
         out: the page. An existing one is replaced.
         registry: provides data sets and evaluators; default: all installed ones.
-
-    Returns:
-        `out`.
 
     Raises:
         DmlError: too few or too many runs, or a run that isn't finished or is damaged.

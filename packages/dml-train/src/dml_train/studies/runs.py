@@ -114,11 +114,9 @@ def train_job(
 def list_commands(jobs: Iterable[Job]) -> list[str]:
     """Return the command that trains each unfinished run, once for each folder.
 
-    It writes the recipe of a run that hasn't begun into the run's folder: the command reads it there. A command
-    resumes, so it may be repeated. Relative paths in recipes start at the folder in which a command is executed.
-
-    Raises:
-        DmlError: if a run's folder holds another run, or the disk refuses.
+    It writes the recipe of a run that hasn't begun into the run's folder: the command reads it there, and may be
+    repeated. Relative paths in recipes start at the folder in which a command is executed. Raise DmlError if a run's
+    folder holds another run, or the disk refuses.
     """
     commands = []
     for job in {job.folder: job for job in jobs}.values():
@@ -299,10 +297,9 @@ def _train_by(
     end: Callable[[Job, str | None], None],
     console: Console,
 ) -> None:
-    """Train runs by an executor, `most` at a time. A run is submitted until it ends, or its workers died too often.
+    """Train runs by an executor, `most` at a time; raise as `run_all`.
 
-    Raises:
-        UnfitWorker, WriteRefused, DmlError, StudyInterrupted: as `run_all`.
+    A run is submitted until it ends, or its workers died too often.
     """
     waiting, pending = deque(jobs), list[tuple[Any, Job]]()
     deaths: Counter[Path] = Counter()  # since the last new checkpoint

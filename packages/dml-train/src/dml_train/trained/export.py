@@ -184,12 +184,8 @@ def _describe(model: TrainedModel, format: Format, program: Path | None) -> dict
 def _compare(model: TrainedModel, network: EmbeddingModel, exported: Compute) -> tuple[float, float]:
     """Embed photographs by the network, the exported network and the run, and compare.
 
-    Returns:
-        The largest differences from the network in float32, relative to the largest entry, and from the run: 1 minus
-        the cosine, larger if the run computes in half precision.
-
-    Raises:
-        DmlError: if the exported network differs from the network, on the same inputs or on image files.
+    Return the largest differences: from the network in float32, relative to the largest entry; and from the run, 1
+    minus the cosine, larger if the run computes in half precision.
     """
     prepared, loaded, embeddings_ND = _embed_photographs(model)
     largest, difference = 1e-30, 0.0

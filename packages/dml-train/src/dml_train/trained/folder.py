@@ -101,15 +101,10 @@ def embed_images(
 
 
 class ChunkStore:
-    """The folder of a file's finished chunks, each in a .npz file: a key of its sources, the bad images, and the rows.
+    """The folder of a file's finished `chunks`, each a .npz file: a key of its sources, the bad images, and the rows.
 
     The key is a digest of the weights, the preparation, and the images' names, sizes and times. A damaged file fails
-    zip's checksums.
-
-    Args:
-        path: the file that the chunks will be joined to.
-        plan: the plan.
-        chunks: the chunks to store here; others are never read.
+    zip's checksums. `path` is the file that the chunks will be joined to.
     """
 
     def __init__(self, path: Path, plan: EmbeddingPlan, chunks: Sequence[int]) -> None:
@@ -122,9 +117,7 @@ class ChunkStore:
     ) -> Iterator[FolderEmbedding]:
         """Embed the chunks that are missing, damaged, or of other sources; when the context ends, all are removed.
 
-        Raises:
-            DmlError: as `dml_train.trained.plan.embed_chunks`, for a full disk, or if another process fills this store;
-                its error says that this one is `doing` it. Finished chunks stay.
+        Raise as `embed_chunks`, for a full disk, or if another process is `doing` this. Finished chunks stay.
         """
         with refusals(f"make the folder {self.folder}"):
             self.folder.mkdir(exist_ok=True)

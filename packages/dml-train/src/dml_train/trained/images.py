@@ -58,11 +58,8 @@ class ImageList:
     def labels(self, kept: Sequence[str]) -> tuple[npt.NDArray[np.int64], dict[str, Any]]:
         """Return the labels of the images of these names, and their entry in the description of the rows.
 
-        An image in a folder has the index of its first folder among all first folders, sorted by name. A split
-        has labels, and omits no image.
-
-        Raises:
-            DmlError: if an image lies in no folder, or images aren't files of a folder.
+        An image in a folder has the index of its first folder among all first folders, sorted by name; raise DmlError
+        if it lies in none, or images aren't files of a folder. A split has labels, and omits no image.
         """
         if self.split is not None:
             return self.split.labels, {}
@@ -86,11 +83,9 @@ class ImageList:
         return {"files": [str(file.resolve()) for file in self.places]}
 
     def states(self, items: Iterable[int], *, with_time: bool = True) -> list[str]:
-        """Return for each image what reveals a change without reading it: its name, and its file's size and time.
+        """Return for each item what reveals a change without reading it: its name, and its file's size and time.
 
-        Args:
-            items: the images.
-            with_time: whether copies on different machines differ.
+        Without the time, copies on different machines are equal.
         """
         if self.split is not None:
             return [self.names[item] for item in items]
@@ -100,12 +95,9 @@ class ImageList:
 
 
 def find_images(folder: Path) -> list[Path]:
-    """Find the images in a folder and its subfolders: their paths relative to it, sorted.
+    """Find the images in a folder and its subfolders: their paths relative to it, sorted; hidden ones are omitted.
 
-    Hidden files and folders, and files without an image's suffix, are omitted.
-
-    Raises:
-        DmlError: if it isn't a folder, holds no image, or a folder below it can't be read.
+    Raise DmlError if it isn't a folder, holds no image, or a folder below it can't be read.
     """
     if not folder.is_dir():
         raise DmlError(f"{folder} is not a folder; expected one with images in it or in its subfolders")

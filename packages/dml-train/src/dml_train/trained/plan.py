@@ -121,10 +121,8 @@ def embed_chunks(
 ) -> Generator[ChunkRows, None, None]:
     """Embed chunks of a plan by an engine, in any order, and show the progress on the console, if there is one.
 
-    Unless `skip`, an image that can't be decoded is an error. An earlier call has embedded `done` images.
-
-    Raises:
-        DmlError: if an image can't be decoded, or an embedding isn't finite.
+    An earlier call has embedded `done` images. Raise DmlError if an embedding isn't finite or, unless `skip`, an image
+    can't be decoded.
     """
     if not chunks:
         return

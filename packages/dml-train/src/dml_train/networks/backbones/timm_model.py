@@ -223,16 +223,12 @@ def add_lora(
 ) -> None:
     """Freeze a network, and add trained matrices beside some of its layers, in place: low-rank adaptation, by peft.
 
-    ``layer(x) + (alpha / rank) · B A x`` with A (rank, in) random and B (out, rank) zero.
+    ``layer(x) + (alpha / rank) · B A x`` with A (rank, in) random and B (out, rank) zero, for the layers whose names
+    end in one of `targets`: ``"attn.qkv"`` for ``blocks.0.attn.qkv`` and so on. Raise InvalidOption if no layer's does,
+    or if one isn't called, so that its matrices would have no effect: `probe` computes the network's features on the
+    device "meta" to find that out.
 
     Source: Hu et al. 2021, LoRA: Low-Rank Adaptation of Large Language Models, Sec. 4.1.
-
-    Args:
-        network: with the weights from which training starts.
-        rank, alpha: of the added matrices.
-        targets: ends of the layers' names, ``"attn.qkv"`` for ``blocks.0.attn.qkv`` and so on; raises an
-            `InvalidOption` if no layer has such a name, or one isn't called, so that its matrices would have no effect.
-        probe: computes the network's features on the device "meta", to find layers that it uses without calling them.
     """
     with extra("lora", "backbone.lora_rank"):
         from peft import LoraConfig, inject_adapter_in_model

@@ -126,12 +126,9 @@ def _plan_rows(
     """Plan the runs of a table's rows on a data set.
 
     A hash of the resolved recipe names a run's folder, so that equal rows of any table share it, and so do rows that
-    measure different levels of one network. Rows that can't be run stay, without runs; rows that have neither a run
-    nor a published figure on the data set are omitted.
-
-    Raises:
-        DmlError: if a recipe is invalid. A component that no installed plugin provides is the fault of its row if the
-            row itself replaces a table: pytorch-metric-learning is optional.
+    measure different levels of one network. Rows that can't be run stay, without runs; rows that have neither a run nor
+    a published figure on the data set are omitted. A component that no installed plugin provides is the fault of its
+    row if the row itself replaces a table: pytorch-metric-learning is optional.
     """
     planned = []
     for row in table.rows:

@@ -110,11 +110,7 @@ class SettingsSearch:
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial:
-    """Return the first trial with the highest value.
-
-    Raises:
-        DmlError: if every trial failed.
-    """
+    """Return the first trial with the highest value; raise DmlError if every trial failed."""
     finished = [trial for trial in trials if trial.value is not None]
     if not finished:
         raise DmlError(f"all {len(trials)} trials failed; their errors are printed above")

@@ -97,11 +97,7 @@ def read_space(path: Path) -> Space:
 
 
 def read_range(text: str) -> tuple[str, Range]:
-    """Read ``KEY=LOW:HIGH`` or ``KEY=LOW:HIGH:log``.
-
-    Raises:
-        InvalidOption: if it has another form.
-    """
+    """Read ``KEY=LOW:HIGH`` or ``KEY=LOW:HIGH:log``; raise InvalidOption if it has another form."""
     with _named(f"range {text!r}"):
         try:
             key, low, high, log = re.fullmatch(r"([^=]+)=([^:]+):([^:]+)(:log)?", text).groups()  # type: ignore[union-attr]
@@ -114,11 +110,7 @@ def read_range(text: str) -> tuple[str, Range]:
 
 
 def read_choice(text: str) -> tuple[str, Choice]:
-    """Read ``KEY=[A, B, …]``, with a list in TOML.
-
-    Raises:
-        InvalidOption: if it has another form.
-    """
+    """Read ``KEY=[A, B, …]``, with a list in TOML; raise InvalidOption if it has another form."""
     key, _, values = text.partition("=")
     with _named(f"choice {text!r}"):
         try:
