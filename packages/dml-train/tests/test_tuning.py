@@ -23,8 +23,15 @@ from dml_train.run_folder import RunFolder
 from dml_train.studies import runs as single_runs
 from dml_train.studies.tuning import run as tuning
 from dml_train.studies.tuning.run import list_trainings, run_search
-from dml_train.studies.tuning.search import SettingsSearch, best_trial
-from dml_train.studies.tuning.space import Choice, Range, read_choice, read_range, read_space
+from dml_train.studies.tuning.search import (
+    Choice,
+    Range,
+    SettingsSearch,
+    best_trial,
+    read_choice,
+    read_range,
+    read_space,
+)
 from dml_train.studies.tuning.trials import TrialStore
 
 pytest.importorskip("optuna", reason="the search needs the extra dml-train[tune]")

@@ -18,8 +18,8 @@ from dml_train.studies.mlrc import reality_check as reality_check
 from dml_train.studies.reproduce.run import reproduce as reproduce
 from dml_train.studies.tuning.run import TuningResult as TuningResult
 from dml_train.studies.tuning.run import tune as tune
-from dml_train.studies.tuning.space import Choice as Choice
-from dml_train.studies.tuning.space import Range as Range
+from dml_train.studies.tuning.search import Choice as Choice
+from dml_train.studies.tuning.search import Range as Range
 from dml_train.trained.embedder import Embedder as Embedder
 from dml_train.trained.evaluation import embed_split as embed_split
 from dml_train.trained.evaluation import evaluate_embeddings as evaluate_embeddings

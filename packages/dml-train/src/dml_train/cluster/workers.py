@@ -37,10 +37,7 @@ class Expected:
     folder: Path  # where relative paths start
 
     def enter(self) -> None:
-        """Check the process that calls, and let its relative paths start where they start for the one that asks.
-
-        Raise UnfitWorker, with the name of this machine, if it has other versions, or doesn't see the probe.
-        """
+        """Check the calling process, and change to `folder`; raise UnfitWorker for other versions or no probe."""
         worker = f"a worker on {platform.node()}"
         for name, version in self.versions.items():
             if (found := _find_version(name)) != version:

@@ -92,11 +92,7 @@ def printable(name: str) -> str:
 
 
 def refuse_existing(*paths: Path | None) -> None:
-    """Refuse to overwrite a file, or to write into a missing folder.
-
-    Raises:
-        DmlError: naming the first such path.
-    """
+    """Raise DmlError, with the first such path, rather than overwrite a file or write into a missing folder."""
     for path in paths:
         if path and path.exists():
             raise DmlError(f"{path} exists already; nothing was touched. Choose another name")

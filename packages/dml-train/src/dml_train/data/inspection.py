@@ -235,10 +235,7 @@ def _time_loading(files: Sequence[Path], preparation: Preparation) -> float:
 
 
 def describe_inspection(found: Inspection, batch_size: int) -> Iterator[str]:
-    """Describe an inspection by the preparation of the recipe `my-images`: counts, sizes, findings, and how to begin.
-
-    The recipe's `batch_size` decides whether the images are enough for it.
-    """
+    """Describe counts, sizes, findings, and how to begin with the recipe `my-images`, which has this `batch_size`."""
     sizes = Counter(found.class_of.values())
     broken = f", {len(found.bad):,} of them broken" if found.bad else ""
     yield f"{found.source}: {len(found.class_of):,} images of {len(sizes):,} classes{broken}"

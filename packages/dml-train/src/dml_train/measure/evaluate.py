@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from dml_core import (
     Relevance,
     RestoringEvaluator,
     metric_family,
+    nearest,
     takes_matches,
 )
 from dml_train.files import read_array, write_array, write_atomically
@@ -49,11 +50,7 @@ class Embedded:
 
     @classmethod
     def read(cls, folder: RunFolder) -> Embedded:
-        """Map a finished run's arrays from its folder into memory.
-
-        Raises:
-            DmlError: if the run isn't finished, or an array is missing, changed or damaged.
-        """
+        """Map a finished run's arrays into memory; raise DmlError if one is missing, changed or damaged."""
         written = folder.read_manifest()
         parts = [""] if folder.embeddings("gallery").name not in written else ["", "gallery"]
         has_matches = folder.matches.name in written
@@ -134,11 +131,7 @@ class Measurement(NamedTuple):
 
 
 def build_evaluator(recipe: Recipe, registry: Registry, *, clustering: bool = True) -> Evaluator:
-    """Build the evaluator of a recipe's ``[evaluation]`` table.
-
-    Unless `clustering`, it omits metrics of clusters and of pairs: they take most of the time, and have no values per
-    query.
-    """
+    """Build a recipe's evaluator; unless `clustering`, omit metrics of clusters and pairs, which take the most time."""
     table = recipe.evaluation.component()
     return make_evaluator(table if clustering else select_retrieval(table), registry, recipe.training.seed)
 
@@ -170,8 +163,7 @@ def evaluate_arrays(
 ) -> Evaluation:
     """Evaluate embeddings, given as `Evaluator.evaluate` takes them.
 
-    Raises:
-        DmlError: if the evaluator refuses the arrays, or takes labels alone and there are groups or lists.
+    Raise DmlError if the evaluator refuses the arrays, or takes labels alone and there are groups or lists.
     """
     if isinstance(labels, Labels | Relevance) and not takes_matches(evaluator):
         raise DmlError(
@@ -260,3 +252,54 @@ def _checksum(recipe: Recipe) -> str:
     """Return the SHA-256 of the evaluator's table and the seed."""
     described = [recipe.evaluation.component(), recipe.training.seed]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()
+
+
+def select_levels(embedded: Embedded, recipe: Recipe, levels: Sequence[str]) -> Embedded:
+    """Cut a run's embeddings to some of its levels, in their order, to measure each level alone and several together.
+
+    Source: Wang et al. 2021, Ranked List Loss for Deep Metric Learning, tables 6 and 7.
+
+    Raise DmlError for a name that isn't a level of the run's embedding.
+    """
+    names = list(recipe.backbone.get("levels") or ())
+    dims = {
+        name: level.dim
+        for name, level in zip(names, recipe.embedding.of_levels(len(names) or 1), strict=False)
+    }
+    stored = recipe.embedding.levels or names
+    columns, first = {}, 0
+    for name in stored:
+        columns[name] = np.arange(first, first + dims[name])
+        first += dims[name]
+    for name in levels:
+        if name not in columns:
+            raise DmlError(
+                f"the run's embedding has no level {name!r}{nearest(name, columns)} "
+                f"levels: {', '.join(columns) or 'it has one only'}"
+            )
+    return embedded.select(np.concatenate([columns[name] for name in levels]))
+
+
+def select_prefix(embedded: Embedded, prefix: int) -> Embedded:
+    """Cut queries (Q, D) and gallery (G, D) to their first `prefix` numbers; raise DmlError unless it is in [1, D]."""
+    check_prefixes([prefix], embedded.embeddings.shape[1])
+    return embedded.select(slice(prefix))
+
+
+def check_prefixes(prefixes: Sequence[int], dim: int) -> None:
+    """Raise DmlError unless every prefix is in [1, dim]."""
+    for prefix in prefixes:
+        if not 1 <= prefix <= dim:
+            raise DmlError(
+                f"a prefix of {prefix} numbers was asked of an embedding of {dim}; expected 1 to {dim}"
+            )
+
+
+def evaluate_prefixes_on_ranks(
+    ranks: Ranks, evaluator: Evaluator, embedded: Embedded, prefixes: Sequence[int]
+) -> dict[str, dict[str, Any]]:
+    """Evaluate prefixes of an embedding on several ranks; return the metrics by their lengths, in JSON's types."""
+    return {
+        str(prefix): evaluate_on_ranks(ranks, evaluator, select_prefix(embedded, prefix)).metrics
+        for prefix in prefixes
+    }

@@ -62,8 +62,7 @@ def of_runs(values: Sequence[float]) -> Interval:
 
     Source: Student 1908, The Probable Error of a Mean.
 
-    Raises:
-        ValueError: if `values` is empty.
+    Raise ValueError if `values` is empty.
     """
     if not values:
         raise ValueError("values is empty; expected one value per run, at least one")

@@ -6,6 +6,7 @@ Shapes: `B` batch, `F` features, `D` embedding dimension, `L` levels, `H`, `W` h
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,21 +33,13 @@ class GeM(nn.Module):
         return powers.mean(dim=(2, 3)).pow(1.0 / self.p)
 
 
-def _average(features_BFHW: Tensor) -> Tensor:
-    return features_BFHW.mean(dim=(2, 3))
-
-
-def _maximum(features_BFHW: Tensor) -> Tensor:
-    return features_BFHW.amax(dim=(2, 3))
-
-
 def _both(features_BFHW: Tensor) -> Tensor:
-    return _average(features_BFHW) + _maximum(features_BFHW)
+    return features_BFHW.mean(dim=(2, 3)) + features_BFHW.amax(dim=(2, 3))
 
 
 _POOLINGS: dict[Pooling, Callable[[], Callable[[Tensor], Tensor]]] = {
-    "average": lambda: _average,
-    "max": lambda: _maximum,
+    "average": lambda: partial(torch.mean, dim=(2, 3)),
+    "max": lambda: partial(torch.amax, dim=(2, 3)),
     "both": lambda: _both,
     "gem": GeM,
 }

@@ -137,10 +137,7 @@ class MetricDifference(NamedTuple):
 def compare_metrics(
     first: Evaluation, second: Evaluation, first_metrics: list[Metric], second_metrics: list[Metric]
 ) -> list[MetricDifference]:
-    """Test every metric for which both evaluations, of the same queries in the same order, have per-query values.
-
-    Empty if `second` is no `ComparableEvaluation`.
-    """
+    """Test every metric with values per query in both evaluations of the same queries; [] if they have no test."""
     if not isinstance(second, ComparableEvaluation):
         return []
     values = {metric.name: metric.value for metric in second_metrics}

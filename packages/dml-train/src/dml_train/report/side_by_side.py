@@ -84,7 +84,9 @@ def write_side_by_side(
         for name, run in zip(_names(paths), runs, strict=True)
     ]
     first = columns[0]
-    comparisons = _compare(first, columns[1:])
+    test = first.run.test
+    neighbours = None if test is None else NearestNeighbours.find(test.evaluator, test.embedded)
+    comparisons = [_compare_pair(first, neighbours, other) for other in columns[1:]]
     beside = [
         (column.name, baseline, values)
         for column in columns
@@ -147,13 +149,6 @@ def _settings(columns: Sequence[Column]) -> dict[str, list[str]]:
     keys = dict.fromkeys(key for settings in flat for key in settings)
     rows = {key: [settings.get(key, "–") for settings in flat] for key in keys}
     return {key: values for key, values in rows.items() if len(set(values)) > 1}
-
-
-def _compare(first: Column, others: Sequence[Column]) -> list[RunComparison]:
-    """Compare every other run with the first."""
-    test = first.run.test
-    neighbours = None if test is None else NearestNeighbours.find(test.evaluator, test.embedded)
-    return [_compare_pair(first, neighbours, other) for other in others]
 
 
 def _compare_pair(first: Column, neighbours: NearestNeighbours | None, other: Column) -> RunComparison:

@@ -73,10 +73,7 @@ class Outcome:
 
 @contextmanager
 def measure_seconds(folder: Path) -> Iterator[None]:
-    """Write the time of the training in this context into the run's folder, unless the run was complete before.
-
-    Of an interrupted run, it is the time since it was resumed.
-    """
+    """Write this context's training time (since it was resumed) into the run's folder, unless the run was complete."""
     done_before = RunFolder(folder).is_finished
     wall, processor = time.perf_counter(), time.process_time()
     yield
@@ -90,10 +87,7 @@ def measure_seconds(folder: Path) -> Iterator[None]:
 def train_job(
     job: Job, registry: Registry | None, console: Console, *, seconds_for_lock: float = 0.0
 ) -> str | None:
-    """Train a run; return why it failed, or None.
-
-    If another process works in the run's folder, wait `seconds_for_lock`: perhaps it is about to end.
-    """
+    """Train a run; return why it failed, or None. If another process locks its folder, wait `seconds_for_lock`."""
     give_up = time.monotonic() + seconds_for_lock
     while True:
         try:
@@ -227,9 +221,6 @@ def show_ends(jobs: Sequence[Job], console: Console) -> Callable[[Outcome], None
     return show
 
 
-# ----------------------------------------------------------------------------------- processes of this machine
-
-
 @contextmanager
 def _start_processes(count: int) -> Iterator[Executor]:
     pool = ProcessPoolExecutor(
@@ -254,9 +245,6 @@ def _start_process(threads: int) -> None:
     end_with_parent()
     wake_at_death_of_parent()  # to end then, even if this process is suspended
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops this process by SIGTERM
-
-
-# --------------------------------------------------------------------------------------------- by an executor
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,16 +285,13 @@ def _train_by(
     end: Callable[[Job, str | None], None],
     console: Console,
 ) -> None:
-    """Train runs by an executor, `most` at a time; raise as `run_all`.
-
-    A run is submitted until it ends, or its workers died too often.
-    """
+    """Train runs by an executor, `most` at a time, until each ends or its workers die too often; raise as `run_all`."""
     waiting, pending = deque(jobs), list[tuple[Any, Job]]()
     deaths: Counter[Path] = Counter()  # since the last new checkpoint
-    checkpoints: dict[Path, list[str]] = {}
+    checkpoints: dict[Path, list[Path]] = {}
 
     def resumes(job: Job) -> bool:
-        now = _list_checkpoints(job)
+        now = sorted(RunFolder(job.folder).checkpoints.glob("*"))
         if checkpoints.get(job.folder) != now:
             deaths[job.folder], checkpoints[job.folder] = 0, now
         deaths[job.folder] += 1
@@ -361,8 +346,3 @@ def _take(call: Any) -> _Result:
         refuse_missing_package(error)
         return _Result(stopped=f"its worker ended ({type(error).__name__}: {first_line(error)})")
     return result
-
-
-def _list_checkpoints(job: Job) -> list[str]:
-    folder = RunFolder(job.folder).checkpoints
-    return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []

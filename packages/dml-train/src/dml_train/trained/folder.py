@@ -115,10 +115,7 @@ class ChunkStore:
     def filled(
         self, engine: Engine, *, doing: str, skip: bool, console: Console | None
     ) -> Iterator[FolderEmbedding]:
-        """Embed the chunks that are missing, damaged, or of other sources; when the context ends, all are removed.
-
-        Raise as `embed_chunks`, for a full disk, or if another process is `doing` this. Finished chunks stay.
-        """
+        """Embed chunks that are missing, damaged, or of other sources; when the context ends, remove all chunks."""
         with refusals(f"make the folder {self.folder}"):
             self.folder.mkdir(exist_ok=True)
         plan = self._plan

@@ -83,10 +83,7 @@ class ImageList:
         return {"files": [str(file.resolve()) for file in self.places]}
 
     def states(self, items: Iterable[int], *, with_time: bool = True) -> list[str]:
-        """Return for each item what reveals a change without reading it: its name, and its file's size and time.
-
-        Without the time, copies on different machines are equal.
-        """
+        """Return for each item what reveals a change without reading it: its name, and its file's size and time."""
         if self.split is not None:
             return [self.names[item] for item in items]
         found = [self.files[item] for item in items]
@@ -120,11 +117,7 @@ def list_files(title: Path, folder: Path, names: Sequence[str]) -> ImageList:
 
 
 def list_split(model: TrainedModel, name: SplitName, registry: Registry | None = None) -> ImageList:
-    """List a split of the run's data set, which the registry provides (default: all installed components).
-
-    Raises:
-        DmlError: if the data set has no such split, or its files are missing.
-    """
+    """List a split of the run's data set; raise DmlError if there is no such split, or its files are missing."""
     dataset = build_dataset(model.recipe, registry or installed())
     split = {"train": dataset.train, "test": dataset.test, "gallery": dataset.gallery}[name]
     if split is None:
@@ -196,11 +189,7 @@ class TableRow:
 
 
 def open_images(path: Path) -> ImageList:
-    """List the images of a folder, a tar archive, a table, or of a folder of archives or tables without images.
-
-    Raises:
-        DmlError: if there are none.
-    """
+    """List the images of a folder, an archive or a table, or of a folder of these; raise DmlError if there are none."""
     files = [path]
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in {".tar", *TABLES})
@@ -264,11 +253,7 @@ def _list_tables(path: Path, files: Sequence[Path]) -> ImageList:
 
 
 class _Table:
-    """The column of images or paths in a Parquet or Arrow file; it keeps the last group of rows that it read.
-
-    Raises:
-        DmlError: if the file can't be read, or has no such column.
-    """
+    """The column of images or paths in a table; it keeps the last group of rows that it read."""
 
     def __init__(self, file: Path) -> None:
         with extra("tables", f"{file.name}"):

@@ -47,7 +47,7 @@ def find_leaks(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> list[Leak]:
-    """Find all pairs of a test image and a training image with ``cosine(test, train) ≥ threshold``, exactly.
+    """Find all pairs with ``cosine(test image, training image) ≥ threshold``, exactly; most similar first.
 
     Searched are all images of the test split and the gallery, and all of the training half, held-out classes included.
     Training images are embedded block by block, and only a block's embeddings are in memory.
@@ -56,9 +56,6 @@ def find_leaks(
         threshold: -1 to 1. Copies that were scaled or compressed again are a little below 1; how far depends on the
             network.
         run, step, registry, console: see `evaluate_run`; the registry must provide the evaluator ``"exact"``.
-
-    Returns:
-        The pairs, most similar first.
 
     Raises:
         DmlError: not a run's folder, a checkpoint that is missing or damaged, a threshold out of range, or more than a
@@ -122,10 +119,7 @@ def _describe(split: Split, item: int) -> tuple[str, str]:
 
 
 def count_training_images(recipe: Recipe, registry: Registry, files: Iterable[Path]) -> int:
-    """Count the user's files that a run's data set lists for training, held-out classes included.
-
-    Returns 0 if the data set doesn't list its files (see `TrainingFilesFactory`), or is absent.
-    """
+    """Count the files that a run's data set lists for training (`TrainingFilesFactory`), held-out classes included."""
     factory = registry.entry("datasets", recipe.dataset["name"]).component.factory
     if not isinstance(factory, TrainingFilesFactory):
         return 0

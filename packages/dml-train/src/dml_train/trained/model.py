@@ -108,11 +108,7 @@ class TrainedModel:
         return ImageChunks(self.split_of(images), chunks, _names(images))
 
     def split_of(self, images: Sequence[ImageSource]) -> Split:
-        """Return the images as a split, prepared for the network.
-
-        Raises:
-            DmlError: if the run's data set doesn't say how.
-        """
+        """Return the images as a split, prepared for the network; raise DmlError without a reader."""
         if self.reader is None:
             raise DmlError(
                 f"the data set {self.recipe.dataset['name']!r} of the run in {self.folder.path} doesn't say how image "

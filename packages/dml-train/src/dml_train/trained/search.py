@@ -44,11 +44,7 @@ class Gallery:
 
     @classmethod
     def of_run(cls, model: TrainedModel, registry: Registry | None = None) -> Gallery:
-        """Return the items that the run was measured on: its gallery, or else its test split.
-
-        Raises:
-            DmlError: if the run isn't finished, or didn't use its test split.
-        """
+        """Return the run's gallery, or else its test split; raise DmlError unless the run ended and evaluated it."""
         folder, reason = model.folder, ""
         if not folder.is_finished or not folder.embeddings().is_file():
             reason = "no embeddings to search in (it isn't finished, or evaluation.test is false)"
@@ -96,11 +92,7 @@ class Gallery:
 
     @classmethod
     def of_index(cls, model: TrainedModel, index: Path | str) -> Gallery:
-        """Read a gallery from a .npy file of embeddings or codes, with the images in the JSON file beside it.
-
-        Raises:
-            DmlError: a damaged file, or embeddings of another network.
-        """
+        """Read a .npy file of embeddings or codes, with the images in the JSON file beside it, or raise DmlError."""
         index = Path(index)
         rows, description = read_array(index), index_path(index)
         code_bytes = -(-model.dim // 8)
@@ -119,6 +111,7 @@ class Gallery:
             described = json.loads(description.read_text(encoding="utf-8"))
             paths = [Path(path).as_posix() for path in described["paths"]]
             weights, folder = described["weights"], described.get("folder")
+            folder = None if folder is None else Path(folder)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DmlError(f"{description} is damaged: {type(error).__name__}: {error}") from error
         if weights != model.weights:
@@ -132,7 +125,7 @@ class Gallery:
             return cls._without_files(
                 rows, paths, "Without pictures, as the images lie in archives or tables"
             )
-        return cls._of_files(model, rows, Path(folder), paths)
+        return cls._of_files(model, rows, folder, paths)
 
     @classmethod
     def _without_files(cls, rows: npt.NDArray[Any], names: Sequence[str], note: str) -> Gallery:

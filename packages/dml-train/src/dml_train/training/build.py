@@ -31,9 +31,8 @@ from dml_core import (
     nearest,
 )
 from dml_train.data.held_out_classes import hold_out, hold_out_fold
-from dml_train.measure.columns import check_prefixes
 from dml_train.measure.embed import Network, align_labels, embed, items_of_rank, match_sides
-from dml_train.measure.evaluate import Embedded, build_evaluator
+from dml_train.measure.evaluate import Embedded, build_evaluator, check_prefixes
 from dml_train.networks.model import (
     EmbeddingHead,
     EmbeddingModel,

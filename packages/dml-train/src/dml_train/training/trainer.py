@@ -23,11 +23,11 @@ from dml_core import DmlError, MiningSampler, Registry
 from dml_core.components import Run
 from dml_train.data.batches import Batch, StepBatches, load_ahead
 from dml_train.files import write_json
-from dml_train.measure.columns import evaluate_prefixes_on_ranks
 from dml_train.measure.evaluate import (
     Embedded,
     Measurement,
     evaluate_on_ranks,
+    evaluate_prefixes_on_ranks,
     save_per_query,
     select_numbers,
 )

@@ -34,10 +34,7 @@ class OfficialSet:
     by_hand: str = ""  # instructions for a download by hand; empty if none is needed
 
     def read(self, root: str) -> Parts:
-        """List the parts in `root`, the data set's folder or its parent.
-
-        Raise DmlError for a missing data set, missing images, damaged lists, or other counts than the published ones.
-        """
+        """List the parts in `root`, the data set's folder or its parent; raise DmlError unless it is complete."""
         folder = self.find(Path(root))
         parts = self.list_parts(folder)
         check_parts(parts, {part: f"the {part} part of {folder}" for part in parts.by_name()})

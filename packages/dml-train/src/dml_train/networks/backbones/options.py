@@ -43,10 +43,7 @@ def one_or_all(values: Sequence[Value]) -> Value | tuple[Value, ...]:
 
 
 def adapt_first_convolution(network: nn.Module, in_channels: int, keep: bool) -> None:
-    """Replace a network's first convolution, of three channels, by one for `in_channels` channels.
-
-    Its weights derive from the old ones if `keep`; otherwise they are random.
-    """
+    """Replace the first convolution, of three channels, by one for `in_channels`: by its mean if `keep`, or random."""
     if in_channels < 1:
         raise ValueError(f"in_channels is {in_channels}; expected at least 1")
     name, first = next((n, m) for n, m in network.named_modules() if isinstance(m, nn.Conv2d))

@@ -193,10 +193,7 @@ def find_lite0() -> Path:
 
 
 def _convert(network: nn.Module, state: dict[str, Tensor], unused: tuple[str, ...]) -> dict[str, Tensor]:
-    """Convert a state dict of other names, or of positions for another image size, as timm does for its downloads.
-
-    Names that begin with `unused`, such as the classifier's, aren't needed.
-    """
+    """Convert a state dict of other names, or of positions for another image size, as timm does for its downloads."""
     convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
     own = {name: tensor.shape for name, tensor in network.state_dict().items()}
     given = {name: tensor.shape for name, tensor in state.items() if not name.startswith(unused)}

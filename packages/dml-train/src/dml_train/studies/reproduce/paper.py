@@ -53,11 +53,7 @@ class Row(_Strict):
 
 
 class PublishedTable(_Strict):
-    """One table, or a figure read as one.
-
-    Raises:
-        ValueError: if a row's figures don't fit the metrics, or it neither runs nor says why not.
-    """
+    """One table, or a figure read as one; raise ValueError if figures don't fit metrics, or a row lacks a recipe."""
 
     title: str
     expected: str  # what the paper's figures say

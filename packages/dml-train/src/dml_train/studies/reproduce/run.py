@@ -14,8 +14,14 @@ from rich.console import Console
 from dml_core import DmlError, Registry, UnknownName
 from dml_core import registry as installed
 from dml_train.files import make_folder, write_json, write_text
-from dml_train.measure.columns import select_levels
-from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, make_evaluator, select_numbers
+from dml_train.measure.evaluate import (
+    Embedded,
+    build_evaluator,
+    evaluate,
+    make_evaluator,
+    select_levels,
+    select_numbers,
+)
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 from dml_train.studies.reproduce.page import RowResult, Section, as_json, list_incomparabilities, markdown
@@ -92,8 +98,7 @@ def _find_datasets(
 ) -> tuple[dict[str, str | None], dict[str, str]]:
     """Find the usable data sets: without `data`, only `GLYPHS`; otherwise those in its subfolders, or in `data` itself.
 
-    Returns:
-        The folder of each usable data set (None: it needs none), and the reason for each other one.
+    Return the folder of each usable data set (None: it needs none), and the reason for each other one.
     """
     found: dict[str, str | None] = {}
     missing: dict[str, str] = {}

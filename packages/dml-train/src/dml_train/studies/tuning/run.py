@@ -18,8 +18,7 @@ from dml_train.recipe.checking import parse
 from dml_train.recipe.loading import read
 from dml_train.run_folder import RunFolder
 from dml_train.studies.runs import Executor, Job, Outcome, run_all
-from dml_train.studies.tuning.search import SettingsSearch, Trial, best_trial, format_value
-from dml_train.studies.tuning.space import Space
+from dml_train.studies.tuning.search import SettingsSearch, Space, Trial, best_trial, format_value
 from dml_train.studies.tuning.trials import RANDOM_TRIALS, TrialStore
 
 
@@ -65,9 +64,7 @@ def tune(
         seed: of the choices.
         overrides: changes of the recipe, as in `dml_train.load_recipe`.
         processes: trainings at a time, of one trial.
-        executor: trains, instead of processes of this machine; see `run_all`.
-        registry: provides the components; default: those of all installed plugins.
-        console: shows progress; default: none.
+        executor, registry, console: see `reproduce`.
 
     Raises:
         DmlError: if optuna isn't installed, the recipe holds out nothing, the space doesn't fit it, or `out` belongs to
@@ -208,23 +205,13 @@ def markdown(plan: SettingsSearch, trials: Sequence[Trial], recipe: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_json(plan: SettingsSearch, trials: Sequence[Trial]) -> dict[str, Any]:
-    """Return the search and all its trials in JSON's types."""
-    return {
-        **plan.to_dict(),
-        "metric": plan.metric,
-        "selected_on": "validation",
-        "best": best_trial(trials).number,
-        "trials": [asdict(trial) for trial in trials],
-    }
-
-
 def write(plan: SettingsSearch, trials: Sequence[Trial], out: Path, recipe: str) -> list[Path]:
     """Write the page, the JSON file, and the recipe with the best settings into the search's folder."""
     page, data, chosen = out / "tuning.md", out / "tuning.json", out / "best.toml"
     text = markdown(plan, trials, recipe)
     toml = parse(plan.apply(best_trial(trials).settings), plan.registry).to_toml()
-    write_json(data, as_json(plan, trials))
+    about = {"metric": plan.metric, "selected_on": "validation", "best": best_trial(trials).number}
+    write_json(data, {**plan.to_dict(), **about, "trials": [asdict(trial) for trial in trials]})
     write_text(chosen, toml)
     write_text(page, text)
     return [page, data, chosen]

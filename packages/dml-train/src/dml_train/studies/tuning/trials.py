@@ -21,8 +21,7 @@ from dml_train.locks import hold_lock
 from dml_train.recipe.tables import differences
 from dml_train.seeds import derive
 from dml_train.studies.runs import Job
-from dml_train.studies.tuning.search import SettingsSearch
-from dml_train.studies.tuning.space import Choice, Range
+from dml_train.studies.tuning.search import Choice, Range, SettingsSearch
 
 _SEARCH = "search.json"
 _STREAM = 0x74756E65  # of the trials' seeds, distinct from those of `dml_train.seeds`
@@ -32,8 +31,7 @@ RANDOM_TRIALS = 10  # at the beginning, before the sampler has values to learn f
 class TrialStore:
     """The trials of a search, which is begun or resumed in the folder `out`.
 
-    Raises:
-        DmlError: if optuna isn't installed, `out` is another search's, or the trials can't be read.
+    Raise DmlError if optuna isn't installed, `out` is another search's, or the trials can't be read.
     """
 
     def __init__(self, plan: SettingsSearch, out: Path) -> None:
