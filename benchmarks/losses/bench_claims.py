@@ -29,8 +29,7 @@ from dml_core import registry
 from dml_train import load_recipe
 from dml_train.measure.intervals import pooled
 from dml_train.run_folder import RunFolder
-from dml_train.studies.jobs import Job, Outcome
-from dml_train.studies.runs import run_all
+from dml_train.studies.runs import Job, Outcome, run_all
 
 FIGURES = ("recall@1", "map@r")
 UNITS = ("cosine", "ms a step", "MiB", ": s")  # in the titles of figures that aren't percentages

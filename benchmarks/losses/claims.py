@@ -12,8 +12,7 @@ from collections.abc import Callable
 import torch
 
 from dml_core import registry
-from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate
-from dml_train.measure.levels import select_levels
+from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, select_levels
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint

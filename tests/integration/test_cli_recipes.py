@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from dml_core import DmlError, registry
+from dml_core import registry
 from dml_train.recipe.bundled import bundled_recipes
 from dml_train.recipe.checking import parse
 from dml_train.recipe.loading import load_recipe
@@ -30,15 +30,6 @@ def test_the_recipe_of_the_readme_is_valid():
 @pytest.mark.parametrize("name", bundled_recipes())
 def test_every_bundled_recipe_is_valid(name):
     assert load_recipe(name, [], registry()).training.seed == 0
-
-
-def test_recipes_of_older_runs_have_all_classes_or_are_told_of_sampled_classes():
-    old = "loss={name='memvir', num_steps=1, margin=0, loss={name='norm-softmax', class_fraction=%s}}"
-    assert "class_fraction" not in load_recipe("glyphs-tiny", [old % 1.0], registry()).loss["loss"]
-    with pytest.raises(
-        DmlError, match=r"expected loss = \{ name = 'sampled-classes', class_fraction = 0\.5, loss = "
-    ):
-        load_recipe("glyphs-tiny", [old % 0.5], registry())
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])

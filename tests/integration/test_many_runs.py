@@ -16,8 +16,7 @@ from train_support.study_runs import TINY, glyph_jobs
 
 from dml_core import registry
 from dml_train.recipe.loading import load_recipe
-from dml_train.studies.jobs import Job
-from dml_train.studies.runs import run_all
+from dml_train.studies.runs import Job, run_all
 
 QUIET = Console(quiet=True)
 

@@ -13,7 +13,7 @@ import torch
 
 from dml_core import registry
 from dml_train.data.preparation import Preparation
-from dml_train.networks.layers import layers_of
+from dml_train.networks.model import layers_of
 from dml_train.recipe.bundled import PRETRAINED, bundled_recipes
 from dml_train.recipe.loading import load_recipe
 

@@ -22,8 +22,7 @@ from dml_train.cluster.workers import UnfitWorker
 from dml_train.files import WriteRefused
 from dml_train.run_folder import RunFolder
 from dml_train.studies import runs
-from dml_train.studies.jobs import Job
-from dml_train.studies.runs import run_all
+from dml_train.studies.runs import Job, run_all
 
 QUIET = Console(quiet=True)
 

@@ -66,7 +66,6 @@ def test_eval_evaluates_arrays_with_the_given_options(dml, tmp_path):
         (["e.npy", "l.npy", "--gallery", "e.npy"], "gallery and gallery_labels belong together"),
         (["e.npy", "l.npy", "--evaluator", "exat"], "unknown evaluator 'exat'; did you mean 'exact'?"),
         (["e.npy", "l.npy", "--set", "evaluation.metric=1"], "did you mean 'metrics'?"),
-        (["e.npy", "l.npy", "--set", "evaluation.recall_at=[1, 5]"], 'metrics = ["recall@K"]'),
         (
             ["e.npy", "l.npy", "--set", "metrics=[]"],
             "can't set 'metrics': dml eval changes only keys of the table",

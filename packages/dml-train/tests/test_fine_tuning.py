@@ -14,8 +14,13 @@ from train_support.sharded_ranks import in_ranks, train_until
 
 from dml_core import Component, InvalidOption, LayeredBackbone, hookimpl
 from dml_train.networks.backbones import BNInception, SmallConv, TimmModel
-from dml_train.networks.layers import freeze_early_layers, layer_scales, layers_of
-from dml_train.networks.model import EmbeddingHead, EmbeddingModel
+from dml_train.networks.model import (
+    EmbeddingHead,
+    EmbeddingModel,
+    freeze_early_layers,
+    layer_scales,
+    layers_of,
+)
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import LrMultipliers, Optimizer
 from dml_train.run_folder import RunFolder

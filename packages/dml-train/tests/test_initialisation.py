@@ -13,7 +13,7 @@ from train_support.sharded_ranks import in_ranks, train_until
 from dml_core import DmlError, InvalidOption
 from dml_losses import MemVir, NormSoftmax, ShardedClasses, SoftTriple
 from dml_train.data.batches import StepBatches
-from dml_train.networks.levelled_loss import LevelledLoss
+from dml_train.networks.model import LevelledLoss
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Initialisation
 from dml_train.run_folder import RunFolder

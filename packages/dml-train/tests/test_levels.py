@@ -11,10 +11,8 @@ from torch import nn
 from train_support.sharded_ranks import in_ranks, train_until
 
 from dml_core import DmlError, InvalidOption
-from dml_train.measure.evaluate import Embedded
-from dml_train.measure.levels import select_levels
-from dml_train.networks.levelled_loss import LevelledLoss
-from dml_train.networks.model import EmbeddingHead, LevelledHead
+from dml_train.measure.evaluate import Embedded, select_levels
+from dml_train.networks.model import EmbeddingHead, LevelledHead, LevelledLoss
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Embedding
 from dml_train.trained.evaluation import evaluate_run

@@ -14,8 +14,8 @@ from dml_core import DmlError, registry
 from dml_train.data import factories
 from dml_train.data.parts import Parts
 from dml_train.data.published.official import list_missing
+from dml_train.data.published.reidentification import describe_vehicleid, read_vehicleid
 from dml_train.data.published.sets import OFFICIAL
-from dml_train.data.published.vehicleid import describe_vehicleid, read_vehicleid
 
 
 def list_in(name: str, root: Path) -> Parts:

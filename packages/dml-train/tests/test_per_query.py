@@ -11,8 +11,7 @@ from train_support.photo_world import photo_registry, train_on, write_photos
 from train_support.report_world import NearestBySorting, SignsBySorting, finished_run, report_registry
 
 from dml_core import DmlError, Registry
-from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate
-from dml_train.measure.per_query import restore_evaluation, save_per_query
+from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, restore_evaluation, save_per_query
 from dml_train.report import write_report, write_side_by_side
 from dml_train.run_folder import RunFolder
 from dml_train.training.run import read_recipe

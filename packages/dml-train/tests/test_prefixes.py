@@ -10,8 +10,7 @@ from train_support.report_world import NearestBySorting, Page, check_page, finis
 from train_support.tiny_world import make_registry
 
 from dml_core import DmlError, Registry
-from dml_train.measure.evaluate import Embedded, evaluate
-from dml_train.measure.prefixes import select_prefix
+from dml_train.measure.evaluate import Embedded, evaluate, select_prefix
 from dml_train.report.diagrams import list_prefixes
 from dml_train.report.page import write_report
 from dml_train.trained.evaluation import evaluate_run

@@ -20,11 +20,10 @@ from train_support.tiny_world import TinyDataset, TinyEvaluator
 
 from dml_core import Component, DmlError, Registry, UnknownName, hookimpl
 from dml_train.cli import main
-from dml_train.studies.jobs import list_commands
 from dml_train.studies.reproduce.page import Order, Standing, compare_order
 from dml_train.studies.reproduce.paper import Paper, choose, papers, row_recipe
-from dml_train.studies.reproduce.plan import plan_tables
-from dml_train.studies.reproduce.run import reproduce
+from dml_train.studies.reproduce.run import plan_tables, reproduce
+from dml_train.studies.runs import list_commands
 
 PAPERS = papers()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import os
 import signal
 
 import numpy as np
@@ -146,6 +147,22 @@ def test_a_folder_that_cannot_be_locked_is_reported(run, out, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(DmlError, match=r"can't lock .*: Function not implemented"):
         run()
+
+
+def test_a_folder_on_nfs_is_locked_by_a_file_beside_it(out, monkeypatch):
+    flock = fcntl.flock
+
+    def lock_what_is_open_for_writing(descriptor, operation):
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_what_is_open_for_writing)
+    out.mkdir()
+    with RunFolder(out).lock(), pytest.raises(DmlError, match="another process is training in"):
+        RunFolder(out).lock().__enter__()
+    with RunFolder(out).lock():
+        assert not list(out.iterdir())
 
 
 def test_two_processes_do_not_train_in_one_folder(run, out):

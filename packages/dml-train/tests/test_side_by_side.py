@@ -21,7 +21,7 @@ from train_support.report_world import (
 from dml_core import DmlError, Registry
 from dml_train.measure.listing import Metric
 from dml_train.report import side_by_side, write_side_by_side
-from dml_train.report.paired import MetricDifference
+from dml_train.report.finished import MetricDifference
 from dml_train.report.side_by_side import Column, RunComparison
 from dml_train.run_folder import RunFolder
 

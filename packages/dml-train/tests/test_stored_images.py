@@ -15,10 +15,10 @@ from train_support.photo_world import write_photos
 from dml_core import DmlError
 from dml_train.trained.embedder import Embedder
 from dml_train.trained.folder import embed_images
-from dml_train.trained.images import find_images, list_folder
+from dml_train.trained.images import find_images, list_folder, open_images
 from dml_train.trained.model import open_model
 from dml_train.trained.plan import EmbeddingPlan, ThisProcess
-from dml_train.trained.stored_images import open_images
+from dml_train.trained.search import Gallery
 
 pa = pytest.importorskip("pyarrow", reason="reads and writes tables")
 pq = pytest.importorskip("pyarrow.parquet", reason="reads and writes tables")
@@ -76,12 +76,15 @@ def whole(embed, photos):
     return embed(list_folder(photos), "whole.npy")
 
 
-def test_archives_give_the_bits_of_files(embed, whole, photos, paths, tmp_path):
+def test_archives_give_the_bits_of_files(embed, model, whole, photos, paths, tmp_path):
     write_tar(tmp_path / "all.tar", photos, paths)
     assert embed(open_images(tmp_path / "all.tar")) == whole
     about = json.loads((tmp_path / "e.json").read_text())
     assert (about["paths"][0], len(about["paths"])) == ("all.tar/0000.png", 31)
     assert about["files"] == [str(tmp_path / "all.tar")]
+    gallery = Gallery.of_index(model, tmp_path / "e.npy")
+    assert (gallery.names, gallery.picture) == (about["paths"], None)
+    assert "Without pictures" in gallery.note
     (tmp_path / "tars").mkdir()
     write_tar(tmp_path / "tars" / "1.tar", photos, paths[13:])
     write_tar(tmp_path / "tars" / "0.tar", photos, paths[:13])

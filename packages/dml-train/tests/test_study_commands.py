@@ -10,7 +10,7 @@ import tomli_w
 
 from dml_core import DmlError
 from dml_train.recipe.checking import parse
-from dml_train.studies.jobs import Job, list_commands
+from dml_train.studies.runs import Job, list_commands
 
 
 @pytest.fixture

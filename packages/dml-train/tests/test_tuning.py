@@ -20,11 +20,18 @@ from dml_train.cluster.workers import expect
 from dml_train.files import WriteRefused, lock_folder
 from dml_train.recipe.loading import load_recipe
 from dml_train.run_folder import RunFolder
-from dml_train.studies import jobs as single_runs
+from dml_train.studies import runs as single_runs
 from dml_train.studies.tuning import run as tuning
 from dml_train.studies.tuning.run import list_trainings, run_search
-from dml_train.studies.tuning.search import SettingsSearch, best_trial
-from dml_train.studies.tuning.space import Choice, Range, read_choice, read_range, read_space
+from dml_train.studies.tuning.search import (
+    Choice,
+    Range,
+    SettingsSearch,
+    best_trial,
+    read_choice,
+    read_range,
+    read_space,
+)
 from dml_train.studies.tuning.trials import TrialStore
 
 pytest.importorskip("optuna", reason="the search needs the extra dml-train[tune]")

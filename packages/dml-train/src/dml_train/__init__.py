@@ -12,34 +12,9 @@ repository, docs/reference/python.md explains them with examples.
 
 from __future__ import annotations
 
-import ast
-import importlib
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any
+
+from dml_core.lazy import lazy_names
 
 __version__ = version("dml-train")
-
-_TABLE = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-_HOMES = {
-    alias.name: node.module
-    for node in _TABLE.body
-    if isinstance(node, ast.ImportFrom) and node.module
-    for alias in node.names
-}
-
-__all__ = ["__version__", *_HOMES]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name from its module at its first use."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """List the public names, imported or not."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

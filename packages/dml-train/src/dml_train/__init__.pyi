@@ -18,8 +18,8 @@ from dml_train.studies.mlrc import reality_check as reality_check
 from dml_train.studies.reproduce.run import reproduce as reproduce
 from dml_train.studies.tuning.run import TuningResult as TuningResult
 from dml_train.studies.tuning.run import tune as tune
-from dml_train.studies.tuning.space import Choice as Choice
-from dml_train.studies.tuning.space import Range as Range
+from dml_train.studies.tuning.search import Choice as Choice
+from dml_train.studies.tuning.search import Range as Range
 from dml_train.trained.embedder import Embedder as Embedder
 from dml_train.trained.evaluation import embed_split as embed_split
 from dml_train.trained.evaluation import evaluate_embeddings as evaluate_embeddings
@@ -28,6 +28,7 @@ from dml_train.trained.export import export as export
 from dml_train.trained.folder import FolderEmbedding as FolderEmbedding
 from dml_train.trained.folder import embed_folder as embed_folder
 from dml_train.trained.folder import embed_images as embed_images
+from dml_train.trained.images import open_images as open_images
 from dml_train.trained.leaks import Leak as Leak
 from dml_train.trained.leaks import find_leaks as find_leaks
 from dml_train.trained.model import TrainedModel as TrainedModel
@@ -40,7 +41,6 @@ from dml_train.trained.search import search as search
 from dml_train.trained.shards import Shard as Shard
 from dml_train.trained.shards import embed_shard as embed_shard
 from dml_train.trained.shards import join_shards as join_shards
-from dml_train.trained.stored_images import open_images as open_images
 from dml_train.training.run import check_recipe as check_recipe
 from dml_train.training.run import train as train
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -119,13 +121,31 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in UTF-8 atomically; a path in the text that isn't UTF-8 keeps its bytes.
+
+    Raises:
+        WriteRefused: as `write_atomically`.
+    """
+    write_atomically(path, lambda file: file.write(text.encode(errors="surrogateescape")))
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a CSV file in UTF-8, with a line of column names, as `write_text`."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+
+
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON file atomically.
 
     Raises:
         WriteRefused: as `write_atomically`.
     """
-    write_atomically(path, lambda file: file.write((json.dumps(value, indent=2) + "\n").encode()))
+    write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -158,7 +178,15 @@ def refusals(doing: str, advice: str = "", arguments: tuple[str, ...] = ()) -> I
     try:
         yield
     except OSError as error:
-        raise WriteRefused(f"can't {doing}: {error.strerror}{advice}", arguments=arguments) from error
+        raise WriteRefused(
+            f"can't {doing}: {error.strerror or error}{advice}", arguments=arguments
+        ) from error
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, unless they exist; raise WriteRefused if that fails."""
+    with refusals(f"make the folder {path}"):
+        path.mkdir(parents=True, exist_ok=True)
 
 
 def sync(path: Path) -> None:

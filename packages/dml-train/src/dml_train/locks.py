@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 
@@ -15,44 +16,46 @@ def hold_lock(path: Path, wait: bool) -> Iterator[None]:
     """Hold the lock of a file or folder until this context or this process ends.
 
     Args:
-        path: what to lock; a missing file is made. Windows can't lock a folder: there a file beside it stands for it.
+        path: what to lock; a missing file is made. Windows and NFS lock only files that are open for writing, which no
+            folder can be: there, a file beside the folder stands for it.
         wait: whether to wait for another process that holds the lock.
 
     Raises:
         BlockingIOError: if another process holds the lock, unless `wait`.
         OSError: if it can't be locked.
     """
-    descriptor = _open(path)
-    try:
-        _lock(descriptor, wait)
+    with ExitStack() as opened:
+        is_folder = path.is_dir()
+        if is_folder and sys.platform != "win32":
+            try:
+                _lock(path, os.O_RDONLY, wait, opened)
+            except OSError as error:
+                if error.errno != errno.EBADF:
+                    raise
+            else:
+                yield
+                return
+        file = path.with_name(f".{path.name}.lock") if is_folder else path
+        _lock(file, os.O_RDWR | os.O_CREAT, wait, opened)
         yield
-    finally:
-        os.close(descriptor)
 
 
-if sys.platform == "win32":
-    import msvcrt
+def _lock(path: Path, flags: int, wait: bool, opened: ExitStack) -> None:
+    """Open and lock a file, until `opened` closes it."""
+    descriptor = os.open(path, flags, 0o666)
+    opened.callback(os.close, descriptor)
+    if sys.platform == "win32":
+        import msvcrt
 
-    _SECONDS_BETWEEN_TRIES = 0.1
-
-    def _open(path: Path) -> int:
-        file = path.with_name(f".{path.name}.lock") if path.is_dir() else path
-        return os.open(file, os.O_RDWR | os.O_CREAT)
-
-    def _lock(descriptor: int, wait: bool) -> None:
         while True:
             try:
-                return msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+                msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+                return
             except PermissionError as error:  # another process holds it
                 if not wait:
                     raise BlockingIOError(*error.args) from error
-            time.sleep(_SECONDS_BETWEEN_TRIES)
+            time.sleep(0.1)
+    else:
+        import fcntl
 
-else:
-    import fcntl
-
-    def _open(path: Path) -> int:
-        return os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
-
-    def _lock(descriptor: int, wait: bool) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

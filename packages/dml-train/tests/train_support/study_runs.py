@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dml_core import registry
 from dml_train.recipe.loading import load_recipe
-from dml_train.studies.jobs import Job
+from dml_train.studies.runs import Job
 
 TINY = ("dataset.max_classes=40", "sampler.classes_per_batch=8", "logging.loggers=[]")
 

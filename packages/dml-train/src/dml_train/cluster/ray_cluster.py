@@ -28,26 +28,17 @@ _SECONDS_TO_SAVE = 60.0  # of runs that are asked to stop
 
 @dataclass(frozen=True, slots=True)
 class RayCluster:
-    """How Ray is used.
+    """How Ray is used."""
 
-    Args:
-        address: ``HOST:PORT`` of the cluster's head; ``"auto"``: the one that runs on this machine; None: that of the
-            environment's ``RAY_ADDRESS``, or else a new one on this machine.
-        cpus: cores of each worker, and threads that it computes with.
-        gpus: GPUs of each worker; a half lets two workers share one.
-    """
-
+    # ``HOST:PORT`` of the cluster's head; ``"auto"``: the one that runs on this machine; None: that of the
+    # environment's ``RAY_ADDRESS``, or else a new one on this machine.
     address: str | None = None
-    cpus: int = 1
-    gpus: float = 0.0
+    cpus: int = 1  # cores of each worker, and threads that it computes with
+    gpus: float = 0.0  # GPUs of each worker; a half lets two workers share one
 
     @contextmanager
     def connect(self, registry: Registry, shared: Path | None) -> Iterator[Expected]:
         """Connect this process to the cluster, unless it is connected, and yield what its workers must have.
-
-        Args:
-            registry: this process's components: workers must have the same packages.
-            shared: the folder that all machines must see; None: none.
 
         Raises:
             UnfitWorker: if a worker lacks a package.
@@ -70,11 +61,7 @@ class RayCluster:
                     ray.shutdown()
 
     def count_workers(self) -> int:
-        """Return the number of workers that fit into the connected cluster now.
-
-        Raises:
-            DmlError: if none does.
-        """
+        """Return the number of workers that fit into the connected cluster now; raise DmlError if none does."""
         machines = [node["Resources"] for node in _import_ray().nodes() if node["Alive"]]
         count = sum(self._fitting(resources) for resources in machines)
         if count == 0:
@@ -97,14 +84,10 @@ class RayCluster:
 
 @dataclass(slots=True)
 class RayExecutor:
-    """An executor of a connected cluster, for the argument `executor` of studies.
+    """An executor of a connected cluster, for the argument `executor` of studies."""
 
-    Args:
-        cluster: the resources of a call.
-        most: calls that a caller should submit at a time; None: any number, as many as fit run.
-    """
-
-    cluster: RayCluster
+    cluster: RayCluster  # the resources of a call
+    # Calls that a caller should submit at a time; None: any number, as many as fit run.
     most: int | None = None
     _tasks: list[RayTask] = field(default_factory=list)
 

@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from dml_core import DmlError, Registry
+from dml_train.files import refusals
 
 PROBE = ".probe-"  # how the name of a probe begins, which may lie in a new study's folder
 SECONDS_TO_APPEAR = 10.0  # network file systems may show a new file late
@@ -36,11 +37,7 @@ class Expected:
     folder: Path  # where relative paths start
 
     def enter(self) -> None:
-        """Check the process that calls, and let its relative paths start where they start for the one that asks.
-
-        Raises:
-            UnfitWorker: if it has other versions, or doesn't see the probe. Names this machine.
-        """
+        """Check the calling process, and change to `folder`; raise UnfitWorker for other versions or no probe."""
         worker = f"a worker on {platform.node()}"
         for name, version in self.versions.items():
             if (found := _find_version(name)) != version:
@@ -62,12 +59,8 @@ class Expected:
 def expect(registry: Registry, shared: Path | None) -> Iterator[Expected]:
     """Describe what workers must have; a probe lies in the shared folder as long as this context.
 
-    Args:
-        registry: this process's components: workers must have the same packages.
-        shared: the folder that all must see, made if it is missing; None: none.
-
-    Raises:
-        DmlError: if the folder can't be written.
+    Workers must have the packages of the `registry`, and see the folder `shared`, made if it is missing; None: none.
+    Raise DmlError if the folder can't be written.
     """
     names = {"dml-train", "torch", *(provider.distribution for provider in registry.plugins.providers)}
     versions = {name: version for name in sorted(names) if (version := _find_version(name)) is not None}
@@ -75,11 +68,9 @@ def expect(registry: Registry, shared: Path | None) -> Iterator[Expected]:
         yield Expected(versions, None, Path.cwd())
         return
     probe = shared.absolute() / f"{PROBE}{secrets.token_hex(8)}"
-    try:
+    with refusals(f"write {probe}", arguments=("out",)):
         shared.mkdir(parents=True, exist_ok=True)
         probe.touch()
-    except OSError as error:
-        raise DmlError(f"can't write {probe}: {error.strerror}", arguments=("out",)) from error
     try:
         yield Expected(versions, probe, Path.cwd())
     finally:
@@ -87,11 +78,7 @@ def expect(registry: Registry, shared: Path | None) -> Iterator[Expected]:
 
 
 def refuse_missing_package(error: Exception) -> None:
-    """Tell a worker without a package, which can't even load its call, from a dead one.
-
-    Raises:
-        UnfitWorker: if `error` names a missing package.
-    """
+    """Raise UnfitWorker if an error names a package that a worker lacks, so that it can't even load its call."""
     if missing := re.search(r"No module named '([\w.]+)'", str(error)):
         raise UnfitWorker(
             f"a worker lacks the package {missing[1]}; install the same packages on all machines"

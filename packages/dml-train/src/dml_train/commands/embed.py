@@ -77,11 +77,10 @@ def embed(
     if out.suffix not in suffixes:
         raise DmlError(f"--out is {out}; expected a name that ends in {' or '.join(suffixes)}")
     from dml_train.trained.folder import chunks_folder, embed_images, index_path
-    from dml_train.trained.images import SplitName, list_split
+    from dml_train.trained.images import SplitName, list_split, open_images
     from dml_train.trained.model import open_model
     from dml_train.trained.plan import EmbeddingPlan, Engine, ThisProcess
     from dml_train.trained.shards import Shard, embed_shard, join_shards
-    from dml_train.trained.stored_images import open_images
 
     refuse_existing(out)
     if not chunks_folder(out).is_dir():  # of an interrupted call, which may have written these files

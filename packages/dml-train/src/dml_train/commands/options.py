@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from dml_train.studies.jobs import Job
+    from dml_train.studies.runs import Job
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -66,7 +66,7 @@ def error_console() -> Console:
 
 def echo_commands(jobs: Sequence[Job]) -> None:
     """Print the commands of a study's unfinished runs, and on the error stream the number of finished ones."""
-    from dml_train.studies.jobs import list_commands
+    from dml_train.studies.runs import list_commands
 
     commands = list_commands(jobs)
     for command in commands:
@@ -78,9 +78,7 @@ def echo_commands(jobs: Sequence[Job]) -> None:
 def error_message(error: DmlError | Interrupted, command: click.Command | None = None) -> str:
     """Return the error's message, followed by the options of `dml` that fix it.
 
-    Args:
-        error: the error.
-        command: the one that failed. If it resumes runs itself, its own option is named, otherwise that of `dml train`.
+    If the `command` that failed resumes runs itself, its own option is named, otherwise that of `dml train`.
     """
     resumes = command is not None and any(parameter.name == "resume" for parameter in command.params)
     resume = f"dml {command.name if command and resumes else 'train'} --resume"
@@ -94,11 +92,7 @@ def printable(name: str) -> str:
 
 
 def refuse_existing(*paths: Path | None) -> None:
-    """Refuse to overwrite a file, or to write into a missing folder.
-
-    Raises:
-        DmlError: naming the first such path.
-    """
+    """Raise DmlError, with the first such path, rather than overwrite a file or write into a missing folder."""
     for path in paths:
         if path and path.exists():
             raise DmlError(f"{path} exists already; nothing was touched. Choose another name")

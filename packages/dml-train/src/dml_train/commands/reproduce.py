@@ -51,7 +51,7 @@ def reproduce(
     published beside measured metrics. The same command resumes after an interruption; finished runs in --out are kept.
     """
     from dml_train.studies.reproduce.paper import papers
-    from dml_train.studies.reproduce.plan import plan_tables
+    from dml_train.studies.reproduce.run import plan_tables
     from dml_train.studies.reproduce.run import reproduce as run
 
     known = papers()

@@ -78,7 +78,7 @@ def train(
         )
         return
     from dml_train.extras import MissingExtra
-    from dml_train.studies.jobs import measure_seconds
+    from dml_train.studies.runs import measure_seconds
     from dml_train.training.run import train as run_training
 
     # A study reads the time of a run that it has listed as a command. That of several ranks is no rank's own.

@@ -66,11 +66,9 @@ def tune(
     together. Needs optuna: pip install 'dml-train[tune]'.
     """
     from dml_train.recipe.loading import read
-    from dml_train.studies.tuning.page import markdown
-    from dml_train.studies.tuning.run import list_trainings
+    from dml_train.studies.tuning.run import list_trainings, markdown
     from dml_train.studies.tuning.run import tune as run_tuning
-    from dml_train.studies.tuning.search import SettingsSearch
-    from dml_train.studies.tuning.space import read_choice, read_range, read_space
+    from dml_train.studies.tuning.search import SettingsSearch, read_choice, read_range, read_space
 
     varied = [
         *map(read_range, ranges),

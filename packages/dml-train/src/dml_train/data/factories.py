@@ -5,8 +5,8 @@ from __future__ import annotations
 from dml_train.data.csv_table import read_csv_table
 from dml_train.data.file_dataset import FileDatasetFactory
 from dml_train.data.image_folder import read_image_folder
+from dml_train.data.published.reidentification import read_vehicleid
 from dml_train.data.published.sets import OFFICIAL
-from dml_train.data.published.vehicleid import read_vehicleid
 
 image_folder = FileDatasetFactory(read_image_folder)
 csv = FileDatasetFactory(read_csv_table)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import shlex
 import time
 from collections import Counter
@@ -32,7 +31,7 @@ from dml_train.data.parts import Classes, Parts, count_images, split_classes
 from dml_train.data.preparation import Preparation
 from dml_train.data.prepare import REDUCED_SIDE
 from dml_train.extras import extra
-from dml_train.files import write_atomically
+from dml_train.files import write_csv
 
 NEAR = 4  # differing bits of two hashes, of 64; most pairs of unrelated photographs differ in more than 20
 _MOST_PAIRS = 100_000
@@ -156,13 +155,11 @@ def write_findings(found: Inspection, path: Path) -> None:
         for other in files[1:]
     ]
     pairs += [("near-duplicate", pair.first, pair.second, f"{pair.bits} of 64 bits") for pair in found.near]
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("finding", "image", "class", "other_image", "other_class", "detail"))
-    writer.writerows(("broken", file, class_of[file], "", "", reason) for file, reason in found.bad.items())
-    writer.writerows((kind, a, class_of[a], b, class_of[b], detail) for kind, a, b, detail in pairs)
-    # A path may hold bytes that aren't UTF-8; the file has the same ones.
-    write_atomically(path, lambda file: file.write(text.getvalue().encode(errors="surrogateescape")))
+    rows: list[tuple[object, ...]] = [
+        ("broken", file, class_of[file], "", "", reason) for file, reason in found.bad.items()
+    ]
+    rows += [(kind, a, class_of[a], b, class_of[b], detail) for kind, a, b, detail in pairs]
+    write_csv(path, ("finding", "image", "class", "other_image", "other_class", "detail"), rows)
 
 
 def _read_folder(folder: Path, root: str | Path | None) -> tuple[dict[str, str], Parts, bool]:
@@ -238,10 +235,7 @@ def _time_loading(files: Sequence[Path], preparation: Preparation) -> float:
 
 
 def describe_inspection(found: Inspection, batch_size: int) -> Iterator[str]:
-    """Describe an inspection by the preparation of the recipe `my-images`: counts, sizes, findings, and how to begin.
-
-    The recipe's `batch_size` decides whether the images are enough for it.
-    """
+    """Describe counts, sizes, findings, and how to begin with the recipe `my-images`, which has this `batch_size`."""
     sizes = Counter(found.class_of.values())
     broken = f", {len(found.bad):,} of them broken" if found.bad else ""
     yield f"{found.source}: {len(found.class_of):,} images of {len(sizes):,} classes{broken}"

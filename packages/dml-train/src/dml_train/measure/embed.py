@@ -60,10 +60,7 @@ class EmbeddedChunk(NamedTuple):
 class ImageChunks(Dataset[LoadedChunk | LoadFailure]):
     """Chosen items of a split, without augmentation, chunk by chunk.
 
-    Args:
-        split: the images.
-        chunks: the items of each chunk.
-        names: (len(split),) of the items, for messages; default: by index and class.
+    Messages call the split's items by `names`, by default by index and class.
     """
 
     def __init__(
@@ -129,9 +126,7 @@ def embed_chunks(
     """Embed images chunk by chunk, in evaluation mode; afterwards the network's mode is as before.
 
     Args:
-        network: images to embeddings.
-        source: the images.
-        device: the network's device.
+        device: the network's.
         precision: of the network's arithmetic, by autocast if it isn't float32.
         workers: number of processes that load ahead.
 
@@ -169,17 +164,10 @@ def embed(
     names: Sequence[object] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Embed items of a split without augmentation, (N, D) float32, in the order of the items.
+    """Embed items of a split (default: all) without augmentation, (N, D) float32, in the order of the items.
 
-    Args:
-        network, device, precision, workers: as `embed_chunks`.
-        split: the images.
-        items: (N,) indices in the split; default: all.
-        names: as of `ImageChunks`.
-        progress: called with the number of embedded items and the number of all.
-
-    Raises:
-        DmlError: if an item can't be loaded or its embedding isn't finite; names the item.
+    See `embed_chunks` and `ImageChunks` for the arguments. `progress` is called with the number of embedded items and
+    the number of all. Raise DmlError if an item can't be loaded or its embedding isn't finite, with the item's name.
     """
     items = np.arange(len(split)) if items is None else items
     source = ImageChunks(split, split_chunks(items), names)
@@ -226,12 +214,8 @@ def match_sides(
 ) -> tuple[Labels | Relevance | None, Labels | None]:
     """Return who matches whom as both sides of an evaluation take it; None where only labels decide.
 
-    Args:
-        queries, gallery: the splits, perhaps with groups.
-        matches: of the queries, if the data set has any (`RelatedDataset`).
-
-    Raises:
-        TypeError, ValueError: if the groups don't fit their split.
+    `matches` are those of the queries, if the data set has any (`RelatedDataset`). Raise TypeError or ValueError if the
+    groups of a split don't fit it.
     """
     groups = groups_of(queries), groups_of(gallery)
     if isinstance(matches, Relevance) or (matches is None and all(each is None for each in groups)):

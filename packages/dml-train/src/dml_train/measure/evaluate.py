@@ -5,8 +5,10 @@ Shapes: `N` items, `Q` queries, `G` gallery, `D` embedding dimension.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -24,43 +26,31 @@ from dml_core import (
     PeersEvaluator,
     Registry,
     Relevance,
+    RestoringEvaluator,
     metric_family,
+    nearest,
     takes_matches,
 )
 from dml_train.files import read_array, write_array, write_atomically
 from dml_train.ranks.ranks import Ranks
-from dml_train.recipe.checking import find_old_keys
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Embedded queries, and the gallery that they are searched in; without a gallery they search one another.
+    """Embedded queries, and the gallery that they are searched in; without a gallery they search one another."""
 
-    Args:
-        embeddings: (Q, D) floating.
-        labels: (Q,) integers.
-        gallery: (G, D).
-        gallery_labels: (G,).
-        matches: who matches whom, if the labels alone don't tell.
-        gallery_matches: the gallery's side, if `matches` has one.
-    """
-
-    embeddings: npt.NDArray[Any]
-    labels: npt.NDArray[Any]
-    gallery: npt.NDArray[Any] | None = None
-    gallery_labels: npt.NDArray[Any] | None = None
-    matches: Labels | Relevance | None = None
-    gallery_matches: Labels | None = None
+    embeddings: npt.NDArray[Any]  # (Q, D) floating
+    labels: npt.NDArray[Any]  # (Q,) integers
+    gallery: npt.NDArray[Any] | None = None  # (G, D)
+    gallery_labels: npt.NDArray[Any] | None = None  # (G,)
+    matches: Labels | Relevance | None = None  # who matches whom, if the labels alone don't tell
+    gallery_matches: Labels | None = None  # the gallery's side, if `matches` has one
 
     @classmethod
     def read(cls, folder: RunFolder) -> Embedded:
-        """Map a finished run's arrays from its folder into memory.
-
-        Raises:
-            DmlError: if the run isn't finished, or an array is missing, changed or damaged.
-        """
+        """Map a finished run's arrays into memory; raise DmlError if one is missing, changed or damaged."""
         written = folder.read_manifest()
         parts = [""] if folder.embeddings("gallery").name not in written else ["", "gallery"]
         has_matches = folder.matches.name in written
@@ -141,23 +131,13 @@ class Measurement(NamedTuple):
 
 
 def build_evaluator(recipe: Recipe, registry: Registry, *, clustering: bool = True) -> Evaluator:
-    """Build the evaluator of a recipe's ``[evaluation]`` table.
-
-    Unless `clustering`, it omits metrics of clusters and of pairs: they take most of the time, and have no values per
-    query.
-    """
+    """Build a recipe's evaluator; unless `clustering`, omit metrics of clusters and pairs, which take the most time."""
     table = recipe.evaluation.component()
     return make_evaluator(table if clustering else select_retrieval(table), registry, recipe.training.seed)
 
 
 def make_evaluator(table: Mapping[str, Any], registry: Registry, seed: int) -> Evaluator:
-    """Make the evaluator of a table, ``{"name": "exact", "metrics": ["recall@1"]}``.
-
-    Raises:
-        DmlError: if there is no such evaluator or option.
-    """
-    if (old := find_old_keys(table, registry)) is not None:
-        raise old
+    """Make an evaluator, ``{"name": "exact", "metrics": ["recall@1"]}``; raise DmlError if there is none."""
     evaluator: Evaluator = registry.build("evaluators", table, {"seed": seed})
     return evaluator
 
@@ -183,8 +163,7 @@ def evaluate_arrays(
 ) -> Evaluation:
     """Evaluate embeddings, given as `Evaluator.evaluate` takes them.
 
-    Raises:
-        DmlError: if the evaluator refuses the arrays, or takes labels alone and there are groups or lists.
+    Raise DmlError if the evaluator refuses the arrays, or takes labels alone and there are groups or lists.
     """
     if isinstance(labels, Labels | Relevance) and not takes_matches(evaluator):
         raise DmlError(
@@ -198,10 +177,8 @@ def evaluate_arrays(
 def evaluate_on_ranks(ranks: Ranks, evaluator: Evaluator, embedded: Embedded) -> Measurement:
     """Evaluate embeddings on several ranks, which share the work if the evaluator is a `PeersEvaluator`.
 
-    Otherwise the first rank does all of it, and `embedded` need be complete only there.
-
-    Raises:
-        DmlError: on every rank, if the evaluator refuses the arrays.
+    Otherwise the first rank does all of it, and `embedded` need be complete only there. Raise DmlError on every rank if
+    the evaluator refuses the arrays.
     """
     if ranks.world_size > 1 and isinstance(evaluator, PeersEvaluator):
         with _refusals_as_dml_errors():
@@ -237,3 +214,92 @@ def select_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 def pack_codes(embeddings: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.uint8]:
     """Pack binary codes, one bit per dimension, set above 0: (N, ceil(D / 8)), most significant bit first."""
     return np.packbits(embeddings > 0, axis=1)
+
+
+_CHECKSUM = "checksum"  # its name among the arrays
+
+
+def save_per_query(folder: RunFolder, recipe: Recipe, evaluation: Evaluation) -> None:
+    """Save an evaluation's values per query, and a checksum of the recipe's evaluator and seed, in the run's folder."""
+    arrays = {name: np.asarray(values_Q, dtype=np.float64) for name, values_Q in evaluation.per_query.items()}
+    arrays[_CHECKSUM] = np.array(_checksum(recipe))
+    write_atomically(folder.per_query, lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+
+def restore_evaluation(
+    folder: RunFolder, recipe: Recipe, result: Mapping[str, Any], evaluator: Evaluator
+) -> Evaluation | None:
+    """Restore a run's final evaluation from its folder, with `result`, the contents of ``evaluation.json``.
+
+    Return None if the recipe's evaluator isn't a `RestoringEvaluator`, or if the folder's values are missing, of
+    another evaluator, or lack a metric that the evaluator has since gained. Raise DmlError if the file was changed or
+    damaged.
+    """
+    if not isinstance(evaluator, RestoringEvaluator) or not folder.per_query.exists():
+        return None
+    folder.check_results(folder.per_query)
+    with folder.per_query.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+        if str(stored[_CHECKSUM]) != _checksum(recipe):
+            return None
+        per_query = {name: stored[name] for name in stored.files if name != _CHECKSUM}
+    try:
+        return evaluator.restore(result, per_query)
+    except KeyError:  # saved before the evaluator measured one of its metrics
+        return None
+
+
+def _checksum(recipe: Recipe) -> str:
+    """Return the SHA-256 of the evaluator's table and the seed."""
+    described = [recipe.evaluation.component(), recipe.training.seed]
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
+
+
+def select_levels(embedded: Embedded, recipe: Recipe, levels: Sequence[str]) -> Embedded:
+    """Cut a run's embeddings to some of its levels, in their order, to measure each level alone and several together.
+
+    Source: Wang et al. 2021, Ranked List Loss for Deep Metric Learning, tables 6 and 7.
+
+    Raise DmlError for a name that isn't a level of the run's embedding.
+    """
+    names = list(recipe.backbone.get("levels") or ())
+    dims = {
+        name: level.dim
+        for name, level in zip(names, recipe.embedding.of_levels(len(names) or 1), strict=False)
+    }
+    stored = recipe.embedding.levels or names
+    columns, first = {}, 0
+    for name in stored:
+        columns[name] = np.arange(first, first + dims[name])
+        first += dims[name]
+    for name in levels:
+        if name not in columns:
+            raise DmlError(
+                f"the run's embedding has no level {name!r}{nearest(name, columns)} "
+                f"levels: {', '.join(columns) or 'it has one only'}"
+            )
+    return embedded.select(np.concatenate([columns[name] for name in levels]))
+
+
+def select_prefix(embedded: Embedded, prefix: int) -> Embedded:
+    """Cut queries (Q, D) and gallery (G, D) to their first `prefix` numbers; raise DmlError unless it is in [1, D]."""
+    check_prefixes([prefix], embedded.embeddings.shape[1])
+    return embedded.select(slice(prefix))
+
+
+def check_prefixes(prefixes: Sequence[int], dim: int) -> None:
+    """Raise DmlError unless every prefix is in [1, dim]."""
+    for prefix in prefixes:
+        if not 1 <= prefix <= dim:
+            raise DmlError(
+                f"a prefix of {prefix} numbers was asked of an embedding of {dim}; expected 1 to {dim}"
+            )
+
+
+def evaluate_prefixes_on_ranks(
+    ranks: Ranks, evaluator: Evaluator, embedded: Embedded, prefixes: Sequence[int]
+) -> dict[str, dict[str, Any]]:
+    """Evaluate prefixes of an embedding on several ranks; return the metrics by their lengths, in JSON's types."""
+    return {
+        str(prefix): evaluate_on_ranks(ranks, evaluator, select_prefix(embedded, prefix)).metrics
+        for prefix in prefixes
+    }

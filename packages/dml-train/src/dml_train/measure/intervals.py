@@ -62,8 +62,7 @@ def of_runs(values: Sequence[float]) -> Interval:
 
     Source: Student 1908, The Probable Error of a Mean.
 
-    Raises:
-        ValueError: if `values` is empty.
+    Raise ValueError if `values` is empty.
     """
     if not values:
         raise ValueError("values is empty; expected one value per run, at least one")
@@ -72,13 +71,9 @@ def of_runs(values: Sequence[float]) -> Interval:
 
 
 def of_share(share: float, count: int) -> Interval:
-    """Return a share of one run's queries with its interval, ``p ± 1.96 · √(p(1 − p) / n)``.
+    """Return a share p of the n = `count` queries of one run with its interval, ``p ± 1.96 · √(p(1 − p) / n)``.
 
-    The interval is over other queries, not over other runs.
-
-    Args:
-        share: p, in [0, 1].
-        count: n, the number of queries, at least 1. The interval is rather too narrow, since queries of one class
-            aren't independent.
+    The interval is over other queries, not over other runs, and rather too narrow: queries of one class aren't
+    independent.
     """
     return Interval(share, _NORMAL * math.sqrt(share * (1 - share) / count))

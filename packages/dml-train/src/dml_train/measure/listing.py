@@ -29,13 +29,10 @@ class Metric:
 
 
 def list_metrics(result: Mapping[str, Any], evaluation: Evaluation | None = None) -> list[Metric]:
-    """List the metrics, in the order in which they were asked.
+    """List the metrics of ``to_dict()`` of an evaluation in the order in which they were asked.
 
-    Omitted are metrics of a K beyond the gallery beside those of smaller ones, and precision@1 beside recall@1.
-
-    Args:
-        result: ``to_dict()`` of an evaluation; its floats are metrics, and its integers counts.
-        evaluation: gives the intervals, if it is an `IntervalEvaluation`.
+    Its floats are metrics, and its integers counts. An `IntervalEvaluation` gives the intervals. Omitted are metrics of
+    a K beyond the gallery beside those of smaller ones, and precision@1 beside recall@1.
     """
     items = result.get("n_gallery", math.inf)
     values = {name: value for name, value in result.items() if isinstance(value, float)}

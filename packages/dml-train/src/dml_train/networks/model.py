@@ -6,11 +6,13 @@ Shapes: `B` batch, `F` features, `D` embedding dimension, `L` levels, `H`, `W` h
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dml_core import InvalidOption, LayeredBackbone
 from dml_train.networks import Pooling
 
 
@@ -31,21 +33,13 @@ class GeM(nn.Module):
         return powers.mean(dim=(2, 3)).pow(1.0 / self.p)
 
 
-def _average(features_BFHW: Tensor) -> Tensor:
-    return features_BFHW.mean(dim=(2, 3))
-
-
-def _maximum(features_BFHW: Tensor) -> Tensor:
-    return features_BFHW.amax(dim=(2, 3))
-
-
 def _both(features_BFHW: Tensor) -> Tensor:
-    return _average(features_BFHW) + _maximum(features_BFHW)
+    return features_BFHW.mean(dim=(2, 3)) + features_BFHW.amax(dim=(2, 3))
 
 
 _POOLINGS: dict[Pooling, Callable[[], Callable[[Tensor], Tensor]]] = {
-    "average": lambda: _average,
-    "max": lambda: _maximum,
+    "average": lambda: partial(torch.mean, dim=(2, 3)),
+    "max": lambda: partial(torch.amax, dim=(2, 3)),
     "both": lambda: _both,
     "gem": GeM,
 }
@@ -126,6 +120,39 @@ class LevelledHead(nn.Module):
         return torch.cat(parts, dim=1)
 
 
+class LevelledLoss(nn.Module):
+    """The weighted sum of the levels' losses; each loss sees its own part of the embedding.
+
+    ``Σ_l w_l · loss_l(x_l, labels)`` with ``x = [x_1, …, x_L]``.
+
+    Source: Wang et al. 2021, Ranked List Loss for Deep Metric Learning, Sec. 4.1.3: one loss on each of the layers
+    L, M and H. The paper gives no weights; the authors' published settings weigh all levels equally.
+
+    Args:
+        levels: each level's loss, with its own weights and memory.
+        dims: each level's number of dimensions, in the order of concatenation.
+        weights: each level's weight, at least 0.
+    """
+
+    def __init__(self, levels: Sequence[nn.Module], dims: Sequence[int], weights: Sequence[float]) -> None:
+        super().__init__()
+        if not len(levels) == len(dims) == len(weights):
+            raise ValueError(
+                f"{len(levels)} losses, {len(dims)} dims and {len(weights)} weights; expected the same number of each"
+            )
+        self.levels = nn.ModuleList(levels)
+        self.dims, self.weights = list(dims), list(weights)
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Compute the scalar loss of embeddings (B, sum of dims) with labels (B,)."""
+        parts = torch.split(embeddings, self.dims, dim=1)
+        losses = [
+            weight * loss(part, labels)
+            for weight, loss, part in zip(self.weights, self.levels, parts, strict=True)
+        ]
+        return torch.stack(losses).sum()
+
+
 class EmbeddingModel(nn.Module):
     """A backbone and a head, from images to embeddings.
 
@@ -188,3 +215,48 @@ class EmbeddingModel(nn.Module):
                 module.eval()
                 for parameter in module.parameters():
                     parameter.requires_grad_(False)
+
+
+def layers_of(backbone: nn.Module, wanted_by: str) -> list[list[nn.Parameter]]:
+    """List a backbone's parameters by layer, from the image on; each parameter is in one layer.
+
+    Raise an `InvalidOption` if the backbone isn't a `LayeredBackbone` or lists different parameters; it names
+    `wanted_by`, the recipe's key that needs layers.
+    """
+    if not isinstance(backbone, LayeredBackbone):
+        raise InvalidOption(
+            f"{wanted_by} is given, and the backbone {type(backbone).__name__} doesn't list its layers "
+            "(dml_core.LayeredBackbone); use timm, bn-inception or small-conv, or omit it"
+        )
+    layers = [list(layer) for layer in backbone.parameters_by_layer()]
+    listed = [id(parameter) for layer in layers for parameter in layer]
+    if sorted(listed) != sorted(id(parameter) for parameter in backbone.parameters()):
+        raise InvalidOption(
+            f"{wanted_by} is given, and parameters_by_layer() of {type(backbone).__name__} lists {len(listed)} "
+            f"parameters; expected each of its {sum(1 for _ in backbone.parameters())} once"
+        )
+    return layers
+
+
+def freeze_early_layers(backbone: nn.Module, trained: int) -> None:
+    """Freeze all layers of a backbone except the last `trained`; 0 freezes it as a whole."""
+    if trained == 0:
+        backbone.requires_grad_(False)
+        return
+    layers = layers_of(backbone, "training.trained_layers")
+    if trained > len(layers):
+        raise InvalidOption(
+            f"training.trained_layers is {trained}; expected at most {len(layers)}, the layers of the backbone"
+        )
+    for layer in layers[: len(layers) - trained]:
+        for parameter in layer:
+            parameter.requires_grad_(False)
+
+
+def layer_scales(layers: Sequence[Sequence[nn.Parameter]], decay: float) -> dict[int, float]:
+    """Compute each parameter's factor of the learning rate, by id: ``decay^(L - l)`` in layer l of L.
+
+    Source: Clark et al. 2020, ELECTRA, Sec. 3.1 ("layerwise learning-rate decay").
+    """
+    last = len(layers) - 1
+    return {id(parameter): decay ** (last - k) for k, layer in enumerate(layers) for parameter in layer}

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from dml_core import CONTEXT, DmlError, InvalidOption, Kind, Registry, metric_family, nearest
 from dml_core.errors import join_errors
-from dml_train.recipe.tables import OLD_METRIC_KEYS, VARIANT_TAGS, Evaluation, Logging, Recipe
+from dml_train.recipe.tables import VARIANT_TAGS, Evaluation, Logging, Recipe
 
 # Tables that select a component by `name`.
 _COMPONENTS: Mapping[str, Kind] = {
@@ -33,17 +33,11 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
         DmlError: for every mistake, with the key and what was expected there.
     """
     mistakes: list[DmlError] = []
-    document = (
-        {**document, "loss": _without_old_fraction(document["loss"])} if "loss" in document else document
-    )
     try:
         recipe = Recipe.model_validate(document)
     except ValidationError as error:
         mistakes += [InvalidOption(_message(details, document)) for details in error.errors()]
     for kind, table in _component_tables(document):
-        if kind == "evaluators" and (old := find_old_keys(table, registry)) is not None:
-            mistakes.append(old)
-            table = {key: value for key, value in table.items() if key not in OLD_METRIC_KEYS}
         mistakes += registry.mistakes(kind, table)
     if mistakes:
         joined = join_errors(mistakes)
@@ -61,27 +55,6 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
             "evaluation": Evaluation.model_validate(evaluation),
             "logging": recipe.logging.model_copy(update={"loggers": loggers}),
         }
-    )
-
-
-def find_old_keys(table: Mapping[str, Any], registry: Registry) -> InvalidOption | None:
-    """Find earlier keys of metrics in an evaluator's table; the message has the key that replaces them.
-
-    Args:
-        table: an evaluator's name and options.
-        registry: provides the evaluator, which may have options of these names itself.
-    """
-    found = [key for key in OLD_METRIC_KEYS if key in table]
-    name = table.get("name")
-    if not found or not isinstance(name, str) or name not in registry.entries("evaluators"):
-        return None
-    own = {option.name for option in registry.entry("evaluators", name).component.options}
-    if own & {*found}:
-        return None
-    names = ", ".join(f'"{OLD_METRIC_KEYS[key]}"' for key in found)
-    keys = " and ".join(map(repr, found))
-    return InvalidOption(
-        f"[evaluation] has {keys}; expected the names of all metrics in one list: metrics = [{names}]"
     )
 
 
@@ -108,27 +81,6 @@ def _component_tables(document: Mapping[str, Any]) -> list[tuple[Kind, Mapping[s
     if isinstance(loggers, list):
         found += [("loggers", table) for table in loggers if isinstance(table, Mapping)]
     return found
-
-
-def _without_old_fraction(table: Any) -> Any:
-    """Drop ``class_fraction = 1.0``, which recipes of older runs have for losses that `sampled-classes` now wraps.
-
-    Raises:
-        InvalidOption: for another fraction, with the table to write instead.
-    """
-    if not isinstance(table, Mapping):
-        return table
-    kept = {key: _without_old_fraction(value) for key, value in table.items()}
-    name = kept.get("name")
-    if name not in ("norm-softmax", "sub-center-arc-face", "ada-face"):
-        return kept
-    fraction = kept.pop("class_fraction", 1.0)
-    if fraction != 1.0:
-        raise InvalidOption(
-            f"loss {name!r} has no option 'class_fraction'; expected loss = {{ name = 'sampled-classes', "
-            f"class_fraction = {fraction}, loss = {{ name = {name!r} }} }}"
-        )
-    return kept
 
 
 def _with_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> dict[str, Any]:

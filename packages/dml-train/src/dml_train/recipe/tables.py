@@ -29,19 +29,6 @@ Period = Annotated[float, Field(ge=0, le=LONGEST)]
 Size = Annotated[int, Field(ge=1)]
 Unit = Literal["step", "epoch"]
 
-# Earlier keys of evaluators, each with the names of metrics that replace it.
-OLD_METRIC_KEYS = {
-    "recall_at": "recall@K",
-    "precision_at": "precision@K",
-    "average_precision_at": "map@K",
-    "ndcg_at": "ndcg@K",
-    "recall_share_at": "ir_recall@K",
-    "reciprocal_rank_at": "mrr@K",
-    "average_precision": "map",
-    "nmi": "nmi",
-    "nmi_average": "nmi_max",
-}
-
 
 class Table(BaseModel):
     """A table of a recipe; unknown keys and values of another type are refused.

@@ -24,16 +24,12 @@ _NAMED = (1e-4, 1e-3, 1e-2, 1e-1)
 _OF_PREFIXES = ("recall@1", "map@r", "r_precision", "map")  # those that the run measured are drawn
 _BINS = 6
 
-# ----------------------------------------------------------------------------------------------- logged values
-
 
 def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> list[Figure]:
     """Draw each value that any run logged at more than one step, in the order of first appearance.
 
-    A value that isn't finite, None, is omitted. Long curves are drawn as means of equal intervals of steps.
-
-    Args:
-        runs: name → lines of ``metrics.jsonl``, each a mapping with ``"step"``. At most eight runs.
+    Of at most eight runs, `runs` has the lines of ``metrics.jsonl`` by name. A value that isn't finite, None, is
+    omitted. Long curves are drawn as means of equal intervals of steps.
     """
     names = dict.fromkeys(name for lines in runs.values() for line in lines for name in line)
     figures = [
@@ -79,9 +75,6 @@ def _draw_curve(name: str, runs: Mapping[str, Sequence[Mapping[str, float | None
     return draw_figure(
         draw, alt=f"{title} over the steps, {words}", caption=f"{title}{averaged}: {words}.", key=key
     )
-
-
-# ------------------------------------------------------------------------------------ recall and verification
 
 
 class Accuracy(NamedTuple):
@@ -187,25 +180,16 @@ def _draw_roc(rates: Mapping[float, float]) -> Figure:
     )
 
 
-# ---------------------------------------------------------------------------------------------------- prefixes
-
-
 class Prefixes(NamedTuple):
     """Metrics by the number of dimensions, ascending; the whole embedding comes last."""
 
     titles: Sequence[str]  # of the metrics, one a column
-    rows: Sequence[
-        tuple[int, Sequence[float | None]]
-    ]  # dimensions and metrics; None where a prefix lacks one
+    rows: Sequence[tuple[int, Sequence[float | None]]]  # dimensions and metrics; None where one is missing
     figure: Figure  # the metrics over the number of dimensions
 
 
 def list_prefixes(result: Mapping[str, Any], dim: int) -> Prefixes | None:
-    """List the metrics of prefixes in ``evaluation.json``, and of the whole embedding of `dim` dimensions.
-
-    Returns:
-        None if no prefix was measured, or no metric that the page draws.
-    """
+    """List the metrics of prefixes and of the whole embedding of `dim` dimensions; None if no prefix was measured."""
     measured: dict[int, Mapping[str, Any]] = {int(m): each for m, each in result.get("prefixes", {}).items()}
     if not measured:
         return None
@@ -239,9 +223,6 @@ def list_prefixes(result: Mapping[str, Any], dim: int) -> Prefixes | None:
     return Prefixes(titles, rows, draw_figure(draw, alt=alt, caption=f"{words}.", key=key))
 
 
-# ------------------------------------------------------------------------------------------------- class sizes
-
-
 class SizeBin(NamedTuple):
     """Classes of similar size."""
 
@@ -253,10 +234,7 @@ class SizeBin(NamedTuple):
 
 
 def group_by_size(sizes_C: npt.NDArray[np.int64], recalls_C: npt.NDArray[np.float64]) -> list[SizeBin]:
-    """Group classes by number of items: at most six groups, smallest first, with about equal numbers of classes.
-
-    Classes of the same size stay together.
-    """
+    """Group classes by number of items: at most six groups of about equal numbers; equal sizes stay together."""
     if not len(sizes_C):
         return []
     edges = np.unique(np.quantile(sizes_C, np.linspace(0, 1, _BINS + 1)[1:], method="inverted_cdf"))

@@ -1,19 +1,34 @@
-"""A finished run as its reports need it: metrics, embeddings, and the names and pictures of its items."""
+"""A finished run as its reports need it, and the comparison of two evaluations of the same queries."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dml_core import Dataset, DmlError, Evaluation, Evaluator, Registry, Split
+from dml_core import (
+    ComparableEvaluation,
+    Dataset,
+    DmlError,
+    Evaluation,
+    Evaluator,
+    PairedComparison,
+    Registry,
+    Split,
+)
 from dml_train.measure.embed import align_labels
-from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate
+from dml_train.measure.evaluate import (
+    Embedded,
+    build_evaluator,
+    evaluate,
+    make_evaluator,
+    restore_evaluation,
+    select_retrieval,
+)
 from dml_train.measure.listing import Metric, list_metrics
-from dml_train.measure.per_query import restore_evaluation
 from dml_train.recipe.tables import Recipe
 from dml_train.report.rendering import make_thumbnail
 from dml_train.run_folder import RunFolder
@@ -65,10 +80,7 @@ class FinishedRun:
         """Read a run's folder.
 
         The evaluation of the run's end is restored where its per-query values are saved; otherwise the embeddings are
-        evaluated again.
-
-        Raises:
-            DmlError: if it isn't a run's folder, the run isn't finished, or a result file was changed or damaged.
+        evaluated again. Raise DmlError if the run isn't finished, or a result file was changed or damaged.
         """
         folder = RunFolder.open(run_dir)
         recipe = read_recipe(folder, registry)
@@ -100,11 +112,7 @@ class FinishedRun:
 
 
 def _items(dataset: Dataset, embedded: Embedded) -> tuple[Items, Items]:
-    """Return the names and pictures of queries and gallery.
-
-    Raises:
-        DmlError: if the embeddings are of another data set.
-    """
+    """Return the names and pictures of queries and gallery; raise DmlError if the data set isn't the embeddings'."""
     queries, gallery = dataset.test, dataset.gallery or dataset.test
     same = np.array_equal(queries.labels, embedded.labels)
     if embedded.gallery_labels is not None:
@@ -112,3 +120,60 @@ def _items(dataset: Dataset, embedded: Embedded) -> tuple[Items, Items]:
     if not same:
         raise DmlError("the data set's labels aren't those of the run: it has changed since")
     return Items(queries), Items(gallery)
+
+
+CODES = "hamming"  # the evaluator of codes
+_SHARED = ("metrics", "unmatched", "ties")  # options of both evaluations
+
+
+class MetricDifference(NamedTuple):
+    """One metric of two evaluations."""
+
+    metric: Metric  # of the first one
+    second: float  # its value in the second one
+    test: PairedComparison  # the second minus the first
+
+
+def compare_metrics(
+    first: Evaluation, second: Evaluation, first_metrics: list[Metric], second_metrics: list[Metric]
+) -> list[MetricDifference]:
+    """Test every metric with values per query in both evaluations of the same queries; [] if they have no test."""
+    if not isinstance(second, ComparableEvaluation):
+        return []
+    values = {metric.name: metric.value for metric in second_metrics}
+    return [
+        MetricDifference(metric, values[metric.name], second.compare(first, metric.name))
+        for metric in first_metrics
+        if all(metric.name in names for names in (values, first.per_query, second.per_query))
+    ]
+
+
+class CodesComparison(NamedTuple):
+    """The loss in metrics, and the saving in bytes, of keeping one bit per dimension."""
+
+    differences: Sequence[MetricDifference]  # codes minus floats; none if the evaluator has no paired test
+    metrics: Sequence[tuple[str, float, float]]  # title, value of the floats, value of the codes
+    bytes_as_floats: int  # per item
+    bytes_as_codes: int
+
+
+def compare_with_codes(run: FinishedRun, registry: Registry) -> CodesComparison | None:
+    """Evaluate the signs of a run's embeddings.
+
+    Return None without embeddings or an evaluator of codes, or for a run that is evaluated by codes itself.
+    """
+    table = run.recipe.evaluation.component()
+    if run.test is None or table["name"] == CODES or CODES not in registry.entries("evaluators"):
+        return None
+    wanted = {key: value for key, value in select_retrieval(table).items() if key in _SHARED}
+    evaluator = make_evaluator({**wanted, "name": CODES}, registry, run.recipe.training.seed)
+    as_floats, dim = run.test.evaluation, run.test.embedded.embeddings.shape[1]
+    as_codes = evaluate(evaluator, run.test.embedded)
+    of_floats, of_codes = list_metrics(as_floats.to_dict()), list_metrics(as_codes.to_dict())
+    values = {metric.name: metric.value for metric in of_codes}
+    return CodesComparison(
+        compare_metrics(as_floats, as_codes, of_floats, of_codes),
+        [(metric.title, metric.value, values[metric.name]) for metric in of_floats if metric.name in values],
+        run.test.evaluator.bytes_per_item(dim),
+        evaluator.bytes_per_item(dim),
+    )

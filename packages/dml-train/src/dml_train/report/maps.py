@@ -74,14 +74,8 @@ def tsne(embeddings_ND: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Map the normalised embeddings to two dimensions so that neighbours stay neighbours, (N, 2) in [-1, 1].
 
     Source: van der Maaten 2014, Accelerating t-SNE using Tree-Based Algorithms, as in scikit-learn: perplexity 30, or
-    a third of the other items if that is less. It starts at the two largest principal components, without
-    randomness. Distances between far groups mean little.
-
-    Args:
-        embeddings_ND: (N, D) floating.
-
-    Returns:
-        The points; for fewer than eight items, or identical items, the principal components themselves.
+    a third of the other items if that is less. It starts at the two largest principal components, without randomness;
+    fewer than eight items, or identical ones, stay there. Distances between far groups mean little.
     """
     rows_ND = np.asarray(embeddings_ND, dtype=np.float64)
     rows_ND = rows_ND / np.maximum(np.linalg.norm(rows_ND, axis=1, keepdims=True), 1e-12)

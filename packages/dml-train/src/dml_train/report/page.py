@@ -7,7 +7,7 @@ from typing import Any
 
 from dml_core import Registry
 from dml_core import registry as installed
-from dml_train.files import read_json, write_atomically
+from dml_train.files import read_json
 from dml_train.measure.listing import explain
 from dml_train.report.diagrams import (
     draw_accuracy,
@@ -16,17 +16,16 @@ from dml_train.report.diagrams import (
     group_by_size,
     list_prefixes,
 )
-from dml_train.report.finished import FinishedRun
+from dml_train.report.finished import FinishedRun, compare_with_codes
 from dml_train.report.maps import draw_maps
-from dml_train.report.paired import compare_with_codes
-from dml_train.report.rendering import render
+from dml_train.report.rendering import write_page
 from dml_train.report.retrieval import NearestNeighbours
 
 COMPARISON = "comparison.json"  # {name: metrics}: other embeddings to show beside the run's
 
 
 def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
-    """Write a finished run's ``report.html``: metrics with intervals, curves, retrievals, maps, classes.
+    """Write a finished run's ``report.html``, or replace it: metrics with intervals, curves, retrievals, maps, classes.
 
     The page is one file, without scripts and without external resources. It shows the items' names and pictures if the
     data set can be loaded, and otherwise a note with the reason.
@@ -35,9 +34,6 @@ def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
         run_dir: the run's folder. If it has a ``comparison.json``, ``{name: metrics}``, the page shows that table, too.
         registry: provides the data set and the evaluator; default: all installed ones.
 
-    Returns:
-        The page's path. An existing page is replaced.
-
     Raises:
         DmlError: if it isn't a run's folder, the run isn't finished, or a file in it is damaged.
     """
@@ -45,7 +41,8 @@ def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
     run = FinishedRun.read(run_dir, registry)
     comparison = run_dir / COMPARISON
     metrics = run.metrics()
-    page = render(
+    return write_page(
+        run_dir / "report.html",
         "report.html.j2",
         title=run.name,
         recipe=run.recipe,
@@ -65,9 +62,6 @@ def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
         absent=run.absent,
         **_describe_embeddings(run),
     )
-    path = run_dir / "report.html"
-    write_atomically(path, lambda file: file.write(page))
-    return path
 
 
 def _describe_embeddings(run: FinishedRun) -> dict[str, Any]:

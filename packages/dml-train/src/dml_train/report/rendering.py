@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Sequence
 from io import BytesIO
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from PIL import Image
 
 from dml_core import metric_title
 from dml_train.extras import extra
+from dml_train.files import write_atomically
 from dml_train.measure.listing import LEVEL
 
 with extra("report", "a report"):
@@ -57,13 +59,9 @@ def draw_figure(
     caption: str,
     key: Sequence[tuple[str, str, str]] = (),
 ) -> Figure:
-    """Draw a diagram with a transparent background, for light pages and for dark ones.
+    """Draw a diagram with a transparent background, for light pages and for dark ones, as ``"svg"`` or ``"png"``.
 
-    Args:
-        draw: draws on the axes, which it receives with the colours of text and of a line.
-        size: width and height in inches.
-        form: ``"svg"`` or ``"png"``.
-        alt, caption, key: as of `Figure`.
+    `draw` receives the axes, and the colours of text and of a line; `size` is in inches.
     """
     light, dark = (_draw_themed(draw, theme, size, form) for theme in ("light", "dark"))
     return Figure(light, dark, alt, caption, key)
@@ -90,8 +88,8 @@ def select_evenly(count: int, most: int) -> npt.NDArray[np.int64]:
     return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
 
 
-def render(template: str, **contents: Any) -> bytes:
-    """Render a page; its contents are escaped, so that they stay text."""
+def write_page(path: Path, template: str, **contents: Any) -> Path:
+    """Render a page, whose contents are escaped so that they stay text; write it, and return its path."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("dml_train", "report"),
         autoescape=True,  # class and file names are untrusted
@@ -106,7 +104,8 @@ def render(template: str, **contents: Any) -> bytes:
     environment.filters["p_value"] = lambda value: f"{value:.4f}" if value >= 0.0001 else "< 0.0001"
     page = environment.get_template(template).render(level=LEVEL, shown=SHOWN, **contents)
     # A file's name need not be UTF-8; in Python it then has surrogates, which can't be encoded.
-    return page.encode("utf-8", "backslashreplace")
+    write_atomically(path, lambda file: file.write(page.encode("utf-8", "backslashreplace")))
+    return path
 
 
 def _draw_themed(

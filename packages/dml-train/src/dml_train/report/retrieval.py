@@ -55,10 +55,7 @@ class NearestNeighbours:
 
     @classmethod
     def find(cls, evaluator: Evaluator, embedded: Embedded) -> NearestNeighbours:
-        """Search every query in the gallery, or, without a gallery, among the other queries.
-
-        Items that a query's ranking excludes, for their group or by a list, aren't among its nearest.
-        """
+        """Search every query in the gallery or among the others, without the items that its ranking excludes."""
         matching = embedded.matching()
         nearest_QK = _search(evaluator, embedded, matching)
         right_QK = matching.matches(np.arange(len(nearest_QK)), nearest_QK)

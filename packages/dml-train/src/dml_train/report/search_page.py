@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from dml_core import DmlError
 from dml_train.data.decoding import read_image
-from dml_train.files import write_atomically
-from dml_train.report.rendering import make_thumbnail, render
+from dml_train.report.rendering import make_thumbnail, write_page
 from dml_train.trained.model import TrainedModel
 from dml_train.trained.search import Gallery, SearchResult
 
@@ -23,7 +22,7 @@ _SIDE = 256  # pixels of a picture's longer side, at most: twice its size on the
 def write_search_page(
     model: TrainedModel, gallery: Gallery, results: Sequence[SearchResult], out: Path | str
 ) -> Path:
-    """Write one page, as self-contained as a run's report: each query with its nearest items.
+    """Write `out`, one page, as self-contained as a run's report: each query with its nearest items; return its path.
 
     Pictures are those of the files, made smaller, and link to them, relative to the page; items without a file, or of a
     format that only the data set reads, are shown as the network sees them.
@@ -34,16 +33,14 @@ def write_search_page(
         results: of `search`.
         out: the page. An existing one is replaced.
 
-    Returns:
-        `out`.
-
     Raises:
         DmlError: an image that is missing now, or can't be decoded any more.
     """
     out = Path(out)
     queries = model.split_of([result.query for result in results])
     picture = gallery.picture
-    page = render(
+    return write_page(
+        out,
         "search.html.j2",
         title=f"Searched with {model.folder.path.resolve().name}",
         count=len(gallery.rows),
@@ -58,8 +55,6 @@ def write_search_page(
         link=lambda file: _link(file, out),
         files=gallery.files,
     )
-    write_atomically(out, lambda file: file.write(page))
-    return out
 
 
 def _show(file: Path | None, picture: Callable[[], npt.NDArray[np.uint8]]) -> str:

@@ -12,15 +12,13 @@ import numpy.typing as npt
 
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
-from dml_train.files import write_atomically
 from dml_train.measure.evaluate import Embedded
 from dml_train.measure.listing import Metric
 from dml_train.report.diagrams import draw_curves
-from dml_train.report.finished import FinishedRun
-from dml_train.report.paired import MetricDifference, compare_metrics
-from dml_train.report.rendering import MARKS, SHOWN, render, select_evenly
+from dml_train.report.finished import FinishedRun, MetricDifference, compare_metrics
+from dml_train.report.rendering import MARKS, SHOWN, select_evenly, write_page
 from dml_train.report.retrieval import NearestNeighbours
-from dml_train.training.trackers.identity import flatten_settings
+from dml_train.training.trackers import flatten_settings
 
 SIGNIFICANT = 0.05  # p below which a difference makes a winner
 _EXAMPLES = 6  # queries of each kind: right for one run only
@@ -61,7 +59,7 @@ class RunComparison(NamedTuple):
 def write_side_by_side(
     run_dirs: Sequence[Path | str], out: Path | str, registry: Registry | None = None
 ) -> Path:
-    """Write one page, as self-contained as a run's own report, that compares runs with the first one.
+    """Write `out`, one page, as self-contained as a run's report, that compares runs with the first; return its path.
 
     Runs whose test items have the same labels in the same order count as measured on the same queries, and are tested
     in pairs. Names and pictures are those of the first run's data set.
@@ -70,9 +68,6 @@ def write_side_by_side(
         run_dirs: the runs' folders, from two to eight.
         out: the page. An existing one is replaced.
         registry: provides data sets and evaluators; default: all installed ones.
-
-    Returns:
-        `out`.
 
     Raises:
         DmlError: too few or too many runs, or a run that isn't finished or is damaged.
@@ -89,13 +84,16 @@ def write_side_by_side(
         for name, run in zip(_names(paths), runs, strict=True)
     ]
     first = columns[0]
-    comparisons = _compare(first, columns[1:])
+    test = first.run.test
+    neighbours = None if test is None else NearestNeighbours.find(test.evaluator, test.embedded)
+    comparisons = [_compare_pair(first, neighbours, other) for other in columns[1:]]
     beside = [
         (column.name, baseline, values)
         for column in columns
         for baseline, values in column.run.baselines.by_name().items()
     ]
-    page = render(
+    return write_page(
+        out,
         "side_by_side.html.j2",
         title=f"{len(runs)} runs side by side",
         columns=columns,
@@ -111,8 +109,6 @@ def write_side_by_side(
         gallery=first.run.gallery,
         absent=first.run.absent,
     )
-    write_atomically(out, lambda file: file.write(page))
-    return out
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
@@ -153,13 +149,6 @@ def _settings(columns: Sequence[Column]) -> dict[str, list[str]]:
     keys = dict.fromkeys(key for settings in flat for key in settings)
     rows = {key: [settings.get(key, "–") for settings in flat] for key in keys}
     return {key: values for key, values in rows.items() if len(set(values)) > 1}
-
-
-def _compare(first: Column, others: Sequence[Column]) -> list[RunComparison]:
-    """Compare every other run with the first."""
-    test = first.run.test
-    neighbours = None if test is None else NearestNeighbours.find(test.evaluator, test.embedded)
-    return [_compare_pair(first, neighbours, other) for other in others]
 
 
 def _compare_pair(first: Column, neighbours: NearestNeighbours | None, other: Column) -> RunComparison:

@@ -23,14 +23,13 @@ from rich.console import Console
 
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
-from dml_train.files import write_atomically, write_json
+from dml_train.files import write_json, write_text
 from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, select_numbers
 from dml_train.measure.intervals import Interval, of_runs
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
-from dml_train.studies.jobs import Job
-from dml_train.studies.runs import Executor, run_all, show_ends
+from dml_train.studies.runs import Executor, Job, run_all, show_ends
 
 FOLDS = 4
 METRIC = "map@r"
@@ -45,10 +44,6 @@ class RealityCheck:
     dim: int  # embedding dimensions of one model
     separated: Mapping[str, Sequence[float]]  # by metric, one value per run: the mean of the models
     concatenated: Mapping[str, Sequence[float]]  # by metric, one value per run: of the joined embeddings
-
-    def intervals(self, name: str) -> tuple[Interval, Interval]:
-        """Compute a metric's mean and 95 % interval over the runs, separated and concatenated."""
-        return of_runs(self.separated[name]), of_runs(self.concatenated[name])
 
     def markdown(self, recipe: str) -> str:
         """Write the results as a Markdown page, in percent."""
@@ -67,17 +62,13 @@ class RealityCheck:
         for name in [*_SHOWN, *(name for name in self.separated if name.startswith("recall@"))]:
             if name in self.separated and name in self.concatenated:
                 title = _SHOWN.get(name) or f"R@{name.removeprefix('recall@')}"
-                cells = [_percent(interval) for interval in self.intervals(name)]
+                cells = [_percent(of_runs(values[name])) for values in (self.separated, self.concatenated)]
                 lines.append(f"| {title} | {' | '.join(cells)} |")
         return "\n".join(lines) + "\n"
 
 
 def fold_recipe(recipe: Recipe, registry: Registry, *, run: int, fold: int, dim: int) -> Recipe:
-    """Make the recipe of one model: seed, embedding size and validation are the protocol's; indices count from 0.
-
-    Raises:
-        DmlError: if the recipe selects weights on the test split.
-    """
+    """Make a model's recipe, with the protocol's seed, size and validation; raise DmlError if it selects on test."""
     if recipe.validation.on_test:
         raise DmlError(
             "the recipe has validation.on_test = true; the protocol selects weights on held-out training classes "
@@ -133,10 +124,7 @@ def reality_check(
         out: the folder of the models' runs, ``run-I/fold-J``.
         runs: number of repetitions; seeds count up from the recipe's.
         dim: dimensions of each model; 128 in the paper.
-        processes: models trained at a time.
-        executor: trains the models, instead of processes of this machine; see `run_all`.
-        registry: provides the components; default: those of all installed plugins.
-        console: shows progress; default: none.
+        processes, executor, registry, console: see `reproduce`.
 
     Raises:
         DmlError: if the recipe doesn't suit the protocol, or a run failed.
@@ -169,10 +157,7 @@ def reality_check(
 
 
 def concatenate(models: Sequence[Embedded]) -> Embedded:
-    """Concatenate the models' embeddings of the same items, each L2-normalised.
-
-    The cosine of two joined rows is the mean of the models' cosines.
-    """
+    """Concatenate the models' embeddings of the same items, each L2-normalised: its cosine is the mean of theirs."""
 
     def join(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
         rows = [part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12) for part in parts]
@@ -188,7 +173,7 @@ def write(check: RealityCheck, out: Path, recipe: str) -> list[Path]:
     page, data = out / "mlrc.md", out / "mlrc.json"
     results = asdict(check)
     write_json(data, {"runs": results.pop("runs"), "folds": FOLDS, **results})
-    write_atomically(page, lambda file: file.write(check.markdown(recipe).encode()))
+    write_text(page, check.markdown(recipe))
     return [page, data]
 
 

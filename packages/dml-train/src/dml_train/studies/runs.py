@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from rich.console import Console
 
 from dml_core import DmlError, Registry
 from dml_train.cluster.workers import Expected, UnfitWorker, expect, first_line, refuse_missing_package
-from dml_train.files import WriteRefused
+from dml_train.files import FolderLocked, WriteRefused, read_json, write_json, write_text
 from dml_train.processes.loaders import end_with_parent
 from dml_train.processes.stopping import (
     Interrupted,
@@ -34,8 +34,95 @@ from dml_train.processes.stopping import (
     record_stop_signals,
     wake_at_death_of_parent,
 )
+from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
-from dml_train.studies.jobs import Job, Outcome, train_job
+from dml_train.training.run import list_differences, train
+
+_SECONDS = "seconds.json"  # the time of a run, in its folder beside the files that `train` writes
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run to train, without its baselines: runs of a study are compared with one another."""
+
+    name: str  # shown in progress
+    recipe: Recipe
+    folder: Path  # an existing run in it, complete or not, is resumed
+
+    def __post_init__(self) -> None:
+        evaluation = self.recipe.evaluation.model_copy(update={"baselines": False})
+        object.__setattr__(self, "recipe", self.recipe.model_copy(update={"evaluation": evaluation}))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    job: Job
+    fault: str | None = None  # why it failed; None if it finished
+
+    def metrics(self) -> dict[str, Any]:
+        """Read the run's ``evaluation.json``."""
+        return RunFolder(self.job.folder).read_evaluation()
+
+    def seconds(self) -> float | None:
+        """Read the run's processor time; None if no study and no ``dml train`` trained it."""
+        path = self.job.folder / _SECONDS
+        return float(read_json(path)["processor"]) if path.is_file() else None
+
+
+@contextmanager
+def measure_seconds(folder: Path) -> Iterator[None]:
+    """Write this context's training time (since it was resumed) into the run's folder, unless the run was complete."""
+    done_before = RunFolder(folder).is_finished
+    wall, processor = time.perf_counter(), time.process_time()
+    yield
+    if not done_before:
+        write_json(
+            folder / _SECONDS,
+            {"wall": time.perf_counter() - wall, "processor": time.process_time() - processor},
+        )
+
+
+def train_job(
+    job: Job, registry: Registry | None, console: Console, *, seconds_for_lock: float = 0.0
+) -> str | None:
+    """Train a run; return why it failed, or None. If another process locks its folder, wait `seconds_for_lock`."""
+    give_up = time.monotonic() + seconds_for_lock
+    while True:
+        try:
+            with measure_seconds(job.folder):
+                train(job.recipe, job.folder, resume=True, registry=registry, console=console)
+        except WriteRefused:  # no fault of this run's settings, and the next one would have it, too
+            raise
+        except FolderLocked as error:
+            if time.monotonic() >= give_up:
+                return str(error)
+            time.sleep(1.0)
+        except DmlError as error:
+            return str(error)
+        else:
+            return None
+
+
+def list_commands(jobs: Iterable[Job]) -> list[str]:
+    """Return the command that trains each unfinished run, once for each folder.
+
+    It writes the recipe of a run that hasn't begun into the run's folder: the command reads it there, and may be
+    repeated. Relative paths in recipes start at the folder in which a command is executed. Raise DmlError if a run's
+    folder holds another run, or the disk refuses.
+    """
+    commands = []
+    for job in {job.folder: job for job in jobs}.values():
+        folder = RunFolder(job.folder)
+        list_differences(job.folder, job.recipe, resume=True, force=False)
+        if folder.is_finished:
+            continue
+        if not folder.recipe.is_file():
+            write_text(RunFolder.create(job.folder).recipe, job.recipe.to_toml())
+        commands.append(f"{folder.resume_command} --no-report")
+    return commands
+
 
 MOST_DEATHS = 3  # of a run's workers without a new checkpoint between them; then the run has failed
 # A dead node's processes, or its locks on a network file system, may outlive it for a while.
@@ -134,9 +221,6 @@ def show_ends(jobs: Sequence[Job], console: Console) -> Callable[[Outcome], None
     return show
 
 
-# ----------------------------------------------------------------------------------- processes of this machine
-
-
 @contextmanager
 def _start_processes(count: int) -> Iterator[Executor]:
     pool = ProcessPoolExecutor(
@@ -161,9 +245,6 @@ def _start_process(threads: int) -> None:
     end_with_parent()
     wake_at_death_of_parent()  # to end then, even if this process is suspended
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops this process by SIGTERM
-
-
-# --------------------------------------------------------------------------------------------- by an executor
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,17 +285,13 @@ def _train_by(
     end: Callable[[Job, str | None], None],
     console: Console,
 ) -> None:
-    """Train runs by an executor, `most` at a time. A run is submitted until it ends, or its workers died too often.
-
-    Raises:
-        UnfitWorker, WriteRefused, DmlError, StudyInterrupted: as `run_all`.
-    """
+    """Train runs by an executor, `most` at a time, until each ends or its workers die too often; raise as `run_all`."""
     waiting, pending = deque(jobs), list[tuple[Any, Job]]()
     deaths: Counter[Path] = Counter()  # since the last new checkpoint
-    checkpoints: dict[Path, list[str]] = {}
+    checkpoints: dict[Path, list[Path]] = {}
 
     def resumes(job: Job) -> bool:
-        now = _list_checkpoints(job)
+        now = sorted(RunFolder(job.folder).checkpoints.glob("*"))
         if checkpoints.get(job.folder) != now:
             deaths[job.folder], checkpoints[job.folder] = 0, now
         deaths[job.folder] += 1
@@ -269,8 +346,3 @@ def _take(call: Any) -> _Result:
         refuse_missing_package(error)
         return _Result(stopped=f"its worker ended ({type(error).__name__}: {first_line(error)})")
     return result
-
-
-def _list_checkpoints(job: Job) -> list[str]:
-    folder = RunFolder(job.folder).checkpoints
-    return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []

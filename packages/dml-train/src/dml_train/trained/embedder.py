@@ -70,8 +70,7 @@ class Embedder:
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         """Add the column ``embedding``, (B, D) float32, to a batch of columns; bad images lose their rows.
 
-        Raises:
-            DmlError: if no column holds images, or an image can't be decoded, unless `skip`.
+        Raise DmlError if no column holds images, or an image can't be decoded, unless `skip`.
         """
         column = self.column or next((name for name in _COLUMNS if name in batch), None)
         if column is None or column not in batch:

@@ -15,15 +15,19 @@ from rich.console import Console
 
 from dml_core import DmlError, Evaluation, Evaluator, Labels, Registry, Relevance
 from dml_core import registry as installed
-from dml_train.measure.evaluate import Embedded, evaluate, evaluate_arrays, make_evaluator
-from dml_train.measure.levels import select_levels
-from dml_train.measure.prefixes import select_prefix
+from dml_train.measure.evaluate import (
+    Embedded,
+    evaluate,
+    evaluate_arrays,
+    make_evaluator,
+    select_levels,
+    select_prefix,
+)
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
-from dml_train.trained.images import SplitName, list_split
+from dml_train.trained.images import SplitName, list_split, open_images
 from dml_train.trained.model import TrainedModel, open_model
 from dml_train.trained.plan import EmbeddedImages, EmbeddingPlan, embed_in_memory
-from dml_train.trained.stored_images import open_images
 from dml_train.training.run import read_recipe, reopen
 
 
@@ -35,14 +39,11 @@ def embed_split(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Embed a split of the run's data set with the run's weights.
+    """Embed a split of the run's data set: embeddings (N, D) float32, and labels (N,) int64.
 
     Args:
         split: ``"train"``, ``"test"``, or ``"gallery"``.
         run, step, registry, console: see `evaluate_run`.
-
-    Returns:
-        Embeddings (N, D) float32, and labels (N,) int64.
 
     Raises:
         DmlError: not a run's folder, a checkpoint that is missing or damaged, or a data set without a separate gallery.
@@ -117,9 +118,7 @@ def evaluate_embeddings(
         labels: (Q,); or `dml_core.Labels`, for items with groups or junk; or `dml_core.Relevance`, which lists matches.
         gallery: (G, D); default: the queries themselves, each of which excludes itself.
         gallery_labels: (G,), or `dml_core.Labels`; with `gallery`, unless `labels` is a `Relevance`.
-        evaluator: a name that ``dml plugins`` lists.
-        options: of the evaluator: ``{"metrics": ["recall@1", "recall@5"]}``.
-        registry: provides the components; default: all installed ones.
+        evaluator, options, registry: see `evaluate_run`.
 
     Raises:
         DmlError: an evaluator or option that doesn't exist, or arrays that the evaluator refuses.
@@ -141,11 +140,7 @@ def embed_test(run: str | Path, step: int | None, registry: Registry, console: C
 def choose_evaluator(
     run: str | Path, evaluator: str | None, options: Mapping[str, Any] | None, registry: Registry
 ) -> tuple[Recipe, Evaluator]:
-    """Return a run's recipe, and its evaluator or another one; options override the recipe's if it is the same.
-
-    Raises:
-        DmlError: not a run's folder, or an evaluator or option that doesn't exist.
-    """
+    """Return a run's recipe, and its evaluator or another one; options override the recipe's if it is the same."""
     recipe = read_recipe(RunFolder.open(Path(run)), registry)
     same = evaluator in (None, recipe.evaluation.name)
     table = recipe.evaluation.component() if same else {"name": evaluator}

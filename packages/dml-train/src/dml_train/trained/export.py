@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dml_core import DmlError
 from dml_train.data import prepare
-from dml_train.files import partial_path, write_atomically, write_json
+from dml_train.files import partial_path, refusals, write_atomically, write_json
 from dml_train.networks.model import EmbeddingModel
 from dml_train.trained.model import TrainedModel
 
@@ -56,16 +56,14 @@ def export(model: TrainedModel, format: Format, out: Path | str) -> float:
     ``prepare.py`` in the same folder prepares image files without this package, unless a plugin prepares its images
     differently. To check both, this function draws photographs, prepares them with ``prepare.py`` and embeds them with
     the written file in batches of 1, 2 and 5. `out` appears only if the embeddings agree with the network in float32.
-    The exported network computes in float32 on the CPU, whatever the precision of the run.
+    The exported network computes in float32 on the CPU, whatever the precision of the run. Return the largest
+    difference from ``model.embed_images``: 1 minus the cosine.
 
     Args:
         model: holds the network.
         format: ``"onnx"``: an ONNX model with its weights, checked with ONNX Runtime; ``"torch-export"``: a program
             that ``torch.export.load`` reads, without this package.
         out: the new file.
-
-    Returns:
-        The largest difference from ``model.embed_images``: 1 minus the cosine.
 
     Raises:
         DmlError: an unknown format, missing packages for ONNX, another ``prepare.py`` in the folder, a network that
@@ -87,25 +85,20 @@ def export(model: TrainedModel, format: Format, out: Path | str) -> float:
     network = copy.deepcopy(model.network).cpu().to(memory_format=torch.contiguous_format).eval()
     partial = partial_path(out)
     try:
-        try:
-            exporter.write(network, model.input_shape, partial)
-        except Exception as error:  # exporters raise any exception at code that they can't trace
-            if isinstance(error, OSError):
+        with refusals(f"write {out}"):
+            try:
+                exporter.write(network, model.input_shape, partial)
+            except OSError:
                 raise
-            raise DmlError(
-                f"the network can't be exported to {format}: {type(error).__name__}: {error}"
-            ) from error
-        difference, angle = _compare(model, network, exporter.read(partial))
-        if program is not None:
-            write_atomically(program, lambda file: file.write(_PROGRAM.read_bytes()))
-        about = _describe(model, format, program) | {
-            "largest_difference": difference,
-            "largest_cosine_difference": angle,
-        }
-        write_json(out.with_name(f"{out.name}.json"), about)
-        partial.replace(out)
-    except OSError as error:
-        raise DmlError(f"can't write {out}: {error.strerror or error}") from error
+            except Exception as error:  # exporters raise any exception at code that they can't trace
+                reason = f"{type(error).__name__}: {error}"
+                raise DmlError(f"the network can't be exported to {format}: {reason}") from error
+            difference, angle = _compare(model, network, exporter.read(partial))
+            if program is not None:
+                write_atomically(program, lambda file: file.write(_PROGRAM.read_bytes()))
+            differences = {"largest_difference": difference, "largest_cosine_difference": angle}
+            write_json(out.with_name(f"{out.name}.json"), _describe(model, format, program) | differences)
+            partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
     return angle
@@ -177,19 +170,12 @@ def _describe(model: TrainedModel, format: Format, program: Path | None) -> dict
     }
 
 
-# --------------------------------------------------------------------------------------------- the check
-
-
 @torch.no_grad()
 def _compare(model: TrainedModel, network: EmbeddingModel, exported: Compute) -> tuple[float, float]:
     """Embed photographs by the network, the exported network and the run, and compare.
 
-    Returns:
-        The largest differences from the network in float32, relative to the largest entry, and from the run: 1 minus
-        the cosine, larger if the run computes in half precision.
-
-    Raises:
-        DmlError: if the exported network differs from the network, on the same inputs or on image files.
+    Return the largest differences: from the network in float32, relative to the largest entry; and from the run, 1
+    minus the cosine, larger if the run computes in half precision.
     """
     prepared, loaded, embeddings_ND = _embed_photographs(model)
     largest, difference = 1e-30, 0.0
@@ -218,10 +204,7 @@ def _compare(model: TrainedModel, network: EmbeddingModel, exported: Compute) ->
 
 
 def _embed_photographs(model: TrainedModel) -> tuple[Tensor, Tensor, npt.NDArray[np.float32]]:
-    """Draw photographs, prepare them by ``prepare.py`` and by the data set, (N, C, H, W), and embed them.
-
-    If the data set can't read image files, inputs are noise.
-    """
+    """Draw photographs (or noise), prepare them by ``prepare.py`` and by the data set, and embed them."""
     if model.reader is None:
         images = _draw_noise(max(_BATCHES), model.input_shape)
         return images, images, model.embed(images)

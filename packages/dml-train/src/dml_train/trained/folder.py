@@ -22,7 +22,7 @@ import numpy.typing as npt
 from rich.console import Console
 
 from dml_train.extras import extra
-from dml_train.files import WriteRefused, lock_folder, write_array, write_atomically, write_json
+from dml_train.files import lock_folder, refusals, write_array, write_atomically, write_json
 from dml_train.measure.embed import CHUNK_SIZE, BadImage
 from dml_train.trained.images import list_folder
 from dml_train.trained.model import TrainedModel
@@ -101,15 +101,10 @@ def embed_images(
 
 
 class ChunkStore:
-    """The folder of a file's finished chunks, each in a .npz file: a key of its sources, the bad images, and the rows.
+    """The folder of a file's finished `chunks`, each a .npz file: a key of its sources, the bad images, and the rows.
 
     The key is a digest of the weights, the preparation, and the images' names, sizes and times. A damaged file fails
-    zip's checksums.
-
-    Args:
-        path: the file that the chunks will be joined to.
-        plan: the plan.
-        chunks: the chunks to store here; others are never read.
+    zip's checksums. `path` is the file that the chunks will be joined to.
     """
 
     def __init__(self, path: Path, plan: EmbeddingPlan, chunks: Sequence[int]) -> None:
@@ -120,16 +115,9 @@ class ChunkStore:
     def filled(
         self, engine: Engine, *, doing: str, skip: bool, console: Console | None
     ) -> Iterator[FolderEmbedding]:
-        """Embed the chunks that are missing, damaged, or of other sources; when the context ends, all are removed.
-
-        Raises:
-            DmlError: as `dml_train.trained.plan.embed_chunks`, for a full disk, or if another process fills this store;
-                its error says that this one is `doing` it. Finished chunks stay.
-        """
-        try:
+        """Embed chunks that are missing, damaged, or of other sources; when the context ends, remove all chunks."""
+        with refusals(f"make the folder {self.folder}"):
             self.folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise WriteRefused(f"can't create the folder {self.folder}: {error.strerror}") from error
         plan = self._plan
         with lock_folder(self.folder, doing):
             todo = [chunk for chunk in self._chunks if not self._is_complete(chunk, skip)]

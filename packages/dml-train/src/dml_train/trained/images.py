@@ -1,11 +1,16 @@
-"""Images to embed, in a fixed order: of a folder, of archives or tables, or of a split of a run's data set.
+"""Images to embed, in a fixed order: of a folder, of tar archives or tables, or of a split of a run's data set.
+
+Archives and tables are listed by reading only headers and metadata, and read at random: a machine reads only the images
+that it embeds.
 
 Shapes: `N` images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+import tarfile
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +22,7 @@ from dml_core import DmlError, Registry, Split
 from dml_core import registry as installed
 from dml_train.data.decoding import SUFFIXES, ImageSource
 from dml_train.data.image_folder import image_files
+from dml_train.extras import extra
 from dml_train.measure.embed import ImageChunks
 from dml_train.trained.model import TrainedModel
 from dml_train.training.build import build_dataset
@@ -26,25 +32,16 @@ SplitName = Literal["train", "test", "gallery"]
 
 @dataclass(frozen=True, slots=True)
 class ImageList:
-    """Images in a fixed order: image files, images inside files, or the items of a split.
+    """Images in a fixed order: image files, images inside files, or the items of a split."""
 
-    Args:
-        title: names the list in messages: ``"photos"``.
-        names: (N,) strings; they identify the images on every machine.
-        sources: (N,) the images; empty for a split.
-        files: (N,) the file that holds each image; empty for a split.
-        folder: the folder of image files, whose subfolders are classes; None for other images.
-        split: the split.
-        split_name: its name in the run's data set.
-    """
-
-    title: str
-    names: Sequence[str]
-    sources: Sequence[ImageSource] = ()
-    files: Sequence[Path] = ()
+    title: str  # names the list in messages: ``"photos"``
+    names: Sequence[str]  # (N,) strings; they identify the images on every machine
+    sources: Sequence[ImageSource] = ()  # (N,) the images; empty for a split
+    files: Sequence[Path] = ()  # (N,) the file that holds each image; empty for a split
+    # The folder of image files, whose subfolders are classes; None for other images.
     folder: Path | None = None
-    split: Split | None = None
-    split_name: SplitName | None = None
+    split: Split | None = None  # the split
+    split_name: SplitName | None = None  # its name in the run's data set
 
     @property
     def places(self) -> list[Path]:
@@ -61,11 +58,8 @@ class ImageList:
     def labels(self, kept: Sequence[str]) -> tuple[npt.NDArray[np.int64], dict[str, Any]]:
         """Return the labels of the images of these names, and their entry in the description of the rows.
 
-        An image in a folder has the index of its first folder among all first folders, sorted by name. A split
-        has labels, and omits no image.
-
-        Raises:
-            DmlError: if an image lies in no folder, or images aren't files of a folder.
+        An image in a folder has the index of its first folder among all first folders, sorted by name; raise DmlError
+        if it lies in none, or images aren't files of a folder. A split has labels, and omits no image.
         """
         if self.split is not None:
             return self.split.labels, {}
@@ -89,12 +83,7 @@ class ImageList:
         return {"files": [str(file.resolve()) for file in self.places]}
 
     def states(self, items: Iterable[int], *, with_time: bool = True) -> list[str]:
-        """Return for each image what reveals a change without reading it: its name, and its file's size and time.
-
-        Args:
-            items: the images.
-            with_time: whether copies on different machines differ.
-        """
+        """Return for each item what reveals a change without reading it: its name, and its file's size and time."""
         if self.split is not None:
             return [self.names[item] for item in items]
         found = [self.files[item] for item in items]
@@ -103,12 +92,9 @@ class ImageList:
 
 
 def find_images(folder: Path) -> list[Path]:
-    """Find the images in a folder and its subfolders: their paths relative to it, sorted.
+    """Find the images in a folder and its subfolders: their paths relative to it, sorted; hidden ones are omitted.
 
-    Hidden files and folders, and files without an image's suffix, are omitted.
-
-    Raises:
-        DmlError: if it isn't a folder, holds no image, or a folder below it can't be read.
+    Raise DmlError if it isn't a folder, holds no image, or a folder below it can't be read.
     """
     if not folder.is_dir():
         raise DmlError(f"{folder} is not a folder; expected one with images in it or in its subfolders")
@@ -131,11 +117,7 @@ def list_files(title: Path, folder: Path, names: Sequence[str]) -> ImageList:
 
 
 def list_split(model: TrainedModel, name: SplitName, registry: Registry | None = None) -> ImageList:
-    """List a split of the run's data set, which the registry provides (default: all installed components).
-
-    Raises:
-        DmlError: if the data set has no such split, or its files are missing.
-    """
+    """List a split of the run's data set; raise DmlError if there is no such split, or its files are missing."""
     dataset = build_dataset(model.recipe, registry or installed())
     split = {"train": dataset.train, "test": dataset.test, "gallery": dataset.gallery}[name]
     if split is None:
@@ -153,3 +135,167 @@ def _describe_file(file: Path, with_time: bool) -> str:
     except FileNotFoundError:  # removed since it was listed: an image that can't be decoded
         return "gone"
     return f"{status.st_size} {status.st_mtime_ns}" if with_time else str(status.st_size)
+
+
+TABLES = frozenset({".parquet", ".arrow", ".feather"})
+_COLUMNS = ("image", "bytes", "path", "file")  # sought in this order
+
+
+@dataclass(frozen=True, slots=True)
+class TarMember:
+    """A `StoredImage` of a tar archive: its name there, and the offset and size of its content in bytes."""
+
+    archive: Path
+    member: str
+    offset: int
+    size: int
+
+    @property
+    def name(self) -> str:
+        """Name the image for messages."""
+        return f"{self.archive}: {self.member}"
+
+    def read(self) -> bytes:
+        """Read the encoded image."""
+        with self.archive.open("rb") as file:
+            file.seek(self.offset)
+            return file.read(self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A `StoredImage` in a row of a Parquet or Arrow file: a cell with an encoded image."""
+
+    table: Path
+    row: int
+
+    @property
+    def name(self) -> str:
+        """Name the image for messages."""
+        return f"{self.table}, row {self.row}"
+
+    def read(self) -> bytes:
+        """Read the encoded image; raise DmlError if the cell is empty, or the file can't be read."""
+        opened = _open_table(self.table)
+        cell = opened.cell(self.row)
+        if isinstance(cell, dict):  # as Hugging Face's data sets store images
+            cell = cell.get("bytes")
+        if not isinstance(cell, bytes):
+            raise DmlError(
+                f"{self.name}: the column {opened.column!r} holds {type(cell).__name__}; expected encoded images "
+                "(bytes)"
+            )
+        return cell
+
+
+def open_images(path: Path) -> ImageList:
+    """List the images of a folder, an archive or a table, or of a folder of these; raise DmlError if there are none."""
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix in {".tar", *TABLES})
+        try:
+            return list_folder(path)
+        except DmlError:
+            if not files:
+                raise
+        kinds = sorted({file.suffix for file in files})
+        if len(kinds) > 1:
+            raise DmlError(f"{path} holds {' and '.join(kinds)} files; expected images, or files of one kind")
+    kind = files[0].suffix
+    if not all(file.is_file() for file in files) or kind not in {".tar", *TABLES}:
+        raise DmlError(
+            f"{path} is not a folder; expected one with images in it or in its subfolders, a .tar archive, or a table "
+            f"({', '.join(sorted(TABLES))})"
+        )
+    files = [file.absolute() for file in files]
+    return _list_archives(path, files) if kind == ".tar" else _list_tables(path, files)
+
+
+def _list_archives(path: Path, files: Sequence[Path]) -> ImageList:
+    members: list[TarMember] = []
+    for file in files:
+        try:
+            with tarfile.open(file, "r:") as archive:
+                members += [
+                    TarMember(file, entry.name, entry.offset_data, entry.size)
+                    for entry in archive
+                    if entry.isreg() and Path(entry.name).suffix.lower() in SUFFIXES
+                ]
+        except (tarfile.TarError, OSError) as error:
+            raise DmlError(
+                f"can't read the archive {file}: {error}; expected a tar file that isn't compressed"
+            ) from error
+    if not members:
+        raise DmlError(f"{path} holds no images: no member ends in {', '.join(sorted(SUFFIXES))}")
+    names = [f"{member.archive.name}/{member.member}" for member in members]
+    return ImageList(str(path), names, members, [member.archive for member in members])
+
+
+def _list_tables(path: Path, files: Sequence[Path]) -> ImageList:
+    """List the images of tables, whose cells are encoded images or paths relative to the table's folder."""
+    rows: list[TableRow] = []
+    paths: list[str] = []
+    for file in files:
+        opened = _open_table(file)
+        if opened.holds_text:
+            paths += opened.texts()
+        else:
+            rows += [TableRow(file, row) for row in range(opened.num_rows)]
+    if rows and paths:
+        raise DmlError(f"some tables in {path} hold images, and others paths; expected one kind")
+    if paths:
+        return list_files(path, files[0].parent, paths)
+    if not rows:
+        raise DmlError(f"{path} holds no images: its tables have no rows")
+    return ImageList(
+        str(path), [f"{row.table.name}/{row.row}" for row in rows], rows, [row.table for row in rows]
+    )
+
+
+class _Table:
+    """The column of images or paths in a table; it keeps the last group of rows that it read."""
+
+    def __init__(self, file: Path) -> None:
+        with extra("tables", f"{file.name}"):
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        self._group = -1
+        self._cells: Any = None
+        self._read: Callable[[int], Any]
+        try:
+            if file.suffix == ".parquet":
+                parquet = pq.ParquetFile(file, memory_map=True)
+                schema, groups = parquet.schema_arrow, range(parquet.num_row_groups)
+                counts = [parquet.metadata.row_group(group).num_rows for group in groups]
+                self._read = lambda group: parquet.read_row_group(group, columns=[self.column]).column(0)
+            else:
+                arrow = pa.ipc.open_file(pa.memory_map(str(file)))
+                schema, groups = arrow.schema, range(arrow.num_record_batches)
+                # A batch is a view of the mapped file: reading it costs nothing.
+                counts = [arrow.get_batch(batch).num_rows for batch in groups]
+                self._read = lambda batch: arrow.get_batch(batch).column(self.column)
+        except (pa.ArrowException, OSError) as error:
+            raise DmlError(f"can't read the table {file}: {error}") from error
+        found = next((name for name in _COLUMNS if name in schema.names), None)
+        if found is None:
+            raise DmlError(
+                f"{file} has the columns {', '.join(schema.names)}; expected encoded images in 'image' or 'bytes', or "
+                "paths in 'path' or 'file'"
+            )
+        self.column = found
+        self._ends = np.cumsum([0, *counts])
+        kind = schema.field(found).type
+        self.holds_text = bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+        self.num_rows = int(self._ends[-1])
+
+    def cell(self, row: int) -> Any:
+        group = int(np.searchsorted(self._ends, row, side="right")) - 1
+        if group != self._group:
+            self._cells, self._group = self._read(group), group
+        return self._cells[row - int(self._ends[group])].as_py()
+
+    def texts(self) -> list[str]:
+        return [text for group in range(len(self._ends) - 1) for text in self._read(group).to_pylist()]
+
+
+_open_table = functools.lru_cache(maxsize=4)(_Table)

@@ -5,8 +5,6 @@ Shapes: `T` test items, `N` training items of a block, `D` embedding dimension.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,7 +16,7 @@ from rich.console import Console
 
 from dml_core import DmlError, FileBackedSplit, RangeEvaluator, Registry, Split, TrainingFilesFactory
 from dml_core import registry as installed
-from dml_train.files import write_atomically
+from dml_train.files import write_csv
 from dml_train.measure.embed import CHUNK_SIZE, embed, split_chunks
 from dml_train.measure.evaluate import Embedded
 from dml_train.progress import stage
@@ -49,7 +47,7 @@ def find_leaks(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> list[Leak]:
-    """Find all pairs of a test image and a training image with ``cosine(test, train) ≥ threshold``, exactly.
+    """Find all pairs with ``cosine(test image, training image) ≥ threshold``, exactly; most similar first.
 
     Searched are all images of the test split and the gallery, and all of the training half, held-out classes included.
     Training images are embedded block by block, and only a block's embeddings are in memory.
@@ -58,9 +56,6 @@ def find_leaks(
         threshold: -1 to 1. Copies that were scaled or compressed again are a little below 1; how far depends on the
             network.
         run, step, registry, console: see `evaluate_run`; the registry must provide the evaluator ``"exact"``.
-
-    Returns:
-        The pairs, most similar first.
 
     Raises:
         DmlError: not a run's folder, a checkpoint that is missing or damaged, a threshold out of range, or more than a
@@ -114,11 +109,7 @@ def find_leaks(
 
 def write_leaks(leaks: Sequence[Leak], path: Path) -> None:
     """Write leaks as a CSV file in UTF-8 with a line of column names; a path that isn't UTF-8 keeps its bytes."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Leak._fields)
-    writer.writerows(leaks)
-    write_atomically(path, lambda file: file.write(text.getvalue().encode(errors="surrogateescape")))
+    write_csv(path, Leak._fields, leaks)
 
 
 def _describe(split: Split, item: int) -> tuple[str, str]:
@@ -128,10 +119,7 @@ def _describe(split: Split, item: int) -> tuple[str, str]:
 
 
 def count_training_images(recipe: Recipe, registry: Registry, files: Iterable[Path]) -> int:
-    """Count the user's files that a run's data set lists for training, held-out classes included.
-
-    Returns 0 if the data set doesn't list its files (see `TrainingFilesFactory`), or is absent.
-    """
+    """Count the files that a run's data set lists for training (`TrainingFilesFactory`), held-out classes included."""
     factory = registry.entry("datasets", recipe.dataset["name"]).component.factory
     if not isinstance(factory, TrainingFilesFactory):
         return 0

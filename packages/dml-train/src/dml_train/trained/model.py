@@ -25,26 +25,16 @@ from dml_train.training.run import evaluated_checkpoint, read_recipe
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """The network of a run with the weights that the run is evaluated by, in evaluation mode.
+    """The network of a run with the weights that the run is evaluated by, in evaluation mode."""
 
-    Args:
-        folder: the run's folder.
-        recipe: the run's recipe, as resolved.
-        step: number of optimizer steps that the weights have seen.
-        weights: the SHA-256 of the weights file.
-        network: images to embeddings.
-        device: the network's device.
-        input_shape: channels, height and width of an image.
-        reader: prepares image files for the network; None if the run's data set doesn't say how.
-    """
-
-    folder: RunFolder
-    recipe: Recipe
-    step: int
-    weights: str
-    network: EmbeddingModel
-    device: torch.device
-    input_shape: tuple[int, int, int]
+    folder: RunFolder  # the run's folder
+    recipe: Recipe  # the run's recipe, as resolved
+    step: int  # number of optimizer steps that the weights have seen
+    weights: str  # the SHA-256 of the weights file
+    network: EmbeddingModel  # images to embeddings
+    device: torch.device  # the network's device
+    input_shape: tuple[int, int, int]  # channels, height and width of an image
+    # Prepares image files for the network; None if the run's data set doesn't say how.
     reader: ImageReader | None
 
     @property
@@ -118,11 +108,7 @@ class TrainedModel:
         return ImageChunks(self.split_of(images), chunks, _names(images))
 
     def split_of(self, images: Sequence[ImageSource]) -> Split:
-        """Return the images as a split, prepared for the network.
-
-        Raises:
-            DmlError: if the run's data set doesn't say how.
-        """
+        """Return the images as a split, prepared for the network; raise DmlError without a reader."""
         if self.reader is None:
             raise DmlError(
                 f"the data set {self.recipe.dataset['name']!r} of the run in {self.folder.path} doesn't say how image "

@@ -37,19 +37,12 @@ class ChunkRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingPlan:
-    """Images, the network that embeds them, and the kind of its rows.
+    """Images, the network that embeds them, and the kind of its rows."""
 
-    Args:
-        model: embeds the images.
-        images: the images.
-        codes: whether a row is packed binary codes, (ceil(D / 8),) uint8, instead of (D,) float32.
-        chunk_size: images of a forward pass.
-    """
-
-    model: TrainedModel
-    images: ImageList
-    codes: bool = False
-    chunk_size: int = CHUNK_SIZE
+    model: TrainedModel  # embeds the images
+    images: ImageList  # the images
+    codes: bool = False  # whether a row is packed binary codes, (ceil(D / 8),) uint8, instead of (D,) float32
+    chunk_size: int = CHUNK_SIZE  # images of a forward pass
 
     def __len__(self) -> int:
         """Return the number of chunks."""
@@ -128,10 +121,8 @@ def embed_chunks(
 ) -> Generator[ChunkRows, None, None]:
     """Embed chunks of a plan by an engine, in any order, and show the progress on the console, if there is one.
 
-    Unless `skip`, an image that can't be decoded is an error. An earlier call has embedded `done` images.
-
-    Raises:
-        DmlError: if an image can't be decoded, or an embedding isn't finite.
+    An earlier call has embedded `done` images. Raise DmlError if an embedding isn't finite or, unless `skip`, an image
+    can't be decoded.
     """
     if not chunks:
         return

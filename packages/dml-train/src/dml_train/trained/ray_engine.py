@@ -34,17 +34,11 @@ _MOST_BLOCKS = 10_000  # of Ray's data set; more would slow its scheduler
 
 @dataclass(frozen=True, slots=True)
 class RayEngine:
-    """The engine of a Ray cluster. Workers use the installed components.
+    """The engine of a Ray cluster. Workers use the installed components."""
 
-    Args:
-        cluster: where, and the resources of each worker.
-        most: workers at a time; None: as many as fit.
-        registry: this process's components: workers must have the same packages.
-    """
-
-    cluster: RayCluster
-    most: int | None = None
-    registry: Registry | None = None
+    cluster: RayCluster  # where, and the resources of each worker
+    most: int | None = None  # workers at a time; None: as many as fit
+    registry: Registry | None = None  # this process's components: workers must have the same packages
 
     def __call__(self, plan: EmbeddingPlan, chunks: Sequence[int]) -> Generator[ChunkRows, None, None]:
         """Embed chunks of a plan, and yield each as soon as it ends."""

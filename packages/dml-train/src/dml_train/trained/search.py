@@ -28,21 +28,14 @@ from dml_train.training.build import build_dataset
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """Items to search in.
+    """Items to search in."""
 
-    Args:
-        rows: (G, D) floating, or (G, ceil(D / 8)) uint8 codes.
-        names: (G,) of the items: paths, or classes.
-        files: (G,) their images; None for an item without a file.
-        picture: returns an item's picture, (height, width, 3) uint8; None if there are no pictures.
-        note: a remark for the user, such as a reason for missing names; empty if there is none.
-    """
-
-    rows: npt.NDArray[Any]
-    names: Sequence[str]
-    files: Sequence[Path | None]
+    rows: npt.NDArray[Any]  # (G, D) floating, or (G, ceil(D / 8)) uint8 codes
+    names: Sequence[str]  # (G,) of the items: paths, or classes
+    files: Sequence[Path | None]  # (G,) their images; None for an item without a file
+    # Returns an item's picture, (height, width, 3) uint8; None if there are no pictures.
     picture: Callable[[int], npt.NDArray[np.uint8]] | None
-    note: str = ""
+    note: str = ""  # a remark for the user, such as a reason for missing names; empty if there is none
 
     @property
     def coded(self) -> bool:
@@ -51,11 +44,7 @@ class Gallery:
 
     @classmethod
     def of_run(cls, model: TrainedModel, registry: Registry | None = None) -> Gallery:
-        """Return the items that the run was measured on: its gallery, or else its test split.
-
-        Raises:
-            DmlError: if the run isn't finished, or didn't use its test split.
-        """
+        """Return the run's gallery, or else its test split; raise DmlError unless the run ended and evaluated it."""
         folder, reason = model.folder, ""
         if not folder.is_finished or not folder.embeddings().is_file():
             reason = "no embeddings to search in (it isn't finished, or evaluation.test is false)"
@@ -77,7 +66,7 @@ class Gallery:
         except DmlError as error:
             names = [f"item {row}" for row in range(len(rows))]
             note = f"Without names and pictures, as the run's data set can't be loaded: {error}"
-            return cls(rows, names, [None] * len(rows), None, note)
+            return cls._without_files(rows, names, note)
         files: Sequence[Path | None] = (
             split.files if isinstance(split, FileBackedSplit) else [None] * len(rows)
         )
@@ -103,11 +92,7 @@ class Gallery:
 
     @classmethod
     def of_index(cls, model: TrainedModel, index: Path | str) -> Gallery:
-        """Read a gallery from a .npy file of embeddings or codes, with the images in the JSON file beside it.
-
-        Raises:
-            DmlError: a damaged file, or embeddings of another network.
-        """
+        """Read a .npy file of embeddings or codes, with the images in the JSON file beside it, or raise DmlError."""
         index = Path(index)
         rows, description = read_array(index), index_path(index)
         code_bytes = -(-model.dim // 8)
@@ -121,11 +106,12 @@ class Gallery:
         if not description.is_file():
             names = [f"row {row}" for row in range(len(rows))]
             note = f"{description} is missing, so the rows have no names"
-            return cls(rows, names, [None] * len(rows), None, note)
+            return cls._without_files(rows, names, note)
         try:
             described = json.loads(description.read_text(encoding="utf-8"))
             paths = [Path(path).as_posix() for path in described["paths"]]
-            weights, folder = described["weights"], Path(described["folder"])
+            weights, folder = described["weights"], described.get("folder")
+            folder = None if folder is None else Path(folder)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DmlError(f"{description} is damaged: {type(error).__name__}: {error}") from error
         if weights != model.weights:
@@ -135,7 +121,15 @@ class Gallery:
             )
         if len(paths) != len(rows):
             raise DmlError(f"{description} names {len(paths)} images, and {index} has {len(rows)} rows")
+        if folder is None:
+            return cls._without_files(
+                rows, paths, "Without pictures, as the images lie in archives or tables"
+            )
         return cls._of_files(model, rows, folder, paths)
+
+    @classmethod
+    def _without_files(cls, rows: npt.NDArray[Any], names: Sequence[str], note: str) -> Gallery:
+        return cls(rows, names, [None] * len(rows), None, note)
 
     @classmethod
     def _of_files(

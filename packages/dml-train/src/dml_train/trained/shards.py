@@ -36,11 +36,7 @@ _MOST_LISTED = 10  # shards
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Slice `index`, from 0, of `count` slices of the images.
-
-    Raises:
-        InvalidOption: if the index isn't in [0, count).
-    """
+    """Slice `index`, from 0, of `count` slices of the images; raise InvalidOption unless 0 <= index < count."""
 
     index: int
     count: int
@@ -81,13 +77,9 @@ def embed_shard(
     skip: bool = False,
     console: Console | None = None,
 ) -> FolderEmbedding:
-    """Embed one shard of a plan's images into two files.
+    """Embed one shard of a plan's images into two files in the folder of `out`, the joined file; see `embed_images`.
 
-    Args:
-        plan: all images, and what embeds them.
-        out: the joined file; the shards are written into its folder.
-        shard: the slice to embed. It may be empty: there can be more shards than chunks.
-        engine, skip, console: as of `embed_images`.
+    A shard may be empty: there can be more shards than chunks.
 
     Raises:
         DmlError: an image that can't be decoded, a full disk, another process that embeds the same shard, or a finished
@@ -115,18 +107,9 @@ def embed_shard(
 
 
 def join_shards(plan: EmbeddingPlan, out: Path | str, *, labels: Path | str | None = None) -> FolderEmbedding:
-    """Join the shards of an embedding to the files that `embed_images` would have written.
+    """Join the shards of `out`, in its folder, to the files that `embed_images` would have written; the shards stay.
 
-    The shards stay.
-
-    Args:
-        plan: all images, and what embedded them.
-        out: the new file; its shards lie in the same folder.
-        labels: as of `embed_folder`.
-
-    Returns:
-        The names of the rows and the skipped images; all images are reused. One kind of `machines` guarantees the bits
-        of one process.
+    In the result, all images are reused. One kind of `machines` guarantees the bits of one process.
 
     Raises:
         DmlError: before anything is written, if a shard is missing, unfinished, damaged, or made from a different run,
@@ -146,11 +129,7 @@ def join_shards(plan: EmbeddingPlan, out: Path | str, *, labels: Path | str | No
 
 
 def _find_shards(out: Path) -> list[Shard]:
-    """Return the shards of a file, if all are finished.
-
-    Raises:
-        DmlError: if one isn't, or there are shards of different divisions.
-    """
+    """Return the shards of a file, or raise DmlError if one isn't finished, or there are different divisions."""
     folder = out.parent
     pattern = re.compile(re.escape(out.stem) + r"\.shard-(\d+)-of-(\d+)\.json")
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
@@ -178,11 +157,7 @@ def _find_shards(out: Path) -> list[Shard]:
 
 
 def _read_manifest(plan: EmbeddingPlan, path: Path, shard: Shard) -> dict[str, Any]:
-    """Read a shard's manifest.
-
-    Raises:
-        DmlError: if it is corrupt, or describes a different shard, run, checkpoint, kind of rows or list of images.
-    """
+    """Read a shard's manifest, or raise DmlError if it is corrupt, or describes a different shard or embedding."""
     file = index_path(path)
     manifest = read_json(file)
     if missing := _KEYS - manifest.keys():

@@ -32,11 +32,16 @@ from dml_core import (
 )
 from dml_train.data.held_out_classes import hold_out, hold_out_fold
 from dml_train.measure.embed import Network, align_labels, embed, items_of_rank, match_sides
-from dml_train.measure.evaluate import Embedded, build_evaluator
-from dml_train.measure.prefixes import check_prefixes
-from dml_train.networks.layers import freeze_early_layers, layer_scales, layers_of
-from dml_train.networks.levelled_loss import LevelledLoss
-from dml_train.networks.model import EmbeddingHead, EmbeddingModel, LevelledHead
+from dml_train.measure.evaluate import Embedded, build_evaluator, check_prefixes
+from dml_train.networks.model import (
+    EmbeddingHead,
+    EmbeddingModel,
+    LevelledHead,
+    LevelledLoss,
+    freeze_early_layers,
+    layer_scales,
+    layers_of,
+)
 from dml_train.progress import stage
 from dml_train.ranks.ranks import SINGLE_PROCESS, Ranks
 from dml_train.recipe.tables import Embedding, Level, Recipe, Unit

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from dml_core import ShardedLoss
-from dml_train.networks.levelled_loss import LevelledLoss
+from dml_train.networks.model import LevelledLoss
 
 
 class OwnClassWeights(NamedTuple):

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
-from dml_train.files import check_path, write_atomically
+from dml_train.files import check_path, write_text
 from dml_train.processes.stopping import end_with_launcher
 from dml_train.progress import say
 from dml_train.ranks.environment import find_launcher, was_restarted
@@ -337,7 +337,7 @@ def _save_start(folder: RunFolder, experiment: Experiment, differs: list[str] | 
 
 
 def _save_recipe(folder: RunFolder, recipe: Recipe) -> None:
-    write_atomically(folder.recipe, lambda file: file.write(recipe.to_toml().encode()))
+    write_text(folder.recipe, recipe.to_toml())
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from dml_core import (
     rank_and_world_size,
     schedule_from_table,
 )
-from dml_train.networks.levelled_loss import LevelledLoss
+from dml_train.networks.model import LevelledLoss
 from dml_train.recipe.tables import Optimizer
 
 

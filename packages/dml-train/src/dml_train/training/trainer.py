@@ -23,9 +23,14 @@ from dml_core import DmlError, MiningSampler, Registry
 from dml_core.components import Run
 from dml_train.data.batches import Batch, StepBatches, load_ahead
 from dml_train.files import write_json
-from dml_train.measure.evaluate import Embedded, Measurement, evaluate_on_ranks, select_numbers
-from dml_train.measure.per_query import save_per_query
-from dml_train.measure.prefixes import evaluate_prefixes_on_ranks
+from dml_train.measure.evaluate import (
+    Embedded,
+    Measurement,
+    evaluate_on_ranks,
+    evaluate_prefixes_on_ranks,
+    save_per_query,
+    select_numbers,
+)
 from dml_train.processes.stopping import RunInterrupted, record_stop_signals
 from dml_train.progress import Show, say, stage
 from dml_train.ranks.parts import OwnRows

@@ -123,15 +123,10 @@ def _compute_digest(file: Path, algorithm: str) -> str:
 
 
 def unpack(archive: Path, into: Path) -> list[Path]:
-    """Unpack an archive aside, and move its top-level entries into a folder when all are complete; return them.
+    """Unpack a zip or tar file aside, and move its top-level entries into a folder when all are complete; list them.
 
-    Args:
-        archive: a zip file (with this suffix), or a tar file, compressed or not.
-        into: the folder, created if missing.
-
-    Raises:
-        DmlError: if the archive can't be read, a path in it leads out of the folder, a top-level entry already exists,
-            or the disk is full. Nothing of the archive then remains.
+    Raise DmlError if the archive can't be read, a path in it leads out of the folder, a top-level entry already exists,
+    or the disk is full. Nothing of the archive then remains.
     """
     aside = into / f".{archive.name}.unpacking"
     try:

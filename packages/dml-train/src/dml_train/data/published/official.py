@@ -34,11 +34,7 @@ class OfficialSet:
     by_hand: str = ""  # instructions for a download by hand; empty if none is needed
 
     def read(self, root: str) -> Parts:
-        """List the parts in `root`, the data set's folder or its parent.
-
-        Raises:
-            DmlError: a missing data set, missing images, damaged lists, or other counts than the published ones.
-        """
+        """List the parts in `root`, the data set's folder or its parent; raise DmlError unless it is complete."""
         folder = self.find(Path(root))
         parts = self.list_parts(folder)
         check_parts(parts, {part: f"the {part} part of {folder}" for part in parts.by_name()})
@@ -106,13 +102,8 @@ def list_missing(parts: Parts) -> list[Path]:
 def read_lines(file: Path, columns: int, skip: int = 0) -> list[list[str]]:
     """Read a list in UTF-8: its lines, split at blanks into columns, the last of which may contain blanks.
 
-    Args:
-        file: the list.
-        columns: number of columns.
-        skip: number of header lines.
-
-    Raises:
-        DmlError: if it can't be read or is empty, or a line has too few columns; names the line.
+    The first `skip` lines are a header. Raise DmlError, with the line, if it has too few columns; or if the file can't
+    be read or is empty.
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()

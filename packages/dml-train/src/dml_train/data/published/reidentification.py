@@ -1,11 +1,12 @@
-"""Market-1501 and VeRi-776: persons seen by six cameras, and vehicles seen by 20.
+"""Market-1501, VeRi-776 and PKU VehicleID: persons seen by six cameras, vehicles by 20, and 26,267 vehicles of a city.
 
 A file's name has identity and camera: ``0002_c1s1_000451_03.jpg`` of Market-1501, ``0001_c001_00016450_0.jpg`` of
 VeRi-776. The cameras are groups, so that images of a query's identity and camera are excluded from its ranking, among
 them VeRi-776's copy of the query in the gallery.
 
 Source: Zheng et al. 2015, Scalable Person Re-identification: A Benchmark; Liu et al. 2016, A Deep Learning-Based
-Approach to Progressive Vehicle Re-identification.
+Approach to Progressive Vehicle Re-identification; Liu et al. 2016, Deep Relative Distance Learning: Tell the Difference
+Between Similar Vehicles.
 """
 
 from __future__ import annotations
@@ -14,11 +15,19 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Literal
+
+import numpy as np
 
 from dml_core import DmlError
 from dml_train.data.parts import Parts
-from dml_train.data.published.official import Archive, OfficialSet
+from dml_train.data.published.official import Archive, OfficialSet, parse_number, read_lines
 
+Vehicles = Literal[800, 1600, 2400]
+
+_LISTS = "train_test_split"  # of PKU VehicleID
+# The images of each test list; one of each vehicle is in the gallery.
+_IMAGES: Mapping[Vehicles, int] = {800: 6_493, 1600: 13_377, 2400: 19_777}
 _NAME = re.compile(r"(?P<identity>-1|\d+)_(?P<camera>c\d+)")
 # Boxes of Market-1501 that are neither good nor bad, and have no influence. The distractors, 0000, stay: they match
 # nobody, and are one class more of the gallery.
@@ -78,3 +87,65 @@ VERI776 = OfficialSet(
         "dml data fetch veri776 --root FOLDER; or unpack the archive yourself"
     ),
 )
+
+
+def _read_list(folder: Path, name: str) -> dict[str, list[Path]]:
+    """Read a list of lines with an image's number and its vehicle's."""
+    file = folder / _LISTS / name
+    classes: dict[str, list[Path]] = {}
+    for image, vehicle in read_lines(file, 2):
+        parse_number(vehicle, file)
+        classes.setdefault(vehicle, []).append(folder / "image" / f"{image}.jpg")
+    return classes
+
+
+def describe_vehicleid(vehicles: Vehicles, draw: int) -> OfficialSet:
+    """Describe the data set with one of its test lists and one draw of the gallery, see `read_vehicleid`."""
+
+    def list_parts(folder: Path) -> Parts:
+        queries: dict[str, list[Path]] = {}
+        gallery: dict[str, list[Path]] = {}
+        for vehicle, listed in _read_list(folder, f"test_list_{vehicles}.txt").items():
+            files = sorted(listed)
+            # A function of the draw and the vehicle's number.
+            gallery[vehicle] = [files.pop(np.random.default_rng([draw, int(vehicle)]).integers(len(files)))]
+            if files:
+                queries[vehicle] = files
+        return Parts(_read_list(folder, "train_list.txt"), queries, gallery)
+
+    return OfficialSet(
+        name="vehicleid",
+        title="PKU VehicleID",
+        markers=(f"{_LISTS}/train_list.txt",),
+        list_parts=list_parts,
+        published={
+            "train": (113_346, 13_164),
+            "test": (_IMAGES[vehicles] - vehicles, vehicles),
+            "gallery": (vehicles, vehicles),
+        },
+        archives=(Archive("VehicleID_V1.0.zip", "size unpublished"),),
+        by_hand=(
+            "Its owners send it on request (https://pkuml.org/resources/pku-vehicleid.html); unpack the archive "
+            "yourself, or put it into a folder as VehicleID_V1.0.zip and run dml data fetch vehicleid --root FOLDER"
+        ),
+    )
+
+
+def read_vehicleid(root: str, vehicles: Vehicles = 2400, draw: int = 0) -> Parts:
+    """Read PKU VehicleID in its official layout: ``image``, and ``train_test_split`` with its lists.
+
+    Of each test vehicle one random image is the gallery, and the others are queries; the paper repeats this ten times
+    and averages. Draw d chooses the images by numpy's generator with the seed (d, vehicle), so ten runs of the
+    evaluation with draws 0 to 9 follow the protocol, and a draw is the same everywhere.
+
+    Args:
+        root: the folder ``VehicleID_V1.0``, or its parent.
+        vehicles: the test list: 800 (small), 1600 (medium) or 2400 (large) vehicles.
+        draw: the number of the random gallery; raises a `ValueError` if negative.
+
+    Raises:
+        DmlError: if it is missing or incomplete.
+    """
+    if draw < 0:
+        raise ValueError(f"draw is {draw}; expected at least 0")
+    return describe_vehicleid(vehicles, draw).read(root)

@@ -9,12 +9,9 @@ from dml_core import DmlError, nearest
 from dml_train.data.bad_images import find_bad_images
 from dml_train.data.decoding import read_image
 from dml_train.data.published.cars196 import CARS196
-from dml_train.data.published.cub import CUB
-from dml_train.data.published.in_shop import IN_SHOP
+from dml_train.data.published.listed import CUB, IN_SHOP, SOP
 from dml_train.data.published.official import OfficialSet, list_missing
-from dml_train.data.published.reidentification import MARKET1501, VERI776
-from dml_train.data.published.sop import SOP
-from dml_train.data.published.vehicleid import describe_vehicleid
+from dml_train.data.published.reidentification import MARKET1501, VERI776, describe_vehicleid
 
 OFFICIAL: dict[str, OfficialSet] = {
     official.name: official

@@ -43,10 +43,7 @@ def one_or_all(values: Sequence[Value]) -> Value | tuple[Value, ...]:
 
 
 def adapt_first_convolution(network: nn.Module, in_channels: int, keep: bool) -> None:
-    """Replace a network's first convolution, of three channels, by one for `in_channels` channels.
-
-    Its weights derive from the old ones if `keep`; otherwise they are random.
-    """
+    """Replace the first convolution, of three channels, by one for `in_channels`: by its mean if `keep`, or random."""
     if in_channels < 1:
         raise ValueError(f"in_channels is {in_channels}; expected at least 1")
     name, first = next((n, m) for n, m in network.named_modules() if isinstance(m, nn.Conv2d))
@@ -61,11 +58,9 @@ def adapt_first_convolution(network: nn.Module, in_channels: int, keep: bool) ->
 
 
 def read_state(weights: str, expected: str) -> dict[str, Tensor]:
-    """Read the state dict in a file; if there is none, the message says what is `expected`.
+    """Read the state dict in a file.
 
-    Raises:
-        InvalidOption: if there is no such file.
-        DmlError: if the file doesn't hold a state dict.
+    Raise InvalidOption, with what is `expected`, if there is none, and DmlError if the file doesn't hold a state dict.
     """
     file = Path(weights).expanduser()
     if not file.is_file():
@@ -95,16 +90,10 @@ def load_state(
     expected: str,
     unused: Callable[[str], bool],
 ) -> None:
-    """Load a state dict into a network.
+    """Load a state dict, by the names of the network, into it.
 
-    Args:
-        network: receives the weights.
-        state: the weights by name.
-        weights, expected: their file and a description of the right file, for messages.
-        unused: whether a name is not used here, such as the classifier's; its weights may be missing or of any size.
-
-    Raises:
-        DmlError: if anything else is missing or unknown, or has a different shape.
+    Names for which `unused` is true, such as the classifier's, may be missing or of any size. Raise DmlError, with the
+    file and what is `expected`, if anything else is missing or unknown, or has a different shape.
     """
     # Old files lack batch norm's count of batches, which nothing here uses.
     own = {n: t for n, t in network.state_dict().items() if unused(n) or n.endswith("num_batches_tracked")}

@@ -193,10 +193,7 @@ def find_lite0() -> Path:
 
 
 def _convert(network: nn.Module, state: dict[str, Tensor], unused: tuple[str, ...]) -> dict[str, Tensor]:
-    """Convert a state dict of other names, or of positions for another image size, as timm does for its downloads.
-
-    Names that begin with `unused`, such as the classifier's, aren't needed.
-    """
+    """Convert a state dict of other names, or of positions for another image size, as timm does for its downloads."""
     convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
     own = {name: tensor.shape for name, tensor in network.state_dict().items()}
     given = {name: tensor.shape for name, tensor in state.items() if not name.startswith(unused)}
@@ -223,16 +220,12 @@ def add_lora(
 ) -> None:
     """Freeze a network, and add trained matrices beside some of its layers, in place: low-rank adaptation, by peft.
 
-    ``layer(x) + (alpha / rank) · B A x`` with A (rank, in) random and B (out, rank) zero.
+    ``layer(x) + (alpha / rank) · B A x`` with A (rank, in) random and B (out, rank) zero, for the layers whose names
+    end in one of `targets`: ``"attn.qkv"`` for ``blocks.0.attn.qkv`` and so on. Raise InvalidOption if no layer's does,
+    or if one isn't called, so that its matrices would have no effect: `probe` computes the network's features on the
+    device "meta" to find that out.
 
     Source: Hu et al. 2021, LoRA: Low-Rank Adaptation of Large Language Models, Sec. 4.1.
-
-    Args:
-        network: with the weights from which training starts.
-        rank, alpha: of the added matrices.
-        targets: ends of the layers' names, ``"attn.qkv"`` for ``blocks.0.attn.qkv`` and so on; raises an
-            `InvalidOption` if no layer has such a name, or one isn't called, so that its matrices would have no effect.
-        probe: computes the network's features on the device "meta", to find layers that it uses without calling them.
     """
     with extra("lora", "backbone.lora_rank"):
         from peft import LoraConfig, inject_adapter_in_model

@@ -41,14 +41,11 @@ class Order(NamedTuple):
 
 
 def compare_order(rows: Sequence[Standing]) -> Order:
-    """Compare the measured order of rows with the published one.
+    """Compare the measured order of rows with the published one; a row whose published figure is NaN doesn't count.
 
-    Two rows are compared if they share a group, or neither has one. A difference's interval is Student's, with the
-    spread of runs pooled over all rows. Of pairs without a true difference, 2.5 % are expected beyond it on the wrong
-    side.
-
-    Args:
-        rows: the rows, all with equally many measured values; a row whose published figure is NaN doesn't count.
+    Two rows are compared if they share a group, or neither has one; all have equally many measured values. A
+    difference's interval is Student's, with the spread of runs pooled over all rows. Of pairs without a true
+    difference, 2.5 % are expected beyond it on the wrong side.
     """
     pairs = same = surely_same = surely_opposite = 0
     spread = pooled([row.measured for row in rows])

@@ -53,11 +53,7 @@ class Row(_Strict):
 
 
 class PublishedTable(_Strict):
-    """One table, or a figure read as one.
-
-    Raises:
-        ValueError: if a row's figures don't fit the metrics, or it neither runs nor says why not.
-    """
+    """One table, or a figure read as one; raise ValueError if figures don't fit metrics, or a row lacks a recipe."""
 
     title: str
     expected: str  # what the paper's figures say
@@ -142,12 +138,7 @@ def drop_nan(values: list[float]) -> list[float]:
 def choose(names: tuple[str, ...], known: Mapping[str, Paper]) -> dict[str, list[str]]:
     """Resolve names of papers and tables to tables by paper, in the order given.
 
-    Args:
-        names: ``"ice"`` for all tables of a paper, ``"ice/table-2"`` for one; ``"ice/2"`` is short for that.
-        known: the papers.
-
-    Raises:
-        UnknownName: for an unknown name, with the nearest.
+    ``"ice"`` names all tables of a paper, ``"ice/table-2"`` or ``"ice/2"`` one. Raise UnknownName for an unknown name.
     """
     chosen: dict[str, list[str]] = {}
     for name in names:
@@ -180,13 +171,8 @@ def row_recipe(
 ) -> Recipe | None:
     """Make the recipe of a row on a data set; None if the row doesn't run on it.
 
-    Args:
-        root: the data set's folder; None if it needs none.
-        seed: added to the recipe's.
-        overrides: further changes, after all others.
-
-    Raises:
-        DmlError: if the recipe is invalid.
+    The data set's folder is `root`, None if it needs none; `seed` is added to the recipe's; `overrides` come after all
+    other changes. Raise DmlError if the recipe is invalid.
     """
     name = table.recipe_name(row, dataset)
     if name is None:

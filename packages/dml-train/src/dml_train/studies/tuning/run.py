@@ -1,10 +1,11 @@
-"""A search for settings in one call: the recipe, the loop over trials, and the pages of the result."""
+"""A search for settings in one call: the recipe, the loop over trials, and the files of the result."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,14 +13,12 @@ from rich.console import Console
 
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
-from dml_train.files import FolderLocked, WriteRefused, lock_folder
+from dml_train.files import FolderLocked, lock_folder, make_folder, write_json, write_text
+from dml_train.recipe.checking import parse
 from dml_train.recipe.loading import read
 from dml_train.run_folder import RunFolder
-from dml_train.studies.jobs import Job, Outcome
-from dml_train.studies.runs import Executor, run_all
-from dml_train.studies.tuning.page import write
-from dml_train.studies.tuning.search import SettingsSearch, Trial, best_trial, format_value
-from dml_train.studies.tuning.space import Space
+from dml_train.studies.runs import Executor, Job, Outcome, run_all
+from dml_train.studies.tuning.search import SettingsSearch, Space, Trial, best_trial, format_value
 from dml_train.studies.tuning.trials import RANDOM_TRIALS, TrialStore
 
 
@@ -65,9 +64,7 @@ def tune(
         seed: of the choices.
         overrides: changes of the recipe, as in `dml_train.load_recipe`.
         processes: trainings at a time, of one trial.
-        executor: trains, instead of processes of this machine; see `run_all`.
-        registry: provides the components; default: those of all installed plugins.
-        console: shows progress; default: none.
+        executor, registry, console: see `reproduce`.
 
     Raises:
         DmlError: if optuna isn't installed, the recipe holds out nothing, the space doesn't fit it, or `out` belongs to
@@ -140,13 +137,11 @@ def _train_next(store: TrialStore, console: Console, processes: int, executor: E
     for trial in store.unfinished():
         folder = store.folder(trial)
         with ExitStack() as until_the_end:
+            make_folder(folder)
             try:
-                folder.mkdir(parents=True, exist_ok=True)
                 until_the_end.enter_context(lock_folder(folder, f"training trial {trial.number}"))
             except FolderLocked:
                 continue
-            except OSError as error:
-                raise WriteRefused(f"can't make the folder {folder}: {error.strerror}") from error
             if trial.number not in [each.number for each in store.unfinished()]:
                 continue  # another process ended it before it was locked
             outcomes = run_all(
@@ -171,3 +166,52 @@ def _train_next(store: TrialStore, console: Console, processes: int, executor: E
 def _mean_value(plan: SettingsSearch, outcomes: Sequence[Outcome]) -> float:
     """Return a trial's value: the mean over its folds."""
     return statistics.fmean(outcome.metrics()[plan.metric] for outcome in outcomes)
+
+
+_SHOWN = 20  # trials on the page; the JSON file has all
+
+
+def markdown(plan: SettingsSearch, trials: Sequence[Trial], recipe: str) -> str:
+    """Write the page: the budget first, then the best trials."""
+    winner = best_trial(trials)
+    failed = sum(trial.value is None for trial in trials)
+    folds = plan.folds or 1
+    base = parse(plan.document, plan.registry)
+    length = f"{base.training.steps} steps" if base.training.steps else f"{base.training.epochs:g} epochs"
+    held = (
+        f"the mean over {folds} class-disjoint folds of the training classes, each held out in turn"
+        if plan.folds
+        else "on the training classes that the recipe holds out"
+    )
+    keys = list(plan.space)
+    lines = [
+        f"# Settings of {recipe}, chosen on validation classes",
+        "",
+        f"Budget: {len(trials)} trials ({failed} failed), {len(trials) * folds} trainings of at most {length}, "
+        f"{sum(trial.seconds for trial in trials):.0f} s of processor time. Optuna's TPE sampler, seed {plan.seed}, "
+        f"the first {min(RANDOM_TRIALS, len(trials))} at random. Judged by {plan.metric}, {held}. The test classes "
+        "were neither embedded nor measured.",
+        "",
+        f"Best is trial {winner.number}: the highest of {len(trials) - failed} noisy values, so biased upwards.",
+        "",
+        f"| trial | {plan.metric} | {' | '.join(keys)} |",
+        "|---" * (2 + len(keys)) + "|",
+    ]
+    for trial in sorted(trials, key=lambda t: (t.value is None, -(t.value or 0.0), t.number))[:_SHOWN]:
+        value = "failed" if trial.value is None else f"{trial.value:.4f}"
+        lines.append(
+            f"| {trial.number} | {value} | {' | '.join(format_value(trial.settings[key]) for key in keys)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def write(plan: SettingsSearch, trials: Sequence[Trial], out: Path, recipe: str) -> list[Path]:
+    """Write the page, the JSON file, and the recipe with the best settings into the search's folder."""
+    page, data, chosen = out / "tuning.md", out / "tuning.json", out / "best.toml"
+    text = markdown(plan, trials, recipe)
+    toml = parse(plan.apply(best_trial(trials).settings), plan.registry).to_toml()
+    about = {"metric": plan.metric, "selected_on": "validation", "best": best_trial(trials).number}
+    write_json(data, {**plan.to_dict(), **about, "trials": [asdict(trial) for trial in trials]})
+    write_text(chosen, toml)
+    write_text(page, text)
+    return [page, data, chosen]

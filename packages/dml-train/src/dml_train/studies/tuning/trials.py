@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
 from dml_core import DmlError
 from dml_train.cluster.workers import PROBE
 from dml_train.extras import extra
-from dml_train.files import WriteRefused, partial_path, read_json, write_json
+from dml_train.files import make_folder, partial_path, read_json, refusals, write_json
 from dml_train.locks import hold_lock
 from dml_train.recipe.tables import differences
 from dml_train.seeds import derive
-from dml_train.studies.jobs import Job
-from dml_train.studies.tuning.search import SettingsSearch
-from dml_train.studies.tuning.space import Choice, Range
+from dml_train.studies.runs import Job
+from dml_train.studies.tuning.search import Choice, Range, SettingsSearch
 
 _SEARCH = "search.json"
 _STREAM = 0x74756E65  # of the trials' seeds, distinct from those of `dml_train.seeds`
@@ -33,8 +31,7 @@ RANDOM_TRIALS = 10  # at the beginning, before the sampler has values to learn f
 class TrialStore:
     """The trials of a search, which is begun or resumed in the folder `out`.
 
-    Raises:
-        DmlError: if optuna isn't installed, `out` is another search's, or the trials can't be read.
+    Raise DmlError if optuna isn't installed, `out` is another search's, or the trials can't be read.
     """
 
     def __init__(self, plan: SettingsSearch, out: Path) -> None:
@@ -134,10 +131,7 @@ def _open_journal(optuna: Any, path: Path) -> Any:
 def _begin(identity: dict[str, Any], out: Path) -> None:
     """Make the search's folder, or check that an existing one is of this search; Optuna's version may differ."""
     path = out / _SEARCH
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WriteRefused(f"can't make the folder {out}: {error.strerror}") from error
+    make_folder(out)
     with _writing(out), hold_lock(out, wait=True):  # several machines may begin it at the same time
         if path.is_file():
             saved = read_json(path)
@@ -156,12 +150,6 @@ def _begin(identity: dict[str, Any], out: Path) -> None:
         write_json(path, identity)
 
 
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise WriteRefused(
-            f"can't write the search in {folder}: {error.strerror}; finished trials are kept. Solve that, then repeat "
-            "the command"
-        ) from error
+def _writing(folder: Path) -> AbstractContextManager[None]:
+    advice = "; finished trials are kept. Solve that, then repeat the command"
+    return refusals(f"write the search in {folder}", advice)
