@@ -21,19 +21,15 @@ from dml_core.testing import (
 )
 
 
-class TestClassBalanced(SamplerContract):
-    def make_sampler(self, labels, seed):
-        return ClassBalancedSampler(labels, classes_per_batch=3, images_per_class=2, seed=seed)
+def suite(contract, make):
+    """Return a contract's suite of the component that a factory makes."""
+    (kind,) = contract.__abstractmethods__
+    return type(contract.__name__, (contract,), {kind: lambda self, *given: make(*given)})
 
 
-class TestShuffled(SamplerContract):
-    def make_sampler(self, labels, seed):
-        return ShuffledSampler(labels, batch_size=7, seed=seed)
-
-
-class TestHardNegatives(SamplerContract):
-    def make_sampler(self, labels, seed):
-        return HardNegativeSampler(labels, classes_per_batch=4, images_per_class=2, seed=seed)
+TestClassBalanced = suite(SamplerContract, lambda labels, seed: ClassBalancedSampler(labels, 3, 2, seed=seed))
+TestShuffled = suite(SamplerContract, lambda labels, seed: ShuffledSampler(labels, batch_size=7, seed=seed))
+TestHardNegatives = suite(SamplerContract, lambda labels, seed: HardNegativeSampler(labels, 4, 2, seed=seed))
 
 
 # --- correct components, whose parts a test replaces by faulty ones
@@ -69,18 +65,6 @@ class NoiseSet:
         self.test = Noise(np.repeat(np.arange(2), 2), ["d", "e"])
 
 
-class TestNoiseSet(DatasetContract):
-    def make_dataset(self):
-        return NoiseSet()
-
-
-class TestNoiseSetWithGallery(DatasetContract):
-    def make_dataset(self):
-        dataset = NoiseSet()
-        dataset.gallery = Noise(np.array([0, 1]), ["e", "f"])
-        return dataset
-
-
 @dataclasses.dataclass
 class Grouped(Noise):
     """A correct split with groups."""
@@ -91,24 +75,32 @@ class Grouped(Noise):
 LISTS = np.array([0, 1, 1, 2, 2]), np.array([1, 2])  # of four queries
 
 
-class TestGroupedSet(DatasetContract):
-    def make_dataset(self):
-        return dataset_with(
-            test=Grouped(np.repeat(np.arange(2), 2), ["d", "e"], np.array(["x", "y", "x", "x"]))
-        )
+def dataset_with(**changes):
+    dataset = NoiseSet()
+    for name, value in changes.items():
+        setattr(dataset, name, value)
+    return dataset
 
 
-class TestListedSet(DatasetContract):
-    def make_dataset(self):
-        return dataset_with(matches=Relevance(*LISTS, np.array([2, 0]), ignored=LISTS))
+def grouped(groups, **changes):
+    return dataset_with(test=Grouped(np.repeat(np.arange(2), 2), ["d", "e"], np.array(groups)), **changes)
 
 
-class TestLabelledSet(DatasetContract):
-    def make_dataset(self):
-        groups = np.array(["x", "y", "x", "x"])
-        test = Grouped(np.repeat(np.arange(2), 2), ["d", "e"], groups)
-        gallery = Grouped(np.array([0, 1, 1]), ["d", "e"], groups[:3])
-        return dataset_with(test=test, gallery=gallery, matches=Labels(test.labels, groups, ignored=LISTS))
+def labelled():
+    groups = np.array(["x", "y", "x", "x"])
+    gallery = Grouped(np.array([0, 1, 1]), ["d", "e"], groups[:3])
+    return grouped(groups, gallery=gallery, matches=Labels([0, 0, 1, 1], groups, ignored=LISTS))
+
+
+TestNoiseSet = suite(DatasetContract, NoiseSet)
+TestNoiseSetWithGallery = suite(
+    DatasetContract, lambda: dataset_with(gallery=Noise(np.array([0, 1]), ["e", "f"]))
+)
+TestGroupedSet = suite(DatasetContract, lambda: grouped(["x", "y", "x", "x"]))
+TestListedSet = suite(
+    DatasetContract, lambda: dataset_with(matches=Relevance(*LISTS, np.array([2, 0]), ignored=LISTS))
+)
+TestLabelledSet = suite(DatasetContract, labelled)
 
 
 class Network(nn.Module):
@@ -124,9 +116,7 @@ class Network(nn.Module):
         return self.norm(self.convolution(images))
 
 
-class TestNetwork(BackboneContract):
-    def make_backbone(self, in_channels):
-        return Network(in_channels)
+TestNetwork = suite(BackboneContract, Network)
 
 
 class Figures(dict):
@@ -167,9 +157,7 @@ class BySorting:
         return Figures(metrics, dict(per_query))
 
 
-class TestBySorting(EvaluatorContract):
-    def make_evaluator(self):
-        return BySorting()
+TestBySorting = suite(EvaluatorContract, BySorting)
 
 
 class Lines:
@@ -185,9 +173,7 @@ class Lines:
         self.file.close()
 
 
-class TestLines(LoggerContract):
-    def make_logger(self, directory, start_step):
-        return Lines(directory, start_step)
+TestLines = suite(LoggerContract, Lines)
 
 
 # --- faults: each is a method of a correct component, replaced
@@ -197,30 +183,12 @@ def altered(base, **methods):
     return type(base.__name__, (base,), methods)
 
 
-def assert_caught(contract, test, **make):
-    """A contract with this factory fails this test."""
-    suite = altered(contract, **{f"make_{kind}": factory for kind, factory in make.items()})()
-    with pytest.raises(AssertionError):
-        getattr(suite, f"test_{test}")()
-
-
-def dataset_with(**changes):
-    dataset = NoiseSet()
-    for name, value in changes.items():
-        setattr(dataset, name, value)
-    return dataset
-
-
 def train_with(base=Noise, **methods):
     return dataset_with(train=altered(base, **methods)(np.repeat(np.arange(3), 2), ["a", "b", "c"]))
 
 
 def split_with(**changes):
     return dataclasses.replace(NoiseSet().train, **changes)
-
-
-def grouped(groups, **changes):
-    return dataset_with(test=Grouped(np.repeat(np.arange(2), 2), ["d", "e"], np.array(groups)), **changes)
 
 
 def listed(*lists):
@@ -283,19 +251,6 @@ DATASETS = {
 }
 
 
-def cases(faults):
-    """One case for each fault of each test."""
-    return pytest.mark.parametrize(
-        ("test", "faulty"),
-        [pytest.param(test, made, id=name) for test, some in faults.items() for name, made in some.items()],
-    )
-
-
-@cases(DATASETS)
-def test_a_faulty_data_set_is_caught(test, faulty):
-    assert_caught(DatasetContract, test, dataset=lambda self: faulty())
-
-
 class Sampler:
     """A correct sampler, over which faults are laid."""
 
@@ -328,14 +283,8 @@ class Mining(Sampler):
         return batch if self.negatives is None else self.negatives[batch, 0]
 
 
-class TestSampler(SamplerContract):
-    def make_sampler(self, labels, seed):
-        return Sampler(labels, seed)
-
-
-class TestMining(SamplerContract):
-    def make_sampler(self, labels, seed):
-        return Mining(labels, seed)
+TestSampler = suite(SamplerContract, Sampler)
+TestMining = suite(SamplerContract, Mining)
 
 
 def count_calls(self, epoch, position):
@@ -393,15 +342,10 @@ SAMPLERS = {
 }
 
 
-@cases(SAMPLERS)
-def test_a_faulty_sampler_is_caught(test, faulty):
-    assert_caught(SamplerContract, test, sampler=lambda self, labels, seed: faulty(labels, seed))
-
-
 def network_with(**attributes):
     """A network with other attributes."""
 
-    def make(self, in_channels):
+    def make(in_channels):
         network = Network(in_channels)
         for name, value in attributes.items():
             setattr(network, name, value)
@@ -413,7 +357,7 @@ def network_with(**attributes):
 def network_that(change):
     """A network whose features are changed, given a new tensor of noise."""
 
-    def make(self, in_channels):
+    def make(in_channels):
         noise = torch.randn(4, 1, 1)
         return altered(
             Network, forward=lambda self, images: change(Network.forward(self, images), images, noise)
@@ -432,11 +376,6 @@ BACKBONES = {
     },
     "state_dict_round_trips": {"forgetful": network_that(lambda features, images, noise: features + noise)},
 }
-
-
-@cases(BACKBONES)
-def test_a_faulty_backbone_is_caught(test, faulty):
-    assert_caught(BackboneContract, test, backbone=faulty)
 
 
 class Matched(BySorting):
@@ -494,9 +433,7 @@ class Matched(BySorting):
         )
 
 
-class TestMatched(EvaluatorContract):
-    def make_evaluator(self):
-        return Matched()
+TestMatched = suite(EvaluatorContract, Matched)
 
 
 def without(labels, *names):
@@ -620,11 +557,6 @@ EVALUATORS = {
 }
 
 
-@cases(EVALUATORS)
-def test_a_faulty_evaluator_is_caught(test, faulty):
-    assert_caught(EvaluatorContract, test, evaluator=lambda self: faulty())
-
-
 class Once(Lines):
     def __init__(self, directory, start_step):
         assert not (directory / "log.txt").exists()
@@ -653,7 +585,25 @@ LOGGERS = {
 }
 
 
-@cases(LOGGERS)
+FAULTS = {
+    DatasetContract: DATASETS,
+    SamplerContract: SAMPLERS,
+    BackboneContract: BACKBONES,
+    EvaluatorContract: EVALUATORS,
+    LoggerContract: LOGGERS,
+}
+
+
+@pytest.mark.parametrize(
+    ("contract", "test", "faulty"),
+    [
+        pytest.param(contract, test, made, id=f"{contract.__name__}-{test}-{name}")
+        for contract, tests in FAULTS.items()
+        for test, some in tests.items()
+        for name, made in some.items()
+    ],
+)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
-def test_a_faulty_logger_is_caught(test, faulty):
-    assert_caught(LoggerContract, test, logger=lambda self, *given: faulty(*given))
+def test_a_fault_is_caught(contract, test, faulty):
+    with pytest.raises(AssertionError):
+        getattr(suite(contract, faulty)(), f"test_{test}")()

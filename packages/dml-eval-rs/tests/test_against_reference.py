@@ -391,19 +391,3 @@ def test_other_collinear_rows_are_ordered_by_the_keys_last_bit() -> None:
     for ties in TIES:  # no rule for ties applies
         found = evaluate(query, [0], gallery, [0, 1], ties=ties, metrics="recall@1")  # type: ignore[arg-type]
         assert found["recall@1"] == 0
-
-
-@pytest.mark.parametrize("similarity", [*SIMILARITIES, "hamming"])
-def test_random_rows_agree_with_a_sort_across_blocks_and_panels(similarity: Any) -> None:
-    rng = np.random.default_rng(2)
-    x: np.ndarray = rng.normal(size=(301, 20)).astype(np.float32)
-    if similarity == "hamming":
-        x = rng.integers(0, 256, (203, 5), dtype=np.uint8)
-    labels = rng.integers(0, 9, len(x))
-    for ties in ("index", "optimistic", "pessimistic"):
-        options: Any = {"similarity": similarity, "metrics": STANDARD, "ties": ties}
-        expected, found = reference.evaluate(x, labels, **options), evaluate(x, labels, **options)
-        for name, values in expected.items():
-            np.testing.assert_allclose(found.per_query[name], values, rtol=0, atol=TOLERANCE)
-    _, order = reference.nearest(x, x, 7, similarity, True)
-    assert knn(x, None, 7, similarity=similarity, exclude_self=True)[1].tolist() == order

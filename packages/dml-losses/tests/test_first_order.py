@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
+from losses_support.registered import REGISTERED, build
 from torch import nn
 from torch.autograd import grad, gradgradcheck
 
@@ -14,24 +13,14 @@ import dml_losses as dml
 C, D, B = 4, 5, 6
 X = torch.randn(B, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.tensor([0, 0, 1, 1, 2, 3])
+PLAIN = ("softmax", "virtual-softmax", "soft-triple", "curricular-face")
 
 
 @pytest.mark.parametrize(
     "loss",
     [
-        dml.InstanceCrossEntropy(scale=8.0),
-        dml.RankedListLoss(),
+        *(build(name, C, D).double() for name in REGISTERED if name not in PLAIN),
         dml.RankedListLoss(query_weights="total"),
-        dml.SmoothAP(),
-        dml.SupCon(),
-        dml.SigLIP().double(),
-        dml.ProxyAnchor(C, D).double(),
-        dml.NormSoftmax(C, D).double(),
-        dml.HeatedUpSoftmax(C, D).double(),
-        dml.ArcFace(C, D).double(),
-        dml.SubCenterArcFace(C, D).double(),
-        dml.AdaFace(C, D).double(),
-        dml.ProxyNCA(C, D).double(),
         dml.MemVir(dml.NormSoftmax(C, D), 1, 0).double(),
     ],
     ids=lambda loss: type(loss).__name__,
@@ -43,11 +32,7 @@ def test_a_second_derivative_of_a_precomputed_gradient_is_refused(loss: nn.Modul
     assert grad(loss(x, Y), x)[0].isfinite().all()  # the first still exists
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [dml.Softmax(C, D), dml.VirtualSoftmax(C, D), dml.SoftTriple(C, D)],
-    ids=lambda loss: type(loss).__name__,
-)
-def test_losses_of_torch_operations_have_second_derivatives(loss: Any) -> None:
-    loss = loss.double()
+@pytest.mark.parametrize("name", [name for name in PLAIN if name != "curricular-face"])
+def test_losses_of_torch_operations_have_second_derivatives(name: str) -> None:
+    loss = build(name, C, D).double()
     assert gradgradcheck(lambda x: loss(x, Y), X.clone().requires_grad_())

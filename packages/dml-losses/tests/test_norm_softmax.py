@@ -15,16 +15,6 @@ from dml_losses.functional.classes import Virtual
 from dml_losses.functional.cosine_softmax import rows_per_block
 
 
-@pytest.mark.parametrize("temperature", [0.05, 1.0])
-@pytest.mark.parametrize("num_classes", [1, 2, 7])
-def test_value_and_gradients_are_those_of_equation_5(temperature: float, num_classes: int) -> None:
-    x, w = rows(6, 0).requires_grad_(), rows(num_classes, 1).requires_grad_()
-    y = torch.tensor([0, 3, 1, 6, 3, 2]) % num_classes
-    expected = reference.norm_softmax_value(x, y, w, temperature)
-    value = norm_softmax(x, y, w, temperature=temperature)
-    assert_same_gradients(value, expected, (x, w), (1e-12, 1e-14), (1e-9, 1e-12))
-
-
 def in_single_blocks(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """Compute the loss of a batch of several blocks from calls of one block each."""
     step = rows_per_block(x.device, len(w))
@@ -61,15 +51,6 @@ def test_constants_get_no_gradient_and_may_have_other_dtypes(loss: Callable[...,
     value = loss(x, y, narrow)
     torch.testing.assert_close(value, loss(x, y, wide), rtol=1e-6, atol=0)  # float32
     assert grad(value, narrow.embeddings, allow_unused=True) == (None,)
-
-
-def test_autocast_does_not_change_the_backward_pass() -> None:
-    found = []
-    for cast in (False, True):
-        x, w = rows(6, 4).float().requires_grad_(), rows(4, 5).float().requires_grad_()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=cast):
-            found.append(grad(norm_softmax(x, torch.arange(6) % 4, w), (x, w)))
-    assert all(map(torch.equal, *found))
 
 
 def test_value_without_gradient_is_the_same() -> None:
@@ -117,30 +98,8 @@ def test_weights_start_uniform_within_one_over_root_dim() -> None:
     )  # of a uniform distribution, within 5 standard errors
 
 
-def test_given_class_weights_replace_its_own() -> None:
-    loss = NormSoftmax(4, 5)
-    x, w, y = rows(3, 10), rows(7, 11), torch.tensor([6, 0, 4])
-    assert torch.equal(loss(x, y, class_weights=w), norm_softmax(x, y, w))
-
-
 def test_temperature_is_an_attribute_that_a_schedule_can_move() -> None:
     loss = NormSoftmax(4, 5, temperature=0.05)
     x, y = rows(3, 12), torch.tensor([3, 0, 1])
     loss.temperature = 0.5
     assert torch.equal(loss(x, y), norm_softmax(x, y, loss.class_weights, temperature=0.5))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ((0, 4), ValueError, "num_classes is 0; expected at least 1"),
-        ((4, 0), ValueError, "embedding_dim is 0; expected at least 1"),
-        ((4.0, 4), TypeError, r"num_classes is 4\.0; expected a whole number"),
-        ((4, 4, 0.0), ValueError, r"temperature is 0\.0; expected a finite number above 0"),
-    ],
-)
-def test_a_wrong_constructor_argument_is_refused(
-    arguments: tuple[float, ...], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        NormSoftmax(*arguments)  # type: ignore[arg-type]

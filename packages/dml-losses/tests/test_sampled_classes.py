@@ -6,16 +6,12 @@ import math
 
 import pytest
 import torch
+from losses_support.registered import CLASS_LOSSES, build
 from torch.autograd import grad
 
 import dml_losses as dml
 from dml_losses import MemVir, NormSoftmax, SampledClasses, ShardedClasses
 from dml_losses.sampled_classes import choose_classes
-
-CLASS_LOSSES = [
-    *(dml.NormSoftmax, dml.HeatedUpSoftmax, dml.Softmax, dml.VirtualSoftmax, dml.CosFace, dml.ArcFace),
-    *(dml.SubCenterArcFace, dml.AdaFace, dml.CurricularFace, dml.ProxyNCA, dml.ProxyAnchor, dml.SoftTriple),
-]
 
 
 def sampled(num_classes: int, fraction: float = 0.2, seed: int = 0) -> SampledClasses:
@@ -64,9 +60,9 @@ def test_torchs_default_device_changes_nothing(fraction: float) -> None:
     assert all(map(torch.equal, got, expected))
 
 
-@pytest.mark.parametrize("make", CLASS_LOSSES)
-def test_the_loss_and_gradient_are_those_of_the_chosen_classes_with_all_their_centres(make) -> None:
-    inner = make(50, 6).double().eval()
+@pytest.mark.parametrize("name", CLASS_LOSSES)
+def test_the_loss_and_gradient_are_those_of_the_chosen_classes_with_all_their_centres(name) -> None:
+    inner = build(name, 50, 6).double().eval()
     loss = SampledClasses(inner, 0.2, seed=3)
     assert loss.sparse_parameters() == ("class_weights",)
     x, y = torch.randn(5, 6, dtype=torch.float64, requires_grad=True), torch.tensor([4, 40, 4, 9, 0])

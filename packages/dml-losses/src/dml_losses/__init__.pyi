@@ -21,9 +21,9 @@ from dml_losses.siglip import SigLIP as SigLIP
 from dml_losses.smooth_ap import SmoothAP as SmoothAP
 from dml_losses.soft_triple import SoftTriple as SoftTriple
 from dml_losses.softmax import Softmax as Softmax
+from dml_losses.softmax import VirtualSoftmax as VirtualSoftmax
 from dml_losses.sub_center_arc_face import SubCenterArcFace as SubCenterArcFace
 from dml_losses.sup_ap import SupAP as SupAP
 from dml_losses.sup_con import SupCon as SupCon
-from dml_losses.virtual_softmax import VirtualSoftmax as VirtualSoftmax
 
 __version__: str

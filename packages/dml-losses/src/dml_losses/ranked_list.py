@@ -46,10 +46,7 @@ class RankedListLoss(torch.nn.Module):
 
     @classmethod
     def simpler(
-        cls,
-        margin: float = 0.4,
-        negative_temperature: float = 10.0,
-        query_weights: QueryWeights = "equal",
+        cls, margin: float = 0.4, negative_temperature: float = 10.0, query_weights: QueryWeights = "equal"
     ) -> RankedListLoss:
         """Make RLL-Simpler (section 3.4): boundaries 1 ± m/2 around the distance 1, and T_p = 0.
 

@@ -28,7 +28,7 @@ def through_the_norm(rows: Tensor, unit_gradient: Tensor) -> Tensor:
 
 
 def sides(
-    embeddings: Tensor, labels: Tensor, gallery: Tensor | None, gallery_labels: Tensor | None
+    embeddings: Tensor, labels: Tensor, gallery: Tensor | None = None, gallery_labels: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
     """Unit rows of the batch and of what it is compared with, the labels of these, and whether they are the batch."""
     f = unit(embeddings)
@@ -60,14 +60,10 @@ def positives_and_negatives(
 
 
 def instance_cross_entropy_value(
-    embeddings: Tensor,
-    labels: Tensor,
-    scale: float,
-    gallery: Tensor | None = None,
-    gallery_labels: Tensor | None = None,
+    embeddings: Tensor, labels: Tensor, scale: float, *gallery: Tensor
 ) -> Tensor:
     """−mean over pairs of log p̂, Eq. 3 with the scale of Eq. 11; differentiable."""
-    f, g, g_labels, within = sides(embeddings, labels, gallery, gallery_labels)
+    f, g, g_labels, within = sides(embeddings, labels, *gallery)
     terms = []
     for a in range(len(f)):
         positives, negatives = positives_and_negatives(a, labels, g_labels, within)
@@ -78,20 +74,13 @@ def instance_cross_entropy_value(
 
 
 def instance_cross_entropy_gradient(
-    embeddings: Tensor,
-    labels: Tensor,
-    scale: float,
-    gallery: Tensor | None = None,
-    gallery_labels: Tensor | None = None,
-    *,
-    anchor: bool,
-    others: bool = True,
+    embeddings: Tensor, labels: Tensor, scale: float, *gallery: Tensor, anchor: bool, others: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Eq. 13-15, summed over anchors: the gradients with respect to embeddings and gallery.
 
     `others`: the gradients of positives and negatives that Eq. 15 gives. `anchor`: the same weights on the anchor.
     """
-    f, g, g_labels, within = sides(embeddings, labels, gallery, gallery_labels)
+    f, g, g_labels, within = sides(embeddings, labels, *gallery)
     n = len(f)
     anchor_gradient, other_gradient = torch.zeros_like(f), torch.zeros_like(g)
     for a in range(n):
@@ -116,8 +105,7 @@ def instance_cross_entropy_gradient(
                 anchor_gradient[a] += weight * g[k]
     if within:
         return through_the_norm(embeddings, anchor_gradient + other_gradient), torch.zeros(0)
-    assert gallery is not None
-    return through_the_norm(embeddings, anchor_gradient), through_the_norm(gallery, other_gradient)
+    return through_the_norm(embeddings, anchor_gradient), through_the_norm(gallery[0], other_gradient)
 
 
 def norm_softmax_value(
@@ -131,9 +119,7 @@ def norm_softmax_value(
 def ranked_list_value(
     embeddings: Tensor,
     labels: Tensor,
-    gallery: Tensor | None = None,
-    gallery_labels: Tensor | None = None,
-    *,
+    *gallery: Tensor,
     margin: float,
     alpha: float,
     negative_temperature: float,
@@ -142,7 +128,7 @@ def ranked_list_value(
     query_weights: str = "equal",
 ) -> Tensor:
     """Eq. 8-14. Differentiable as section 3.2.4 says: weights and the other features are constants."""
-    f, g, g_labels, within = sides(embeddings, labels, gallery, gallery_labels)
+    f, g, g_labels, within = sides(embeddings, labels, *gallery)
     g = g.detach()
 
     def weighted(violations: list[Tensor], temperature: float) -> tuple[Tensor, Tensor]:
@@ -279,10 +265,10 @@ def heated_up_batch_value(embeddings: Tensor, labels: Tensor, class_weights: Ten
 
 
 def _queries(
-    embeddings: Tensor, labels: Tensor, gallery: Tensor | None, gallery_labels: Tensor | None
+    embeddings: Tensor, labels: Tensor, *gallery: Tensor
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     """The similarities of each query that has a positive: of its positives and of its negatives."""
-    f, g, g_labels, within = sides(embeddings, labels, gallery, gallery_labels)
+    f, g, g_labels, within = sides(embeddings, labels, *gallery)
     for q in range(len(f)):
         positives, negatives = positives_and_negatives(q, labels, g_labels, within)
         if positives:
@@ -308,32 +294,18 @@ def _one_minus_ap(
     return 1 - torch.stack(precisions).mean()
 
 
-def smooth_ap_value(
-    embeddings: Tensor,
-    labels: Tensor,
-    gallery: Tensor | None = None,
-    gallery_labels: Tensor | None = None,
-    *,
-    temperature: float,
-) -> Tensor:
+def smooth_ap_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor, temperature: float) -> Tensor:
     """Brown et al. 2020, without the query among its positives."""
 
     def step(d: Tensor) -> Tensor:
         return torch.sigmoid(d / temperature)
 
-    queries = _queries(embeddings, labels, gallery, gallery_labels)
+    queries = _queries(embeddings, labels, *gallery)
     return _mean([_one_minus_ap(p, n, step, step) for p, n in queries], embeddings)
 
 
 def sup_ap_value(
-    embeddings: Tensor,
-    labels: Tensor,
-    gallery: Tensor | None = None,
-    gallery_labels: Tensor | None = None,
-    *,
-    temperature: float,
-    slope: float,
-    saturation: float,
+    embeddings: Tensor, labels: Tensor, *gallery: Tensor, temperature: float, slope: float, saturation: float
 ) -> Tensor:
     """Ramzi et al. 2021, with a continuous H⁻."""
 
@@ -344,23 +316,21 @@ def sup_ap_value(
             return torch.sigmoid(d / temperature) + 0.5
         return slope * (d - saturation) + 1 / (1 + math.exp(-saturation / temperature)) + 0.5
 
-    queries = _queries(embeddings, labels, gallery, gallery_labels)
+    queries = _queries(embeddings, labels, *gallery)
     return _mean([_one_minus_ap(p, n, lambda d: (d >= 0).to(d.dtype), bound) for p, n in queries], embeddings)
 
 
 def recall_at_k_value(
     embeddings: Tensor,
     labels: Tensor,
-    gallery: Tensor | None = None,
-    gallery_labels: Tensor | None = None,
-    *,
+    *gallery: Tensor,
     ks: list[int],
     k_temperatures: list[float],
     rank_temperature: float,
 ) -> Tensor:
     """Patel et al. 2022, with both minima of the authors' code."""
     terms = []
-    for positives, negatives in _queries(embeddings, labels, gallery, gallery_labels):
+    for positives, negatives in _queries(embeddings, labels, *gallery):
         ranks = [
             1
             + sum(torch.sigmoid((s - own) / rank_temperature) for j, s in enumerate(positives) if j != i)
@@ -376,16 +346,9 @@ def recall_at_k_value(
 # --- all pairs
 
 
-def sup_con_value(
-    embeddings: Tensor,
-    labels: Tensor,
-    gallery: Tensor | None = None,
-    gallery_labels: Tensor | None = None,
-    *,
-    temperature: float,
-) -> Tensor:
+def sup_con_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor, temperature: float) -> Tensor:
     """Khosla et al. 2020, L_out, as a mean over the anchors that have a positive."""
-    f, g, g_labels, within = sides(embeddings, labels, gallery, gallery_labels)
+    f, g, g_labels, within = sides(embeddings, labels, *gallery)
     anchors = []
     for a in range(len(f)):
         positives, negatives = positives_and_negatives(a, labels, g_labels, within)
@@ -397,16 +360,10 @@ def sup_con_value(
 
 
 def siglip_value(
-    embeddings: Tensor,
-    labels: Tensor,
-    gallery: Tensor | None = None,
-    gallery_labels: Tensor | None = None,
-    *,
-    log_scale: Tensor,
-    bias: Tensor,
+    embeddings: Tensor, labels: Tensor, *gallery: Tensor, log_scale: Tensor, bias: Tensor
 ) -> Tensor:
     """Zhai et al. 2023, with labels: z is 1 for two rows of one class, else −1."""
-    f, g, g_labels, within = sides(embeddings, labels, gallery, gallery_labels)
+    f, g, g_labels, within = sides(embeddings, labels, *gallery)
     total = (embeddings.sum() + log_scale + bias) * 0
     for i in range(len(f)):
         for j in range(len(g)):

@@ -9,16 +9,9 @@
 pytest collects the inherited tests; nothing here needs pytest itself.
 """
 
-from dml_core.testing.data import DatasetContract, SamplerContract
-from dml_core.testing.evaluation import EvaluatorContract, LoggerContract
-from dml_core.testing.losses import LossContract
-from dml_core.testing.networks import BackboneContract
-
-__all__ = [
-    "BackboneContract",
-    "DatasetContract",
-    "EvaluatorContract",
-    "LoggerContract",
-    "LossContract",
-    "SamplerContract",
-]
+from dml_core.testing.data import DatasetContract as DatasetContract
+from dml_core.testing.data import SamplerContract as SamplerContract
+from dml_core.testing.evaluation import EvaluatorContract as EvaluatorContract
+from dml_core.testing.evaluation import LoggerContract as LoggerContract
+from dml_core.testing.losses import LossContract as LossContract
+from dml_core.testing.networks import BackboneContract as BackboneContract

@@ -137,9 +137,8 @@ class EvaluatorContract(ABC):
             )
             ignored = lists(excluded_QG[:, order])
             listed = evaluator.evaluate(embeddings, Labels(labels, ignored=ignored), gallery, items)
-            both = evaluator.evaluate(
-                embeddings, Relevance(*lists(same_QG[:, order]), ignored=ignored), gallery
-            )
+            matches = Relevance(*lists(same_QG[:, order]), ignored=ignored)
+            both = evaluator.evaluate(embeddings, matches, gallery)
             plain = evaluator.evaluate(embeddings, labels, gallery, items)
             assert grouped.to_dict() == listed.to_dict(), "groups and the same items in ignored differ"
             assert both.to_dict() == listed.to_dict(), "labels and the same matches in a Relevance differ"
@@ -165,9 +164,8 @@ class EvaluatorContract(ABC):
         embeddings, _ = self._data()
         queries, count = embeddings[:5], len(embeddings)
         scores, nearest = evaluator.nearest(queries, embeddings, count)
-        threshold = float(
-            scores[0, count // 2 - 1 : count // 2 + 1].mean(dtype=np.float64)
-        )  # between two items
+        middle = scores[0, count // 2 - 1 : count // 2 + 1]
+        threshold = float(middle.mean(dtype=np.float64))  # between two items
         sign = _sign_of(scores)
         offsets, indices, similarities = evaluator.within(
             queries, embeddings, threshold, max_results=5 * count

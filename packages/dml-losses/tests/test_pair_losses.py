@@ -1,0 +1,261 @@
+"""Every pair loss against its equation, written out in loops, and what each has beyond it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from losses_support import references as reference
+from losses_support import rows
+from torch.autograd import grad
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dml_losses import SigLIP, exchange
+from dml_losses import functional as F
+from dml_losses.functional import pairs
+
+Loss = Callable[..., torch.Tensor]
+PAPER = {
+    "margin": 0.4,
+    "alpha": 1.2,
+    "negative_temperature": 10.0,
+    "positive_temperature": 0.0,
+    "balance": 0.5,
+}
+SUP_AP = {"temperature": 0.1, "slope": 3.0, "saturation": 0.3}
+LEARNED = {
+    "log_scale": torch.tensor(1.3, dtype=torch.float64, requires_grad=True),
+    "bias": torch.tensor(-0.7, dtype=torch.float64, requires_grad=True),
+}
+CASES: dict[str, tuple[Loss, Loss, dict[str, Any]]] = {
+    "instance-cross-entropy": (
+        lambda *given, scale: F.instance_cross_entropy(*given, scale=scale, reweight=False),
+        lambda x, y, *gallery, scale: reference.instance_cross_entropy_value(x, y, scale, *gallery),
+        {"scale": 8.0},
+    ),
+    "ranked-list": (F.ranked_list, reference.ranked_list_value, PAPER),
+    "ranked-list, no weights": (
+        F.ranked_list, reference.ranked_list_value, PAPER | {"margin": 0.2, "alpha": 1.1, "negative_temperature": 0.0},
+    ),
+    "ranked-list, weights of positives": (
+        F.ranked_list, reference.ranked_list_value, PAPER | {"positive_temperature": 5.0, "balance": 0.3},
+    ),
+    "ranked-list, wide": (
+        F.ranked_list, reference.ranked_list_value, PAPER | {"positive_temperature": -5.0, "alpha": 1.9, "margin": 1.9},
+    ),
+    "ranked-list, total": (F.ranked_list, reference.ranked_list_value, PAPER | {"query_weights": "total"}),
+    "smooth-ap": (F.smooth_ap, reference.smooth_ap_value, {"temperature": 0.2}),
+    "smooth-ap, sharp": (F.smooth_ap, reference.smooth_ap_value, {"temperature": 0.01}),
+    "sup-ap": (F.sup_ap, reference.sup_ap_value, SUP_AP),
+    "sup-ap, saturated at 0": (F.sup_ap, reference.sup_ap_value, SUP_AP | {"saturation": 0.0}),
+    "recall": (
+        F.recall_at_k_surrogate, reference.recall_at_k_value,
+        {"ks": [1, 2, 4], "k_temperatures": [1.0, 0.5, 4.0], "rank_temperature": 0.2},
+    ),
+    # Seven positives of rank 4 or less, sharply: their sum exceeds 4, and its minimum with 4 stops the gradient.
+    "recall, limited": (
+        F.recall_at_k_surrogate, reference.recall_at_k_value,
+        {"ks": [4, 6], "k_temperatures": [0.01, 0.2], "rank_temperature": 5.0},
+    ),
+    "sup-con": (F.sup_con, reference.sup_con_value, {"temperature": 0.1}),
+    "siglip": (F.siglip, reference.siglip_value, LEARNED),
+}  # fmt: skip
+all_cases = pytest.mark.parametrize("name", CASES)
+
+
+def assert_same(value: torch.Tensor, expected: torch.Tensor, *moved: torch.Tensor) -> None:
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-14)
+    found, wanted = (
+        grad(loss, moved, materialize_grads=True, allow_unused=True) for loss in (value, expected)
+    )
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
+
+
+@all_cases
+@pytest.mark.parametrize(
+    "labels",
+    [[0, 0, 1, 1, 2, 2], [3, 0, 3, 3, 7, 0, 3, 5], [0, 0, 0], [0, 1, 2], [4], [1, 1, 1, 1, 1, 1, 1, 0]],
+)
+def test_value_and_gradient_are_those_of_the_equations(name: str, labels: list[int]) -> None:
+    fast, slow, parameters = CASES[name]
+    x, y = rows(len(labels), 0, 3).requires_grad_(), torch.tensor(labels)
+    assert_same(fast(x, y, **parameters), slow(x, y, **parameters), x, *LEARNED.values())
+
+
+@all_cases
+@pytest.mark.parametrize(
+    "gallery_labels",
+    [[0, 1, 1, 3, 0, 1, 4, 0, 0], [5, 7, 5, 6], [1, 1, 1, 1], [9, 1, 2, 9]],
+    ids=["matches", "none match", "none match one class", "some match"],
+)
+def test_a_gallery_is_compared_as_the_equations_say(name: str, gallery_labels: list[int]) -> None:
+    """No row of it is omitted; it moves, but for Ranked List Loss, which takes it as constant."""
+    fast, slow, parameters = CASES[name]
+    x, y = rows(5, 1, 3).requires_grad_(), torch.tensor([2, 0, 3, 0, 9])
+    g, z = rows(len(gallery_labels), 2, 3).requires_grad_(), torch.tensor(gallery_labels)
+    assert_same(fast(x, y, g, z, **parameters), slow(x, y, g, z, **parameters), x, g, *LEARNED.values())
+
+
+@all_cases
+def test_a_gallery_may_have_another_dtype_of_rows_and_labels(name: str) -> None:
+    fast, _, parameters = CASES[name]
+    x, y, g, z = rows(5, 2), torch.arange(5) % 2, rows(6, 3).float(), torch.arange(6) % 3
+    expected = fast(x, y, g.double(), z, **parameters)
+    assert torch.equal(fast(x, y.int(), g, z.to(torch.uint8), **parameters), expected)
+    assert fast(g, z, x, y, **parameters).dtype == torch.float64
+
+
+@all_cases
+def test_the_gradient_scales_with_the_upstream_gradient(name: str) -> None:
+    fast, _, parameters = CASES[name]
+    x, y = rows(6, 4).requires_grad_(), torch.arange(6) // 2
+    once, tripled = grad(fast(x, y, **parameters), x)[0], grad(3 * fast(x, y, **parameters), x)[0]
+    torch.testing.assert_close(tripled, 3 * once, rtol=1e-14, atol=0)
+
+
+@all_cases
+def test_blocks_change_nothing_but_rounding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast, _, parameters = CASES[name]
+    x = rows(150, 4, dim=6).requires_grad_()
+    y = torch.randint(0, 40, (150,), generator=torch.Generator().manual_seed(0))
+    whole = fast(x, y, **parameters)
+    gradient = grad(whole, x)[0]
+    monkeypatch.setattr(pairs, "_CPU_BLOCK_ELEMENTS", 16 * 150)
+    blocks = fast(x, y, **parameters)
+    torch.testing.assert_close(blocks, whole, rtol=1e-12, atol=0)
+    torch.testing.assert_close(grad(blocks, x)[0], gradient, rtol=1e-9, atol=1e-13)
+
+
+@pytest.mark.parametrize("flags", [(True, True, True), (True, False, False), (True, False, True), (True, True, False),
+                                   (False, True, True), (False, True, False), (False, False, True)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("instance_cross_entropy", (8.0, True)),
+        ("ranked_list", (0.8, 1.2, 0.0, 10.0, 0.5, False)),
+        ("recall_at_k_surrogate", ([1.0, 2.0], [1.0, 1.0], 0.1)),
+        ("sup_con", (0.1,)),
+        ("siglip", (False,)),
+    ],
+)
+def test_the_fake_of_an_operator_has_the_shapes_of_its_results(name, parameters, flags) -> None:
+    x, y, g, z = rows(4, 5), torch.arange(4) % 2, rows(6, 6), torch.arange(6) % 3
+    learned = (rows(1, 7)[0, 0], rows(1, 7)[0, 1]) if name == "siglip" else ()
+    given = (x, y, *((x, y) if flags[0] else (g, z)), *learned, *flags, *parameters)
+    operator = getattr(torch.ops.dml_losses, name).default
+    torch.library.opcheck(operator, given, test_utils=("test_schema", "test_faketensor"))
+
+
+def test_one_positive_behind_one_of_two_negatives_by_hand() -> None:
+    """Cosines 1/2 of the positive, 1 and 0 of the negatives; τ = 1/(2·log 3) makes the sigmoids 3/4 and 1/4."""
+    q, y = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
+    g = torch.tensor([[0.5, 0.75**0.5], [2.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    given, z = (q, y, g), torch.tensor([0, 1, 2])
+    tau = 1 / (2 * math.log(3))
+    smooth = F.smooth_ap(*given, z, temperature=tau)
+    assert smooth.item() == pytest.approx(1 - 1 / 2)  # 1/(1 + 3/4 + 1/4)
+    sup = F.sup_ap(*given, z, temperature=tau, slope=2.0, saturation=0.25)
+    above = 2.0 * 0.25 + 1 / (1 + 3**-0.5) + 0.5
+    assert sup.item() == pytest.approx(1 - 1 / (1 + above + 1 / 4))
+    recall = F.recall_at_k_surrogate(*given, z, ks=[1, 2], k_temperatures=[1, 1], rank_temperature=tau)
+    assert recall.item() == pytest.approx(1 - (1 / (1 + math.e) + 1 / 2) / 2)  # rank 2
+
+
+def test_sup_ap_bounds_average_precision_and_counts_ranks_without_smoothing() -> None:
+    x, y = rows(40, 7, dim=5), torch.arange(40) // 4
+    exact = F.smooth_ap(x, y, temperature=1e-9)  # steps: no two similarities are so near
+    for temperature in (0.5, 0.01, 1e-9):
+        assert F.sup_ap(x, y, temperature=temperature) >= exact - 1e-12
+
+
+def test_wrongly_ranked_pairs_keep_their_gradient_in_sup_ap_alone() -> None:
+    """A positive at cosine −1/2 and a negative at 1/2: the sigmoid's slope is 0 there, ρ is not."""
+    q = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    g = torch.tensor([[-0.5, 0.75**0.5], [0.5, 0.5]], dtype=torch.float64)
+    sizes = []
+    for loss in (F.smooth_ap, F.sup_ap):
+        leaf = q.clone().requires_grad_()
+        sizes.append(float(grad(loss(leaf, torch.tensor([0]), g, torch.arange(2)), leaf)[0].abs().max()))
+    assert sizes[0] < 1e-12 < 1e-4 < sizes[1]
+
+
+@pytest.mark.parametrize("name", ["smooth-ap", "sup-ap", "recall"])
+def test_no_tensor_is_larger_than_a_block(name: str) -> None:
+    """1,024 queries of 32 classes: (queries × positives × gallery) would have 32 million elements."""
+
+    class Largest(TorchDispatchMode):
+        size = 0
+
+        def __torch_dispatch__(self, function, types, arguments=(), options=None):  # type: ignore[no-untyped-def]
+            result = function(*arguments, **(options or {}))
+            for tensor in result if isinstance(result, (tuple, list)) else [result]:
+                if isinstance(tensor, torch.Tensor):
+                    self.size = max(self.size, tensor.numel())
+            return result
+
+    fast, _, parameters = CASES[name]
+    x = rows(1024, 3, dim=4).float().requires_grad_()
+    with Largest() as largest:
+        fast(x, torch.arange(1024) % 32, **parameters).backward()
+    assert largest.size <= 128 * 1024  # a block's rows × the gallery
+
+
+def test_sup_con_and_siglip_by_hand() -> None:
+    """A positive at 60° and a negative at 90°: exponentials 3 and 1, and logits 0 and −log 3."""
+    x, y = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
+    g, z = torch.tensor([[0.5, 0.75**0.5], [0.0, 1.0]], dtype=torch.float64), torch.tensor([0, 1])
+    tau = 1 / (2 * math.log(3))
+    assert F.sup_con(x, y, g, z, temperature=tau).item() == pytest.approx(math.log(4 / 3))
+    learned = {"log_scale": torch.tensor(-math.log(tau)), "bias": torch.tensor(-math.log(3))}
+    assert F.siglip(x, y, g, z, **learned).item() == pytest.approx(math.log(2) + math.log(4 / 3))
+
+
+@pytest.mark.parametrize(("size", "world_sizes"), [(1, [2]), (40, [2, 3]), (300, [2, 4, 7])])
+def test_shares_of_any_number_of_ranks_make_the_bits_of_one(
+    size: int, world_sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rank is played in turn, and what it sends to the others is kept; real ranks are in `test_global_batch`."""
+    x, y = rows(size, 8, dim=16).float().requires_grad_(), torch.arange(size) % 31
+    loss = SigLIP(over_ranks=True)
+    value = loss(x, y)
+    alone = [value.detach(), *grad(value, (x, loss.log_scale, loss.bias))]
+    torch.testing.assert_close(alone[0], SigLIP()(x, y).detach(), rtol=1e-5, atol=0)
+    for world_size in world_sizes:
+        sent: list[list[torch.Tensor]] = []
+        for rank in range(world_size):
+            monkeypatch.setattr(
+                exchange, "rank_and_world_size", lambda rank=rank, world_size=world_size: (rank, world_size)
+            )
+            gathered: list[torch.Tensor] = []
+
+            def record(
+                own: torch.Tensor, counts: list[int], gathered: Any = gathered, rank: int = rank
+            ) -> Any:
+                assert counts[rank] == len(own)
+                gathered.append(own.clone())
+                return own.new_zeros(sum(counts), *own.shape[1:])
+
+            monkeypatch.setattr(exchange, "all_gather_rows", record)
+            loss(x, y)
+            sent.append(gathered)
+        joined = [torch.cat(parts) for parts in zip(*sent, strict=True)]
+
+        def deliver(own: torch.Tensor, counts: list[int], joined: Any = joined) -> torch.Tensor:
+            return next(part for part in joined if part.shape == (sum(counts), *own.shape[1:]))
+
+        monkeypatch.setattr(exchange, "all_gather_rows", deliver)
+        value = loss(x, y)
+        together = [value.detach(), *grad(value, (x, loss.log_scale, loss.bias))]
+        assert all(map(torch.equal, together, alone))
+
+
+def test_the_scale_and_the_bias_are_learned() -> None:
+    loss = SigLIP()
+    assert loss.log_scale.item() == pytest.approx(math.log(10))
+    assert loss.bias.item() == -10
+    loss(rows(6, 9), torch.arange(6) // 2).backward()
+    assert loss.log_scale.grad is not None
+    assert loss.bias.grad.abs() > 0
