@@ -98,6 +98,7 @@ soak: setup ## an hour: new examples for the property tests, each allocation fai
 	PROPTEST_RNG_SEED=$$(date +%s) cargo test --workspace --exclude dml-eval-rs --release --quiet
 	cargo test --package dml-eval --release --quiet --test out_of_memory -- --all
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --hypothesis-profile=search tests/properties packages/dml-eval-rs/tests
+	$(BIN)/python benchmarks/evaluator/random_cases.py $$(date +%s) 2000 300
 	$(BIN)/python benchmarks/training/bench_soak.py 200 $$(date +%s)
 
 mutants: setup ## long, half a minute for each: faults built into the evaluator, each of which the tests must find
