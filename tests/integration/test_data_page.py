@@ -6,10 +6,9 @@ import inspect
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 from rich.console import Console
+from train_support.photo_world import write_photos
 
 from dml_core import registry
 from dml_train.data.factories import image_folder
@@ -21,12 +20,7 @@ PAGE = (Path(__file__).parents[2] / "docs/guide/data.md").read_text(encoding="ut
 
 
 def test_the_recipe_of_the_page_trains_on_a_folder_of_images(tmp_path, monkeypatch):
-    random = np.random.default_rng(0)
-    for c in range(20):
-        (tmp_path / "photos" / f"thing {c}").mkdir(parents=True)
-        for i in range(4):
-            pixels = random.integers(0, 256, (30, 40, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "photos" / f"thing {c}" / f"{i}.jpg")
+    write_photos(tmp_path / "photos", classes=20, each=4)
     recipe_of_page, changes, _ = re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)
     (tmp_path / "mine.toml").write_text(recipe_of_page, encoding="utf-8")
     monkeypatch.chdir(tmp_path)

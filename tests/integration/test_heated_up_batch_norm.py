@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from dml_core import registry
 from dml_losses import HeatedUpSoftmax
 from dml_train.networks.model import EmbeddingHead
-from dml_train.recipe.loading import load_recipe
-from dml_train.training.build import build
 
 
 def test_a_head_that_ends_in_batch_norm_trains_the_same_and_evaluates_as_the_paper_does():
@@ -26,10 +23,3 @@ def test_a_head_that_ends_in_batch_norm_trains_the_same_and_evaluates_as_the_pap
     wanted = losses[0].evaluation_embeddings(plain.eval()(features))
     got = torch.nn.functional.normalize(normed.eval()(features))
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
-
-
-def test_a_recipe_asks_for_it():
-    recipe = load_recipe(
-        "heated-up/glyphs", ["embedding.batch_norm=true", "loss.feature_norm='batch'"], registry()
-    )
-    assert isinstance(build(recipe, registry()).model.head.output, torch.nn.BatchNorm1d)

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 from rich.console import Console
+from train_support.photo_world import photo_document
 
 from dml_core import DmlError, registry
 from dml_train import embed_split, find_leaks
@@ -37,15 +38,8 @@ def world(tmp_path_factory) -> tuple[Path, Path]:
     for copy, original in copies.items():
         with Image.open(train_folder / original) as image:
             image.convert("RGB").save(root / "data" / copy, quality=60)
-    document = {
-        "training": {"steps": 2, "device": "cpu"},
-        "dataset": {"name": "image-folder", "root": str(root / "data"), "resize": 32, "crop": 32},
-        "backbone": {"name": "small-conv", "widths": [8, 8]},
-        "embedding": {"dim": 8},
-        "sampler": {"name": "class-balanced", "classes_per_batch": 3, "images_per_class": 2},
-        "loss": {"name": "norm-softmax"},
-        "logging": {"loggers": []},
-    }
+    document = photo_document(root / "data") | {"loss": {"name": "norm-softmax"}}
+    document["dataset"] |= {"resize": 32, "crop": 32}
     train(parse(document, registry()), root / "run", registry=registry(), console=Console(quiet=True))
     return root / "data", root / "run"
 
@@ -118,14 +112,11 @@ def test_a_path_that_is_not_utf8_keeps_its_bytes_in_the_table_and_is_escaped_on_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the name of a published data set and --root, or --leaks RUN"),
-        (["cub"], "expected its folder: --root FOLDER"),
-        (["cub", "--root", "x", "--threshold", "0.5"], "--threshold and --step belong to --leaks RUN"),
         (["cub", "--leaks", "RUN"], "--leaks searches the run's own data set; omit FOLDER"),
         (["--leaks", "RUN", "--threshold", "2"], "the threshold is 2.0; expected a cosine from -1 to 1"),
         (["--leaks", "nowhere"], "is not a run's folder"),
     ],
-    ids=["nothing", "no root", "threshold alone", "both", "beyond", "no run"],
+    ids=["both", "beyond", "no run"],
 )
 def test_wrong_options_exit_with_2(world, arguments, message):
     given = [str(world[1]) if argument == "RUN" else argument for argument in arguments]

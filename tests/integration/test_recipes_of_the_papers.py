@@ -23,119 +23,83 @@ LEVELS = ["inception_3c", "inception_4e", "inception_5b"]
 T_N = "schedule.loss.negative_temperature"
 
 
+def under(table: str, **settings: Any) -> Settings:
+    """Return settings by their dotted keys."""
+    return {f"{table}.{key}": value for key, value in settings.items()}
+
+
 def rates(backbone: float, head: float, loss: float) -> Settings:
     """Return the rates of the three parts at the first step."""
-    return {"rate.backbone": backbone, "rate.head": head, "rate.loss": loss}
+    return under("rate", backbone=backbone, head=head, loss=loss)
 
 
 def images(
     resize: int, square: bool, crop: int, train_crop: str, normalize: str, min_area: float = 0.16
 ) -> Settings:
     """Return the preparation of images; `min_area` matters to ``"resized"`` alone."""
-    settings = {
-        "resize": resize,
-        "square": square,
-        "crop": crop,
-        "train_crop": train_crop,
-        "normalize": normalize,
-        "interpolation": "bilinear",
-        "min_area": min_area,
-        "flip": 0.5,
-        "max_pixels": 64_000_000,
-    }
-    return {f"dataset.{key}": value for key, value in settings.items()}
+    own = under(
+        "dataset", resize=resize, square=square, crop=crop, train_crop=train_crop, normalize=normalize
+    )
+    return own | under(
+        "dataset", interpolation="bilinear", min_area=min_area, flip=0.5, max_pixels=64_000_000
+    )
 
 
-def head(
-    dim: int, *, bias: bool, layer_norm: bool = False, linear: bool = True, batch_norm: bool = False
-) -> Settings:
+def head(dim: int, *, bias: bool, **options: bool) -> Settings:
     """Return the settings of the head."""
-    settings = {
-        "dim": dim,
-        "bias": bias,
-        "layer_norm": layer_norm,
-        "linear": linear,
-        "batch_norm": batch_norm,
-        "pooling": "average",
-    }
-    return {f"embedding.{key}": value for key, value in settings.items()}
+    default = {"layer_norm": False, "linear": True, "batch_norm": False, "pooling": "average"}
+    return under("embedding", **default | options, dim=dim, bias=bias)
 
 
 def sampler(classes: int, each: int) -> Settings:
     """Return the settings of batches of some classes."""
-    return {
-        "sampler.name": "class-balanced",
-        "sampler.classes_per_batch": classes,
-        "sampler.images_per_class": each,
-    }
+    return under("sampler", name="class-balanced", classes_per_batch=classes, images_per_class=each)
 
 
 def shuffled(size: int) -> Settings:
     """Return the settings of batches of shuffled images."""
-    return {"sampler.name": "shuffled", "sampler.batch_size": size}
+    return under("sampler", name="shuffled", batch_size=size)
 
 
 def length(*, steps: int | None = None, epochs: float | None = None) -> Settings:
     """Return the length of training."""
-    return {"training.steps": steps, "training.epochs": epochs}
+    return under("training", steps=steps, epochs=epochs)
 
 
 def steps_of(path: str, values: list[float] | None, milestones: list[float] | None, unit: str) -> Settings:
     """Return the settings of a schedule in steps; None for no schedule."""
     if values is None:
         return {f"schedule.{path}": None}
-    return {
-        f"schedule.{path}.kind": "step",
-        f"schedule.{path}.values": values,
-        f"schedule.{path}.milestones": milestones,
-        f"schedule.{path}.unit": unit if unit != "step" else None,  # the default
-    }
+    unit_given = unit if unit != "step" else None  # the default
+    return under(f"schedule.{path}", kind="step", values=values, milestones=milestones, unit=unit_given)
 
 
 def sgd(momentum: float, weight_decay: float, *, nesterov: bool = False) -> Settings:
     """Return the settings of SGD."""
-    return {
-        "optimizer.name": "sgd",
-        "optimizer.momentum": momentum,
-        "optimizer.weight_decay": weight_decay,
-        "optimizer.nesterov": nesterov,
-    }
+    return under("optimizer", name="sgd", momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
 
 
 def adam(eps: float, weight_decay: float) -> Settings:
     """Return the settings of Adam with an L2 term."""
-    return {
-        "optimizer.name": "adam",
-        "optimizer.eps": eps,
-        "optimizer.weight_decay": weight_decay,
-        "optimizer.betas": [0.9, 0.999],
-    }
+    return under("optimizer", name="adam", eps=eps, weight_decay=weight_decay, betas=[0.9, 0.999])
 
 
 def initialisation(class_weights: str = "default", adapt_batch_norm: float = 0.0) -> Settings:
     """Return the settings of the initialisation."""
-    return {
-        "initialisation.class_weights": class_weights,
-        "initialisation.adapt_batch_norm": adapt_batch_norm,
-    }
+    return under("initialisation", class_weights=class_weights, adapt_batch_norm=adapt_batch_norm)
 
 
-BN_INCEPTION = {
-    "backbone.name": "bn-inception",
-    "backbone.model": None,
-    "backbone.weights": "weights/bn_inception-52deb4733.pth",
-    "training.freeze_batch_norm": False,
-}
+def network(**options: str | None) -> Settings:
+    """Return the settings of a backbone whose batch norms train."""
+    return under("backbone", **options) | {"training.freeze_batch_norm": False}
+
+
+BN_INCEPTION = network(name="bn-inception", model=None, weights="weights/bn_inception-52deb4733.pth")
 
 
 def torchvision(model: str) -> Settings:
     """Return the settings of a backbone of torchvision."""
-    return {
-        "backbone.name": "torchvision",
-        "backbone.model": model,
-        "backbone.weights": "IMAGENET1K_V1",
-        "training.freeze_batch_norm": False,
-    }
+    return network(name="torchvision", model=model, weights="IMAGENET1K_V1")
 
 
 # Patterns of recipes and their settings; a later one overrides an earlier one.
@@ -323,30 +287,3 @@ def test_no_setting_of_a_recipe_is_unexamined(name):
     }
     assert not unexamined
     assert {f"rate.{part}" for part in ("backbone", "head", "loss")} <= expected.keys()
-
-
-def test_the_alternatives_of_the_comments_are_the_papers_other_rows():
-    """LN and BN of Heated-Up have a constant rate; MemVir's baselines exchange the loss."""
-    registered = registry()
-    ln = load_recipe("heated-up/cub", ["schedule={}"], registered)
-    assert (ln.schedule, ln.optimizer.lr, ln.loss["alpha"]) == ({}, 4e-3, 16.0)
-    sm = load_recipe("heated-up/sop", ["schedule={}", 'loss={name="softmax"}'], registered)
-    assert (sm.loss, sm.initialisation.class_weights) == ({"name": "softmax"}, "class-means")
-    baseline = load_recipe("memvir/baseline-norm-softmax-sop", ['loss={name="arc-face"}'], registered)
-    assert baseline.loss["name"] == "arc-face"
-    assert baseline.training.epochs == 130
-
-
-GLYPHS = {
-    "ice/glyphs": {"layer_norm": False, "bias": False},
-    "rll/glyphs": {"layer_norm": False, "bias": False},
-    "norm-softmax/glyphs": {"layer_norm": True, "bias": False},
-    "heated-up/glyphs": {"layer_norm": False, "bias": True},
-    "memvir/glyphs": {"layer_norm": False, "bias": True},
-}
-
-
-@pytest.mark.parametrize("name", GLYPHS)
-def test_the_head_on_glyphs_is_that_of_the_papers_recipes(name):
-    embedding = load_recipe(name, [], registry()).embedding
-    assert {key: getattr(embedding, key) for key in GLYPHS[name]} == GLYPHS[name]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from train_support.photo_world import write_photos
 
 ROOT = Path(__file__).parents[2]
 UV = Path(sys.executable).with_name("uv")
@@ -47,17 +47,6 @@ lr = 0.001
 """
 
 
-def draw_images(folder: Path) -> Path:
-    """Draw eight classes of four noisy pictures; each class has its own grey."""
-    random = np.random.default_rng(0)
-    for label in range(8):
-        (folder / f"class-{label}").mkdir(parents=True)
-        for index in range(4):
-            pixels = (random.normal(30 * label, 10, (32, 32)).clip(0, 255)).astype(np.uint8)
-            Image.fromarray(pixels).save(folder / f"class-{label}" / f"{index}.png")
-    return folder
-
-
 def test_a_third_partys_loss_trains_by_name(wheels, complete, tmp_path):
     subprocess.run(
         [UV, "build", "--quiet", "--wheel", "--out-dir", wheels, ROOT / "examples/third-party-loss"],
@@ -67,7 +56,9 @@ def test_a_third_partys_loss_trains_by_name(wheels, complete, tmp_path):
     assert "supervised-contrastive" in complete.command("dml", "plugins")
 
     recipe = tmp_path / "recipe.toml"
-    recipe.write_text(RECIPE.format(images=draw_images(tmp_path / "images")), encoding="utf-8")
+    recipe.write_text(
+        RECIPE.format(images=write_photos(tmp_path / "images", classes=8, each=4)), encoding="utf-8"
+    )
     out = tmp_path / "run"
     complete.command(
         "dml", "train", recipe, "--out", out,

@@ -9,10 +9,8 @@ import pytest
 from train_support.photo_world import photo_document, photo_registry, write_photos
 
 from dml_core import DmlError
-from dml_train.files import partial_path
 from dml_train.recipe.checking import parse
 from dml_train.report import write_report
-from dml_train.run_folder import RunFolder
 from dml_train.trained.evaluation import embed_split
 from dml_train.trained.images import list_split
 from dml_train.trained.model import open_model
@@ -141,15 +139,6 @@ def test_a_damaged_fingerprint_is_one_message_and_a_missing_one_is_written(run):
         run(resume=True)
     folder.data.unlink()
     assert run(resume=True).data.read_bytes() == expected
-
-
-def test_a_run_stopped_before_its_first_step_leaves_a_folder_that_can_be_used(run, out):
-    with pytest.raises(DmlError, match="broken image"):
-        run(dataset={"name": "tiny", "broken": 40})
-    folder = RunFolder(out)
-    assert folder.data.is_file()
-    partial_path(folder.data).touch()
-    assert run().is_finished
 
 
 def test_images_left_out_are_listed_when_the_run_starts_and_by_no_later_command(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 import re
 import time
@@ -15,10 +14,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from dml_core import DmlError
 from dml_train import progress
-from dml_train.files import lock_folder
-from dml_train.training.checkpoint import newest_intact, prune, write
 from dml_train.training.step_values import StepValues
 
 
@@ -54,25 +50,6 @@ def test_the_speed_of_a_run_is_a_positive_number():
         values.add(1, {"loss": torch.zeros(())}, {}, images=8)
         ((_, row),) = values.flush()
     assert 0 < row["time/images_per_second"] < math.inf
-
-
-def test_the_newest_checkpoint_is_that_of_the_most_steps_whatever_its_time(tmp_path):
-    written = [write(tmp_path, step, {"a": torch.ones(1)}, {}) for step in (1, 2, 3)]
-    for checkpoint, moment in zip(written, (4e9, 0, 1e9), strict=True):
-        os.utime(checkpoint.path, (moment, moment))
-    assert newest_intact(tmp_path) == written[2]
-    prune(tmp_path, 1, set())
-    assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]
-
-
-def test_a_lock_holds_while_the_clock_jumps(tmp_path):
-    with (
-        jumping_clock(),
-        lock_folder(tmp_path, "training"),
-        pytest.raises(DmlError, match="training"),
-        lock_folder(tmp_path, "training"),
-    ):
-        pass
 
 
 def test_the_time_left_is_never_negative(monkeypatch):

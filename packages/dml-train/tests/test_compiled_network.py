@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
-from train_support.run_traces import same, stopped
+from train_support.run_traces import check_same_bits, losses, stopped
 from train_support.sharded_ranks import find_in_environment, in_ranks, train_until
 
 from dml_core import DmlError
 from dml_train.ranks.ranks import SINGLE_PROCESS
 from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
-from dml_train.training import checkpoint
 from dml_train.training.build import build
 from dml_train.training.replica import Replica
-from dml_train.training.run import train
 
 generates_code = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "g++")) is None,
@@ -45,32 +41,22 @@ def _nothing_compiled_before():
     torch._dynamo.reset()
 
 
-def losses(path):
-    lines = map(json.loads, RunFolder(path).metrics.read_text().splitlines())
-    return [line["loss"] for line in lines if "loss" in line]
-
-
 @generates_code
 def test_generated_code_matches_the_plain_network_and_a_stopped_run_resumes_to_the_same_bits(
-    tiny_registry, tiny_document, quiet, tmp_path
+    run, tiny_registry, tmp_path
 ):
-    def run(name, tables, resume=False):
-        recipe = parse(tiny_document(**tables, checkpoints={"every": 2}), tiny_registry)
+    def run_anew(name, tables, resume=False):
         torch._dynamo.reset()  # as in a new process
-        return train(recipe, tmp_path / name, resume=resume, registry=tiny_registry, console=quiet)
+        return run(tmp_path / name, resume, **tables, checkpoints={"every": 2})
 
-    plain, whole = run("plain", PARTS), run("whole", COMPILED)
+    plain, whole = run_anew("plain", PARTS), run_anew("whole", COMPILED)
     with stopped(tiny_registry, 3):
-        run("cut", COMPILED)
-    cut = run("cut", COMPILED, resume=True)
+        run_anew("cut", COMPILED)
+    cut = run_anew("cut", COMPILED, resume=True)
 
     # Sums of float32 in another order, over six steps.
-    assert losses(whole.path) == pytest.approx(losses(plain.path), rel=1e-5)
-    assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
-    assert np.array_equal(np.load(cut.embeddings()), np.load(whole.embeddings()))
-    one, other = (checkpoint.newest_intact(folder.checkpoints) for folder in (whole, cut))
-    assert same(one.weights(), other.weights())
-    assert same(one.state(), other.state())
+    assert losses(whole) == pytest.approx(losses(plain), rel=1e-5)
+    check_same_bits(whole, cut)
 
 
 def test_ranks_have_the_code_cache_of_this_process_even_if_their_server_has_another(monkeypatch):
@@ -86,7 +72,7 @@ def test_two_ranks_with_generated_code_match_one_without(tiny_document, tmp_path
     train_until(one, tmp_path / "one", 99)
     in_ranks(2, train_until, two, tmp_path / "two", 99)
     # as above
-    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
+    assert losses(RunFolder(tmp_path / "two")) == pytest.approx(losses(RunFolder(tmp_path / "one")), rel=1e-5)
 
 
 @generates_code
@@ -114,15 +100,12 @@ def test_both_passes_of_a_micro_batch_draw_the_same_dropout_in_generated_code(
     torch.testing.assert_close(torch.cat(again), embeddings, rtol=1e-5, atol=1e-6)
 
 
-def test_a_failed_compilation_is_reported_with_a_remedy(
-    tiny_registry, tiny_document, quiet, tmp_path, monkeypatch
-):
+def test_a_failed_compilation_is_reported_with_a_remedy(run, monkeypatch):
     def backend(graph, inputs):
         raise OSError("no g++ here")
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
-    recipe = parse(tiny_document(training={"compile": True}), tiny_registry)
     with pytest.raises(
         DmlError, match=r"(?s)can't compile the network: .*no g\+\+ here.*or omit training.compile"
     ):
-        train(recipe, tmp_path / "run", registry=tiny_registry, console=quiet)
+        run(training={"compile": True})

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
+from train_support.photo_world import write_photos
 
 from dml_core.testing import BackboneContract, DatasetContract, LoggerContract
 from dml_train.data.factories import image_folder
@@ -23,12 +22,7 @@ class TestGlyphs(DatasetContract):
 class TestImageFolder(DatasetContract):
     @pytest.fixture(autouse=True)
     def _photos(self, tmp_path: Path) -> None:
-        self.root = tmp_path
-        for number in range(16):
-            folder = tmp_path / f"class {number % 4}"
-            folder.mkdir(exist_ok=True)
-            pixels = np.random.default_rng(number).integers(0, 256, (30, 40, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / f"{number}.png")
+        self.root = write_photos(tmp_path, classes=4, each=4)
 
     def make_dataset(self):
         return image_folder(str(self.root), resize=24, crop=16)

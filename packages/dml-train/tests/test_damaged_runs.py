@@ -67,37 +67,30 @@ def scramble(file):
     file.write_bytes(bytes((7 * i) % 256 for i in range(4000)))
 
 
-def of_another_network(file):
-    safetensors.torch.save_file({"other": torch.zeros(3)}, file)
-
-
-def with_a_giant_header(file):
-    file.write_bytes((2**62).to_bytes(8, "little") + b"{}")
-
-
 def of_wrong_shapes(file):
     weights = safetensors.torch.load_file(file)
-    safetensors.torch.save_file(
-        {name: tensor.flatten()[:1].clone() for name, tensor in weights.items()}, file
-    )
+    first = {name: tensor.flatten()[:1].clone() for name, tensor in weights.items()}
+    safetensors.torch.save_file(first, file)
 
 
-def foreign(file):
-    torch.save({"epoch": 3}, file)
+def with_state(**changes):
+    return lambda file: torch.save({**torch.load(file, weights_only=True), **changes}, file)
 
 
-def a_list(file):
-    torch.save([1, 2], file)
-
-
-def without_best(file):
-    state = torch.load(file, weights_only=True)
-    torch.save({**state, "best": 3}, file)
-
-
-def with_an_empty_optimizer(file):
-    state = torch.load(file, weights_only=True)
-    torch.save({**state, "optimizer": {}, "loss": {}}, file)
+DAMAGE = {
+    "half of the weights": (WEIGHTS, halve),
+    "weights of another network": (
+        WEIGHTS,
+        lambda file: safetensors.torch.save_file({"other": torch.zeros(3)}, file),
+    ),
+    "a giant header": (WEIGHTS, lambda file: file.write_bytes((2**62).to_bytes(8, "little") + b"{}")),
+    "weights of wrong shapes": (WEIGHTS, of_wrong_shapes),
+    "an empty state": (STATE, empty),
+    "a foreign state": (STATE, lambda file: torch.save({"epoch": 3}, file)),
+    "a list": (STATE, lambda file: torch.save([1, 2], file)),
+    "no best step": (STATE, with_state(best=3)),
+    "an empty optimizer": (STATE, with_state(optimizer={}, loss={})),
+}
 
 
 def message_of(use):
@@ -109,19 +102,7 @@ def message_of(use):
     return None
 
 
-DAMAGE = [
-    *(
-        (WEIGHTS, change)
-        for change in (empty, halve, scramble, of_another_network, with_a_giant_header, of_wrong_shapes)
-    ),
-    *(
-        (STATE, change)
-        for change in (empty, halve, scramble, foreign, a_list, without_best, with_an_empty_optimizer)
-    ),
-]
-
-
-@pytest.mark.parametrize(("name", "change"), DAMAGE, ids=lambda part: getattr(part, "__name__", part))
+@pytest.mark.parametrize(("name", "change"), DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_checkpoint_is_one_message(damaged, tiny_registry, tiny_document, quiet, name, change):
     run = damaged(name, change)
     recipe = parse(tiny_document(), tiny_registry)

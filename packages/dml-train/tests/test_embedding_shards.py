@@ -12,9 +12,8 @@ from train_support.photo_world import photo_document, train_on, write_photos
 
 from dml_core import DmlError, InvalidOption
 from dml_train.data.preparation import ImageSplit
-from dml_train.trained.evaluation import embed_split
 from dml_train.trained.folder import embed_images
-from dml_train.trained.images import list_folder, list_split
+from dml_train.trained.images import list_folder
 from dml_train.trained.plan import EmbeddingPlan, ThisProcess
 from dml_train.trained.shards import Shard, embed_shard, join_shards
 
@@ -46,15 +45,6 @@ def files(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if "shard" not in path.name}
 
 
-def test_every_chunk_is_in_one_shard():
-    for total in (0, 1, 7, 8, 39_063):
-        for count in (1, 2, 3, 8, 11):
-            chunks = [chunk for i in range(count) for chunk in Shard(i, count).chunks(total)]
-            assert chunks == list(range(total))
-            sizes = {len(Shard(i, count).chunks(total)) for i in range(count)}
-            assert max(sizes) - min(sizes) <= 1
-
-
 @pytest.mark.parametrize("count", [1, 3, 11])
 @pytest.mark.parametrize("codes", [False, True], ids=["floats", "codes"])
 def test_shards_join_to_the_bytes_of_one_process(model, photos, folder, tmp_path, count, codes):
@@ -83,16 +73,6 @@ def test_the_command_shards_a_folder_and_a_split(dml, run, registry, photos, fol
         assert files(folder) == files(whole.parent)
         for path in [*folder.iterdir(), *whole.parent.iterdir()]:
             path.unlink()
-
-
-def test_a_split_in_several_chunks(model, run, registry, folder):
-    plan = EmbeddingPlan(model, list_split(model, "train", registry), chunk_size=4)
-    embed_all(plan, folder / "e.npy", 2)
-    join_shards(plan, folder / "e.npy", labels=folder / "l.npy")
-    embeddings, labels = embed_split(run, "train", registry=registry)
-    np.testing.assert_array_equal(np.load(folder / "l.npy"), labels)
-    # Batches of other sizes multiply matrices in another order.
-    np.testing.assert_allclose(np.load(folder / "e.npy"), embeddings, rtol=1e-5, atol=1e-6)
 
 
 class Killed(BaseException):

@@ -13,7 +13,6 @@ import PIL
 import pytest
 import torch
 from PIL import Image
-from train_support.photo_world import write_photos
 
 from dml_core import DmlError
 from dml_train.data import prepare
@@ -151,19 +150,6 @@ def test_the_check_keeps_to_max_pixels(model, tmp_path):
     reader = Preparation(resize=18, crop=16, max_pixels=900)
     model = dataclasses.replace(model, reader=reader)
     assert exporting.export(model, "torch-export", tmp_path / "m.pt2") < 1e-5
-
-
-def test_the_description_suffices_to_prepare_an_image_elsewhere(dml, run, model, tmp_path):
-    photos = write_photos(tmp_path / "photos", seed=3)
-    file = photos / "class-0" / "4.png"
-    dml("export", run, "--to", "torch-export", "--out", tmp_path / "m.pt2")
-    steps = json.loads((tmp_path / "m.pt2.json").read_text())["preparation"]
-    assert steps["channels"] == "3: RGB"
-    (sample,) = model.split_of([file]).load(np.array([0]))
-    pixels = model.split_of([file]).picture(0).astype(np.float32)
-    expected = pixels * np.array(steps["scale"]) + np.array(steps["offset"])
-    # The same formula in float32.
-    np.testing.assert_allclose(sample.permute(1, 2, 0).numpy(), expected, atol=1e-5)
 
 
 def test_an_export_with_other_embeddings_is_removed(model, tmp_path, monkeypatch):

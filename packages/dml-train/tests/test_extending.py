@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from dml_core import DmlError
 from dml_train.cli import main
-from dml_train.recipe.bundled import bundled_recipes, bundled_text, leading_comment
-from dml_train.recipe.extending import merge, read_chain, read_source, remove, resolve, split_key
+from dml_train.recipe.bundled import bundled_text, leading_comment
+from dml_train.recipe.extending import merge, read_chain, read_source, resolve
 from dml_train.recipe.loading import load_recipe
 
 TABLE = object()
@@ -69,13 +69,6 @@ def test_merging_equals_the_reference_and_changes_neither_document(parent, child
     copies = copy.deepcopy((parent, child))
     assert merge(parent, child) == reference(parent, child)
     assert (parent, child) == copies
-
-
-@given(documents)
-def test_extending_with_nothing_and_extending_nothing_are_the_identity(document):
-    assert merge(document, {}) == document
-    assert merge({}, document) == document
-    assert merge(document, document) == document
 
 
 @pytest.fixture
@@ -193,21 +186,6 @@ def test_a_file_extends_a_bundled_recipe_whatever_the_working_directory_holds(wr
     expected = tomllib.loads(bundled_text("glyphs-tiny"))
     expected["training"]["steps"] = 3
     assert resolve(read_chain(path)) == expected
-
-
-def test_keys_are_split_and_removed_as_toml_reads_them():
-    assert split_key("schedule.'loss.a'.end") == ["schedule", "loss.a", "end"]
-    document = {"a": {"a": {"a": 1}}}
-    remove(document, "a.a.a")
-    assert document == {"a": {"a": {}}}
-
-
-@pytest.mark.parametrize("name", bundled_recipes())
-def test_a_bundled_recipe_that_extends_another_is_short_and_its_parents_are_bundled(name):
-    child, *parents = read_chain(name)
-    assert all(source.path is None for source in parents)
-    assert not parents or len(child.text.splitlines()) < 30
-    assert "extends" not in resolve([child, *parents])
 
 
 def test_the_command_prints_a_recipe_resolved_below_its_comment(write, tiny_registry):

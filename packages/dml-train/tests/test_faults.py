@@ -16,19 +16,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from train_support.rough_sources import Fatal, Signalled
+from train_support.run_traces import check_same_bits
 from train_support.sharded_ranks import in_ranks, lose_the_other
 
 from dml_core import DmlError, hookimpl
 from dml_train.data.batches import StepBatches, load_ahead
-from dml_train.data.factories import image_folder
-from dml_train.measure.embed import ImageChunks
 from dml_train.ranks.ranks import Ranks
 from dml_train.recipe.checking import parse
 from dml_train.training import checkpoint
 from dml_train.training.build import build
-from dml_train.training.run import train
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -61,15 +58,8 @@ def test_the_error_names_a_full_disk_whichever_file_did_not_fit(tmp_path, small_
         checkpoint.write(tmp_path, 1, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
 
 
-def test_a_run_stopped_by_a_full_disk_resumes_to_the_same_bits(
-    tiny_registry, tiny_document, quiet, tmp_path, small_files
-):
-    recipe = parse(tiny_document(), tiny_registry)
-
-    def run(name, resume=False):
-        return train(recipe, tmp_path / name, resume=resume, registry=tiny_registry, console=quiet)
-
-    whole = run("whole")
+def test_a_run_stopped_by_a_full_disk_resumes_to_the_same_bits(run, tiny_registry, tmp_path, small_files):
+    whole = run(tmp_path / "whole")
 
     class Full:
         @hookimpl
@@ -81,25 +71,9 @@ def test_a_run_stopped_by_a_full_disk_resumes_to_the_same_bits(
     tiny_registry.plugins.register(full, distribution="full")
     words = r"checkpoint of step 8 .*the checkpoint of step 4 .* is intact"
     with ExitStack() as meanwhile, pytest.raises(DmlError, match=words):
-        run("cut")
+        run(tmp_path / "cut")
     tiny_registry.plugins.manager.unregister(full)
-    cut = run("cut", resume=True)
-    assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
-    assert np.array_equal(np.load(cut.embeddings()), np.load(whole.embeddings()))
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_image_damaged_after_the_listing_is_named_by_its_path(tmp_path, workers):
-    for name in ("a", "b", "c", "d"):
-        (tmp_path / name).mkdir()
-        for number in range(2):
-            Image.new("RGB", (40, 40), (number * 90, 50, 50)).save(tmp_path / name / f"{number}.png")
-    split = image_folder(str(tmp_path), crop=16, resize=20).train
-    broken = sorted((tmp_path / split.class_names[1]).iterdir())[0]
-    broken.write_bytes(broken.read_bytes()[:60])
-    (chunk,) = load_ahead(ImageChunks(split, [np.arange(len(split))]), range(1), workers, pin=False)
-    (bad,) = chunk.bad
-    assert str(broken) in bad.reason
+    check_same_bits(whole, run(tmp_path / "cut", resume=True))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -205,9 +179,3 @@ def test_a_later_batch_that_ranks_cannot_share_equally_is_named(tiny_registry, t
     assert len(next(loaded).images) == 2
     with pytest.raises(DmlError, match="the batch of step 1 has 6 images, which 4 ranks can't share equally"):
         next(loaded)
-
-
-def test_a_missing_gpu_is_reported(tiny_registry, tiny_document):
-    recipe = parse(tiny_document(training={"device": "cuda:77"}), tiny_registry)
-    with pytest.raises(DmlError, match=r"training.device is 'cuda:77'; this machine has .*'auto' or 'cpu'"):
-        build(recipe, tiny_registry)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tomli_w
 from click.testing import CliRunner
-from train_support.photo_world import photo_document, photo_registry, train_on, write_photos
+from train_support.photo_world import photo_document, photo_registry
 from train_support.tiny_world import make_document, make_registry
 
 from dml_train import cli, report
@@ -25,15 +25,8 @@ from dml_train.training import checkpoint
 
 SIZES = int(os.environ.get("DML_DISKS", "3"))
 # Files whose bytes are the same each time; the others hold times.
-LASTING = [
-    "metrics.jsonl",
-    "evaluation.json",
-    "pixels",
-    "best.toml",
-    "model.safetensors",
-    "state.pt",
-    "*.npy",
-]
+RESULTS = ["metrics.jsonl", "evaluation.json", "pixels", "best.toml"]
+LASTING = [*RESULTS, "model.safetensors", "state.pt", "*.npy"]
 COMMANDS = ["train", "embed", "embed --split", "pack", "tune", "reproduce"]
 SELECTS = {
     "evaluation": {"every": 5, "unit": "step"},
@@ -42,11 +35,9 @@ SELECTS = {
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory):
-    """A folder of images, and a run that was trained on it."""
-    folder = tmp_path_factory.mktemp("inputs")
-    train_on(write_photos(folder / "photos"), folder / "run", photo_registry())
-    return folder
+def inputs(photo_run):
+    """A folder with a run, and the images it was trained on."""
+    return photo_run.parent
 
 
 @pytest.fixture
@@ -63,11 +54,11 @@ def call(inputs, monkeypatch):
             recipe = write_recipe(inputs, name, make_document(**SELECTS))
             arguments = ["train", recipe, "--out", f"{out}/deep/run", *["--resume"] * resume]
         elif name == "embed":
-            registry, arguments = photos, ["embed", f"{inputs}/run", f"{inputs}/photos", *arrays]
+            registry, arguments = photos, ["embed", f"{inputs}/run", f"{inputs}/data", *arrays]
         elif name == "embed --split":
             registry, arguments = photos, ["embed", f"{inputs}/run", "--split", "train", *arrays]
         elif name == "pack":
-            recipe = write_recipe(inputs, name, photo_document(inputs / "photos"))
+            recipe = write_recipe(inputs, name, photo_document(inputs / "data"))
             cache = ["--set", f"dataset.cache={out}/cache", *["--resume"] * resume]
             registry, arguments = photos, ["train", recipe, "--out", f"{out}/run", *cache]
         elif name == "tune":

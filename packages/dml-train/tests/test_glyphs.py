@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dml_core import DmlError
-from dml_train.data.array_split import ArraySplit, Jitter, draw_uniforms
+from dml_train.data.array_split import Jitter, draw_uniforms
 from dml_train.data.fonts import UNDRAWN
 from dml_train.data.glyphs import MIN_FACES, SIZE, Glyphs, draw_glyphs
 
@@ -73,12 +73,6 @@ def test_drawing_twice_gives_identical_pictures(monkeypatch):
     first, again = (draw_glyphs.__wrapped__(16) for _ in range(2))
     for one, other in zip(first, again, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_more_classes_than_there_are_mean_all(glyphs):
-    every = Glyphs(max_classes=10**13)
-    assert every.train.class_names == glyphs.train.class_names
-    assert every.test.class_names == glyphs.test.class_names
 
 
 def test_max_classes_selects_from_all_classes(glyphs, few):
@@ -160,13 +154,6 @@ def test_uniforms_are_uniform():
     np.testing.assert_allclose(counts / draws.size, 1 / 16, atol=0.003)
 
 
-def test_without_bounds_nothing_changes():
-    images = torch.rand(8, 1, SIZE, SIZE)
-    changed = Jitter(*[0.0] * 7)(images, np.arange(8, dtype=np.uint64))
-    # The grid's coordinates are rounded to float32: a pixel's position is off by up to 32 · 2^-24.
-    torch.testing.assert_close(changed, images, rtol=0, atol=1e-5)
-
-
 def jitter_by_the_pixel(jitter: Jitter, image: np.ndarray, seed: int) -> np.ndarray:
     """Augment one image by the definition of `Jitter`, pixel by pixel in float64."""
     seeds = np.array([seed], dtype=np.uint64)
@@ -220,9 +207,3 @@ def test_the_batched_augmentation_equals_its_definition_by_the_pixel(seed):
 def test_bounds_out_of_range_are_refused(name, bound):
     with pytest.raises(ValueError, match=f"{name} is {bound}; expected"):
         Jitter(**{name: bound})
-
-
-def test_a_split_without_augmentation_ignores_seeds():
-    split = ArraySplit(np.full((2, 4, 4), 51, dtype=np.uint8), np.array([0, 1]), ("a", "b"))
-    images = split.load(np.array([1]), np.array([7], dtype=np.uint64))
-    torch.testing.assert_close(images, torch.full((1, 1, 4, 4), 0.2))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dml_core import DmlError, Registry
+from dml_core import Registry
 from dml_core import registry as installed
 from dml_train import inspect_images
 from dml_train.data.inspection import NearDuplicate
@@ -204,8 +204,3 @@ def test_images_too_plain_for_a_hash_are_no_error(photos, monkeypatch):
     found = inspect_images(photos)
     assert found.near == []
     assert "too plain for a perceptual hash" in found.without_near
-
-
-def test_a_folder_that_no_data_set_takes_is_refused(tmp_path):
-    with pytest.raises(DmlError, match="can't read the table"):
-        inspect_images(tmp_path / "nowhere")

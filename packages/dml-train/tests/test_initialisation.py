@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from train_support.sharded_ranks import in_ranks, train_until
 
 from dml_core import DmlError, InvalidOption
 from dml_losses import MemVir, NormSoftmax, ShardedClasses, SoftTriple
@@ -16,7 +15,6 @@ from dml_train.data.batches import StepBatches
 from dml_train.networks.model import LevelledLoss
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Initialisation
-from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 from dml_train.training.build import build
 from dml_train.training.checks import check_initialisation
@@ -100,27 +98,6 @@ def test_adapting_updates_the_statistics_of_batch_norms_and_no_weight(run):
         tolerance = 1e-6 if name.endswith(statistics) else 0  # AdamW with a rate of 0 keeps the weights' bits
         torch.testing.assert_close(weights[name], tensor, rtol=tolerance, atol=tolerance)
     assert weights["backbone.layers.1.num_batches_tracked"] == 2 * len(before.sampler) + 1
-
-
-def test_two_ranks_begin_with_the_class_weights_of_one(run, tiny_document, tmp_path):
-    tables = {"initialisation": {"class_weights": "class-means"}, "backbone": {"norm": False}}
-    _, _, alone = run(**tables)
-    in_ranks(2, train_until, tiny_document(**STILL, **tables), tmp_path / "two", 99)
-    loss = checkpoint.newest_intact(RunFolder(tmp_path / "two").checkpoints).state()["loss"]
-    np.testing.assert_array_equal(loss["class_weights"], alone["class_weights"])
-
-
-def test_a_resumed_run_is_not_initialised_again(tiny_document, tiny_registry, tmp_path, quiet):
-    tables = {"initialisation": {"class_weights": "class-means", "adapt_batch_norm": 1.0}}
-    runs = {}
-    for name, lengths in {"whole": [8], "parted": [4, 8]}.items():
-        for steps in lengths:
-            recipe = parse(tiny_document(training={"steps": steps}, **tables), tiny_registry)
-            folder = train(
-                recipe, tmp_path / name, resume=True, force=True, registry=tiny_registry, console=quiet
-            )
-        runs[name] = folder.embeddings().read_bytes()
-    assert runs["whole"] == runs["parted"]
 
 
 def test_class_weights_of_wrapped_losses_are_found_with_their_columns():

@@ -6,7 +6,6 @@ import json
 import math
 import multiprocessing
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +14,7 @@ import time
 import numpy as np
 import pytest
 from train_support import tiny_run
-from train_support.run_traces import losses, same
+from train_support.run_traces import check_same_bits, losses
 
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
@@ -103,12 +102,7 @@ def test_a_run_killed_twice_ends_like_an_uninterrupted_one(start, tmp_path):
     process.communicate()
     finish(start("cut", "--resume", **tables))
     finish(whole)
-    one, other = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "cut")
-    assert one.metrics.read_bytes() == other.metrics.read_bytes()
-    assert np.array_equal(np.load(one.embeddings()), np.load(other.embeddings()))
-    last, last_other = (checkpoint.newest_intact(folder.checkpoints) for folder in (one, other))
-    assert same(last.weights(), last_other.weights())
-    assert same(last.state(), last_other.state())
+    check_same_bits(RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "cut"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -159,16 +153,3 @@ def test_a_dead_rank_ends_the_run(start, tmp_path):
     errors = finish(start("run", "--die-at", "10", ranks=2), 1)
     assert "Signal 9 (SIGKILL)" in errors
     assert checkpoint.newest_intact(tmp_path / "run" / "checkpoints").step in (8, 12)
-
-
-def test_of_two_runs_started_in_one_folder_one_trains_and_the_other_changes_nothing(start, tmp_path):
-    processes = [start(name, out="run") for name in ("first", "second")]
-    finish(start("whole"))
-    errors = [process.communicate(timeout=PATIENCE)[1] for process in processes]
-    codes = [process.returncode for process in processes]
-    assert sorted(codes) == [0, 1], errors
-    refusal = errors[codes.index(1)]
-    assert re.search("another process is training in|exists already; nothing was touched", refusal)
-    one, other = (RunFolder(tmp_path / name) for name in ("whole", "run"))
-    for path in (one.metrics, one.embeddings(), one.evaluation):
-        assert path.read_bytes() == (other.path / path.name).read_bytes()

@@ -1,4 +1,4 @@
-"""Several depths of a backbone in one embedding: each level's head and loss, resuming, ranks."""
+"""Several depths of a backbone in one embedding: each level's head and loss (resuming: test_resuming)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from train_support.sharded_ranks import in_ranks, train_until
 
 from dml_core import DmlError, InvalidOption
 from dml_train.measure.evaluate import Embedded, select_levels
@@ -59,11 +58,6 @@ def test_the_loss_is_the_weighted_sum_of_each_levels_loss_of_its_own_part():
     torch.testing.assert_close(gradient, expected_gradient)
 
 
-def test_losses_dims_and_weights_of_different_counts_are_refused():
-    with pytest.raises(ValueError, match="1 losses, 2 dims and 1 weights"):
-        LevelledLoss([nn.Identity()], [1, 2], [1.0])
-
-
 def test_one_value_applies_to_all_levels_and_a_list_to_each(levelled, tiny_registry):
     one = build(levelled(embedding={"dim": 6}), tiny_registry)
     assert one.model.head.dims == [6, 6]
@@ -95,43 +89,6 @@ def test_a_schedule_of_one_levels_loss_moves_only_that_loss(levelled, tiny_regis
     experiment = build(levelled(schedule=schedule), tiny_registry)
     experiment.schedules.apply(0)
     assert [level.scale for level in experiment.loss.levels] == [4.0, 7.0]
-
-
-def test_micro_batches_give_the_gradient_of_the_batch(levelled, tiny_registry, tmp_path, quiet):
-    ends = []
-    for micro_batch in (None, 3):
-        training = {"steps": 3} | ({"micro_batch": micro_batch} if micro_batch else {})
-        out = tmp_path / f"parts-{micro_batch}"
-        train(levelled(training=training), out, registry=tiny_registry, console=quiet)
-        ends.append(np.load(out / "embeddings.npy"))
-    # Sums of float32 in another order, over three steps.
-    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-4, atol=1e-5)
-
-
-def test_a_run_with_several_levels_resumes_to_the_same_bits(levelled, tiny_registry, tmp_path, quiet):
-    whole, parted = tmp_path / "whole", tmp_path / "parted"
-    short, full = {"training": {"steps": 4}}, {"training": {"steps": 8}}
-    train(levelled(**full), whole, registry=tiny_registry, console=quiet)
-    train(levelled(**short), parted, registry=tiny_registry, console=quiet)
-    (parted / "evaluation.json").unlink()
-    train(levelled(**full), parted, resume=True, force=True, registry=tiny_registry, console=quiet)
-    assert (whole / "embeddings.npy").read_bytes() == (parted / "embeddings.npy").read_bytes()
-    embeddings = np.load(whole / "embeddings.npy")
-    assert embeddings.shape[1] == 16
-    # Two concatenated unit vectors.
-    np.testing.assert_allclose(np.square(embeddings).sum(axis=1), 2.0, rtol=1e-5)
-    assert json.loads((whole / "evaluation.json").read_text())["step"] == 8
-
-
-def test_losses_of_two_ranks_match_those_of_one(levelled, tiny_document, tiny_registry, tmp_path, quiet):
-    alone = train(levelled(), tmp_path / "one", registry=tiny_registry, console=quiet)
-    in_ranks(2, train_until, tiny_document(**TABLES), tmp_path / "two", 99)
-    curves = []
-    for metrics in (alone.metrics, tmp_path / "two" / "metrics.jsonl"):
-        rows = map(json.loads, metrics.read_text().splitlines())
-        curves.append([row["loss"] for row in rows if "loss" in row])
-    assert len(curves[0]) == 12
-    np.testing.assert_allclose(curves[0], curves[1], rtol=1e-5)  # sums of float32 in another order
 
 
 @pytest.mark.parametrize(

@@ -57,14 +57,6 @@ def test_a_file_that_cannot_be_opened_is_reported(tmp_path):
         JsonLines(tmp_path)
 
 
-def test_the_last_values_are_not_written_twice(tmp_path):
-    for _ in range(2):
-        logger = JsonLines(tmp_path, start_step=1)
-        logger.log(1, {"evaluation/recall@1": 0.5})
-        logger.close()
-    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
-
-
 def test_each_line_is_flushed(tmp_path):
     logger = JsonLines(tmp_path)
     logger.log(1, {"loss": 1.0})

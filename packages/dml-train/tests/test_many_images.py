@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from dml_core import ClassBalancedSampler
@@ -65,20 +64,6 @@ def test_the_worst_classes_are_found_without_a_look_at_all_items_for_each_class(
 
     find(100)
     assert find(10_000) == find(100)
-
-
-def test_a_table_of_paths_is_the_sequence_of_its_paths(tmp_path):
-    paths = [Path("a/b.jpg"), Path("é\U0001f600"), Path(os.fsdecode(b"\xff/x")), tmp_path, Path()]
-    table = PathTable(paths)
-    assert [*table] == paths
-    assert table[-1] == paths[-1]
-    assert table[1:4:2] == paths[1:4:2]
-    assert len(table) == len(paths)
-    assert [*PathTable([])] == []
-    assert [*pickle.loads(pickle.dumps(table))] == paths
-    for place in (5, -6):
-        with pytest.raises(IndexError):
-            table[place]
 
 
 def test_a_table_of_paths_is_as_small_as_their_characters():

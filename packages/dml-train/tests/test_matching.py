@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +11,7 @@ from train_support.tiny_world import TinyEvaluator
 from dml_core import Component, DmlError, GroupedSplit, Labels, Registry, Relevance, hookimpl
 from dml_train.data.held_out_classes import ClassSubset
 from dml_train.files import write_json
-from dml_train.measure.evaluate import Embedded, evaluate
+from dml_train.measure.evaluate import Embedded
 from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
 from dml_train.training.checks import check_matching
@@ -152,7 +151,6 @@ MATCHED = {"name": "matched"}
             dataset(GROUPED),
             "TinyEvaluator takes labels alone, and the data have groups or lists of items",
         ),
-        ({}, dataset(PLAIN, matches=Labels([0, 0, 1], ignored=LISTS)), "TinyEvaluator takes labels alone"),
         (MATCHED, dataset(GROUPED, matches=LISTED), "the splits have groups, and matches is a Relevance"),
         (
             MATCHED,
@@ -171,11 +169,10 @@ MATCHED = {"name": "matched"}
         ),
         (MATCHED, dataset(PLAIN, matches=(LISTS, None)), "matches is a tuple; expected Labels or Relevance"),
         (MATCHED, dataset(PLAIN, matches=Labels([0, 1, 1])), "matches has other labels or groups"),
-        (MATCHED, dataset(GROUPED, matches=Labels([0, 0, 1])), "matches has other labels or groups"),
         (MATCHED, dataset(PLAIN, matches=Relevance([0] * 4, [])), "or there are none"),
         ({**MATCHED, "lists": False}, dataset(PLAIN, matches=LISTED), "can't evaluate: no lists with these"),
     ],
-    ids=[str(case) for case in range(15)],
+    ids=[str(case) for case in range(13)],
 )
 def test_matches_that_would_fail_after_training_are_refused(
     registry, tiny_document, evaluation, data, message
@@ -212,11 +209,3 @@ def test_held_out_classes_are_checked_and_an_unseen_test_split_is_not(registry, 
     check_matching(recipe, registry, dataset(split([0, 0])), GROUPED)
     with pytest.raises(DmlError, match="the held-out classes of the data set 'tiny': the rankings of all"):
         check_matching(recipe, registry, dataset(split([0, 0])), split([0, 0], ["a", "a"]))
-
-
-def test_an_evaluator_of_labels_alone_refuses_embeddings_with_groups():
-    embedded = Embedded(np.eye(2), np.zeros(2, int), matches=Labels(np.zeros(2, int), np.arange(2)))
-    with pytest.raises(DmlError, match="TinyEvaluator takes labels alone"):
-        evaluate(TinyEvaluator(), embedded)
-    assert dict(evaluate(Matched(), embedded)) == {"recall@1": 1.0}
-    assert dict(evaluate(TinyEvaluator(), replace(embedded, matches=None))) == {"recall@1": 1.0}

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from train_support.run_traces import losses, same, stopped
+from train_support.run_traces import check_same_bits, losses, same, stopped
 from train_support.sharded_ranks import in_ranks, train_until
 from train_support.tiny_world import TinyEvaluator
 
-from dml_core import ClassBalancedSampler, Component, DmlError, HardNegativeSampler, hookimpl
+from dml_core import Component, DmlError, hookimpl
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
-from dml_train.training.mining import is_mining_due, segments
 
 TABLES = {
     "training": {"steps": 24},
@@ -32,11 +30,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(run, tiny_registry, tmp_path, mi
         run(where=tmp_path / "cut", **tables)
     tables["training"] = {"steps": 24, "workers": workers}
     cut = run(where=tmp_path / "cut", resume=True, **tables)
-    assert cut.metrics.read_bytes() == whole.metrics.read_bytes()
-    one, other = (checkpoint.newest_intact(folder.checkpoints) for folder in (whole, cut))
-    assert same(one.weights(), other.weights())
-    assert same(one.state(), other.state())
-    assert one.state()["negatives"].shape == (48, 3)
+    assert check_same_bits(whole, cut).state()["negatives"].shape == (48, 3)
 
 
 def test_batches_change_where_negatives_are_mined(run, tmp_path):
@@ -86,14 +80,3 @@ def test_embeddings_that_cannot_be_mined_are_one_message(run, monkeypatch):
     monkeypatch.setattr(TinyEvaluator, "hard_negatives", refuse)
     with pytest.raises(DmlError, match="can't mine negatives: row 3 is all zeros"):
         run(**TABLES)
-
-
-def test_segments_end_where_negatives_are_mined():
-    labels = np.repeat(np.arange(4), 6)
-    sampler = HardNegativeSampler(labels, 2, 2, mine_from=1, mine_every=2)  # six batches an epoch
-    parts = segments(sampler, 3, 27)
-    assert parts == [range(3, 6), range(6, 18), range(18, 27)]
-    assert [is_mining_due(sampler, part.start) for part in parts] == [False, True, True]
-    assert segments(sampler, 6, 7) == [range(6, 7)]
-    assert [len(part) for part in segments(sampler, 9, 0)] == [0]
-    assert segments(ClassBalancedSampler(labels, 2, 2), 3, 27) == [range(3, 27)]

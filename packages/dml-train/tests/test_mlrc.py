@@ -6,15 +6,12 @@ import json
 
 import numpy as np
 import pytest
-import tomli_w
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from train_support.tiny_world import TinyEvaluator
 
 from dml_core import DmlError
-from dml_train.cli import main
 from dml_train.measure.evaluate import Embedded
 from dml_train.recipe.checking import parse
 from dml_train.studies.mlrc import FOLDS, concatenate, fold_recipe, reality_check
@@ -81,23 +78,6 @@ def test_separated_is_the_mean_of_the_models_and_concatenated_measures_their_joi
     assert "| metric | separated, 5 dimensions | concatenated, 20 dimensions |" in text
     assert "±" in text
     assert "The test classes selected nothing" in text
-
-
-def test_the_command_keeps_finished_runs(recipe, tiny_registry, tmp_path):
-    path = tmp_path / "tiny.toml"
-    path.write_text(tomli_w.dumps(recipe.to_dict()))
-    arguments = ["protocol", "mlrc", str(path), "--out", str(tmp_path / "out"), "--dim", "4"]
-    result = CliRunner().invoke(main, arguments, obj=tiny_registry)
-    assert result.exit_code == 0, result.output
-    first = (tmp_path / "out/run-0/fold-2/evaluation.json").stat().st_mtime_ns
-    result = CliRunner().invoke(main, [*arguments, "--runs", "2"], obj=tiny_registry)
-    assert result.exit_code == 0, result.output
-    assert (tmp_path / "out/run-0/fold-2/evaluation.json").stat().st_mtime_ns == first
-    saved = json.loads((tmp_path / "out/mlrc.json").read_text())
-    assert (saved["runs"], len(saved["separated"]["map@r"])) == (2, 2)
-    result = CliRunner().invoke(main, [*arguments, "--set", "optimizer.lr=0.5"], obj=tiny_registry)
-    assert result.exit_code == 2
-    assert "the recipe differs" in result.stderr
 
 
 @given(st.data(), st.integers(1, 3), st.integers(2, 4))

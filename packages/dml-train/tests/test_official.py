@@ -224,13 +224,6 @@ def test_a_missing_data_set_is_reported_with_source_and_size_of_its_download(tmp
         OFFICIAL[name].read(str(root))
 
 
-def test_missing_images_are_counted_and_one_is_named(cub):
-    for number in range(7):
-        (cub / "CUB_200_2011" / "images" / "101.Bird" / f"{number}.jpg").unlink()
-    with pytest.raises(DmlError, match=r"(?s)7 of the 24 .*101\.Bird/0\.jpg.*incompletely unpacked"):
-        read_cub(cub)
-
-
 # --- damaged lists --------------------------------------------------------------------------------------------
 
 

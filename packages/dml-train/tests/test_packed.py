@@ -16,7 +16,6 @@ from PIL import Image
 from dml_core import DmlError
 from dml_train.data.factories import image_folder
 from dml_train.data.file_dataset import FileDataset
-from dml_train.data.packed import PackedImages, open_pack
 from dml_train.data.preparation import Preparation
 
 SEEDS = np.array([5, 6, 7], dtype=np.uint64)
@@ -175,12 +174,6 @@ def test_a_cache_that_cannot_be_written_says_how_big_it_is(folder):
         DmlError, match=r"can't write the image cache .*: .*18 images of 20 pixels take about 1 MB"
     ):
         cached(folder)
-
-
-def test_an_empty_list_is_an_empty_pack(tmp_path):
-    pack = open_pack([], Preparation(), tmp_path / "cache")
-    assert pack.bad == {}
-    assert isinstance(pickle.loads(pickle.dumps(pack)), PackedImages)
 
 
 # --- bad images -----------------------------------------------------------------------------------------------

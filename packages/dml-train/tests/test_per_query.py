@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from train_support.photo_world import photo_registry, train_on, write_photos
+from train_support.photo_world import photo_registry
 from train_support.report_world import NearestBySorting, SignsBySorting, finished_run, report_registry
 
 from dml_core import DmlError, Registry
@@ -55,8 +55,8 @@ def evaluations(monkeypatch):
     return classes
 
 
-def test_training_saves_each_metric_for_each_query(tmp_path):
-    run = train_on(write_photos(tmp_path / "data"), tmp_path / "run", photo_registry())
+def test_training_saves_each_metric_for_each_query(photo_run):
+    run = photo_run
     with np.load(run / "per_query.npz") as saved:
         recall_Q = saved["recall@1"]
     assert recall_Q.shape == np.load(run / "labels.npy").shape
@@ -85,11 +85,6 @@ def test_values_of_another_evaluator_are_not_used(run, registry):
     assert restore_evaluation(*contents(run, registry)) is None
 
 
-def test_missing_values_are_not_used(run, registry):
-    (run / "per_query.npz").unlink()
-    assert restore_evaluation(*contents(run, registry)) is None
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -105,18 +100,20 @@ def test_damaged_values_are_an_error(run, registry, change):
         restore_evaluation(*contents(run, registry))
 
 
-def test_an_evaluator_that_has_gained_a_metric_evaluates_again(run, registry):
-    class Newer(NearestBySorting):
-        def restore(self, metrics, per_query):
-            raise KeyError("ari")
+class Newer(NearestBySorting):
+    """An evaluator that has gained a metric."""
 
+    def restore(self, metrics, per_query):
+        raise KeyError("ari")
+
+
+class Forgetful:
+    """An evaluator that can't restore."""
+
+    evaluate, nearest = NearestBySorting.evaluate, NearestBySorting.nearest
+
+
+@pytest.mark.parametrize("evaluator", [Newer(), Forgetful()])
+def test_an_evaluator_that_cannot_restore_evaluates_again(run, registry, evaluator):
     *saved, _ = contents(run, registry)
-    assert restore_evaluation(*saved, Newer()) is None
-
-
-def test_an_evaluator_that_cannot_restore_evaluates_again(run, registry):
-    class Forgetful:
-        evaluate, nearest = NearestBySorting.evaluate, NearestBySorting.nearest
-
-    *saved, _ = contents(run, registry)
-    assert restore_evaluation(*saved, Forgetful()) is None
+    assert restore_evaluation(*saved, evaluator) is None

@@ -11,7 +11,6 @@ from train_support.tiny_world import make_registry
 
 from dml_core import DmlError, Registry
 from dml_train.measure.evaluate import Embedded, evaluate, select_prefix
-from dml_train.report.diagrams import list_prefixes
 from dml_train.report.page import write_report
 from dml_train.trained.evaluation import evaluate_run
 
@@ -66,8 +65,3 @@ def test_the_report_has_a_table_and_a_curve(tmp_path) -> None:
     check_page(page)
     assert "Dimensions Recall@1 MAP@R 2 0.2500 0.1250 4 0.4375 – 5 0.5000 0.2500" in page.words
     assert "Recall@1 from 0.2500 at 2 dimensions to 0.5000 at 5" in page.words
-
-
-def test_a_run_without_prefixes_has_no_such_section() -> None:
-    assert list_prefixes({"recall@1": 0.5}, 8) is None
-    assert list_prefixes({"prefixes": {"2": {"nmi": 0.5}}, "nmi": 0.5}, 8) is None

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import dml_train
@@ -26,13 +23,6 @@ def test_a_public_name_resolves_and_has_a_docstring_and_stands_on_its_page(name)
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'dml_train' has no attribute 'trian'"):
         dml_train.trian  # noqa: B018
-
-
-def test_importing_the_package_imports_neither_torch_nor_click():
-    code = (
-        "import dml_train, sys; assert not {'torch', 'click', 'numpy'} & {*sys.modules}, sys.modules.keys()"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_overrides_are_texts_or_values_by_key():
@@ -61,14 +51,6 @@ def test_a_finished_run_opens_with_its_metrics_and_an_unfinished_one_says_so(run
     opened.evaluation.unlink()
     with pytest.raises(DmlError, match=r"isn't finished: it has no evaluation.json"):
         opened.read_evaluation()
-
-
-def test_embeddings_are_evaluated_by_name_and_a_lonely_gallery_is_refused(tiny_registry):
-    embeddings, labels = np.eye(4, dtype=np.float32)[[0, 0, 1, 1]], np.array([0, 0, 1, 1])
-    result = dml_train.evaluate_embeddings(embeddings, labels, evaluator="exact", registry=tiny_registry)
-    assert result.to_dict()["recall@1"] == 1.0
-    with pytest.raises(DmlError, match="gallery and gallery_labels belong together"):
-        dml_train.evaluate_embeddings(embeddings, labels, embeddings, registry=tiny_registry)
 
 
 def test_an_unknown_data_set_is_named_with_the_nearest():

@@ -89,13 +89,12 @@ def test_a_check_finds_what_a_run_would_and_starts_none(dml, registry, tiny_docu
     assert "It holds files but no run" in dml(*train, "--out", tmp_path / "run", code=2).output
 
 
-def test_a_loss_that_takes_other_arguments_is_named_with_them(tiny_registry, tiny_document, tmp_path, quiet):
+def test_a_loss_that_takes_other_arguments_is_named_with_them(run, tiny_registry, out):
     tiny_registry.plugins.register(Plugin(), distribution="faulty")
-    document = tiny_document() | {"loss": {"name": "greedy"}}
     expected = r"the first step would fail: TypeError: Greedy.forward\(\) missing 1 .* argument: 'margins'"
     with pytest.raises(DmlError, match=expected):
-        train(parse(document, tiny_registry), tmp_path / "run", registry=tiny_registry, console=quiet)
-    assert not (tmp_path / "run").exists()
+        run(loss={"name": "greedy"})
+    assert not out.exists()
 
 
 def test_a_rehearsal_changes_nothing(tiny_registry, tiny_document):
@@ -129,15 +128,11 @@ def test_a_rehearsal_changes_nothing(tiny_registry, tiny_document):
             r"reaches 0: .*temperature is 0",
         ),
         (["schedule.'loss.temperature'={kind='step', values=[0.1, -1.0], milestones=[9]}"], "reaches -1"),
-        (["embedding.dim=9223372036854775808"], "doesn't fit into memory"),
         (["backbone.levels=2"], "option 'levels' is 2, of type int"),
-        (["backbone.depth=10000000000000"], "expected at most 1000 convolutions"),
+        (["backbone.depth=10000000000000"], "at most 1000 convolutions"),
         (["sampler.images_per_class=9223372036854775807"], "expected at most 1000000"),
         (["schedule.'optimizer.lr'.end=['x']"], r"end of a cosine schedule is \['x'\]; expected a number"),
-        (["schedule.'optimizer.lr'.kind=['x']"], r"schedule kind is \['x'\]"),
-        (["schedule.'optimizer.lr'.unit=['x']"], r"schedule unit is \['x'\]"),
         (["training.steps=1" + 400 * "0"], "training.steps is 1000.*less than or equal to"),
-        (["evaluation.every=1e308"], "evaluation.every is 1e.308.*less than or equal to"),
         (["training.device=cuda:99999999999"], "training.device is 'cuda:99999999999'; expected one of"),
         (["training.device=cuda:00"], "training.device is 'cuda:00'; did you mean 'cuda:0'"),
     ],

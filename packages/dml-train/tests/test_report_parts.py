@@ -18,12 +18,12 @@ from train_support.report_world import NearestBySorting
 
 from dml_core import Labels, Relevance
 from dml_train.measure.evaluate import Embedded
-from dml_train.measure.listing import list_metrics, title_of
+from dml_train.measure.listing import list_metrics
 from dml_train.report import diagrams
 from dml_train.report.diagrams import draw_curves, draw_recall_by_size, group_by_size
 from dml_train.report.finished import EvaluatedEmbeddings
-from dml_train.report.maps import choose_items, draw_map, draw_picture_map, principal_plane, tsne
-from dml_train.report.rendering import make_thumbnail, select_evenly
+from dml_train.report.maps import choose_items, draw_map, draw_picture_map, tsne
+from dml_train.report.rendering import make_thumbnail
 from dml_train.report.retrieval import NearestNeighbours
 
 
@@ -129,13 +129,6 @@ def test_degenerate_embeddings_have_a_map(embeddings):
     assert draw_picture_map(points, lambda i: np.zeros((4, 4, 3), dtype=np.uint8)).alt
 
 
-def test_the_principal_plane_is_that_of_the_singular_vectors():
-    rows = np.random.default_rng(1).normal(size=(40, 6)) * [5, 3, 1, 1, 1, 1]
-    left, values, _ = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
-    # The squares' eigenvectors are those singular vectors to half of the digits or better.
-    np.testing.assert_allclose(np.abs(principal_plane(rows)), np.abs(left[:, :2] * values[:2]), atol=1e-7)
-
-
 @settings(deadline=None, max_examples=30)
 @given(
     sizes=st.one_of(
@@ -155,13 +148,6 @@ def test_the_map_shows_all_items_or_a_few_thousand_of_whole_classes(sizes, seed)
     counts = np.bincount(labels[chosen], minlength=len(sizes))
     for count, size in zip(counts[counts > 0], np.array(sizes)[counts > 0]):
         assert count == size or count >= 40
-
-
-def test_an_even_selection_reaches_from_end_to_end():
-    assert select_evenly(100, 4).tolist() == [0, 33, 66, 99]
-    assert select_evenly(3, 8).tolist() == [0, 1, 2]
-    assert select_evenly(5, 1).tolist() == [0]
-    assert select_evenly(0, 8).tolist() == []
 
 
 # --- curves and thumbnails --------------------------------------------------------------------------------------
@@ -224,12 +210,6 @@ def test_a_list_of_metrics_repeats_nothing_and_has_no_k_beyond_the_gallery():
     assert [metric.name for metric in list_metrics(result)] == ["recall@1", "recall@100", "map@r"]
     del result["recall@1"], result["recall@100"]
     assert [metric.title for metric in list_metrics(result)] == ["Recall@1000", "Precision@1", "MAP@R"]
-
-
-def test_logged_metrics_have_their_titles():
-    logged = ["evaluation/precision@5", "validation/ndcg@10", "evaluation/map", "evaluation/other/1"]
-    titles = ["Precision@5", "nDCG@10 of the held-out classes", "mAP", "other/1"]
-    assert [title_of(name) for name in logged] == titles
 
 
 # --- recall over K, and the ROC curve ---------------------------------------------------------------------------

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
-import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,7 @@ from dml_core import Component, DmlError, Registry, UnknownName, hookimpl
 from dml_train.cli import main
 from dml_train.studies.reproduce.page import Order, Standing, compare_order
 from dml_train.studies.reproduce.paper import Paper, choose, papers, row_recipe
-from dml_train.studies.reproduce.run import plan_tables, reproduce
-from dml_train.studies.runs import list_commands
+from dml_train.studies.reproduce.run import reproduce
 
 PAPERS = papers()
 
@@ -132,25 +129,6 @@ def test_runs_that_rows_share_are_trained_once_and_finished_runs_are_kept(run, t
     assert rows["eight"]["published"] == {"sop": {"recall@1": 60.0, "recall@10": None}}
 
 
-def test_runs_done_as_commands_give_the_page_of_one_process(run, recipe_file, tiny_registry, tmp_path):
-    known = {"fake": paper(recipe_file, ROWS)}
-    out = tmp_path / "out"
-    planned = plan_tables(["fake/2"], out, seeds=2, known=known, registry=tiny_registry)
-    commands = list_commands(planned.jobs())
-    assert len(commands) == 4, "three rows of two runs, of which two rows share theirs"
-    for command in commands:
-        result = CliRunner().invoke(main, shlex.split(command)[1:], obj=tiny_registry)
-        assert result.exit_code == 0, result.output
-    assert list_commands(planned.jobs()) == []
-    done = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/evaluation.json")}
-    listed = rows_of(run(seeds=2))
-    assert done == {path: path.stat().st_mtime_ns for path in out.glob("runs/*/evaluation.json")}
-    shutil.rmtree(out)
-    whole = rows_of(run(seeds=2))
-    assert all(row.pop("seconds") > 0 for row in [*listed, *whole])
-    assert listed == whole
-
-
 def test_the_page_shows_published_and_measured_values_and_names_those_not_comparable(run):
     found = run(seeds=2)
     text = found.pages[0].read_text()
@@ -257,14 +235,6 @@ def test_a_row_that_changes_what_the_recipe_lacks_is_named(recipe_file, tiny_reg
         row_recipe(table, table.rows[0], "glyphs", tiny_registry)
 
 
-def test_a_row_runs_on_a_published_data_set_only_with_figures_for_it(recipe_file, tiny_registry):
-    rows = [{"label": "none", "published": {}}, {"label": "some", "published": {"sop": [1.0, 2.0]}}]
-    table = paper(recipe_file, rows).tables["table-2"]
-    assert [table.recipe_name(row, "sop") for row in table.rows] == [None, "no-such-recipe"]
-    assert all(table.recipe_name(row, "glyphs") == str(recipe_file) for row in table.rows)
-    assert table.datasets() == ["glyphs", "sop"]
-
-
 BOTH = {"sop": [1.0, 2.0]}
 
 
@@ -278,7 +248,6 @@ BOTH = {"sop": [1.0, 2.0]}
         ),
         ({"levels": {"cub": ["block1"]}, "published": BOTH}, "levels on cub, for which it has no"),
         ({"published": {"cub": [1.0, 2.0]}}, "2 figures for cub, where the table has 0 metrics"),
-        ({"published": {"sop": [1.0]}}, "1 figures for sop, where the table has 2 metrics"),
         ({"published": {"sop": [1.0, 101.0]}}, "aren't percentages"),
     ],
 )
@@ -349,11 +318,6 @@ def test_without_a_name_the_command_lists_every_table(tiny_registry):
     assert result.exit_code == 0
     for name, of in PAPERS.items():
         assert all(f"{name}/{key}" in result.output for key in of.tables)
-
-
-def test_an_unknown_table_is_a_message_and_exit_code_2(tiny_registry, out):
-    result = CliRunner().invoke(main, ["reproduce", "ice/99", "--out", str(out)], obj=tiny_registry)
-    assert (result.exit_code, out.exists()) == (2, False)
 
 
 # -------------------------------------------------------------------------------------------------- order

@@ -1,38 +1,22 @@
-"""Sparse gradients of the loss's parameters: updates of single rows, clipping, checkpoints, ranks."""
+"""Sparse gradients of the loss's parameters: updates of single rows, clipping, refusals."""
 
 from __future__ import annotations
 
+import functools
 import json
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-from train_support.sharded_ranks import in_ranks, train_until
 from train_support.tiny_world import TinySparseLoss
 
 from dml_core import DmlError
 from dml_train.ranks.sharding import gradient_norm
-from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import LrMultipliers, Optimizer
 from dml_train.training import checkpoint
 from dml_train.training.optimizers import PartedOptimizer
-from dml_train.training.run import train
 
 SPARSE = {"name": "tiny-sparse"}
-
-
-@pytest.fixture
-def run(tiny_registry, tiny_document, quiet, tmp_path):
-    """Train by the tiny recipe with its sparse loss."""
-
-    def run(name="run", resume=False, **tables):
-        tables.setdefault("loss", SPARSE)
-        document = tiny_document(**tables)
-        recipe = parse(document, tiny_registry)
-        return train(recipe, tmp_path / name, resume=resume, registry=tiny_registry, console=quiet)
-
-    return run
 
 
 def take_three_steps(table: Optimizer, loss: TinySparseLoss, factor: float = 1.0) -> torch.Tensor:
@@ -118,30 +102,20 @@ def test_the_gradient_norm_sums_repeated_rows_first() -> None:
     torch.testing.assert_close(gradient_norm([weights, bias]), expected)
 
 
-def test_clipping_scales_sparse_gradients_with_the_others(run) -> None:
+def test_clipping_scales_sparse_gradients_with_the_others(run, tmp_path) -> None:
     """An SGD step with a clipped gradient equals a step with the learning rate times limit / norm."""
     limit, once = 1e-4, {"training": {"steps": 1}, "checkpoints": {"every": 1}, "logging": {"every": 1}}
     sgd = {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0}
-    clipped = run(
-        "clipped",
+    sparse = functools.partial(run, loss=SPARSE)
+    clipped = sparse(
+        tmp_path / "clipped",
         **{**once, "training": {"steps": 1, "gradient_clip": limit}},
         optimizer={**sgd, "lr": 1.0},
     )
     norm = json.loads(clipped.metrics.read_text().splitlines()[0])["gradient_norm"]
     assert norm > 100 * limit
-    slow = run("slow", **once, optimizer={**sgd, "lr": limit / norm})
+    slow = sparse(tmp_path / "slow", **once, optimizer={**sgd, "lr": limit / norm})
     one, other = (
         checkpoint.newest_intact(f.checkpoints).state()["loss"]["class_weights"] for f in (clipped, slow)
     )
     torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-7)  # float32
-
-
-def test_two_ranks_match_one_process(run, tmp_path: Path, tiny_document) -> None:
-    tables = {"loss": SPARSE, "backbone": {"dropout": 0.0, "norm": False}}
-    alone = run("one", **tables)
-    in_ranks(2, train_until, tiny_document(**tables), tmp_path / "two", 99)
-    weights = [
-        checkpoint.newest_intact(folder).state()["loss"]["class_weights"]
-        for folder in (tmp_path / "two" / "checkpoints", alone.checkpoints)
-    ]
-    torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-5)  # float32, twelve steps of Adam

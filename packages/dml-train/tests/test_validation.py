@@ -58,16 +58,6 @@ def test_more_folds_than_classes_are_refused():
         hold_out_fold(TinySplit(3, 2, 0), 0, 4)
 
 
-def test_the_first_of_equal_values_is_best_and_patience_counts_from_it():
-    best = Best("map@r", patience=2)
-    seen = [best.update(step, {"map@r": value}) for step, value in enumerate([0.1, 0.3, 0.3, 0.2], start=1)]
-    assert seen == [True, True, False, False]
-    assert (best.step, best.value, best.exhausted) == (2, 0.3, True)
-    again = Best("map@r", patience=3)
-    again.load_state_dict(best.state_dict())
-    assert (again.step, again.since, again.exhausted) == (2, 2, False)
-
-
 def test_an_unknown_metric_is_named():
     with pytest.raises(DmlError, match=r"'map_at_R'; did you mean 'map@r'\? the evaluator measured: map@r"):
         Best("map_at_R", 0).update(1, {"map@r": 0.5})
@@ -121,19 +111,6 @@ def test_held_out_classes_are_not_trained_on(run, tiny_registry):
     _, experiment = reopen(folder.path, tiny_registry)
     assert experiment.loss.class_weights.shape[0] == 4
     assert not {*experiment.train.class_names} & {*experiment.validation.class_names}
-
-
-def test_averaged_weights_are_measured_and_saved(tiny_registry, tiny_document, quiet, tmp_path):
-    document = tiny_document(training={"steps": 3, "ema_decay": 0.5}, checkpoints={"every": 1, "keep": 3})
-    folder = train(parse(document, tiny_registry), tmp_path / "run", registry=tiny_registry, console=quiet)
-    three, two, one = checkpoint.intact(folder.checkpoints)
-    expected = one.state()["model"]["head.linear.weight"]
-    for step in (two, three):
-        expected = 0.5 * expected + 0.5 * step.state()["model"]["head.linear.weight"]
-    # The order of two roundings differs.
-    torch.testing.assert_close(three.weights()["head.linear.weight"], expected, rtol=1e-6, atol=1e-7)
-    _, experiment = reopen(folder.path, tiny_registry)
-    assert np.array_equal(experiment.embed_test(quiet).embeddings, np.load(folder.embeddings()))
 
 
 @pytest.mark.parametrize(

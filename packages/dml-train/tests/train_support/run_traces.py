@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from dml_core import DmlError, Registry, hookimpl
 from dml_train.run_folder import RunFolder
+from dml_train.training.checkpoint import Checkpoint, newest_intact
 
 
 def lines(folder: RunFolder) -> list[dict[str, Any]]:
@@ -33,6 +35,19 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return type(one) is type(other) and one == other
+
+
+def check_same_bits(one: RunFolder, other: RunFolder) -> Checkpoint:
+    """Check that two runs logged, embedded and saved the same bits; return the newest checkpoint."""
+    assert one.metrics.read_bytes() == other.metrics.read_bytes()
+    assert np.array_equal(np.load(one.embeddings()), np.load(other.embeddings()))
+    newest, others = (newest_intact(folder.checkpoints) for folder in (one, other))
+    assert newest is not None
+    assert others is not None
+    assert newest.step == others.step
+    assert same(newest.weights(), others.weights())
+    assert same(newest.state(), others.state())
+    return newest
 
 
 class Stop(DmlError):
