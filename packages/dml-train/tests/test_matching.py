@@ -163,7 +163,7 @@ MATCHED = {"name": "matched"}
         (MATCHED, dataset(split([0, 0], [0.5, 1])), "groups has dtype float64"),
         (MATCHED, dataset(split([0, 0], [1, 2]), split([0, 0], ["1", "2"])), "groups"),
         (MATCHED, dataset(split([0, 0, 1], [1, 1, 2])), "the rankings of all queries exclude their matches"),
-        (MATCHED, dataset(split([0, 0]), matches=LISTED), "matches is of 3 queries; expected 2"),
+        (MATCHED, dataset(split([0, 0]), matches=LISTED), "matches has 3 queries; expected 2"),
         (
             MATCHED,
             dataset(PLAIN, split([0, 1]), Relevance([0, 1, 2, 2], [2, 1])),

@@ -1,7 +1,7 @@
-"""Counter-based random numbers: every draw of a run is a function of the run's seed and of its place in the run.
+"""Counter-based random numbers: each draw in a run depends only on the run's seed and the place in the run.
 
-No state passes from one step to the next, so there is no generator state to save, and the draws don't depend on
-restarts, loader processes or the number of ranks.
+No state passes from one step to the next, so a checkpoint saves no generator state, and draws don't depend on restarts,
+loader processes or the number of ranks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-# The purposes of seeds. Streams of different purposes are independent.
+# Purposes of seeds. Streams for different purposes are independent.
 INITIALISATION, AUGMENTATION, FORWARD, LOSS, VALIDATION = range(1, 6)
 
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -18,7 +18,7 @@ _MASK = 0xFFFFFFFFFFFFFFFF
 
 
 def mix(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Apply the finaliser of splitmix64 elementwise: a bijection of 64-bit words that spreads every bit over the word.
+    """Apply splitmix64's finaliser elementwise, a bijection on 64-bit words that spreads each bit over the word.
 
     Source: Steele, Lea & Flood 2014, Fast Splittable Pseudorandom Number Generators, Fig. 16 (Stafford's mix 13).
     """
@@ -36,20 +36,20 @@ def derive(*counters: int) -> int:
 
 
 def row_seeds(seed: int, step: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Derive the seeds that augment rows of a step's global batch, (R,) uint64.
+    """Derive the seeds to augment rows of a step's global batch, (R,) uint64.
 
     Args:
         seed: the run's seed.
-        step: counted from 0.
+        step: step, counted from 0.
         rows: (R,) int64, indices into the global batch.
     """
     return mix(rows.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(derive(seed, AUGMENTATION, step)))
 
 
 def seed_torch(device: torch.device, *counters: int) -> None:
-    """Seed torch's generators of the CPU and of this device from these counters."""
+    """Seed torch's generators for the CPU and `device` from these counters."""
     seed = derive(*counters) >> 1  # 63 bits fit every generator
-    # torch.manual_seed would do, but records a stack trace for each GPU library that isn't initialised yet.
+    # Don't use torch.manual_seed, which records a stack trace for each GPU library that isn't initialised yet.
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
