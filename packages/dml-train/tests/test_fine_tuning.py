@@ -173,7 +173,7 @@ def test_two_ranks_match_one(tiny_document, tmp_path):
         ({"training": {"trained_layers": 1}}, "TinyBackbone doesn't list its layers"),
         (
             {"optimizer": {"layer_decay": 0.5}},
-            "optimizer.layer_decay is given, and the backbone TinyBackbone",
+            "optimizer.layer_decay is given, but the backbone TinyBackbone",
         ),
         ({"backbone": BLOCKS, "training": {"trained_layers": 3}}, "is 3; expected at most 2, the layers"),
     ],

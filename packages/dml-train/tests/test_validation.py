@@ -54,7 +54,7 @@ def test_folds_are_disjoint_consecutive_and_cover_all_classes(folds, count):
 
 
 def test_more_folds_than_classes_are_refused():
-    with pytest.raises(DmlError, match="folds is 4, and there are 3 classes to train on"):
+    with pytest.raises(DmlError, match="folds is 4, but there are 3 classes to train on"):
         hold_out_fold(TinySplit(3, 2, 0), 0, 4)
 
 

@@ -1,4 +1,4 @@
-"""One loss for each level of an embedding that concatenates several levels."""
+"""One loss per level, for an embedding that concatenates several levels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class LevelledLoss(nn.Module):
-    """The weighted sum of the levels' losses; each loss sees its own part of the embedding.
+    """The weighted sum of one loss per level; each loss receives the level's part of the embedding.
 
     ``Σ_l w_l · loss_l(x_l, labels)`` with ``x = [x_1, …, x_L]``.
 
@@ -17,9 +17,9 @@ class LevelledLoss(nn.Module):
     L, M and H. The paper gives no weights; the authors' published settings weigh all levels equally.
 
     Args:
-        levels: each level's loss, with its own weights and memory.
-        dims: each level's number of dimensions, in the order of concatenation.
-        weights: each level's weight, at least 0.
+        levels: one loss per level; the losses must not share weights or memory.
+        dims: number of dimensions per level, in the order of concatenation.
+        weights: weight per level, at least 0.
     """
 
     def __init__(self, levels: Sequence[nn.Module], dims: Sequence[int], weights: Sequence[float]) -> None:

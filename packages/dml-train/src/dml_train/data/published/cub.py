@@ -1,6 +1,6 @@
 """CUB-200-2011: 11,788 photographs of 200 species of birds, full images without bounding boxes.
 
-Source: Wah et al. 2011; the split is that of Song et al. 2016, which all papers use.
+Source: Wah et al. 2011; the split is from Song et al. 2016, as in all papers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dml_core import DmlError
 from dml_train.data.parts import Parts
 from dml_train.data.published.official import Archive, OfficialSet, parse_number, read_lines
 
-_TRAIN_CLASSES = 100  # the first ones by number
+_TRAIN_CLASSES = 100  # the first classes by number
 
 
 def _list_parts(folder: Path) -> Parts:

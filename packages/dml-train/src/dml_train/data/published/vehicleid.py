@@ -17,12 +17,12 @@ from dml_train.data.published.official import Archive, OfficialSet, parse_number
 Vehicles = Literal[800, 1600, 2400]
 
 _LISTS = "train_test_split"
-# The images of each test list; one of each vehicle is in the gallery.
+# Number of images per test list; one image per vehicle is in the gallery.
 _IMAGES: Mapping[Vehicles, int] = {800: 6_493, 1600: 13_377, 2400: 19_777}
 
 
 def _read_list(folder: Path, name: str) -> dict[str, list[Path]]:
-    """Read a list of lines with an image's number and its vehicle's."""
+    """Read a list; each line has the numbers of an image and a vehicle."""
     file = folder / _LISTS / name
     classes: dict[str, list[Path]] = {}
     for image, vehicle in read_lines(file, 2):
@@ -32,14 +32,14 @@ def _read_list(folder: Path, name: str) -> dict[str, list[Path]]:
 
 
 def describe_vehicleid(vehicles: Vehicles, draw: int) -> OfficialSet:
-    """Describe the data set with one of its test lists and one draw of the gallery, see `read_vehicleid`."""
+    """Describe the data set with one test list and one draw of the gallery, see `read_vehicleid`."""
 
     def list_parts(folder: Path) -> Parts:
         queries: dict[str, list[Path]] = {}
         gallery: dict[str, list[Path]] = {}
         for vehicle, listed in _read_list(folder, f"test_list_{vehicles}.txt").items():
             files = sorted(listed)
-            # A function of the draw and the vehicle's number.
+            # The choice depends only on the draw and the vehicle's number.
             gallery[vehicle] = [files.pop(np.random.default_rng([draw, int(vehicle)]).integers(len(files)))]
             if files:
                 queries[vehicle] = files
@@ -64,11 +64,11 @@ def describe_vehicleid(vehicles: Vehicles, draw: int) -> OfficialSet:
 
 
 def read_vehicleid(root: str, vehicles: Vehicles = 2400, draw: int = 0) -> Parts:
-    """Read PKU VehicleID in its official layout: ``image``, and ``train_test_split`` with its lists.
+    """Read PKU VehicleID in the official layout: ``image``, and ``train_test_split`` with the lists.
 
-    Of each test vehicle one random image is the gallery, and the others are queries; the paper repeats this ten times
-    and averages. Draw d chooses the images by numpy's generator with the seed (d, vehicle), so ten runs of the
-    evaluation with draws 0 to 9 follow the protocol, and a draw is the same everywhere.
+    One random image per test vehicle is in the gallery, and the others are queries; the paper repeats this ten times
+    and averages. Draw d chooses the images with numpy's generator and the seed (d, vehicle). To follow the protocol,
+    evaluate ten times with draws 0 to 9; a draw is the same everywhere.
 
     Args:
         root: the folder ``VehicleID_V1.0``, or its parent.
@@ -76,7 +76,7 @@ def read_vehicleid(root: str, vehicles: Vehicles = 2400, draw: int = 0) -> Parts
         draw: the number of the random gallery; raises a `ValueError` if negative.
 
     Raises:
-        DmlError: if it is missing or incomplete.
+        DmlError: if the data set is missing or incomplete.
     """
     if draw < 0:
         raise ValueError(f"draw is {draw}; expected at least 0")
