@@ -175,7 +175,7 @@ def test_two_ranks_match_one(tiny_document, tmp_path):
             {"optimizer": {"layer_decay": 0.5}},
             "optimizer.layer_decay is given, but the backbone TinyBackbone",
         ),
-        ({"backbone": BLOCKS, "training": {"trained_layers": 3}}, "is 3; expected at most 2, the layers"),
+        ({"backbone": BLOCKS, "training": {"trained_layers": 3}}, "is 3, but the backbone has 2 layers"),
     ],
     ids=["no layers", "decay without layers", "too many"],
 )

@@ -212,7 +212,7 @@ def test_a_head_without_a_linear_layer_needs_the_backbones_width(levelled, tiny_
 def test_a_list_for_one_level_and_a_zero_weight_are_refused():
     with pytest.raises(InvalidOption, match="the backbone has 1 level "):
         Embedding(dim=[4, 4]).of_levels(1)
-    with pytest.raises(InvalidOption, match=r"level_weight is 0.5.*one level only"):
+    with pytest.raises(InvalidOption, match=r"level_weight is 0.5.*only one level"):
         Embedding(level_weight=0.5).of_levels(1)
 
 

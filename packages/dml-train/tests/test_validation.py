@@ -37,7 +37,7 @@ def test_held_out_and_training_classes_divide_the_split(count, fraction, seed):
 def test_a_fraction_of_0_holds_nothing_out():
     split = TinySplit(3, 2, 0)
     assert hold_out(split, 0.0, 0) == (split, None)
-    with pytest.raises(DmlError, match="there is 1 class to train on"):
+    with pytest.raises(DmlError, match="there is only 1 class to train on"):
         hold_out(TinySplit(1, 2, 0), 0.5, 0)
 
 

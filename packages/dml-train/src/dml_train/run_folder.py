@@ -201,7 +201,7 @@ class RunFolder:
         return read_json(self.evaluation)
 
     def read_metrics(self) -> list[dict[str, float | None]]:
-        """Read the values logged during training, one dict per line of ``metrics.jsonl``; empty if there is no file.
+        """Read the values logged during training, with a dict per line of ``metrics.jsonl``; empty if there is no file.
 
         Raises:
             DmlError: if the file is corrupt, or was changed or damaged after the run ended.

@@ -39,15 +39,15 @@ def draw_uniforms(seeds: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.f
 class Jitter:
     """Random small changes of shape and ink that keep a drawn character recognisable.
 
-    Each image is rotated, scaled along both axes, slanted and shifted (one affine map, bilinear). Its strokes become
-    thicker or thinner (a mix with the 3 × 3 maximum or minimum), and its ink fainter. Every amount is uniform between
-    plus and minus its bound; the ink is multiplied by a factor in ``[1 - fade, 1]``. Raises a `ValueError` if a bound
-    is negative, or a share above 1.
+    Each image is rotated, scaled along both axes, slanted and shifted (one affine map, bilinear). Strokes become
+    thicker or thinner (a mix with the 3 × 3 maximum or minimum), and the ink becomes fainter. Amounts are drawn
+    uniformly between plus and minus the bound; the ink is multiplied by a factor in ``[1 - fade, 1]``. Raises a
+    `ValueError` if a bound is negative, or a share exceeds 1.
     """
 
     rotation: float = 10.0  # degrees
     scale: float = 0.15  # natural logarithm of the factor, the same for both axes
-    stretch: float = 0.15  # likewise, for the width relative to the height
+    stretch: float = 0.15  # natural logarithm of the factor for the width relative to the height
     shear: float = 0.2  # horizontal slant, in widths per height
     shift: float = 2.0  # in pixels, along both axes
     stroke: float = 0.5  # share of the maximum or minimum in the mix, 0 to 1
@@ -103,7 +103,7 @@ def _maximum_3x3(images_B1HW: Tensor) -> Tensor:
 
 
 class ArraySplit:
-    """A `Split` of images in memory, (N, H, W) uint8; the jitter, if any, augments its batches.
+    """A `Split` of images in memory, (N, H, W) uint8; `jitter`, if given, augments batches.
 
     ``class_names[labels[i]]`` names item i.
     """

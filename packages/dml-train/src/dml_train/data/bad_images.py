@@ -29,9 +29,9 @@ _MIN_SHOWN = 2_000  # files; fewer are read without a progress bar
 def read_all(
     files: Sequence[Path], read: Callable[[Path], Read], stage_name: str
 ) -> Iterator[tuple[Path, Read | DmlError]]:
-    """Read files in parallel threads, and yield each with the result of `read` or its `DmlError`, in order.
+    """Read files in parallel threads, and yield each file in order, with the result of `read` or the `DmlError`.
 
-    Raise a `DmlError` if a file is missing, or the disk fails to read one. `stage_name` is shown with the progress.
+    Raise a `DmlError` if a file is missing, or the disk fails to read a file. The progress is shown as `stage_name`.
     """
 
     def read_chunk(chunk: Sequence[Path]) -> list[Read | DmlError]:
@@ -65,7 +65,7 @@ def read_all(
 def find_bad_images(
     files: Sequence[Path], read: Callable[[Path], object], stage_name: str
 ) -> dict[Path, str]:
-    """Find the files for which `read` raises a `DmlError`, and return each with the error's message."""
+    """Call `read` for each file, and return the files that raise a `DmlError`, with the messages."""
     results = read_all(files, read, stage_name)
     return {file: str(result) for file, result in results if isinstance(result, DmlError)}
 

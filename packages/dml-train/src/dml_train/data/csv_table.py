@@ -20,7 +20,7 @@ def read_csv_table(
 
     The first line names the columns ``path`` and ``label``, and optionally ``split`` and ``group``. The values of
     ``split`` must be ``train`` and ``test``, or ``train``, ``query`` and ``gallery``; without this column, classes are
-    split as in `read_image_folder`. ``group`` is an image's group, for example the camera (see
+    shuffled and split (see `read_image_folder`). ``group`` is an image's group, for example the camera (see
     `dml_core.GroupedSplit`). Other columns are ignored.
 
     Args:

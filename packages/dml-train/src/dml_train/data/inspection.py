@@ -53,7 +53,7 @@ class NearDuplicate(NamedTuple):
 
     first: Path
     second: Path
-    bits: int  # number of bits in which the 64-bit hashes differ
+    bits: int  # number of differing bits between the 64-bit hashes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Inspection:
     duplicates: Sequence[Sequence[Path]]  # groups of files with identical pixels
     near: Sequence[NearDuplicate]  # most similar first; only the first of several identical files is listed
     without_near: str  # the reason if near-duplicates weren't searched; otherwise empty
-    preparation: Preparation  # the steps for which times and sizes are reported
+    preparation: Preparation  # reported times and sizes are for these steps
     load_seconds: float  # time to decode and resize an image in these steps
 
 
@@ -95,7 +95,7 @@ def inspect_images(
         source: a folder ``ROOT/CLASS/IMAGE`` or a CSV file, as for the data sets ``image-folder`` and ``csv``.
         root: the folder that a table's paths are relative to; default: the folder of the table.
         registry: provides the evaluator ``"exact"`` to search near-duplicates; default: all installed components.
-        preparation: the steps for which to report times and sizes; default: ``Preparation()``.
+        preparation: report times and sizes for these steps; default: ``Preparation()``.
 
     Raises:
         DmlError: if the data set ``image-folder`` or ``csv`` can't read the source.
@@ -242,7 +242,7 @@ def _time_loading(files: Sequence[Path], preparation: Preparation) -> float:
 def describe_inspection(found: Inspection, batch_size: int) -> Iterator[str]:
     """Describe an inspection: counts, sizes, findings, and how to begin with the recipe `my-images`.
 
-    Pass the recipe's `batch_size` to check that there are enough images.
+    Use `batch_size`, the recipe's, to check that the images suffice for a batch.
     """
     sizes = Counter(found.class_of.values())
     broken = f", {len(found.bad):,} of them broken" if found.bad else ""

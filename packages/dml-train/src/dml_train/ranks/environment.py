@@ -10,11 +10,11 @@ from pathlib import Path
 import click
 
 LAUNCHED = "DML_LAUNCHED"  # the id of the `dml` process that launched this rank and reports the rank's errors
-_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # the file from which torch reads a rank's error message
+_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # torch reads a rank's error message from this file
 
 
 def is_first_process() -> bool:
-    """Return whether this process is rank 0 or not a rank."""
+    """Return whether this process is rank 0 or the only process."""
     return os.environ.get("RANK", "0") == "0"
 
 

@@ -35,7 +35,7 @@ class Source:
     """A recipe as written.
 
     Args:
-        text: its text.
+        text: the text of the recipe.
         document: the parsed text.
         path: the file; None for a bundled recipe.
         name: the path, or the bundled name.

@@ -114,7 +114,7 @@ def _measure(
 
 
 class _NetworkAndPixels(nn.Module):
-    """A network's embedding and the pixels of an image, side by side, so that images are loaded once.
+    """A network's embedding and the image's pixels, side by side, so that images are loaded once.
 
     The pixels of the network's input are averaged over squares until an image has at most 1,024 numbers.
 

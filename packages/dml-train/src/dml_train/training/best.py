@@ -13,7 +13,7 @@ class Best:
     """The best evaluation so far, and the number of evaluations since then.
 
     Args:
-        metric: name of a metric for which more is better, for example ``"map@r"`` or ``"recall@1"``.
+        metric: name of the metric to maximise, for example ``"map@r"`` or ``"recall@1"``.
         patience: number of evaluations without improvement after which to stop; 0 disables.
     """
 

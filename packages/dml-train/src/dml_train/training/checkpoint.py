@@ -1,4 +1,4 @@
-"""Checkpoints: written under a temporary name, synced, then renamed; checksums detect a corrupt one.
+"""Checkpoints: written under a temporary name, synced, then renamed; checksums detect corruption.
 
 A checkpoint is a folder ``step-00001000`` with
 
@@ -151,7 +151,7 @@ def intact(folder: Path) -> Iterator[Checkpoint]:
 
 
 def corrupt(folder: Path) -> dict[Path, str]:
-    """Find the checkpoints that are corrupt and newer than the newest intact one; return the fault of each."""
+    """Find corrupt checkpoints that are newer than the newest intact checkpoint; return the fault of each."""
     found: dict[Path, str] = {}
     for _, path in _by_step(folder):
         wrong = fault(path)
@@ -290,7 +290,7 @@ def _complete(
     (partial / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=2) + "\n")
     for written in (WEIGHTS, STATE, *([PARTS] if parts else []), MANIFEST, ""):
         sync(partial / written)
-    if final.exists():  # a corrupt one, whose step a resumed run has reached again
+    if final.exists():  # a corrupt checkpoint: a resumed run has reached its step again
         shutil.rmtree(final)
     partial.rename(final)
     sync(final.parent)

@@ -32,7 +32,7 @@ _ITEMS = 8  # in the rehearsed evaluation, in two classes
 
 
 def check_sizes(dataset: Dataset, train: Split, described: str, *, tests: bool) -> None:
-    """Check that there are at least two classes to train on, and a query with a match to measure.
+    """Check that the run can train on at least two classes and measure at least one query with a match.
 
     Args:
         dataset: all parts.
@@ -122,10 +122,10 @@ def check_matching(recipe: Recipe, registry: Registry, dataset: Dataset, validat
 def _check_part(
     queries: Split, gallery: Split | None, matches: Labels | Relevance | None
 ) -> Labels | Relevance | None:
-    """Check the rule by which a split's queries match, and return its query side; None if only labels decide.
+    """Check a split's matches (groups, lists or relevance), and return the queries' part; None if only labels decide.
 
     Raises:
-        TypeError, ValueError: if the rule doesn't fit the splits, or no query has a match.
+        TypeError, ValueError: if the matches don't fit the splits, or no query has a match.
     """
     groups = groups_of(queries)
     if isinstance(matches, Relevance) and (groups is not None or groups_of(gallery) is not None):
@@ -144,8 +144,8 @@ def _check_part(
         raise ValueError(f"matches has {len(stated):,} queries; expected {len(queries):,}")
     if not Matching(stated, items, None if gallery is None else len(gallery)).has_match().any():
         raise ValueError(
-            "the rankings of all queries exclude their matches, or there are none; expected classes with items of "
-            "several groups, and lists that leave a match"
+            "no query has a match: there are none, or rankings exclude all matches; expected classes with items in "
+            "several groups, and lists that don't exclude all matches"
         )
     return stated
 
@@ -190,7 +190,7 @@ def check_initialisation(table: Initialisation, loss: nn.Module, num_classes: in
     """Check that the loss has one class weight per class, if the table initialises them.
 
     Raises:
-        DmlError: if it hasn't; the message says what the loss has instead.
+        DmlError: if the number of class weights is different; the message states the number.
     """
     if table.class_weights == "default":
         return

@@ -89,7 +89,7 @@ class Replica:
         except TorchDynamoException as error:
             raise DmlError(
                 f"training.compile is true, but torch can't compile the network: {error}\n"
-                "Install what is missing (on a CPU a C++ compiler: g++, or the one that CXX names), "
+                "Install the missing compiler (on a CPU a C++ compiler: g++, or the compiler that CXX names), "
                 "or omit training.compile"
             ) from error
         return embeddings

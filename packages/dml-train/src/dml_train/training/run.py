@@ -65,6 +65,12 @@ def train(
     Raises:
         DmlError: if the user must correct something; existing results are unchanged.
         RunInterrupted: at SIGTERM or SIGINT, after a checkpoint was saved.
+
+    Example::
+
+        recipe = load_recipe("my-images", {"dataset.root": "photos"})
+        run = train(recipe, "runs/mine")
+        run.read_evaluation()["recall@1"]
     """
     if not isinstance(recipe, Recipe):
         raise TypeError(
@@ -208,7 +214,7 @@ def reopen(
 def evaluated_checkpoint(folder: RunFolder, step: int | None = None) -> Checkpoint:
     """Find the checkpoint to evaluate: the best if the run selects weights, otherwise the newest.
 
-    Don't fall back to an older checkpoint if this one is damaged: the run's metrics don't describe its weights.
+    If the checkpoint is damaged, don't fall back to an older one, since the run's metrics are of different weights.
 
     Args:
         folder: the run's folder.

@@ -12,7 +12,7 @@ from dml_train.data.parts import Parts, check_parts, count_images
 
 
 class Archive(NamedTuple):
-    """A file to download, and to unpack into the folder that it is in."""
+    """A file to download, and to unpack into the same folder."""
 
     name: str
     size: str  # approximate, for messages

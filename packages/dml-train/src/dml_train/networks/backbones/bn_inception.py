@@ -107,7 +107,7 @@ class BNInception(nn.Module):
         return one_or_all([outputs[level] for level in self._levels])
 
     def _load(self, weights: str) -> None:
-        """Load the published weights, in which ``blocks.inception_3a.1x1.conv`` is called ``inception_3a_1x1``."""
+        """Load the published weights, which call ``blocks.inception_3a.1x1.conv`` ``inception_3a_1x1``."""
         ours: dict[str, str] = {}
         for path, unit in self.named_modules():
             if isinstance(unit, _Unit):

@@ -16,7 +16,7 @@ MOST_LAYERS = 1000  # a larger number is almost certainly a typo, and could exha
 
 
 class SmallConv(nn.Module):
-    """Blocks of convolutions, each with half the height and width of the previous one; trains from scratch in minutes.
+    """Blocks of convolutions, to train from scratch in minutes; each block halves height and width.
 
     Each block has `depth` convolutions of 3 × 3, each followed by a norm and ReLU. All blocks except the last end with
     2 × 2 max pooling.
