@@ -44,9 +44,8 @@ def run_demo(
 ) -> None:
     """Train with the bundled recipe ``demo``, and compare four embeddings of images of unseen classes.
 
-    This function prints one table: raw pixels, the untrained network, the trained network, and the trained network's
-    binary codes (the signs of the embedding). It saves the same metrics in ``comparison.json`` in the run's folder,
-    with a report.
+    This function prints a table of raw pixels, the untrained network, the trained network, and its binary codes (the
+    signs of the embedding). The same metrics are saved in the run's folder, in ``comparison.json`` and in a report.
 
     Args:
         out: the run's folder; must be new or empty, unless `resume` is true.

@@ -15,8 +15,7 @@ def hold_lock(path: Path, wait: bool) -> Iterator[None]:
     """Lock a file or folder until this context or this process ends.
 
     Args:
-        path: the file or folder to lock; a missing file is created. Windows can't lock a folder, so a file next to the
-            folder is locked instead.
+        path: the file or folder to lock; a missing file is created. On Windows, a file next to the folder is locked.
         wait: whether to wait while another process holds the lock.
 
     Raises:

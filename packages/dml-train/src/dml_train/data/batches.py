@@ -151,16 +151,11 @@ def load_items(
         result = load_item(split, index)
         if isinstance(result, LoadFailure):
             return result
-    return LoadFailure(
-        f"items {indices.tolist()} can't be loaded together, but each can separately:\n{trace}"
-    )
+    return LoadFailure(f"items {indices.tolist()} can't be loaded together, only separately:\n{trace}")
 
 
 def load_item(split: Split, index: int, name: str | None = None) -> Tensor | LoadFailure:
-    """Load one image, (1, channels, height, width), without augmentation, or return the reason for a failure.
-
-    The reason calls the image `name`, or by default its index and class.
-    """
+    """Load an unaugmented image, (1, channels, height, width), or return why it fails, by `name` or index and class."""
     try:
         return split.load(np.array([index]), None)
     except DmlError as error:  # the message names the item

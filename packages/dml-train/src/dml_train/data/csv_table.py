@@ -18,10 +18,9 @@ def read_csv_table(
 ) -> Parts:
     """List the images of a CSV file; classes are sorted by name, images are in the order of the lines.
 
-    The first line names the columns ``path`` and ``label``, and optionally ``split`` and ``group``. The values of
-    ``split`` must be ``train`` and ``test``, or ``train``, ``query`` and ``gallery``; without this column, classes are
-    shuffled and split (see `read_image_folder`). ``group`` is an image's group, for example the camera (see
-    `dml_core.GroupedSplit`). Other columns are ignored.
+    The first line names the columns ``path`` and ``label``, and optionally ``split`` and ``group``; others are ignored.
+    Values of ``split`` must be ``train`` and ``test``, or ``train``, ``query`` and ``gallery``; without it, classes are
+    shuffled and split. ``group`` is an image's group, for example the camera (see `dml_core.GroupedSplit`).
 
     Args:
         root: the folder of the images; paths are relative to it.

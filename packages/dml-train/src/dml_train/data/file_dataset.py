@@ -111,8 +111,7 @@ class FileDataset:
         on_bad_image: ``"error"`` checks the header and the end of each file now; a file that is damaged in between ends
             the run later. ``"skip"`` decodes each file now, and excludes and logs bad files, so that batches depend
             only on good files.
-        cache: a folder for decoded and resized images, see `open_pack`; None disables the cache. Results don't depend
-            on it.
+        cache: a folder for decoded and resized images, see `open_pack`; None disables the cache. Results don't change.
 
     Raises:
         DmlError: if a file is bad, unless ``on_bad_image="skip"``, or a part has no images.

@@ -49,8 +49,7 @@ def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | N
 
     Args:
         split: the training split; raises a `DmlError` unless it has two classes or more.
-        fraction: fraction of the classes to hold out, in [0, 1); rounded to leave at least one class on either side.
-            If 0, the result is `split` and None.
+        fraction: fraction of classes to hold out, in [0, 1), rounded to at least one class on either side; 0 for none.
         seed: determines the choice.
     """
     if fraction == 0:

@@ -37,12 +37,10 @@ def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 
     Args:
         root: the folder.
         train_fraction: share of the classes that train, above 0 and below 1.
-        split_seed: seed for shuffling. It isn't the run's seed, so that runs with different seeds are measured on the
-            same classes.
+        split_seed: seed for shuffling; not the run's seed, so that all runs are measured on the same classes.
 
     Raises:
-        DmlError: if the folder doesn't exist, fewer than two classes have images, or the parts are invalid (see
-            `check_parts`).
+        DmlError: if the folder is missing, fewer than two classes have images, or parts are invalid (`check_parts`).
         ValueError: if a number is out of range.
     """
     folder = Path(root).expanduser()

@@ -170,7 +170,7 @@ def write_findings(found: Inspection, path: Path) -> None:
 def _read_folder(folder: Path, root: str | Path | None) -> tuple[dict[str, str], Parts, bool]:
     """Return the data set's options, the parts, and whether the folder is divided into parts."""
     if root is not None:
-        raise DmlError(f"root is the folder of a table's images, but {folder} is a folder; omit root")
+        raise DmlError(f"root is only for tables, but {folder} is a folder; omit root")
     parts = read_image_folder(str(folder))
     # Whether the layout is ROOT/PART/CLASS/IMAGE and not ROOT/CLASS/IMAGE.
     is_split = not all((folder / name).is_dir() for classes in parts.by_name().values() for name in classes)

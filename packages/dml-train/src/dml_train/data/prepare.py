@@ -113,11 +113,9 @@ def decode(file: Source, min_side: int | None = None, max_pixels: int = MAX_PIXE
 
     Args:
         file: a path or a binary file.
-        min_side: minimum side in pixels; a JPEG file may be decoded at a half, quarter or eighth of its size if both
-            sides stay at least this long, which saves most of the time for a large photograph. None decodes at full
-            size.
-        max_pixels: maximum number of pixels to decode, after this reduction; raises `Image.DecompressionBombError` if
-            there are more.
+        min_side: decode a JPEG file at a half, quarter or eighth of its size if both sides stay at least `min_side`
+            pixels, which saves most of the time for a large photograph. None decodes at full size.
+        max_pixels: maximum number of pixels to decode, after this reduction; more raise `Image.DecompressionBombError`.
 
     Raises:
         OSError, SyntaxError, …: if Pillow can't decode the image.

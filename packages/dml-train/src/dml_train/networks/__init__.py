@@ -4,6 +4,5 @@ from __future__ import annotations
 
 from typing import Literal
 
-Pooling = Literal[
-    "average", "max", "both", "gem"
-]  # defined here, since recipes use it without importing torch
+# Defined here, since recipes use it without importing torch.
+Pooling = Literal["average", "max", "both", "gem"]

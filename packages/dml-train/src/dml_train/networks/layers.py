@@ -12,8 +12,8 @@ from dml_core import InvalidOption, LayeredBackbone
 def layers_of(backbone: nn.Module, wanted_by: str) -> list[list[nn.Parameter]]:
     """List a backbone's parameters by layer, from the image on; each parameter is in one layer.
 
-    Raise an `InvalidOption` if the backbone isn't a `LayeredBackbone`, or doesn't list each parameter once. The message
-    names `wanted_by`, the recipe's key that needs layers.
+    Raise an `InvalidOption` if the backbone isn't a `LayeredBackbone`, or doesn't list each parameter once, with
+    `wanted_by`, the recipe's key that needs layers.
     """
     if not isinstance(backbone, LayeredBackbone):
         raise InvalidOption(
@@ -38,8 +38,7 @@ def freeze_early_layers(backbone: nn.Module, trained: int) -> None:
     layers = layers_of(backbone, "training.trained_layers")
     if trained > len(layers):
         raise InvalidOption(
-            f"training.trained_layers is {trained}, but the backbone has {len(layers)} layers; expected at most "
-            f"{len(layers)}"
+            f"training.trained_layers is {trained}, but the backbone has {len(layers)} layers; reduce trained_layers"
         )
     for layer in layers[: len(layers) - trained]:
         for parameter in layer:

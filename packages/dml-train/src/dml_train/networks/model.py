@@ -65,8 +65,7 @@ class EmbeddingHead(nn.Module):
         batch_norm: whether to add a batch norm without scale and shift at the end, as in Heated-Up Softmax's BN and HBN
             (Zhang et al. 2018, Sec. 3.3), with batch statistics in training, and running statistics in evaluation.
         bias: whether the linear layer has a bias.
-        linear: whether to use a linear layer. If false, the embedding is the pooled features, and D must equal F;
-            raises a `ValueError` otherwise.
+        linear: whether to use a linear layer; if false, the embedding is the pooled features, and D must equal F.
     """
 
     def __init__(

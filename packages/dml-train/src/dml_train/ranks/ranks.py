@@ -214,9 +214,8 @@ def join_ranks(timeout: float) -> Iterator[Ranks]:
         )
         yield Ranks(rank, world_size, local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and "gloo" not in str(
-            error
-        ):  # gloo raises a plain RuntimeError
+        # gloo raises a plain RuntimeError.
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         raise DmlError(
             f"rank {rank} of {world_size} {LOST_RANK}, which died or was silent for {timeout:g} s "

@@ -35,8 +35,7 @@ class Shards:
 
     Args:
         loss: a loss whose modules may be a `ShardedLoss`, to name the parameters that are sharded.
-        optimizer: the optimizer of these parameters. If a tensor in its state has as many rows as the parameter, it is
-            sharded in the same way.
+        optimizer: the optimizer of these parameters; state tensors with as many rows as the parameter are sharded, too.
         ranks: the ranks that train together.
     """
 

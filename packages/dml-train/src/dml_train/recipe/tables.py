@@ -402,9 +402,8 @@ def describe_keys() -> str:
             text += f"\n### `[{name}]`\n\n| key | default | what it sets |\n|---|---|---|\n"
             for key, option in table.model_fields.items():
                 value = option.default
-                written = isinstance(
-                    value, bool | int | float | str | list | tuple
-                )  # TOML's and JSON's are the same
+                # TOML and JSON write these types in the same way.
+                written = isinstance(value, bool | int | float | str | list | tuple)
                 default = f"`{json.dumps(value)}`" if written else ""
                 text += f"| `{key}` | {default} | {' '.join((option.description or '').split())} |\n"
     return text

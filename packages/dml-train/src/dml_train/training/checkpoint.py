@@ -131,7 +131,7 @@ def newest_step(folder: Path) -> int:
     return next((step for step, _ in _by_step(folder)), 0)
 
 
-def of_step(folder: Path, step: int) -> Checkpoint:
+def find_step(folder: Path, step: int) -> Checkpoint:
     """Find the checkpoint of the given step.
 
     Raises:
@@ -257,7 +257,7 @@ def write(
 def _write_rows(partial: Path, rows: Mapping[str, OwnRows], ranks: Ranks) -> tuple[str, FileRecord] | OSError:
     """Write this rank's rows; return the file's name and manifest entry, or the error if writing failed.
 
-    The error is returned and not raised, since the other ranks would wait for this one.
+    An error isn't raised here, since the other ranks would wait for this one.
     """
     name = f"{PARTS}/{part_name(ranks.rank, ranks.world_size)}"
     try:

@@ -240,7 +240,7 @@ def evaluated_checkpoint(folder: RunFolder, step: int | None = None) -> Checkpoi
 def _open_checkpoint(folder: RunFolder, step: int) -> Checkpoint:
     """Find the checkpoint of `step`; if it is damaged or missing, raise an error that names the intact ones."""
     try:
-        return checkpoint.of_step(folder.checkpoints, step)
+        return checkpoint.find_step(folder.checkpoints, step)
     except DmlError as error:
         steps = [str(intact.step) for intact in checkpoint.intact(folder.checkpoints)]
         if not steps:

@@ -383,7 +383,7 @@ class Trainer:
         """
         if self.best.step not in (0, self.steps_done):
             best = self.ranks.run_on_first(
-                lambda: checkpoint.of_step(self.folder.checkpoints, self.best.step)
+                lambda: checkpoint.find_step(self.folder.checkpoints, self.best.step)
             )
             best.load_into(self.experiment.evaluated_model)
         recipe = self.experiment.recipe

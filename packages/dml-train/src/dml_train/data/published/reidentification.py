@@ -40,8 +40,7 @@ def _list_parts(folder: Path, names: Mapping[str, str]) -> Parts:
             match = _NAME.match(file.name)
             if match is None:
                 raise DmlError(
-                    f"{file} isn't named by identity and camera, such as 0002_c1s1_000451_03.jpg; unpack the archive "
-                    "again"
+                    f"{file} isn't named by identity and camera, like 0002_c1s1_000451_03.jpg; unpack the archive again"
                 )
             if match["identity"] != _JUNK:
                 parts[part].setdefault(match["identity"], []).append(file)

@@ -138,8 +138,7 @@ class _Block(nn.ModuleDict):
     """Up to four parallel branches, named as in the published weights, whose outputs are concatenated.
 
     `widths` are numbers of channels: a 1 × 1 convolution to `one`; 1 × 1 to `reduce`, then 3 × 3 to `three`; 1 × 1 to
-    `double_reduce`, then 3 × 3 twice to `double`; a pool, then 1 × 1 to `projection`. 0 omits a branch or the
-    projection.
+    `double_reduce`, then 3 × 3 twice to `double`; a pool, then 1 × 1 to `projection`. 0 omits a branch or projection.
     """
 
     def __init__(self, in_channels: int, widths: _Widths) -> None:

@@ -1,8 +1,7 @@
 """The options that backbones share.
 
 - ``in_channels``: the number of channels of the images. If it isn't 3, loaded weights of the first convolution are
-  replaced by their mean over the colours times ``3 / in_channels``, so that a grey image has the same features as it
-  would have in colour.
+  replaced by the mean over colours times ``3 / in_channels``, so that a grey image has the same features as in colour.
 - ``weights``: None (random) or a file: a state dict with or without the classifier, ``.safetensors`` or saved by
   ``torch.save`` (read with ``weights_only=True``, so that loading runs no code).
 - ``levels``: the names of the outputs to use as features. With several, ``num_features`` and the output are tuples.
@@ -101,8 +100,7 @@ def load_state(
         network: receives the weights.
         state: the weights by name.
         weights, expected: the file, and a description of the right file, for messages.
-        unused: whether the network doesn't use the weights with this name, for example the classifier's; they may be
-            missing or have any shape.
+        unused: whether the network doesn't need the weights with this name, such as the classifier's, in any shape.
 
     Raises:
         DmlError: if other weights are missing or unknown, or have a different shape.

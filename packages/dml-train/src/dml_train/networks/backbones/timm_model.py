@@ -44,8 +44,7 @@ class TimmModel(nn.Module):
         levels: timm's feature modules (``"layer2"``, ``"stages.3"``, ``"blocks.11"``) whose outputs are the features.
         image_size: side of the images in pixels, if the model depends on it (vision transformers); learned positions
             are interpolated. 0 uses the model's default.
-        lora_rank: rank of LoRA's matrices; all other weights are then frozen. 0 disables LoRA. Needs
-            ``dml-train[lora]``.
+        lora_rank: rank of LoRA's matrices; other weights are then frozen. 0 disables LoRA. Needs ``dml-train[lora]``.
         lora_alpha: LoRA's scale times the rank, above 0.
         lora_targets: ends of the names of the layers that LoRA adapts; default: attention's linear layers.
 
@@ -205,12 +204,8 @@ def _convert(network: nn.Module, state: dict[str, Tensor], unused: tuple[str, ..
         return state
     try:
         converted: dict[str, Tensor] = convert(dict(state), network)
-    except (
-        RuntimeError,
-        KeyError,
-        AttributeError,
-    ):  # a file for a different model, which `load_state` reports
-        return state
+    except (RuntimeError, KeyError, AttributeError):
+        return state  # the file is for a different model, which `load_state` reports
     return converted
 
 
@@ -236,8 +231,7 @@ def add_lora(
         network: a network that has the weights to start training from.
         rank, alpha: rank of the added matrices, and the factor alpha.
         targets: ends of the layers' names, for example ``"attn.qkv"`` for ``blocks.0.attn.qkv``; raises an
-            `InvalidOption` if no layer has such a name, or if the network doesn't call a layer, so that LoRA would have
-            no effect on it.
+            `InvalidOption` if no layer has such a name, or the network doesn't call a layer, so LoRA has no effect.
         probe: computes the network's features on the device "meta", to find layers that aren't called.
     """
     with extra("lora", "backbone.lora_rank"):
