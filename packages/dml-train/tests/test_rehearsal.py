@@ -131,7 +131,7 @@ def test_a_rehearsal_changes_nothing(tiny_registry, tiny_document):
         (["schedule.'loss.temperature'={kind='step', values=[0.1, -1.0], milestones=[9]}"], "reaches -1"),
         (["embedding.dim=9223372036854775808"], "doesn't fit into memory"),
         (["backbone.levels=2"], "option 'levels' is 2, of type int"),
-        (["backbone.depth=10000000000000"], "expected at most 1000 convolutions"),
+        (["backbone.depth=10000000000000"], "at most 1000 convolutions"),
         (["sampler.images_per_class=9223372036854775807"], "expected at most 1000000"),
         (["schedule.'optimizer.lr'.end=['x']"], r"end of a cosine schedule is \['x'\]; expected a number"),
         (["schedule.'optimizer.lr'.kind=['x']"], r"schedule kind is \['x'\]"),

@@ -168,7 +168,7 @@ def test_published_names_are_converted_as_timm_does(tmp_path):
 
 
 def test_a_size_for_a_model_of_any_size_is_refused():
-    with pytest.raises(InvalidOption, match="image_size is 64, and resnet10t works at any size"):
+    with pytest.raises(InvalidOption, match="image_size is 64, but resnet10t works at any size"):
         TimmModel(3, "resnet10t", image_size=64)
 
 
