@@ -80,7 +80,7 @@ def move(photos):
 def test_changed_images_are_counted_and_force_resumes(unfinished, photos, train_photos, change):
     expected = change(photos)
     before = unfinished.data.read_bytes()
-    with pytest.raises(DmlError, match="the data set differs from that of the run") as refused:
+    with pytest.raises(DmlError, match="the data set differs from the data set of the run") as refused:
         train_photos()
     assert f"\n  {expected}\nResume with" in str(refused.value)
     assert refused.value.arguments == ("force",)

@@ -149,7 +149,7 @@ def test_weights_of_an_older_step_never_replace_damaged_ones_in_silence(
     flip_a_bit(intact / "checkpoints" / "step-00000012" / WEIGHTS)
     out = tmp_path / "e.npy"
     error = dml("embed", intact, "--out", out, code=2).stderr
-    assert f"step-00000012: {WEIGHTS} has another SHA-256" in error
+    assert f"step-00000012: {WEIGHTS} has a different SHA-256" in error
     assert error.endswith("Use the weights of an intact checkpoint instead: step 8 (--step)\n")
     assert not out.exists()
     for use in (open_model, embed_split, find_leaks):
@@ -221,8 +221,8 @@ def test_changed_lines_of_training_are_an_error_and_a_run_resumes_without_them(d
     change_a_digit(metrics)
     for command in (("report", intact), ("train", intact / "recipe.toml", "--out", intact, "--resume")):
         error = dml(*command, code=2).stderr
-        assert "metrics.jsonl has another SHA-256 than the manifest says" in error
-        assert "move it away to go on without its lines" in error
+        assert "metrics.jsonl has a different SHA-256 than the manifest says" in error
+        assert "move it away to continue without its lines" in error
     metrics.unlink()
     dml("train", intact / "recipe.toml", "--out", intact, "--resume", "--no-report")
     assert [line["step"] for line in RunFolder(intact).read_metrics()] == [12]

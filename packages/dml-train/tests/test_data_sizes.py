@@ -51,7 +51,7 @@ def test_the_setting_works(start):
 
 def test_a_test_split_without_any_match_is_refused(start):
     with pytest.raises(
-        DmlError, match="the test split has 2 images of 2 classes, one of each: no query would have"
+        DmlError, match="the test split has 2 images of 2 classes, one per class, so no query has"
     ):
         start(4, 1, "sampler.batch_size=2")
 

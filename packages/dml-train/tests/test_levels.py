@@ -97,7 +97,7 @@ def test_a_schedule_of_one_levels_loss_moves_only_that_loss(levelled, tiny_regis
         ({"dim": [4, 4, 4]}, r"embedding.dim is \[4, 4, 4\]; expected one value for all, or a list of 2"),
         (
             {"pooling": ["max"]},
-            r"embedding.pooling is \['max'\]; .* a list of 2: the backbone gives 2 levels",
+            r"embedding.pooling is \['max'\]; .* a list of 2: the backbone has 2 levels",
         ),
         ({"level_weight": [1.0, 2.0, 3.0]}, r"embedding.level_weight is \[1.0, 2.0, 3.0\]"),
     ],
@@ -145,10 +145,11 @@ def test_an_unknown_level_of_an_embedding_is_named(levelled, tiny_document, tiny
     with pytest.raises(DmlError, match="no level 'block1'; levels: it has one only"):
         select_levels(embedded, parse(tiny_document(), tiny_registry), ["block1"])
     with pytest.raises(
-        InvalidOption, match=r"embedding.levels names 'block3'; expected some of .*block1, block2"
+        InvalidOption,
+        match=r"embedding.levels names 'block3'; expected names from backbone.levels: block1, block2",
     ):
         levelled(embedding={"levels": ["block3"]})
-    with pytest.raises(InvalidOption, match="of which there are none"):
+    with pytest.raises(InvalidOption, match=r"expected names from backbone.levels: it is empty"):
         parse(tiny_document(embedding={"levels": ["block1"]}), tiny_registry)
     with pytest.raises(InvalidOption, match="expected each level once"):
         levelled(embedding={"levels": ["block1", "block1"]})
@@ -164,9 +165,9 @@ def test_a_head_without_a_linear_layer_needs_the_backbones_width(levelled, tiny_
 
 
 def test_a_list_for_one_level_and_a_zero_weight_are_refused():
-    with pytest.raises(InvalidOption, match="the backbone gives 1 level "):
+    with pytest.raises(InvalidOption, match="the backbone has 1 level "):
         Embedding(dim=[4, 4]).of_levels(1)
-    with pytest.raises(InvalidOption, match=r"level_weight is 0.5.*one level only"):
+    with pytest.raises(InvalidOption, match=r"level_weight is 0.5.*only one level"):
         Embedding(level_weight=0.5).of_levels(1)
 
 

@@ -152,10 +152,17 @@ def test_an_unknown_bundled_name_is_reported_with_the_nearest(tiny_registry):
         load_recipe("memvir-arc-face-cub", [], tiny_registry)
 
 
+def test_earlier_keys_of_metrics_are_errors_that_say_the_new_names(tiny_document, tiny_registry):
+    table = {"recall_at": [1, 8], "nmi": True}
+    expected = r"has 'recall_at' and 'nmi'; expected .*: metrics = \[\"recall@K\", \"nmi\"\]$"
+    with pytest.raises(InvalidOption, match=expected):
+        parse(tiny_document(evaluation=table), tiny_registry)
+
+
 def test_every_key_is_described_once_and_the_reference_page_has_the_descriptions(dml):
     described = dml("recipes", "--keys").stdout
     assert "None" not in described
-    assert "| `seed` | `0` | seed of every random choice |" in described
+    assert "| `seed` | `0` | seed for all random choices |" in described
     assert described in PAGE.read_text(encoding="utf-8")  # if it isn't, put the output of the command there
 
 

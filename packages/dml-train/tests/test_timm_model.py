@@ -103,7 +103,7 @@ def test_without_timm_the_message_names_what_to_install(monkeypatch):
     [
         ({"model": "resnet5O"}, "timm has no model 'resnet5O'; did you mean"),
         ({"model": "resnet10t", "levels": ["layer5"]}, "'layer5'; resnet10t has no such level; did you mean"),
-        ({"model": "resnet10t", "weights": "none.pt"}, "'none.pt', and there is no such file"),
+        ({"model": "resnet10t", "weights": "none.pt"}, "'none.pt', but there is no such file"),
     ],
     ids=str,
 )
@@ -168,7 +168,7 @@ def test_published_names_are_converted_as_timm_does(tmp_path):
 
 
 def test_a_size_for_a_model_of_any_size_is_refused():
-    with pytest.raises(InvalidOption, match="image_size is 64, and resnet10t works at any size"):
+    with pytest.raises(InvalidOption, match="image_size is 64, but resnet10t works at any size"):
         TimmModel(3, "resnet10t", image_size=64)
 
 
@@ -194,7 +194,7 @@ def test_lora_starts_from_the_network_and_trains_its_own_matrices_alone(tmp_path
 @needs_peft
 def test_an_unknown_layer_for_lora_is_refused():
     with pytest.raises(
-        InvalidOption, match=r"'attn.kqv', and no layer's name ends so; linear layers: .*attn.qkv"
+        InvalidOption, match=r"'attn.kqv', but no layer's name ends with it; linear layers: .*attn.qkv"
     ):
         TimmModel(3, "test_vit", image_size=32, lora_rank=2, lora_targets=["attn.kqv"])
 

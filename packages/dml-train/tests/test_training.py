@@ -366,5 +366,5 @@ def test_a_loss_without_any_pair_is_warned_of_once(
     tiny_registry.plugins.register(Plugin())
     run(loss={"name": "zero"}, training={"steps": 9}, sampler={"images_per_class": images_per_class})
     said = " ".join(quiet.file.getvalue().split())
-    expected = "is exactly 0: its batch of 4 items has no two of one class, and the loss 'zero'"
+    expected = "is exactly 0: no two of the batch's 4 items have the same class, and the loss 'zero'"
     assert said.count(expected) == said.count("is exactly 0") == warnings

@@ -37,7 +37,7 @@ def test_held_out_and_training_classes_divide_the_split(count, fraction, seed):
 def test_a_fraction_of_0_holds_nothing_out():
     split = TinySplit(3, 2, 0)
     assert hold_out(split, 0.0, 0) == (split, None)
-    with pytest.raises(DmlError, match="there is 1 class to train on"):
+    with pytest.raises(DmlError, match="there is only 1 class to train on"):
         hold_out(TinySplit(1, 2, 0), 0.5, 0)
 
 
@@ -54,7 +54,7 @@ def test_folds_are_disjoint_consecutive_and_cover_all_classes(folds, count):
 
 
 def test_more_folds_than_classes_are_refused():
-    with pytest.raises(DmlError, match="folds is 4, and there are 3 classes to train on"):
+    with pytest.raises(DmlError, match="folds is 4, but there are 3 classes to train on"):
         hold_out_fold(TinySplit(3, 2, 0), 0, 4)
 
 

@@ -1,4 +1,4 @@
-"""Train embeddings and use them from Python: all that the command `dml` does, in functions.
+"""Train embeddings and use them from Python, with a function for each `dml` command.
 
     import dml_train
 
@@ -6,8 +6,8 @@
     run = dml_train.train(recipe, "runs/tiny")
     model = dml_train.open_model(run.path)
 
-A name is imported at its first use, so that importing the package stays fast. `__init__.pyi` lists the names; in the
-repository, docs/reference/python.md explains them with examples.
+A name is imported when it is first used, so that importing the package stays fast. `__init__.pyi` lists the names; see
+docs/reference/python.md in the repository for explanations and examples.
 """
 
 from __future__ import annotations

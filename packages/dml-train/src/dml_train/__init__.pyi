@@ -1,4 +1,4 @@
-# The public names, and where they are. `__init__.py` reads this table, and imports a name at its first use.
+# The public names and their modules. `__init__.py` reads this table, and imports a name when it is first used.
 from dml_train.cluster.ray_cluster import RayCluster as RayCluster
 from dml_train.cluster.ray_cluster import RayExecutor as RayExecutor
 from dml_train.data.inspection import Inspection as Inspection

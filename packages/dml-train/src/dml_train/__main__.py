@@ -1,4 +1,4 @@
-"""The program `dml`, also as ``python -m dml_train``; Ctrl-C ends it without a traceback while its imports run, too."""
+"""The program `dml`, also ``python -m dml_train``; Ctrl-C prints no traceback even during imports."""
 
 from __future__ import annotations
 

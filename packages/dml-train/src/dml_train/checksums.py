@@ -1,4 +1,4 @@
-"""Checksums of files: a file's size and SHA-256, recorded when it is written and compared when it is read."""
+"""Checksums of files: size and SHA-256 are recorded when a file is written, and compared when it is read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def record_of(path: Path) -> FileRecord:
 
 
 def compare(path: Path, expected: FileRecord) -> str | None:
-    """Say how a file differs from its entry in the manifest; None if it doesn't.
+    """Describe how a file differs from its entry in the manifest; None if it doesn't differ.
 
     Raises:
         OSError: if the file is missing or can't be read.
@@ -28,7 +28,7 @@ def compare(path: Path, expected: FileRecord) -> str | None:
     if (size := path.stat().st_size) != expected["bytes"]:
         return f"has {size} bytes; the manifest says {expected['bytes']}"
     if sha256_of(path) != expected["sha256"]:
-        return "has another SHA-256 than the manifest says"
+        return "has a different SHA-256 than the manifest says"
     return None
 
 

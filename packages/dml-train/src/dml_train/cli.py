@@ -1,7 +1,7 @@
-"""The `dml` command: thin commands over `dml_train`, and those of plugins.
+"""The `dml` command: thin commands over `dml_train`, and the commands of plugins.
 
-At a `DmlError` it prints the message on the error stream and exits with code 2; a run stopped by a signal, and any
-command stopped by Ctrl-C, exits with 128 plus the signal's number.
+If a command raises a `DmlError`, the program prints the message on the error stream and exits with code 2. If a signal
+stops a run, or Ctrl-C stops any command, the program exits with 128 plus the signal's number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dml_train.commands.options import error_message
 from dml_train.processes.stopping import Interrupted
 from dml_train.ranks.environment import is_first_process, report_error
 
-# What a missing argument is; click knows the help of options alone.
+# Descriptions of missing arguments, since click has help texts only for options.
 _ARGUMENTS = {
     "RECIPE": "A TOML file, or a name that 'dml recipes' lists",
     "RUN": "The folder that 'dml train' wrote, its --out",
@@ -27,7 +27,7 @@ _ARGUMENTS = {
 
 
 class UserError(click.ClickException):
-    """A mistake that the user can correct: a message and exit code 2."""
+    """A mistake that the user can correct; the program prints the message and exits with code 2."""
 
     exit_code = 2
 
@@ -37,20 +37,20 @@ class UserError(click.ClickException):
 
 
 class Dml(click.Group):
-    """The command group: it prints errors as messages, and adds the commands of plugins to its own."""
+    """The command group, which prints errors as messages and includes the commands of plugins."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """List all names, sorted."""
+        """List all commands, sorted by name."""
         return sorted({**self.commands, **self._plugin_commands(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Get the command of this name; plugins are loaded only if dml itself has none."""
+        """Return the command with this name; load plugins only if dml has no such command."""
         return self.commands.get(cmd_name) or self._plugin_commands(ctx).get(cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; if there is none, suggest one, and name the plugins that failed and might have had it."""
+        """Find the command; if there is none, suggest one, and name plugins that failed to load and may have it."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -69,7 +69,7 @@ class Dml(click.Group):
             ) from error
         except DmlError as error:
             raise UserError(error_message(error, self.commands.get(ctx.invoked_subcommand or ""))) from error
-        except OSError as error:  # at any path, a disk that refuses: the system's own words say it all
+        except OSError as error:  # an I/O error at any path: the OS message is clear enough
             if error.filename is None:
                 raise
             raise UserError(f"can't use {error.filename}: {error.strerror}") from error
@@ -105,7 +105,7 @@ class Dml(click.Group):
 
 
 def _describe_missing(parameter: click.Parameter | None) -> str:
-    """Say what a missing option or argument is, or where to find it."""
+    """Describe a missing option or argument, or where to find it."""
     if isinstance(parameter, click.Option):
         return (parameter.help or "").removesuffix(".")  # click may add a sentence
     return _ARGUMENTS.get(parameter.human_readable_name.removesuffix("...") if parameter else "", "")

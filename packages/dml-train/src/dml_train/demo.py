@@ -22,7 +22,7 @@ from dml_train.run_folder import RunFolder
 from dml_train.training.baselines import Baselines
 from dml_train.training.run import train
 
-# The metrics of the table, with the titles of their columns.
+# The metrics in the table, with column titles.
 _COLUMNS = {
     "recall@1": "Recall\n@1",
     "recall@10": "Recall\n@10",
@@ -41,16 +41,16 @@ def run_demo(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> None:
-    """Train with the bundled recipe ``demo``, and compare four descriptions of the unseen classes' images.
+    """Train with the bundled recipe ``demo``, and compare four embeddings of images of unseen classes.
 
-    It prints one table: raw pixels, the untrained network, the trained one, and its embeddings as binary codes (their
-    signs). The run's folder holds the same metrics in ``comparison.json``, and a report.
+    This function prints a table of raw pixels, the untrained network, the trained network, and its binary codes (the
+    signs of the embedding). The same metrics are saved in the run's folder, in ``comparison.json`` and in a report.
 
     Args:
-        out: the run's folder; must be new or empty, unless with `resume`.
+        out: the run's folder; must be new or empty, unless `resume` is true.
         resume: resume an interrupted demo in `out`, or start if there is none.
-        overrides: changes of the recipe, ``"training.steps=100"``.
-        registry: provides the components; default: all installed ones.
+        overrides: changes to the recipe, for example ``"training.steps=100"``.
+        registry: provides the components; default: all installed components.
         console: prints the table; default: the standard output. Progress goes to the error stream.
 
     Raises:
@@ -94,11 +94,11 @@ def run_demo(
 
 
 def comparison_table(comparison: Mapping[str, Mapping[str, Any]], title: str) -> Table:
-    """Build a table of the metrics, at most 80 columns wide.
+    """Build a table of metrics, at most 80 columns wide.
 
     Args:
         comparison: name → the metrics of an evaluation, and ``bytes_per_item``.
-        title: above the table.
+        title: title above the table.
     """
     table = Table(
         title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)

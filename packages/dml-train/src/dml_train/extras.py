@@ -1,4 +1,4 @@
-"""Optional packages: a missing one is an error that names the extra of dml-train with it."""
+"""Optional packages: if one is missing, the error names the extra of dml-train to install."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dml_core import DmlError
 
 
 class MissingExtra(DmlError):
-    """A package that only some uses of dml-train need isn't installed."""
+    """An optional package isn't installed."""
 
 
 @contextmanager
 def extra(name: str, what: str) -> Iterator[None]:
-    """Import packages of an extra.
+    """Import packages of an extra in this context.
 
     Args:
-        name: of the extra, ``"report"``.
-        what: needs them, for the message: ``"a report"``.
+        name: name of the extra, for example ``"report"``.
+        what: the feature that needs the packages, for the message: ``"a report"``.
 
     Raises:
         MissingExtra: if an import fails.

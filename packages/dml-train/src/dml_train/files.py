@@ -1,4 +1,4 @@
-"""Files that appear complete or not at all, locked folders, and arrays and JSON in files."""
+"""Write files atomically, lock folders, and read and write arrays and JSON."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dml_train.locks import hold_lock
 
 
 class FolderLocked(DmlError):
-    """Another process works in the folder."""
+    """The folder is locked by another process."""
 
 
 class WriteRefused(DmlError):
-    """A write that the disk refused, since it is full, read-only or failing; what was complete before stays."""
+    """A failed write, for example because the disk is full or read-only; existing complete files are unchanged."""
 
 
 @contextmanager
@@ -31,12 +31,12 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
     """Lock a folder until this context or this process ends.
 
     Args:
-        folder: the folder to lock; other processes lock it with this function, too.
-        doing: what this process does there, for the error of another one: "training in runs/a".
+        folder: the folder to lock; other processes must lock it with this function, too.
+        doing: what the processes that lock this folder do, for the error: "training in runs/a".
 
     Raises:
-        FolderLocked: if another process has locked it.
-        DmlError: if it can't be locked.
+        FolderLocked: if another process has locked the folder.
+        DmlError: if the folder can't be locked.
     """
     with ExitStack() as until_the_end:
         try:
@@ -55,7 +55,7 @@ def check_path(path: Path) -> None:
     """Check that a file could have this path, whether it exists or not.
 
     Raises:
-        DmlError: for a name that is too long or contains what no name can.
+        DmlError: if a name is too long or contains an invalid character.
     """
     try:
         path.lstat()
@@ -70,7 +70,7 @@ def read_array(path: Path) -> npt.NDArray[Any]:
     """Map a .npy file into memory.
 
     Raises:
-        DmlError: if it can't be read as one.
+        DmlError: if it isn't a readable .npy file.
     """
     try:
         array: npt.NDArray[Any] | np.lib.npyio.NpzFile = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -84,7 +84,7 @@ def read_array(path: Path) -> npt.NDArray[Any]:
     if isinstance(array, np.lib.npyio.NpzFile):
         array.close()
         raise DmlError(
-            f"{path} is an archive of arrays; expected a .npy file, as numpy.save writes one array"
+            f"{path} is an archive of arrays; expected a .npy file with one array, as numpy.save writes it"
         )
     return array
 
@@ -93,14 +93,14 @@ def write_array(path: Path, array: npt.NDArray[Any]) -> None:
     """Write a .npy file atomically.
 
     Raises:
-        WriteRefused: as `write_atomically`.
+        WriteRefused: if the write fails, see `write_atomically`.
     """
-    # numpy writes into a file of its own accord by C's fwrite, and then its errors don't say why one failed.
+    # Hide the file's descriptor: numpy would otherwise use C's fwrite, and then errors don't say why a write failed.
     write_atomically(path, lambda file: np.save(_WriteOnly(file), array, allow_pickle=False))
 
 
 class _WriteOnly:
-    """A file that numpy knows only how to write to."""
+    """A file that has only the method `write`."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.write = file.write
@@ -143,19 +143,19 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON file atomically.
 
     Raises:
-        WriteRefused: as `write_atomically`.
+        WriteRefused: if the write fails, see `write_atomically`.
     """
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file under another name, sync and rename it, so that under its own name it is always complete.
+    """Write a file under a temporary name, sync and rename it, so that `path` is always complete.
 
     Raises:
-        WriteRefused: if the write fails, as on a full disk; an existing file of that name is unchanged.
+        WriteRefused: if the write fails, for example on a full disk; an existing file at `path` is unchanged.
     """
     partial = partial_path(path)
-    with refusals(f"write {path}"):
+    with report_write_errors(f"write {path}"):
         try:
             with partial.open("wb") as file:
                 write(file)
@@ -167,13 +167,13 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 @contextmanager
-def refusals(doing: str, advice: str = "", arguments: tuple[str, ...] = ()) -> Iterator[None]:
+def report_write_errors(doing: str, advice: str = "", arguments: tuple[str, ...] = ()) -> Iterator[None]:
     """Raise WriteRefused in place of an OSError.
 
     Args:
-        doing: what can't be done: "write runs/a/recipe.toml".
-        advice: follows the disk's message.
-        arguments: as those of a `DmlError`.
+        doing: the failed action, for the message: "write runs/a/recipe.toml".
+        advice: text to append to the message.
+        arguments: see `DmlError`.
     """
     try:
         yield
@@ -199,5 +199,5 @@ def sync(path: Path) -> None:
 
 
 def partial_path(path: Path) -> Path:
-    """Return the path to which a file is written before it is renamed."""
+    """Return the temporary path of a file that is being written."""
     return path.with_name(f".{path.name}.partial")

@@ -1,4 +1,4 @@
-"""Exclusive locks of files and folders, which end with the process: flock, on Windows the lock of the first byte."""
+"""Exclusive locks on files and folders, which end with the process: flock, or on Windows a lock on the first byte."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pathlib import Path
 
 @contextmanager
 def hold_lock(path: Path, wait: bool) -> Iterator[None]:
-    """Hold the lock of a file or folder until this context or this process ends.
+    """Lock a file or folder until this context or this process ends.
 
     Args:
-        path: what to lock; a missing file is made. Windows and NFS lock only files that are open for writing, which no
-            folder can be: there, a file beside the folder stands for it.
-        wait: whether to wait for another process that holds the lock.
+        path: the file or folder to lock; a missing file is created. Windows and NFS only lock files that are open for
+            writing, which isn't possible for a folder: there, a file next to the folder is locked.
+        wait: whether to wait while another process holds the lock.
 
     Raises:
         BlockingIOError: if another process holds the lock, unless `wait`.
-        OSError: if it can't be locked.
+        OSError: if the path can't be locked.
     """
     with ExitStack() as opened:
         is_folder = path.is_dir()

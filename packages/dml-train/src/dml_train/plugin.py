@@ -1,6 +1,6 @@
-"""The components of dml-train, provided by the same hooks as those of any plugin.
+"""The components of dml-train, provided by the same hooks that plugins use.
 
-It names their factories and imports none of them: listings stay fast without torch.
+Factories are named and not imported, so that listings don't wait for torch.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def dml_datasets() -> Iterable[Component]:
         ("in-shop", "In-Shop Clothes: 7,982 items, with separate queries and gallery", "Liu et al. 2016"),
         (
             "market1501",
-            "Market-1501: 1,501 persons, six cameras; a query leaves out its own",
+            "Market-1501: 1,501 persons, six cameras; a query excludes its camera",
             "Zheng et al. 2015",
         ),
-        ("veri776", "VeRi-776: 776 vehicles, 20 cameras; a query leaves out its own", "Liu et al. 2016"),
-        ("vehicleid", "VehicleID: 800 to 2,400 test vehicles, a gallery image of each", "Liu et al. 2016"),
+        ("veri776", "VeRi-776: 776 vehicles, 20 cameras; a query excludes its camera", "Liu et al. 2016"),
+        ("vehicleid", "VehicleID: 800 to 2,400 test vehicles, one gallery image each", "Liu et al. 2016"),
     ):
         yield Component(name, f"dml_train.data.factories:{name.replace('-', '_')}", summary, source)
 
@@ -67,7 +67,7 @@ def dml_backbones() -> Iterable[Component]:
     yield Component(
         "torchvision",
         "dml_train.networks.backbones:TorchvisionModel",
-        "any classification model of torchvision by name, without its classifier; own weights or torchvision's",
+        "any classification model of torchvision by name, without its classifier; your weights or torchvision's",
         source="https://docs.pytorch.org/vision/stable/models.html",
     )
 
@@ -78,7 +78,7 @@ def dml_loggers() -> Iterable[Component]:
     yield Component(
         "jsonl",
         "dml_train.training.loggers:JsonLines",
-        "metrics.jsonl, one JSON object a step, in full precision",
+        "metrics.jsonl, one JSON object per step, in full precision",
     )
     yield Component("tensorboard", "dml_train.training.loggers:TensorBoard", "TensorBoard event files")
     for name, tracker, kept in (

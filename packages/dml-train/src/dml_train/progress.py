@@ -15,7 +15,7 @@ Show = Callable[[int, str], None]  # (number done, text to show with it)
 
 
 def say(console: Console, text: str) -> None:
-    """Print a text as it is: not folded, so that a command in it can be copied."""
+    """Print a text without folding lines, so that users can copy a command in it."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -24,10 +24,10 @@ def stage(console: Console | None, name: str, total: int, done: int = 0) -> Iter
     """Show the progress of one stage of a run.
 
     Args:
-        console: on a terminal, a bar; elsewhere, a line every ten seconds and one at the end; None shows nothing.
+        console: on a terminal, shows a bar; elsewhere, a line every ten seconds and at the end; None shows nothing.
         name: the name of the stage.
         total: number of steps or images.
-        done: how many of them are done already.
+        done: number of steps or images that are already done.
     """
     if console is None:
         yield lambda now, words: None

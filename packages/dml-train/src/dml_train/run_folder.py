@@ -11,9 +11,9 @@ from typing import Any, Literal, get_args
 
 from dml_core import DmlError
 from dml_train.checksums import FileRecord, compare, record_of
-from dml_train.files import check_path, lock_folder, partial_path, read_json, refusals, write_json
+from dml_train.files import check_path, lock_folder, partial_path, read_json, report_write_errors, write_json
 
-Tracker = Literal["wandb", "mlflow", "trackio"]  # the experiment trackers, each the name of its logger
+Tracker = Literal["wandb", "mlflow", "trackio"]  # experiment trackers, by the logger's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +49,28 @@ class RunFolder:
 
     @property
     def baselines(self) -> Path:
-        """The same metrics of raw pixels and of the network before training."""
+        """The same metrics for raw pixels and for the network before training."""
         return self.path / "baselines.json"
 
     @property
     def per_query(self) -> Path:
-        """Every metric's value for each query of that evaluation, (Q,) float64 arrays by name; see `save_per_query`."""
+        """Values of the same metrics per query, (Q,) float64 arrays by name; see `save_per_query`."""
         return self.path / "per_query.npz"
 
     def tracker(self, name: Tracker) -> Path:
-        """Return the file with the identity of this run in an experiment tracker, by which a resumed run continues."""
+        """Return the file with this run's identity in an experiment tracker, which a resumed run uses to continue."""
         return self.path / f"{name}.json"
 
     def lock(self) -> AbstractContextManager[None]:
-        """Lock this folder against other trainings, see `lock_folder`."""
+        """Lock this folder, so that no other process trains in it; see `lock_folder`."""
         return lock_folder(self.path, f"training in {self.path}")
 
     def embeddings(self, part: str = "") -> Path:
-        """Return the file of embeddings, (N, D) float32, of the test split or of another part (``"gallery"``)."""
+        """Return the file of embeddings, (N, D) float32; `part` is ``"gallery"``, or empty for the test split."""
         return self.path / f"{part and part + '_'}embeddings.npy"
 
     def labels(self, part: str = "") -> Path:
-        """Return the file of their labels, (N,) int64."""
+        """Return the file of labels, (N,) int64; see `embeddings` for `part`."""
         return self.path / f"{part and part + '_'}labels.npy"
 
     @property
@@ -85,19 +85,19 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run has ended and its results were written; they may have been damaged since."""
+        """Whether the run has ended and written results; the results may have been damaged since."""
         return self.evaluation.is_file() and self.manifest.is_file()
 
     @property
     def resume_command(self) -> str:
-        """The command that resumes the run; for a finished run with damaged results, it writes them again."""
+        """The command to resume the run; for a finished run, it writes damaged results again."""
         return shlex.join(["dml", "train", str(self.recipe), "--out", str(self.path), "--resume"])
 
     def write_manifest(self) -> None:
         """Write the manifest of the existing result files.
 
         Raises:
-            WriteRefused: if the disk is full or refuses.
+            WriteRefused: if the disk is full or fails.
         """
         files = {path.name: record_of(path) for path in (*self._results(), self.metrics) if path.is_file()}
         write_json(self.manifest, {"files": files})
@@ -106,10 +106,10 @@ class RunFolder:
         """Remove the manifest, then the result files.
 
         Raises:
-            WriteRefused: if the disk refuses.
+            WriteRefused: if a file can't be removed.
         """
         for path in (self.manifest, *self._results()):
-            with refusals(f"remove {path}"):
+            with report_write_errors(f"remove {path}"):
                 path.unlink(missing_ok=True)
 
     def read_manifest(self) -> dict[str, FileRecord]:
@@ -133,14 +133,14 @@ class RunFolder:
             raise DmlError(f"{self.manifest} is corrupt. Write it again: {self.resume_command}") from error
 
     def check_results(self, *paths: Path) -> None:
-        """Check that result files are as the run wrote them.
+        """Check that result files haven't changed since the run wrote them.
 
         Args:
-            paths: the files; default: all that the manifest lists.
+            paths: the files to check; default: all files in the manifest.
 
         Raises:
-            DmlError: that names the first missing, changed or damaged file, and what restores it; if the run isn't
-                finished, or the manifest is corrupt.
+            DmlError: if a file is missing, changed or damaged (the message names the first such file, and how to
+                restore it), if the run isn't finished, or if the manifest is corrupt.
         """
         records = self.read_manifest()
         for path in paths or [self.path / name for name in records]:
@@ -151,7 +151,7 @@ class RunFolder:
             if wrong is not None:
                 remedy = f"Write it again: {self.resume_command}"
                 if path == self.metrics:  # only training writes it
-                    remedy = "Restore it, or move it away to go on without its lines"
+                    remedy = "Restore it, or move it away to continue without its lines"
                 raise DmlError(
                     f"{path} {wrong}, so it was changed or damaged after the run wrote it. {remedy}"
                 )
@@ -163,10 +163,10 @@ class RunFolder:
 
     @staticmethod
     def refuse_existing(path: Path) -> None:
-        """Refuse a path that a new run can't use.
+        """Check that a new run can use a path.
 
         Raises:
-            DmlError: if anything but an empty folder, or that of a run which ended before its first step, exists there.
+            DmlError: if the path exists, unless it is an empty folder or the run there ended before the first step.
         """
         folder = RunFolder(path)
         if path.is_dir() and folder._has_no_step():
@@ -180,10 +180,10 @@ class RunFolder:
             raise DmlError(message, arguments=("resume", "out"))
 
     def _has_no_step(self) -> bool:
-        """Whether a folder is empty, or holds what a run leaves that took no step: nothing to resume or to lose."""
+        """Return whether a folder is empty, or holds only files of a run that took no step, so nothing can be lost."""
         names = {entry.name for entry in self.path.iterdir()}
         if self.recipe.name in names and self.metrics.name not in names:
-            return False  # a recipe alone may be the user's own
+            return False  # a folder with only a recipe may be the user's
         left = {path.name for path in (self.recipe, self.data, self.metrics, self.checkpoints)}
         left |= {partial_path(path).name for path in (self.recipe, self.data)}
         left |= {self.tracker(name).name for name in get_args(Tracker)} | {"tensorboard", "wandb"}
@@ -201,7 +201,7 @@ class RunFolder:
         return read_json(self.evaluation)
 
     def read_metrics(self) -> list[dict[str, float | None]]:
-        """Read the values logged during training, one dict per line of ``metrics.jsonl``; empty if nothing is logged.
+        """Read the values logged during training, with a dict per line of ``metrics.jsonl``; empty if there is no file.
 
         Raises:
             DmlError: if the file is corrupt, or was changed or damaged after the run ended.
@@ -217,14 +217,14 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path) -> RunFolder:
-        """Make a new run's folder.
+        """Create the folder of a new run.
 
         Raises:
-            DmlError: if it exists and isn't empty.
-            WriteRefused: if it can't be made.
+            DmlError: if the folder exists and isn't empty.
+            WriteRefused: if the folder can't be created.
         """
         cls.refuse_existing(path)
-        with refusals(f"make the run folder {path}"):
+        with report_write_errors(f"make the run folder {path}"):
             path.mkdir(parents=True, exist_ok=True)
         return cls(path)
 
@@ -244,7 +244,7 @@ class RunFolder:
 
 
 def open_run(path: str | Path) -> RunFolder:
-    """Open a run's folder: its files, its metrics, and the paths of its embeddings.
+    """Open a run's folder, to read metrics and find checkpoints, embeddings and other files.
 
     Raises:
         DmlError: if it isn't a run's folder.

@@ -1,7 +1,7 @@
-"""Counter-based random numbers: every draw of a run is a function of the run's seed and of its place in the run.
+"""Counter-based random numbers: each draw in a run depends only on the run's seed and the place in the run.
 
-No state passes from one step to the next, so there is no generator state to save, and the draws don't depend on
-restarts, loader processes or the number of ranks.
+No state passes from one step to the next, so a checkpoint saves no generator state, and draws don't depend on restarts,
+loader processes or the number of ranks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 from dml_core.drawing import GOLDEN, splitmix64
 
-# The purposes of seeds. Streams of different purposes are independent.
+# Purposes of seeds. Streams for different purposes are independent.
 INITIALISATION, AUGMENTATION, FORWARD, LOSS, VALIDATION = range(1, 6)
 
 _MASK = 0xFFFFFFFFFFFFFFFF
@@ -27,20 +27,20 @@ def derive(*counters: int) -> int:
 
 
 def row_seeds(seed: int, step: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Derive the seeds that augment rows of a step's global batch, (R,) uint64.
+    """Derive the seeds to augment rows of a step's global batch, (R,) uint64.
 
     Args:
         seed: the run's seed.
-        step: counted from 0.
+        step: step, counted from 0.
         rows: (R,) int64, indices into the global batch.
     """
     return splitmix64(rows.astype(np.uint64) * GOLDEN + derive(seed, AUGMENTATION, step))
 
 
 def seed_torch(device: torch.device, *counters: int) -> None:
-    """Seed torch's generators of the CPU and of this device from these counters."""
+    """Seed torch's generators for the CPU and `device` from these counters."""
     seed = derive(*counters) >> 1  # 63 bits fit every generator
-    # torch.manual_seed would do, but records a stack trace for each GPU library that isn't initialised yet.
+    # Don't use torch.manual_seed, which records a stack trace for each GPU library that isn't initialised yet.
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)

@@ -1,1 +1,1 @@
-"""The data sets that a recipe's ``[dataset]`` table can name, and the loading of batches."""
+"""Data sets for a recipe's ``[dataset]`` table, and the loading of batches."""

@@ -1,4 +1,4 @@
-"""A split of images in memory, and the augmentation of a whole batch at once.
+"""A split of images in memory, and augmentation of a whole batch at once.
 
 Shapes: `N` items, `B` batch, `H`, `W` height and width.
 """
@@ -18,9 +18,9 @@ from dml_core.drawing import GOLDEN, splitmix64
 
 
 def draw_uniforms(seeds: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.float64]:
-    """Draw numbers uniform in [0, 1), (B, count); row i is a function of ``seeds[i]`` alone.
+    """Draw numbers uniformly in [0, 1), (B, count); row i depends only on ``seeds[i]``.
 
-    ``u[i, j] = mix(mix(seeds[i]) + (j + 1)·γ) / 2**64`` to 53 bits, mix of `splitmix64`: its state is a counter.
+    ``u[i, j] = mix(mix(seeds[i]) + (j + 1)·γ) / 2**64`` to 53 bits: splitmix64 with a counter as state.
 
     Source: Steele, Lea & Flood 2014, Fast Splittable Pseudorandom Number Generators, Fig. 16.
 
@@ -37,15 +37,15 @@ def draw_uniforms(seeds: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.f
 class Jitter:
     """Random small changes of shape and ink that keep a drawn character recognisable.
 
-    Each image is rotated, scaled along both axes, slanted and shifted (one affine map, bilinear). Its strokes become
-    thicker or thinner (a mix with the 3 × 3 maximum or minimum), and its ink fainter. Every amount is uniform between
-    plus and minus its bound; the ink is multiplied by a factor in ``[1 - fade, 1]``. Raises a `ValueError` if a bound
-    is negative, or a share above 1.
+    Each image is rotated, scaled along both axes, slanted and shifted (one affine map, bilinear). Strokes become
+    thicker or thinner (a mix with the 3 × 3 maximum or minimum), and the ink becomes fainter. Amounts are drawn
+    uniformly between plus and minus the bound; the ink is multiplied by a factor in ``[1 - fade, 1]``. Raises a
+    `ValueError` if a bound is negative, or a share exceeds 1.
     """
 
     rotation: float = 10.0  # degrees
     scale: float = 0.15  # natural logarithm of the factor, the same for both axes
-    stretch: float = 0.15  # likewise, for the width relative to the height
+    stretch: float = 0.15  # natural logarithm of the factor for the width relative to the height
     shear: float = 0.2  # horizontal slant, in widths per height
     shift: float = 2.0  # in pixels, along both axes
     stroke: float = 0.5  # share of the maximum or minimum in the mix, 0 to 1
@@ -58,9 +58,9 @@ class Jitter:
                 raise ValueError(f"{name} is {bound}; expected a number from 0 to {most}")
 
     def __call__(self, images_B1HW: Tensor, seeds_B: npt.NDArray[np.uint64]) -> Tensor:
-        """Augment images, float32 with ink in [0, 1] on 0; row i is a function of image i and ``seeds_B[i]`` alone."""
-        # A row has the same bits in any batch: everything below is elementwise or within one image. The order of
-        # summation in a matrix product would depend on the batch.
+        """Augment images, float32 with ink in [0, 1] on 0; row i depends only on image i and ``seeds_B[i]``."""
+        # Operations must be elementwise or within one image, so that a row has the same bits in any batch. In a matrix
+        # product, the order of summation would depend on the batch.
         amounts_B7 = (2.0 * draw_uniforms(seeds_B, 7) - 1.0) * np.array(astuple(self), dtype=np.float64)
         rotation, scale, stretch, shear, _, stroke, fade = amounts_B7.T
         shift_B2 = (2.0 * draw_uniforms(~seeds_B, 2) - 1.0) * self.shift
@@ -94,14 +94,14 @@ class Jitter:
 
 def _maximum_3x3(images_B1HW: Tensor) -> Tensor:
     """Take the maximum of each pixel and its eight neighbours; pixels outside the image are 0."""
-    # Along rows, then columns: on one channel and a CPU, forty times as fast as max_pool2d.
+    # Compute along rows, then columns: with one channel on a CPU, this is forty times as fast as max_pool2d.
     padded = F.pad(images_B1HW, (1, 1, 1, 1))
     wide = torch.maximum(torch.maximum(padded[..., :-2], padded[..., 1:-1]), padded[..., 2:])
     return torch.maximum(torch.maximum(wide[..., :-2, :], wide[..., 1:-1, :]), wide[..., 2:, :])
 
 
 class ArraySplit:
-    """A `Split` of images in memory, (N, H, W) uint8; the jitter, if any, augments its batches.
+    """A `Split` of images in memory, (N, H, W) uint8; `jitter`, if given, augments batches.
 
     ``class_names[labels[i]]`` names item i.
     """
@@ -125,7 +125,7 @@ class ArraySplit:
         return len(self.labels)
 
     def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
-        """Load a batch, (len(indices), 1, H, W) float32 in [0, 1], augmented if seeds are given."""
+        """Load images, (len(indices), 1, H, W) float32 in [0, 1], augmented if seeds are given."""
         images_B1HW = torch.from_numpy(self._images[indices])[:, None].to(torch.float32).div_(255.0)
         if seeds is None or self._jitter is None:
             return images_B1HW

@@ -1,4 +1,4 @@
-"""Image files that can't be decoded: found before training begins, then refused or dropped."""
+"""Find image files that can't be decoded before training begins, and report or drop them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _MIN_SHOWN = 2_000  # files; fewer are read without a progress bar
 def read_all(
     files: Sequence[Path], read: Callable[[Path], Read], stage_name: str
 ) -> Iterator[tuple[Path, Read | DmlError]]:
-    """Read files in parallel threads, and yield each with the result of `read` or its `DmlError`, in order.
+    """Read files in parallel threads, and yield each file in order, with the result of `read` or the `DmlError`.
 
-    Raise a `DmlError` if a file is missing, or the disk fails to read one. `stage_name` is shown with the progress.
+    Raise a `DmlError` if a file is missing, or the disk fails to read a file. The progress is shown as `stage_name`.
     """
 
     def read_chunk(chunk: Sequence[Path]) -> list[Read | DmlError]:
@@ -65,12 +65,12 @@ def read_all(
 def find_bad_images(
     files: Sequence[Path], read: Callable[[Path], object], stage_name: str
 ) -> dict[Path, str]:
-    """Find the files that `read` refuses, and return each with the error's message."""
+    """Call `read` for each file, and return the files that raise a `DmlError`, with the messages."""
     results = read_all(files, read, stage_name)
     return {file: str(result) for file, result in results if isinstance(result, DmlError)}
 
 
-def refuse_bad_images(bad: Mapping[Path, str]) -> None:
+def check_bad_images(bad: Mapping[Path, str]) -> None:
     """Raise a `DmlError` that lists the bad files, if there are any."""
     if bad:
         total = f"\n{len(bad):,} files are bad in total" if len(bad) > 1 else ""
@@ -79,9 +79,9 @@ def refuse_bad_images(bad: Mapping[Path, str]) -> None:
 
 
 def drop_bad_images(parts: Parts, bad: Mapping[Path, str]) -> Parts:
-    """Drop the bad files, and the classes that have no other file, and log both.
+    """Drop bad files, and classes without other files, and log both.
 
-    Raise a `DmlError` if a part loses all its images.
+    Raise a `DmlError` if a part loses all images.
     """
     if not bad:
         return parts

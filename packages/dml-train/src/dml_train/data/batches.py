@@ -1,4 +1,4 @@
-"""Batches: a step's images and labels as a function of the step, loaded ahead by loader processes.
+"""Batches: images and labels that depend only on the step, loaded ahead by loader processes.
 
 Shapes: `B` rows of the global batch, `R` rows of this rank's part.
 """
@@ -31,19 +31,19 @@ class Batch(NamedTuple):
 
     step: int  # counted from 0
     images: Tensor  # (R, channels, height, width) float32, this rank's rows
-    labels: Tensor  # (B,) int64, of the global batch
+    labels: Tensor  # (B,) int64, for the global batch
 
 
 class LoadFailure(NamedTuple):
-    """Why an item failed to load. Returned as a value, since DataLoader rewrites the message of an exception."""
+    """The reason why an item failed to load; returned as a value, since DataLoader rewrites an exception's message."""
 
     message: str
 
 
 class StepBatches(Dataset[Batch | LoadFailure]):
-    """The batches of a run by step, as its seed determines them.
+    """The batches of a run by step, determined by the run's seed.
 
-    Rank r of W gets rows r·B/W to (r+1)·B/W of the sampler's global batch of the training split.
+    Rank r of W receives rows r·B/W to (r+1)·B/W of the sampler's global batch.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class StepBatches(Dataset[Batch | LoadFailure]):
         return self.sampler.batch_at(*divmod(step, len(self.sampler)))
 
     def __getitem__(self, step: int) -> Batch | LoadFailure:
-        """Load this rank's batch of a step."""
+        """Load this rank's part of the batch at `step`."""
         indices_B = self.indices(step)
         share, rest = divmod(len(indices_B), self.world_size)
         if rest:
@@ -75,16 +75,16 @@ class StepBatches(Dataset[Batch | LoadFailure]):
 def load_ahead(
     source: Dataset[Item | LoadFailure], places: Sequence[int], workers: int, *, pin: bool
 ) -> Generator[Item, None, None]:
-    """Yield ``source[place]`` for each of the places, in their order.
+    """Yield ``source[place]`` for each place, in order.
 
     Args:
-        source: the items; it must pickle if there are workers.
+        source: the items; must support pickle if there are workers.
         places: indices into `source`.
         workers: number of processes that load ahead; 0 loads each item in this process when it is requested.
         pin: whether to pin tensors in memory, so that copies to a GPU can overlap.
 
     Raises:
-        DmlError: an item that can't be loaded; a worker that can't start or dies; more workers than `MOST_PROCESSES`.
+        DmlError: if an item can't be loaded, a worker can't start or dies, or `workers` exceeds `MOST_PROCESSES`.
     """
     if not 0 <= workers <= MOST_PROCESSES:
         raise InvalidOption(f"workers is {workers}; expected 0 to {MOST_PROCESSES} processes")
@@ -114,7 +114,7 @@ def load_ahead(
             process.kill()
             process.join()
 
-    # In case the generator is never closed: at exit, Python sends the loaders a signal that they block, and waits.
+    # If the generator is never closed, Python at exit would wait for the loaders after a signal that they block.
     atexit.register(end)
     try:
         for item in items:
@@ -128,7 +128,7 @@ def load_ahead(
             ) from error
         raise
     finally:
-        del items  # ends the loaders, unless a traceback still refers to it
+        del items  # ends the loaders, unless a traceback still refers to the iterator
         end()
         atexit.unregister(end)
 
@@ -140,25 +140,25 @@ def _unchanged(item: Item) -> Item:
 def load_items(
     split: Split, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None
 ) -> Tensor | LoadFailure:
-    """Load items (n, channels, height, width), augmented by their seeds; or say why that fails."""
+    """Load items (n, channels, height, width), augmented if there are seeds, or return the reason for a failure."""
     try:
         return split.load(indices, seeds)
-    except DmlError as error:  # says itself which item it was
+    except DmlError as error:  # the message names the item
         return LoadFailure(str(error))
     except Exception:  # a third party's data set may raise anything
         trace = traceback.format_exc()
-    for index in indices.tolist():  # one by one, to name the bad item
+    for index in indices.tolist():  # load one by one, to name the bad item
         result = load_item(split, index)
         if isinstance(result, LoadFailure):
             return result
-    return LoadFailure(f"items {indices.tolist()} can't be loaded together, though each can alone:\n{trace}")
+    return LoadFailure(f"items {indices.tolist()} can't be loaded together, only separately:\n{trace}")
 
 
 def load_item(split: Split, index: int, name: str | None = None) -> Tensor | LoadFailure:
-    """Load an unaugmented image, (1, channels, height, width), or say why not, by `name` or by index and class."""
+    """Load an unaugmented image, (1, channels, height, width), or return why it fails, by `name` or index and class."""
     try:
         return split.load(np.array([index]), None)
-    except DmlError as error:  # names the item itself
+    except DmlError as error:  # the message names the item
         return LoadFailure(str(error))
     except Exception as error:  # a third party's data set may raise anything
         called = name or f"item {index} (class {split.class_names[split.labels[index]]!r})"

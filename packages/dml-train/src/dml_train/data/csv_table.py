@@ -18,9 +18,9 @@ def read_csv_table(
 ) -> Parts:
     """List the images of a CSV file; classes are sorted by name, images are in the order of the lines.
 
-    The first line names the columns ``path`` and ``label``, and optionally ``split``, which holds ``train`` and
-    ``test``, or ``train``, ``query`` and ``gallery`` (without it, classes are split as those of an image folder), and
-    ``group``, each image's group, such as its camera (see `dml_core.GroupedSplit`). Other columns are ignored.
+    The first line names the columns ``path`` and ``label``, and optionally ``split`` and ``group``; others are ignored.
+    Values of ``split`` must be ``train`` and ``test``, or ``train``, ``query`` and ``gallery``; without it, classes are
+    shuffled and split. ``group`` is an image's group, for example the camera (see `dml_core.GroupedSplit`).
 
     Args:
         root: the folder of the images; paths are relative to it.
@@ -28,14 +28,14 @@ def read_csv_table(
         train_fraction, split_seed: see `read_image_folder`; ignored if the table has a column ``split``.
 
     Raises:
-        DmlError: no such file, or a missing column; an empty value, a missing or a duplicate image, each with its line
-            number; a split that `read_image_folder` would refuse.
-        ValueError: a number out of its range.
+        DmlError: if the file or a column is missing; if a value is empty, or an image is missing or a duplicate (the
+            message has the line number); or if the splits are invalid, see `read_image_folder`.
+        ValueError: if a number is out of range.
     """
     folder = Path(root).expanduser()
     file = folder / Path(table).expanduser()
     classes: dict[str, dict[str, list[Path]]] = {}
-    line_of: dict[str, int] = {}  # by text: to hash a Path takes several times as long
+    line_of: dict[str, int] = {}  # keyed by string, since hashing a Path takes several times as long
     groups: dict[Path, str] = {}
     for line, row in _read_rows(file):
         for column, value in row.items():

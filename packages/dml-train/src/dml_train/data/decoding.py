@@ -1,4 +1,4 @@
-"""Decoding of image files of any format and mode to upright RGB, and the check that a file is complete."""
+"""Decode image files to upright RGB, and check that a file is complete."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from dml_core import DmlError, StoredImage
 from dml_train.data.prepare import FORMATS, MAX_PIXELS, decode
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
-# A file, or one inside another file; or RGB (height, width, 3), grey (height, width) in memory.
+# A file, an image inside a file, or an array in memory: RGB (height, width, 3) or grey (height, width).
 ImageSource = Path | StoredImage | npt.NDArray[np.uint8]
 
 _TAIL = 64  # bytes; some writers pad the end with a few zeros
-# TIFF's tags of the positions and lengths of its strips and tiles.
+# TIFF tags for the positions and lengths of strips and tiles.
 _STRIPS = ((273, 279), (324, 325))
 
 
 def read_image(source: ImageSource, min_side: int | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """Decode an image to upright RGB, as `decode`.
+    """Decode an image to upright RGB, see `decode`.
 
     Args:
         source: a file, an image inside a file, or an array.
-        min_side, max_pixels: of `decode`.
+        min_side, max_pixels: see `decode`.
 
     Raises:
-        DmlError: if it can't be decoded, has too many pixels or another format than `FORMATS`, or isn't a regular file;
-            names the file.
+        DmlError: if the image can't be decoded, has too many pixels or a format that isn't in `FORMATS`, or isn't a
+            regular file; the message names the file.
     """
     try:
         if isinstance(source, np.ndarray):
             return Image.fromarray(source).convert("RGB")
         if isinstance(source, Path):
-            _refuse_special_file(source)
+            _check_regular_file(source)
         encoded = source if isinstance(source, Path) else io.BytesIO(source.read())
         return decode(encoded, min_side, max_pixels)
     except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, …
@@ -51,16 +51,16 @@ def read_image(source: ImageSource, min_side: int | None = None, max_pixels: int
 
 
 def check_complete_image(file: Path) -> None:
-    """Check an image file by its header and its end, without decoding it.
+    """Check that an image file is complete from the header and the last bytes, mostly without decoding.
 
-    A complete file ends as its format says: with an end mark (JPEG, PNG, GIF), or not before its stated length (BMP,
-    WebP, TIFF). That is one read of a few bytes. A file that ends otherwise may still be good, so it is decoded.
+    A complete file ends with an end mark (JPEG, PNG, GIF), or isn't shorter than the stated length (BMP, WebP, TIFF);
+    this check reads only a few bytes. A different end may still be valid, so such a file is decoded.
 
     Raises:
-        DmlError: if the header isn't an image's, or the image is cut off; names the file.
+        DmlError: if the header isn't an image's, or the image is truncated; the message names the file.
     """
     try:
-        _refuse_special_file(file)
+        _check_regular_file(file)
         with Image.open(file, formats=FORMATS) as image:
             if min(image.size) < 1:
                 raise ValueError(f"it is {image.size[0]} × {image.size[1]} pixels")
@@ -96,19 +96,19 @@ def _ends_well(file: Path, image: Image.Image) -> bool:
     return max(ends, default=0) <= size
 
 
-def _refuse_special_file(file: Path) -> None:
-    """Refuse a pipe or a device, on which reading could wait for ever."""
+def _check_regular_file(file: Path) -> None:
+    """Raise an OSError for a pipe or a device, since reading could wait forever."""
     mode = file.stat().st_mode
     if not stat.S_ISREG(mode):
         raise OSError(f"it is {'a folder' if stat.S_ISDIR(mode) else 'a pipe or a device'}, not a file")
 
 
 def _decoding_error(file: Path | StoredImage, error: Exception) -> DmlError:
-    if isinstance(error, DmlError):  # of a stored image, whose own file can't be read
+    if isinstance(error, DmlError):  # the file that contains a stored image can't be read
         return error
     if isinstance(error, FileNotFoundError):
         reason = "no such file"
-    elif isinstance(error, UnidentifiedImageError):  # whose message repeats the path
+    elif isinstance(error, UnidentifiedImageError):  # don't use its message, which repeats the path
         size = file.stat().st_size if isinstance(file, Path) else len(file.read())
         reason = "it is empty" if size == 0 else f"not an image in {', '.join(FORMATS)}"
     elif isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):

@@ -1,4 +1,4 @@
-"""The factories of the data sets of image files."""
+"""Factories for data sets of image files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets of image files: one class for all of them, and the factory that adds their common options.
+"""The class of all data sets of image files, and a factory that adds common options.
 
 Shapes: `N` items, `B` batch.
 """
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from dml_core import options_of, signature_of
-from dml_train.data.bad_images import drop_bad_images, find_bad_images, refuse_bad_images
+from dml_train.data.bad_images import check_bad_images, drop_bad_images, find_bad_images
 from dml_train.data.decoding import check_complete_image
 from dml_train.data.packed import PackedImages, open_pack
 from dml_train.data.parts import Classes, Parts
@@ -23,9 +23,9 @@ from dml_train.data.preparation import Preparation
 
 
 class PathTable(Sequence[Path]):
-    """A sequence of paths that takes their characters and 8 bytes each.
+    """A compact sequence of paths, which takes 8 bytes per path besides the characters.
 
-    A list of as many `Path` objects takes some 400 bytes each, in every loader process, and seconds to send there.
+    A list of `Path` objects takes some 400 bytes per path in each loader process, and seconds to send there.
 
     Args:
         paths: the paths, in order.
@@ -41,10 +41,10 @@ class PathTable(Sequence[Path]):
         return len(self._ends)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return one path, or the list of a slice's paths."""
+        """Return one path, or a list of paths for a slice."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        place = range(len(self))[index]  # an IndexError where a list raises one
+        place = range(len(self))[index]  # raises an IndexError as a list does
         begin = int(self._ends[place - 1]) if place else 0
         return Path(os.fsdecode(self._bytes[begin : int(self._ends[place])]))
 
@@ -86,7 +86,7 @@ class FileSplit:
         return len(self.files)
 
     def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
-        """Load a batch, (len(indices), 3, crop, crop) float32, augmented by the preparation if seeds are given.
+        """Load images, (len(indices), 3, crop, crop) float32, augmented by the preparation if seeds are given.
 
         Raise a `DmlError` if a file can't be decoded, or the pack is damaged.
         """
@@ -108,13 +108,13 @@ class FileDataset:
     Args:
         parts: the files of each part.
         preparation: how an image becomes the network's input.
-        on_bad_image: ``"error"``: every file's header and end are read here, and one damaged in between ends the
-            run; ``"skip"``: every file is decoded here, and the bad ones are excluded and logged, so that batches
-            are a function of the good files.
-        cache: a folder for decoded and resized images, see `open_pack`; None for none. It changes no number.
+        on_bad_image: ``"error"`` checks the header and the end of each file now; a file that is damaged in between ends
+            the run later. ``"skip"`` decodes each file now, and excludes and logs bad files, so that batches depend
+            only on good files.
+        cache: a folder for decoded and resized images, see `open_pack`; None disables the cache. Results don't change.
 
     Raises:
-        DmlError: an unusable file, unless ``on_bad_image="skip"``; a part without images.
+        DmlError: if a file is bad, unless ``on_bad_image="skip"``, or a part has no images.
     """
 
     in_channels = 3
@@ -127,7 +127,7 @@ class FileDataset:
         on_bad_image: Literal["error", "skip"] = "error",
         cache: str | None = None,
     ) -> None:
-        # By text: to hash or to compare a Path takes several times as long.
+        # Use strings, since hashing and comparing a Path takes several times as long.
         by_text = {str(file): file for file in parts.files()}
         files = [by_text[text] for text in sorted(by_text)]
         pack, positions = None, None
@@ -139,7 +139,7 @@ class FileDataset:
             read = check_complete_image if on_bad_image == "error" else preparation.load_resized
             bad = find_bad_images(files, read, "check images")
         if on_bad_image == "error":
-            refuse_bad_images(bad)
+            check_bad_images(bad)
         left = drop_bad_images(parts, bad)
         splits = {
             name: FileSplit(classes, preparation, pack, positions, left.groups)
@@ -169,7 +169,7 @@ class FileDatasetFactory:
 
     @staticmethod
     def image_reader(**options: Any) -> Preparation:
-        """Return the preparation by the options of a recipe's table; other options are ignored."""
+        """Return the preparation with the options of a recipe's table; other options are ignored."""
         return Preparation(**{o.name: options[o.name] for o in _PREPARATION if o.name in options})
 
     def training_files(self, **options: Any) -> Sequence[Path]:

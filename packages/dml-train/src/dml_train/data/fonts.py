@@ -1,4 +1,4 @@
-"""Characters drawn with fonts: the faces of font files, and the classes that a user's fonts draw."""
+"""Draw characters with the faces of font files, and group the drawings of a user's fonts into classes."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ with extra("glyphs", "the data set 'glyphs'"):
     from fontTools.ttLib import TTFont, TTLibError
     from fontTools.ttLib.ttCollection import TTCollection
 
-_EM = 26 / 32  # pixels an em, as a share of the image's side
-NO_CHARACTER = "\uffff"  # by definition in no font: it is drawn as the face's sign for a missing glyph
-PLACEHOLDER_USES = 16  # a drawing that so many characters of a face share stands for glyphs that it lacks
+_EM = 26 / 32  # pixels per em, as a share of the image's side
+NO_CHARACTER = "\uffff"  # no font has this character, so a face draws its sign for a missing glyph
+PLACEHOLDER_USES = 16  # if 16 characters of a face share a drawing, it is a sign for missing glyphs
 UNDRAWN = {"Cc", "Cf", "Co", "Cs"}  # control, format, private use, surrogate
 _SCRIPTS = {"all": "", "han": "CJK UNIFIED IDEOGRAPH", "latin": "LATIN "}
 _RANGE = re.compile(r"U\+([0-9A-Fa-f]{4,6})(?:-U\+([0-9A-Fa-f]{4,6}))?")
 
 
 class Face:
-    """A face of a font file, TrueType or OpenType, which draws images of `size` pixels a side.
+    """A face in a TrueType or OpenType font file, to draw images with sides of `size` pixels.
 
-    `index` is the face's position in a collection, from 0; None for a file of one face.
+    `index` is the face's position in a collection, from 0; None for a file with one face.
     """
 
     def __init__(self, file: Path, size: int, index: int | None = None) -> None:
         self.name = file.stem if index is None else f"{file.stem}#{index}"
         self.size = size
-        # The basic layout engine, since the complex one is optional in Pillow and may differ between machines.
+        # Use the basic layout engine, since the complex one is optional in Pillow and may differ between machines.
         self._font = ImageFont.truetype(
             file, round(size * _EM), index=index or 0, layout_engine=ImageFont.Layout.BASIC
         )
@@ -69,17 +69,17 @@ class Face:
 
 
 def open_faces(patterns: Sequence[str], size: int) -> list[Face]:
-    """Open the faces of the font files that match; return each once, sorted by file and index.
+    """Open the faces of all font files that match; return each face once, sorted by file and index.
 
-    The patterns are files, or glob patterns with ``**`` for any folders; ``FILE#N`` is only face N of a collection.
-    Raise a `DmlError` if a pattern has no file, a file is no font, or a collection lacks a face.
+    Patterns are files, or glob patterns with ``**`` for any folders; use ``FILE#N`` for only face N of a collection.
+    Raise a `DmlError` if no file matches a pattern, a file isn't a font, or a collection has no such face.
     """
     if not patterns:
         raise DmlError("fonts is empty; expected font files, such as /usr/share/fonts/**/*.ttf")
     chosen: set[tuple[Path, int | None]] = set()
     for pattern in patterns:
         name, _, number = pattern.rpartition("#") if "#" in pattern else (pattern, "", "")
-        # Path.glob takes no absolute pattern.
+        # Path.glob doesn't support absolute patterns.
         files = [Path(file) for file in glob.glob(str(Path(name).expanduser()), recursive=True)]  # noqa: PTH207
         if not files:
             raise DmlError(
@@ -96,9 +96,9 @@ def open_faces(patterns: Sequence[str], size: int) -> list[Face]:
 
 
 def _face_indices(file: Path, number: str) -> Sequence[int | None]:
-    """Return the faces to open in a file: [None] if it is a font of one face."""
+    """Return the indices of the faces to open in a file; [None] if the file has one face."""
     try:
-        with file.open("rb") as stream:  # which fontTools leaves open if it fails
+        with file.open("rb") as stream:  # fontTools would leave the file open if it fails
             if file.suffix.lower() in (".ttc", ".otc"):
                 count = len(TTCollection(stream, lazy=True))
             else:
@@ -121,7 +121,7 @@ class Drawing(NamedTuple):
 
     images: npt.NDArray[np.uint8]  # (N, size, size), ink is 255
     labels: npt.NDArray[np.int64]  # (N,)
-    class_names: Sequence[str]  # "U+0041 LATIN CAPITAL LETTER A", of the first of the merged characters
+    class_names: Sequence[str]  # "U+0041 LATIN CAPITAL LETTER A", for the first of the merged characters
     faces: npt.NDArray[np.int64]  # (N,), positions in the list of faces
 
     def select(self, items: npt.NDArray[np.bool_]) -> Drawing:
@@ -130,7 +130,7 @@ class Drawing(NamedTuple):
 
 
 def collect_drawings(classes: Sequence[tuple[int, Mapping[int, npt.NDArray[np.uint8]]]]) -> Drawing:
-    """Collect the drawings of classes, each given as a code point and its pictures by face."""
+    """Collect the drawings of classes; each class is a code point, with pictures by face."""
     return Drawing(
         np.stack([picture for _, pictures in classes for picture in pictures.values()]),
         np.repeat(np.arange(len(classes)), [len(pictures) for _, pictures in classes]),
@@ -140,10 +140,10 @@ def collect_drawings(classes: Sequence[tuple[int, Mapping[int, npt.NDArray[np.ui
 
 
 def select_characters(characters: str | Sequence[str]) -> Callable[[int], bool]:
-    """Return the test of a code point's membership in a character set.
+    """Return a function that tells whether a code point is in a character set.
 
     The set is ``"all"``, ``"han"``, ``"latin"`` (by the Unicode name), a code point ``"U+4E00"``, a range
-    ``"U+4E00-U+9FFF"``, or several of them. Raise a `ValueError` for another name.
+    ``"U+4E00-U+9FFF"``, or a list of these. Raise a `ValueError` for any other name.
     """
     prefixes: list[str] = []
     ranges: list[tuple[int, int]] = []
@@ -174,20 +174,20 @@ def select_characters(characters: str | Sequence[str]) -> Callable[[int], bool]:
 def draw_classes(
     faces: Sequence[Face], belongs: Callable[[int], bool], min_images: int, counted: int | None = None
 ) -> Drawing:
-    """Draw the characters of a set in all faces, and group them into at least two classes, or raise a `DmlError`.
+    """Draw a character set in all faces, and group the drawings into classes; raise a `DmlError` if fewer than two.
 
-    - A face's sign for a missing glyph is no drawing, nor is a drawing that `PLACEHOLDER_USES` characters share.
-    - Characters that **any** face draws identically are one class, and so are those linked by a chain of such pairs:
-      a face that lacks a form of a character often draws another's.
-    - A class has each of its drawings once, since fonts copy one another's glyphs.
-    - Of a class's characters a face draws the first, by code point, that it has.
-    - A class with fewer than `min_images` drawings is omitted.
+    - Omit a face's sign for a missing glyph, and any drawing that `PLACEHOLDER_USES` characters share.
+    - If **any** face draws two characters identically, they are in one class, also through a chain of such pairs, since
+      a face without one form of a character often draws a different form.
+    - Keep identical drawings in a class only once, since fonts copy glyphs from each other.
+    - If a face has several characters of a class, draw the first by code point.
+    - Omit a class with fewer than `min_images` drawings.
 
     Args:
-        faces: at least one; all of one size.
+        faces: at least one face; all must have the same size.
         belongs: tells whether a code point is in the character set.
-        min_images: at least 1.
-        counted: the first so many faces count for `min_images`; None: all.
+        min_images: minimum number of drawings per class, at least 1.
+        counted: count only drawings of the first `counted` faces for `min_images`; None counts all.
     """
     counted = len(faces) if counted is None else counted
     by_face = [_draw_face(face, belongs) for face in faces]
@@ -216,7 +216,7 @@ def draw_classes(
 
 
 def _draw_face(face: Face, belongs: Callable[[int], bool]) -> dict[int, npt.NDArray[np.uint8]]:
-    """Draw the characters of the set that the face has, by code point, without the signs for missing glyphs."""
+    """Draw the characters of the set that the face has, by code point, without signs for missing glyphs."""
     drawn = {c: p for c in face.characters if belongs(c) and (p := face.draw(chr(c))) is not None}
     uses = Counter(picture.tobytes() for picture in drawn.values())
     if (missing := face.draw(NO_CHARACTER)) is not None:
@@ -225,7 +225,7 @@ def _draw_face(face: Face, belongs: Callable[[int], bool]) -> dict[int, npt.NDAr
 
 
 def _merge_identical(by_face: Sequence[dict[int, npt.NDArray[np.uint8]]]) -> dict[int, int]:
-    """Link code points that a face draws identically: each to a smaller one of its class, or to itself."""
+    """Link each code point to a smaller one that a face draws identically, or to itself."""
     roots = {code_point: code_point for pictures in by_face for code_point in pictures}
     for pictures in by_face:
         first: dict[bytes, int] = {}

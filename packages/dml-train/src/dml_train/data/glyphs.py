@@ -1,17 +1,17 @@
 """The data set 'glyphs': characters drawn with fonts, one image per font face.
 
-With matplotlib's fonts, the default, it needs no download and no file: the images are drawn in a few seconds, identical
-each time.
+By default the data set uses matplotlib's fonts and needs no download and no file: drawing the images takes a few
+seconds, and they are identical each time.
 
 - A **class** is a character's image in DejaVu Sans. Characters with identical images there (Latin A, Greek Alpha,
   Cyrillic A) form one class. Blank images, control characters and private use are omitted.
-- An **item** is the image of that class in one of the DejaVu and STIX faces: of several merged characters, the first
-  by code point that the face has. The ink is centred; ink larger than the image is shrunk to fit.
-- A class that fewer than `MIN_FACES` faces can draw is omitted, so that every query has matches.
-- The classes, in the order of their first code point, go **alternately** to `train` and `test`: both halves contain
-  every script, no class is in both, and no seed plays a role.
+- An **item** is the image of a class in one of the DejaVu and STIX faces. If characters are merged, the face draws the
+  first by code point that it has. The ink is centred; ink larger than the image is shrunk to fit.
+- A class that fewer than `MIN_FACES` faces can draw is omitted, so that each query has matches.
+- Classes, sorted by first code point, go **alternately** to `train` and `test`: both halves contain all scripts, no
+  class is in both, and no seed is used.
 
-With a user's fonts, `draw_classes` says what is a class and an item; the halves alternate likewise.
+For a user's fonts, see `draw_classes` for the definitions of class and item; the halves alternate in the same way.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from dml_train.extras import extra
 with extra("glyphs", "the data set 'glyphs'"):
     import matplotlib
 
-SIZE = 32  # pixels a side, unless the recipe says another
+SIZE = 32  # default side in pixels
 MIN_FACES = 6
-_CLASS_FACE = "DejaVuSans"  # its images define the classes
+_CLASS_FACE = "DejaVuSans"  # the face whose images define the classes
 
 
 class Glyphs:
@@ -58,17 +58,17 @@ class Glyphs:
 
     Args:
         rotation, scale, stretch, shear, shift, stroke, fade: bounds of the augmentation, see `Jitter`.
-        max_classes: number of classes, spread evenly over all, for quick trials; None: all.
-        fonts: font files or glob patterns, see `open_faces`; None: matplotlib's.
-        query_fonts: likewise, of fonts that only draw queries: the test half's drawings in `fonts` become the gallery,
-            and its classes that no query font draws stay there. Empty: no gallery.
-        characters: with `fonts`, the character set, see `select_characters`.
-        min_faces: with `fonts`, the least number of different drawings of a class by `fonts`.
-        size: pixels a side.
+        max_classes: number of classes for quick trials, spread evenly over all classes; None uses all.
+        fonts: font files or glob patterns, see `open_faces`; None uses matplotlib's fonts.
+        query_fonts: fonts for the queries, in the same form. The test half's drawings in `fonts` then become the
+            gallery, which also has the classes that no query font draws. If empty, there is no gallery.
+        characters: the character set, if `fonts` is given; see `select_characters`.
+        min_faces: minimum number of different drawings of a class by `fonts`, if `fonts` is given.
+        size: side of the images in pixels.
 
     Raises:
         DmlError: if fonts are missing or draw fewer than two classes.
-        ValueError: a bound out of its range, fewer than two classes, or an option of fonts without `fonts`.
+        ValueError: if a bound is out of range, there are fewer than two classes, or an option needs `fonts`.
     """
 
     in_channels = 1
@@ -91,7 +91,7 @@ class Glyphs:
     ) -> None:
         jitter = Jitter(rotation, scale, stretch, shear, shift, stroke, fade)
         if max_classes is not None and max_classes < 2:
-            raise ValueError(f"max_classes is {max_classes}; expected at least 2, one for each half")
+            raise ValueError(f"max_classes is {max_classes}; expected at least 2, one per half")
         if not 8 <= size <= 512:
             raise ValueError(f"size is {size}; expected 8 to 512 pixels a side")
         if min_faces < 2:
@@ -122,7 +122,7 @@ class Glyphs:
 
 
 class DrawingReader:
-    """An `ImageReader` for glyphs: dark ink on a light background, resized into a square of `size` pixels a side."""
+    """An `ImageReader` for glyphs: dark ink on a light background, resized to `size` × `size` pixels."""
 
     in_channels = 1
 
@@ -148,7 +148,7 @@ class DrawingReader:
         return {
             "kind": "drawing",
             "options": {"size": self.size},
-            "decode": "at full size, upright by its EXIF data, grey, 8 bits a pixel; transparent parts white",
+            "decode": "at full size, upright by its EXIF data, grey, 8 bits per pixel; transparent parts white",
             "resize": f"bicubic, in proportion, to fit into {self.size} x {self.size}; padded with white",
             "channels": "1: darkness",
             "normalize": "input = (255 - pixel) / 255",
@@ -157,7 +157,7 @@ class DrawingReader:
 
 @functools.lru_cache(maxsize=1)
 def draw_glyphs(size: int = SIZE) -> Drawing:
-    """Draw every class that enough of matplotlib's faces can draw, once per process."""
+    """Draw all classes that enough of matplotlib's faces can draw, once per process."""
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     files = sorted([*folder.glob("DejaVu*.ttf"), *folder.glob("STIX*.ttf")])
     if folder / f"{_CLASS_FACE}.ttf" not in files:
@@ -195,15 +195,15 @@ def draw_user_fonts(
     min_faces: int,
     size: int,
 ) -> tuple[Drawing, Drawing | None]:
-    """Draw a character set with a user's fonts, once per process: in `fonts`, and in `query_fonts` if there are any.
+    """Draw a character set once per process, with `fonts` and, if given, with `query_fonts`.
 
-    Raise a `DmlError` if a pattern has no font, a font is in both lists, or there are fewer than two classes.
+    Raise a `DmlError` if no font matches a pattern, a font is in both lists, or there are fewer than two classes.
     """
     belongs = select_characters(characters)
     faces = open_faces(fonts, size)
     query_faces = open_faces(query_fonts, size) if query_fonts else []
     if both := {face.name for face in faces} & {face.name for face in query_faces}:
-        raise DmlError(f"{min(both)} is in fonts and in query_fonts; leave it out of one of them")
+        raise DmlError(f"{min(both)} is in fonts and in query_fonts; remove it from one of them")
     drawing = draw_classes([*faces, *query_faces], belongs, min_faces, len(faces))
     if not query_fonts:
         return drawing, None

@@ -1,4 +1,4 @@
-"""Validation classes: held out of the training split, since selection on the test classes would bias their results."""
+"""Hold out training classes for validation, since selection on the test classes would bias results."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dml_train.seeds import VALIDATION, derive
 
 
 class ClassSubset:
-    """A `Split` of some classes of another split, with `groups` if that has groups.
+    """A `Split` with some classes of a larger split, and with `groups` if the larger split has groups.
 
-    `classes` are their (C,) labels, in the order of their new labels.
+    `classes` are labels (C,) in the larger split, in the order of the new labels.
     """
 
     groups: npt.NDArray[Any]
@@ -49,7 +49,7 @@ def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | N
 
     Args:
         split: the training split; raises a `DmlError` unless it has two classes or more.
-        fraction: of its classes, in [0, 1); rounded to leave at least one class on either side. 0: `split` and None.
+        fraction: fraction of classes to hold out, in [0, 1), rounded to at least one class on either side; 0 for none.
         seed: determines the choice.
     """
     if fraction == 0:
@@ -57,7 +57,7 @@ def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | N
     count = len(split.class_names)
     if count < 2:
         raise DmlError(
-            f"validation.class_fraction is {fraction}, and there is {count} class to train on; expected 2 or more"
+            f"validation.class_fraction is {fraction}, but there is only {count} class to train on; expected 2 or more"
         )
     held_out = min(count - 1, max(1, round(fraction * count)))
     order = np.random.default_rng(derive(seed, VALIDATION)).permutation(count)
@@ -72,14 +72,14 @@ def hold_out_fold(split: Split, fold: int, folds: int) -> tuple[Split, Split]:
     Source: Musgrave, Belongie & Lim 2020, A Metric Learning Reality Check (with four folds).
 
     Args:
-        split: the training split, C classes; raises a `DmlError` if they are fewer than the folds.
+        split: the training split, with C classes; raises a `DmlError` if C is less than `folds`.
         fold: the fold to hold out, from 0.
         folds: number of folds.
     """
     count = len(split.class_names)
     if count < folds:
         raise DmlError(
-            f"validation.folds is {folds}, and there are {count} classes to train on; expected at most as many folds"
+            f"validation.folds is {folds}, but there are {count} classes to train on; expected at most {count} folds"
         )
     parts = np.array_split(np.arange(count), folds)
     held_out = parts.pop(fold)

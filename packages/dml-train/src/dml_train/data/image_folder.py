@@ -30,18 +30,18 @@ _LAYOUTS = ({"train": "train", "test": "test"}, {"train": "train", "test": "quer
 def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 0) -> Parts:
     """List the images in ``root/CLASS/**``, split by class; classes and files are sorted by name.
 
-    If `root` holds only the folders ``train`` and ``test``, they are the splits, each with its class folders; likewise
-    ``train``, ``query`` and ``gallery``, where queries are searched in the gallery. Otherwise the classes are shuffled
-    and split.
+    If `root` contains only the folders ``train`` and ``test``, or only ``train``, ``query`` and ``gallery``, these are
+    the splits, each with one folder per class; queries are searched in the gallery. Otherwise classes are shuffled and
+    split.
 
     Args:
         root: the folder.
         train_fraction: share of the classes that train, above 0 and below 1.
-        split_seed: of the shuffle. It isn't the run's seed, so that runs of all seeds are measured on the same classes.
+        split_seed: seed for shuffling; not the run's seed, so that all runs are measured on the same classes.
 
     Raises:
-        DmlError: no such folder, fewer than two classes with images, or parts that `check_parts` refuses.
-        ValueError: a number out of its range.
+        DmlError: if the folder is missing, fewer than two classes have images, or parts are invalid (`check_parts`).
+        ValueError: if a number is out of range.
     """
     folder = Path(root).expanduser()
     if not folder.is_dir():
@@ -62,7 +62,7 @@ def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 
     if children and children <= _PART_NAMES:
         raise DmlError(
             f"{folder} holds the folders {', '.join(sorted(children))}, which are names of parts and not of classes; "
-            "expected train and test, or train, query and gallery, each with its class folders; or class folders alone"
+            "expected train and test, or train, query and gallery, each with class folders; or only class folders"
         )
     classes = _list_classes(folder)
     if len(classes) < 2:
@@ -73,17 +73,17 @@ def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 
 
 
 def image_files(folder: Path) -> list[Path]:
-    """List the images in a folder and its subfolders, links to folders excepted, sorted.
+    """List the images in a folder and its subfolders, sorted, without following links to folders.
 
-    Raise a `DmlError` if a folder can't be read, since its images would be missing, unnoticed.
+    Raise a `DmlError` if a folder can't be read, since otherwise images would be missing silently.
     """
 
-    def refuse(error: OSError) -> NoReturn:
+    def fail(error: OSError) -> NoReturn:
         raise DmlError(f"can't read the folder {error.filename}: {error.strerror}") from error
 
     return sorted(
         file
-        for parent, _, names in os.walk(folder, onerror=refuse)
+        for parent, _, names in os.walk(folder, onerror=fail)
         for name in names
         if _is_image(file := Path(parent, name))
     )
@@ -104,7 +104,7 @@ def _list_classes(folder: Path) -> Classes:
 
 
 def _too_few_classes(folder: Path, classes: Classes) -> DmlError:
-    """Say what a folder holds that has no two classes."""
+    """Describe a folder that contains fewer than two classes, and what was expected."""
     found = [f"{len(classes)} {'folder' if len(classes) == 1 else 'folders'} with images"]
     if classes:
         found[0] += f" ({', '.join(classes)})"

@@ -1,6 +1,6 @@
-"""What a user's images are like, before they train: counts, sizes, broken files, duplicates, and how to begin.
+"""Inspect a user's images before training: counts, sizes, broken files, duplicates, and how to begin.
 
-Shapes: `N` readable images, `U` of them with different pixels, `H` bits of a perceptual hash.
+Shapes: `N` readable images, `U` images with different pixels, `H` bits of a perceptual hash.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ from dml_train.data.prepare import REDUCED_SIDE
 from dml_train.extras import extra
 from dml_train.files import write_csv
 
-NEAR = 4  # differing bits of two hashes, of 64; most pairs of unrelated photographs differ in more than 20
+# Differing bits between two 64-bit hashes; most pairs of unrelated photographs differ in more than 20.
+NEAR = 4
 _MOST_PAIRS = 100_000
 _TIMED = 32  # images
 _MOST_LISTED = 10  # findings of a kind
 _MOST_NAMED = 5  # classes
-_PER_CLASS = 4  # images_per_class of the recipes that use the sampler "class-balanced"
-_BAR = 40  # characters of the longest bar
-# Measure a fifth of the classes if they are at least this many, with this many images; else half, the default.
+_PER_CLASS = 4  # images_per_class in recipes that use the sampler "class-balanced"
+_BAR = 40  # length of the longest bar in characters
+# Measure a fifth of the classes if it has at least this number of classes and images; otherwise half, the default.
 _MEASURED_CLASSES, _MEASURED_IMAGES = 50, 1_000
 _HALF = 0.5
 
@@ -50,29 +51,29 @@ class NearDuplicate(NamedTuple):
 
     first: Path
     second: Path
-    bits: int  # how many of their 64-bit hashes differ
+    bits: int  # number of differing bits between the 64-bit hashes
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What was found about a folder or table of images."""
+    """The findings about a folder or table of images."""
 
     source: Path  # the folder or table
-    options: Mapping[str, str]  # of the recipe's ``[dataset]`` table that name it
-    parts: Parts  # with broken files
-    is_split: bool  # whether the source itself says which images train
+    options: Mapping[str, str]  # options in the recipe's ``[dataset]`` table that name the source
+    parts: Parts  # including broken files
+    is_split: bool  # whether the source determines which images train
     class_of: Mapping[Path, str]
     sizes: Mapping[Path, tuple[int, int]]  # width and height in pixels of each readable file
-    bad: Mapping[Path, str]  # the reason of each broken file
+    bad: Mapping[Path, str]  # broken files, with reasons
     duplicates: Sequence[Sequence[Path]]  # groups of files with identical pixels
-    near: Sequence[NearDuplicate]  # most similar first; identical files are represented by their first
-    without_near: str  # why near-duplicates weren't searched; empty if they were
-    preparation: Preparation  # the steps to which reported times and sizes refer
-    load_seconds: float  # the time to decode and resize an image by them
+    near: Sequence[NearDuplicate]  # most similar first; only the first of several identical files is listed
+    without_near: str  # the reason if near-duplicates weren't searched; otherwise empty
+    preparation: Preparation  # reported times and sizes are for these steps
+    load_seconds: float  # time to decode and resize an image in these steps
 
 
 class _Look(NamedTuple):
-    """A decoded image: its width and height, a digest of its pixels, and the bits of its hash, if any."""
+    """Width and height of a decoded image, a digest of the pixels, and the bits of the perceptual hash, if any."""
 
     size: tuple[int, int]
     digest: bytes
@@ -86,16 +87,16 @@ def inspect_images(
     registry: Registry | None = None,
     preparation: Preparation | None = None,
 ) -> Inspection:
-    """Decode all images of a folder or table, and find what would disturb a training.
+    """Decode all images of a folder or table, and find problems before training.
 
     Args:
-        source: a folder ``ROOT/CLASS/IMAGE`` or a CSV file, as the data sets ``image-folder`` and ``csv`` read them.
-        root: the folder where a table's paths start; default: the folder that holds the table.
-        registry: provides the evaluator ``"exact"``, which searches near-duplicates; default: all installed ones.
-        preparation: the steps to which reported times and sizes refer; default: those of a recipe without options.
+        source: a folder ``ROOT/CLASS/IMAGE`` or a CSV file, as for the data sets ``image-folder`` and ``csv``.
+        root: the folder that a table's paths are relative to; default: the folder of the table.
+        registry: provides the evaluator ``"exact"`` to search near-duplicates; default: all installed components.
+        preparation: report times and sizes for these steps; default: ``Preparation()``.
 
     Raises:
-        DmlError: if the data set ``image-folder`` or ``csv`` rejects the source.
+        DmlError: if the data set ``image-folder`` or ``csv`` can't read the source.
     """
     source, preparation = Path(source).expanduser(), preparation or Preparation()
     options, parts, is_split = _read_folder(source, root) if source.is_dir() else _read_table(source, root)
@@ -147,7 +148,7 @@ def inspect_images(
 
 
 def write_findings(found: Inspection, path: Path) -> None:
-    """Write broken files and all duplicates as a CSV file in UTF-8 with a line of column names."""
+    """Write broken files and all duplicates to a CSV file in UTF-8, with a header line."""
     class_of = found.class_of
     pairs = [
         ("duplicate", files[0], other, "identical pixels")
@@ -163,17 +164,17 @@ def write_findings(found: Inspection, path: Path) -> None:
 
 
 def _read_folder(folder: Path, root: str | Path | None) -> tuple[dict[str, str], Parts, bool]:
-    """Return the data set's options, its parts, and whether the folder itself divides them."""
+    """Return the data set's options, the parts, and whether the folder is divided into parts."""
     if root is not None:
-        raise DmlError(f"root is the folder of a table's images, and {folder} is a folder; omit root")
+        raise DmlError(f"root is only for tables, but {folder} is a folder; omit root")
     parts = read_image_folder(str(folder))
-    # Of ROOT/PART/CLASS/IMAGE, not of ROOT/CLASS/IMAGE.
+    # Whether the layout is ROOT/PART/CLASS/IMAGE and not ROOT/CLASS/IMAGE.
     is_split = not all((folder / name).is_dir() for classes in parts.by_name().values() for name in classes)
     return {"name": "image-folder", "root": str(folder)}, parts, is_split
 
 
 def _read_table(table: Path, root: str | Path | None) -> tuple[dict[str, str], Parts, bool]:
-    """Return the data set's options, its parts, and whether the table has the column ``split``."""
+    """Return the data set's options, the parts, and whether the table has the column ``split``."""
     folder = table.parent if root is None else Path(root)
     name = table.name if table.parent == folder else str(table.absolute())
     parts = read_csv_table(str(folder), name)
@@ -185,11 +186,11 @@ def _read_table(table: Path, root: str | Path | None) -> tuple[dict[str, str], P
 def _look(
     file: Path, make_hash: Callable[[Image.Image], Any] | None, preparation: Preparation
 ) -> _Look | str:
-    """Decode an image, or return why that fails."""
+    """Decode the image in `file`, or return the reason for a failure."""
     try:
         image = read_image(file)
     except DmlError:
-        try:  # a JPEG may have too many pixels, unless it is reduced, as training does
+        try:  # a large JPEG may be readable at reduced size, as in training
             image = read_image(file, min_side=REDUCED_SIDE * preparation.resize)
         except DmlError as error:
             return str(error)
@@ -198,7 +199,7 @@ def _look(
 
 
 def _find_near(files: Sequence[Path], bits: Sequence[Any], registry: Registry) -> list[NearDuplicate]:
-    """Find all pairs of hashes with at most `NEAR` differing bits, exactly, if there are at most 100,000."""
+    """Find all pairs of hashes that differ in at most `NEAR` bits; raise a `DmlError` if there are over 100,000."""
     if len(files) < 2:
         return []
     evaluator = registry.build("evaluators", {"name": "exact"}, {"seed": 0})
@@ -212,7 +213,7 @@ def _find_near(files: Sequence[Path], bits: Sequence[Any], registry: Registry) -
         )
     except ValueError as error:
         raise DmlError(
-            f"more than {_MOST_PAIRS:,} pairs of images look alike: they are too plain for a perceptual hash"
+            f"more than {_MOST_PAIRS:,} pairs of images look similar: they are too plain for a perceptual hash"
         ) from error
     rows = np.repeat(np.arange(len(files)), np.diff(offsets))
     once = rows < indices
@@ -225,7 +226,7 @@ def _find_near(files: Sequence[Path], bits: Sequence[Any], registry: Registry) -
 
 
 def _time_loading(files: Sequence[Path], preparation: Preparation) -> float:
-    """Time how long an image takes to load on one core, by the median of some images."""
+    """Measure the median time to load an image on one core, over some images."""
     seconds = []
     for file in files[:: max(1, len(files) // _TIMED)]:
         start = time.perf_counter()
@@ -235,7 +236,10 @@ def _time_loading(files: Sequence[Path], preparation: Preparation) -> float:
 
 
 def describe_inspection(found: Inspection, batch_size: int) -> Iterator[str]:
-    """Describe counts, sizes, findings, and how to begin with the recipe `my-images`, which has this `batch_size`."""
+    """Describe an inspection: counts, sizes, findings, and how to begin with the recipe `my-images`.
+
+    Use `batch_size`, the recipe's, to check that the images suffice for a batch.
+    """
     sizes = Counter(found.class_of.values())
     broken = f", {len(found.bad):,} of them broken" if found.bad else ""
     yield f"{found.source}: {len(found.class_of):,} images of {len(sizes):,} classes{broken}"
@@ -246,7 +250,7 @@ def describe_inspection(found: Inspection, batch_size: int) -> Iterator[str]:
         yield f"pixels: {_describe_pixels([*found.sizes.values()], found.preparation.resize)}"
     yield ""
     if found.bad:
-        yield f"broken: {len(found.bad):,} images, which training refuses unless dataset.on_bad_image=skip"
+        yield f"broken: {len(found.bad):,} images; training fails unless dataset.on_bad_image=skip"
         yield from _list_some([*found.bad.values()])
     yield _count_across("identical pixels", "group", found, found.duplicates)
     yield from _list_some([" = ".join(_name(found, file) for file in files) for files in found.duplicates])
@@ -261,10 +265,10 @@ def describe_inspection(found: Inspection, batch_size: int) -> Iterator[str]:
 
 
 def _draw_histogram(sizes: Sequence[int]) -> Iterator[str]:
-    """Draw how many classes have 1, 2 to 3, 4 to 7, … images."""
+    """Draw a histogram of the number of classes with 1, 2 to 3, 4 to 7, … images."""
     bins = Counter(size.bit_length() for size in sizes)
     longest = max(bins.values())
-    yield f"{'images a class':>15}  classes"
+    yield f"{'images/class':>15}  classes"
     for power in range(min(bins), max(bins) + 1):
         low, high = 2 ** (power - 1), 2**power - 1
         span = f"{low:,}" if low == high else f"{low:,} to {high:,}"
@@ -276,11 +280,11 @@ def _list_small_classes(sizes: Counter[str]) -> Iterator[str]:
     single = sorted(name for name, count in sizes.items() if count == 1)
     if single:
         named = ", ".join(single[:_MOST_NAMED]) + (", …" if len(single) > _MOST_NAMED else "")
-        yield f"classes with a single image, which matches no other: {len(single):,} ({named})"
+        yield f"classes with a single image, which has no match: {len(single):,} ({named})"
     if few := sum(count < _PER_CLASS for count in sizes.values()):
         yield (
-            f"classes with fewer images than images_per_class={_PER_CLASS} of the sampler class-balanced, which "
-            f"repeats theirs: {few:,}"
+            f"classes with fewer images than images_per_class={_PER_CLASS} of the sampler class-balanced, which then "
+            f"repeats images: {few:,}"
         )
 
 
@@ -348,7 +352,7 @@ def _suggest(found: Inspection, batch_size: int) -> Iterator[str]:
     default = ("name", "image-folder")
     changes = [f"dataset.{key}={value}" for key, value in settings.items() if (key, value) != default]
     intact = sum(file not in found.bad for files in parts.train.values() for file in files)
-    if intact < batch_size:  # which the sampler refuses
+    if intact < batch_size:  # the sampler would raise an error
         changes.append(f"sampler.batch_size={intact}")
     overrides = " ".join(f"--set {shlex.quote(change)}" for change in changes)
     yield ""

@@ -3,11 +3,11 @@
 A pack is a subfolder of the cache's folder:
 
 - ``pixels``: the concatenated images, each (3, H, W) uint8.
-- ``index.npz``: the offset, height, width and checksum of each image.
-- ``bad.json``: the files that can't be decoded, with the reasons.
+- ``index.npz``: offset, height, width and checksum of each image.
+- ``bad.json``: the files that can't be decoded, with reasons.
 
-Its name is a hash of everything that determines the pixels, so changed files get another pack. A pack is written aside
-and renamed when complete. A process compares an image's checksum when it first reads the image.
+The name is a hash of everything that determines the pixels, so changed files have a different pack. A pack is written
+under a temporary name and renamed when complete. A process compares an image's checksum when it first reads the image.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FORMAT = 2
 
 
 class PackedImages:
-    """The images of a pack, pickled as its path, so that loader processes map the same file.
+    """The images of a pack; pickle stores only the path, so that loader processes map the same file.
 
     Raises a `DmlError` if the pack is damaged.
     """
@@ -49,12 +49,12 @@ class PackedImages:
                     index[name] for name in ("begin", "height", "width", "checksum")
                 )
             bad = json.loads((folder / "bad.json").read_text())
-            # The reasons why files can't be decoded, by their position in the packed list.
+            # The reasons why files can't be decoded, by position in the packed list.
             self.bad: dict[int, str] = {int(position): reason for position, reason in bad.items()}
             pixels = folder / "pixels"
             if pixels.stat().st_size != (size := int(self._begin[-1])):
                 raise ValueError(f"pixels has {pixels.stat().st_size} bytes; expected {size}")
-            # Copy on write, since torch warns of read-only arrays; nothing writes.
+            # Map with copy-on-write although nothing writes, since torch warns about read-only arrays.
             mapped = np.memmap(pixels, np.uint8, mode="c") if size else np.empty(0, np.uint8)
             self._pixels = mapped.view(np.ndarray)
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
@@ -65,9 +65,9 @@ class PackedImages:
         return PackedImages, (self.folder,)
 
     def read(self, position: int) -> Tensor:
-        """Return the image at a position of the packed list, (3, H, W) uint8, in the mapped memory.
+        """Return the image at a position in the packed list, (3, H, W) uint8, in mapped memory.
 
-        Raise a `DmlError` if the checksum of its pixels is wrong.
+        Raise a `DmlError` if the checksum of the pixels is wrong.
         """
         pixels = self._pixels[self._begin[position] : self._begin[position + 1]]
         if not self._checked[position]:
@@ -83,9 +83,9 @@ class PackedImages:
 
 
 def open_pack(files: Sequence[Path], preparation: Preparation, cache: Path) -> PackedImages:
-    """Open the pack of these files in a folder; if it doesn't exist, one of the processes that open it creates it.
+    """Open the pack of these files in the folder `cache`; if there is none, one of the calling processes creates it.
 
-    Of the preparation, only the resize options matter. Raise a `DmlError` if a file is missing, the cache can't be
+    Only the resize options of the preparation matter. Raise a `DmlError` if a file is missing, the cache can't be
     written, or the pack is damaged.
     """
     cache = cache.expanduser()
@@ -96,7 +96,7 @@ def open_pack(files: Sequence[Path], preparation: Preparation, cache: Path) -> P
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with hold_lock(cache / f".{name}.lock", wait=True):
-            if not folder.is_dir():  # another process may have created it meanwhile
+            if not folder.is_dir():  # another process may have created the pack in the meantime
                 shutil.rmtree(aside, ignore_errors=True)
                 try:
                     aside.mkdir()
@@ -113,7 +113,7 @@ def open_pack(files: Sequence[Path], preparation: Preparation, cache: Path) -> P
 
 
 def estimate_size(images: int, preparation: Preparation) -> str:
-    """Estimate the size of a pack of so many photographs."""
+    """Estimate the size of a pack, given the number of photographs."""
     sides = preparation.resize**2 * (1.0 if preparation.square else 4.0 / 3.0)
     megabytes = images * 3 * sides / 1e6
     return f"{megabytes / 1e3:.3g} GB" if megabytes >= 1e3 else f"{max(megabytes, 1.0):.0f} MB"
@@ -122,7 +122,7 @@ def estimate_size(images: int, preparation: Preparation) -> str:
 def _hash_inputs(files: Sequence[Path], preparation: Preparation) -> str:
     """Return the pack's name: a hash of everything that determines the pixels.
 
-    File names are relative to the common folder, so that moving it keeps the pack.
+    File names are relative to the common folder, so that the pack stays valid if the folder moves.
     """
     common = Path(os.path.commonpath([file.parent for file in files])) if files else Path()
     p = preparation

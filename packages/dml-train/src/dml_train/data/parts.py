@@ -1,4 +1,4 @@
-"""The parts of a data set, as lists of files by class, and the rules that all data sets keep."""
+"""The parts of a data set as lists of files by class, and checks that apply to all data sets."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dml_train.ranks.environment import is_first_process
 
 _LOG = logging.getLogger("dml_train.data")
 
-Classes = Mapping[str, Sequence[Path]]  # the files of each class, by its name
+Classes = Mapping[str, Sequence[Path]]  # files by class name
 
 
 class Parts(NamedTuple):
-    """The parts of a data set. `test` holds the queries, and is also the gallery if `gallery` is None.
+    """The parts of a data set. `test` contains the queries, and is also the gallery if `gallery` is None.
 
-    `groups` names the group of every file, such as its camera; None for a data set without groups.
+    `groups` gives the group of each file, for example the camera; None for a data set without groups.
     """
 
     train: Classes
@@ -47,13 +47,13 @@ def count_images(classes: Classes) -> int:
 
 
 def split_classes(classes: Classes, train_fraction: float, seed: int, source: str) -> Parts:
-    """Shuffle classes and split them: the first share trains, the rest tests. Each has at least one class.
+    """Shuffle classes and split them into training and test classes, with at least one class each.
 
     Args:
-        classes: all of them.
+        classes: all classes.
         train_fraction: share of the classes that train; raises a `ValueError` unless it is above 0 and below 1.
-        seed: of the shuffle.
-        source: the folder or table, which the `DmlError` for fewer than two classes names.
+        seed: seed for shuffling.
+        source: the folder or table, for the `DmlError` that is raised if there are fewer than two classes.
     """
     if not 0.0 < train_fraction < 1.0:
         raise ValueError(f"train_fraction is {train_fraction}; expected a share above 0 and below 1")
@@ -74,8 +74,8 @@ def check_parts(parts: Parts, sources: Mapping[str, str]) -> None:
     The messages name the `sources`, the folder or table of each part.
 
     Raises:
-        DmlError: an empty part, a class both in training and in evaluation, a gallery without a match for any query,
-            or two classes whose names are equal except for spaces or the Unicode form of accents.
+        DmlError: if a part is empty, a class is both in training and in evaluation, the gallery has no match for any
+            query, or two class names differ only in spaces or the Unicode form of accents.
     """
     by_name = parts.by_name()
     for part, classes in by_name.items():

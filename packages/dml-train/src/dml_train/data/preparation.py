@@ -1,6 +1,6 @@
 """The preparation of an image file for the network: decode, resize, crop, mirror, normalise.
 
-`prepare.py` does the same to the bit for evaluation, without torch: `dml export` copies it beside a model.
+For evaluation, `prepare.py` computes the same bits without torch: `dml export` copies it next to a model.
 
 Shapes: `B` batch, `H`, `W` height and width of a resized image, `S` side of the crop.
 """
@@ -23,15 +23,15 @@ from dml_train.data.prepare import MAX_PIXELS, NORMALISATIONS, REDUCED_SIDE, cho
 
 _TRIES = 10  # random areas and ratios, as in torchvision's RandomResizedCrop
 _RATIO = np.log(4.0 / 3.0)
-# The options that evaluation needs, as `prepare_photograph` takes them.
+# The options that evaluation needs; they are arguments of `prepare_photograph`.
 _EVALUATED = ("resize", "square", "crop", "interpolation", "normalize", "max_pixels")
 
 
 class ImageSplit:
-    """A `Split` of a user's images, all of one class without a name.
+    """A `Split` of a user's images, all in one class without a name.
 
-    `prepare` makes the network's input of images, (N, channels, height, width) float32, and `render` shows one as the
-    network sees it, (height, width, 3) uint8.
+    `prepare` turns images into the network's input, (N, channels, height, width) float32, and `render` shows an image
+    as the network sees it, (height, width, 3) uint8.
     """
 
     class_names: Sequence[str] = ("",)
@@ -50,7 +50,7 @@ class ImageSplit:
         return len(self._images)
 
     def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
-        """Load a batch, float32, never augmented; raise a `DmlError` if an image can't be decoded."""
+        """Load images, float32, never augmented; raise a `DmlError` if an image can't be decoded."""
         return self._prepare([self._images[index] for index in indices])
 
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
@@ -63,39 +63,37 @@ class Preparation:
     """The steps from an image file to the network's input; an `ImageReader` for a user's images.
 
     An image is decoded and **resized** (antialiased). Evaluation crops the central `crop` × `crop` pixels; training
-    crops by `train_crop`, and mirrors at random.
+    crops according to `train_crop`, and mirrors at random.
 
-    Source: resize to 256 × 256, random crop of 227 or 224 and mirror: Song et al. 2016, section 6, and the papers
-    that follow it; ``"resized"``: torchvision's RandomResizedCrop, applied to the resized image as in Ranked List Loss,
-    section 4.1.2 (with `square`).
+    Source: for resizing to 256 × 256, random crops of 227 or 224 and mirroring, Song et al. 2016, section 6, and the
+    papers that follow it; for ``"resized"``, torchvision's RandomResizedCrop, applied to the resized image as in Ranked
+    List Loss, section 4.1.2 (with `square`).
 
     Raises:
-        ValueError: a number out of its range.
+        ValueError: if a number is out of range.
     """
 
     in_channels: ClassVar[int] = 3
 
-    resize: int = 256  # pixels of the shorter side, or of both sides if `square`
+    resize: int = 256  # length of the shorter side in pixels, or of both sides if `square`
     square: bool = False  # whether to resize to a square, as the papers do, or to keep the proportions
     crop: int = 224  # side of the network's input in pixels
-    # "random": `crop` × `crop` pixels at a random position; "resized": a part of random area and aspect ratio (3/4 to
+    # "random": `crop` × `crop` pixels at a random position; "resized": a part with random area and aspect ratio (3/4 to
     # 4/3), resized to `crop` × `crop`; "center": the centre.
     train_crop: Literal["resized", "random", "center"] = "resized"
-    min_area: float = (
-        0.16  # for "resized", the smallest share of the resized image's area, above 0 and at most 1
-    )
+    # For "resized", the smallest share of the resized image's area, above 0 and at most 1.
+    min_area: float = 0.16
     flip: float = 0.5  # probability of mirroring a training image, 0 to 1
     normalize: Literal["imagenet", "half", "clip", "caffe", "none"] = "imagenet"  # see `NORMALISATIONS`
-    interpolation: Literal["bilinear", "bicubic"] = (
-        "bilinear"  # of all resizing; most of timm's weights want bicubic
-    )
-    max_pixels: int = MAX_PIXELS  # a larger image is an error, before it takes the memory
+    # Interpolation for all resizing; most of timm's weights expect bicubic.
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    max_pixels: int = MAX_PIXELS  # a larger image is an error, raised before the image takes memory
 
     def __post_init__(self) -> None:
         if not 1 <= self.crop <= self.resize:
             raise ValueError(
-                f"crop is {self.crop} and resize is {self.resize}; expected 1 <= crop <= resize, since the crop is a "
-                "part of the resized image"
+                f"crop is {self.crop} and resize is {self.resize}; expected 1 <= crop <= resize, since the resized "
+                "image is cropped"
             )
         if not 0.0 < self.min_area <= 1.0:
             raise ValueError(f"min_area is {self.min_area}; expected a share in (0, 1]")
@@ -110,13 +108,13 @@ class Preparation:
         return (self.in_channels, self.crop, self.crop)
 
     def describe(self) -> dict[str, Any]:
-        """Describe evaluation's steps in JSON's types, for other implementations."""
+        """Describe the steps for evaluation in JSON types, for other implementations."""
         normalisation = NORMALISATIONS[self.normalize]
         sides = "both sides" if self.square else "the shorter side, in proportion,"
         return {
             "kind": "photograph",
             "options": {name: getattr(self, name) for name in _EVALUATED},
-            "decode": "upright by its EXIF data, RGB, 8 bits a channel; transparent parts white; a JPEG file at "
+            "decode": "upright by its EXIF data, RGB, 8 bits per channel; transparent parts white; a JPEG file at "
             "the smallest of an eighth, a quarter and a half of its size, scaled by its decoder (Pillow's "
             f"Image.draft), that keeps both sides at least {REDUCED_SIDE * self.resize} pixels",
             "resize": f"{self.interpolation}, antialiased, {sides} to {self.resize} pixels",
@@ -146,7 +144,7 @@ class Preparation:
         return self._resize(torch.from_numpy(image).permute(2, 0, 1), height, width)
 
     def show(self, image_3HW: Tensor) -> npt.NDArray[np.uint8]:
-        """Return the centre of a resized image as a picture, (crop, crop, 3) uint8."""
+        """Return the centre of a resized image for display, (crop, crop, 3) uint8."""
         return self._crop_center(image_3HW).permute(1, 2, 0).contiguous().numpy()
 
     def make_batch(
@@ -193,21 +191,21 @@ class Preparation:
         return crop.flip(-1) if flip < self.flip else crop
 
     def _resize(self, image_3HW: Tensor, height: int, width: int) -> Tensor:
-        """Resize bytes by torch's integer weights, which give every processor the same bits."""
-        # torchvision's resize computes in float32 on some processors, which rounds otherwise.
+        """Resize bytes with torch's integer weights, for the same bits on all processors."""
+        # Don't use torchvision's resize: on some processors it computes in float32, which rounds differently.
         return F.interpolate(image_3HW[None], (height, width), mode=self.interpolation, antialias=True)[0]
 
 
 def choose_crop_size(
     height: int, width: int, min_area: float, tries: npt.NDArray[np.float64]
 ) -> tuple[int, int]:
-    """Choose the height and width of a crop of random area and aspect ratio, as torchvision's RandomResizedCrop.
+    """Choose height and width of a crop with random area and aspect ratio, like torchvision's RandomResizedCrop.
 
     Args:
-        height, width: of the image.
-        min_area: smallest share of its area.
+        height, width: size of the image.
+        min_area: smallest share of the image's area.
         tries: (T, 2), uniform in [0, 1), for area and ratio. The first crop that fits into the image is chosen; if none
-            fits, the largest crop with a ratio of 3/4 to 4/3.
+            fits, the largest crop with a ratio from 3/4 to 4/3.
     """
     areas = height * width * (min_area + (1.0 - min_area) * tries[:, 0])
     ratios = np.exp(_RATIO * (2.0 * tries[:, 1] - 1.0))

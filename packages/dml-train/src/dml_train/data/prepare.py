@@ -1,7 +1,7 @@
-"""Prepare images for an exported network. The result has the same bits as in `dml embed`.
+"""Prepare images for an exported network, with the same bits as `dml embed`.
 
-Needs only Pillow and numpy. `dml export` copies this file into the model's folder, and the model's JSON file holds the
-steps::
+This module needs only Pillow and numpy. `dml export` copies it into the model's folder, and the model's JSON file
+contains the steps::
 
     import json
     from prepare import prepare
@@ -22,13 +22,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
-# Pillow tries all its formats whatever the suffix is, also those that start other programs, as Ghostscript for EPS.
+# By default, Pillow tries all formats regardless of the suffix, even formats that start programs (Ghostscript for EPS).
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 MAX_PIXELS = 64_000_000  # about 1 GB while a colour image is converted
-# A JPEG decoded at a fraction of its size keeps both sides at least this multiple of the resized side, so that resizing
-# averages away most of the difference from the full size. docs/guide/data.md has the measurements.
+# If a JPEG is decoded at a fraction of its size, both sides stay at least this multiple of the resized side, so that
+# resizing averages away most of the difference from the full size. See docs/guide/data.md for measurements.
 REDUCED_SIDE = 4
-_BACKGROUND = (255, 255, 255)  # of transparent images
+_BACKGROUND = (255, 255, 255)  # for transparent images
 
 
 Source = str | Path | BinaryIO
@@ -48,15 +48,15 @@ def _from_mean(mean: Sequence[float], deviation: Sequence[float]) -> Normalisati
     return Normalisation((0, 1, 2), (scale[0], scale[1], scale[2]), (offset[0], offset[1], offset[2]))
 
 
-# By the name of the option ``normalize``.
+# Values of the option ``normalize``.
 NORMALISATIONS = {
-    # RGB, by the mean and deviation of ImageNet's pixels, as torchvision's and most of timm's weights expect.
+    # RGB, with mean and deviation of ImageNet's pixels, as torchvision's and most of timm's weights expect.
     "imagenet": _from_mean((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     # RGB in -1 to 1: SigLIP, EfficientNet-Lite, networks from TensorFlow.
     "half": _from_mean((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
-    # Radford et al. 2021, Learning Transferable Visual Models From Natural Language Supervision; OpenCLIP, too.
+    # Radford et al. 2021, Learning Transferable Visual Models From Natural Language Supervision; also OpenCLIP.
     "clip": _from_mean((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
-    # Blue, green, red in 0 to 255 minus the mean, as weights from Caffe (BN-Inception's, too) expect.
+    # Blue, green, red in 0 to 255 minus the mean, as weights from Caffe expect, for example BN-Inception's.
     "caffe": Normalisation((2, 1, 0), (1.0, 1.0, 1.0), (-104.0, -117.0, -128.0)),
     "none": _from_mean((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
 }
@@ -71,7 +71,7 @@ def prepare(files: Sequence[Source], steps: Mapping[str, Any]) -> npt.NDArray[np
 
     Raises:
         ValueError: if `files` is empty, or `steps` describes an unsupported preparation.
-        OSError, Image.DecompressionBombError, …: as `decode`.
+        OSError, Image.DecompressionBombError, …: if an image can't be decoded, see `decode`.
     """
     if steps.get("kind") not in KINDS:
         raise ValueError(
@@ -85,7 +85,7 @@ def prepare(files: Sequence[Source], steps: Mapping[str, Any]) -> npt.NDArray[np
 def prepare_photograph(
     file: Source, resize: int, square: bool, crop: int, interpolation: str, normalize: str, max_pixels: int
 ) -> npt.NDArray[np.float32]:
-    """Decode, resize, crop the centre and normalise, (3, crop, crop) float32; the options are the data set's."""
+    """Decode, resize, crop the centre and normalise, (3, crop, crop) float32, with the data set's options."""
     image = decode(file, REDUCED_SIDE * resize, max_pixels)
     height, width = choose_size(image.height, image.width, resize, square)
     pixels_SS3 = resize_center(np.asarray(image), height, width, crop, interpolation)
@@ -95,7 +95,7 @@ def prepare_photograph(
 
 
 def prepare_drawing(file: Source, size: int) -> npt.NDArray[np.float32]:
-    """Decode and fit into a square, (1, size, size) float32, ink in [0, 1] on a background of 0."""
+    """Decode an image and fit it into a square, (1, size, size) float32, ink in [0, 1] on a background of 0."""
     return (255 - fit_drawing(decode(file), size))[None].astype(np.float32) / np.float32(255)
 
 
@@ -108,17 +108,17 @@ KINDS: Mapping[str, Callable[..., npt.NDArray[np.float32]]] = {
 def decode(file: Source, min_side: int | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Decode an image to upright RGB.
 
-    The image is rotated according to its EXIF data; grey, palette, CMYK and 16-bit images are converted; transparent
-    pixels become white; of several frames, the first is used.
+    The image is rotated according to the EXIF data; grey, palette, CMYK and 16-bit images are converted; transparent
+    pixels become white; if there are several frames, the first is used.
 
     Args:
         file: a path or a binary file.
-        min_side: pixels; a JPEG file may be decoded at a half, quarter or eighth of its size if both sides stay at
-            least this long, which saves most of the time of a large photograph. None: full size.
-        max_pixels: the most pixels to decode, after that reduction; `Image.DecompressionBombError` if there are more.
+        min_side: decode a JPEG file at a half, quarter or eighth of its size if both sides stay at least `min_side`
+            pixels, which saves most of the time for a large photograph. None decodes at full size.
+        max_pixels: maximum number of pixels to decode, after this reduction; more raise `Image.DecompressionBombError`.
 
     Raises:
-        OSError, SyntaxError, …: as Pillow raises them, for an image that can't be decoded.
+        OSError, SyntaxError, …: if Pillow can't decode the image.
     """
     with Image.open(file, formats=FORMATS) as stored:
         if min_side is not None:
@@ -136,7 +136,7 @@ def decode(file: Source, min_side: int | None = None, max_pixels: int = MAX_PIXE
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:
-    """Scale grey values to 8 bits: from 16 bits, or more if any is larger; floats from [0, 1]."""
+    """Scale grey values to 8 bits: integers from 16 bits, or more if a value is larger; floats from [0, 1]."""
     values = np.asarray(image).astype(np.float64)
     most = 1.0 if image.mode == "F" and values.max() <= 1.0 else max(65535.0, float(values.max()))
     return Image.fromarray(np.round(values.clip(0.0, most) * (255.0 / most)).astype(np.uint8))
@@ -153,10 +153,10 @@ def choose_size(height: int, width: int, resize: int, square: bool) -> tuple[int
 def resize_center(
     pixels_HW3: npt.NDArray[np.uint8], height: int, width: int, crop: int, interpolation: str
 ) -> npt.NDArray[np.uint8]:
-    """Resize an image to (height, width, 3), and return the centre of it, (crop, crop, 3).
+    """Resize an image to (height, width, 3), and return the centre, (crop, crop, 3).
 
-    The result has the bits of ``torch.nn.functional.interpolate(…, antialias=True)`` on bytes, which filters along the
-    width and then along the height with integer weights. Pillow rounds weights differently, so it can differ by 1.
+    The result has the same bits as ``torch.nn.functional.interpolate(…, antialias=True)`` on bytes, which filters along
+    the width and then along the height with integer weights. Pillow rounds weights differently, so it can differ by 1.
     """
     rows = _weigh(pixels_HW3.shape[0], height, crop, interpolation)
     columns = _weigh(pixels_HW3.shape[1], width, crop, interpolation)
@@ -201,7 +201,7 @@ def _weigh(source: int, target: int, crop: int, interpolation: str) -> _Filter:
 
 
 def _filter(pixels: npt.NDArray[np.uint8], by: _Filter, axis: int) -> npt.NDArray[np.uint8]:
-    """Filter an image, (H, W, 3), along `axis`."""
+    """Filter the pixels of an image (H, W, 3) along `axis`."""
     shape = list(pixels.shape)
     shape[axis] = by.pixels.shape[1]
     total = np.full(shape, 1 << (by.shift - 1), dtype=np.int32)  # a half, to round
@@ -212,6 +212,6 @@ def _filter(pixels: npt.NDArray[np.uint8], by: _Filter, axis: int) -> npt.NDArra
 
 
 def fit_drawing(image: Image.Image, size: int) -> npt.NDArray[np.uint8]:
-    """Fit an image into a square of white, (size, size) uint8 of grey; one of this size keeps its pixels."""
+    """Fit an image into a white square, (size, size) uint8, in grey; an image of this size keeps its pixels."""
     grey = image.convert("L")
     return np.asarray(ImageOps.pad(grey, (size, size), Image.Resampling.BICUBIC, color=255))

@@ -33,6 +33,7 @@ from dml_core import (
 )
 from dml_train.files import read_array, write_array, write_atomically
 from dml_train.ranks.ranks import Ranks
+from dml_train.recipe.checking import find_old_keys
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 
@@ -138,6 +139,8 @@ def build_evaluator(recipe: Recipe, registry: Registry, *, clustering: bool = Tr
 
 def make_evaluator(table: Mapping[str, Any], registry: Registry, seed: int) -> Evaluator:
     """Make an evaluator, ``{"name": "exact", "metrics": ["recall@1"]}``; raise DmlError if there is none."""
+    if (old := find_old_keys(table, registry)) is not None:
+        raise old
     evaluator: Evaluator = registry.build("evaluators", table, {"seed": seed})
     return evaluator
 

@@ -4,4 +4,5 @@ from __future__ import annotations
 
 from typing import Literal
 
-Pooling = Literal["average", "max", "both", "gem"]  # here, since a recipe's tables name it without torch
+# Defined here, since recipes use it without importing torch.
+Pooling = Literal["average", "max", "both", "gem"]

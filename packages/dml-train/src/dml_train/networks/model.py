@@ -1,4 +1,4 @@
-"""The network: a backbone, and a head that turns its features into an embedding.
+"""The network: a backbone, and a head to turn features into an embedding.
 
 Shapes: `B` batch, `F` features, `D` embedding dimension, `L` levels, `H`, `W` height and width.
 """
@@ -49,17 +49,17 @@ class EmbeddingHead(nn.Module):
     """Head from features to an embedding: pooling over positions, LayerNorm without parameters, a linear layer.
 
     Source: Zhai & Wu 2019, Making Classification Competitive for Deep Metric Learning, Sec. 3.4 (the LayerNorm) and
-    Sec. 6.4 (without a linear layer). The embedding isn't normalised: a loss on the sphere normalises it itself.
+    Sec. 6.4 (without a linear layer). The embedding isn't normalised, since a loss on the sphere normalises it.
 
     Args:
-        num_features: F of the backbone.
-        embedding_dim: D.
-        pooling: "average", "max", "both" (their sum) or "gem"; features without positions stay as they are.
-        layer_norm: whether each image's pooled features are normalised to mean 0 and variance 1.
-        batch_norm: whether a batch norm without scale and shift follows, as in Heated-Up Softmax's BN and HBN (Zhang
-            et al. 2018, Sec. 3.3): with the batch's statistics in training, with running ones in evaluation.
+        num_features: number of features of the backbone, F.
+        embedding_dim: dimension of the embedding, D.
+        pooling: "average", "max", "both" (their sum) or "gem"; features without positions aren't pooled.
+        layer_norm: whether to normalise each image's pooled features to mean 0 and variance 1.
+        batch_norm: whether to add a batch norm without scale and shift at the end, as in Heated-Up Softmax's BN and HBN
+            (Zhang et al. 2018, Sec. 3.3), with batch statistics in training, and running statistics in evaluation.
         bias: whether the linear layer has a bias.
-        linear: false omits the linear layer: the embedding is the pooled features; `ValueError` if D isn't F.
+        linear: whether to use a linear layer; if false, the embedding is the pooled features, and D must equal F.
     """
 
     def __init__(
@@ -92,17 +92,17 @@ class EmbeddingHead(nn.Module):
 
 
 class LevelledHead(nn.Module):
-    """Head from features of several depths to one embedding: each level has its own head; the results are concatenated.
+    """Heads for features of several depths, one head per level, whose outputs are concatenated to one embedding.
 
-    In training, ``[x_1, …, x_L]``, so that each level's loss sees its rows unchanged (`LevelledLoss`). In evaluation,
-    ``[x_1/‖x_1‖, …, x_L/‖x_L‖]``: all levels have equal weight in a similarity, which is the mean of theirs.
+    The embedding is ``[x_1, …, x_L]`` in training, so that each level's loss sees the rows unchanged (`LevelledLoss`),
+    and ``[x_1/‖x_1‖, …, x_L/‖x_L‖]`` in evaluation, so that a similarity is the mean over the levels.
 
     Source: Wang et al. 2021, Ranked List Loss for Deep Metric Learning, Sec. 4.1.3 and 4.3 (L, M, H), where an
     L2 norm follows each level's linear layer.
 
     Args:
-        levels: each level's head, in the order of the backbone's levels.
-        evaluated: the indices of the levels that the embedding consists of in evaluation; default: all.
+        levels: one head per level, in the order of the backbone's levels.
+        evaluated: indices of the levels to use in evaluation; default: all.
     """
 
     def __init__(self, levels: Sequence[EmbeddingHead], evaluated: Sequence[int] | None = None) -> None:
@@ -156,14 +156,14 @@ class LevelledLoss(nn.Module):
 class EmbeddingModel(nn.Module):
     """A backbone and a head, from images to embeddings.
 
-    Parameters of the backbone that are frozen when the model is built stay frozen, and so do the statistics of their
+    If parameters of the backbone are frozen when the model is built, they stay frozen, with the statistics of their
     batch norms.
 
     Attributes:
-        backbone_trains: 1 or 0, also set by a schedule (``"model.backbone_trains"``): whether the backbone trains. A
-            frozen one keeps its batch statistics, too.
-        batch_norm_trains: 1 or 0, also set by a schedule: whether the batch norms of a training backbone use and update
-            batch statistics and learn their scale and shift; 0 is the frozen batch norm of the papers.
+        backbone_trains: whether the backbone trains, 1 or 0; a schedule may set it (``"model.backbone_trains"``). If 0,
+            batch statistics don't change, either.
+        batch_norm_trains: whether batch norms of a training backbone use and update batch statistics and learn scale
+            and shift, 1 or 0; a schedule may set it. 0 is the frozen batch norm of the papers.
     """
 
     head: EmbeddingHead | LevelledHead
@@ -177,7 +177,7 @@ class EmbeddingModel(nn.Module):
         self._frozen = frozenset(name for name, p in backbone.named_parameters() if not p.requires_grad)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute, and the modes that `backbone_trains` and `batch_norm_trains` determine."""
+        """Set an attribute, and update the modes that depend on `backbone_trains` and `batch_norm_trains`."""
         changes = name in ("backbone_trains", "batch_norm_trains") and value != getattr(self, name)
         super().__setattr__(name, value)
         if changes:

@@ -1,4 +1,4 @@
-"""Limits of a command's counts; a larger number is a slip, and its lists alone would fill the memory."""
+"""Limits for counts in commands; a larger number is almost certainly a typo, and could exhaust the memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Imported by the server that forks loaders alone: it unblocks signals in the server's other children.
+"""Unblock signals in processes that aren't loaders; only the server that forks loaders imports this module.
 
-The server blocks SIGTERM and SIGINT for the loaders' sake. Its other children would inherit that mask, and
+The server blocks SIGTERM and SIGINT so that loaders inherit the mask. If other children inherited it, too,
 `Process.terminate` would do nothing.
 """
 

@@ -1,9 +1,9 @@
-"""Loader processes of a run: they ignore signals to stop, and end with the process that they load for.
+"""Loader processes of a run: they ignore signals to stop, and end when their parent process ends.
 
-Schedulers, terminals and torchrun send SIGTERM and SIGINT to all processes of a run, which then finishes its step and
-saves. For that it needs batches from its loaders, and so from the server that forks them. Both inherit a mask that
-blocks these signals from their first moment on. The same server may fork processes for other libraries; those unblock
-the signals before they start (`dml_train.processes.loader_server`).
+Schedulers, terminals and torchrun send SIGTERM and SIGINT to all processes of a run. The run then finishes the step and
+saves, so it still needs batches from the loaders and the server that forks them. Both therefore inherit a mask that
+blocks these signals from the start. The same server may fork processes for other libraries; these unblock the signals
+before they start (`dml_train.processes.loader_server`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from multiprocessing import parent_process, resource_tracker
 
 from dml_train.processes.signals import block_signals, restore_signals
 
-if sys.platform == "win32":  # which has no fork, and sends no signals to a run's processes
+if sys.platform == "win32":  # Windows has no fork, and sends no signals to a run's processes
     from multiprocessing.context import SpawnContext as Context
     from multiprocessing.context import SpawnProcess as ContextProcess
 else:
@@ -26,11 +26,11 @@ else:
 
 
 class Loader(ContextProcess):
-    """A process that loads."""
+    """A process that loads batches."""
 
     def run(self) -> None:
         """Block signals to stop, and load until the parent ends."""
-        block_signals()  # again, in case another library started the server
+        block_signals()  # in case another library started the server, without the mask
         end_with_parent()
         super().run()
 
@@ -38,21 +38,22 @@ class Loader(ContextProcess):
 class LoaderContext(Context):
     """A `multiprocessing` context whose processes are loaders.
 
-    They are not forked from this process: it has threads (the evaluator's, OpenMP's), whose locks a fork would copy.
+    They aren't forked from this process, since a fork would copy locks that other threads hold (the evaluator's,
+    OpenMP's).
     """
 
     Process = Loader
 
     def __init__(self) -> None:
         super().__init__()
-        # The server imports once what takes seconds, so that every loader starts with it.
+        # The server imports these modules once, so that loaders needn't spend seconds on it.
         if sys.platform != "win32":
             self.set_forkserver_preload(["dml_train.data.factories", "dml_train.processes.loader_server"])
 
 
 @contextmanager
 def block_signals_for_loaders() -> Iterator[None]:
-    """Block SIGTERM and SIGINT while loaders start, so that they inherit the mask; this process receives them later."""
+    """Block SIGTERM and SIGINT while loaders start, so that they inherit the mask; they reach this process later."""
     if sys.platform != "win32":
         resource_tracker.ensure_running()  # now, since starting it would unblock the signals (Python 3.11)
     previous = block_signals()
@@ -63,10 +64,9 @@ def block_signals_for_loaders() -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """End this process when its parent ends, even if that was killed.
+    """End this process when its parent ends, even if the parent was killed.
 
-    torch's own watch asks whether the process's parent has changed; but that is the fork server, which in turn
-    lives as long as its children.
+    torch's workers also watch their parent, but that is the fork server, which lives as long as its children.
     """
     parent = parent_process()
     assert parent is not None

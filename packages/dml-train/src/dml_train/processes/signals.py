@@ -1,4 +1,4 @@
-"""Signals: handlers and masks that last as long as a context."""
+"""Handle and block signals for the duration of a context."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def handle_signals(
     numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]
 ) -> Iterator[None]:
-    """Handle these signals by `handler`, and restore the previous handlers at the end.
+    """Handle these signals with `handler`, and restore the previous handlers at the end.
 
-    In a thread other than the main one, which receives no signals, it does nothing.
+    This function does nothing outside the main thread, since other threads receive no signals.
     """
     previous = {}
     if threading.current_thread() is threading.main_thread():
@@ -31,7 +31,7 @@ def handle_signals(
 
 
 def block_signals() -> set[signal.Signals | int]:
-    """Block SIGTERM and SIGINT in this thread, and return the previous mask. Windows has no masks: nothing is done."""
+    """Block SIGTERM and SIGINT in this thread, and return the previous mask. Do nothing on Windows, which has none."""
     return set() if sys.platform == "win32" else signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
@@ -42,6 +42,6 @@ def restore_signals(mask: set[signal.Signals | int]) -> None:
 
 
 def unblock_signals() -> None:
-    """Unblock SIGTERM and SIGINT in this thread; pending ones are delivered."""
+    """Unblock SIGTERM and SIGINT in this thread; pending signals are delivered."""
     if sys.platform != "win32":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

@@ -1,7 +1,4 @@
-"""Stops on request: SIGTERM and Ctrl-C end a run between two steps, with a checkpoint.
-
-So does the death of the process that launched the ranks.
-"""
+"""Stop a run between two steps, with a checkpoint, at SIGTERM, Ctrl-C, or the death of the ranks' launcher."""
 
 from __future__ import annotations
 
@@ -22,12 +19,12 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class Interrupted(Exception):
-    """A stop by a signal; nothing finished is lost.
+    """A stop by a signal; no finished work is lost.
 
     Args:
-        message: what was stopped, and how to resume it.
-        signal_number: the signal's; the `dml` command exits with 128 plus it, as a shell reports a signal.
-        arguments: as those of a `DmlError`.
+        message: says what was stopped, and how to resume it.
+        signal_number: number of the signal; the `dml` command adds 128 to get the exit code, like a shell.
+        arguments: see `DmlError`.
     """
 
     def __init__(self, message: str, signal_number: int, *, arguments: tuple[str, ...] = ()) -> None:
@@ -37,7 +34,7 @@ class Interrupted(Exception):
 
 
 class RunInterrupted(Interrupted):
-    """A run stopped by a signal, after it saved a checkpoint; `step` counts optimizer steps, `folder` is the run's."""
+    """A stop of one run by a signal, after saving a checkpoint at optimizer step `step` in the run's `folder`."""
 
     def __init__(self, signal_number: int, step: int, folder: Path) -> None:
         name = signal.Signals(signal_number).name
@@ -50,7 +47,7 @@ class RunInterrupted(Interrupted):
 
 
 class StudyInterrupted(Interrupted):
-    """Many runs stopped by a signal; each unfinished one saved a checkpoint."""
+    """A stop of several runs by a signal; each unfinished run has saved a checkpoint."""
 
     def __init__(self, signal_number: int) -> None:
         name = signal.Signals(signal_number).name
@@ -62,18 +59,18 @@ class StudyInterrupted(Interrupted):
 
 @dataclass(slots=True)
 class StopRequest:
-    """The last signal received that asks to stop; 0 if there was none."""
+    """The last signal to stop that was received; 0 if none was."""
 
     signal_number: int = 0
 
 
 @contextmanager
 def record_stop_signals(*, second_interrupts: bool = True) -> Iterator[StopRequest]:
-    """Record SIGTERM and SIGINT instead of obeying them, in the main thread.
+    """Record SIGTERM and SIGINT in the main thread instead of stopping at once.
 
     Args:
-        second_interrupts: whether a SIGINT after another signal raises KeyboardInterrupt. Ranks can receive one Ctrl-C
-            twice, from terminal and launcher.
+        second_interrupts: whether SIGINT raises KeyboardInterrupt if a signal is already recorded. Don't use this with
+            ranks, which can receive one Ctrl-C twice, from terminal and launcher.
     """
     request = StopRequest()
 
@@ -89,7 +86,8 @@ def record_stop_signals(*, second_interrupts: bool = True) -> Iterator[StopReque
 def wake_at_death_of_parent() -> None:
     """Let Linux send this process a SIGCONT when its parent ends, since a suspended process can't watch its parent.
 
-    A process that runs ignores it. Elsewhere this does nothing. The caller's thread must live as long as the process.
+    A running process ignores the signal. On other systems, this function does nothing. The calling thread must live as
+    long as the process.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
@@ -99,13 +97,13 @@ def wake_at_death_of_parent() -> None:
 def end_with_launcher(launcher: int, seconds_between_looks: float = 1.0) -> Iterator[None]:
     """Send this rank a SIGTERM when the process that launched it dies; on Linux, even if this rank is suspended.
 
-    torchrun's agent and ``dml train --nproc`` pass on a SIGTERM, but not their own death by SIGKILL. They start a rank
-    as their child and the leader of a session. Only a process that is both watches its parent; any other one survives
-    its parent, as it must when that is the shell of a user who logs out.
+    torchrun's agent and ``dml train --nproc`` forward a SIGTERM, but can't if they are killed with SIGKILL. They start
+    each rank as a child and as the leader of a session. Only such a process watches its parent. Any other process must
+    survive its parent, for example a shell whose user logs out.
 
     Args:
         launcher: the id of the process that launched this rank.
-        seconds_between_looks: how often the watch looks at the parent.
+        seconds_between_looks: interval at which to check the parent.
     """
     import torch.distributed as dist  # here, since the `dml` command imports this module for its exceptions
 
@@ -116,10 +114,10 @@ def end_with_launcher(launcher: int, seconds_between_looks: float = 1.0) -> Iter
     wake_at_death_of_parent()
 
     def watch() -> None:
-        # Polling works everywhere. Linux could send SIGTERM itself, but does so at the end of the parent's thread.
+        # Poll, since this works everywhere. Linux could send SIGTERM, but sends it when the parent's thread ends.
         while not over.wait(seconds_between_looks):
             if os.getppid() != launcher:
-                os.killpg(0, signal.SIGCONT)  # loaders, which this rank waits for, may be suspended, too
+                os.killpg(0, signal.SIGCONT)  # this rank waits for loaders, which may be suspended, too
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
 

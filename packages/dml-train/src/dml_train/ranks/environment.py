@@ -1,4 +1,4 @@
-"""The environment of a process that a launcher started as a rank: read without torch."""
+"""Read the environment of a rank that a launcher started, without importing torch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 
-LAUNCHED = "DML_LAUNCHED"  # the id of the `dml` process that launched this rank and reports its errors
-_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # where torch looks for a rank's error message
+LAUNCHED = "DML_LAUNCHED"  # the id of the `dml` process that launched this rank and reports the rank's errors
+_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # torch reads a rank's error message from this file
 
 
 def is_first_process() -> bool:
-    """Return whether this process is rank 0 or the only one."""
+    """Return whether this process is rank 0 or the only process."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -26,8 +26,8 @@ def was_restarted() -> bool:
 def find_launcher() -> int:
     """Return the id of the process that launched this rank.
 
-    `dml_train.ranks.launch` gives its own, since it may die while the rank still imports torch; of another launcher,
-    this rank knows only its present parent.
+    `dml_train.ranks.launch` passes its id, since it may die while the rank still imports torch. With other launchers,
+    use the current parent.
     """
     return int(os.environ.get(LAUNCHED, os.getppid()))
 

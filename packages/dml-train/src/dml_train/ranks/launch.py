@@ -1,4 +1,4 @@
-"""`dml train --nproc`: torchrun on this machine, with the errors of ranks as messages of the `dml` command."""
+"""`dml train --nproc`: run torchrun on this machine, and report errors of ranks as messages of the `dml` command."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from dml_train.ranks.ranks import LOST_RANK
 
 
 def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -> None:
-    """Run ``dml`` with these arguments as `nproc` ranks, and wait for their end.
+    """Run ``dml`` with these arguments as `nproc` ranks, and wait for them to end.
 
-    torchrun passes a signal to stop on to the ranks, which have `timeout` to save and end before it kills them. The
-    environment variables of torchrun (``PET_...``) take precedence.
+    torchrun forwards a signal to stop to the ranks, and kills ranks that haven't saved and ended after `timeout`
+    seconds. Environment variables of torchrun (``PET_...``) take precedence.
 
     Args:
-        nproc: number of ranks, each on a GPU of its own where the machine has any.
-        arguments: of the `dml` command.
-        folder: the run's, which messages name.
-        timeout: seconds for which ranks wait for one another.
+        nproc: number of ranks; if the machine has GPUs, each rank uses a different one.
+        arguments: arguments of the `dml` command.
+        folder: the run's folder, for messages.
+        timeout: seconds after which a rank stops waiting for the others.
 
     Raises:
-        DmlError: with a rank's own error; or which rank died, and why.
-        SystemExit: 128 plus the signal's number, if a signal stopped the ranks.
+        DmlError: if a rank fails, with the rank's error; if a rank dies, with the cause.
+        SystemExit: if a signal stops the ranks, with 128 plus the signal's number.
     """
-    logging.disable(logging.ERROR)  # of torchrun: this function reports failing ranks itself
+    logging.disable(logging.ERROR)  # silence torchrun, since this function reports failing ranks
     os.environ[LAUNCHED] = str(os.getpid())
-    # A rank on the CPU gets its share of the cores.
+    # Divide the cores among ranks on the CPU.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(math.ceil(timeout)))
-    # Leave out SIGHUP: it then ends this process, on which the ranks save (unless under nohup, which ignores it).
+    # Don't forward SIGHUP: it then ends this process, at which the ranks save (except under nohup, which ignores it).
     os.environ.setdefault("PET_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT")
     with TemporaryDirectory(prefix="dml-ranks-") as logs:
         options = ["--standalone", "--local-addr=localhost", f"--nproc-per-node={nproc}", f"--log-dir={logs}"]
@@ -59,13 +59,13 @@ def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -
 
 
 def _raise_failure(failures: Mapping[int, ProcessFailure], nproc: int, folder: Path) -> NoReturn:
-    """Raise the error of the rank whose failure caused the others, or exit as ranks do that a signal stopped."""
+    """Raise the error of the rank that failed first; if a signal stopped it, exit with the same code."""
     messages = {
         rank: str(failure.error_file_data["message"])
         for rank, failure in failures.items()
         if failure.exitcode == 2 and failure.error_file_data.get("message")
     }
-    # torchrun ends the others by SIGTERM. A rank that lost another one may report it before that one reports the cause.
+    # torchrun ends the other ranks with SIGTERM. A rank may report that it lost a peer before the peer reports why.
     killed = [rank for rank, f in failures.items() if f.exitcode < 0 and f.exitcode != -signal.SIGTERM]
     causes = [rank for rank, message in messages.items() if LOST_RANK not in message]
     earliest = min(failures, key=lambda rank: failures[rank].timestamp)

@@ -1,8 +1,8 @@
-"""Parts of a checkpoint: a file for each rank, with its rows of the tensors that the ranks share.
+"""Parts of a checkpoint: one file per rank, with the rank's rows of the tensors that ranks share.
 
-The files are those of torch.distributed.checkpoint's safetensors format: each is a safetensors file whose metadata
-``DCP_SHARDING_INFO`` has the place of its first row in the whole tensor. So `HuggingFaceStorageReader` of
-torch.distributed.checkpoint reads the folder, too. Nothing in them is pickled, so reading them runs no code.
+The files have torch.distributed.checkpoint's safetensors format: the metadata ``DCP_SHARDING_INFO`` gives the position
+of the first row in the whole tensor. Use `HuggingFaceStorageReader` of torch.distributed.checkpoint to read the folder
+with other programs. Nothing is pickled, so reading the files runs no code.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _SHARDING = "DCP_SHARDING_INFO"
 
 
 class OwnRows(NamedTuple):
-    """Consecutive rows of a larger tensor, and the index of the first."""
+    """Consecutive rows of a larger tensor, and the index of the first row."""
 
     values: Tensor
     first: int
 
 
 class _Piece(NamedTuple):
-    """The consecutive rows of a tensor that a file holds; `rows` is safetensors' view of them, which reads a slice."""
+    """Rows `first` to `last` of a tensor in a file; `rows` is a safetensors slice, which reads on demand."""
 
     first: int
     last: int
@@ -46,16 +46,16 @@ def part_name(rank: int, world_size: int) -> str:
 
 
 def write_part(path: Path, rows: Mapping[str, OwnRows]) -> FileRecord:
-    """Write and sync a file of rows, and return its manifest's entry; nothing is copied but what is on a GPU.
+    """Write and sync a file of rows, and return the entry for the manifest; only tensors on a GPU are copied.
 
     Raises:
-        OSError, SafetensorError: if the disk refuses.
+        OSError, SafetensorError: if the write fails.
     """
     offsets = {
         name: {"saved_offsets": [own.first, *[0] * (own.values.ndim - 1)]} for name, own in rows.items()
     }
     tensors = {name: own.values.detach().cpu().contiguous() for name, own in rows.items()}
-    # No other metadata: safetensors would write several entries in random order.
+    # Add no other metadata, since safetensors would write several entries in random order.
     safetensors.torch.save_file(tensors, path, {_SHARDING: json.dumps(offsets)})
     sync(path)
     return record_of(path)
@@ -65,10 +65,10 @@ class Parts:
     """The rows in a folder of parts.
 
     Args:
-        folder: the files' folder, of a checkpoint whose checksums are right.
+        folder: the folder of parts in an intact checkpoint.
 
     Raises:
-        DmlError: if a file isn't such a part, although its checksum is right, or the rows of a tensor have a gap.
+        DmlError: if a file isn't a part, or the rows of a tensor have a gap.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -78,11 +78,11 @@ class Parts:
             try:
                 file: Any = safetensors.safe_open(path, "pt")
                 offsets = json.loads(file.metadata()[_SHARDING])
-                for name in file.keys():  # noqa: SIM118  # it is no mapping
+                for name in file.keys():  # noqa: SIM118  # `file` isn't a mapping
                     rows, (first, *_) = file.get_slice(name), offsets[name]["saved_offsets"]
                     piece = _Piece(first, first + rows.get_shape()[0], rows)
                     self._pieces.setdefault(name, []).append(piece)
-            except Exception as error:  # errors of many kinds for a file that isn't such a part
+            except Exception as error:  # a file that isn't a part raises errors of many kinds
                 raise DmlError(
                     f"{path} holds no rows of a checkpoint: {type(error).__name__}: {error}"
                 ) from error
@@ -96,12 +96,12 @@ class Parts:
         """Read rows `first` to `last` of a tensor, on the CPU.
 
         Args:
-            name: the tensor's, its path in the state.
-            placeholder: has the whole tensor's shape and dtype.
-            first, last: of the rows.
+            name: the tensor's path in the state.
+            placeholder: a tensor with the whole tensor's shape and dtype.
+            first, last: the first row to read, and the row after the last.
 
         Raises:
-            DmlError: if the parts hold no such tensor, or reading them fails.
+            DmlError: if the parts don't hold such a tensor.
         """
         pieces = self._pieces.get(name, [])
         overlaps = [(piece, max(first, piece.first), min(last, piece.last)) for piece in pieces]
@@ -113,6 +113,5 @@ class Parts:
                 f"{self._folder} doesn't hold the {tuple(placeholder.shape)} rows of {name} in {placeholder.dtype} "
                 "that the checkpoint's state expects"
             )
-        return torch.cat(
-            [empty, *found]
-        )  # a copy: what was found is mapped from files that the run may remove
+        # Copy the rows, since they are mapped from files that the run may remove.
+        return torch.cat([empty, *found])

@@ -1,10 +1,10 @@
 """Ranks: several processes that take each step together, started by torchrun or by ``dml train --nproc``.
 
-Every rank embeds its rows of the global batch, gathers all rows, and computes the loss of the whole global batch. So a
-loss, and any queue in it, sees the same rows in the same order on every rank and needs no code for ranks; and W ranks
-take the steps of one process, up to rounding.
+Each rank embeds a part of the global batch, gathers all rows, and computes the loss of the whole batch. A loss, and any
+queue in it, therefore sees the same rows in the same order on every rank and needs no code for ranks. W ranks take the
+same steps as one process, up to rounding.
 
-Shapes: `W` ranks, `R` rows of a rank, `B` = W · R rows of the global batch, `D` embedding dimension.
+Shapes: `W` ranks, `R` rows per rank, `B` = W · R rows of the global batch, `D` embedding dimension.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 from dml_core import DmlError, all_gather_rows
 
 LOST_RANK = "lost another rank"  # part of the error of a rank whose peer died
-# References to the groups that this process has left. Dropping the last one joins gloo's threads while it holds the
-# GIL; a thread that is releasing a tensor may wait for the GIL, which is a deadlock (torch 2.11).
+# References to the groups that this process has left. Dropping the last reference joins gloo's threads while holding
+# the GIL, but a thread that is releasing a tensor may wait for the GIL, which is a deadlock (torch 2.11).
 _left_groups: list[dist.ProcessGroup | None] = []
 T = TypeVar("T")
 Number = TypeVar("Number", bound=np.number[Any])
@@ -35,12 +35,12 @@ Number = TypeVar("Number", bound=np.number[Any])
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process's rank among those that train together. A single process is rank 0 of 1.
+    """This process's rank among the processes that train together. A single process is rank 0 of 1.
 
     Args:
-        rank: this process's, from 0.
+        rank: rank of this process, from 0.
         world_size: number of ranks.
-        local_rank: the rank among those of this machine, which is also the index of its GPU.
+        local_rank: rank among the processes on this machine, and index of this rank's GPU.
         local_world_size: number of ranks on this machine.
     """
 
@@ -51,55 +51,55 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank is 0, the one that writes files."""
+        """Whether this is rank 0, which writes files."""
         return self.rank == 0
 
     @property
     def threads(self) -> int:
-        """This rank's share of the cores that its process may use, at least 1."""
+        """This rank's share of the cores that the process may use, at least 1."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return max(1, cores // self.local_world_size)
 
     def all_gather_with_gradient(self, rows_RD: Tensor) -> Tensor:
-        """Gather all ranks' rows in the order of the ranks, (B, D), with gradient."""
+        """Gather the rows of all ranks in rank order, (B, D), with gradient."""
         if self.world_size == 1:
             return rows_RD
         return all_gather_rows(rows_RD)
 
     def replicate(self, model: nn.Module) -> nn.Module:
-        """Wrap the model for training: its gradients become means over the ranks."""
+        """Wrap the model for training, so that gradients are averaged over the ranks."""
         if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
             return model
-        # A forward begins with the first rank's buffers; `Replica` sees to it that a step ends with them, too.
+        # A forward pass begins with the first rank's buffers; `Replica` ensures that a step also ends with them.
         replica: nn.Module = DistributedDataParallel(model, gradient_as_bucket_view=True)
         return replica
 
     @torch.no_grad()
     def sum_gradients(self, replicated: Iterable[nn.Parameter]) -> None:
-        """Turn the gradients of a replicated model, means over the ranks, into sums.
+        """Turn the gradients of a replicated model from means over the ranks into sums.
 
-        Scaling the loss instead would overflow the float16 gradients of activations, the sooner the more ranks.
+        Don't scale the loss instead: with many ranks, the float16 gradients of activations would overflow.
         """
         gradients = [parameter.grad for parameter in replicated if parameter.grad is not None]
         if gradients:
             torch._foreach_mul_(gradients, self.world_size)
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Average gradients that every rank has computed, so that all ranks have identical bits despite GPU atomics."""
+        """Average gradients that each rank has computed, so that ranks have identical bits despite GPU atomics."""
         if self.world_size == 1:
             return
         for parameter in parameters:
             if parameter.grad is None:
                 continue
             values = parameter.grad
-            if values.is_sparse:  # all ranks have the same rows, since they chose them alike
+            if values.is_sparse:  # all ranks have chosen the same rows
                 parameter.grad = values.coalesce()
                 values = parameter.grad.values()
             dist.all_reduce(values)
             values /= self.world_size
 
     def run_on_first(self, function: Callable[[], T]) -> T:
-        """Run the function on the first rank alone, and return its result on every rank.
+        """Run the function only on the first rank, and return the result on every rank.
 
         Raises:
             DmlError: on every rank, if the function raised it.
@@ -119,7 +119,7 @@ class Ranks:
         return result
 
     def all_gather(self, rows: npt.NDArray[Number]) -> npt.NDArray[Number]:
-        """Gather all ranks' rows in the order of the ranks; their numbers may differ."""
+        """Gather the rows of all ranks in rank order; ranks may have different numbers of rows."""
         if self.world_size == 1:
             return rows
         lengths = torch.zeros(self.world_size, dtype=torch.int64)
@@ -144,7 +144,7 @@ class Ranks:
         return sums
 
     def gather_object(self, part: T) -> list[T]:
-        """Gather every rank's part on the first rank, in the order of the ranks; the others get an empty list."""
+        """Gather the parts of all ranks on the first rank, in rank order; other ranks receive an empty list."""
         if self.world_size == 1:
             return [part]
         parts: list[Any] = [None] * self.world_size if self.is_first else []
@@ -156,10 +156,10 @@ SINGLE_PROCESS = Ranks()
 
 
 class DelayedMaximum:
-    """The maximum of a number over all ranks, one call late: the exchange overlaps a step, so that no step waits.
+    """The maximum of a number over all ranks, one call late, so that the exchange overlaps with a step.
 
     Args:
-        ranks: those that exchange numbers.
+        ranks: the ranks that exchange numbers.
     """
 
     def __init__(self, ranks: Ranks) -> None:
@@ -185,16 +185,16 @@ def join_ranks(timeout: float) -> Iterator[Ranks]:
     """Join the other ranks for the duration of this context, if torchrun started this process.
 
     Args:
-        timeout: seconds after which a rank stops waiting for another one.
+        timeout: seconds after which a rank stops waiting for the others.
 
     Raises:
-        DmlError: if another rank died, or this one waited for it longer than `timeout`.
+        DmlError: if another rank died, or didn't answer within `timeout`.
     """
     if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
         yield Ranks()
         return
     local_rank = int(os.environ["LOCAL_RANK"])
-    # CPU tensors (numbers, Python objects) go by gloo even where gradients go by NCCL.
+    # Send CPU tensors (numbers, Python objects) with gloo, even if gradients use NCCL.
     backend = "gloo"
     if torch.cuda.is_available():
         backend = "cpu:gloo,cuda:nccl"
@@ -203,7 +203,7 @@ def join_ranks(timeout: float) -> Iterator[Ranks]:
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
         store, *_ = next(dist.rendezvous("env://", timeout=limit))  # type: ignore[attr-defined]
-        # torchrun's store outlives a restart. With a prefix per attempt, none reads the address of a dead rank.
+        # torchrun's store outlives a restart. Use a prefix per attempt, so that no rank reads a dead rank's address.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         dist.init_process_group(
             backend,
@@ -214,7 +214,8 @@ def join_ranks(timeout: float) -> Iterator[Ranks]:
         )
         yield Ranks(rank, world_size, local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and "gloo" not in str(error):  # gloo has no class of its own
+        # gloo raises a plain RuntimeError.
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         raise DmlError(
             f"rank {rank} of {world_size} {LOST_RANK}, which died or was silent for {timeout:g} s "

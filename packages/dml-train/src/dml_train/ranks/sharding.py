@@ -1,7 +1,7 @@
 """Parameters of the loss that are sharded over the ranks by rows, in training and in a checkpoint.
 
-Each rank saves its own rows; the state has a placeholder of the tensor's shape and dtype on the device ``meta``. Any
-number of ranks can resume; a single one has all rows, and saves the tensor in the state.
+Each rank saves its rows; the state has a placeholder with the tensor's shape and dtype on the device ``meta``. A run
+can resume on any number of ranks. A single rank has all rows, and saves the tensor in the state.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dml_train.ranks.ranks import Ranks
 
 
 class SavedState(NamedTuple):
-    """The state of loss and optimizer as a checkpoint holds it, and the rows of this rank that it doesn't.
+    """The state of loss and optimizer to save in a checkpoint, and the rows of this rank to save separately.
 
-    `rows` are by the path of their placeholder: ``"loss/loss.class_weights"``, ``"optimizer/state/3/exp_avg"``.
+    `rows` are keyed by the placeholder's path: ``"loss/loss.class_weights"``, ``"optimizer/state/3/exp_avg"``.
     """
 
     loss: dict[str, Any]
@@ -31,12 +31,12 @@ class SavedState(NamedTuple):
 
 
 class Shards:
-    """The sharded parameters of a loss, and their optimizer's state; with one rank there are none.
+    """The sharded parameters of a loss and their state in the optimizer; with one rank there are none.
 
     Args:
-        loss: its modules name the parameters of which each rank holds some rows (`ShardedLoss`).
-        optimizer: of these parameters; any of its tensors with as many rows as its parameter is sharded like it.
-        ranks: those that train together.
+        loss: a loss whose modules may be a `ShardedLoss`, to name the parameters that are sharded.
+        optimizer: the optimizer of these parameters; state tensors with as many rows as the parameter are sharded, too.
+        ranks: the ranks that train together.
     """
 
     def __init__(self, loss: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks) -> None:
@@ -52,7 +52,7 @@ class Shards:
         self._names = {id(loss.get_parameter(name)): name for name in self._rows}
 
     def __bool__(self) -> bool:
-        """Return whether the loss has any."""
+        """Return whether the loss has sharded parameters."""
         return bool(self._rows)
 
     def select_unsharded(self, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
@@ -60,16 +60,16 @@ class Shards:
         return [parameter for parameter in parameters if id(parameter) not in self._names]
 
     def scaler(self, device: torch.device, *, enabled: bool) -> torch.amp.GradScaler:
-        """Make a loss scaler with which all ranks skip a step if the gradients of one of them aren't finite."""
+        """Make a loss scaler. If gradients on any rank aren't finite, all ranks skip the step."""
         if self:
-            # Imported here, since the import takes seconds and few runs need it.
+            # Import only when needed: this takes seconds, and few runs need it.
             from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
             return ShardedGradScaler(device.type, enabled=enabled, process_group=None)
         return torch.amp.GradScaler(device.type, enabled=enabled)
 
     def clip(self, parameters: list[nn.Parameter], limit: float) -> Tensor:
-        """Scale all gradients down to this norm, computed over all rows of all ranks, and return the norm before."""
+        """Clip the norm of all gradients, over the rows of all ranks, to `limit`; return the norm before clipping."""
         norm = gradient_norm(self.select_unsharded(parameters))
         if self:
             sharded = [parameter for parameter in parameters if id(parameter) in self._names]
@@ -80,7 +80,7 @@ class Shards:
         return norm
 
     def split_state(self) -> SavedState:
-        """Split the state into what all ranks have and this rank's rows; nothing is exchanged or copied."""
+        """Split the state into the part that all ranks have and this rank's rows, without communication or copies."""
         rows: dict[str, OwnRows] = {}
 
         def take(part: Tensor, name: str, path: str) -> Tensor:
@@ -105,18 +105,18 @@ class Shards:
     def load_state(self, loss: dict[str, Any], optimizer: dict[str, Any], stored: Parts) -> None:
         """Load this rank's rows of a state that was saved on any number of ranks.
 
-        The optimizer keeps its own hyper-parameters (momentum, betas, …).
+        The optimizer keeps its current hyper-parameters (momentum, betas, …).
 
         Args:
-            loss, optimizer: `SavedState`; changed.
-            stored: the rows for which placeholders stand.
+            loss, optimizer: the parts of a `SavedState`; changed in place.
+            stored: the rows that replace the placeholders.
 
         Raises:
-            ValueError: if the state is that of another kind of optimizer, or of another number of rows.
+            ValueError: if the state is of a different kind of optimizer, or has a different number of rows.
         """
         groups = self._optimizer.state_dict()["param_groups"]
         if [group.keys() for group in groups] != [group.keys() for group in optimizer["param_groups"]]:
-            raise ValueError("the saved state is that of another kind of optimizer")
+            raise ValueError("the saved state is of a different kind of optimizer")
         for name, value in loss.items():
             if name in self._rows or is_placeholder(value):
                 loss[name] = self._own_rows(value, name, f"loss/{name}", stored)
@@ -127,13 +127,13 @@ class Shards:
                 if is_placeholder(value) or (name and _has_rows(value, self._rows[name].total)):
                     state[key] = self._own_rows(value, name, f"optimizer/state/{index}/{key}", stored)
                 elif self and isinstance(value, Tensor):
-                    # Copied, since the mapped checkpoint file may be removed during the run.
+                    # Copy the tensor, since the mapped checkpoint file may be removed during the run.
                     state[key] = value.clone()
         self._loss.load_state_dict(loss)
         self._optimizer.load_state_dict({**optimizer, "param_groups": groups})
 
     def _indices(self) -> dict[int, str]:
-        """Map the indices of sharded parameters in the optimizer's state to their names."""
+        """Map the index of each sharded parameter in the optimizer's state to its name."""
         order = (parameter for group in self._optimizer.param_groups for parameter in group["params"])
         return {
             index: self._names[id(parameter)]
@@ -142,7 +142,7 @@ class Shards:
         }
 
     def _own_rows(self, value: Tensor, name: str, path: str, stored: Parts) -> Tensor:
-        """Copy or read this rank's rows of a saved tensor: those of this parameter, or all if it isn't sharded."""
+        """Copy or read this rank's rows of a saved tensor; all rows if the parameter isn't sharded."""
         first, last = 0, len(value)
         if name in self._rows:
             first, total = self._rows[name]
@@ -155,7 +155,7 @@ class Shards:
 
 
 def is_placeholder(value: object) -> bool:
-    """Whether this value of a state stands for rows that each rank has saved."""
+    """Return whether a value in a state is a placeholder for rows that each rank has saved."""
     return isinstance(value, Tensor) and value.is_meta
 
 
@@ -164,7 +164,7 @@ def _has_rows(value: object, rows: int) -> bool:
 
 
 def gradient_norm(parameters: list[nn.Parameter]) -> Tensor:
-    """Compute the L2 norm of all gradients as one vector; rows of one index in a sparse gradient are summed first."""
+    """Compute the L2 norm of all gradients as one vector; sum sparse rows with the same index first."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    # Coalesced values stand for a sparse gradient, since torch 2.11 takes no norm of a sparse tensor.
+    # Use the coalesced values of a sparse gradient, since torch 2.11 computes no norm of a sparse tensor.
     return get_total_norm([g.coalesce().values() if g.is_sparse else g for g in gradients])

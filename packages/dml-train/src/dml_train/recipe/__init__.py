@@ -1,1 +1,1 @@
-"""Recipes: tables, loading, checking, and the bundled ones."""
+"""Recipes: tables, loading and checking, and the bundled recipes."""

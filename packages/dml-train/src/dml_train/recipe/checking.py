@@ -1,4 +1,4 @@
-"""From a TOML document to a recipe: all of it checked before anything starts, every default filled in."""
+"""Check a TOML document before anything starts, and turn it into a recipe with all defaults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from dml_core import CONTEXT, DmlError, InvalidOption, Kind, Registry, metric_family, nearest
 from dml_core.errors import join_errors
-from dml_train.recipe.tables import VARIANT_TAGS, Evaluation, Logging, Recipe
+from dml_train.recipe.tables import OLD_METRIC_KEYS, VARIANT_TAGS, Evaluation, Logging, Recipe
 
 # Tables that select a component by `name`.
 _COMPONENTS: Mapping[str, Kind] = {
@@ -22,15 +22,15 @@ _COMPONENTS: Mapping[str, Kind] = {
 
 
 def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the recipe") -> Recipe:
-    """Check a TOML document and return its recipe, every default filled in.
+    """Check a TOML document and return the recipe with all defaults.
 
     Args:
-        document: the resolved document (`dml_train.recipe.loading.read`); not changed.
+        document: the resolved document (see `dml_train.recipe.loading.read`); not changed.
         registry: provides the components' names and options.
-        origin: names the document in messages.
+        origin: name of the document in messages.
 
     Raises:
-        DmlError: for every mistake, with the key and what was expected there.
+        DmlError: if there are mistakes; the message lists each with the key and what was expected.
     """
     mistakes: list[DmlError] = []
     try:
@@ -38,15 +38,18 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
     except ValidationError as error:
         mistakes += [InvalidOption(_message(details, document)) for details in error.errors()]
     for kind, table in _component_tables(document):
+        if kind == "evaluators" and (old := find_old_keys(table, registry)) is not None:
+            mistakes.append(old)
+            table = {key: value for key, value in table.items() if key not in OLD_METRIC_KEYS}
         mistakes += registry.mistakes(kind, table)
     if mistakes:
         joined = join_errors(mistakes)
         raise type(joined)(f"{origin}: {joined}")
     filled: dict[str, Any] = {
-        name: _with_defaults(registry, kind, getattr(recipe, name)) for name, kind in _COMPONENTS.items()
+        name: _fill_defaults(registry, kind, getattr(recipe, name)) for name, kind in _COMPONENTS.items()
     }
-    filled["evaluation"] = _with_defaults(registry, "evaluators", recipe.evaluation.component())
-    loggers = [_with_defaults(registry, "loggers", table) for table in recipe.logging.loggers]
+    filled["evaluation"] = _fill_defaults(registry, "evaluators", recipe.evaluation.component())
+    loggers = [_fill_defaults(registry, "loggers", table) for table in recipe.logging.loggers]
     evaluation = recipe.evaluation.model_dump() | filled.pop("evaluation")
     _check_selection(recipe, evaluation.get("metrics"), origin)
     return recipe.model_copy(
@@ -58,8 +61,29 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
     )
 
 
+def find_old_keys(table: Mapping[str, Any], registry: Registry) -> InvalidOption | None:
+    """Find former keys of metrics in an evaluator's table; the message shows the replacement.
+
+    Args:
+        table: an evaluator's name and options.
+        registry: provides the evaluator, which may have options with these names.
+    """
+    found = [key for key in OLD_METRIC_KEYS if key in table]
+    name = table.get("name")
+    if not found or not isinstance(name, str) or name not in registry.entries("evaluators"):
+        return None
+    own = {option.name for option in registry.entry("evaluators", name).component.options}
+    if own & {*found}:
+        return None
+    names = ", ".join(f'"{OLD_METRIC_KEYS[key]}"' for key in found)
+    keys = " and ".join(map(repr, found))
+    return InvalidOption(
+        f"[evaluation] has {keys}; expected the names of all metrics in one list: metrics = [{names}]"
+    )
+
+
 def _check_selection(recipe: Recipe, metrics: Any, origin: str) -> None:
-    """Check that the metric that selects weights is measured, if the evaluator's metrics are known by their names."""
+    """Check that the evaluator measures the metric that selects weights, if all metrics have known names."""
     metric = recipe.validation.metric
     if not recipe.validation.selects or not isinstance(metrics, list) or metric in metrics:
         return
@@ -71,7 +95,7 @@ def _check_selection(recipe: Recipe, metrics: Any, origin: str) -> None:
 
 
 def _component_tables(document: Mapping[str, Any]) -> list[tuple[Kind, Mapping[str, Any]]]:
-    """List the tables of components that the document has, whatever else is wrong in it."""
+    """List the components' tables in the document, even if other parts of the document are wrong."""
     given = {name: table for name, table in document.items() if isinstance(table, Mapping)}
     found = [(kind, given[name]) for name, kind in _COMPONENTS.items() if name in given]
     of_the_recipe = Evaluation.model_fields.keys() - {"name"}
@@ -83,8 +107,8 @@ def _component_tables(document: Mapping[str, Any]) -> list[tuple[Kind, Mapping[s
     return found
 
 
-def _with_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> dict[str, Any]:
-    """A component's table with its factory's own defaults, as far as TOML can write them."""
+def _fill_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the defaults of a component's factory to a table, if TOML can represent them."""
     filled: dict[str, Any] = {"name": table["name"]}
     for option in registry.entry(kind, table["name"]).component.options:
         default = option.default
@@ -92,9 +116,9 @@ def _with_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> 
             filled[option.name] = list(default) if isinstance(default, tuple) else default
     for key, value in table.items():
         if isinstance(value, dict) and isinstance(value.get("name"), str):
-            filled[key] = _with_defaults(registry, kind, value)
+            filled[key] = _fill_defaults(registry, kind, value)
         elif type(value) is int and isinstance(filled.get(key), float):
-            # `scale = 32` is meant as 32.0, and a schedule may move it in fractions.
+            # Read `scale = 32` as 32.0, since a schedule may move it in fractions.
             filled[key] = float(value)
         else:
             filled[key] = value
@@ -102,7 +126,7 @@ def _with_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> 
 
 
 def _message(details: ErrorDetails, document: Mapping[str, Any]) -> str:
-    """Put one of pydantic's errors in a recipe's terms."""
+    """Describe an error of pydantic in terms of a recipe."""
     location = [str(part) for part in details["loc"] if part not in VARIANT_TAGS]
     path, key = ".".join(location), location[-1] if location else ""
     if details["type"] == "extra_forbidden":
@@ -130,7 +154,7 @@ def _message(details: ErrorDetails, document: Mapping[str, Any]) -> str:
 
 
 def _tables_with(key: str, document: Mapping[str, Any]) -> list[str]:
-    """List the dotted keys of this name, one table deep: of the recipe's own tables, and of components' as given."""
+    """List the dotted keys ``TABLE.key`` that exist in recipes in general, or in a table of this document."""
     found = {
         f"{name}.{key}": None
         for name, field in Recipe.model_fields.items()

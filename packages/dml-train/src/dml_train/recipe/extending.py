@@ -1,11 +1,11 @@
-"""A recipe that extends another says only what differs.
+"""Merge a recipe with the recipe that it extends, so that a recipe need only state differences.
 
-``extends = "memvir/norm-softmax-cub"``, at a recipe's top, names its parent: a bundled recipe, or a path that ends in
-``.toml``, relative to the file. The child is merged into the parent's document:
+Write ``extends = "memvir/norm-softmax-cub"`` at the top of a recipe to name the parent: a bundled recipe, or a path
+that ends in ``.toml``, relative to the file. The child is merged into the parent's document:
 
-- A table is merged key by key. If the child gives it another ``name`` (a component's) or ``kind`` (a schedule's), it
-  replaces the parent's table: options of another component have no meaning.
-- Any other value, an array too, replaces the parent's.
+- A table is merged key by key. If the child sets a different ``name`` (for a component) or ``kind`` (for a schedule),
+  the child's table replaces the parent's, since options of a different component have no meaning.
+- Any other value, also an array, replaces the parent's value.
 - ``drop = ["training.epochs", "schedule.'loss.alpha'"]`` first removes keys or tables from the parent's document.
 
 The result is the document of a recipe that extends nothing.
@@ -26,7 +26,7 @@ from dml_train.recipe.tables import Evaluation, Optimizer
 
 EXTENDS, DROP = "extends", "drop"
 _SELECTORS = ("name", "kind")
-# The names of parents' tables that give none.
+# The names to assume if a parent's table has none.
 _DEFAULT_NAMES = {"optimizer": Optimizer().name, "evaluation": Evaluation().name}
 
 
@@ -35,7 +35,7 @@ class Source:
     """A recipe as written.
 
     Args:
-        text: its text.
+        text: the text of the recipe.
         document: the parsed text.
         path: the file; None for a bundled recipe.
         name: the path, or the bundled name.
@@ -48,7 +48,7 @@ class Source:
 
 
 def read_source(source: str | Path) -> Source:
-    """Read a recipe's text from a file or by the name of a bundled recipe.
+    """Read a recipe from a file, or a bundled recipe by name.
 
     Raises:
         DmlError: if there is no such file or name, or the file isn't UTF-8.
@@ -62,16 +62,16 @@ def read_source(source: str | Path) -> Source:
         if not path.is_dir():
             raise
         raise UnknownName(
-            f"{error}. {path} is a folder: to train on its images, take the recipe 'my-images' with "
+            f"{error}. {path} is a folder: to train on its images, use the recipe 'my-images' with "
             f"dataset.root={path}"
         ) from error
 
 
 def read_chain(source: str | Path) -> list[Source]:
-    """Read a recipe, its parent, and so on: the last one extends nothing.
+    """Read a recipe, its parent, and so on, up to a recipe that extends nothing.
 
     Raises:
-        DmlError: as `read_source`, naming the recipes in between; or if a recipe extends itself, at any distance.
+        DmlError: if a recipe can't be read (see `read_source`), or extends itself directly or indirectly.
     """
     chain = [read_source(source)]
     seen: set[str] = set()
@@ -96,10 +96,10 @@ def read_chain(source: str | Path) -> list[Source]:
 
 
 def resolve(chain: list[Source]) -> dict[str, Any]:
-    """Merge a chain of recipes, child first, into the document of one that extends nothing.
+    """Merge a chain of recipes, child first, into one document without `extends`.
 
     Raises:
-        InvalidOption: if a recipe drops a key that its parent doesn't have.
+        InvalidOption: if a recipe drops a key that the parent doesn't have.
     """
     *children, root = chain
     resolved = copy.deepcopy({**root.document})
@@ -132,7 +132,7 @@ def split_key(key: str) -> list[str]:
     """Split a dotted TOML key: ``schedule."optimizer.lr".end`` has three parts.
 
     Raises:
-        InvalidOption: if it isn't one.
+        InvalidOption: if it isn't a dotted TOML key.
     """
     try:
         table = tomllib.loads(f"{key} = 0")
@@ -166,7 +166,7 @@ def remove(document: dict[str, Any], key: str) -> None:
 
 
 def _read(name: str, path: Path | None) -> Source:
-    """Read a recipe from a file, or, without a path, the bundled one of this name, and check `extends` and `drop`."""
+    """Read a recipe from `path`, or the bundled recipe `name` if there is no path, and check `extends` and `drop`."""
     try:
         text = path.read_text(encoding="utf-8") if path else bundled_text(name)
         document = tomllib.loads(text)

@@ -1,4 +1,4 @@
-"""Loading a recipe: from a file or a bundled name, through `extends` and overrides, to a checked recipe."""
+"""Load a recipe by path or bundled name, apply `extends` and overrides, and check it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def load_recipe(
 
     Args:
         source: a path, or the name of a bundled recipe.
-        overrides: changes made after `extends` is resolved: ``{"loss.scale": 32}``, or ``["loss.scale=32"]`` as the
-            command takes them.
-        registry: provides the components' names and options; default: those of all installed plugins.
+        overrides: changes to make after `extends` is resolved, as a mapping, ``{"loss.scale": 32}``, or as in the
+            command's ``--set``, ``["loss.scale=32"]``.
+        registry: provides the components' names and options; default: the components of all installed plugins.
 
     Raises:
-        DmlError: as `read` and `dml_train.recipe.checking.parse`.
+        DmlError: if the recipe can't be read (see `read`), or has mistakes (see `dml_train.recipe.checking.parse`).
 
     Example:
         >>> from dml_train import load_recipe
@@ -40,14 +40,14 @@ def load_recipe(
 
 
 def read(source: str | Path, overrides: Iterable[str] | Mapping[str, Any] = ()) -> tuple[dict[str, Any], str]:
-    """Read a recipe's resolved TOML document, unchecked, and its name for messages.
+    """Read a recipe, resolve `extends` and apply overrides; return the unchecked document, and a name for messages.
 
     Args:
         source: a path, or the name of a bundled recipe.
-        overrides: changes, made in order: values by dotted key, or texts that `assign` takes.
+        overrides: changes to make in order: values by dotted key, or strings for `assign`.
 
     Raises:
-        DmlError: as `dml_train.recipe.extending.read_chain` and `resolve`, and as `assign`.
+        DmlError: see `dml_train.recipe.extending.read_chain` and `resolve`, and `assign`.
     """
     chain = read_chain(source)
     document = resolve(chain)
@@ -68,14 +68,14 @@ def read(source: str | Path, overrides: Iterable[str] | Mapping[str, Any] = ()) 
 
 
 def assign(document: dict[str, Any], override: str) -> None:
-    """Carry out ``KEY=VALUE`` on a TOML document; a value that isn't TOML is a string.
+    """Apply ``KEY=VALUE`` to a TOML document; a value that isn't TOML is a string.
 
-    The value replaces the previous one, also a whole table: ``loss={name="arc-face"}`` keeps no option of another
-    loss.
+    The value replaces the previous value, even a whole table. For example, ``loss={name="arc-face"}`` removes all
+    options of the previous loss.
 
     Raises:
-        InvalidOption: if it has no ``=``, the key isn't a dotted TOML key or leads through a value that isn't a
-            table, or more than one key is set.
+        InvalidOption: if there is no ``=`` or more than one key, the key isn't a dotted TOML key, or a part of the key
+            names a value that isn't a table.
     """
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
@@ -90,10 +90,10 @@ def assign(document: dict[str, Any], override: str) -> None:
 
 
 def set_value(document: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key of a TOML document, replacing its previous value.
+    """Set a dotted key in a TOML document, and replace the previous value.
 
     Raises:
-        InvalidOption: if the key isn't a dotted TOML key, or leads through a value that isn't a table.
+        InvalidOption: if the key isn't a dotted TOML key, or a part of the key names a value that isn't a table.
     """
     try:
         *tables, last = split_key(key)

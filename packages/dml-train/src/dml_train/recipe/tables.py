@@ -1,4 +1,4 @@
-"""A recipe's tables, their keys, and the differences of two recipes."""
+"""The tables and keys of a recipe, and the differences between two recipes."""
 
 from __future__ import annotations
 
@@ -24,16 +24,29 @@ from dml_train.processes.limits import MOST_PROCESSES
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
-LONGEST = 2**53  # steps or epochs: positions in a run are exact as floats, and no product of them is infinite
+LONGEST = 2**53  # steps or epochs, so that positions in a run are exact as floats, and products are finite
 Period = Annotated[float, Field(ge=0, le=LONGEST)]
 Size = Annotated[int, Field(ge=1)]
 Unit = Literal["step", "epoch"]
 
+# Former keys of evaluators, and the metrics that replace them.
+OLD_METRIC_KEYS = {
+    "recall_at": "recall@K",
+    "precision_at": "precision@K",
+    "average_precision_at": "map@K",
+    "ndcg_at": "ndcg@K",
+    "recall_share_at": "ir_recall@K",
+    "reciprocal_rank_at": "mrr@K",
+    "average_precision": "map",
+    "nmi": "nmi",
+    "nmi_average": "nmi_max",
+}
+
 
 class Table(BaseModel):
-    """A table of a recipe; unknown keys and values of another type are refused.
+    """A table of a recipe, which must not have unknown keys or values of a wrong type.
 
-    The text below a key is its documentation: `dml recipes --keys` and docs/reference/recipe-tables.md show it.
+    The text below a key documents the key in `dml recipes --keys` and docs/reference/recipe-tables.md.
     """
 
     model_config = ConfigDict(
@@ -50,7 +63,7 @@ class Training(Table):
     """``[training]``: length, device and arithmetic."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """seed of every random choice"""
+    """seed for all random choices"""
     steps: Annotated[int, Field(ge=1, le=LONGEST)] | None = None
     """length of the run; or give `epochs`"""
     epochs: Annotated[float, Field(gt=0, le=LONGEST)] | None = None
@@ -58,33 +71,33 @@ class Training(Table):
     device: str = "auto"
     """`"auto"`, `"cpu"`, `"mps"`, `"cuda"` or `"cuda:0"`"""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """arithmetic, by autocast"""
+    """floating-point type for autocast"""
     gradient_clip: Positive | None = None
-    """largest norm of the gradient"""
+    """clip the gradient to this norm"""
     workers: Annotated[int, Field(ge=0, le=MOST_PROCESSES)] = 0
-    """processes that load images"""
+    """number of processes that load images; 0 loads in the main process"""
     channels_last: bool = False
     """use `torch.channels_last`"""
     deterministic: bool = False
     """use `torch.use_deterministic_algorithms`"""
     freeze_batch_norm: bool = False
-    """the backbone's batch norms neither learn nor update their statistics"""
+    """don't train the backbone's batch norms or update their statistics"""
     trained_layers: Annotated[int, Field(ge=0)] | None = None
-    """train only this many last layers of the backbone; the others keep weights and statistics of batch norms,
-    and have no state in the optimizer"""
+    """train only the last N layers of the backbone; the other layers keep weights and batch-norm statistics, and have
+    no state in the optimizer"""
     sync_batch_norm: bool = False
-    """batch norms share their statistics over ranks"""
+    """share batch-norm statistics over ranks"""
     micro_batch: Annotated[int, Field(ge=1)] | None = None
-    """images in the network at a time, with the gradient of the whole batch"""
+    """number of images to pass through the network at a time, to save memory; the gradient doesn't change"""
     compile: bool = False
     """use `torch.compile`"""
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """decay of the weights' moving average; the average is measured and saved"""
+    """decay of the weights' moving average (EMA); if set, the average is evaluated and saved"""
     timeout: Annotated[float, Field(gt=0, le=1e9)] = 600.0
-    """seconds that ranks wait for one another"""
+    """seconds after which a rank stops waiting for the others"""
 
     @model_validator(mode="after")
-    def _one_length(self) -> Training:
+    def _check_length(self) -> Training:
         if (self.steps is None) == (self.epochs is None):
             given = "neither" if self.steps is None else f"steps = {self.steps} and epochs = {self.epochs}"
             raise ValueError(f"{given} given; expected exactly one of 'steps' and 'epochs'")
@@ -95,7 +108,7 @@ def _variant(value: object) -> str:
     return _LIST if isinstance(value, list) else _SCALAR
 
 
-# Pydantic chooses the variant by its tag, so that only errors of that variant are reported. Locations contain the tag.
+# Pydantic chooses the variant by the tag, so that it reports only errors of this variant. Locations contain the tag.
 VARIANT_TAGS = _SCALAR, _LIST = "(scalar)", "(list)"
 T = TypeVar("T")
 ScalarOrList = Annotated[Annotated[T, Tag(_SCALAR)] | Annotated[list[T], Tag(_LIST)], Discriminator(_variant)]
@@ -110,30 +123,30 @@ class Level(NamedTuple):
 
 
 class Embedding(Table):
-    """``[embedding]``: the head. If the backbone gives several levels, a key has one value for all or a list."""
+    """``[embedding]``: the head. With several levels of the backbone, use one value for all levels or a list."""
 
     dim: ScalarOrList[Size] = 512
-    """length of the embedding; of each level"""
+    """dimension of the embedding, per level"""
     pooling: ScalarOrList[Pooling] = "average"
     """`"average"`, `"max"`, `"both"` (their sum) or `"gem"` (generalised mean, learned power)"""
     layer_norm: bool = True
-    """layer norm without parameters before the linear layer"""
+    """use layer norm without parameters before the linear layer"""
     batch_norm: bool = False
-    """batch norm without parameters after the linear layer"""
+    """use batch norm without parameters after the linear layer"""
     bias: bool = True
-    """the linear layer has a bias"""
+    """use a bias in the linear layer"""
     linear: bool = True
-    """`false`: the embedding is the pooled features, and `dim` their number"""
+    """use a linear layer; if `false`, the embedding is the pooled features, and `dim` must be their number"""
     levels: list[str] = []
-    """concatenate only these of `backbone.levels`; all of them train"""
+    """use only these levels from `backbone.levels` in the embedding; all levels train"""
     level_weight: ScalarOrList[NotNegative] = 1.0
-    """factor of each level's loss"""
+    """weight of each level's loss"""
 
     def of_levels(self, count: int) -> list[Level]:
         """Expand the table to `count` levels.
 
         Raises:
-            InvalidOption: for a list of another length, or a weight of a single level.
+            InvalidOption: if a list doesn't have `count` values, or a single level has a weight.
         """
         given = {"dim": self.dim, "pooling": self.pooling, "level_weight": self.level_weight}
         spread: dict[str, list[Any]] = {}
@@ -142,28 +155,28 @@ class Embedding(Table):
             if len(spread[name]) != count:
                 raise InvalidOption(
                     f"embedding.{name} is {value!r}; expected one value for all, or a list of {count}: the backbone "
-                    f"gives {count} {'level' if count == 1 else 'levels'} (see backbone.levels)"
+                    f"has {count} {'level' if count == 1 else 'levels'} (see backbone.levels)"
                 )
         if count == 1 and spread["level_weight"] != [1.0]:
             raise InvalidOption(
-                f"embedding.level_weight is {self.level_weight!r}, and the backbone gives one level only; "
+                f"embedding.level_weight is {self.level_weight!r}, but the backbone has only one level; "
                 "omit it, or name several levels in backbone.levels"
             )
         return [Level(*values) for values in zip(*spread.values(), strict=True)]
 
 
 class Initialisation(Table):
-    """``[initialisation]``: what precedes the first step of a new run."""
+    """``[initialisation]``: preparations before the first step of a new run."""
 
     class_weights: Literal["default", "uniform-by-classes", "class-means"] = "default"
-    """`"default"`: as the loss draws them; `"uniform-by-classes"`: uniform from ±1/√C, C classes;
+    """`"default"`: drawn by the loss; `"uniform-by-classes"`: drawn uniformly from ±1/√C, for C classes;
     `"class-means"`: the mean embedding of each class's training images"""
     adapt_batch_norm: Period = 0.0
-    """epochs of forward passes that only update the statistics of batch norms"""
+    """epochs of forward passes that only update batch-norm statistics"""
 
 
 class LrMultipliers(Table):
-    """``optimizer.lr_multipliers``: factors of the learning rate of each part's parameters."""
+    """``optimizer.lr_multipliers``: factors to multiply the learning rate of each part by."""
 
     backbone: NotNegative = 1.0
     head: NotNegative = 1.0
@@ -174,39 +187,39 @@ class Optimizer(Table):
     """``[optimizer]``: the algorithm and its hyper-parameters."""
 
     name: Literal["adamw", "adam", "sgd"] = "adamw"
-    """`"adamw"`, `"adam"` (the decay is part of the gradient) or `"sgd"`"""
+    """`"adamw"`, `"adam"` (adds the weight decay to the gradient) or `"sgd"`"""
     lr: NotNegative = 0.001
     """learning rate"""
     weight_decay: NotNegative = 0.0001
-    """of parameters with two or more dimensions"""
+    """weight decay, for parameters with two or more dimensions"""
     lr_multipliers: LrMultipliers = LrMultipliers()
-    """`backbone`, `head` and `loss`: multiples of `lr` for that part's parameters"""
+    """factors for `backbone`, `head` and `loss`, to multiply `lr` by"""
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """rate of a layer of the backbone, as a multiple of the next layer's; the last one has the backbone's rate"""
+    """learning rate of a backbone layer divided by the next layer's; the last layer has the backbone's rate"""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """of SGD"""
+    """momentum, for SGD"""
     nesterov: bool = False
-    """of SGD"""
+    """use Nesterov momentum, for SGD"""
     betas: tuple[float, float] = (0.9, 0.999)
-    """of AdamW and Adam"""
+    """decay rates of the moments, for AdamW and Adam"""
     eps: Positive = 1e-08
-    """of AdamW and Adam"""
+    """epsilon in the denominator, for AdamW and Adam"""
 
     @field_validator("betas", mode="before")
     @classmethod
     def _pair(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value  # TOML has arrays only
+        return tuple(value) if isinstance(value, list) else value  # TOML has no tuples
 
 
 class Checkpoints(Table):
-    """``[checkpoints]``: when, and how many."""
+    """``[checkpoints]``: when to save checkpoints, and how many to keep."""
 
     every: Period = 1.0
-    """interval of checkpoints; 0: only at the end"""
+    """interval between checkpoints; 0 saves only at the end"""
     unit: Unit = "epoch"
-    """of `every`: `"epoch"` or `"step"`"""
+    """unit of `every`: `"epoch"` or `"step"`"""
     keep: Annotated[int, Field(ge=1)] = 2
-    """how many to keep"""
+    """number of newest checkpoints to keep"""
 
 
 class Evaluation(Table):
@@ -215,18 +228,18 @@ class Evaluation(Table):
     model_config = ConfigDict(extra="allow")
 
     name: str = "exact"
-    """evaluator; all keys but those of this table are its options"""
+    """evaluator; keys that aren't listed here are options of the evaluator"""
     every: Period = 0.0
-    """interval of evaluations during training; 0: only at the end"""
+    """interval between evaluations during training; 0 evaluates only at the end"""
     unit: Unit = "epoch"
-    """of `every`: `"epoch"` or `"step"`"""
+    """unit of `every`: `"epoch"` or `"step"`"""
     test: bool = True
-    """`false` leaves the test split unseen; a finished run is measured on the held-out classes"""
+    """use the test split; if `false`, a finished run is evaluated on the held-out classes"""
     baselines: bool = True
-    """measure raw pixels and the untrained network, too"""
+    """also evaluate raw pixels and the untrained network"""
     prefixes: list[Annotated[int, Field(ge=1)]] = []
-    """lengths: the end of the run also measures the first so many numbers of the embedding, in evaluation.json's
-    `prefixes` and in the report; `dml eval RUN --prefix 32 --prefix 64` measures them later"""
+    """numbers of leading dimensions to evaluate separately at the end of the run, for `prefixes` in evaluation.json and
+    the report; use `dml eval RUN --prefix 32 --prefix 64` to evaluate them later"""
 
     def component(self) -> dict[str, Any]:
         """Return the evaluator's table in the registry's form."""
@@ -234,21 +247,21 @@ class Evaluation(Table):
 
 
 class Validation(Table):
-    """``[validation]``: training classes that are held out, and measured during training in place of the test split."""
+    """``[validation]``: training classes to hold out and to evaluate during training instead of the test split."""
 
     class_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """hold out this fraction, drawn at random"""
+    """fraction of the training classes to hold out, drawn at random"""
     fold: Annotated[int, Field(ge=0)] | None = None
-    """hold out this one, from 0, of `folds` parts in the order of the classes"""
+    """index of the fold to hold out, from 0 to `folds` - 1"""
     folds: Annotated[int, Field(ge=2)] | None = None
-    """number of equal parts"""
+    """number of folds, each of consecutive classes"""
     on_test: bool = False
-    """the test split itself selects the weights, as in many published tables; its metrics then overestimate
-    those of new classes"""
+    """select weights on the test split, as in many published tables; the metrics then overestimate the quality on new
+    classes"""
     metric: str = "map@r"
-    """the run ends with the weights that were best by this metric"""
+    """metric to select weights by; the run ends with the best weights"""
     patience: Annotated[int, Field(ge=0)] = 0
-    """stop after this many evaluations without improvement; 0: never"""
+    """number of evaluations without improvement after which to stop; 0 disables"""
 
     @property
     def holds_out(self) -> bool:
@@ -261,7 +274,7 @@ class Validation(Table):
         return self.holds_out or self.on_test
 
     @model_validator(mode="after")
-    def _one_way(self) -> Validation:
+    def _check_choice(self) -> Validation:
         if (self.fold is None) != (self.folds is None):
             given = "fold" if self.folds is None else "folds"
             raise ValueError(f"only {given} = {getattr(self, given)} is given; expected both fold and folds")
@@ -287,10 +300,10 @@ def _default_loggers() -> list[dict[str, Any]]:
 
 
 class Logging(Table):
-    """``[logging]``: where values are sent, and how often they are read from the device."""
+    """``[logging]``: where to send values, and how often to read them from the device."""
 
     every: Annotated[int, Field(ge=1)] = 10
-    """steps between two reads of values from the device"""
+    """steps between reads of values from the device"""
     loggers: list[dict[str, Any]] = Field(default_factory=_default_loggers)
     """tables of loggers; default: `{name = "jsonl"}`, and `{name = "tensorboard"}` if installed"""
 
@@ -313,7 +326,7 @@ class Recipe(Table):
     logging: Logging = Logging()
 
     @model_validator(mode="after")
-    def _validated_sometime(self) -> Recipe:
+    def _check_validation(self) -> Recipe:
         table = self.validation
         if table.selects and not self.evaluation.every:
             way = "class_fraction" if table.class_fraction else "folds" if table.folds else "on_test"
@@ -328,38 +341,39 @@ class Recipe(Table):
         return self
 
     @model_validator(mode="after")
-    def _initialised_as_said(self) -> Recipe:
+    def _check_levels_and_initialisation(self) -> Recipe:
         known, chosen = self._backbone_levels(), self.embedding.levels
         if unknown := [name for name in chosen if name not in known]:
             raise ValueError(
-                f"embedding.levels names {', '.join(map(repr, unknown))}; expected some of backbone.levels, "
-                f"{', '.join(known) or 'of which there are none'}"
+                f"embedding.levels names {', '.join(map(repr, unknown))}; expected names from backbone.levels: "
+                f"{', '.join(known) or 'it is empty'}"
             )
         if len(set(chosen)) < len(chosen):
             raise ValueError(f"embedding.levels is {chosen!r}; expected each level once")
         table = self.initialisation
         if table.class_weights == "class-means" and chosen:
             raise ValueError(
-                "initialisation.class_weights is 'class-means'; expected no embedding.levels then"
+                "initialisation.class_weights is 'class-means' and embedding.levels is given; expected no "
+                "embedding.levels"
             )
         if table.adapt_batch_norm and self.training.freeze_batch_norm:
             raise ValueError(
-                "initialisation.adapt_batch_norm is given and training.freeze_batch_norm is true; expected one of them"
+                "initialisation.adapt_batch_norm is given and training.freeze_batch_norm is true; use only one of them"
             )
         return self
 
     def evaluated_levels(self) -> list[int] | None:
-        """Return the indices of the backbone's levels that the embedding consists of; None for all."""
+        """Return the indices of the backbone's levels in the embedding; None if all levels are."""
         known = self._backbone_levels()
         return [known.index(name) for name in self.embedding.levels] or None
 
     def _backbone_levels(self) -> list[Any]:
-        """Return the backbone's levels; none if they are no list, which the registry's check reports."""
+        """Return the backbone's levels; empty if `levels` isn't a list, which the registry reports."""
         levels = self.backbone.get("levels")
         return levels if isinstance(levels, list) else []
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the recipe in TOML's types, without keys that are None."""
+        """Return the recipe in TOML types, without keys that are None."""
         return self.model_dump(mode="json", exclude_none=True)
 
     def to_toml(self) -> str:
@@ -368,7 +382,7 @@ class Recipe(Table):
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> list[str]:
-    """List the differences of two recipes: ``loss.scale: 64.0 there, 32.0 here``, one line a key."""
+    """List the differences between two recipes, one line per key: ``loss.scale: 64.0 there, 32.0 here``."""
     found = []
     for key in [*old, *(key for key in new if key not in old)]:
         there, here = old.get(key), new.get(key)
@@ -380,7 +394,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") 
 
 
 def describe_keys() -> str:
-    """Return the recipe's own tables with their keys, defaults and descriptions, as Markdown."""
+    """Describe keys, defaults and meanings of all tables that aren't a component's, as Markdown."""
     text = ""
     for name, field in Recipe.model_fields.items():
         table = field.annotation
@@ -388,9 +402,8 @@ def describe_keys() -> str:
             text += f"\n### `[{name}]`\n\n| key | default | what it sets |\n|---|---|---|\n"
             for key, option in table.model_fields.items():
                 value = option.default
-                written = isinstance(
-                    value, bool | int | float | str | list | tuple
-                )  # TOML's and JSON's are the same
+                # TOML and JSON write these types in the same way.
+                written = isinstance(value, bool | int | float | str | list | tuple)
                 default = f"`{json.dumps(value)}`" if written else ""
                 text += f"| `{key}` | {default} | {' '.join((option.description or '').split())} |\n"
     return text

@@ -1,8 +1,8 @@
-"""Baselines of a run, measured on its test split: raw pixels, and its network before training.
+"""Baselines of a run, measured on the test split: raw pixels, and the network before training.
 
-They answer whether a metric is good: on easy images, raw pixels alone reach much of it. Both are functions of the data
-set and the recipe's seed, and need one pass over the test images and two evaluations: about twice what measuring the
-run's own embedding costs. They change nothing in the run.
+Use baselines to judge whether a metric is good: on easy images, raw pixels reach much of it. Both depend only on the
+data set and the recipe's seed. They need one pass over the test images and two evaluations, about twice the cost of
+evaluating the run, and change nothing in the run.
 
 Shapes: `B` images, `C` channels, `H`, `W` height and width, `D` dimension of the network's embedding, `P` of pixels.
 """
@@ -29,8 +29,8 @@ from dml_train.run_folder import RunFolder
 from dml_train.training.build import Experiment, build_model
 
 RAW_PIXELS, UNTRAINED = "raw pixels", "untrained network"
-MOST_IMAGES = 100_000  # of test split and gallery; a pass over more takes long beside what it tells
-_MOST_PIXELS = 1024  # numbers an image
+MOST_IMAGES = 100_000  # in test split and gallery; with more, the baselines aren't worth the time
+_MOST_PIXELS = 1024  # numbers per image
 _OMITTED = "omitted"
 
 
@@ -39,15 +39,15 @@ class Baselines:
     """The baselines of a run.
 
     Args:
-        metrics: name of the baseline to its metrics, as in ``evaluation.json``, and ``bytes_per_item``.
-        omitted: why there are none; empty if there are some, or the recipe wants none.
+        metrics: baseline's name → the metrics of ``evaluation.json``, and ``bytes_per_item``.
+        omitted: the reason if the run couldn't measure any; otherwise empty.
     """
 
     metrics: Mapping[str, Mapping[str, Any]]
     omitted: str = ""
 
     def by_name(self) -> dict[str, dict[str, float]]:
-        """Return each baseline's metrics that readers see, by their names."""
+        """Return each baseline's metrics by the names that tables show."""
         return {
             name: {metric.name: metric.value for metric in list_metrics(row)}
             for name, row in self.metrics.items()
@@ -55,7 +55,7 @@ class Baselines:
 
     @classmethod
     def read(cls, folder: RunFolder) -> Baselines:
-        """Read a run's baselines; none if it measured none.
+        """Read a run's baselines, if any.
 
         Raises:
             DmlError: if the run isn't finished, or the file was changed or damaged.
@@ -72,9 +72,9 @@ class Baselines:
 def measure_baselines(
     experiment: Experiment, folder: RunFolder, registry: Registry, console: Console, ranks: Ranks
 ) -> None:
-    """Measure the baselines of a run, and write ``baselines.json``: the metrics, or why there are none.
+    """Measure the baselines of a run, and write the metrics, or the reason for omitting them, to ``baselines.json``.
 
-    An existing file is kept. Ranks share the work as for the run's own embedding.
+    An existing file is kept. Ranks share the work as they do for the trained embedding.
     """
     if ranks.run_on_first(folder.baselines.is_file):
         return
@@ -114,13 +114,13 @@ def _measure(
 
 
 class _NetworkAndPixels(nn.Module):
-    """A network's embedding of an image, and its pixels, side by side: so the images are loaded once.
+    """A network's embedding and the image's pixels, side by side, so that images are loaded once.
 
-    Pixels are those that the network sees, averaged over squares until an image has at most 1,024 numbers.
+    The pixels of the network's input are averaged over squares until an image has at most 1,024 numbers.
 
     Args:
         network: the network.
-        shape: (C, H, W) of an image.
+        shape: shape (C, H, W) of the images.
     """
 
     def __init__(self, network: EmbeddingModel, shape: torch.Size) -> None:

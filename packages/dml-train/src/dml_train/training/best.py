@@ -13,8 +13,8 @@ class Best:
     """The best evaluation so far, and the number of evaluations since then.
 
     Args:
-        metric: a name among the evaluation's metrics, ``"map@r"`` or ``"recall@1"``; more is better.
-        patience: stop after this many evaluations without improvement; 0 disables.
+        metric: name of the metric to maximise, for example ``"map@r"`` or ``"recall@1"``.
+        patience: number of evaluations without improvement after which to stop; 0 disables.
     """
 
     def __init__(self, metric: str, patience: int) -> None:

@@ -1,4 +1,4 @@
-"""From a recipe to the parts of a run: data, network, loss, optimizer, schedules, evaluator."""
+"""Build the parts of a run from a recipe: data, network, loss, optimizer, schedules, evaluator."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": t
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """The parts of a run, built and checked, before the first step."""
+    """The parts of a run before the first step, built and checked."""
 
     recipe: Recipe
     device: torch.device
@@ -70,8 +70,8 @@ class Experiment:
     train: Split  # the training split without the held-out classes
     validation: Split | None
     sampler: BatchSampler
-    model: EmbeddingModel  # the one that trains
-    average: AveragedModel | None  # the moving average of its weights
+    model: EmbeddingModel  # the model that trains
+    average: AveragedModel | None  # the moving average of the model's weights
     loss: nn.Module
     optimizer: PartedOptimizer
     schedules: Schedules
@@ -79,7 +79,7 @@ class Experiment:
     num_steps: int
 
     def steps(self, every: float, unit: Unit) -> int:
-        """Convert a period to steps, at least 1; 0 stays 0 and means never."""
+        """Convert a period to steps, at least 1; a period of 0 means never and stays 0."""
         return max(1, round(every * (len(self.sampler) if unit == "epoch" else 1))) if every else 0
 
     @property
@@ -95,7 +95,7 @@ class Experiment:
     def embed_test(
         self, console: Console, ranks: Ranks = SINGLE_PROCESS, network: Network | None = None
     ) -> Embedded:
-        """Embed the test split, and its gallery if it has one; see `embed` for ranks and network."""
+        """Embed the test split, and the gallery if there is one; see `embed` for ranks and network."""
         test, gallery = self.dataset.test, self.dataset.gallery
         queries = self.embed(test, console, ranks, network)
         return Embedded(
@@ -109,7 +109,7 @@ class Experiment:
         )
 
     def embed_watched(self, console: Console, ranks: Ranks = SINGLE_PROCESS) -> Embedded:
-        """Embed the split that periodic evaluations use: the held-out classes, or else the test split."""
+        """Embed the split that periodic evaluations use: the held-out classes if any, otherwise the test split."""
         if self.validation is None:
             return self.embed_test(console, ranks)
         matches, _ = match_sides(self.validation)
@@ -122,10 +122,10 @@ class Experiment:
         ranks: Ranks = SINGLE_PROCESS,
         network: Network | None = None,
     ) -> npt.NDArray[np.float32]:
-        """Embed a split by the evaluated model with its current weights, or by another network, (N, D) float32.
+        """Embed a split, (N, D) float32, with `network`; default: the evaluated model with the current weights.
 
-        Every rank receives all rows if the evaluator divides its work over ranks; else only the first rank does, and
-        the others receive (0, D).
+        If the evaluator divides the work over ranks, every rank receives all rows. Otherwise only the first rank does,
+        and the other ranks receive (0, D).
         """
         part = self.embed_share(network or self.evaluated_model, split, console, ranks)
         if isinstance(self.evaluator, PeersEvaluator):
@@ -135,7 +135,7 @@ class Experiment:
     def embed_share(
         self, network: Network, split: Split, console: Console, ranks: Ranks, title: str = "embed"
     ) -> npt.NDArray[np.float32]:
-        """Embed this rank's share of a split by a network, (n, D) float32."""
+        """Embed this rank's share of a split with a network, (n, D) float32."""
         items = items_of_rank(len(split), ranks)
         with stage(console, title, len(items)) as show:
             return embed(
@@ -157,12 +157,12 @@ def build(
     pretrained: bool = True,
     warn: bool = False,
 ) -> Experiment:
-    """Build all parts of a recipe, identical on every rank. The weights are a function of the recipe's seed.
+    """Build all parts of a recipe, identical on every rank. The weights depend only on the recipe's seed.
 
     See `build_model` for `pretrained`, and `build_dataset` for `warn`.
 
     Raises:
-        DmlError: if a component refuses its options, a schedule's path doesn't exist, or the device is missing.
+        DmlError: if a component rejects an option, a schedule's path doesn't exist, or the device is missing.
     """
     training = recipe.training
     device = find_device(training.device, ranks.local_rank)
@@ -182,7 +182,7 @@ def build(
     if (size := len(sampler.batch_at(0, 0))) % ranks.world_size:
         raise DmlError(
             f"a batch has {size} images, which {ranks.world_size} ranks can't share equally; "
-            f"choose a batch size that is a multiple of {ranks.world_size}, or another number of ranks"
+            f"choose a batch size that is a multiple of {ranks.world_size}, or a different number of ranks"
         )
     steps_per_epoch = len(sampler)
     num_steps = training.steps or max(1, math.ceil((training.epochs or 0) * steps_per_epoch))
@@ -192,10 +192,10 @@ def build(
     if training.sync_batch_norm and ranks.world_size > 1:
         if device.type != "cuda":
             raise DmlError(
-                f"training.sync_batch_norm needs a GPU for each rank; the device is {device}. "
+                f"training.sync_batch_norm needs one GPU per rank, but the device is {device}. "
                 "Use training.freeze_batch_norm, or a backbone without batch norm"
             )
-        nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # in place: the head's, too
+        nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # in place, also in the head
     with _memory_errors_as_dml_errors():
         loss = build_loss(recipe, len(train.class_names), steps_per_epoch, model.head, registry, device)
     check_prefixes(recipe.evaluation.prefixes, model.head.embedding_dim)
@@ -216,15 +216,14 @@ def build(
         steps_per_epoch,
         {"optimizer": optimizer, "loss": loss, "model": model},
     )
-    check_loss_schedules(
-        recipe.schedule, recipe.loss, registry
-    )  # of tables that hold numbers, as was just checked
+    # This needs tables that hold numbers, which `build_schedules` has checked.
+    check_loss_schedules(recipe.schedule, recipe.loss, registry)
     if recipe.validation.selects:
         every = recipe.evaluation.every * (steps_per_epoch if recipe.evaluation.unit == "epoch" else 1)
         if round(every) > num_steps:
             raise InvalidOption(
                 f"evaluation.every is {recipe.evaluation.every:g} {recipe.evaluation.unit}s, which are {round(every)} "
-                f"steps, and the run has {num_steps}: no evaluation would select weights; expected a shorter interval"
+                f"steps, but the run has {num_steps}: no evaluation would select weights; expected a shorter interval"
             )
     average = None
     if training.ema_decay is not None:
@@ -250,11 +249,11 @@ def build(
 def build_dataset(recipe: Recipe, registry: Registry, *, warn: bool = False) -> Dataset:
     """Build the data set of a recipe.
 
-    With `warn`, it may log warnings, such as the list of images left out: when a run starts. The commands that use the
-    run don't repeat them.
+    Set `warn` when a run starts, to log warnings such as the list of excluded images. Commands that use the run don't
+    repeat them.
 
     Raises:
-        DmlError: if the data set refuses its options, or its files.
+        DmlError: if an option is invalid, or a file is missing or invalid.
     """
     logger = logging.getLogger("dml_train.data")
     level = logger.level
@@ -274,9 +273,9 @@ def build_model(
     *,
     pretrained: bool = True,
 ) -> EmbeddingModel:
-    """Build the untrained network; its weights are a function of the recipe's seed.
+    """Build the untrained network; the weights depend only on the recipe's seed.
 
-    Without `pretrained`, the file of pretrained weights isn't needed: a checkpoint's weights will replace them.
+    Set ``pretrained=False`` to build without the file of pretrained weights, if a checkpoint replaces them anyway.
     """
     seed_torch(device, recipe.training.seed, INITIALISATION, 0)
     backbone = registry.build(
@@ -301,12 +300,12 @@ def build_head(num_features: int, level: Level, embedding: Embedding) -> Embeddi
     """Build the head of one level.
 
     Raises:
-        InvalidOption: if there is no linear layer and the dimension isn't the number of features.
+        InvalidOption: if there is no linear layer and the dimension differs from the number of features.
     """
     if not embedding.linear and level.dim != num_features:
         raise InvalidOption(
-            f"embedding.linear is false and embedding.dim is {level.dim}; expected {num_features}, the number of the "
-            "backbone's features, which are then the embedding"
+            f"embedding.linear is false and embedding.dim is {level.dim}; expected {num_features}: without a linear "
+            "layer, the embedding is the backbone's features"
         )
     return EmbeddingHead(
         num_features,
@@ -327,7 +326,7 @@ def build_loss(
     registry: Registry,
     device: torch.device,
 ) -> nn.Module:
-    """Build the loss, one for each level; its weights are a function of the recipe's seed."""
+    """Build the loss, one per level; the weights depend only on the recipe's seed."""
     seed_torch(device, recipe.training.seed, INITIALISATION, 1)
     context = {
         "num_classes": num_classes,
@@ -352,7 +351,7 @@ def _memory_errors_as_dml_errors() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError, TypeError) as error:
-        # torch has no class of its own for the CPU's memory, nor for sizes beyond 64 bits (a TypeError).
+        # torch has no special class for a lack of CPU memory, or for sizes beyond 64 bits (a TypeError).
         if isinstance(error, MemoryError) or re.search(
             "alloc|out of memory|overflow", str(error), re.IGNORECASE
         ):
@@ -365,7 +364,7 @@ def _memory_errors_as_dml_errors() -> Iterator[None]:
 
 
 def find_device(name: str, local_rank: int = 0) -> torch.device:
-    """Find the device of this name; ``"auto"`` is a GPU if there is one. Each rank of a machine has its own GPU.
+    """Find the device with this name; ``"auto"`` is a GPU if there is one. Ranks on a machine use different GPUs.
 
     Raises:
         DmlError: if this machine has no such device.

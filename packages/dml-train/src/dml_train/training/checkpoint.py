@@ -1,15 +1,15 @@
-"""Checkpoints: written under a temporary name, synced, then renamed; checksums tell a corrupt one from an intact one.
+"""Checkpoints: written under a temporary name, synced, then renamed; checksums detect corruption.
 
 A checkpoint is a folder ``step-00001000`` with
 
 - ``model.safetensors``: the weights of backbone and head, readable by other programs;
-- ``state.pt``: the rest of what a resumed run needs, read with ``weights_only=True``, so that loading runs no code.
-  Its bytes depend on the values alone, so a resumed run writes those of an uninterrupted one;
-- ``parts/``, if ranks share tensors: a file for each rank with its rows (`dml_train.ranks.parts`); the state has
+- ``state.pt``: the remaining state that a resumed run needs, read with ``weights_only=True``, so that loading runs no
+  code. The bytes depend only on the values, so a resumed run writes the same file as an uninterrupted run;
+- ``parts/``, if ranks share tensors: a file per rank with the rank's rows (`dml_train.ranks.parts`); the state has
   placeholders for these tensors;
-- ``manifest.json``: the step, and size and SHA-256 of the other files. It is written last.
+- ``manifest.json``, written last: the step, and size and SHA-256 of the other files.
 
-Any number of ranks loads a checkpoint.
+A checkpoint can be loaded with any number of ranks.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ from dml_train.ranks.ranks import SINGLE_PROCESS, Ranks
 WEIGHTS, STATE, MANIFEST, PARTS = "model.safetensors", "state.pt", "manifest.json", "parts"
 _FOLDER = re.compile(r"step-(\d{8,})")
 _PART = re.compile(rf"{PARTS}/[\w-]+{re.escape(SUFFIX)}")
-# safetensors and torch raise errors of their own for a full disk; torch's doesn't name the cause.
-_REFUSALS = (OSError, RuntimeError, safetensors.SafetensorError)
+# If the disk is full, safetensors and torch raise these instead of an OSError; torch's doesn't name the cause.
+_WRITE_ERRORS = (OSError, RuntimeError, safetensors.SafetensorError)
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """An intact checkpoint: its files have the checksums of its manifest."""
+    """An intact checkpoint: the files match the checksums in the manifest."""
 
     step: int
     path: Path
 
     def parts(self) -> Parts:
-        """Open the rows for which placeholders stand in the state.
+        """Open the rows that replace the placeholders in the state.
 
         Raises:
-            DmlError: if a file isn't such a part, although its checksum is right.
+            DmlError: if a file has the right checksum but isn't a part.
         """
         return Parts(self.path / PARTS)
 
@@ -62,7 +62,7 @@ class Checkpoint:
         """Read the weights of backbone and head, by parameter name, on the CPU.
 
         Raises:
-            DmlError: if the file isn't one of weights, although its checksum is right.
+            DmlError: if the file has the right checksum but holds no weights.
         """
         try:
             return safetensors.torch.load_file(self.path / WEIGHTS)
@@ -73,22 +73,22 @@ class Checkpoint:
         """Load the weights into a network.
 
         Raises:
-            DmlError: if they aren't those of such a network.
+            DmlError: if the names or shapes don't match the network's.
         """
         try:
             network.load_state_dict(self.weights())
         except RuntimeError as error:
             raise DmlError(
-                f"the weights in {self.path} aren't those of the run's recipe: {str(error).splitlines()[-1].strip()}"
+                f"the weights in {self.path} don't match the run's recipe: {str(error).splitlines()[-1].strip()}"
             ) from error
 
     def state(self, *, mapped: bool = False) -> dict[str, Any]:
-        """Read the rest of the state, on the CPU; with `mapped`, tensors take memory only once they are read.
+        """Read the remaining state, on the CPU; with `mapped`, tensors take memory only when they are read.
 
-        Tensors that ranks share are placeholders for the rows that `parts` reads.
+        Tensors that ranks share are placeholders; use `parts` to read their rows.
 
         Raises:
-            DmlError: if the file isn't one of a state, although its checksum is right.
+            DmlError: if the file has the right checksum but holds no state.
         """
         file = self.path / STATE
         try:
@@ -97,17 +97,17 @@ class Checkpoint:
             raise DmlError(
                 f"{file} holds more than tensors and plain values, so it was not loaded: {error}"
             ) from error
-        except Exception as error:  # torch raises errors of many kinds for a file that isn't its own
+        except Exception as error:  # torch raises errors of many kinds for a file that it didn't write
             raise DmlError(f"{file} holds no state of a run: {type(error).__name__}: {error}") from error
         if not isinstance(state, dict):
             raise DmlError(f"{file} holds no state of a run: it is a {type(state).__name__}")
         return state
 
     def best_step(self) -> int:
-        """Return the step of the best weights so far; 0 if the run selects none.
+        """Return the step of the best weights so far; 0 if the run doesn't select weights.
 
         Raises:
-            DmlError: as `state`.
+            DmlError: see `state`.
         """
         best = self.state(mapped=True).get("best")
         if not isinstance(best, Mapping) or not isinstance(best.get("step"), int):
@@ -116,7 +116,7 @@ class Checkpoint:
 
 
 def read_manifest(folder: Path) -> dict[str, FileRecord]:
-    """Read the files of a checkpoint from its manifest, which exists and is intact."""
+    """Read the list of files from a checkpoint's manifest, which must be intact."""
     files: dict[str, FileRecord] = json.loads((folder / MANIFEST).read_text())["files"]
     return files
 
@@ -131,8 +131,8 @@ def newest_step(folder: Path) -> int:
     return next((step for step, _ in _by_step(folder)), 0)
 
 
-def of_step(folder: Path, step: int) -> Checkpoint:
-    """Find the checkpoint of a step.
+def find_step(folder: Path, step: int) -> Checkpoint:
+    """Find the checkpoint of the given step.
 
     Raises:
         DmlError: if it is corrupt or missing.
@@ -151,7 +151,7 @@ def intact(folder: Path) -> Iterator[Checkpoint]:
 
 
 def corrupt(folder: Path) -> dict[Path, str]:
-    """Find the corrupt checkpoints newer than the newest intact one, each with its fault."""
+    """Find corrupt checkpoints that are newer than the newest intact checkpoint; return the fault of each."""
     found: dict[Path, str] = {}
     for _, path in _by_step(folder):
         wrong = fault(path)
@@ -162,7 +162,7 @@ def corrupt(folder: Path) -> dict[Path, str]:
 
 
 def fault(path: Path) -> str | None:
-    """Say what is wrong with a checkpoint's folder; None if it is intact."""
+    """Describe what is wrong with a checkpoint's folder; None if it is intact."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         if path.name != _name(manifest["step"]):
@@ -179,7 +179,7 @@ def fault(path: Path) -> str | None:
                 return f"{PARTS}/{file.name} isn't in the manifest"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
-    except PermissionError:  # it may be intact, and resuming from an older one would delete it
+    except PermissionError:  # the checkpoint may be intact, and resuming from an older one would delete it
         raise
     except OSError as error:  # a failing disk
         return f"reading it failed: {error.strerror}"
@@ -189,10 +189,10 @@ def fault(path: Path) -> str | None:
 
 
 def prune(folder: Path, keep: int, protected: Collection[int] = ()) -> None:
-    """Remove all checkpoints but the newest `keep` and the `protected` steps, and those without a manifest."""
+    """Remove checkpoints without a manifest, and all others except the newest `keep` and the `protected` steps."""
     kept = 0
     for step, path in _by_step(folder):
-        # A manifest counts as intact here: hashing all files at each save would cost more than saving.
+        # Don't verify checksums here: hashing all files at each save would cost more than saving.
         if (path / MANIFEST).exists():
             kept += 1
             if kept <= keep or step in protected:
@@ -201,7 +201,7 @@ def prune(folder: Path, keep: int, protected: Collection[int] = ()) -> None:
 
 
 def describe_newest(folder: Path) -> str:
-    """Name the newest intact checkpoint, for the message of a run that fails."""
+    """Describe the newest intact checkpoint, to include in the error of a failed run."""
     newest = newest_intact(folder)
     return (
         f"the checkpoint of step {newest.step} ({newest.path}) is intact"
@@ -218,31 +218,31 @@ def write(
     rows: Mapping[str, OwnRows] | None = None,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> Checkpoint:
-    """Write a checkpoint: at every moment its name holds all of it or nothing. Every rank must call it.
+    """Write a checkpoint atomically: its folder is either complete or absent. Every rank must call this function.
 
     Args:
-        folder: the run's folder of checkpoints, which all ranks share; created if it is missing.
-        step: optimizer steps done.
-        weights: of backbone and head; the first rank writes them.
-        state: nested dicts, lists and tuples of tensors, numbers, strings and None; the first rank writes it.
-        rows: this rank's rows of the tensors for which `state` has placeholders, by their path in it.
-        ranks: those that have the rows.
+        folder: the run's folder of checkpoints, which all ranks must share; created if missing.
+        step: number of optimizer steps done.
+        weights: weights of backbone and head; written by the first rank.
+        state: nested dicts, lists and tuples of tensors, numbers, strings and None; written by the first rank.
+        rows: this rank's rows of the tensors that are placeholders in `state`, by path.
+        ranks: the ranks that have the rows.
 
     Raises:
-        WriteRefused: on every rank, if a disk is full or refuses; it names the newest checkpoint that is intact.
+        WriteRefused: on every rank, if a disk is full or fails; the message names the newest intact checkpoint.
     """
     final = folder / _name(step)
     partial = folder / f".{final.name}.partial"
 
     def begin() -> None:
-        with _refusals(folder, step, partial):
-            # Killed writes leave some, perhaps of steps that are not saved again.
+        with _report_write_errors(folder, step, partial):
+            # A killed process leaves a partial folder, perhaps of a step that isn't saved again.
             for remains in folder.glob(".*.partial"):
                 shutil.rmtree(remains, ignore_errors=True)
             (partial / PARTS if rows else partial).mkdir(parents=True)
 
     def complete() -> None:
-        with _refusals(folder, step, partial):
+        with _report_write_errors(folder, step, partial):
             if refused := [outcome for outcome in outcomes if isinstance(outcome, OSError)]:
                 raise refused[0]
             parts = dict(outcome for outcome in outcomes if isinstance(outcome, tuple))
@@ -255,14 +255,14 @@ def write(
 
 
 def _write_rows(partial: Path, rows: Mapping[str, OwnRows], ranks: Ranks) -> tuple[str, FileRecord] | OSError:
-    """Write this rank's rows; return the name and entry of their file, or the error by which the disk refused.
+    """Write this rank's rows; return the file's name and manifest entry, or the error if writing failed.
 
-    It isn't raised here, since the other ranks would wait for this one.
+    An error isn't raised here, since the other ranks would wait for this one.
     """
     name = f"{PARTS}/{part_name(ranks.rank, ranks.world_size)}"
     try:
         return name, write_part(partial / name, rows)
-    except _REFUSALS as error:
+    except _WRITE_ERRORS as error:
         return error if isinstance(error, OSError) else OSError(str(error))
 
 
@@ -274,49 +274,51 @@ def _complete(
     state: Mapping[str, Any],
     parts: Mapping[str, FileRecord],
 ) -> None:
-    """Write what all ranks have in common, the manifest last, and rename the folder."""
-    # safetensors refuses tensors that share memory: copy each.
+    """Write the files that all ranks share, the manifest last, and rename the folder."""
+    # safetensors raises an error if tensors share memory, so copy each.
     safetensors.torch.save_file(
         {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()},
         partial / WEIGHTS,
     )
     for name, record in parts.items():
         if not (partial / name).is_file() or (partial / name).stat().st_size != record["bytes"]:
-            raise OSError(f"{name} of another rank isn't here; expected a folder that all ranks share")
+            raise OSError(
+                f"{name}, written on a different rank, is missing; expected a folder that all ranks share"
+            )
     torch.save(_without_identities(state), partial / STATE)
     files = {WEIGHTS: record_of(partial / WEIGHTS), STATE: record_of(partial / STATE), **parts}
     (partial / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=2) + "\n")
     for written in (WEIGHTS, STATE, *([PARTS] if parts else []), MANIFEST, ""):
         sync(partial / written)
-    if final.exists():  # a corrupt one, whose step a resumed run has reached again
+    if final.exists():  # a corrupt checkpoint: a resumed run has reached its step again
         shutil.rmtree(final)
     partial.rename(final)
     sync(final.parent)
 
 
 @contextmanager
-def _refusals(folder: Path, step: int, partial: Path) -> Iterator[None]:
-    """Raise WriteRefused for what a disk refuses, and remove the partial checkpoint."""
+def _report_write_errors(folder: Path, step: int, partial: Path) -> Iterator[None]:
+    """Turn write errors into WriteRefused, and remove the partial checkpoint."""
     try:
         yield
-    except _REFUSALS as error:
+    except _WRITE_ERRORS as error:
         free = shutil.disk_usage(folder).free >> 20 if folder.exists() else 0
         shutil.rmtree(partial, ignore_errors=True)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else not free
         raise WriteRefused(
             f"can't save the checkpoint of step {step} in {folder}: "
             f"{'the disk is full' if full else error} ({free} MiB free); {describe_newest(folder)}. "
-            f"{'Free some space' if full else 'Solve that'}, then resume the run",
+            f"{'Free some space' if full else 'Correct this'}, then resume the run",
             arguments=("resume",),
         ) from error
 
 
 def _without_identities(value: Any) -> Any:
-    """Rebuild a tree of dicts, lists and tuples, so that the bytes of its pickle depend on its values alone.
+    """Rebuild a tree of dicts, lists and tuples, so that its pickled bytes depend only on the values.
 
-    Pickle stores an object that it has seen before as a reference. A loaded state shares other strings and tuples than
-    the state that was saved. In the result, equal strings are one object, and no dict, list or tuple occurs twice.
-    Tensors stay: which of them share memory depends on the code, not on the run's history.
+    Pickle stores a repeated object as a reference, and a loaded state shares different strings and tuples than the
+    saved state. In the result, equal strings are one object, and no dict, list or tuple occurs twice. Tensors don't
+    change: which of them share memory depends on the code, not on the run's history.
     """
     if type(value) is str:
         return sys.intern(value)

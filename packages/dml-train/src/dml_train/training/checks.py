@@ -1,4 +1,4 @@
-"""Checks before training, of the data set and of parts that must fit together; an error names the setting to change."""
+"""Check before training that the data set suffices and the parts fit together; errors name the setting to change."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from dml_train.measure.evaluate import Embedded, evaluate, make_evaluator
 from dml_train.recipe.tables import Initialisation, Recipe
 from dml_train.training.class_weights import find_class_weights
 
-_ITEMS = 8  # of the rehearsed evaluation, in two classes
+_ITEMS = 8  # in the rehearsed evaluation, in two classes
 
 
 def check_sizes(dataset: Dataset, train: Split, described: str, *, tests: bool) -> None:
-    """Check that there are classes to tell apart, and matches to measure.
+    """Check that the run can train on at least two classes and measure at least one query with a match.
 
     Args:
         dataset: all parts.
         train: the training split without the held-out classes.
-        described: `describe_training` of it.
+        described: the text that `describe_training` returns.
         tests: whether the run measures the test split.
 
     Raises:
-        DmlError: for fewer than two training classes, or a test split in which no query has a match.
+        DmlError: if there are fewer than two training classes, or no query in the test split has a match.
     """
     if len(train.class_names) < 2:
         raise DmlError(
@@ -52,22 +52,22 @@ def check_sizes(dataset: Dataset, train: Split, described: str, *, tests: bool) 
     if tests and dataset.gallery is None and np.bincount(test.labels).max(initial=0) < 2:
         raise DmlError(
             f"the test split has {_count(len(test), 'image')} of {_count(len(test.class_names), 'class')}, one "
-            "of each: no query would have a match; expected classes with at least two images"
+            "per class, so no query has a match; expected classes with at least two images"
         )
 
 
 def build_sampler(
     table: Mapping[str, Any], seed: int, registry: Registry, train: Split, described: str
 ) -> BatchSampler:
-    """Build the sampler; an error says `described`, the size of the training split.
+    """Build the sampler; an error includes `described`, the size of the training split.
 
     Raises:
-        DmlError: if it refuses its options, or gives no batch.
+        DmlError: if an option is invalid, or the sampler has no batch.
     """
     try:
         sampler: BatchSampler = registry.build("samplers", table, {"labels": train.labels, "seed": seed})
     except InvalidOption as error:
-        # The settings with which the samplers of dml-core take a split so small.
+        # With these settings, the samplers of dml-core accept such a small split.
         wanted = {"batch_size": len(train), "classes_per_batch": len(train.class_names)}
         remedies = [
             f"--set sampler.{key}={most}" for key, most in wanted.items() if int(table.get(key, 0)) > most
@@ -92,17 +92,17 @@ def describe_training(dataset: Dataset, train: Split, share: float | None) -> st
 
 
 def check_matching(recipe: Recipe, registry: Registry, dataset: Dataset, validation: Split | None) -> None:
-    """Check a data set's groups and lists of items, that some query keeps a match, and that the evaluator takes them.
+    """Check that a data set's groups and lists fit the splits and the evaluator, and leave a query with a match.
 
     Args:
-        recipe: the run's. Its evaluator measures the test split, unless ``evaluation.test`` is false, and the held-out
-            classes.
+        recipe: the run's recipe. The evaluator measures the held-out classes and, unless ``evaluation.test`` is false,
+            the test split.
         registry: provides the evaluator.
         dataset: all parts.
         validation: the held-out classes.
 
     Raises:
-        DmlError: if it doesn't; or for groups or lists that don't fit the splits.
+        DmlError: if any of these doesn't hold.
     """
     splits: dict[str, tuple[Split, Split | None, Labels | Relevance | None]] = {}
     if recipe.evaluation.test:
@@ -122,10 +122,10 @@ def check_matching(recipe: Recipe, registry: Registry, dataset: Dataset, validat
 def _check_part(
     queries: Split, gallery: Split | None, matches: Labels | Relevance | None
 ) -> Labels | Relevance | None:
-    """Return the queries' side of who matches whom, checked; None where labels alone tell.
+    """Check a split's matches (groups, lists or relevance), and return the queries' part; None if only labels decide.
 
     Raises:
-        TypeError, ValueError: if it doesn't fit the splits, or no query has a match.
+        TypeError, ValueError: if the matches don't fit the splits, or no query has a match.
     """
     groups = groups_of(queries)
     if isinstance(matches, Relevance) and (groups is not None or groups_of(gallery) is not None):
@@ -141,20 +141,20 @@ def _check_part(
     if stated is None:
         return None
     if len(stated) != len(queries):
-        raise ValueError(f"matches is of {len(stated):,} queries; expected {len(queries):,}")
+        raise ValueError(f"matches has {len(stated):,} queries; expected {len(queries):,}")
     if not Matching(stated, items, None if gallery is None else len(gallery)).has_match().any():
         raise ValueError(
-            "the rankings of all queries exclude their matches, or there are none; expected classes with items of "
-            "several groups, and lists that leave a match"
+            "no query has a match: there are none, or rankings exclude all matches; expected classes with items in "
+            "several groups, and lists that don't exclude all matches"
         )
     return stated
 
 
 def _rehearse(recipe: Recipe, registry: Registry, matches: Labels | Relevance) -> None:
-    """Evaluate a few items with such matches, which refuses options that don't go with them.
+    """Evaluate a few items with matches of this kind, to check that the evaluator supports them.
 
     Raises:
-        DmlError: if the evaluator takes labels alone, or refuses an option.
+        DmlError: if the evaluator accepts only labels, or an option doesn't fit the matches.
     """
     # A recipe may ask for more clusters than these items.
     table = {key: value for key, value in recipe.evaluation.component().items() if key != "n_clusters"}
@@ -176,7 +176,7 @@ def check_mining(recipe: Recipe, sampler: BatchSampler, evaluator: Evaluator) ->
     """Check that the evaluator can find the negatives that the sampler needs.
 
     Raises:
-        DmlError: if it can't.
+        DmlError: if the evaluator can't find them.
     """
     if isinstance(sampler, MiningSampler) and not isinstance(evaluator, MiningEvaluator):
         raise DmlError(
@@ -187,10 +187,10 @@ def check_mining(recipe: Recipe, sampler: BatchSampler, evaluator: Evaluator) ->
 
 
 def check_initialisation(table: Initialisation, loss: nn.Module, num_classes: int) -> None:
-    """Check that the loss has one class weight a class, if the table sets them.
+    """Check that the loss has one class weight per class, if the table initialises them.
 
     Raises:
-        DmlError: saying what the loss has instead.
+        DmlError: if the number of class weights is different; the message states the number.
     """
     if table.class_weights == "default":
         return
@@ -200,7 +200,7 @@ def check_initialisation(table: Initialisation, loss: nn.Module, num_classes: in
         has = f"has {counts[0]} class weights for {num_classes} classes" if found else "has no class weights"
         raise DmlError(
             f"initialisation.class_weights is {table.class_weights!r}, but the loss {has}; "
-            "omit the key, or choose a class loss with one weight a class, such as norm-softmax"
+            "omit the key, or choose a class loss with one weight per class, such as norm-softmax"
         )
 
 

@@ -1,4 +1,4 @@
-"""The class weights of a run's loss, wherever they are: in each level's loss, in a wrapped loss, sharded over ranks.
+"""Find the class weights of a run's loss: in each level's loss, in a wrapped loss, or sharded over ranks.
 
 Shapes: `C` classes, `D` embedding dimension.
 """
@@ -15,12 +15,12 @@ from dml_train.networks.model import LevelledLoss
 
 
 class OwnClassWeights(NamedTuple):
-    """Class weights of a loss, of which this rank has all rows or some, and their part of the embedding."""
+    """This rank's rows of a loss's class weights, and the part of the embedding that they are compared with."""
 
-    weights: Tensor  # the rows of this rank
+    weights: Tensor  # this rank's rows
     first: int  # the class of the first row
-    num_classes: int  # C, of all ranks
-    columns: slice  # of the embedding that they are compared with
+    num_classes: int  # C, over all ranks
+    columns: slice  # columns of the embedding
 
     @property
     def classes(self) -> slice:
@@ -29,7 +29,7 @@ class OwnClassWeights(NamedTuple):
 
 
 def find_class_weights(loss: nn.Module) -> Iterator[OwnClassWeights]:
-    """Find the parameters called ``class_weights`` of a loss and of the losses that it wraps."""
+    """Find the parameters called ``class_weights`` in a loss and in wrapped losses."""
     if isinstance(loss, LevelledLoss):
         first = 0
         for level, dim in zip(loss.levels, loss.dims, strict=True):

@@ -1,4 +1,4 @@
-"""Divergence: a loss, a weight or an optimizer's moment that is no longer finite ends the run."""
+"""Divergence: a run ends if a loss, a weight or a moment of the optimizer is no longer finite."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _ADVICE = (
 
 
 def divergence(what: str, newest_checkpoint: str, more: str = "") -> DmlError:
-    """Compose the error that ends a diverged run: no later step can recover.
+    """Compose the error that ends a diverged run.
 
     Args:
-        what: what is not finite, and when.
-        newest_checkpoint: from where the run could resume.
-        more: a further sentence, for instance the batch at fault.
+        what: says what is not finite, and when.
+        newest_checkpoint: describes the checkpoint to resume from.
+        more: a further sentence, for example to name the items of the batch.
     """
     return DmlError(f"{what}; {newest_checkpoint}. {_ADVICE}{more and '. ' + more}")
 
@@ -36,18 +36,17 @@ def find_nonfinite(
     *,
     shared: bool = True,
 ) -> str | None:
-    """Name the first tensor of the network, the loss or the optimizer that is not finite; None if all are.
+    """Return the name of the first tensor of network, loss or optimizer that isn't finite; None if all are finite.
 
-    A step can diverge although its own loss was finite: the next one would show it, and a checkpoint between the
-    two would be useless.
+    Use this before saving: a step can diverge although its loss was finite, and then the checkpoint is useless.
 
     Args:
-        weights: of backbone and head, as a checkpoint holds them.
-        state: the rest of a checkpoint.
-        rows: this rank's rows of the tensors for which `state` has placeholders.
-        untrained: names, in `weights` and in ``state["loss"]``, of tensors that no step changes. They may hold
-            infinities on purpose, in a mask for instance; only NaN counts there.
-        shared: whether to look at `weights` and `state`, which are the same on all ranks.
+        weights: weights of backbone and head, as saved in a checkpoint.
+        state: the remaining state of a checkpoint.
+        rows: this rank's rows of the tensors that are placeholders in `state`.
+        untrained: names, in `weights` and in ``state["loss"]``, of tensors that no step changes. They may be infinite
+            on purpose, for example in a mask, so only NaN is an error there.
+        shared: whether to check `weights` and `state`, which are the same on all ranks.
     """
     # With a moving average, `weights` is the average, and the state holds the weights that train.
     parts = {"the network's": {**weights}, "the trained": state.get("model"), "the loss's": state.get("loss")}
@@ -74,7 +73,7 @@ def untrained_names(*modules: torch.nn.Module) -> set[str]:
 
 
 def _tensors(tree: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield all tensors in nested dicts, with the key of each, but placeholders for rows that are elsewhere."""
+    """Yield each tensor in nested dicts with its key, except placeholders."""
     if isinstance(tree, Tensor):
         if not is_placeholder(tree):
             yield name, tree

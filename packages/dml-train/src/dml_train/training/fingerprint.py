@@ -1,6 +1,6 @@
-"""The fingerprint of a run's data set: path, size and class of each image, so that a resumed run notices a change.
+"""The fingerprint of a run's data set, to notice a change when a run resumes: path, size and class of each image.
 
-``data.npz`` has three arrays of each part: ``train_items``, ``train_sizes`` and ``train_classes``. No pixel is read.
+``data.npz`` has three arrays per part: ``train_items``, ``train_sizes`` and ``train_classes``. No pixel is read.
 
 Shapes: `N` items, `C` classes.
 """
@@ -25,9 +25,9 @@ class Part(NamedTuple):
     """The items of a part.
 
     Args:
-        items: (N,) uint64; hashes of the paths below the folder of all files, or, for a split without files, rows.
-        sizes: (N,) int64; bytes of the files, or 0.
-        classes: (N,) uint64; hashes of the names of the classes.
+        items: (N,) uint64; hashes of the paths relative to the common folder; for a split without files, the rows.
+        sizes: (N,) int64; file sizes in bytes; for a split without files, 0.
+        classes: (N,) uint64; hashes of the class names.
     """
 
     items: npt.NDArray[Any]
@@ -39,12 +39,12 @@ _EMPTY = Part(*(np.empty(0, np.uint64) for _ in Part._fields))
 
 
 def find_changes(folder: RunFolder, dataset: Dataset) -> list[str]:
-    """Describe how a data set differs from the fingerprint in a run's folder, a line per part; empty if it doesn't.
+    """Describe how a data set differs from the fingerprint in a run's folder, one line per part; empty if equal.
 
     Raises:
         DmlError: if the folder's fingerprint is corrupt, or an image file can't be read.
     """
-    if not folder.data.is_file():  # the run was stopped before it wrote one
+    if not folder.data.is_file():  # the run stopped before it saved a fingerprint
         return []
     before, now = _read(folder), _take(dataset)
     pairs = {part: (before.get(part, _EMPTY), now.get(part, _EMPTY)) for part in {**before, **now}}
@@ -59,7 +59,7 @@ def save_fingerprint(folder: RunFolder, dataset: Dataset) -> None:
     """Write a data set's fingerprint into the run's folder.
 
     Raises:
-        DmlError: if an image file can't be read, or the disk refuses.
+        DmlError: if an image file can't be read, or the fingerprint can't be written.
     """
     arrays = {
         f"{name}_{field}": array
@@ -102,7 +102,7 @@ def _take(dataset: Dataset) -> dict[str, Part]:
         for name, split in splits.items()
         if isinstance(split, FileBackedSplit)
     }
-    # Relative to it, so that moving the whole folder is no change.
+    # Hash paths relative to the common folder, so that moving the whole folder isn't a change.
     folders = {os.path.dirname(file) for of_part in files.values() for file in of_part}  # noqa: PTH120
     common = os.path.commonpath(folders) if folders else ""
     found = {}

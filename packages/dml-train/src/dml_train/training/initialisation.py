@@ -1,4 +1,4 @@
-"""What precedes the first step: class weights from another distribution or from the data, and adapted batch norms.
+"""Preparations before the first step: initialise class weights, and adapt batch norms to the data.
 
 Shapes: `N` training items, `C` classes, `D` embedding dimension.
 """
@@ -25,7 +25,7 @@ from dml_train.training.replica import Replica
 def initialise(
     experiment: Experiment, replica: Replica, batches: StepBatches, console: Console, ranks: Ranks
 ) -> None:
-    """Prepare a new run as the recipe's ``[initialisation]`` says, before its first step. Every rank must call it."""
+    """Prepare a new run as the recipe's ``[initialisation]`` says. Every rank must call this function."""
     table = experiment.recipe.initialisation
     if table.class_weights == "uniform-by-classes":
         draw_by_classes(experiment)
@@ -39,7 +39,7 @@ def initialise(
 
 @torch.no_grad()
 def draw_by_classes(experiment: Experiment) -> None:
-    """Draw class weights uniformly from ±1/√C, a function of the run's seed."""
+    """Draw class weights uniformly from ±1/√C; they depend only on the run's seed."""
     seed = experiment.recipe.training.seed
     for level, own in enumerate(find_class_weights(experiment.loss)):
         generator = torch.Generator().manual_seed(derive(seed, INITIALISATION, 3, level) >> 1)
@@ -55,7 +55,7 @@ def _draw_uniform(bound: float, generator: torch.Generator, block: torch.Tensor)
 def adapt_batch_norms(
     experiment: Experiment, replica: Replica, batches: StepBatches, console: Console
 ) -> None:
-    """Update the statistics of batch norms by forward passes over the first batches, without changing a weight."""
+    """Update the statistics of batch norms with forward passes over the first batches; no weight changes."""
     recipe = experiment.recipe
     count = experiment.steps(recipe.initialisation.adapt_batch_norm, "epoch")
     memory_format = torch.channels_last if recipe.training.channels_last else torch.preserve_format
@@ -71,7 +71,7 @@ def adapt_batch_norms(
 def set_to_class_means(experiment: Experiment, console: Console, ranks: Ranks) -> None:
     """Set each class weight to the mean of the class's training embeddings, without augmentation.
 
-    Source: the authors' code of Heated-Up Softmax, ``--better_init``, which they use on Stanford Online Products.
+    Source: the authors' code for Heated-Up Softmax, ``--better_init``, which they use on Stanford Online Products.
     """
     split = experiment.train
     part = experiment.embed_share(experiment.model, split, console, ranks, "embed for class means")
@@ -83,7 +83,7 @@ def set_to_class_means(experiment: Experiment, console: Console, ranks: Ranks) -
 def class_means(
     embeddings: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], num_classes: int
 ) -> npt.NDArray[np.float32]:
-    """Average the embeddings (N, D) of each class, (C, D), in float64."""
+    """Average embeddings (N, D) per class, in float64; return (C, D)."""
     sums_CD = np.zeros((num_classes, embeddings.shape[1]))
     np.add.at(sums_CD, labels, embeddings.astype(np.float64))
     counts_C1 = np.bincount(labels, minlength=num_classes)[:, None]

@@ -11,7 +11,7 @@ from typing import TextIO
 
 from dml_core import DmlError
 from dml_train.extras import extra
-from dml_train.files import refusals
+from dml_train.files import report_write_errors
 from dml_train.run_folder import RunFolder
 
 CLOCK = "time/"  # prefix of values read from the clock, which differ from run to run
@@ -20,9 +20,9 @@ CLOCK = "time/"  # prefix of values read from the clock, which differ from run t
 class JsonLines:
     """``metrics.jsonl``: one line per step, numbers in full precision.
 
-    A resumed run writes, byte for byte, the file of an uninterrupted one: values read from the clock are omitted
-    (TensorBoard has them), and lines after the checkpoint from which the run resumes are dropped. JSON has neither
-    NaN nor infinity: such a value, as a gradient's norm in a step that a loss scaler skips, is ``null``.
+    A resumed run writes the same bytes as an uninterrupted run. For this, values read from the clock are omitted
+    (TensorBoard has them), and lines newer than the checkpoint are dropped when a run resumes. JSON has neither NaN
+    nor infinity, so such a value is ``null``, for example the gradient norm of a step that the loss scaler skips.
 
     Args:
         directory: the run's folder.
@@ -35,14 +35,14 @@ class JsonLines:
     def __init__(self, directory: Path, start_step: int = 0) -> None:
         path = RunFolder(directory).metrics
         self._last = ""
-        with _refusals(path):
+        with _report_write_errors(path):
             self._file = self._opened(path, start_step)
 
     def _opened(self, path: Path, start_step: int) -> TextIO:
         kept = 0
         if path.exists():
             for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
-                # The last line may be incomplete; it is newer than any checkpoint, since lines are flushed first.
+                # The last line may be incomplete. It is newer than any checkpoint, since lines are flushed first.
                 if not line.endswith(b"\n"):
                     break
                 try:
@@ -60,12 +60,12 @@ class JsonLines:
         return path.open("a", encoding="utf-8", buffering=1)  # line-buffered: a killed run loses no line
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Write one line, unless it repeats the line before: the end of a run evaluates the last step again.
+        """Write one line, unless it repeats the previous line, since the end of a run evaluates the last step again.
 
-        So the file doesn't depend on whether this attempt or an interrupted one evaluated first.
+        The file then doesn't depend on whether this attempt or an interrupted one evaluated first.
 
         Raises:
-            DmlError: if the disk is full or refuses.
+            DmlError: if the disk is full or fails.
         """
         lasting = {
             name: value if math.isfinite(value) else None
@@ -74,7 +74,7 @@ class JsonLines:
         }
         line = json.dumps({"step": step, **lasting}) + "\n"
         if line != self._last:
-            with _refusals(Path(self._file.name)):
+            with _report_write_errors(Path(self._file.name)):
                 try:
                     self._file.write(line)
                 except OSError:
@@ -97,22 +97,22 @@ class TensorBoard:
     """
 
     def __init__(self, directory: Path, start_step: int = 0) -> None:
-        # Imported here: it takes a second, and most commands don't train.
+        # Import TensorBoard only when needed: this takes a second, and most commands don't train.
         with extra("tensorboard", "the logger 'tensorboard'"):
             from torch.utils.tensorboard import SummaryWriter
 
         self._path, self._failed = directory / "tensorboard", False
-        with _refusals(self._path):
+        with _report_write_errors(self._path):
             self._writer = SummaryWriter(str(self._path), purge_step=start_step + 1)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Add one point to each curve.
 
         Raises:
-            DmlError: if the disk is full or refuses the points of an earlier call.
+            DmlError: if the disk is full or fails; the points may be from an earlier call.
         """
         try:
-            with _refusals(self._path):
+            with _report_write_errors(self._path):
                 for name, value in values.items():
                     self._writer.add_scalar(name, value, step)
         except DmlError:
@@ -123,13 +123,13 @@ class TensorBoard:
         """Flush the buffered points, unless `log` has failed.
 
         Raises:
-            DmlError: as `log`.
+            DmlError: see `log`.
         """
         if not self._failed:
-            with _refusals(self._path):
+            with _report_write_errors(self._path):
                 self._writer.close()
 
 
-def _refusals(path: Path) -> AbstractContextManager[None]:
-    advice = "; checkpoints are intact. Solve that, then resume the run"
-    return refusals(f"write {path}", advice, arguments=("resume",))
+def _report_write_errors(path: Path) -> AbstractContextManager[None]:
+    advice = "; checkpoints are intact. Correct this, then resume the run"
+    return report_write_errors(f"write {path}", advice, arguments=("resume",))

@@ -1,6 +1,6 @@
 """Hard negatives mined between epochs, for samplers that use them.
 
-Shapes: `N` training items, `D` embedding dimension, `k` negatives of each item.
+Shapes: `N` training items, `D` embedding dimension, `k` negatives per item.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dml_train.training.build import Experiment
 
 
 def segments(sampler: BatchSampler, begin: int, end: int) -> list[range]:
-    """Divide the steps from `begin` to `end` where negatives are mined: batches of the next segment depend on them."""
+    """Split the steps from `begin` to `end` where negatives are mined, since later batches depend on them."""
     if not isinstance(sampler, MiningSampler):
         return [range(begin, end)]
     length = len(sampler)
@@ -31,16 +31,16 @@ def segments(sampler: BatchSampler, begin: int, end: int) -> list[range]:
 
 
 def is_mining_due(sampler: BatchSampler, step: int) -> bool:
-    """Tell whether negatives are mined before this step, counted from 0."""
+    """Return whether to mine negatives before this step, counted from 0."""
     epoch, position = divmod(step, len(sampler))
     return isinstance(sampler, MiningSampler) and position == 0 and sampler.mines_before(epoch)
 
 
 def mine(experiment: Experiment, console: Console, ranks: Ranks) -> None:
-    """Find negatives by the training network's weights, and give them to the sampler. Every rank must call it.
+    """Find negatives with the network's current weights, and give them to the sampler. Every rank must call this.
 
     Raises:
-        DmlError: on every rank, if the evaluator refuses the embeddings.
+        DmlError: on every rank, if the evaluator raises an error for the embeddings.
     """
     sampler, evaluator = experiment.sampler, experiment.evaluator
     assert isinstance(sampler, MiningSampler)

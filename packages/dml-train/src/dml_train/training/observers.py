@@ -1,4 +1,4 @@
-"""Plugins and loggers that watch a run. One that fails is set aside, and the run continues."""
+"""Plugins and loggers that watch a run. If one fails, it is disabled, and the run continues."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from dml_train.progress import say
 
 
 class Observers:
-    """The plugins with hooks of a run, and the run's loggers.
+    """The plugins with hooks for runs, and the run's loggers.
 
-    One that raises is named once and not called again. A `DmlError` ends the run, since it is a message to the user.
-    With ``DML_STRICT_PLUGINS=1`` every error does.
+    If a plugin or logger raises an error, the console names it once, and it isn't called again. A `DmlError` ends the
+    run, since it is a message to the user. With ``DML_STRICT_PLUGINS=1``, any error ends the run.
 
     Args:
-        plugins: those whose hooks are called.
+        plugins: the plugins whose hooks are called.
         loggers: receive scalars.
-        console: shows which one is set aside.
-        run: the run, an argument of every hook.
+        console: shows which plugin or logger is disabled.
+        run: the run, passed to each hook.
     """
 
     def __init__(self, plugins: Plugins, loggers: Sequence[RunLogger], console: Console, run: Run) -> None:
@@ -45,7 +45,7 @@ class Observers:
     def call(self, hook: str, **arguments: Any) -> None:
         """Call a hook of every plugin that has it."""
         arguments["run"] = self._run
-        # As pluggy does: the last registered first, each with the arguments that it names.
+        # Like pluggy, call the last registered first, and pass only the arguments that the hook names.
         for implementation in reversed(getattr(self._plugins.manager.hook, hook).get_hookimpls()):
             given = {name: arguments[name] for name in implementation.argnames}
             who = f"the plugin {self._plugins.provider_of(implementation.plugin)} in {hook}"
@@ -54,10 +54,10 @@ class Observers:
     def _guard(
         self, observer: object, who: str, call: Callable[..., object], *positional: Any, **named: Any
     ) -> None:
-        """Call an observer unless it is set aside; set it aside if it fails.
+        """Call an observer unless it is disabled; disable it if it fails.
 
         Raises:
-            DmlError: of the observer, or for any failure with ``DML_STRICT_PLUGINS``.
+            DmlError: if the observer raises it, or, with ``DML_STRICT_PLUGINS``, any other error.
         """
         if id(observer) in self._set_aside:
             return

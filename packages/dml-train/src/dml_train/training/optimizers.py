@@ -16,27 +16,27 @@ PARTS = ("backbone", "head", "loss")
 
 
 class PartedOptimizer:
-    """A torch optimizer with a learning rate for each part, which schedules may set.
+    """A torch optimizer with a learning rate per part, which schedules may set.
 
-    The learning rate of a part is ``lr`` times the part's multiplier. Parameters of fewer than two dimensions
+    The learning rate of a part is ``lr`` times the part's multiplier. Parameters with fewer than two dimensions
     (biases, the scales of norms) aren't decayed.
 
-    Parameters of the loss with a sparse gradient (`dml_core.SparseLoss`) are updated only in the
-    gradient's rows: for ``adamw`` and ``adam`` by `torch.optim.SparseAdam`, whose moments also change only in these
-    rows; for ``sgd`` without momentum. Weight decay would change every row, so they have none.
+    If a parameter of the loss has a sparse gradient (`dml_core.SparseLoss`), only the gradient's rows are updated:
+    with ``adamw`` and ``adam`` by `torch.optim.SparseAdam`, whose moments also change only in these rows; with ``sgd``
+    without momentum. These parameters have no weight decay, since it would change every row.
 
-    Frozen parameters aren't part of the optimizer: they have no state, and a checkpoint no entry for them.
+    Frozen parameters aren't part of the optimizer, so they have no state, and no entry in a checkpoint.
 
     Args:
         table: AdamW (Loshchilov & Hutter 2019), Adam with the decay in the gradient (Kingma & Ba 2015), or SGD with
-            momentum, and their hyper-parameters.
-        modules: by name, the three parts ``backbone``, ``head`` and ``loss``; any may have no parameters.
+            momentum, and the hyper-parameters.
+        modules: the parts ``backbone``, ``head`` and ``loss`` by name; a part may have no parameters.
         frozen: parameters that never train.
-        scales: further factors of the learning rate, by a parameter's id (`layer_scales`); of others 1.
+        scales: further factors of the learning rate, by a parameter's id (`layer_scales`); default: 1.
 
     Attributes:
         lr, weight_decay, lr_multipliers: may be set at any time; the next step uses them.
-        torch: the optimizer that `write_groups` prepares for its next step.
+        torch: the optimizer that `write_groups` prepares for the next step.
 
     Raises:
         InvalidOption: if no parameter trains.
@@ -65,7 +65,7 @@ class PartedOptimizer:
             algorithm = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[table.name]
             if groups:
                 parts.append(algorithm(groups, lr=self.lr, betas=table.betas, eps=table.eps, fused=True))
-            if sparse:  # SparseAdam's constructor refuses a learning rate of 0, its step doesn't
+            if sparse:  # SparseAdam's constructor rejects a learning rate of 0, but a step accepts it
                 parts.append(torch.optim.SparseAdam(rows, lr=1.0, betas=table.betas, eps=table.eps))
         else:
             if groups:
@@ -89,10 +89,10 @@ class PartedOptimizer:
             group["weight_decay"] = self.weight_decay if group["decayed"] else 0.0
 
     def check_gradients(self) -> None:
-        """Refuse gradients that these optimizers can't apply, before any parameter changes.
+        """Check that the optimizers can apply all gradients, before any parameter changes.
 
         Raises:
-            DmlError: if a gradient is sparse and the loss didn't declare it, or dense and the loss declared it sparse.
+            DmlError: if a gradient is sparse but the loss didn't declare it, or dense but the loss declared it sparse.
         """
         for group in self.torch.param_groups:
             for parameter in group["params"]:
@@ -131,10 +131,8 @@ def _group(
 class Joined(torch.optim.Optimizer):
     """Several optimizers of different parameters as one, for the scaler and the checkpoint.
 
-    Groups and state are those of the parts, in order.
-
     Args:
-        parts: the optimizers.
+        parts: the optimizers; their groups and states are joined in this order.
     """
 
     def __init__(self, parts: list[torch.optim.Optimizer]) -> None:

@@ -1,4 +1,4 @@
-"""A rehearsal of the first step on two images, before a run has a folder."""
+"""A rehearsal of the first step on two images, before a run creates its folder."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ITEMS = 2  # a batch norm fails on a single row
 
 
 def rehearse(experiment: Experiment) -> None:
-    """Pass two training images through network, loss and backward pass; nothing of the experiment changes.
+    """Pass two training images through network, loss and backward pass, and leave the experiment unchanged.
 
-    Every rank must call it.
+    Every rank must call this function.
 
     Raises:
-        DmlError: if any of it fails, with the reason.
+        DmlError: if any of these fails, with the reason.
     """
     split = experiment.train
     indices = np.arange(min(ITEMS, len(split)))
@@ -49,7 +49,7 @@ def rehearse(experiment: Experiment) -> None:
 
 
 def check_value(loss: nn.Module, value: object) -> Tensor:
-    """Return a loss's value, which must be a scalar tensor.
+    """Check that a loss returned a scalar tensor, and return it.
 
     Raises:
         DmlError: if it isn't.

@@ -1,6 +1,6 @@
 """The network in training: replicated over ranks, compiled, and fed in micro-batches.
 
-Shapes: `R` rows of this rank, `D` embedding dimension.
+Shapes: `R` rows on this rank, `D` embedding dimension.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from dml_train.training.build import Experiment
 class Replica:
     """The forward and backward pass of a training step.
 
-    With ``training.micro_batch`` the network holds the activations of only that many images at a time
-    (`dml_core.GradientCache`).
+    ``training.micro_batch`` limits the number of images whose activations are in memory (`dml_core.GradientCache`).
     """
 
     def __init__(self, experiment: Experiment, ranks: Ranks) -> None:
@@ -37,11 +36,11 @@ class Replica:
         self._cache: GradientCache | None = None  # of the batch whose backward pass is due
 
     def embed(self, images_R: Tensor, step: int) -> Tensor:
-        """Embed this rank's images, (R, D) float32; the loss back-propagates to the result."""
+        """Embed this rank's images, (R, D) float32; back-propagate the loss to the result, then `finish_backward`."""
         self._replicate()
         if self._size is None:
             return self._forward(self._replica, images_R, step, 0)
-        # Compiled code draws other dropout masks than eager code: both passes must use the same.
+        # Both passes must use the same code, since compiled code draws different dropout masks than eager code.
         self._cache = GradientCache(
             self._replica,
             self._size,
@@ -52,10 +51,10 @@ class Replica:
         return self._cache.embed(images_R)
 
     def finish_backward(self) -> None:
-        """Back-propagate the embeddings' gradients to the weights, if the loss's backward stopped at the embeddings.
+        """Back-propagate from the embeddings to the weights, if the loss's backward pass stopped at the embeddings.
 
-        Afterwards every rank has the gradient of the global batch. The first rank's buffers are broadcast: batch norms
-        have seen other rows on each rank, and all ranks must evaluate and average the model that is saved.
+        After this call every rank has the gradient of the global batch. The first rank's buffers are broadcast, since
+        batch norms see different rows on each rank, but all ranks must evaluate and average the model that is saved.
         """
         if self._cache is not None:
             self._cache.backward()
@@ -82,7 +81,7 @@ class Replica:
         return embeddings
 
     def _compiled(self, network: nn.Module, images: Tensor) -> Tensor:
-        # Imported here: it takes seconds, and few runs compile.
+        # Import only when needed: this takes seconds, and few runs compile.
         from torch._dynamo.exc import TorchDynamoException
 
         try:
@@ -90,13 +89,13 @@ class Replica:
         except TorchDynamoException as error:
             raise DmlError(
                 f"training.compile is true, but torch can't compile the network: {error}\n"
-                "Install what is missing (on a CPU a C++ compiler: g++, or the one that CXX names), "
+                "Install the missing compiler (on a CPU a C++ compiler: g++, or the compiler that CXX names), "
                 "or omit training.compile"
             ) from error
         return embeddings
 
     def _replicate(self) -> None:
-        """Wrap the model for training, again whenever the set of trained weights changes."""
+        """Wrap the model for training, and wrap it again if the set of trained weights has changed."""
         trains = [parameter.requires_grad for parameter in self._experiment.model.parameters()]
         if trains != self._replicated_for:
             self._replicated_for = trains
@@ -105,8 +104,8 @@ class Replica:
             if isinstance(replica, DistributedDataParallel):
                 self._without_exchange = replica.no_sync
             if self._compiles:
-                # Compile each of the few sizes by itself. Dynamic shapes would start with the second size, so that
-                # results would depend on earlier batches and a resumed run would end with other bits.
+                # Compile each of the few sizes separately. With dynamic shapes, which torch uses from the second size
+                # on, results would depend on earlier batches, and a resumed run would end with different bits.
                 replica = cast("nn.Module", torch.compile(replica, dynamic=False))
             self._replica = replica
 

@@ -1,4 +1,4 @@
-"""From a recipe to a run's folder, and back: `check_recipe`, `train` and `reopen`."""
+"""Train a recipe into a run's folder, and open the folder again: `check_recipe`, `train` and `reopen`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dml_train.training.fingerprint import find_changes, save_fingerprint
 from dml_train.training.rehearsal import rehearse
 from dml_train.training.trainer import Trainer
 
-# Keys that may differ when a run resumes: they don't change its results.
+# Keys that may differ when a run resumes, since they don't change results.
 _FREE = (
     "training.workers:",
     "training.device:",
@@ -49,23 +49,28 @@ def train(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> RunFolder:
-    """Train a recipe, then embed and evaluate the test split; all results are in one folder.
+    """Train a recipe, then embed and evaluate the test split, and write all results to one folder.
 
     Args:
         recipe: the settings of the run, see `dml_train.load_recipe`.
-        out: the run's folder; must be new or empty, unless with `resume`.
+        out: the run's folder; must be new or empty, unless `resume` is true.
         resume: resume from the newest intact checkpoint in `out`, or start if there is none.
-        force: with `resume`, resume even if the recipe or the data set differs from the run's, also if that run is
-            complete.
-        registry: provides the components; default: those of all installed plugins.
-        console: shows progress; default: the error stream. ``rich.console.Console(quiet=True)`` shows none.
+        force: with `resume`, resume even if the recipe or the data set has changed, or if the run is complete.
+        registry: provides the components; default: the components of all installed plugins.
+        console: shows progress; default: the error stream. Use ``rich.console.Console(quiet=True)`` to show none.
 
     Returns:
-        The folder. A complete run is not changed; if its results were changed or damaged, they are written again.
+        The folder. A complete run doesn't change, except that changed or damaged results are written again.
 
     Raises:
-        DmlError: an error that the user can correct; existing results are unchanged.
+        DmlError: if the user must correct something; existing results are unchanged.
         RunInterrupted: at SIGTERM or SIGINT, after a checkpoint was saved.
+
+    Example::
+
+        recipe = load_recipe("my-images", {"dataset.root": "photos"})
+        run = train(recipe, "runs/mine")
+        run.read_evaluation()["recall@1"]
     """
     if not isinstance(recipe, Recipe):
         raise TypeError(
@@ -101,14 +106,14 @@ def train(
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
             problem = (
                 f"the state of the run in {out} can't be restored ({type(error).__name__}: {str(error)[:300]}): it is "
-                "damaged, or another version wrote it. Remove its newest checkpoint to resume from an "
+                "damaged, or a different version wrote it. Remove the newest checkpoint to resume from an "
                 "older one, or start a new run"
             )
             if differs:
                 problem = (
                     f"the checkpoint in {out} doesn't fit the recipe, which differs:\n  "
                     + "\n  ".join(differs)
-                    + f"\nResume with the run's own recipe, or start a new run in another folder ({error})"
+                    + f"\nResume with the original recipe, or start a new run in a different folder ({error})"
                 )
             raise DmlError(problem, arguments=("out",)) from error
         ranks.run_on_first(lambda: _save_start(folder, experiment, differs))
@@ -125,16 +130,17 @@ def check_recipe(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> None:
-    """Check all that `train` checks before the first step, on the recipe's own data, and start no run.
+    """Run all checks that `train` runs before the first step, without starting a run.
 
-    Loads the data set, builds network, loss and sampler, and passes two training images through them and back.
+    This function loads the data set, builds network, loss and sampler, and passes two training images through them
+    forward and backward. Use it to find a mistake before a job waits in a queue, for example.
 
     Args:
-        out: if given, must be a folder in which `train` would run.
+        out: if given, also check that `train` could use this folder.
         recipe, resume, force, registry, console: see `train`.
 
     Raises:
-        DmlError: as `train` before its first step.
+        DmlError: if `train` would fail before the first step.
     """
     registry, console = registry or installed(), console or Console(stderr=True)
     with join_ranks(recipe.training.timeout) as ranks, _determinism(recipe.training.deterministic):
@@ -158,15 +164,15 @@ def _prepare(
     *,
     force: bool,
 ) -> Experiment:
-    """Build and describe an experiment, and rehearse its first step.
+    """Build and describe an experiment, and rehearse the first step.
 
-    If it resumes the run in a folder, `differs` lists how its recipe differs; how the data differs is appended.
+    If a run is resumed, `differs` lists the differences of the recipe; append the differences of the data.
     """
     say(console, f"loading the data set {recipe.dataset['name']!r}")
     experiment = build(recipe, registry, ranks, warn=differs is None)
     if differs is not None:
         differs += ranks.run_on_first(
-            lambda: _refuse_differences("data set", find_changes(folder, experiment.dataset), folder, force)
+            lambda: _check_differences("data set", find_changes(folder, experiment.dataset), folder, force)
         )
     say(console, describe(experiment))
     rehearse(experiment)
@@ -174,7 +180,7 @@ def _prepare(
 
 
 def describe(experiment: Experiment) -> str:
-    """Describe a run in a sentence: what trains on how much, and what is measured."""
+    """Describe network, loss, data, steps and evaluation of a run in one sentence."""
     recipe, train, test = experiment.recipe, experiment.train, experiment.dataset.test
     weights = sum(parameter.numel() for parameter in experiment.model.parameters())
     text = (
@@ -191,10 +197,10 @@ def describe(experiment: Experiment) -> str:
 def reopen(
     path: str | Path, registry: Registry | None = None, step: int | None = None
 ) -> tuple[RunFolder, Experiment]:
-    """Open a run: its folder, and its experiment with weights of `evaluated_checkpoint`.
+    """Open a run, and return the folder and the experiment with the weights of `evaluated_checkpoint`.
 
     Raises:
-        DmlError: if it isn't a run's folder, a package that it needs is missing, or as `evaluated_checkpoint`.
+        DmlError: if `path` isn't a run's folder, or a required package is missing; see also `evaluated_checkpoint`.
     """
     registry = registry or installed()
     folder = RunFolder.open(Path(path))
@@ -206,16 +212,16 @@ def reopen(
 
 
 def evaluated_checkpoint(folder: RunFolder, step: int | None = None) -> Checkpoint:
-    """Find the checkpoint that a run is evaluated by: the best if the run selects weights, else the newest.
+    """Find the checkpoint to evaluate: the best if the run selects weights, otherwise the newest.
 
-    A damaged one is an error: an older one has other weights than those that the run's metrics describe.
+    If the checkpoint is damaged, don't fall back to an older one, since the run's metrics are of different weights.
 
     Args:
         folder: the run's folder.
         step: use the checkpoint of this step instead.
 
     Raises:
-        DmlError: if that checkpoint is damaged or missing, or there is none yet; names the intact ones.
+        DmlError: if the checkpoint is damaged or missing, or there is none yet; the message names the intact ones.
     """
     if step is None and folder.is_finished:
         step = int(folder.read_evaluation()["step"])
@@ -232,9 +238,9 @@ def evaluated_checkpoint(folder: RunFolder, step: int | None = None) -> Checkpoi
 
 
 def _open_checkpoint(folder: RunFolder, step: int) -> Checkpoint:
-    """Find the checkpoint of a step; if it is damaged or missing, raise an error that names the intact ones."""
+    """Find the checkpoint of `step`; if it is damaged or missing, raise an error that names the intact ones."""
     try:
-        return checkpoint.of_step(folder.checkpoints, step)
+        return checkpoint.find_step(folder.checkpoints, step)
     except DmlError as error:
         steps = [str(intact.step) for intact in checkpoint.intact(folder.checkpoints)]
         if not steps:
@@ -260,46 +266,46 @@ def _document(folder: RunFolder) -> dict[str, object]:
 
 
 def list_differences(out: Path, recipe: Recipe, *, resume: bool, force: bool) -> list[str] | None:
-    """List the differences to the recipe of the run to resume; None if there is no such run.
+    """List how the recipe differs from the recipe of the run to resume; None if there is no such run.
 
     Raises:
-        DmlError: if there are any, unless `force`; or if `out` exists, unless `resume`.
+        DmlError: if the recipes differ, unless `force`; or if `out` exists, unless `resume`.
     """
     folder = RunFolder(out)
     if not (resume and folder.recipe.is_file()):
         RunFolder.refuse_existing(out)
         return None
     found = [d for d in differences(_document(folder), recipe.to_dict()) if not d.startswith(_FREE)]
-    return _refuse_differences("recipe", found, folder, force)
+    return _check_differences("recipe", found, folder, force)
 
 
-def _refuse_differences(what: str, found: list[str], folder: RunFolder, force: bool) -> list[str]:
+def _check_differences(what: str, found: list[str], folder: RunFolder, force: bool) -> list[str]:
     if found and not force:
         raise DmlError(
-            f"the {what} differs from that of the run in {folder.path}:\n  "
+            f"the {what} differs from the {what} of the run in {folder.path}:\n  "
             + "\n  ".join(found)
-            + f"\nResume with the run's own {what}, or with this one by force",
+            + f"\nResume with the original {what}, or with this one by force",
             arguments=("force",),
         )
     return found
 
 
 def _check_metrics(folder: RunFolder) -> None:
-    """Check the logged metrics of a finished run: resuming appends to them, and would record the damage as intact.
+    """Check the logged metrics of a finished run, since resuming would record a damaged file as intact.
 
     Raises:
-        DmlError: if they were changed or damaged.
+        DmlError: if the file was changed or damaged.
     """
     try:
         recorded = folder.is_finished and folder.metrics.name in folder.read_manifest()
-    except DmlError:  # a corrupt manifest, which resuming writes again
+    except DmlError:  # the manifest is corrupt; resuming writes it again
         return
     if recorded and folder.metrics.is_file():
         folder.check_results(folder.metrics)
 
 
 def _is_complete(folder: RunFolder, console: Console) -> bool:
-    """Whether the run is finished and intact; print what is damaged, which resuming writes again."""
+    """Return whether the run is finished and intact; print which file is damaged."""
     if not folder.is_finished:
         return False
     try:
@@ -311,7 +317,7 @@ def _is_complete(folder: RunFolder, console: Console) -> bool:
 
 
 def _lock_existing(folder: RunFolder, until_the_end: ExitStack) -> bool:
-    """Lock the folder if it exists, before data is loaded; return whether it does."""
+    """Lock the folder if it exists, before data is loaded, and return whether it exists."""
     if exists := folder.path.is_dir():
         until_the_end.enter_context(folder.lock())
     return exists
@@ -321,14 +327,14 @@ def _open_folder(folder: RunFolder, recipe: Recipe, is_locked: bool, until_the_e
     if not is_locked:
         RunFolder.create(folder.path)
         until_the_end.enter_context(folder.lock())
-        # Another process may have trained in it before this one locked it.
+        # Another process may have trained in the folder before this process locked it.
         RunFolder.refuse_existing(folder.path)
     if not folder.recipe.is_file():
         _save_recipe(folder, recipe)
 
 
 def _save_start(folder: RunFolder, experiment: Experiment, differs: list[str] | None) -> None:
-    """Save recipe and data's fingerprint in the folder, and drop results of different ones, or damaged ones."""
+    """Save the recipe and the data's fingerprint in the folder, and drop results that are outdated or damaged."""
     if differs or folder.is_finished:
         folder.drop_results()
     if differs or not folder.data.is_file():

@@ -1,4 +1,4 @@
-"""From a recipe's schedules to the attributes that they move."""
+"""Build a recipe's schedules, and bind them to the attributes that they move."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def build_schedules(
     steps_per_epoch: int,
     roots: dict[str, object],
 ) -> Schedules:
-    """Build the schedules of a recipe's tables and bind each to the attribute that it moves.
+    """Build the schedules in a recipe's tables and bind each to the attribute that it moves.
 
-    A linear or cosine schedule of one of the optimizer's numbers starts at that number by default. With several
-    levels, a path into the loss moves the attribute in each level's loss.
+    If a linear or cosine schedule moves an option of the optimizer, it starts at the option's value by default. With
+    several levels, a path into the loss moves the attribute in the loss of each level.
     """
     bound: dict[str, Schedule] = {}
     for path, table in tables.items():
@@ -62,12 +62,12 @@ def build_schedules(
 def check_loss_schedules(
     tables: Mapping[str, Mapping[str, Any]], loss: Mapping[str, Any], registry: Registry
 ) -> None:
-    """Check that the loss accepts the ends of each schedule that moves one of its options.
+    """Check that the loss accepts the extreme values of each schedule that moves an option of the loss.
 
     Raises:
-        InvalidOption: naming the schedule.
+        InvalidOption: if the loss rejects a value; the message names the schedule.
     """
-    classes = max(2, rank_and_world_size()[1])  # at least one for each rank, if they share them
+    classes = max(2, rank_and_world_size()[1])  # at least one per rank, if ranks share the classes
     context = {"num_classes": classes, "embedding_dim": 2, "steps_per_epoch": 1, "seed": 0}
     for path, options in tables.items():
         root, *names = path.split(".")
@@ -87,6 +87,6 @@ def check_loss_schedules(
 
 
 def _below_zero(options: Mapping[str, Any]) -> str:
-    """Name the negative values of a schedule, which stays between the values of its table."""
+    """Describe the negative values in a schedule's table; a schedule stays between the values in its table."""
     named = {key: options[key] for key in ("value", "values", "start", "end") if key in options}
     return ", ".join(f"{key} is {given!r}" for key, given in named.items() if np.min(given) < 0)

@@ -1,4 +1,4 @@
-"""The values of steps, buffered on the device: reading one would wait for the GPU at every step."""
+"""The values of steps, buffered on the device, since reading them at every step would wait for the GPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StepValues:
         self.restart_clock()
 
     def time_loading(self, batches: Generator[Batch, None, None]) -> Iterator[Batch]:
-        """Yield batches, and time the wait for each; the first isn't timed, since loaders start meanwhile."""
+        """Yield batches, and time the wait for each, except the first, since loaders start meanwhile."""
         with closing(batches):
             for batch in batches:
                 self.restart_clock()
@@ -46,13 +46,13 @@ class StepValues:
     def add(
         self, step: int, on_device: Mapping[str, Tensor], known: Mapping[str, float], images: int
     ) -> None:
-        """Buffer the values of a step.
+        """Buffer the values of one step.
 
         Args:
-            step: counted from 1.
+            step: step, counted from 1.
             on_device: scalar tensors, not yet read.
-            known: values that the host knows already.
-            images: images in the step's global batch.
+            known: values that are already on the host.
+            images: number of images in the global batch.
         """
         self._rows.append((step, on_device, known))
         self._images += images
@@ -77,5 +77,5 @@ class StepValues:
             yield step, {**dict(zip(on_device, row, strict=True)), **known, **clock}
 
     def restart_clock(self) -> None:
-        """Measure images per second and loading from now on, so that evaluating and saving don't count."""
+        """Restart the clock, so that the time of evaluating and saving doesn't count."""
         self._start, self._images, self._loading = time.perf_counter(), 0, 0.0

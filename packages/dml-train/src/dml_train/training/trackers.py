@@ -1,12 +1,12 @@
 """Loggers that send a run to an experiment tracker: Weights & Biases, MLflow, Trackio.
 
-Each logs the recipe as the run's settings and every value at its step. A tracker shows the last value of each name as
-the run's result, and the evaluation of the test split comes last. The tracker's name for the run is kept in the run's
-folder, so that a resumed run continues there; the steps since the last checkpoint are then logged a second time, with
-the same values. Trackers write in the background: a killed run may lack the values of its last seconds there.
+Each logger sends the recipe as the run's settings, and each value at its step. A tracker shows the last value of a
+name as the run's result, and the evaluation of the test split comes last. The run's folder stores the tracker's name
+for the run, so that a resumed run continues there; it then logs the steps since the last checkpoint again, with the
+same values. Trackers write in the background, so if a run is killed, the values of the last seconds may be missing.
 
-Arguments of all: `directory` is the run's folder, `recipe` becomes the run's settings, `project` is the tracker's
-project or experiment, and `run_name` the name shown there, by default that of the folder.
+All loggers have these arguments: `directory` is the run's folder, `recipe` becomes the run's settings, `project` is
+the tracker's project or experiment, and `run_name` is the name to show there, by default the folder's name.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from dml_train.run_folder import RunFolder, Tracker
 
 PROJECT = "dml"
 STEP = "step"
-_BATCH = 500  # values of one request to MLflow, which takes at most 1,000
-_INTERVAL = 1.0  # seconds between two requests: each takes milliseconds, and a step may take less
+_BATCH = 500  # values per request to MLflow, which accepts at most 1,000
+_INTERVAL = 1.0  # seconds between two requests, since a request can take longer than a step
 _LONGEST = 6000  # characters of a parameter that MLflow stores
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases, with its files in ``wandb/`` of the run's folder.
+    """A run of Weights & Biases, with files in ``wandb/`` in the run's folder.
 
     Args:
         directory, recipe, project, run_name: see the module.
-        mode: ``"offline"`` writes files alone, which ``wandb sync`` uploads; ``"online"`` needs an account.
+        mode: ``"offline"`` only writes files, which ``wandb sync`` uploads; ``"online"`` needs an account.
     """
 
     def __init__(
@@ -64,17 +64,17 @@ class WeightsAndBiases:
                 resume="allow",
                 mode=mode,
                 dir=str(directory),
-                reinit="create_new",  # leaves other runs of this process alone
+                reinit="create_new",  # doesn't end other runs of this process
                 settings=wandb.Settings(
                     console="off",
                     silent=True,
                     save_code=False,
                     disable_git=True,
-                    x_transaction_log_flush_interval=1.0,  # seconds; by default a killed run loses the last 15
+                    x_transaction_log_flush_interval=1.0,  # by default, a killed run loses the last 15 seconds
                 ),
             )
             self._run.config.update(flatten_settings(recipe), allow_val_change=True)
-            # A step of its own: W&B's never decreases, and would drop the steps that a resumed run repeats.
+            # Log the step as a value: W&B's step never decreases, so steps that a resumed run repeats would be dropped.
             self._run.define_metric("*", step_metric=STEP)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -89,14 +89,14 @@ class WeightsAndBiases:
 class MlflowRun:
     """A run of MLflow.
 
-    MLflow's parameters never change: a setting that a forced resume changes is a tag with the step, ``optimizer.lr from
-    step 500``.
+    MLflow's parameters never change. If a forced resume changes a setting, the change is a tag with the step, for
+    example ``optimizer.lr from step 500``.
 
     Args:
         directory, recipe, project, run_name: see the module.
         start_step: steps done when logging starts.
-        tracking_uri: of the store; default: the environment's ``MLFLOW_TRACKING_URI``, or else the file
-            ``mlflow.db`` in the current folder, which ``mlflow ui`` reads. A resumed run keeps its store.
+        tracking_uri: URI of the store; default: the environment variable ``MLFLOW_TRACKING_URI`` if set, otherwise
+            the file ``mlflow.db`` in the current folder, which ``mlflow ui`` reads. A resumed run keeps the store.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class MlflowRun:
         self._folder = RunFolder(directory)
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         with extra("mlflow", "the logger 'mlflow'"):
-            import alembic  # noqa: F401  # of the local store, which mlflow-skinny installs without
+            import alembic  # noqa: F401  # the local store needs it, but mlflow-skinny doesn't install it
             import sqlalchemy  # noqa: F401
             from mlflow.entities import Metric, Param, RunTag
             from mlflow.tracking import MlflowClient
@@ -145,16 +145,16 @@ class MlflowRun:
             self._client.update_run(self._id, status="RUNNING")
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Add one point to each curve; they are sent once a second."""
+        """Add one point to each curve; points are sent once per second."""
         now = int(time.time() * 1000)
-        # MLflow's names of metrics have no other characters.
+        # MLflow rejects other characters in names of metrics.
         names = {name: re.sub(r"[^\w\-. :/]", "_", name) for name in values}
         self._values += [self._metric(names[name], value, now, step) for name, value in values.items()]
         if len(self._values) >= _BATCH or time.monotonic() - self._sent >= _INTERVAL:
             self._send()
 
     def close(self) -> None:
-        """Send the remaining values, and mark the run as finished, or as killed unless it is complete."""
+        """Send the remaining values, and mark the run as finished if it is complete, otherwise as killed."""
         self._send()
         self._client.set_terminated(self._id, "FINISHED" if self._folder.is_finished else "KILLED")
 
@@ -166,11 +166,11 @@ class MlflowRun:
 
 
 class TrackioRun:
-    """A run of Trackio, in its local database (``TRACKIO_DIR``), unless its environment variables name a server.
+    """A run of Trackio, in the local database (``TRACKIO_DIR``) unless Trackio's environment variables name a server.
 
     Args:
         directory, recipe, project: see the module.
-        run_name: see the module. Trackio resumes by name, so a number follows a name that the project has already.
+        run_name: see the module. Trackio resumes by name, so if the project has the name already, a number is added.
     """
 
     def __init__(
@@ -215,14 +215,14 @@ class TrackioRun:
     def close(self) -> None:
         """Flush the values."""
         with redirect_stdout(sys.stderr):
-            self._trackio.finish()  # not the run's own, which Trackio would call again at the program's end
+            self._trackio.finish()  # not `self._run.finish`, which Trackio would call again when the program ends
 
 
 @contextmanager
 def _starting(
     tracker: Tracker, directory: Path, create: Callable[[], dict[str, str]]
 ) -> Iterator[dict[str, str]]:
-    """Yield the identity of a run in a tracker: the one in the run's folder, or else a new one, saved there.
+    """Read the run's identity in a tracker from the run's folder, or create and save a new one; yield it.
 
     Args:
         tracker: the tracker's name.
@@ -230,7 +230,7 @@ def _starting(
         create: makes an identity, such as ``{"id": "4f7a", "project": "dml"}``.
 
     Raises:
-        DmlError: for an error of any class, also of the context; names the logger.
+        DmlError: if any error occurs, here or in the context; the message names the logger.
     """
     path = RunFolder(directory).tracker(tracker)
     try:
@@ -247,7 +247,7 @@ def _starting(
 
 
 def flatten_settings(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Give each setting of a recipe its path, ``loss.temperature``; a list becomes JSON text."""
+    """Map the path of each setting in a recipe, such as ``loss.temperature``, to its value; a list becomes JSON."""
     flat: dict[str, Any] = {}
     for key, value in recipe.items():
         if isinstance(value, Mapping):

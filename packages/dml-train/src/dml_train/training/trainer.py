@@ -1,10 +1,10 @@
 """The training loop: load, step, log, evaluate, save.
 
-Every random draw of a step is a function of the run's seed and the step (`dml_train.seeds`), and so are batches and
-schedules. A checkpoint therefore holds weights, optimizer, loss, scaler and mined negatives only, and a resumed run
-ends with the same bits as one that was never interrupted.
+Random draws, batches and schedules depend only on the run's seed and the step (`dml_train.seeds`). A checkpoint must
+therefore hold only weights, optimizer, loss, scaler and mined negatives, and a resumed run ends with the same bits as
+a run that was never interrupted.
 
-Shapes: `B` rows of the global batch, `R` rows of this rank's part of it, `D` embedding dimension.
+Shapes: `B` rows of the global batch, `R` rows of this rank's part, `D` embedding dimension.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ from dml_train.training.step_values import StepValues
 
 
 class Trainer:
-    """One run, from the newest intact checkpoint in its folder to its end.
+    """A run, from the newest intact checkpoint in `folder` to the end.
 
     Args:
         experiment: the parts of the run: data, network, loss, optimizer, evaluator.
         folder: the run's folder.
-        registry: provides loggers, observers, and the backbone once more for the baselines.
+        registry: used to build loggers, observers, and a second backbone for the baselines.
         console: shows progress.
         ranks: the processes that train together.
     """
@@ -92,8 +92,7 @@ class Trainer:
         self.best = Best(recipe.validation.metric, recipe.validation.patience)
         self.first_step = self.steps_done = self.restore()
         self.values = StepValues()
-        # A CPU loads or computes. A GPU computes while the run waits for the next batch, so that a shorter wait costs
-        # nothing there.
+        # A GPU computes while the run waits for the next batch, so waiting costs less there than on a CPU.
         self.most_loading = 0.5 if device.type == "cpu" else 0.9
         self.warned_of_zero = self.warned_of_loading = False
         self.run = Run(folder.path, recipe.to_dict(), experiment.num_steps, ranks.rank, ranks.world_size)
@@ -103,7 +102,7 @@ class Trainer:
         self.observers = Observers(registry.plugins, loggers, console, self.run)
 
     def train(self) -> None:
-        """Run to the end, and tell loggers and observers how it ended."""
+        """Train to the end, and tell loggers and observers how the run ended."""
         self.observers.call("dml_run_start")
         error: BaseException | None = None
         try:
@@ -120,7 +119,7 @@ class Trainer:
             self.observers.call("dml_run_end", step=self.steps_done, error=error)
 
     def take_steps(self, show: Show) -> None:
-        """Load, step, log, evaluate, save: until the last step, early stopping, or a signal."""
+        """Load, step, log, evaluate and save until the last step, early stopping, or a signal."""
         self.experiment.model.train()
         maximum = DelayedMaximum(self.ranks)
         with record_stop_signals(second_interrupts=self.ranks.world_size == 1) as request:
@@ -131,7 +130,7 @@ class Trainer:
                 # Skip the last periodic evaluation (`finish` repeats it), unless it selects weights.
                 evaluates = is_due(done, self.evaluate_every) and (self.selects or not is_last)
                 saves = is_last or is_due(done, self.save_every) or stop_signal > 0
-                is_first = done == self.first_step + 1  # the user waits for a sign that it trains
+                is_first = done == self.first_step + 1  # show the user early that training works
                 if saves or evaluates or is_first or is_due(done, self.log_every):
                     self.log(show)
                 improved = evaluates and self.evaluate_periodically()
@@ -141,17 +140,17 @@ class Trainer:
                     break
                 if stop_signal:
                     raise RunInterrupted(stop_signal, self.steps_done, self.folder.path)
-            # Stop here, too: the last step is saved, and the evaluation that follows can take long.
+            # Also stop here: the last step is saved, and the following evaluation can take long.
             if stop_signal := max(maximum(request.signal_number), maximum(0)):
                 raise RunInterrupted(stop_signal, self.steps_done, self.folder.path)
 
     def load_batches(self) -> Iterator[Batch]:
-        """Load the batches of the remaining steps ahead; none once early stopping has ended the run.
+        """Load the batches of the remaining steps ahead; none if early stopping has ended the run.
 
-        Where the sampler mines negatives, loading ahead ends: the batches from there on depend on them.
+        Don't load ahead beyond a step at which the sampler mines negatives, since later batches depend on them.
 
         Raises:
-            DmlError: if an image can't be loaded; names the checkpoint from which the run can resume.
+            DmlError: if an image can't be loaded; the message names the checkpoint to resume from.
         """
         experiment = self.experiment
         pin = experiment.device.type == "cuda"
@@ -166,8 +165,8 @@ class Trainer:
                 )
             except DmlError as error:
                 raise DmlError(
-                    f"{error}\nThe run ended after step {self.steps_done}; {self.newest_checkpoint()}. Solve that, "
-                    "then resume it",
+                    f"{error}\nThe run ended after step {self.steps_done}; {self.newest_checkpoint()}. Correct this, "
+                    "then resume the run",
                     arguments=("resume",),
                 ) from error
 
@@ -209,8 +208,8 @@ class Trainer:
         """Compute the loss of the global batch.
 
         Raises:
-            DmlError: if a schedule moved a number of the loss out of its range, which the loss checks only when it
-                is built; or if the loss isn't a scalar tensor.
+            DmlError: if a schedule moved an option of the loss out of range (the loss checks options only when it is
+                built), or if the loss isn't a scalar tensor.
         """
         try:
             value = self.experiment.loss(embeddings_BD, labels_B)
@@ -250,7 +249,7 @@ class Trainer:
         show(self.steps_done, words)
 
     def warn_of_zero(self, step: int) -> None:
-        """Warn, once, of a loss that is exactly 0 since its batch has no two items of one class."""
+        """Warn once if the loss is exactly 0 because no two items in the batch have the same class."""
         labels_B = self.experiment.train.labels[self.batches.indices(step - 1)]
         if len(np.unique(labels_B)) < len(labels_B):
             return
@@ -258,14 +257,14 @@ class Trainer:
         recipe = self.experiment.recipe
         say(
             self.console,
-            f"the loss of step {step} is exactly 0: its batch of {len(labels_B)} items has no two of one class, and "
-            f"the loss {recipe.loss['name']!r} compares such pairs. The sampler {recipe.sampler['name']!r} draws few; "
-            "use one that draws several items of each class: --set "
+            f"the loss of step {step} is exactly 0: no two of the batch's {len(labels_B)} items have the same class, "
+            f"and the loss {recipe.loss['name']!r} compares such pairs. The sampler {recipe.sampler['name']!r} rarely "
+            "draws them; use one that draws several items per class: --set "
             "'sampler={name=\"class-balanced\", classes_per_batch=16, images_per_class=4}'",
         )
 
     def warn_of_loading(self) -> None:
-        """Warn, once, that loading takes longer than the steps, and name the settings that make it faster."""
+        """Warn once that loading takes longer than the steps, and name the settings that make loading faster."""
         self.warned_of_loading = True
         dataset, workers, cores = self.experiment.recipe.dataset, self.training.workers, os.cpu_count() or 1
         remedies = []
@@ -284,7 +283,7 @@ class Trainer:
             )
 
     def evaluate_periodically(self) -> bool:
-        """Evaluate during training; return whether the evaluation selects weights and is the best so far."""
+        """Evaluate during training, and return whether to keep these weights as the best so far."""
         measured = self.evaluate(self.experiment.embed_watched(self.console, self.ranks), self.periodic)
         return self.selects and self.best.update(self.steps_done, select_numbers(measured.metrics))
 
@@ -299,10 +298,10 @@ class Trainer:
         return measured
 
     def save(self) -> None:
-        """Write a checkpoint, and remove those that are no longer kept.
+        """Write a checkpoint, and remove old ones.
 
         Raises:
-            DmlError: if a weight or a moment isn't finite, or the disk is full or refuses; nothing is written.
+            DmlError: if a weight or a moment isn't finite, or the disk is full or fails; nothing is written.
         """
         experiment, folder = self.experiment, self.folder.checkpoints
         saved = self.shards.split_state()
@@ -318,7 +317,7 @@ class Trainer:
         self.values.restart_clock()
 
     def compose_state(self, saved: SavedState) -> dict[str, Any]:
-        """Compose the state of a checkpoint, without the weights of the evaluated network."""
+        """Compose a checkpoint's state, without the evaluated network's weights."""
         experiment = self.experiment
         state: dict[str, Any] = {
             "loss": saved.loss,
@@ -336,7 +335,7 @@ class Trainer:
     def check_finite(
         self, weights: Mapping[str, Tensor], state: Mapping[str, Any], rows: Mapping[str, OwnRows]
     ) -> None:
-        """Check a checkpoint's weights and state, on the first rank, and every rank's rows.
+        """Check weights and state on the first rank, and the rows of each rank.
 
         Raises:
             DmlError: on every rank, if a number isn't finite.
@@ -355,7 +354,7 @@ class Trainer:
         self.ranks.run_on_first(check)
 
     def restore(self) -> int:
-        """Load the newest intact checkpoint and return its step; 0 without one."""
+        """Load the newest intact checkpoint and return its step; 0 if there is none."""
 
         def find() -> Checkpoint | None:
             for path, fault in checkpoint.corrupt(self.folder.checkpoints).items():
@@ -367,13 +366,14 @@ class Trainer:
             return 0
         experiment, state = self.experiment, newest.state(mapped=bool(self.shards))
         weights = newest.weights()
-        # A run forced to resume with an average starts it here; one without continues from the averaged weights.
+        # A run that is forced to resume with an average starts the average here. A run that is forced to resume
+        # without one continues from the averaged weights.
         experiment.model.load_state_dict(state.get("model", weights))
         if experiment.average is not None:
             experiment.average.module.load_state_dict(weights)
             experiment.average.n_averaged.fill_(state.get("averaged", 0))
         self.shards.load_state(state["loss"], state["optimizer"], newest.parts())
-        if state["scaler"]:  # empty if nothing was scaled: the scaler then starts fresh
+        if state["scaler"]:  # empty if nothing was scaled
             self.scaler.load_state_dict(state["scaler"])
         self.best.load_state_dict(state["best"])
         if isinstance(experiment.sampler, MiningSampler) and "negatives" in state:
@@ -381,14 +381,14 @@ class Trainer:
         return newest.step
 
     def finish(self) -> None:
-        """Embed and evaluate the test split, and write both to the folder; the manifest comes last.
+        """Embed and evaluate the test split, and write both to the folder; write the manifest last.
 
-        The best weights on the held-out classes are used, if any are held out. With ``evaluation.test = false`` the
-        held-out classes are evaluated instead, and no embedding is written.
+        If classes are held out, use the weights that were best on them. With ``evaluation.test = false``, evaluate the
+        held-out classes instead, and write no embedding.
         """
         if self.best.step not in (0, self.steps_done):
             best = self.ranks.run_on_first(
-                lambda: checkpoint.of_step(self.folder.checkpoints, self.best.step)
+                lambda: checkpoint.find_step(self.folder.checkpoints, self.best.step)
             )
             best.load_into(self.experiment.evaluated_model)
         recipe = self.experiment.recipe
@@ -421,7 +421,7 @@ class Trainer:
         self.ranks.run_on_first(write)
 
     def newest_checkpoint(self) -> str:
-        """Name the checkpoint from which a failed run could resume."""
+        """Describe the checkpoint to resume a failed run from."""
         return checkpoint.describe_newest(self.folder.checkpoints)
 
 

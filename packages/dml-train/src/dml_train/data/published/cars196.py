@@ -1,7 +1,7 @@
 """CARS196: 16,185 photographs of 196 models of cars, full images without bounding boxes.
 
-Source: Krause et al. 2013, 3D Object Representations for Fine-Grained Categorization; the split is that of Song et al.
-2016, which all papers use, not that of the annotations.
+Source: Krause et al. 2013, 3D Object Representations for Fine-Grained Categorization; the split is from Song et al.
+2016, as in all papers, and not from the annotations.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dml_train.data.parts import Parts
 from dml_train.data.published.official import Archive, OfficialSet
 from dml_train.extras import extra
 
-_TRAIN_CLASSES = 98  # the first ones by number
+_TRAIN_CLASSES = 98  # the first classes by number
 _ANNOTATIONS = "cars_annos.mat"
-# The other layout has the same images, but divided into train and test for classification.
+# The second layout has the same images, but divided into train and test for classification.
 _DEVKIT = "devkit/cars_train_annos.mat"
 _DEVKIT_TEST = "cars_test_annos_withlabels.mat"
 
@@ -24,19 +24,19 @@ _DEVKIT_TEST = "cars_test_annos_withlabels.mat"
 def _list_parts(folder: Path) -> Parts:
     """Read ``cars_annos.mat`` and ``car_ims``, or ``devkit``, ``cars_train`` and ``cars_test``."""
     if (folder / _DEVKIT).is_file() and not (folder / "car_ims").is_dir():
-        # The devkit's own annotations of the test images have no classes; a separate file has them.
+        # In the devkit, the annotations of the test images have no classes, which are in a separate file.
         test = next(
             (f for f in (folder / _DEVKIT_TEST, folder / "devkit" / _DEVKIT_TEST) if f.is_file()), None
         )
         if test is None:
             raise DmlError(
                 f"{folder} holds {_DEVKIT} but not {_DEVKIT_TEST}, without which half of the images have no class; "
-                "put this file beside the folder devkit"
+                "put this file next to the folder devkit"
             )
         (names,) = read_matlab(folder / "devkit" / "cars_meta.mat", "class_names")
         rows = []
         for file, part in ((folder / _DEVKIT, "cars_train"), (test, "cars_test")):
-            # Some archives nest the folder in one of the same name.
+            # In some archives, the folder is nested in a folder with the same name.
             images = folder / part / part if (folder / part / part).is_dir() else folder / part
             paths, classes = read_matlab(file, "annotations", "fname", "class")
             rows += [(images / str(path), int(c)) for path, c in zip(paths, classes)]
@@ -54,14 +54,14 @@ def _list_parts(folder: Path) -> Parts:
 
 
 def read_matlab(file: Path, variable: str, *fields: str) -> list[Any]:
-    """Read a variable of a MATLAB file, or some of its fields; raise a `DmlError` if the file lacks them."""
-    with extra("cars196", "the data set 'cars196'"):  # here, since its import is slow
+    """Read a variable in a MATLAB file, or some fields of it; raise a `DmlError` if the file lacks them."""
+    with extra("cars196", "the data set 'cars196'"):  # imported here, since the import is slow
         from scipy.io import loadmat
 
     try:
         value = loadmat(file, squeeze_me=True)[variable]
         return [value[field] for field in fields] if fields else [value]
-    except Exception as error:  # scipy's reader raises exceptions of any kind on a damaged file
+    except Exception as error:  # scipy may raise any exception for a damaged file
         raise DmlError(
             f"can't read {' and '.join(fields or [variable])} in {file}: {type(error).__name__}: {error}; expected the "
             "MATLAB file of this name from the CARS196 download: download it again"

@@ -1,4 +1,4 @@
-"""Download of a published data set, if its owners allow that, and unpacking."""
+"""Download a published data set, if the owners allow this, and unpack it."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def fetch_dataset(name: str, root: str | Path, *, report: Callable[[str], None] 
     """Download and unpack a published data set, reusing existing files.
 
     Args:
-        name, report: as in `check_dataset`; the progress of downloads is on the standard error.
+        name, report: see `check_dataset`; the progress of downloads is shown on the error stream.
         root: the folder for the archives and the unpacked folder, created if missing.
 
     Raises:
-        DmlError: an unknown name; a file that must be downloaded by hand; a download or an archive that is bad; an
-            existing data set that is incomplete.
+        DmlError: if the name is unknown, a file must be downloaded by hand, a download or an archive is bad, or an
+            existing data set is incomplete.
     """
     official, root = get_official(name), Path(root).expanduser()
     folder, missing = None, []
-    with contextlib.suppress(DmlError):  # not yet downloaded or unpacked
+    with contextlib.suppress(DmlError):  # the data set isn't downloaded or unpacked yet
         folder = official.find(root)
         missing = list_missing(official.list_parts(folder))
         if not missing:
             report(f"{official.title} is already in {folder}")
             return
-    if missing and folder != root:  # unpacking never overwrites a folder
+    if missing and folder != root:  # `unpack` doesn't overwrite a folder
         raise DmlError(
             f"{folder} exists, but {len(missing):,} of its images are missing, e.g. {missing[0]}: rename or remove "
             "this folder, and fetch again"
@@ -60,7 +60,7 @@ def fetch_dataset(name: str, root: str | Path, *, report: Callable[[str], None] 
 
 
 def _get_archive(archive: Archive, root: Path, report: Callable[[str], None]) -> Path:
-    """Find or download an archive, and compare its checksum if one is published."""
+    """Find or download an archive, and verify the checksum if one is published."""
     if (existing := find_file(root, archive.name)) is not None:
         report(f"{existing} already exists")
         _check_md5(existing, archive.md5)
@@ -75,12 +75,12 @@ def _get_archive(archive: Archive, root: Path, report: Callable[[str], None]) ->
 
 
 def download(address: str, file: Path, md5: str | None = None) -> str:
-    """Download a file by http or https, and return its SHA-256 in hexadecimal digits.
+    """Download a file with http or https, and return the SHA-256 in hexadecimal digits.
 
-    The file gets its name when it is complete and its MD5, if one is given, is right. Raise a `DmlError` and leave
-    nothing if the server rejects the request, the connection breaks, or the MD5 is wrong.
+    The download has a temporary name until it is complete and the MD5, if given, is verified. Raise a `DmlError` and
+    remove the download if the server rejects the request, the connection breaks, or the MD5 is wrong.
     """
-    import requests  # takes a tenth of a second, which only downloads need
+    import requests  # imported here, since the import takes a tenth of a second
 
     part = file.with_name(f"{file.name}.part")
     console = Console(stderr=True)
@@ -112,8 +112,8 @@ def download(address: str, file: Path, md5: str | None = None) -> str:
 def _check_md5(file: Path, expected: str | None) -> None:
     if expected is not None and (md5 := _compute_digest(file, "md5")) != expected:
         raise DmlError(
-            f"{file} has the MD5 {md5}; expected {expected}. It is damaged, truncated or another file: remove it and "
-            "download it again; if the MD5 stays wrong, the server's file was changed"
+            f"{file} has the MD5 {md5}; expected {expected}. It is damaged, truncated or a different file: remove it "
+            "and download it again; if the MD5 stays wrong, the server's file has changed"
         )
 
 
@@ -123,10 +123,15 @@ def _compute_digest(file: Path, algorithm: str) -> str:
 
 
 def unpack(archive: Path, into: Path) -> list[Path]:
-    """Unpack a zip or tar file aside, and move its top-level entries into a folder when all are complete; list them.
+    """Unpack an archive into a temporary folder, then move the top-level entries into `into`; return their paths.
 
-    Raise DmlError if the archive can't be read, a path in it leads out of the folder, a top-level entry already exists,
-    or the disk is full. Nothing of the archive then remains.
+    Args:
+        archive: a zip file (with the suffix .zip), or a tar file, compressed or not.
+        into: the folder, created if missing.
+
+    Raises:
+        DmlError: if the archive can't be read, a path in the archive leads out of the folder, a top-level entry already
+            exists, or the disk is full. Unpacked files are then removed.
     """
     aside = into / f".{archive.name}.unpacking"
     try:
@@ -134,7 +139,7 @@ def unpack(archive: Path, into: Path) -> list[Path]:
         aside.mkdir(parents=True)
         if archive.suffix == ".zip":
             with zipfile.ZipFile(archive) as packed:
-                packed.extractall(aside)  # leaves out ".." and a leading "/" of paths
+                packed.extractall(aside)  # zipfile removes ".." and a leading "/" from paths
         else:
             with tarfile.open(archive) as packed_tar:
                 packed_tar.extractall(aside, filter="data")

@@ -1,4 +1,4 @@
-"""A published data set in the layout of its download: its counts and sources, and the search for it on disk."""
+"""Describe a published data set (layout, counts and sources), and find it on disk."""
 
 from __future__ import annotations
 
@@ -12,29 +12,33 @@ from dml_train.data.parts import Parts, check_parts, count_images
 
 
 class Archive(NamedTuple):
-    """A file of a data set's download, unpacked into its own folder."""
+    """A file to download, and to unpack into the same folder."""
 
     name: str
     size: str  # approximate, for messages
-    address: str | None = None  # None: it must be downloaded by hand, see `OfficialSet.by_hand`
-    md5: str | None = None  # None: none is published
-    unpacks: bool = True  # False: a plain file
+    address: str | None = None  # None if users must download it by hand, see `OfficialSet.by_hand`
+    md5: str | None = None  # None if it isn't published
+    unpacks: bool = True  # False for a plain file
 
 
 @dataclass(frozen=True, slots=True)
 class OfficialSet:
     """A published data set."""
 
-    name: str  # in recipes
-    title: str  # in messages
+    name: str  # name in recipes
+    title: str  # name in messages
     markers: tuple[str, ...]  # any of these files or folders identifies the data set's folder
-    list_parts: Callable[[Path], Parts]  # reads the lists in the folder, without looking at the images
-    published: Mapping[str, tuple[int, int]]  # the images and classes of each part, as in the papers
+    list_parts: Callable[[Path], Parts]  # reads the lists in the folder, without checking the images
+    published: Mapping[str, tuple[int, int]]  # numbers of images and classes per part, as in the papers
     archives: tuple[Archive, ...]
     by_hand: str = ""  # instructions for a download by hand; empty if none is needed
 
     def read(self, root: str) -> Parts:
-        """List the parts in `root`, the data set's folder or its parent; raise DmlError unless it is complete."""
+        """List the parts in `root`, the data set's folder or its parent.
+
+        Raises:
+            DmlError: if the data set or images are missing, lists are damaged, or counts differ from published counts.
+        """
         folder = self.find(Path(root))
         parts = self.list_parts(folder)
         check_parts(parts, {part: f"the {part} part of {folder}" for part in parts.by_name()})
@@ -47,12 +51,12 @@ class OfficialSet:
         if wrong := self.find_wrong_counts(parts):
             raise DmlError(
                 f"{folder} is not the complete {self.title}: {'; '.join(wrong)}. Results on other images can't be "
-                "compared with the published ones: unpack it again, or use image-folder or csv for your own images"
+                "compared with published results: unpack it again, or use image-folder or csv for your images"
             )
         return parts
 
     def find(self, root: Path) -> Path:
-        """Find the data set's folder: `root` or a subfolder. If it is missing, the `DmlError` says what to download."""
+        """Find the data set's folder, `root` or a subfolder, or raise a `DmlError` that says what to download."""
         root = root.expanduser()
         if not root.is_dir():
             raise DmlError(f"root = {root} is not a folder. {self.describe_download(root)}")
@@ -70,7 +74,7 @@ class OfficialSet:
         )
 
     def describe_download(self, root: Path) -> str:
-        """Describe the files to download, their source and size, for messages."""
+        """Describe the files to download with sources and sizes, for messages."""
         files = ", ".join(f"{archive.name} ({archive.size})" for archive in self.archives)
         if self.by_hand:
             return f"{self.title} comes as {files}. {self.by_hand}"
@@ -78,7 +82,7 @@ class OfficialSet:
         return f"{self.title} comes as {files} from {sources}: dml data fetch {self.name} --root {root} downloads it"
 
     def find_wrong_counts(self, parts: Parts) -> list[str]:
-        """Describe the parts whose counts aren't the published ones."""
+        """Describe the parts whose counts differ from the published counts."""
         counts = {part: (count_images(classes), len(classes)) for part, classes in parts.by_name().items()}
         return [
             f"{part} has {counts[part][0]:,} images of {counts[part][1]:,} classes "
@@ -89,7 +93,7 @@ class OfficialSet:
 
 
 def find_file(root: Path, name: str) -> Path | None:
-    """Find a file by name in a folder or at most two levels below it; return None if there is none."""
+    """Find a file by name in a folder or at most two levels deeper; return None if there is none."""
     found = (file for pattern in (name, f"*/{name}", f"*/*/{name}") for file in sorted(root.glob(pattern)))
     return next(found, None)
 
@@ -100,10 +104,15 @@ def list_missing(parts: Parts) -> list[Path]:
 
 
 def read_lines(file: Path, columns: int, skip: int = 0) -> list[list[str]]:
-    """Read a list in UTF-8: its lines, split at blanks into columns, the last of which may contain blanks.
+    """Read the lines of a list in UTF-8, and split each at blanks into columns; the last column may contain blanks.
 
-    The first `skip` lines are a header. Raise DmlError, with the line, if it has too few columns; or if the file can't
-    be read or is empty.
+    Args:
+        file: the list.
+        columns: number of columns.
+        skip: number of header lines.
+
+    Raises:
+        DmlError: if the file can't be read or is empty, or a line has too few columns; the message names the line.
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -125,7 +134,7 @@ def read_lines(file: Path, columns: int, skip: int = 0) -> list[list[str]]:
 
 
 def parse_number(value: str, file: Path) -> int:
-    """Parse a natural number of a list, or raise a `DmlError` that names the file."""
+    """Parse a natural number in a list; raise a `DmlError` that names the file if it isn't one."""
     if not value.isdecimal():
         raise DmlError(
             f"{file} contains {value!r}; expected a number. The file is damaged: unpack the archive again"

@@ -1,8 +1,8 @@
 """Market-1501, VeRi-776 and PKU VehicleID: persons seen by six cameras, vehicles by 20, and 26,267 vehicles of a city.
 
-A file's name has identity and camera: ``0002_c1s1_000451_03.jpg`` of Market-1501, ``0001_c001_00016450_0.jpg`` of
-VeRi-776. The cameras are groups, so that images of a query's identity and camera are excluded from its ranking, among
-them VeRi-776's copy of the query in the gallery.
+A file's name contains identity and camera: ``0002_c1s1_000451_03.jpg`` in Market-1501, ``0001_c001_00016450_0.jpg`` in
+VeRi-776. The cameras are groups, so that a query's ranking excludes images with the same identity and camera, also the
+copy of the query in VeRi-776's gallery.
 
 Source: Zheng et al. 2015, Scalable Person Re-identification: A Benchmark; Liu et al. 2016, A Deep Learning-Based
 Approach to Progressive Vehicle Re-identification; Liu et al. 2016, Deep Relative Distance Learning: Tell the Difference
@@ -29,13 +29,13 @@ _LISTS = "train_test_split"  # of PKU VehicleID
 # The images of each test list; one of each vehicle is in the gallery.
 _IMAGES: Mapping[Vehicles, int] = {800: 6_493, 1600: 13_377, 2400: 19_777}
 _NAME = re.compile(r"(?P<identity>-1|\d+)_(?P<camera>c\d+)")
-# Boxes of Market-1501 that are neither good nor bad, and have no influence. The distractors, 0000, stay: they match
-# nobody, and are one class more of the gallery.
+# Boxes in Market-1501 that are neither good nor bad, and must have no influence. Keep the distractors, 0000: they match
+# nobody and are an additional class in the gallery.
 _JUNK = "-1"
 
 
 def _list_parts(folder: Path, names: Mapping[str, str]) -> Parts:
-    """List the images of each part; `names` has its folder."""
+    """List the images of each part; `names` maps a part to a folder."""
     parts: dict[str, dict[str, list[Path]]] = {part: {} for part in names}
     groups: dict[Path, str] = {}
     for part, name in names.items():
@@ -49,7 +49,7 @@ def _list_parts(folder: Path, names: Mapping[str, str]) -> Parts:
             match = _NAME.match(file.name)
             if match is None:
                 raise DmlError(
-                    f"{file} isn't named by identity and camera, as 0002_c1s1_000451_03.jpg; unpack the archive again"
+                    f"{file} isn't named by identity and camera, like 0002_c1s1_000451_03.jpg; unpack the archive again"
                 )
             if match["identity"] != _JUNK:
                 parts[part].setdefault(match["identity"], []).append(file)

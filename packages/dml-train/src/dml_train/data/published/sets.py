@@ -1,4 +1,4 @@
-"""The published data sets by name, and the check that one is complete."""
+"""Look up published data sets by name, and check that a data set is complete."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def get_official(name: str) -> OfficialSet:
 def check_dataset(
     name: str, root: str | Path, *, decode: bool = False, report: Callable[[str], None] = print
 ) -> bool:
-    """Compare a published data set's counts with the published ones; return whether it is complete.
+    """Compare a data set's counts with the published counts; return whether the data set is complete.
 
-    A data set whose lists are missing, damaged or contradictory is incomplete, too.
+    A data set is also incomplete if lists are missing, damaged or contradictory.
 
     Args:
         name: ``"cub"``, ``"cars196"``, ``"sop"``, ``"in-shop"``, ``"market1501"``, ``"veri776"`` or ``"vehicleid"``.
-        root: the data set's folder, or its parent; raises a `DmlError` if it doesn't hold the data set.
-        decode: whether to decode every image, too.
-        report: called with each line.
+        root: the data set's folder, or its parent; raises a `DmlError` if the data set isn't there.
+        decode: whether to also decode every image.
+        report: called with each line of the report.
     """
     official = get_official(name)
     folder = official.find(Path(root))

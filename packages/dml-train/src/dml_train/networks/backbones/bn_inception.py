@@ -20,8 +20,8 @@ from dml_train.networks.backbones.options import (
     read_state,
 )
 
-# A row for each block, as in the source's figure 5, except that 4c and 4d project their pool to 128 channels, as in the
-# published weights for torch; the figure, and the networks of ICE and RLL, have 96. The columns: see `_Block`.
+# A row per block, as in figure 5 of the source, except that 4c and 4d project their pool to 128 channels, as in the
+# published weights for torch; the figure, and the networks of ICE and RLL, have 96. See `_Block` for the columns.
 _Widths = tuple[int, int, int, int, int, Literal["average", "max"], int]
 _BLOCKS: dict[str, _Widths] = {
     "inception_3a": (64, 64, 64, 64, 96, "average", 32),
@@ -53,8 +53,8 @@ class BNInception(nn.Module):
             the papers' L, M, H are ``["inception_3c", "inception_4e", "inception_5b"]``.
 
     Raises:
-        InvalidOption: an unknown level or one given twice, or no such file.
-        DmlError: a file that can't be read or doesn't fit.
+        InvalidOption: if a level is unknown or given twice, or the file doesn't exist.
+        DmlError: if the file can't be read or doesn't fit.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class BNInception(nn.Module):
         return [list(module.parameters()) for module in (self.stem, *self.blocks.values())]
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Map (B, in_channels, H, W) to (B, num_features, h, w), or to a tuple with one for each level."""
+        """Map (B, in_channels, H, W) to (B, num_features, h, w); several levels give a tuple."""
         outputs: dict[str, Tensor] = {}
         features = self.stem(images_BCHW)
         for name, block in self.blocks.items():
@@ -107,7 +107,7 @@ class BNInception(nn.Module):
         return one_or_all([outputs[level] for level in self._levels])
 
     def _load(self, weights: str) -> None:
-        """Load the published weights: their ``inception_3a_1x1`` is ``blocks.inception_3a.1x1.conv`` here."""
+        """Load the published weights, which call ``blocks.inception_3a.1x1.conv`` ``inception_3a_1x1``."""
         ours: dict[str, str] = {}
         for path, unit in self.named_modules():
             if isinstance(unit, _Unit):
@@ -135,10 +135,10 @@ class _Unit(nn.Module):
 
 
 class _Block(nn.ModuleDict):
-    """Up to four parallel branches, their outputs concatenated; named as in the published weights.
+    """Up to four parallel branches, named as in the published weights, whose outputs are concatenated.
 
-    Their channels: `one` of 1 × 1; `three` of 3 × 3, behind `reduce` of 1 × 1; `double` of 3 × 3 twice, behind
-    `double_reduce`; and a pool, with `projection` behind it. 0 is a missing branch, or a pool without projection.
+    `widths` are numbers of channels: a 1 × 1 convolution to `one`; 1 × 1 to `reduce`, then 3 × 3 to `three`; 1 × 1 to
+    `double_reduce`, then 3 × 3 twice to `double`; a pool, then 1 × 1 to `projection`. 0 omits a branch or projection.
     """
 
     def __init__(self, in_channels: int, widths: _Widths) -> None:
@@ -163,7 +163,7 @@ class _Block(nn.ModuleDict):
     def forward(self, features_BFHW: Tensor) -> Tensor:
         pooled = features_BFHW
         if self._halves:
-            # Round an odd side up, as the convolutions do; a zero after ReLU is no new maximum.
+            # Round an odd side up, as the convolutions do; after ReLU, padding with 0 doesn't change a maximum.
             height, width = features_BFHW.shape[2:]
             pooled = nn.functional.pad(features_BFHW, (0, width % 2, 0, height % 2))
         pooled = self["pool"](pooled)

@@ -1,12 +1,11 @@
 """The options that backbones share.
 
-- ``in_channels``: the number of channels of the images. For a number other than 3, the first convolution's given
-  weights are replaced by their mean over the colours times ``3 / in_channels``, so that a grey image gives the same
-  features as in colour.
+- ``in_channels``: the number of channels of the images. If it isn't 3, loaded weights of the first convolution are
+  replaced by the mean over colours times ``3 / in_channels``, so that a grey image has the same features as in colour.
 - ``weights``: None (random) or a file: a state dict with or without the classifier, ``.safetensors`` or saved by
   ``torch.save`` (read with ``weights_only=True``, so that loading runs no code).
-- ``levels``: the names of the outputs that are the features. For several, ``num_features`` and the output are tuples.
-- ``pretrained``: whether to load ``weights``; False where a checkpoint replaces them.
+- ``levels``: the names of the outputs to use as features. With several, ``num_features`` and the output are tuples.
+- ``pretrained``: whether to load ``weights``; use False if a checkpoint replaces them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Value = TypeVar("Value")
 
 
 def check_levels(levels: Sequence[str], known: Sequence[str], model: str) -> None:
-    """Raise an `InvalidOption` if a level is unknown, with the nearest known one, or given twice."""
+    """Raise an `InvalidOption` if a level is unknown (the message suggests the nearest) or given twice."""
     for level in levels:
         if level not in known:
             raise InvalidOption(
@@ -38,12 +37,15 @@ def check_levels(levels: Sequence[str], known: Sequence[str], model: str) -> Non
 
 
 def one_or_all(values: Sequence[Value]) -> Value | tuple[Value, ...]:
-    """Return the value of a single level, or a tuple with the value of each."""
+    """Return a single level's value, or a tuple with one value per level."""
     return values[0] if len(values) == 1 else tuple(values)
 
 
 def adapt_first_convolution(network: nn.Module, in_channels: int, keep: bool) -> None:
-    """Replace the first convolution, of three channels, by one for `in_channels`: by its mean if `keep`, or random."""
+    """Replace a network's first convolution, for three channels, by a convolution for `in_channels` channels.
+
+    If `keep`, derive the weights from the old weights; otherwise they are random.
+    """
     if in_channels < 1:
         raise ValueError(f"in_channels is {in_channels}; expected at least 1")
     name, first = next((n, m) for n, m in network.named_modules() if isinstance(m, nn.Conv2d))
@@ -58,21 +60,21 @@ def adapt_first_convolution(network: nn.Module, in_channels: int, keep: bool) ->
 
 
 def read_state(weights: str, expected: str) -> dict[str, Tensor]:
-    """Read the state dict in a file.
+    """Read the state dict in a file; if there is no such file, the message says that `expected` is expected.
 
     Raise InvalidOption, with what is `expected`, if there is none, and DmlError if the file doesn't hold a state dict.
     """
     file = Path(weights).expanduser()
     if not file.is_file():
         raise InvalidOption(
-            f"backbone.weights is {weights!r}, and there is no such file; expected {expected}"
+            f"backbone.weights is {weights!r}, but there is no such file; expected {expected}"
         )
     try:
         if file.suffix == ".safetensors":
             state: Any = safetensors.torch.load_file(file)
         else:
             state = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file raises many kinds
+    except Exception as error:  # a damaged file raises errors of many kinds
         raise DmlError(
             f"can't read the weights {file}: {error}; expected a state dict, .safetensors or saved by torch.save"
         ) from error
@@ -92,8 +94,14 @@ def load_state(
 ) -> None:
     """Load a state dict, by the names of the network, into it.
 
-    Names for which `unused` is true, such as the classifier's, may be missing or of any size. Raise DmlError, with the
-    file and what is `expected`, if anything else is missing or unknown, or has a different shape.
+    Args:
+        network: receives the weights.
+        state: the weights by name.
+        weights, expected: the file, and a description of the right file, for messages.
+        unused: whether the network doesn't need the weights with this name, such as the classifier's, in any shape.
+
+    Raises:
+        DmlError: if other weights are missing or unknown, or have a different shape.
     """
     # Old files lack batch norm's count of batches, which nothing here uses.
     own = {n: t for n, t in network.state_dict().items() if unused(n) or n.endswith("num_batches_tracked")}

@@ -12,27 +12,27 @@ from torch import Tensor, nn
 
 from dml_train.networks.backbones.options import check_levels, one_or_all
 
-MOST_LAYERS = 1000  # more is a slip, and making them could take all memory
+MOST_LAYERS = 1000  # a larger number is almost certainly a typo, and could exhaust the memory
 
 
 class SmallConv(nn.Module):
-    """Blocks of convolutions, each with half the height and width of the previous one; trains from scratch in minutes.
+    """Blocks of convolutions, to train from scratch in minutes; each block halves height and width.
 
-    Each block has `depth` convolutions of 3 × 3, each followed by a norm and ReLU. Every block but the last ends with 2
-    × 2 max pooling.
+    Each block has `depth` convolutions of 3 × 3, each followed by a norm and ReLU. All blocks except the last end with
+    2 × 2 max pooling.
 
     Args:
         in_channels: number of channels of the images.
         widths: number of channels of each block.
         depth: number of convolutions per block.
         stride: stride of the very first convolution.
-        norm: "batch"; or "group", over groups of 8 channels of one image, so that an image's features depend neither on
-            the other images of its batch nor on the number of ranks.
-        levels: the blocks whose outputs are the features, ``"block1"``, ``"block2"``, …; default: the last one.
+        norm: "batch"; or "group", over groups of 8 channels in one image, so that an image's features depend neither on
+            the other images in the batch nor on the number of ranks.
+        levels: the blocks whose outputs are the features, ``"block1"``, ``"block2"``, …; default: the last block.
 
     Raises:
-        ValueError: an empty or non-positive size, or more than `MOST_LAYERS` convolutions.
-        InvalidOption: an unknown level, or one given twice.
+        ValueError: if a size is empty or not positive, or there are more than `MOST_LAYERS` convolutions.
+        InvalidOption: if a level is unknown or given twice.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class SmallConv(nn.Module):
                 step = stride if block == place == 0 else 1
                 layers.append(nn.Conv2d(channels, width, 3, stride=step, padding=1, bias=False))
                 if place == depth - 1 and block < len(widths) - 1:
-                    # Before norm and ReLU: they keep the order of values, and so have a quarter of the work.
+                    # Pool before norm and ReLU, to save three quarters of their work; they keep the order of values.
                     layers.append(nn.MaxPool2d(2))
                 layers += [
                     nn.BatchNorm2d(width) if norm == "batch" else nn.GroupNorm(width // 8, width),
@@ -85,7 +85,7 @@ class SmallConv(nn.Module):
         return grouped
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Map (B, in_channels, H, W) to (B, num_features, h, w), or to a tuple with one for each level."""
+        """Map (B, in_channels, H, W) to (B, num_features, h, w); several levels give a tuple."""
         outputs: dict[int, Tensor] = {}
         features = images_BCHW
         for place, layer in enumerate(self.layers, start=1):

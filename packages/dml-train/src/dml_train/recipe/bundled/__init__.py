@@ -1,7 +1,7 @@
-"""The bundled recipes' texts.
+"""The texts of the bundled recipes.
 
-A file's path here, without its suffix, is its recipe's name. A file whose name begins with an underscore is not
-listed: it is no complete recipe, but the parent of others, which name it in `extends`.
+A recipe's name is the file's path in this folder, without the suffix. If a file's name begins with an underscore, the
+recipe isn't listed: it is incomplete, and only used as a parent in `extends`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib.resources.abc import Traversable
 
 from dml_core import UnknownName, nearest
 
-# The papers' titles, by the folder of their recipes.
+# The papers' titles, by folder of recipes.
 PAPERS = {
     "heated-up": "Heated-Up Softmax Embedding",
     "ice": "Instance Cross Entropy for Deep Metric Learning",
@@ -21,12 +21,12 @@ PAPERS = {
     "norm-softmax": "Making Classification Competitive for Deep Metric Learning",
     "rll": "Ranked List Loss for Deep Metric Learning",
 }
-PRETRAINED = "pretrained"  # the folder of recipes that fine-tune learned features, and are no paper's
+PRETRAINED = "pretrained"  # the folder of recipes that fine-tune learned features and follow no paper
 _FOLDER = files(__name__)
 
 
 def bundled_recipes() -> list[str]:
-    """List the names of the bundled recipes, as ``memvir/arc-face-cub``, without those that are parents alone."""
+    """List the names of the bundled recipes, such as ``memvir/arc-face-cub``, without incomplete parents."""
     return sorted(name for name in _names(_FOLDER, "") if not name.rpartition("/")[2].startswith("_"))
 
 
@@ -39,10 +39,10 @@ def _names(folder: Traversable, prefix: str) -> Iterator[str]:
 
 
 def bundled_text(name: str) -> str:
-    """Read a bundled recipe as it was written, with its comments.
+    """Read the text of a bundled recipe, with comments.
 
     Raises:
-        UnknownName: if there is none of this name, with the nearest.
+        UnknownName: if there is no such recipe; the message suggests the nearest name.
     """
     if name not in _names(_FOLDER, ""):
         names = bundled_recipes()
@@ -54,11 +54,11 @@ def bundled_text(name: str) -> str:
 
 
 def leading_comment(text: str) -> str:
-    """Return the comment lines with which a recipe begins; empty if it begins with none."""
+    """Return the comment lines at the beginning of a recipe; empty if there are none."""
     return "".join(itertools.takewhile(lambda line: line.startswith("#"), text.splitlines(keepends=True)))
 
 
 def summary(text: str) -> str:
-    """Return the first sentence of a recipe's leading comment; empty if it has none."""
+    """Return the first sentence of a recipe's leading comment; empty if there is none."""
     lines = (line.removeprefix("#").strip() for line in leading_comment(text).splitlines())
     return " ".join(lines).split(". ")[0].removesuffix(".")
