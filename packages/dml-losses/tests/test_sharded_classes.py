@@ -80,7 +80,7 @@ class TestOnRanks:
         refused = f"ValueError: there are {size - 1} classes for {size} ranks; expected at least one for each"
         for rank, saved in enumerate(worlds[size]):
             assert saved["smallest"] == (rank, size)
-            assert saved["refusals"]["too few classes"] == refused
+            assert saved["report_write_errors"]["too few classes"] == refused
 
     @pytest.mark.parametrize("size", SIZES)
     def test_a_loss_made_before_the_process_group_is_refused(self, worlds: Worlds, size: int) -> None:
@@ -88,7 +88,7 @@ class TestOnRanks:
             refused = (
                 f"RuntimeError: this is rank {rank} of {size}, but was rank 0 of 1 when the class weights"
             )
-            assert saved["refusals"]["made before"].startswith(refused)
+            assert saved["report_write_errors"]["made before"].startswith(refused)
 
 
 @pytest.mark.parametrize("name", sharded_world.LOSSES)

@@ -112,7 +112,7 @@ def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, 
     return {"values": values, "state": state, "rows": {key: tuple(value) for key, value in rows.items()}}
 
 
-def refusals(world_size: int, made_before: nn.Module) -> dict[str, str]:
+def report_write_errors(world_size: int, made_before: nn.Module) -> dict[str, str]:
     """Collect the errors that need several ranks: of too few classes, and of a loss made before the ranks joined."""
     batch = torch.randn(2, DIM), torch.tensor([0, 1])
     wrong: dict[str, Callable[[], object]] = {
@@ -140,7 +140,7 @@ def train_on_ranks(rank: int, folder: Path, sizes: Sequence[int]) -> None:
             smallest = dml.ShardedClasses(dml.NormSoftmax(size, DIM)).sharded_parameters()
             saved = {
                 "results": results,
-                "refusals": refusals(size, made_before),
+                "report_write_errors": report_write_errors(size, made_before),
                 "smallest": tuple(smallest["loss.class_weights"]),
             }
             torch.save(saved, folder / f"{rank} of {size}")

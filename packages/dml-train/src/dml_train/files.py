@@ -185,7 +185,7 @@ def report_write_errors(doing: str, advice: str = "", arguments: tuple[str, ...]
 
 def make_folder(path: Path) -> None:
     """Make a folder and its parents, unless they exist; raise WriteRefused if that fails."""
-    with refusals(f"make the folder {path}"):
+    with report_write_errors(f"make the folder {path}"):
         path.mkdir(parents=True, exist_ok=True)
 
 

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from dml_core import DmlError, Registry
-from dml_train.files import refusals
+from dml_train.files import report_write_errors
 
 PROBE = ".probe-"  # how the name of a probe begins, which may lie in a new study's folder
 SECONDS_TO_APPEAR = 10.0  # network file systems may show a new file late
@@ -68,7 +68,7 @@ def expect(registry: Registry, shared: Path | None) -> Iterator[Expected]:
         yield Expected(versions, None, Path.cwd())
         return
     probe = shared.absolute() / f"{PROBE}{secrets.token_hex(8)}"
-    with refusals(f"write {probe}", arguments=("out",)):
+    with report_write_errors(f"write {probe}", arguments=("out",)):
         shared.mkdir(parents=True, exist_ok=True)
         probe.touch()
     try:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dml_core import DmlError
 from dml_train.data import prepare
-from dml_train.files import partial_path, refusals, write_atomically, write_json
+from dml_train.files import partial_path, report_write_errors, write_atomically, write_json
 from dml_train.networks.model import EmbeddingModel
 from dml_train.trained.model import TrainedModel
 
@@ -85,7 +85,7 @@ def export(model: TrainedModel, format: Format, out: Path | str) -> float:
     network = copy.deepcopy(model.network).cpu().to(memory_format=torch.contiguous_format).eval()
     partial = partial_path(out)
     try:
-        with refusals(f"write {out}"):
+        with report_write_errors(f"write {out}"):
             try:
                 exporter.write(network, model.input_shape, partial)
             except OSError:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from rich.console import Console
 
 from dml_train.extras import extra
-from dml_train.files import lock_folder, refusals, write_array, write_atomically, write_json
+from dml_train.files import lock_folder, report_write_errors, write_array, write_atomically, write_json
 from dml_train.measure.embed import CHUNK_SIZE, BadImage
 from dml_train.trained.images import list_folder
 from dml_train.trained.model import TrainedModel
@@ -116,7 +116,7 @@ class ChunkStore:
         self, engine: Engine, *, doing: str, skip: bool, console: Console | None
     ) -> Iterator[FolderEmbedding]:
         """Embed chunks that are missing, damaged, or of other sources; when the context ends, remove all chunks."""
-        with refusals(f"make the folder {self.folder}"):
+        with report_write_errors(f"make the folder {self.folder}"):
             self.folder.mkdir(exist_ok=True)
         plan = self._plan
         with lock_folder(self.folder, doing):

@@ -16,7 +16,7 @@ from typing import Any
 from dml_core import DmlError
 from dml_train.cluster.workers import PROBE
 from dml_train.extras import extra
-from dml_train.files import make_folder, partial_path, read_json, refusals, write_json
+from dml_train.files import make_folder, partial_path, read_json, report_write_errors, write_json
 from dml_train.locks import hold_lock
 from dml_train.recipe.tables import differences
 from dml_train.seeds import derive
@@ -152,4 +152,4 @@ def _begin(identity: dict[str, Any], out: Path) -> None:
 
 def _writing(folder: Path) -> AbstractContextManager[None]:
     advice = "; finished trials are kept. Solve that, then repeat the command"
-    return refusals(f"write the search in {folder}", advice)
+    return report_write_errors(f"write the search in {folder}", advice)
