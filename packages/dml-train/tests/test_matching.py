@@ -82,7 +82,7 @@ def test_a_damaged_file_of_lists_is_named(tmp_path):
         Embedded.read(folder)
 
 
-# --- report_write_errors before training ---------------------------------------------------------------------------------
+# --- refusals before training -------------------------------------------------------------------------
 
 
 class Matched(TinyEvaluator):
