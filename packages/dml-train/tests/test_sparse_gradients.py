@@ -1,4 +1,4 @@
-"""Sparse gradients of the loss's parameters: updates of single rows, clipping, report_write_errors."""
+"""Sparse gradients of the loss's parameters: updates of single rows, clipping, refusals."""
 
 from __future__ import annotations
 
