@@ -42,7 +42,7 @@ def test_settings_in_a_recipes_comment_are_valid(name):
 def test_three_levels_make_one_embedding_and_missing_weights_are_reported_with_the_page():
     document = load_recipe("rll/lmh-cub", [], registry())
     with pytest.raises(
-        DmlError, match=r"bn_inception-52deb4733\.pth', and there is no such file.*docs/guide/models\.md"
+        DmlError, match=r"bn_inception-52deb4733\.pth', but there is no such file.*docs/guide/models\.md"
     ):
         build_model(document, 3, registry(), torch.device("cpu"))
     random = document.model_copy(

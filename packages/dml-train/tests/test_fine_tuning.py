@@ -153,9 +153,9 @@ def test_a_run_trains_the_rest_alone_and_resumes_to_the_same_bits(
         ({"training": {"trained_layers": 1}}, "TinyBackbone doesn't list its layers"),
         (
             {"optimizer": {"layer_decay": 0.5}},
-            "optimizer.layer_decay is given, but the backbone TinyBackbone",
+            "optimizer.layer_decay is given, and the backbone TinyBackbone",
         ),
-        ({"backbone": BLOCKS, "training": {"trained_layers": 3}}, "is 3, but the backbone has 2 layers"),
+        ({"backbone": BLOCKS, "training": {"trained_layers": 3}}, "is 3; expected at most 2, the layers"),
     ],
     ids=["no layers", "decay without layers", "too many"],
 )
