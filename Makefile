@@ -33,7 +33,7 @@ demo: setup ## train on rendered glyphs, evaluate on unseen ones, write runs/dem
 # As many processes as cores, each with one thread of OpenMP.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadgroup --durations 20 --durations-min 1
 
-test: setup ## the tests, without the slow ones (6 minutes on two cores)
+test: setup ## the tests, without the slow ones
 	cargo test --workspace --exclude dml-eval-rs --profile tests --quiet
 	$(PYTEST) -m "not slow"
 
