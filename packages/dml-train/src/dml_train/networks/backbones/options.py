@@ -60,9 +60,15 @@ def adapt_first_convolution(network: nn.Module, in_channels: int, keep: bool) ->
 
 
 def read_state(weights: str, expected: str) -> dict[str, Tensor]:
-    """Read the state dict in a file; if there is no such file, the message says that `expected` is expected.
+    """Read the state dict in a file.
 
-    Raise InvalidOption, with what is `expected`, if there is none, and DmlError if the file doesn't hold a state dict.
+    Args:
+        weights: path of the file.
+        expected: description of the right file, for messages.
+
+    Raises:
+        InvalidOption: if there is no such file.
+        DmlError: if the file doesn't hold a state dict.
     """
     file = Path(weights).expanduser()
     if not file.is_file():

@@ -126,7 +126,7 @@ def read_choice(text: str) -> tuple[str, Choice]:
 
 @contextmanager
 def _named(what: str) -> Iterator[None]:
-    """Prefix an error with what was read."""
+    """Name the file or option at the start of an error message."""
     try:
         yield
     except InvalidOption as error:
