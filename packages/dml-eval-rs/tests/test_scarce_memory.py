@@ -110,7 +110,8 @@ def assert_right_or_memory_errors(calls: list[str], setup: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", STARVED, repr(calls), repr(LIMITS), setup],
         capture_output=True, text=True, timeout=300, check=False,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        # libgomp ends the process if it can't start a thread, so torch gets none to start.
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     outcomes = ast.literal_eval(done.stdout.splitlines()[-1])
