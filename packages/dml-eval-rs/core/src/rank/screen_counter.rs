@@ -54,7 +54,8 @@ struct TaskSide<'a> {
 /// A value to decide: the query counted from the first of its side, the item, and bounds of the value.
 type Listed = (u32, u32, (f64, f64));
 
-/// Positives of a query from which on those before a negative are found by a binary search.
+/// Positives of a query from which on those before a negative are found by a binary search, and negatives after so many are not added
+/// up by the thread.
 const MANY: usize = 16;
 
 /// A thread's buffers.
@@ -66,6 +67,8 @@ pub(crate) struct Buffers {
     keys: Vec<f64>,
     /// Each query's negatives in a task.
     negatives: Vec<u32>,
+    /// Each query's negatives in a task after fewer than `MANY` positives; empty where few are listed.
+    added: Vec<u32>,
     /// The values listed for one level, and the lowest threshold and the class of each query at it.
     listed: Vec<Listed>,
     queries: Vec<(f64, u32)>,
@@ -257,6 +260,7 @@ impl<'a> Level<'a> {
         &self.values[self.counts.offsets[q]..][..self.active[q].load(Relaxed) as usize]
     }
 
+    #[inline]
     /// Returns the number of positives before a negative whose value is between two bounds, if it is the same for all such values.
     fn positives_before(&self, q: usize, (lowest, highest): (f64, f64)) -> Option<usize> {
         let values = self.active_values(q);
@@ -295,7 +299,7 @@ impl<'a> Level<'a> {
         scratch: &mut Scratch,
         buffers: &mut Buffers,
     ) -> Result<()> {
-        let Buffers { open, keys, negatives, .. } = buffers;
+        let Buffers { open, keys, negatives, added, .. } = buffers;
         let Level { counts, relation, first_query, .. } = *self;
         let first = queries.start - first_query;
         open.clear();
@@ -310,16 +314,24 @@ impl<'a> Level<'a> {
                 }
             }
         }
+        added.clear();
+        added.try_resize(if listed.len() > MANY * queries.len() { MANY * queries.len() } else { 0 }, 0)?;
         for (i, item, bounds) in listed {
             let q = first + i as usize;
             negatives[i as usize] += 1;
             if let Some(key) = space.key_of_screened(bounds.0) {
                 counts.add(q, counts.slot(q, key, relation.gallery_index(item)), 1);
             } else if let Some(before) = self.positives_before(q, bounds) {
-                counts.add(q, counts.slots_per_positive * before, 1);
+                match added.get_mut(MANY * i as usize + before) {
+                    Some(added) if before < MANY => *added += 1,
+                    _ => counts.add(q, counts.slots_per_positive * before, 1),
+                }
             } else {
                 open.try_push(((q + first_query) as u32, item))?;
             }
+        }
+        for (at, &negatives) in added.iter().enumerate().filter(|(_, negatives)| **negatives > 0) {
+            counts.add(first + at / MANY, counts.slots_per_positive * (at % MANY), u64::from(negatives));
         }
         open.sort_unstable();
         keys.clear();

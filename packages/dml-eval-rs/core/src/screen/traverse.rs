@@ -117,6 +117,7 @@ fn product_thresholds((low, high): (f64, f64), offset: f64, margin: f64, rests: 
     (round_down(low - offset - margin), round_up(high - offset + margin + 2.0 * rests))
 }
 
+#[inline(always)]
 fn fill_brackets<O: Observer>(
     observer: &O,
     query: usize,

@@ -18,6 +18,7 @@ use crate::error::Result;
 use crate::kernel::{Kernel, MAX_TILE, Tiles, Word};
 use crate::memory::{Grow, collect, each, zeros};
 use crate::random::Random;
+use crate::rows::keys::Keys;
 use crate::rows::narrow_panels::{NarrowPanels, multiply};
 use crate::rows::packing::{Axis, Extent, Packing};
 use crate::rows::space::Space;
@@ -37,20 +38,45 @@ const LANES_PER_NEIGHBOUR: usize = 8;
 const LEAST_SAMPLED: usize = 1536;
 const SAMPLED_PER_NEIGHBOUR: usize = 64;
 
-/// A packed sample. Its panels form groups, and each lane of a group keeps the largest value of its items.
+/// What the search of a query starts with.
+pub(super) enum Start<'a> {
+    /// A threshold.
+    Value(f32),
+    /// Items whose keys give a threshold, because the bounds of a prefix's values are too wide.
+    Items(&'a [u32]),
+}
+
+/// A sample of panels. The panels form groups, and each lane of a group keeps the largest value of its items.
 pub(super) struct Guess {
-    packed: Block,
-    /// The items of the lanes, ascending.
+    /// Items drawn one by one. `None` if the rows are prefixes, which take longer to pack: use panels of the gallery.
+    packed: Option<Block>,
+    /// The items that were drawn, in ascending order.
     items: Vec<u32>,
-    /// Their labels, if items of a query's label don't count.
+    /// Their labels, if items with the query's label don't count.
     labels: Vec<u32>,
     /// The number of panels.
     count: usize,
     groups: usize,
-    /// Of the lanes' largest values, the rank of the guess, from 0.
+    /// The rank of the guess among the largest values of the lanes, from 0.
     rank: usize,
     /// Whether fewer than k items of the sample may reach the threshold.
     is_guess: bool,
+}
+
+/// A thread's buffers.
+#[derive(Default)]
+struct Buffers {
+    tile: Vec<f32>,
+    largest: Vec<f32>,
+    /// The panels from which the largest values come.
+    origins: Vec<u32>,
+    of_row: Vec<f32>,
+    found: Vec<(f32, u32)>,
+    items: Vec<u32>,
+    /// Items that don't count: their panels, and their places in a tile.
+    left_out: Vec<(usize, usize)>,
+    nearness: Nearness,
+    keys: Keys,
 }
 
 impl Guess {
@@ -62,8 +88,7 @@ impl Guess {
         filter: &Filter<'_>,
         control: &Control,
     ) -> Result<Option<Guess>> {
-        let (kernel, items, steps, sizes) =
-            (space.kernel(), space.rows(Side::Gallery), packing.steps(), control.sizes());
+        let (kernel, items, sizes) = (space.kernel(), space.rows(Side::Gallery), control.sizes());
         let width = kernel.tiles(packing.word()).columns;
         let is_guess = k >= sizes.guessed_neighbours && !packing.is_sorted() && filter.leaves_out_own_alone();
         let wanted =
@@ -73,6 +98,22 @@ impl Guess {
             if is_guess { count.div_ceil((items / (LANES_PER_NEIGHBOUR * k)).max(1)) } else { (2 * k).div_ceil(width) };
         if count < groups || count == 0 {
             return Ok(None);
+        }
+        let share = 1.0 - (1.0 - k as f64 / items as f64).powf(count as f64 / groups as f64);
+        let mean = share * (groups * width) as f64;
+        let rank =
+            if is_guess { (mean + DEVIATIONS * mean.sqrt()) as usize * sizes.guess_percent / 100 } else { k - 1 };
+        let mut guess = Guess {
+            packed: None,
+            items: Vec::new(),
+            labels: Vec::new(),
+            count,
+            groups,
+            rank: rank.min(groups * width - 1),
+            is_guess,
+        };
+        if packing.is_sorted() {
+            return Ok(Some(guess));
         }
         let drawn = collect(Random::new(4).spread(items, count * width).map(|item| item as u32))?;
         // A product of codes takes columns that are arranged together.
@@ -88,60 +129,58 @@ impl Guess {
             }
             Ok(())
         };
-        let (panels, extents) = NarrowPanels::load(drawn.len(), width, steps, encode, usize::MAX)?;
-        let packed = Block::new(0..drawn.len(), panels, extents)?;
-        let lanes = groups * width;
-        let share = 1.0 - (1.0 - k as f64 / items as f64).powf(count as f64 / groups as f64);
-        let mean = share * lanes as f64;
-        let rank =
-            if is_guess { (mean + DEVIATIONS * mean.sqrt()) as usize * sizes.guess_percent / 100 } else { k - 1 };
-        let labels = match filter.labels {
-            Some((_, labels)) => collect(drawn.iter().map(|item| labels[*item as usize]))?,
-            None => Vec::new(),
-        };
-        Ok(Some(Guess { packed, items: drawn, labels, count, groups, rank: rank.min(lanes - 1), is_guess }))
+        let (panels, extents) = NarrowPanels::load(drawn.len(), width, packing.steps(), encode, usize::MAX)?;
+        guess.packed = Some(Block::new(0..drawn.len(), panels, extents)?);
+        if let Some((_, labels)) = filter.labels {
+            guess.labels = collect(drawn.iter().map(|item| labels[*item as usize]))?;
+        }
+        guess.items = drawn;
+        Ok(Some(guess))
     }
 
-    /// Calls `take` with each query of a row block and its threshold.
-    pub fn thresholds(
+    /// Calls `take` with each query of a row block and its start.
+    pub fn starts(
         &self,
         kernel: &Kernel,
         packing: &impl Packing,
         Blocks { rows, columns }: Blocks<'_>,
         (filter, below): (&Filter<'_>, impl Fn(usize) -> f64 + Sync),
         control: &Control,
-        take: impl Fn(usize, f32) + Sync + Send,
+        take: impl Fn(usize, Start<'_>, &mut Keys) -> Result<()> + Sync + Send,
     ) -> Result<()> {
         let Tiles { rows: height, columns: width, .. } = *kernel.tiles(packing.word());
         let (product, size) = (kernel.product(packing.word()), height * width);
-        let may_adjoin = packing.is_sorted() && self.labels.is_empty() && filter.below.is_none();
-        let cells = if may_adjoin { Cells::of(columns, packing, kernel, control)? } else { None };
+        let (is_prefix, is_open) = (self.packed.is_none(), filter.labels.is_none() && filter.below.is_none());
+        let cells = if is_prefix && is_open { Cells::of(columns, packing, kernel, control)? } else { None };
         control.took(|| match (&cells, self.is_guess) {
             (Some(_), _) => "thresholds from cells",
             (None, true) => "thresholds guessed",
             (None, false) => "thresholds sampled",
         });
-        let lanes = if cells.is_some() { columns } else { &self.packed };
-        let place_of = |item: &u32| match cells {
-            Some(_) => (*item as usize).checked_sub(columns.rows.start),
-            None => self.items.binary_search(item).ok(),
+        let lanes = self.packed.as_ref().unwrap_or(columns);
+        let place_of = |item: &u32| match is_prefix {
+            true => (*item as usize).checked_sub(columns.rows.start),
+            false => self.items.binary_search(item).ok(),
         };
-        let all = collect(0..self.count as u32)?;
+        let of_lanes = filter.labels.map(|(_, all)| if is_prefix { &all[columns.rows.clone()] } else { &self.labels });
+        let drawn = Random::new(4).spread(lanes.rows.len() / width, self.count);
+        let drawn = collect(drawn.map(|panel| panel as u32))?;
         each(
             (0..rows.rows.len().div_ceil(height)).into_par_iter(),
             || {
                 let (largest, of_row) = (zeros(self.groups * size)?, zeros(self.groups * width)?);
-                Ok((zeros(MAX_TILE)?, largest, of_row, Vec::new(), Nearness::default()))
+                let origins = if is_prefix { zeros(largest.len())? } else { Vec::new() };
+                Ok(Buffers { tile: zeros(MAX_TILE)?, largest, origins, of_row, ..Buffers::default() })
             },
-            |(tile, largest, of_row, left_out, nearness), panel| {
+            |Buffers { tile, largest, origins, of_row, found, items, left_out, nearness, keys }, panel| {
                 let first = rows.rows.start + panel * height;
                 let queries = first..rows.rows.end.min(first + height);
                 let row_panel = rows.panel(panel);
                 let panels = match &cells {
-                    Some(cells) => cells.nearest(kernel, row_panel, queries.len(), self.count, nearness)?,
-                    None => &all,
+                    // These are nearer than a sample, so that half as many give the same threshold.
+                    Some(cells) => cells.nearest(kernel, row_panel, queries.len(), self.count / 2, nearness)?,
+                    None => &drawn,
                 };
-                // Items that don't count: their panels, and their places in a tile.
                 left_out.clear();
                 for (row, query) in queries.clone().enumerate() {
                     let own = filter.own.of(query).map(|own| own as u32);
@@ -150,33 +189,56 @@ impl Guess {
                 }
                 largest.fill(f32::NEG_INFINITY);
                 for (number, &p) in panels.iter().enumerate() {
-                    let p = p as usize;
-                    multiply(product, packing.steps(), (row_panel, lanes.panel(p)), tile)?;
-                    if !lanes.rests.is_empty() || !self.labels.is_empty() || filter.below.is_some() {
+                    let places = p as usize * width..(p as usize + 1) * width;
+                    multiply(product, packing.steps(), (row_panel, lanes.panel(p as usize)), tile)?;
+                    if !is_open {
                         for (line, query) in tile.chunks_exact_mut(width).zip(queries.clone()) {
-                            let (extent, rest) =
-                                (rows.extents[query - rows.rows.start], rows.rests.get(query - rows.rows.start));
-                            let margin = packing.margin(extent, lanes.worst);
+                            let margin = packing.margin(rows.extents[query - rows.rows.start], lanes.worst);
                             let most = round_down(below(query) - packing.offset() - margin);
-                            let rests = rest.map(|rest| (2.0 * rest, &lanes.rests[p * width..][..width]));
                             let labels =
-                                filter.labels.map(|(queries, _)| (queries[query], &self.labels[p * width..][..width]));
-                            kernel.vectorize(|| mask(line, labels, rests, most));
+                                filter.labels.zip(of_lanes).map(|((own, _), all)| (own[query], &all[places.clone()]));
+                            kernel.vectorize(|| mask(line, labels, most));
                         }
                     }
-                    for (_, at) in left_out.iter().filter(|(of, _)| *of == p) {
+                    if !lanes.rests.is_empty() && !rows.rests.is_empty() {
+                        let of_rows = &rows.rests[first - rows.rows.start..];
+                        kernel.vectorize(|| subtract_rests(&mut tile[..size], of_rows, &lanes.rests[places]));
+                    }
+                    for (_, at) in left_out.iter().filter(|(of, _)| *of == p as usize) {
                         tile[*at] = f32::NEG_INFINITY;
                     }
-                    let largest = &mut largest[number % self.groups * size..][..size];
-                    kernel.vectorize(|| keep_larger(largest, tile));
+                    let of_group = number % self.groups * size..(number % self.groups + 1) * size;
+                    let values = &mut largest[of_group.clone()];
+                    match origins.get_mut(of_group) {
+                        Some(origins) => kernel.vectorize(|| keep_larger_of(values, origins, tile, p)),
+                        None => kernel.vectorize(|| keep_larger(values, tile)),
+                    }
                 }
                 for (row, query) in queries.enumerate() {
-                    let extent = rows.extents[query - rows.rows.start];
                     let lines = largest.chunks_exact(width).skip(row).step_by(height);
+                    if is_prefix {
+                        found.clear();
+                        for (line, origins) in lines.zip(origins.chunks_exact(width).skip(row).step_by(height)) {
+                            let item = |lane, panel: &u32| (columns.rows.start + *panel as usize * width + lane) as u32;
+                            let of_line = line.iter().zip(origins).enumerate();
+                            let of_line = of_line.filter(|(_, (value, _))| **value > f32::NEG_INFINITY);
+                            found.try_extend(of_line.map(|(lane, (value, panel))| (*value, item(lane, panel))))?;
+                        }
+                        // Some more than k, because values are not quite in the order of keys.
+                        let most = self.rank + self.rank / 4 + 2;
+                        if found.len() > most {
+                            found.select_nth_unstable_by(most - 1, |a, b| b.0.total_cmp(&a.0));
+                        }
+                        items.clear();
+                        items.try_extend(found.iter().take(most).map(|(_, item)| *item))?;
+                        take(query, Start::Items(items), keys)?;
+                        continue;
+                    }
+                    let extent = rows.extents[query - rows.rows.start];
                     of_row.chunks_exact_mut(width).zip(lines).for_each(|(out, line)| out.copy_from_slice(line));
                     let value = *of_row.select_nth_unstable_by(self.rank, |a, b| b.total_cmp(a)).1;
                     let value = f64::from(value) + packing.offset() - packing.margin(extent, lanes.worst);
-                    take(query, round_down(value));
+                    take(query, Start::Value(round_down(value)), keys)?;
                 }
                 control.check()
             },
@@ -184,9 +246,18 @@ impl Guess {
     }
 }
 
-/// Sets the values of items with the query's label, and values from `most` on, to −∞, and subtracts the width of the others' bounds.
+/// Keeps the larger of each two numbers, and where it comes from, without a branch.
 #[inline(always)]
-fn mask(values: &mut [f32], labels: Option<(u32, &[u32])>, rests: Option<(f64, &[f64])>, most: f32) {
+fn keep_larger_of(largest: &mut [f32], origins: &mut [u32], values: &[f32], origin: u32) {
+    for ((most, from), value) in largest.iter_mut().zip(origins).zip(values) {
+        *from = if value > most { origin } else { *from };
+        *most = if value > most { *value } else { *most };
+    }
+}
+
+/// Sets the values of items with the query's label, and values from `most` on, to −∞.
+#[inline(always)]
+fn mask(values: &mut [f32], labels: Option<(u32, &[u32])>, most: f32) {
     for value in &mut *values {
         *value = if *value < most { *value } else { f32::NEG_INFINITY };
     }
@@ -195,9 +266,14 @@ fn mask(values: &mut [f32], labels: Option<(u32, &[u32])>, rests: Option<(f64, &
             *value = if *label == own { f32::NEG_INFINITY } else { *value };
         }
     }
-    if let Some((rest, rests)) = rests {
-        for (value, of_item) in values.iter_mut().zip(rests) {
-            *value -= (rest * of_item) as f32;
+}
+
+/// Subtracts half the width of their bounds from the values of a tile of prefixes.
+#[inline(always)]
+fn subtract_rests(tile: &mut [f32], rows: &[f64], columns: &[f64]) {
+    for (line, row) in tile.chunks_exact_mut(columns.len()).zip(rows) {
+        for (value, column) in line.iter_mut().zip(columns) {
+            *value -= (row * column) as f32;
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::screen::tiling::blocks;
 use crate::screen::traverse::{Observer, Task, traverse_rectangle};
 use crate::search::filter::Filter;
 use crate::search::from_tables::nearest_from_tables;
-use crate::search::guess::Guess;
+use crate::search::guess::{Guess, Start};
 use crate::search::places::{Nearest, Results};
 use crate::side::Side;
 
@@ -67,9 +67,11 @@ impl Search<'_, '_> {
         let (threshold, below) = (float(&self.thresholds[q]), self.below[q]);
         // The threshold may have risen since the task began.
         let (least, most) = (task.least_product(f64::from(threshold), margin), task.least_product(below, margin));
-        let hits = hits.iter().filter(|hit| hit.value >= least);
+        let mut list = self.lists[q].lock().expect("no thread panics while it holds the lock");
+        let item = |hit: &Hit| task.columns.start as u32 + hit.column;
+        let hits = hits.iter().filter(|hit| hit.value >= least && !list.began_with(item(hit)));
         items.clear();
-        items.try_extend(hits.clone().map(|hit| task.columns.start as u32 + hit.column))?;
+        items.try_extend(hits.clone().map(item))?;
         if self.filter.below.is_some() && hits.clone().any(|hit| hit.value >= most) {
             self.control.took(|| "bounds decided by scores");
             self.filter.drop_beyond(space, query, items, keys)?;
@@ -77,7 +79,6 @@ impl Search<'_, '_> {
         let screened =
             hits.take_while(|_| self.filter.below.is_none()).map(|hit| space.key_of_screened(f64::from(hit.value)));
         keys.take_or_compute(space, query, items, screened)?;
-        let mut list = self.lists[q].lock().expect("no thread panics while it holds the lock");
         if list.add(items.iter().copied(), keys.keys.iter().copied(), None) {
             let threshold = least_value(space, query, list.worst().key());
             self.thresholds[q].store(threshold.to_bits(), Relaxed);
@@ -106,10 +107,24 @@ impl Observer for Search<'_, '_> {
     fn begin<S: Space>(&self, space: &S, packing: &impl Packing, blocks: Blocks<'_>, control: &Control) -> Result<()> {
         let Some(guess) = self.guess else { return Ok(()) };
         let below = |query: usize| self.below[query - self.first_query];
-        guess.thresholds(space.kernel(), packing, blocks, (self.filter, below), control, |query, value| {
+        guess.starts(space.kernel(), packing, blocks, (self.filter, below), control, |query, start, keys| {
             let q = query - self.first_query;
-            self.guesses[q].store(value.to_bits(), Relaxed);
-            self.thresholds[q].store(value.to_bits(), Relaxed);
+            let threshold = match start {
+                Start::Value(value) => {
+                    self.guesses[q].store(value.to_bits(), Relaxed);
+                    value
+                }
+                Start::Items(items) => {
+                    keys.compute(space, query, items.iter().copied())?;
+                    let mut list = self.lists[q].lock().expect("no thread panics while it holds the lock");
+                    match list.begin(items, &keys.keys) {
+                        Some(key) => least_value(space, query, key),
+                        None => return Ok(()),
+                    }
+                }
+            };
+            self.thresholds[q].store(threshold.to_bits(), Relaxed);
+            Ok(())
         })
     }
 

@@ -85,15 +85,19 @@ pub(super) struct Nearest {
     /// The k-th nearest, or one beyond any item while there are fewer.
     worst: Place,
     worst_key: f64,
+    /// Whether the search may come again to items of the list.
+    has_first: bool,
 }
 
 /// Places beyond one and a half times k that a list has room for: with more, its threshold rises later, and more keys are computed.
 const SPARE: usize = 4;
+/// Neighbours up to which a list keeps the items that it begins with: among more it takes longer to look for an item than to compute its key.
+const FEW: usize = 40;
 
 impl Nearest {
     pub fn new(k: usize) -> Result<Self> {
         let places = allocate(k + k / 2 + SPARE)?;
-        Ok(Nearest { k, places, worst: Place(u128::MAX), worst_key: f64::NEG_INFINITY })
+        Ok(Nearest { k, places, worst: Place(u128::MAX), worst_key: f64::NEG_INFINITY, has_first: false })
     }
 
     /// The bytes of a list, approximately.
@@ -111,8 +115,13 @@ impl Nearest {
     ) -> bool {
         let before = self.worst;
         for (item, key) in items.zip(keys) {
-            if key >= self.worst_key && Place::new(key, item) < self.worst && Some(item) != own {
-                self.places.push(Place::new(key, item));
+            let place = Place::new(key, item);
+            if key >= self.worst_key && place < self.worst && Some(item) != own {
+                if self.k <= FEW {
+                    self.insert(place);
+                    continue;
+                }
+                self.places.push(place);
                 if self.places.len() == self.places.capacity() {
                     self.worst = cut(&mut self.places, self.k);
                     self.worst_key = self.worst.key();
@@ -122,10 +131,42 @@ impl Nearest {
         self.worst != before
     }
 
+    /// Begins with some items, if they are few, and returns the key of their k-th nearest; `None` if there are fewer than k.
+    pub fn begin(&mut self, items: &[u32], keys: &[f64]) -> Option<f64> {
+        self.add(items.iter().copied(), keys.iter().copied(), None);
+        if self.k > FEW && self.places.len() >= self.k {
+            self.worst_key = cut(&mut self.places, self.k).key();
+        }
+        let key = (self.places.len() >= self.k).then_some(self.worst_key);
+        self.has_first = self.k <= FEW;
+        if !self.has_first {
+            self.clear();
+        }
+        key
+    }
+
+    /// Whether the list has an item from its beginning.
+    pub fn began_with(&self, item: u32) -> bool {
+        self.has_first && self.places.iter().any(|place| place.item() == item)
+    }
+
+    /// Inserts a place into a list that is sorted.
+    fn insert(&mut self, place: Place) {
+        if self.places.len() == self.k {
+            self.places.pop();
+        }
+        let at = self.places.iter().rposition(|other| *other < place).map_or(0, |before| before + 1);
+        self.places.insert(at, place);
+        if self.places.len() == self.k {
+            self.worst = self.places[self.k - 1];
+            self.worst_key = self.worst.key();
+        }
+    }
+
     /// Forgets all items.
     pub fn clear(&mut self) {
         self.places.clear();
-        (self.worst, self.worst_key) = (Place(u128::MAX), f64::NEG_INFINITY);
+        (self.worst, self.worst_key, self.has_first) = (Place(u128::MAX), f64::NEG_INFINITY, false);
     }
 
     /// Returns the k-th nearest when the list was last full.
