@@ -29,7 +29,7 @@ impl Keys {
     }
 
     /// Iterates over the items and their numbers, as computed last.
-    pub fn of_items(&self) -> impl Iterator<Item = (u32, f64)> {
+    pub fn with_items(&self) -> impl Iterator<Item = (u32, f64)> {
         self.pairs.iter().map(|pair| pair.1).zip(self.keys.iter().copied())
     }
 

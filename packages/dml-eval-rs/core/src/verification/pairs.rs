@@ -62,7 +62,7 @@ impl PairLabels<'_> {
         Ok(self.pairs_of(self.queries.len(), self.gallery().len()) - self.count_same()?)
     }
 
-    fn is_left_out(&self, query: u32, item: u32) -> bool {
+    fn is_excluded(&self, query: u32, item: u32) -> bool {
         self.groups.is_some_and(|(queries, gallery)| queries[query as usize] == gallery[item as usize])
     }
 
@@ -75,7 +75,7 @@ impl PairLabels<'_> {
     #[inline]
     pub(crate) fn kind(&self, query: u32, item: u32) -> usize {
         let is_same = self.queries[query as usize] == self.gallery()[item as usize];
-        usize::from(is_same) * (1 + usize::from(self.is_left_out(query, item)))
+        usize::from(is_same) * (1 + usize::from(self.is_excluded(query, item)))
     }
 
     /// Calls `receive` with the scores of all positive pairs, in parts; of one array, of each unordered pair once.
@@ -89,7 +89,7 @@ impl PairLabels<'_> {
         let (least, held) = (control.sizes().class_table, control.sizes().table_keys);
         let (queries, gallery) = (Classes::new(self.queries)?, Classes::new(self.gallery())?);
         let classes = self.queries.iter().max().map_or(0, |l| l + 1);
-        let counts = |query: u32, item: u32| self.counts(query, item) && !self.is_left_out(query, item);
+        let counts = |query: u32, item: u32| self.counts(query, item) && !self.is_excluded(query, item);
         // Those of a query come together, and are computed when there are enough.
         let widest = (0..classes).map(|c| gallery.members(c).len()).filter(|of_class| *of_class > 0).max();
         let small = |c: &u32| queries.members(*c).len() < least || gallery.members(*c).len() < least;
