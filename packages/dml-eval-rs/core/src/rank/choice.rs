@@ -62,16 +62,15 @@ impl<S: Space> Choice<'_, S> {
         if let Some(many) = self.control.sizes().many_positives {
             return collect((0..queries).map(|q| number(q) >= many.max(1)));
         }
-        // In random order, the n-th value above the lowest positive is listed only if it is among the `last` largest so far, so a
-        // screen lists last · (1 + 1/2 + 1/3 + …). The key and place of a positive cost about half as much as a listed value.
+        // In random order, the n-th value above the lowest positive is listed only if it is among the `last` largest so far, so about
+        // last · (1 + ln(above / last)) are listed. The key and place of a positive cost about half as much as a listed value.
         let listed = |q: usize, share: f64| {
             let (last, above) = (last_rank(q) as f64, share * items as f64);
             let negatives = if last < above { last * (1.0 + (above / last).ln()) } else { above };
             (negatives + number(q) as f64 / 2.0) / items as f64
         };
         let worth = self.space.listed_share();
-        // If a query has few positives, a screen counts the items between them, but not items tied with one, which are common for
-        // codes.
+        // A screen counts the items between a few positives by itself, but not items tied with a positive, as codes often are.
         let counted = if self.space.distances().is_some() { 0 } else { self.control.sizes().counted_brackets };
         let is_open = |q: &u32| number(*q as usize) > counted && listed(*q as usize, 1.0) > worth;
         let open = collect_counted((0..queries as u32).filter(is_open))?;

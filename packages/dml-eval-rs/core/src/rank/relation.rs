@@ -37,9 +37,8 @@ enum Candidates<'a> {
 
 /// The relation between queries and the items of a gallery, or of a part of it.
 ///
-/// A gallery item matches a query if both have the same label, or if it is listed for the query. Some items are excluded from a
-/// query's ranking, so they neither match nor count: the query itself, items with the query's label and group, and items listed to be
-/// excluded.
+/// A gallery item matches a query if both have the same label, or if it is listed for the query. A query's ranking excludes the
+/// query itself, items with the query's label and group, and items listed to be excluded: they neither match nor count.
 pub struct Relation<'a> {
     /// Labels; if matches are listed, all queries share one class and all items a different class.
     classes: Codes<'a>,
@@ -54,8 +53,7 @@ pub struct Relation<'a> {
     blocks: Option<(u32, [u64; 2])>,
     /// The number of matches per query.
     numbers: Vec<u32>,
-    /// Items that must not be counted although they have a different class: excluded items and, if matches are listed, the
-    /// candidates.
+    /// Items to skip in spite of a different class: excluded items and, if matches are listed, the candidates.
     uncounted: Option<(Vec<usize>, Vec<u32>)>,
 }
 

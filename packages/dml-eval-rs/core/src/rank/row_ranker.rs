@@ -1,8 +1,8 @@
 //! Ranks the positives of a query by the keys of all items.
 //!
-//! Keys are mapped to integers, in descending order, and integers to buckets. Items in buckets that have no positive are only
-//! counted. The others are sorted by their integers, and items with equal integers by their keys. So if few items are positive, few
-//! are sorted.
+//! Keys are mapped to integers, in descending order, and integers to buckets. Items in buckets without a positive are only
+//! counted. Other items are sorted by integer, and items with equal integers by key. So if few items are positive, few are
+//! sorted.
 
 use std::ops::Range;
 

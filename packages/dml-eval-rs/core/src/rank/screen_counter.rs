@@ -303,8 +303,7 @@ impl<'a> Level<'a> {
         negatives.try_resize(queries.len(), 0)?;
         for (before, above) in above.by_bracket().enumerate() {
             for (i, (&above, negatives)) in above.iter().zip(&mut *negatives).enumerate() {
-                // Negatives above a positive include those above the previous positive. A query that lacks this positive has a count
-                // of 0.
+                // Negatives above a positive include those above the previous positive. A query without this positive has none.
                 if above > *negatives {
                     counts.add(first + i, counts.slots_per_positive * before, u64::from(above - *negatives));
                     *negatives = above;

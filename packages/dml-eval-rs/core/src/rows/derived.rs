@@ -1,4 +1,4 @@
-//! Rows derived from other rows when they are read: concatenated, selected or normalized.
+//! Rows that are derived from other rows whenever they are read: concatenated, selected or normalized.
 
 use rayon::prelude::*;
 
@@ -9,12 +9,12 @@ use crate::memory::{each, full, zeros};
 use crate::rows::matrix::Source;
 use crate::rows::scaling::rescale;
 
-/// The rows of two matrices of one width, concatenated.
+/// The rows of two matrices with equal widths, concatenated.
 #[derive(Debug)]
 pub struct Concatenated<'a>(pub &'a dyn Source, pub &'a dyn Source);
 
 impl Concatenated<'_> {
-    /// Finds the matrix that holds a row, and the row's index in it.
+    /// Finds the matrix that a row is in, and its index there.
     fn find(&self, row: usize) -> (&dyn Source, usize) {
         if row < self.0.rows() { (self.0, row) } else { (self.1, row - self.0.rows()) }
     }
@@ -48,7 +48,7 @@ impl Source for Concatenated<'_> {
     }
 }
 
-/// Some rows of a matrix.
+/// Some of the rows of a matrix.
 #[derive(Debug)]
 pub struct Selected<'a>(pub &'a dyn Source, pub &'a [usize]);
 
@@ -78,16 +78,16 @@ impl Source for Selected<'_> {
     }
 }
 
-/// Rows scaled to length 1 when they are read, and rounded to single precision unless they have double.
+/// Rows that are scaled to length 1 when read, then rounded to single precision unless they are double.
 #[derive(Debug)]
 pub struct Normalized<'a> {
     of: &'a dyn Source,
-    /// 1 over each row's length; in double precision, over the length of the row scaled by a power of two.
+    /// 1 / length per row; for double precision, the length after scaling the row by a power of two.
     factors: Vec<f64>,
 }
 
 impl<'a> Normalized<'a> {
-    /// Reads the rows once. They must be finite, and none all zeros.
+    /// Reads all rows, which must be finite and must not be zero vectors.
     pub fn new(of: &'a dyn Source, control: &Control) -> Result<Self> {
         const ROWS: usize = 256;
         let mut factors: Vec<f64> = zeros(of.rows())?;

@@ -1,4 +1,4 @@
-//! Rows written into a panel: scaled, framed, perhaps projected, and rounded to the words of a screen.
+//! Writes rows into a panel: scales, frames and perhaps projects them, then rounds them to the words of a screen.
 
 use std::ops::Range;
 
@@ -14,21 +14,21 @@ use crate::rows::row_words::{Numbers, RowWords, measure};
 use crate::rows::similarity::Similarity;
 use crate::side::Side;
 
-/// Rows from one that is read to one that is fetched into the caches.
+/// Prefetch rows this far ahead of the row that is read.
 const AHEAD: usize = 6;
 
-/// Rows of a side, and the lanes of a panel that they are written into, with their sizes.
+/// The rows to pack, and the panel and the extents to write.
 pub(super) struct Lanes<'a> {
     pub side: Side,
     pub axis: Axis,
     pub rows: Range<usize>,
-    /// Lanes of the panel.
+    /// The number of lanes in the panel.
     pub width: usize,
     pub panel: &'a mut [u32],
     pub extents: &'a mut [Extent],
 }
 
-/// The writing of some rows, whole or along a prefix's directions.
+/// The work to write rows, in full or along the directions of a prefix.
 pub(super) struct Encoding<'a, 'rows> {
     pub of: &'a Dense<'rows>,
     pub frame: &'a Frame,
@@ -88,7 +88,7 @@ impl Encoding<'_, '_> {
     }
 }
 
-/// Rounds the numbers of a row into `words`.
+/// Rounds the numbers of a row into `words`, and returns bounds on its sizes.
 #[inline(always)]
 fn round_row(
     (of, frame, prefix): (&Dense<'_>, &Frame, Option<&Prefix>),
@@ -98,7 +98,7 @@ fn round_row(
     words: &mut RowWords,
 ) -> Result<Extent> {
     let size = measure(coordinates);
-    // The numbers were rounded before, and so were the sums of their squares.
+    // The numbers have been rounded before, and so have the sums of their squares.
     let mut rounding = framed.length * (of.dim() as f64 + 8.0) * 2.0 * UNIT64;
     let (mut rest, mut norm) = (None, size.square.sqrt());
     if let Some(prefix) = prefix {

@@ -1,4 +1,4 @@
-//! Sums over a few queries and all items of a gallery, whose numbers are read once, as they lie in memory.
+//! Compares a few queries with the whole gallery, reading each gallery row once, where it lies in memory.
 
 use rayon::prelude::*;
 
@@ -14,12 +14,12 @@ use crate::rows::similarity::Similarity;
 use crate::rows::validation::is_suspect;
 use crate::side::Side;
 
-/// Items whose keys a thread computes together.
+/// The number of items whose keys a thread computes at a time.
 const ITEMS: usize = 256;
-/// Rows are fetched so many before they are read: four at a time, they are read faster than CPUs foresee.
+/// Prefetch rows this far ahead: they are read four at a time, faster than hardware prefetchers follow.
 const AHEAD: usize = 16;
 
-/// The queries, widened, and in single precision if these and the gallery's rows have no other.
+/// The queries as float64, and also as float32 if neither side is float64.
 struct Few {
     len: usize,
     wide: Vec<f64>,
@@ -28,17 +28,17 @@ struct Few {
 
 /// A thread's buffers.
 struct Buffers {
-    /// The sums of each query with some items.
+    /// The sums of each query with a block of items.
     sums: Vec<f64>,
-    /// The items' squared lengths; 1 where keys and validation need none.
+    /// The squared lengths of the items, or 1 if neither keys nor validation need them.
     squares: Vec<f64>,
     wide: Vec<f64>,
     single: Vec<f32>,
 }
 
 impl<'a> Unread<'a> {
-    /// Computes the keys of all queries, which are few, and all items, and then validates the gallery. `visit` receives a query, the
-    /// first of some consecutive items and their keys.
+    /// Computes the keys of all pairs of a query and an item, for few queries, and validates the gallery on the way. `visit`
+    /// receives a query, the first of a block of items, and the keys of this block.
     pub fn compare_few(self, control: &Control, visit: impl Fn(usize, usize, &[f64]) + Sync) -> Result<Dense<'a>> {
         let (of, items) = (&self.0, self.0.gallery.rows());
         let few = of.few()?;
@@ -60,7 +60,7 @@ impl<'a> Unread<'a> {
                     let (squares, sums) = (&buffers.squares[..number], &mut buffers.sums[..few.len * number]);
                     let mut is_valid = !is_suspect(squares, of.similarity);
                     for (query, keys) in sums.chunks_exact_mut(number).enumerate() {
-                        // With a number that is not finite, no sum is finite.
+                        // If a row has a number that isn't finite, its sums aren't finite.
                         is_valid &= keys.iter().fold(true, |finite, key| finite & key.is_finite());
                         of.keys_of_sums(squares, keys);
                         visit(query, first, keys);
@@ -91,12 +91,12 @@ impl Dense<'_> {
         Ok(Few { len, wide, single })
     }
 
-    /// Computes the sums of some consecutive items and all queries in the stated order, four items at a time.
+    /// Computes the sums of a block of items with all queries, in the order of summation that `exact` defines, four items at a time.
     fn sums_of_singles(&self, queries: &[f32], first: usize, number: usize, buffers: &mut Buffers) {
         let (dim, Buffers { sums, squares, wide, single }) = (self.dim(), buffers);
         let in_place = if let Matrix::F32(x) = &self.gallery { x.as_slice() } else { None };
         let halves = if let Matrix::F16(x) = &self.gallery { x.as_slice() } else { None };
-        // Products and squares of single-precision numbers are finite if these are.
+        // For single precision, products and squares are finite if the numbers are, so only the cosine needs squares.
         let needs_squares = self.similarity == Similarity::Cosine;
         squares[..number].fill(1.0);
         for start in (0..number).step_by(PAIRS) {
@@ -121,7 +121,7 @@ impl Dense<'_> {
                     &single[..together * dim]
                 }
             };
-            // Fewer rows repeat the last.
+            // Repeat the last row to fill a group of four.
             let row = |i: usize| &rows[i.min(together - 1) * dim..][..dim];
             let rows = [row(0), row(1), row(2), row(3)];
             if needs_squares {
@@ -137,7 +137,7 @@ impl Dense<'_> {
         }
     }
 
-    /// Computes the sums of some consecutive items and all queries in the stated order, item by item.
+    /// Computes the sums of a block of items with all queries, in the order of summation that `exact` defines, item by item.
     fn sums_of_doubles(&self, few: &Few, first: usize, number: usize, buffers: &mut Buffers) {
         let (dim, Buffers { sums, squares, wide, .. }) = (self.dim(), buffers);
         let in_place = match &self.gallery {
