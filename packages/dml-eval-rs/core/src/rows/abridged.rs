@@ -1,11 +1,10 @@
 //! Abridges rows of int16: keeps the first words, and replaces the others by a single word that has their length.
 //!
-//! Makes `knn` 1.16 times as fast for 19,744 x 256 rows with a decaying spectrum if the rows of a class (of 32) are adjacent,
-//! otherwise nothing if they aren't (`benchmarks/evaluator/compare.py --work trained-knn` measures trained embeddings).
+//! Makes `knn` 1.16 times as fast for 19,744 x 256 rows with a decaying spectrum if the rows of a class (of 32) are adjacent, and
+//! gains nothing otherwise (`benchmarks/evaluator/compare.py --work trained-knn` measures trained embeddings).
 //!
-//! By Cauchy–Schwarz, the integer product of two abridged rows is at least the product of the full rows. A kernel's value grows with
-//! this product, so no value in a tile of abridged rows is less than the value for the full rows: see
-//! docs/internals/evaluator-exactness.md.
+//! By Cauchy–Schwarz, the product of two abridged rows is at least the product of the full rows. Kernel values grow with it, so no
+//! value in a tile of abridged rows is below the value of the full rows: see docs/internals/evaluator-exactness.md.
 
 use std::ops::Range;
 

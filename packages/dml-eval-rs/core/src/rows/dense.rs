@@ -227,7 +227,7 @@ impl<'a> Dense<'a> {
         self.similarity
     }
 
-    /// Copies a row, scaled to the units of the screen.
+    /// Copies a row in the units of the screen.
     #[inline(always)]
     pub(super) fn scale_row(&self, side: Side, row: usize, out: &mut Vec<f64>) -> Result<()> {
         let factor = match self.similarity {
@@ -253,7 +253,7 @@ impl<'a> Dense<'a> {
         )
     }
 
-    /// Returns the key for a sum over a query and an item. `square` is the item's squared length, only used for the cosine.
+    /// Returns the key for the sum of a pair. `square` is the item's squared length, which only the cosine uses.
     #[inline(always)]
     pub(super) fn key_of(&self, square: f64, sum: f64) -> f64 {
         // Adding zero turns −0 into 0, so that both have the same bits; they are tied.

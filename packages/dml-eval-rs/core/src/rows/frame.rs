@@ -77,7 +77,7 @@ impl Frame {
         self.offset
     }
 
-    /// Subtracts the centre from a row, which has the squared length `square`, and rounds the differences to float32.
+    /// Subtracts the centre from `row`, which has the squared length `square`, and rounds the differences to float32.
     ///
     /// The squared length of the result is computed from products, so it may be 0 or less if the row is near the centre.
     #[inline(always)]
@@ -92,7 +92,7 @@ impl Frame {
         self.framed(square, along, square - 2.0 * along + self.centre_length * self.centre_length)
     }
 
-    /// Subtracts the centre from a row.
+    /// Subtracts the centre from `row`.
     #[inline(always)]
     pub fn enter(&self, row: &mut [f64]) -> Framed {
         let before = square(row);

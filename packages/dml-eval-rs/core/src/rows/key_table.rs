@@ -26,7 +26,7 @@ pub(crate) struct Shape {
     pub tiles: usize,
 }
 
-/// Packs rows into panels of `width` lanes. `encode` must write the words of a row.
+/// Packs rows into panels of `width` lanes. `encode` must write the words for one row.
 pub(crate) fn pack_rows<T: Copy + Default + FromZeros + Send + Sync>(
     rows: &[u32],
     width: usize,
@@ -38,8 +38,7 @@ pub(crate) fn pack_rows<T: Copy + Default + FromZeros + Send + Sync>(
 }
 
 /// Fills `keys`, (queries, items), from tiles. `pack` packs rows of a side into panels with a number of lanes, `tile` multiplies a
-/// panel a panel of queries by a panel of items, and `convert` computes keys from values in a tile, and from what `prepare` returns
-/// per item.
+/// panel of queries by a panel of items, and `convert` turns values, and what `prepare` returns for the items, into keys.
 pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Default, I, K: Send>(
     shape: Shape,
     (queries, items): (&[u32], &[u32]),

@@ -1,4 +1,4 @@
-//! Panels, the last of which may be narrow, so that a few very long rows needn't be padded to the width of a tile.
+//! Panels. The last panel may be narrow, so that a few very long rows needn't be padded to the width of a tile.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::kernel::CheckedProduct;
 use crate::memory::{Grow, full};
 use crate::rows::panels::Panels;
 
-/// The number of steps for which a narrow panel is padded at a time.
+/// The number of steps to pad at a time if a panel is narrow.
 const CHUNK: usize = 256;
 
 /// Packed rows: panels of `width` lanes, and perhaps a last panel that has only as many lanes as rows.
@@ -33,7 +33,7 @@ pub(crate) struct Panel<'a> {
 }
 
 impl NarrowPanels {
-    /// Packs `rows` rows of `steps` words. `encode` must write all rows of a panel, given the panel's number of lanes. The last
+    /// Packs `rows` rows of `steps` words. `encode` must write all rows in a panel, given how many lanes this has. The last
     /// panel may be narrow if panels have more than `narrow_from` words.
     pub fn load<E: Clone + Default + Send>(
         rows: usize,

@@ -1,4 +1,4 @@
-//! The gallery item that is also a query.
+//! Finds the gallery item that is the query itself.
 
 use crate::error::{Result, argument};
 
@@ -23,7 +23,7 @@ impl OwnItem<'_> {
         }
     }
 
-    /// Checks that there is an index per query, and that indices are less than `gallery`.
+    /// Checks that each query has an index, and that indices are less than `gallery`.
     pub(crate) fn check(&self, queries: usize, gallery: u64) -> Result<()> {
         let OwnItem::Listed(indices) = self else { return Ok(()) };
         if indices.len() != queries {

@@ -34,7 +34,7 @@ impl Extent {
     }
 }
 
-/// The axis of a tile to which a panel belongs.
+/// The axis of a tile that a panel belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
     Rows,
@@ -67,7 +67,7 @@ pub trait Packing: Sync {
     fn steps(&self) -> usize;
     /// Whether the first numbers of most rows are the largest.
     fn is_sorted(&self) -> bool;
-    /// Packs rows into a panel, `panel[step * width + lane]`. Lanes without a row keep their zeros.
+    /// Packs rows to `panel[step * width + lane]`. Lanes without a row keep their zeros.
     fn encode(
         &self,
         side: Side,

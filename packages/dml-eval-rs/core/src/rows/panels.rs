@@ -16,7 +16,7 @@ pub(crate) struct Panels<T> {
 }
 
 impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
-    /// Packs `rows` rows of `steps` words, and pads the last panel with zeros. `encode` must write the words of a row; the
+    /// Packs `rows` rows of `steps` words, and pads the last panel with zeros. `encode` must write the words for one row; the
     /// results of `encode` are returned, too.
     pub fn load<E: Clone + Default + Send>(
         rows: usize,
@@ -43,7 +43,7 @@ impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
         Ok((Panels { words, words_per_panel }, extras))
     }
 
-    /// Packs like [`load`](Self::load), except that `encode` must write all rows of a panel.
+    /// Packs like [`load`](Self::load), except that `encode` must write all rows in a panel.
     pub fn load_together<E: Clone + Default + Send>(
         rows: usize,
         width: usize,

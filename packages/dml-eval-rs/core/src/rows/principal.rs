@@ -53,7 +53,7 @@ fn transpose(x: &[f64], dim: usize) -> Result<Vec<f64>> {
     Ok(columns)
 }
 
-/// Subtracts `factor` times `other` from a row.
+/// Subtracts `factor` times `other` from `row`.
 #[inline(always)]
 fn subtract(row: &mut [f64], factor: f64, other: &[f64]) {
     for (v, o) in row.iter_mut().zip(other) {

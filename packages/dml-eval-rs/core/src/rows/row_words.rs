@@ -10,7 +10,7 @@ use crate::rows::packing::Axis;
 
 /// The number of bfloat16 pieces that represent a float32.
 const PIECES: usize = 3;
-/// The largest integer in a row, and the greatest length of a row's integers, so that their squares sum to less than 2³¹.
+/// The largest integer in a row, and the greatest length of such rows, so that their squares sum to less than 2³¹.
 const LARGEST: f64 = 32_766.0;
 const LONGEST: f64 = 46_339.0;
 /// The least scale, 2⁻¹⁰⁰. Shorter rows get smaller integers instead of a smaller scale.
@@ -19,7 +19,7 @@ const LEAST_SCALE: f32 = f32::from_bits((127 - 100) << 23);
 const ROUNDING: f64 = 6_755_399_441_055_744.0;
 const LANES: usize = 8;
 
-/// The exact numbers of a row.
+/// The exact numbers in a row.
 pub(crate) struct Numbers<'a> {
     pub coordinates: &'a [f64],
     pub size: Size,
@@ -37,7 +37,7 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// The squared length of a row, and the magnitude of the largest number.
+/// The squared length of a row, and its largest magnitude.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
     pub square: f64,
@@ -50,7 +50,7 @@ pub(crate) struct Rounded {
     pub rest: f64,
 }
 
-/// The words of a row, in buffers of a thread.
+/// The words for one row, in buffers of a thread.
 pub(crate) struct RowWords {
     word: Word,
     floats: Vec<f32>,
@@ -78,7 +78,7 @@ fn in_lanes<T>(x: &[f64], out: &mut [T], mut take: impl FnMut(&[f64], &mut [T]))
     take(rest, out_rest);
 }
 
-/// Measures the coordinates of a row.
+/// Measures the coordinates in a row.
 #[inline(always)]
 pub(crate) fn measure(x: &[f64]) -> Size {
     let (mut squares, mut largest) = ([0.0; LANES], [0.0; LANES]);
@@ -115,7 +115,7 @@ impl RowWords {
         RowWords { word, floats: Vec::new(), integers: Vec::new(), words: Vec::new() }
     }
 
-    /// Rounds the numbers of a row, and replaces `words`.
+    /// Rounds the numbers in a row, and replaces `words`.
     #[inline(always)]
     pub fn round(&mut self, numbers: &Numbers<'_>) -> Result<Rounded> {
         self.words.clear();

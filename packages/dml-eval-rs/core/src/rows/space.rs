@@ -23,8 +23,7 @@ pub trait Distances: Sync {
 
 /// Two sides of rows, and a ranking of the gallery for each query.
 ///
-/// The *key* decides the rank: items with larger keys are nearer, and items with equal keys are tied. The *value* increases with the
-/// key, and a [`Packing`] gives bounds for the value.
+/// The *key* decides the rank: larger keys are nearer, equal keys are ties. The *value* grows with it; a [`Packing`] bounds it.
 pub trait Space: Sync {
     type Packing<'s>: Packing
     where
@@ -57,7 +56,7 @@ pub trait Space: Sync {
     fn distances(&self) -> Option<&dyn Distances> {
         None
     }
-    /// Returns the share of items from which on a table of all keys is faster than a screen that lists this share. Measured in
+    /// Returns the share of items such that a screen that lists more is slower than a table of all keys. Measured in
     /// docs/internals/evaluator-speed.md.
     fn listed_share(&self) -> f64;
     /// The bytes of both sides in memory, as given.

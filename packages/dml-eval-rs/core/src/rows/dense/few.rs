@@ -37,8 +37,8 @@ struct Buffers {
 }
 
 impl<'a> Unread<'a> {
-    /// Computes the keys of all pairs of a query and an item, for few queries, and validates the gallery on the way. `visit`
-    /// receives a query, the first of a block of items, and the keys of this block.
+    /// Computes the keys of all pairs of the few queries and the items, and validates the gallery on the way. `visit`
+    /// receives the query's index, the first item of a block, and the keys of this block.
     pub fn compare_few(self, control: &Control, visit: impl Fn(usize, usize, &[f64]) + Sync) -> Result<Dense<'a>> {
         let (of, items) = (&self.0, self.0.gallery.rows());
         let few = of.few()?;

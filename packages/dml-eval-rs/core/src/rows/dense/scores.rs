@@ -1,8 +1,7 @@
 //! Computes scores: a float64 number per pair that can be compared across queries and is symmetric in both items.
 //!
-//! Keys rank the gallery for a single query; scores rank all pairs. Dot products and negative squared distances are both. The score
-//! for the cosine is the root of dot·|dot| / (|q|²·|g|²), with the sign of dot. All sums are computed in the order that `exact`
-//! defines.
+//! Keys rank the gallery for one query; scores rank all pairs. Dot products and negative squared distances are both. The score for
+//! the cosine is the root of dot·|dot| / (|q|²·|g|²), with the sign of dot. `exact` defines the order of sums.
 
 use std::ops::Range;
 
@@ -75,7 +74,7 @@ impl Dense<'_> {
         Panels::load(rows.len(), width, padded_len(self.queries.dim()), encode).map(|(panels, _)| panels)
     }
 
-    /// Computes the scores of the queries in a panel and the items in a panel. `tile` receives (queries, columns of a tile) and
+    /// Computes the scores between a panel of queries and one of items. `tile` receives (queries, columns of a tile) and
     /// must have room for eight tiles.
     #[inline]
     pub(crate) fn score_tile(
@@ -133,7 +132,7 @@ impl Dense<'_> {
         }
     }
 
-    /// Returns the score for a sum over a query and an item.
+    /// Returns the score for the sum of a pair.
     #[inline(always)]
     fn score(&self, query: u32, item: u32, sum: f64) -> f64 {
         // See `key_of` for why zero is added.
