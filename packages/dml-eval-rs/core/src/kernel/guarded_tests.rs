@@ -1,4 +1,4 @@
-//! The kernels' loads and stores stay within their arrays, which adjoin inaccessible pages.
+//! Tests that kernels load and store only within their arrays, by placing arrays next to inaccessible pages.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ use crate::side::Side;
 
 const PAGE: usize = 1 << 16;
 
-/// An array between two inaccessible pages, flush with the one after it or the one before it.
+/// An array between two inaccessible pages, adjacent to the following page (if `at_end`) or the preceding page.
 struct Guarded<T> {
     region: *mut libc::c_void,
     bytes: usize,
@@ -21,14 +21,14 @@ impl<T: Copy> Guarded<T> {
     fn new(values: &[T], at_end: bool) -> Self {
         let inner = size_of_val(values).next_multiple_of(PAGE);
         let bytes = inner + 2 * PAGE;
-        // SAFETY: a new private mapping, of which the inner part is made accessible; `data` lies within that part, aligned since
-        // its ends are those of pages and its length is a multiple of its elements' size.
+        // SAFETY: this is a new private mapping, and its inner part is made accessible. `data` is in this part, and is aligned
+        // because pages are, and because the array's length is a multiple of the element size.
         unsafe {
             let region =
                 libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0);
             assert_ne!(region, libc::MAP_FAILED);
             let start = region.cast::<u8>().add(PAGE);
-            // An emulator may refuse to change the protection of no page.
+            // An emulator may fail to protect an empty range.
             if inner > 0 {
                 assert_eq!(libc::mprotect(start.cast(), inner, libc::PROT_READ | libc::PROT_WRITE), 0);
             }
@@ -39,14 +39,14 @@ impl<T: Copy> Guarded<T> {
     }
 
     fn get(&mut self) -> &mut [T] {
-        // SAFETY: `new` made these elements accessible and filled them.
+        // SAFETY: `new` made these elements accessible and initialized them.
         unsafe { std::slice::from_raw_parts_mut(self.data, self.len) }
     }
 }
 
 impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
-        // SAFETY: nothing else uses this region.
+        // SAFETY: the region isn't used anywhere else.
         unsafe { libc::munmap(self.region, self.bytes) };
     }
 }
@@ -55,13 +55,13 @@ fn kernels() -> impl Iterator<Item = &'static Kernel> {
     KERNELS.iter().copied().filter(|k| (k.available)())
 }
 
-/// Draws small numbers for a seed.
+/// Draws small numbers from a seed.
 fn numbers(n: usize, seed: u64) -> Vec<f32> {
     let mut random = crate::random::Random::new(seed);
     (0..n).map(|_| random.uniform() as f32 - 0.5).collect()
 }
 
-/// Draws words that are finite numbers as float32 and as bfloat16.
+/// Draws words that are finite numbers, both as float32 and as bfloat16.
 fn words(n: usize, seed: u64) -> Vec<u32> {
     numbers(n, seed).into_iter().map(|v| v.to_bits() & 0xffff_0000).collect()
 }
@@ -112,7 +112,7 @@ proptest! {
                 kernel.product(word).tile(steps, rows.get(), columns.get(), tile.get());
                 prop_assert!(tile.get().iter().all(|v| v.is_finite()), "{} {word:?}", kernel.name);
                 for tall in 1..=height {
-                    // The low thresholds are at most the high ones.
+                    // Low thresholds must not exceed high thresholds.
                     let thresholds = |n, seed| {
                         let (a, b) = (numbers(n, seed), numbers(n, seed ^ 8));
                         let of = |choose: fn(f32, f32) -> f32| a.iter().zip(&b).map(|(a, b)| choose(*a, *b)).collect::<Vec<_>>();
@@ -130,17 +130,17 @@ proptest! {
                     expected.reset((tall, 1), (width, 1)).unwrap();
                     expected.make_room(Sides::Both, tall * width).unwrap();
                     tiles.sweep_first(Sides::Both, tile.get(), row_edge, column_edge, (0, 0), &mut found);
-                    let mut of_rows = SweepResult::default();
-                    of_rows.reset((tall, 1), (width, 1)).unwrap();
-                    of_rows.make_room(Sides::Both, tall * width).unwrap();
-                    tiles.sweep_first(Sides::Rows, tile.get(), row_edge, column_edge, (0, 0), &mut of_rows);
+                    let mut only_rows = SweepResult::default();
+                    only_rows.reset((tall, 1), (width, 1)).unwrap();
+                    only_rows.make_room(Sides::Both, tall * width).unwrap();
+                    tiles.sweep_first(Sides::Rows, tile.get(), row_edge, column_edge, (0, 0), &mut only_rows);
                     for (at, &value) in tile.get()[..tall * width].iter().enumerate() {
                         let (r, c) = (at / width, at % width);
                         expected.row_above.of(0)[r] += u32::from(value > row_edge.high[r]);
                         expected.column_above.of(0)[c] += u32::from(value > column_edge.high[c]);
                     }
                     prop_assert_eq!(found.row_above.of(0), expected.row_above.of(0));
-                    prop_assert_eq!(of_rows.row_above.of(0), expected.row_above.of(0));
+                    prop_assert_eq!(only_rows.row_above.of(0), expected.row_above.of(0));
                     prop_assert_eq!(found.column_above.of(0), expected.column_above.of(0));
                 }
             }
@@ -161,7 +161,7 @@ proptest! {
                 kernel.product(Word::Int16Pair).tile(steps, rows, columns.get(), &mut tile);
                 tile.clone()
             }).collect();
-            // One row or column has a threshold: the largest of its products in a tile, or the next number.
+            // One row or column has a threshold: its largest product in a tile, or the next greater number.
             let (panel, lane) = (usize::from(at[0]) % panels, usize::from(at[1]) % if of_column { width } else { height });
             let products = tiles[panel].iter().enumerate();
             let products = products.filter(|(at, _)| lane == if of_column { at % width } else { at / width });
@@ -184,7 +184,7 @@ proptest! {
 
     #[test]
     fn bit_products_count_all_differing_bits(steps in 0usize..140, densities in any::<[u8; 2]>(), seed in any::<u64>()) {
-        // From no bit to all bits, so that no intermediate sum overflows.
+        // Cover densities from no bits to all bits, so that an overflow of intermediate sums would be found.
         let mut random = crate::random::Random::new(seed);
         for kernel in kernels() {
             assert_bit_products(kernel, steps, |n, side| {
