@@ -1,4 +1,4 @@
-//! Exchanges of what peers found in their parts of a traversal. Afterwards all hold the same.
+//! Exchanges what peers found in their parts of a traversal, so that all have the same.
 
 use crate::error::{Error, Result};
 use crate::memory::{Grow, allocate, collect};
@@ -12,8 +12,8 @@ fn wrong<T>(message: &str) -> Result<T> {
     Err(Error::Exchange(format!("all_gather returned {message}; expected the numbers of all ranks, unchanged")))
 }
 
-/// Joins the lists of all ranks, and adds up their counts. The lists hold at most `capacity` negatives in all: the longest are
-/// dropped. `rows` and `items` are the numbers of both sides.
+/// Joins the lists of all ranks, and adds up their counts. If the lists have more than `capacity` negatives in total, the longest
+/// lists are dropped. `rows` and `items` are the sizes of both sides.
 pub(crate) fn exchange_sieved(
     mut sieved: Vec<Sieved>,
     capacity: usize,
@@ -45,7 +45,7 @@ pub(crate) fn exchange_sieved(
         for of in gather(peers, &numbers, 3 * length)?.chunks_exact(3) {
             let is_index = |number: f64, size: usize| number.fract() == 0.0 && (0.0..size as f64).contains(&number);
             if !(of[0].is_finite() && is_index(of[1], rows) && is_index(of[2], items)) {
-                return wrong("a negative with other numbers than a value and two indices");
+                return wrong("a negative that isn't a finite value and two indices");
             }
             joined.try_push(Listed { value: of[0] as f32, pair: (of[1] as u32, of[2] as u32) })?;
         }
@@ -54,7 +54,7 @@ pub(crate) fn exchange_sieved(
     Ok(sieved)
 }
 
-/// Joins the negatives that all ranks kept in a range, unless some rank has too many.
+/// Joins the negatives that all ranks kept in a range, unless a rank has too many.
 pub(crate) fn exchange_kept(kept: Kept, peers: &dyn Peers) -> Result<Kept> {
     let counts = reduce(peers, &[u64::from(kept.is_none()), kept.as_ref().map_or(0, Vec::len) as u64])?;
     let joined = kept.filter(|_| counts[0] == 0).map(|own| gather(peers, &own, counts[1] as usize)).transpose()?;
@@ -64,7 +64,7 @@ pub(crate) fn exchange_kept(kept: Kept, peers: &dyn Peers) -> Result<Kept> {
     Ok(joined)
 }
 
-/// Joins the scores that all ranks kept, at most `capacity` for each search, and adds up their counts.
+/// Joins the scores that all ranks kept, at most `capacity` per search, and adds up their counts.
 pub(crate) fn exchange_observed(
     mut observed: Vec<Observed>,
     capacity: usize,
@@ -73,7 +73,7 @@ pub(crate) fn exchange_observed(
     let own_zeros = collect(observed.iter().map(|of| f64::from(of.kept.zeros)))?;
     let zeros = gather(peers, &own_zeros, own_zeros.len() * peers.world_size())?;
     if zeros.iter().any(|zeros| !(0..=u64::BITS).any(|z| f64::from(z) == *zeros)) {
-        return wrong("other numbers than counts of zeros");
+        return wrong("invalid counts of zeros");
     }
     for (i, of) in observed.iter_mut().enumerate() {
         let most = zeros[i..].iter().step_by(own_zeros.len()).fold(0.0f64, |most, zeros| most.max(*zeros));
@@ -93,7 +93,7 @@ pub(crate) fn exchange_observed(
         let gathered = gather(peers, &numbers, 3 * counts[2] as usize)?;
         let is_half = |number: f64| number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number);
         if gathered.chunks_exact(3).any(|of| !(of[0].is_finite() && is_half(of[1]) && is_half(of[2]))) {
-            return wrong("a score with other numbers than the halves of its hash");
+            return wrong("a score that isn't a finite number and two halves of a hash");
         }
         let joined = gathered.chunks_exact(3).map(|of| (of[0], (of[1] as u64) << 32 | of[2] as u64));
         of.kept.append(&collect(joined)?, capacity)?;
