@@ -75,12 +75,12 @@ pub(crate) fn gather(peers: &dyn Peers, numbers: &[f64], expected: usize) -> Res
     let mut gathered = allocate(expected)?;
     let mut rest = received.as_slice();
     for rank in 0..ranks {
-        let Some((&[of, len], after)) = rest.split_first_chunk::<HEADER>() else {
+        let Some((&[sender, len], after)) = rest.split_first_chunk::<HEADER>() else {
             return wrong(format!("all_gather returned numbers that end before rank {rank}"));
         };
-        if of != rank as f64 || len.fract() != 0.0 || !(0.0..=after.len() as f64).contains(&len) {
+        if sender != rank as f64 || len.fract() != 0.0 || !(0.0..=after.len() as f64).contains(&len) {
             return wrong(format!(
-                "all_gather returned {of} and {len} instead of the rank and length of rank {rank}'s numbers: \
+                "all_gather returned {sender} and {len} instead of the rank and length of rank {rank}'s numbers: \
                  concatenate the numbers of all ranks in the order of the ranks, unchanged"
             ));
         }

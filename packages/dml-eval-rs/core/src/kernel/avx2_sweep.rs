@@ -104,14 +104,14 @@ pub(super) fn sweep_brackets<const VECTORS: usize>(
         // SAFETY: the slice has eight elements.
         unsafe { _mm256_loadu_ps(of.as_ptr()) }
     };
-    let (of_columns, first) = (columns.part(column, width), tile_rows.start);
+    let (column_part, first) = (columns.part(column, width), tile_rows.start);
     for row in tile_rows {
         let line = &tile[(row - first) * width..][..width];
         let row_group = _mm256_set1_epi32(rows.group(row) as i32);
         let row_lowest = _mm256_set1_ps(rows.lowest(row));
         let values: [_; VECTORS] = std::array::from_fn(|v| load(line, v));
         let group: [_; VECTORS] = std::array::from_fn(|v| {
-            let group = &of_columns.group[8 * v..][..8];
+            let group = &column_part.group[8 * v..][..8];
             // SAFETY: the slice has eight elements.
             unsafe { _mm256_loadu_si256(group.as_ptr().cast()) }
         });
@@ -150,13 +150,13 @@ pub(super) fn sweep_brackets<const VECTORS: usize>(
             continue;
         }
         for (v, &values) in values.iter().enumerate() {
-            let passing = passing(v, load(of_columns.lowest, v));
+            let passing = passing(v, load(column_part.lowest, v));
             if _mm256_movemask_ps(passing) == 0 {
                 continue;
             }
             let mut within = _mm256_setzero_ps();
             for b in 0..columns.count() {
-                let (low, high) = (load(of_columns.low(b), v), load(of_columns.high(b), v));
+                let (low, high) = (load(column_part.low(b), v), load(column_part.high(b), v));
                 let is_above = _mm256_and_ps(passing, _mm256_cmp_ps::<_CMP_GT_OQ>(values, high));
                 let is_reached = _mm256_and_ps(passing, _mm256_cmp_ps::<_CMP_GE_OQ>(values, low));
                 within = _mm256_or_ps(within, _mm256_andnot_ps(is_above, is_reached));
@@ -170,7 +170,7 @@ pub(super) fn sweep_brackets<const VECTORS: usize>(
             let listed = _mm256_movemask_ps(within);
             if listed != 0 {
                 for b in 0..columns.count() {
-                    let high = load(of_columns.high(b), v);
+                    let high = load(column_part.high(b), v);
                     let counted = _mm256_and_ps(within, _mm256_cmp_ps::<_CMP_GT_OQ>(values, high));
                     let above = result.column_above.of(b)[column + 8 * v..][..8].as_mut_ptr().cast();
                     // SAFETY: as above.

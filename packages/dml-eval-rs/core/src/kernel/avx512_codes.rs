@@ -14,14 +14,14 @@ pub(super) const LOOKED_UP: CodeProduct =
 
 /// Uses VPOPCNTDQ if the CPU has this extension.
 pub(super) const COUNTED_IF_POSSIBLE: CodeProduct =
-    CodeProduct { hamming: hamming_of_this_cpu, arrange: Some(arrange_for_this_cpu), ..LOOKED_UP };
+    CodeProduct { hamming: hamming_for_this_cpu, arrange: Some(arrange_for_this_cpu), ..LOOKED_UP };
 
 fn has_vpopcntdq() -> bool {
     is_x86_feature_detected!("avx512vpopcntdq")
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
-fn hamming_of_this_cpu(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
+fn hamming_for_this_cpu(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     if has_vpopcntdq() {
         // SAFETY: the CPU has the instructions, and the caller checked the lengths, which must be the same for both routines.
         unsafe { hamming_by_count(steps, rows, columns, tile) }
@@ -30,7 +30,7 @@ fn hamming_of_this_cpu(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [
     }
 }
 
-/// Arranges a panel for [`hamming_of_this_cpu`].
+/// Arranges a panel for [`hamming_for_this_cpu`].
 #[target_feature(enable = "avx512f,avx512bw")]
 fn arrange_for_this_cpu(columns: &mut [u32]) {
     if !has_vpopcntdq() {
@@ -95,9 +95,9 @@ fn hamming_by_tables(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f3
                 for (r, bytes_u8x64) in bytes_u8x64.iter_mut().enumerate() {
                     // SAFETY: as above, and the tables are aligned.
                     let table_u8x64 = unsafe {
-                        let of = rows.as_ptr().add(step * ROWS + r).cast::<u8>().add(2 * i);
+                        let first_byte = rows.as_ptr().add(step * ROWS + r).cast::<u8>().add(2 * i);
                         let table = |byte: u8| _mm256_load_si256(TABLES.of(byte).as_ptr().cast());
-                        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(table(*of)), table(*of.add(1)))
+                        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(table(*first_byte)), table(*first_byte.add(1)))
                     };
                     for (byte_u8x64, column_u8x64) in bytes_u8x64.iter_mut().zip(column_u8x64) {
                         *byte_u8x64 = _mm512_add_epi8(*byte_u8x64, _mm512_shuffle_epi8(table_u8x64, column_u8x64));

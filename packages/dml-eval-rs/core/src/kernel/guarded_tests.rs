@@ -115,8 +115,8 @@ proptest! {
                     // Low thresholds must not exceed high thresholds.
                     let thresholds = |n, seed| {
                         let (a, b) = (numbers(n, seed), numbers(n, seed ^ 8));
-                        let of = |choose: fn(f32, f32) -> f32| a.iter().zip(&b).map(|(a, b)| choose(*a, *b)).collect::<Vec<_>>();
-                        (Guarded::new(&of(f32::min), at_end), Guarded::new(&of(f32::max), at_end))
+                        let ends = |choose: fn(f32, f32) -> f32| a.iter().zip(&b).map(|(a, b)| choose(*a, *b)).collect::<Vec<_>>();
+                        (Guarded::new(&ends(f32::min), at_end), Guarded::new(&ends(f32::max), at_end))
                     };
                     let (mut low, mut high) = thresholds(tall, seed ^ 2);
                     let (mut column_low, mut column_high) = thresholds(width, seed ^ 4);
@@ -149,7 +149,7 @@ proptest! {
 
     #[test]
     fn tiles_reach_where_a_product_is_at_least_the_least_of_its_row_or_column(
-        steps in AFFINE_STEPS..40, panels in 1usize..5, at in any::<[u16; 2]>(), of_column in any::<bool>(), is_above in any::<bool>(),
+        steps in AFFINE_STEPS..40, panels in 1usize..5, at in any::<[u16; 2]>(), is_column in any::<bool>(), is_above in any::<bool>(),
         at_end in any::<bool>(), seed in any::<u64>(),
     ) {
         for kernel in kernels().filter(|kernel| kernel.has_int16()) {
@@ -162,22 +162,22 @@ proptest! {
                 tile.clone()
             }).collect();
             // One row or column has a threshold: its largest product in a tile, or the next greater number.
-            let (panel, lane) = (usize::from(at[0]) % panels, usize::from(at[1]) % if of_column { width } else { height });
+            let (panel, lane) = (usize::from(at[0]) % panels, usize::from(at[1]) % if is_column { width } else { height });
             let products = tiles[panel].iter().enumerate();
-            let products = products.filter(|(at, _)| lane == if of_column { at % width } else { at / width });
+            let products = products.filter(|(at, _)| lane == if is_column { at % width } else { at / width });
             let largest = products.fold(f32::NEG_INFINITY, |most, (_, value)| most.max(*value));
             let least = if is_above { largest.next_up() } else { largest };
-            let (mut of_rows, mut of_columns) = (vec![f32::INFINITY; panels * height], vec![f32::INFINITY; width]);
-            if of_column { of_columns[lane] = least } else { of_rows[panel * height + lane] = least }
-            let (mut of_rows, mut of_columns) = (Guarded::new(&of_rows, at_end), Guarded::new(&of_columns, at_end));
-            let found = kernel.reaches(steps, rows.get(), columns.get(), (of_rows.get(), of_columns.get()));
+            let (mut row_least, mut column_least) = (vec![f32::INFINITY; panels * height], vec![f32::INFINITY; width]);
+            if is_column { column_least[lane] = least } else { row_least[panel * height + lane] = least }
+            let (mut row_least, mut column_least) = (Guarded::new(&row_least, at_end), Guarded::new(&column_least, at_end));
+            let found = kernel.reaches(steps, rows.get(), columns.get(), (row_least.get(), column_least.get()));
             for (p, tile) in tiles.iter().enumerate() {
                 let reaches = |(at, value): (usize, &f32)| {
-                    *value >= of_rows.get()[p * height + at / width] || *value >= of_columns.get()[at % width]
+                    *value >= row_least.get()[p * height + at / width] || *value >= column_least.get()[at % width]
                 };
                 prop_assert_eq!(found >> p & 1 == 1, tile.iter().enumerate().any(reaches), "{}", kernel.name);
             }
-            prop_assert!(found >> panel & 1 == u64::from(!is_above) || of_column);
+            prop_assert!(found >> panel & 1 == u64::from(!is_above) || is_column);
             prop_assert_eq!(found >> panels, 0);
         }
     }

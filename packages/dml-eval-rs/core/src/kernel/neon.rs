@@ -218,11 +218,11 @@ fn list(
 fn sweep_brackets(
     sides: Sides,
     tile: &[f32],
-    of: (&ItemBrackets, &ItemBrackets),
+    brackets: (&ItemBrackets, &ItemBrackets),
     at: (Range<usize>, usize),
     result: &mut SweepResult,
 ) {
-    sweep::several::<COLUMNS>(sides, tile, of, at, result);
+    sweep::several::<COLUMNS>(sides, tile, brackets, at, result);
 }
 
 exact_routines!("neon");

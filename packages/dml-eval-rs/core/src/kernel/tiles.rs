@@ -17,7 +17,7 @@ pub(crate) type Sweep = unsafe fn(
 pub(crate) type SweepBrackets = unsafe fn(
     sides: Sides,
     tile: &[f32],
-    of: (&ItemBrackets, &ItemBrackets),
+    brackets: (&ItemBrackets, &ItemBrackets),
     at: (Range<usize>, usize),
     result: &mut SweepResult,
 );

@@ -137,11 +137,11 @@ mod tests {
             let kinds: Vec<Kind> =
                 items.iter().map(|(_, kind)| [Kind::Negative, Kind::Match, Kind::Excluded][usize::from(*kind)]).collect();
             let row: Vec<u16> = items.iter().map(|(distance, _)| *distance).collect();
-            let of = |kind| {
+            let with_kind = |kind| {
                 let own = items.iter().zip(&kinds).enumerate().filter(move |(_, (_, own))| **own == kind);
                 own.map(|(i, ((distance, _), _))| Positive { key: 0.0 - f64::from(*distance), index: first + i as u64 })
             };
-            let mut positives: Vec<Positive> = of(Kind::Match).collect();
+            let mut positives: Vec<Positive> = with_kind(Kind::Match).collect();
             positives.sort_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
             prop_assume!(!positives.is_empty());
             let (mut ranker, mut marks) = (DistanceRanker::new(6).unwrap(), Vec::new());
@@ -151,7 +151,7 @@ mod tests {
             for ties in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected] {
                 let rules = TieRules::One(ties);
                 let mut counts = vec![0; rules.slots_per_positive() * positives.len() + 1];
-                of(Kind::Negative).for_each(|n| counts[rules.slot(0, &positives, n.key, n.index)] += 1);
+                with_kind(Kind::Negative).for_each(|n| counts[rules.slot(0, &positives, n.key, n.index)] += 1);
                 let [found, expected] = [ranker.order(&marks, ties), Order::new(&positives, counts, ties)]
                     .map(|order| order.unwrap().metrics(&metrics, None, &discounts, &control).unwrap());
                 prop_assert_eq!(found, expected);

@@ -91,7 +91,7 @@ pub fn evaluate_all<S: Comparable>(
     }
     let compute = |results: &mut [PerQuery], counts: &[PartialCounts], first_query: usize| {
         let by_relation = results.chunks_mut(rules.len()).zip(counts.iter().zip(relations));
-        let mut each = by_relation.flat_map(|(results, of)| results.iter_mut().zip(rules).map(move |each| (each, of)));
+        let mut each = by_relation.flat_map(|(results, count)| results.iter_mut().zip(rules).map(move |r| (r, count)));
         each.try_for_each(|((result, ties), (counts, relation))| {
             result.compute(counts, *ties, first_query, relation.grades(), control)
         })
@@ -228,7 +228,7 @@ mod tests {
             let rules = &[Ties::Index, Ties::Expected, Ties::Pessimistic, Ties::Optimistic][..last];
             prop_assert!(evaluate_all(&space, &relations, &[], &options, &Alone, &control).is_err());
             let found = evaluate_all(&space, &relations, rules, &options, &Alone, &control).unwrap();
-            let each = relations.iter().zip(levels).flat_map(|of| rules.iter().map(move |ties| (of, *ties)));
+            let each = relations.iter().zip(levels).flat_map(|level| rules.iter().map(move |ties| (level, *ties)));
             prop_assert_eq!(found.len(), each.clone().count());
             for (found, ((relation, labels), ties)) in found.iter().zip(each) {
                 let alone = evaluate(&space, relation, ties, &options, &Alone, &control).unwrap();

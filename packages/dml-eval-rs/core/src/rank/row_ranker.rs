@@ -274,11 +274,11 @@ mod tests {
             given.sort_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
             let kinds = kinds(&numbers[..keys.len()]);
             let row = Row { keys: &keys, kinds: &kinds, index: |place| first + place as u64, given: &given };
-            let of = |kind: Kind| -> Vec<Positive> {
+            let with_kind = |kind: Kind| -> Vec<Positive> {
                 let own = kinds.iter().zip(&keys).zip(first..).filter(|((own, _), _)| **own == kind);
                 own.map(|((_, key), index)| Positive { key: *key, index }).collect()
             };
-            let mut positives = [of(Kind::Match), given.clone()].concat();
+            let mut positives = [with_kind(Kind::Match), given.clone()].concat();
             positives.sort_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
             prop_assume!(!positives.is_empty());
             let mut ranker = RowRanker::default();
@@ -288,7 +288,7 @@ mod tests {
                 let counts = ranker.counts(&row, rules, &found).unwrap();
                 let per_positive = rules.slots_per_positive();
                 let mut expected = vec![0; per_positive * positives.len() + 1];
-                of(Kind::Negative).iter().for_each(|n| expected[rules.slot(0, &positives, n.key, n.index)] += 1);
+                with_kind(Kind::Negative).iter().for_each(|n| expected[rules.slot(0, &positives, n.key, n.index)] += 1);
                 prop_assert!(!found.is_empty());
                 prop_assert_eq!(&found[..], &positives[..found.len()]);
                 let last = per_positive * found.len();

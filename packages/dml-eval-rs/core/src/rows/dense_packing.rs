@@ -31,30 +31,30 @@ use crate::side::Side;
 
 /// The way to pack the rows of a [`Dense`] space.
 pub struct DensePacking<'s, 'a> {
-    pub(super) of: &'s Dense<'a>,
+    pub(super) space: &'s Dense<'a>,
     pub(super) frame: Frame,
     pub(super) prefix: Option<Prefix>,
 }
 
 impl<'s, 'a> DensePacking<'s, 'a> {
     /// Chooses a fast packing for `goal` from a sample of the rows. The bounds hold for any packing.
-    pub fn new(of: &'s Dense<'a>, goal: &Goal<'_>, control: &Control) -> Result<Self> {
-        let whole = DensePacking::whole(of)?;
-        let prefix = choose_prefix(of, &whole.frame, whole.steps(), goal, control)?;
+    pub fn new(space: &'s Dense<'a>, goal: &Goal<'_>, control: &Control) -> Result<Self> {
+        let whole = DensePacking::whole(space)?;
+        let prefix = choose_prefix(space, &whole.frame, whole.steps(), goal, control)?;
         Ok(DensePacking { prefix, ..whole })
     }
 
     /// Packs all coordinates, and centres the rows if a sample suggests that they are similar.
-    pub(crate) fn whole(of: &'s Dense<'a>) -> Result<Self> {
-        let sample = Sample::draw(of, Sample::FOR_FRAME)?;
-        let frame = Frame::of_sample(&sample.rows, of.dim(), of.similarity())?;
-        Ok(DensePacking { of, frame, prefix: None })
+    pub(crate) fn whole(space: &'s Dense<'a>) -> Result<Self> {
+        let sample = Sample::draw(space, Sample::FOR_FRAME)?;
+        let frame = Frame::choose(&sample.rows, space.dim(), space.similarity())?;
+        Ok(DensePacking { space, frame, prefix: None })
     }
 
     /// Returns a bound on the rounding errors of any pair.
     pub(crate) fn largest_margin(&self) -> Result<f64> {
         let worst = |side: Side| {
-            let extents = (0..self.of.rows(side)).into_par_iter().map_init(
+            let extents = (0..self.space.rows(side)).into_par_iter().map_init(
                 || full(self.steps(), 0),
                 |words, row| {
                     let mut extent = [Extent::default()];
@@ -69,40 +69,40 @@ impl<'s, 'a> DensePacking<'s, 'a> {
 
     /// Packs rows along `directions`, without centring.
     #[cfg(test)]
-    pub fn along(of: &'s Dense<'a>, directions: &[f64]) -> Self {
-        let sample = Sample::draw(of, 256).unwrap().rows;
-        let frame = Frame::around(Vec::new(), &sample, of.dim(), of.similarity()).unwrap();
-        let prefix = Prefix::new(of.kernel(), directions, of.dim(), &Control::default()).unwrap();
-        DensePacking { of, frame, prefix: Some(prefix) }
+    pub fn along(space: &'s Dense<'a>, directions: &[f64]) -> Self {
+        let sample = Sample::draw(space, 256).unwrap().rows;
+        let frame = Frame::around(Vec::new(), &sample, space.dim(), space.similarity()).unwrap();
+        let prefix = Prefix::new(space.kernel(), directions, space.dim(), &Control::default()).unwrap();
+        DensePacking { space, frame, prefix: Some(prefix) }
     }
 
     /// Returns a packing of each kind: all coordinates, or along principal or other directions, centred or not.
     #[cfg(test)]
-    pub fn of_each_kind(of: &'s Dense<'a>) -> Vec<Self> {
-        let (dim, similarity, control) = (of.dim(), of.similarity(), Control::default());
-        let sample = Sample::draw(of, 256).unwrap().rows;
+    pub fn of_each_kind(space: &'s Dense<'a>) -> Vec<Self> {
+        let (dim, similarity, control) = (space.dim(), space.similarity(), Control::default());
+        let sample = Sample::draw(space, 256).unwrap().rows;
         let mean: Vec<f64> = (0..dim)
             .map(|i| sample.iter().skip(i).step_by(dim).sum::<f64>() * dim as f64 / sample.len() as f64)
             .collect();
         let mut kinds = Vec::new();
         for centre in [Vec::new(), mean] {
             let frame = || Frame::around(centre.clone(), &sample, dim, similarity).unwrap();
-            kinds.push(DensePacking { of, frame: frame(), prefix: None });
+            kinds.push(DensePacking { space, frame: frame(), prefix: None });
             let mut rows = sample.clone();
             rows.chunks_exact_mut(dim).for_each(|row| {
                 frame().enter(row);
             });
             let most = if dim <= 4096 { (rows.len() / dim).min(64) } else { 0 };
             let counts = [1, dim / 2, dim].into_iter().filter(|count| (1..=most).contains(count));
-            let principal = counts.map(|count| principal_directions(of.kernel(), &rows, dim, count, &control).unwrap());
+            let principal = counts.map(|n| principal_directions(space.kernel(), &rows, dim, n, &control).unwrap());
             // Axes that are exactly orthonormal, then axes that are only nearly orthonormal.
             let axes = |length: f64| {
                 let count = if dim <= 512 { dim.div_ceil(3) } else { 0 };
                 (0..dim * count).map(|at| if at / dim == at % dim { length } else { 0.0 }).collect::<Vec<f64>>()
             };
-            for directions in principal.chain([axes(1.0), axes(1.0 + 1e-4)]).filter(|of| !of.is_empty()) {
-                let prefix = Prefix::new(of.kernel(), &directions, dim, &control).unwrap();
-                kinds.push(DensePacking { of, frame: frame(), prefix: Some(prefix) });
+            for directions in principal.chain([axes(1.0), axes(1.0 + 1e-4)]).filter(|found| !found.is_empty()) {
+                let prefix = Prefix::new(space.kernel(), &directions, dim, &control).unwrap();
+                kinds.push(DensePacking { space, frame: frame(), prefix: Some(prefix) });
             }
         }
         kinds
@@ -110,13 +110,13 @@ impl<'s, 'a> DensePacking<'s, 'a> {
 
     /// Counts the numbers per packed row, excluding biases.
     fn numbers(&self) -> usize {
-        self.prefix.as_ref().map_or(self.of.dim(), |prefix| prefix.len() + 1)
+        self.prefix.as_ref().map_or(self.space.dim(), |prefix| prefix.len() + 1)
     }
 }
 
 impl Packing for DensePacking<'_, '_> {
     fn word(&self) -> Word {
-        self.of.word()
+        self.space.word()
     }
 
     fn steps(&self) -> usize {
@@ -133,7 +133,8 @@ impl Packing for DensePacking<'_, '_> {
         extents: &mut [Extent],
     ) -> Result<()> {
         let lanes = Lanes { side, axis, rows, width, panel, extents };
-        self.of.kernel().vectorize(Encoding { of: self.of, frame: &self.frame, prefix: self.prefix.as_ref(), lanes })
+        let DensePacking { space, frame, prefix } = self;
+        space.kernel().vectorize(Encoding { space, frame, prefix: prefix.as_ref(), lanes })
     }
 
     fn is_sorted(&self) -> bool {
@@ -142,7 +143,7 @@ impl Packing for DensePacking<'_, '_> {
 
     fn margin(&self, row: Extent, column: Extent) -> f64 {
         let numbers = self.numbers() as f64;
-        let dim = self.of.dim() as f64;
+        let dim = self.space.dim() as f64;
         // Allow two roundings per term, which is enough with and without fused multiply-add: see
         // docs/internals/evaluator-exactness.md. Integer sums are exact; four roundings turn them into products.
         let is_integer = self.word() == Word::Int16Pair;

@@ -38,13 +38,13 @@ impl Source for Concatenated<'_> {
     }
 
     fn widen(&self, row: usize, out: &mut [f64]) {
-        let (of, row) = self.find(row);
-        of.widen(row, out);
+        let (source, row) = self.find(row);
+        source.widen(row, out);
     }
 
     fn slice32(&self, row: usize) -> Option<&[f32]> {
-        let (of, row) = self.find(row);
-        of.slice32(row)
+        let (source, row) = self.find(row);
+        source.slice32(row)
     }
 }
 
@@ -81,51 +81,51 @@ impl Source for Selected<'_> {
 /// Rows that are scaled to length 1 when read, then rounded to single precision unless they are double.
 #[derive(Debug)]
 pub struct Normalized<'a> {
-    of: &'a dyn Source,
+    source: &'a dyn Source,
     /// 1 / length per row; for double precision, the length after scaling the row by a power of two.
     factors: Vec<f64>,
 }
 
 impl<'a> Normalized<'a> {
     /// Reads all rows, which must be finite and must not be zero vectors.
-    pub fn new(of: &'a dyn Source, control: &Control) -> Result<Self> {
+    pub fn new(source: &'a dyn Source, control: &Control) -> Result<Self> {
         const ROWS: usize = 256;
-        let mut factors: Vec<f64> = zeros(of.rows())?;
-        let make = || full(of.dim(), 0.0);
+        let mut factors: Vec<f64> = zeros(source.rows())?;
+        let make = || full(source.dim(), 0.0);
         each(factors.par_chunks_mut(ROWS).enumerate(), make, |row, (chunk, factors)| {
             for (i, factor) in factors.iter_mut().enumerate() {
                 control.check()?;
-                of.widen(chunk * ROWS + i, row);
-                if of.is_double() {
+                source.widen(chunk * ROWS + i, row);
+                if source.is_double() {
                     rescale(row);
                 }
                 *factor = 1.0 / square(row).sqrt();
             }
             Ok(())
         })?;
-        Ok(Normalized { of, factors })
+        Ok(Normalized { source, factors })
     }
 }
 
 impl Source for Normalized<'_> {
     fn rows(&self) -> usize {
-        self.of.rows()
+        self.source.rows()
     }
 
     fn dim(&self) -> usize {
-        self.of.dim()
+        self.source.dim()
     }
 
     fn is_double(&self) -> bool {
-        self.of.is_double()
+        self.source.is_double()
     }
 
     fn bytes(&self) -> usize {
-        self.of.bytes()
+        self.source.bytes()
     }
 
     fn widen(&self, row: usize, out: &mut [f64]) {
-        self.of.widen(row, out);
+        self.source.widen(row, out);
         let factor = self.factors[row];
         if self.is_double() {
             rescale(out);

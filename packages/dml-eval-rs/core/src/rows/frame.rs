@@ -34,7 +34,7 @@ pub(super) struct Frame {
 
 impl Frame {
     /// Chooses a frame for rows that are like `sample`, which has shape (rows, dim).
-    pub fn of_sample(sample: &[f64], dim: usize, similarity: Similarity) -> Result<Self> {
+    pub fn choose(sample: &[f64], dim: usize, similarity: Similarity) -> Result<Self> {
         let rows = (sample.len() / dim) as f64;
         let mut centre = full(dim, 0.0)?;
         for row in sample.chunks_exact(dim) {
@@ -126,7 +126,7 @@ mod tests {
         for shift in [0.0, 0.2, 1.0, 30.0] {
             let sample: Vec<f64> = (0..40 * DIM).map(|_| random.uniform() - 0.5 + shift).collect();
             for similarity in [Similarity::Cosine, Similarity::Dot, Similarity::Euclidean] {
-                let frame = Frame::of_sample(&sample, DIM, similarity).unwrap();
+                let frame = Frame::choose(&sample, DIM, similarity).unwrap();
                 assert_eq!(frame.centre.is_empty(), shift < 0.05);
                 for (x, y) in sample.chunks_exact(DIM).zip(sample.chunks_exact(DIM).skip(7)) {
                     let (mut c, mut d) = (x.to_vec(), y.to_vec());

@@ -41,7 +41,7 @@ impl Matrix<'_> {
             Matrix::F32(x) => Matrix::F32(x.view()),
             Matrix::F64(x) => Matrix::F64(x.view()),
             Matrix::Bits(x, dim) => Matrix::Bits(x.view(), *dim),
-            Matrix::Derived(of) => Matrix::Derived(*of),
+            Matrix::Derived(source) => Matrix::Derived(*source),
         }
     }
 }
@@ -53,7 +53,7 @@ impl Source for Matrix<'_> {
             Matrix::F32(x) => x.nrows(),
             Matrix::F64(x) => x.nrows(),
             Matrix::Bits(x, _) => x.nrows(),
-            Matrix::Derived(of) => of.rows(),
+            Matrix::Derived(source) => source.rows(),
         }
     }
 
@@ -63,7 +63,7 @@ impl Source for Matrix<'_> {
             Matrix::F32(x) => x.ncols(),
             Matrix::F64(x) => x.ncols(),
             Matrix::Bits(_, dim) => *dim,
-            Matrix::Derived(of) => of.dim(),
+            Matrix::Derived(source) => source.dim(),
         }
     }
 
@@ -71,7 +71,7 @@ impl Source for Matrix<'_> {
         match self {
             Matrix::F16(_) | Matrix::F32(_) | Matrix::Bits(..) => false,
             Matrix::F64(_) => true,
-            Matrix::Derived(of) => of.is_double(),
+            Matrix::Derived(source) => source.is_double(),
         }
     }
 
@@ -81,7 +81,7 @@ impl Source for Matrix<'_> {
             Matrix::F32(x) => 4 * x.len(),
             Matrix::F64(x) => 8 * x.len(),
             Matrix::Bits(x, _) => x.len(),
-            Matrix::Derived(of) => of.bytes(),
+            Matrix::Derived(source) => source.bytes(),
         }
     }
 
@@ -95,14 +95,14 @@ impl Source for Matrix<'_> {
                     *o = f64::from(x[(row, i / 8)] >> (7 - i % 8) & 1);
                 }
             }
-            Matrix::Derived(of) => of.widen(row, out),
+            Matrix::Derived(source) => source.widen(row, out),
         }
     }
 
     fn slice32(&self, row: usize) -> Option<&[f32]> {
         match self {
             Matrix::F32(x) => contiguous(x, row),
-            Matrix::Derived(of) => of.slice32(row),
+            Matrix::Derived(source) => source.slice32(row),
             Matrix::F16(_) | Matrix::F64(_) | Matrix::Bits(..) => None,
         }
     }

@@ -73,9 +73,9 @@ pub fn sample_block(
     let fits = |zeros: &u32| queries as f64 * items as f64 / 2f64.powi(*zeros as i32) <= capacity.max(1) as f64;
     let ending = (least..MOST_ZEROS).find(fits).unwrap_or(MOST_ZEROS.max(least));
     let mask = (1u64 << ending.min(MOST_ZEROS)) - 1;
-    let by_bucket = |number: usize, of: &dyn Fn(u32) -> u64| -> Result<Vec<(u32, u32)>> {
+    let by_bucket = |number: usize, hash_index: &dyn Fn(u32) -> u64| -> Result<Vec<(u32, u32)>> {
         let mut order = allocate(number)?;
-        order.try_extend((0..number as u32).map(|i| ((of(i) & mask) as u32, i)))?;
+        order.try_extend((0..number as u32).map(|i| ((hash_index(i) & mask) as u32, i)))?;
         order.sort_unstable();
         Ok(order)
     };

@@ -411,9 +411,9 @@ pub(crate) fn count_and_keep(
     let distinct = all.len();
     all.try_extend([f64::INFINITY; TOGETHER])?;
     let part_size = sizes.slot_part.max(distinct.div_ceil(PARTS)).clamp(1, usize::from(BEFORE));
-    let last_of_parts = all[..distinct - 1].iter().skip(part_size - 1).step_by(part_size);
-    let mut ends = allocate(last_of_parts.len() + 1)?;
-    ends.try_extend(last_of_parts.copied().chain([f64::INFINITY]))?;
+    let last_scores = all[..distinct - 1].iter().skip(part_size - 1).step_by(part_size);
+    let mut ends = allocate(last_scores.len() + 1)?;
+    ends.try_extend(last_scores.copied().chain([f64::INFINITY]))?;
     let longest = sizes.slot_list.max(SHORT);
     let bytes = 8 * (2 * distinct + distinct.div_ceil(part_size) * longest);
     let threads = (COUNTER_BYTES / bytes).clamp(1, rayon::current_num_threads());

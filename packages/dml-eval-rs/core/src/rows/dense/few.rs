@@ -40,13 +40,13 @@ impl<'a> Unread<'a> {
     /// Computes the keys of all pairs of the few queries and the items, and validates the gallery on the way. `visit`
     /// receives the query's index, the first item of a block, and the keys of this block.
     pub fn compare_few(self, control: &Control, visit: impl Fn(usize, usize, &[f64]) + Sync) -> Result<Dense<'a>> {
-        let (of, items) = (&self.0, self.0.gallery.rows());
-        let few = of.few()?;
+        let (space, items) = (&self.0, self.0.gallery.rows());
+        let few = space.few()?;
         let is_valid = (0..items.div_ceil(ITEMS))
             .into_par_iter()
             .map_init(
                 || -> Result<_> {
-                    let (wide, single) = (zeros(of.dim())?, zeros(PAIRS * of.dim())?);
+                    let (wide, single) = (zeros(space.dim())?, zeros(PAIRS * space.dim())?);
                     Ok(Buffers { sums: zeros(few.len * ITEMS)?, squares: zeros(ITEMS)?, wide, single })
                 },
                 |buffers, block| -> Result<bool> {
@@ -54,15 +54,15 @@ impl<'a> Unread<'a> {
                     let buffers = ready(buffers)?;
                     let (first, number) = (block * ITEMS, ITEMS.min(items - block * ITEMS));
                     match &few.single {
-                        Some(queries) => of.sums_of_singles(queries, first, number, buffers),
-                        None => of.sums_of_doubles(&few, first, number, buffers),
+                        Some(queries) => space.sum_singles(queries, first, number, buffers),
+                        None => space.sum_doubles(&few, first, number, buffers),
                     }
                     let (squares, sums) = (&buffers.squares[..number], &mut buffers.sums[..few.len * number]);
-                    let mut is_valid = !is_suspect(squares, of.similarity);
+                    let mut is_valid = !is_suspect(squares, space.similarity);
                     for (query, keys) in sums.chunks_exact_mut(number).enumerate() {
                         // If a row has a number that isn't finite, its sums aren't finite.
                         is_valid &= keys.iter().fold(true, |finite, key| finite & key.is_finite());
-                        of.keys_of_sums(squares, keys);
+                        space.keys_of_sums(squares, keys);
                         visit(query, first, keys);
                     }
                     control.advance(sums.len() as u64);
@@ -92,7 +92,7 @@ impl Dense<'_> {
     }
 
     /// Computes the sums of a block of items with all queries, in the order of summation that `exact` defines, four items at a time.
-    fn sums_of_singles(&self, queries: &[f32], first: usize, number: usize, buffers: &mut Buffers) {
+    fn sum_singles(&self, queries: &[f32], first: usize, number: usize, buffers: &mut Buffers) {
         let (dim, Buffers { sums, squares, wide, single }) = (self.dim(), buffers);
         let in_place = if let Matrix::F32(x) = &self.gallery { x.as_slice() } else { None };
         let halves = if let Matrix::F16(x) = &self.gallery { x.as_slice() } else { None };
@@ -138,7 +138,7 @@ impl Dense<'_> {
     }
 
     /// Computes the sums of a block of items with all queries, in the order of summation that `exact` defines, item by item.
-    fn sums_of_doubles(&self, few: &Few, first: usize, number: usize, buffers: &mut Buffers) {
+    fn sum_doubles(&self, few: &Few, first: usize, number: usize, buffers: &mut Buffers) {
         let (dim, Buffers { sums, squares, wide, .. }) = (self.dim(), buffers);
         let in_place = match &self.gallery {
             Matrix::F64(x) if !self.is_rescaled(Side::Gallery) => x.as_slice(),
