@@ -50,7 +50,7 @@ impl Peers for Alone {
     }
 }
 
-fn wrong<T>(message: String) -> Result<T> {
+fn reject<T>(message: String) -> Result<T> {
     Err(Error::Exchange(message))
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn gather(peers: &dyn Peers, numbers: &[f64], expected: usize) -> Res
     sent.try_extend(numbers.iter().copied())?;
     let received = peers.all_gather(&sent)?;
     if received.len() != HEADER * ranks + expected {
-        return wrong(format!(
+        return reject(format!(
             "all_gather returned {} numbers; expected {}, concatenated from all {ranks} ranks",
             received.len(),
             HEADER * ranks + expected
@@ -76,10 +76,10 @@ pub(crate) fn gather(peers: &dyn Peers, numbers: &[f64], expected: usize) -> Res
     let mut rest = received.as_slice();
     for rank in 0..ranks {
         let Some((&[sender, len], after)) = rest.split_first_chunk::<HEADER>() else {
-            return wrong(format!("all_gather returned numbers that end before rank {rank}"));
+            return reject(format!("all_gather returned numbers that end before rank {rank}"));
         };
         if sender != rank as f64 || len.fract() != 0.0 || !(0.0..=after.len() as f64).contains(&len) {
-            return wrong(format!(
+            return reject(format!(
                 "all_gather returned {sender} and {len} instead of the rank and length of rank {rank}'s numbers: \
                  concatenate the numbers of all ranks in the order of the ranks, unchanged"
             ));
@@ -87,7 +87,7 @@ pub(crate) fn gather(peers: &dyn Peers, numbers: &[f64], expected: usize) -> Res
         let (part, after) = after.split_at(len as usize);
         let same = |(a, b): (&f64, &f64)| a.to_bits() == b.to_bits();
         if rank == own_rank && !(part.len() == numbers.len() && part.iter().zip(numbers).all(same)) {
-            return wrong(format!(
+            return reject(format!(
                 "all_gather changed the numbers of rank {rank}; expected the same float64 numbers, in the place of rank {rank}"
             ));
         }
@@ -95,7 +95,7 @@ pub(crate) fn gather(peers: &dyn Peers, numbers: &[f64], expected: usize) -> Res
         rest = after;
     }
     if gathered.len() != expected {
-        return wrong(format!("the ranks' parts have {} numbers; expected {expected}", gathered.len()));
+        return reject(format!("the ranks' parts have {} numbers; expected {expected}", gathered.len()));
     }
     Ok(gathered)
 }
@@ -110,7 +110,7 @@ pub(crate) fn reduce(peers: &dyn Peers, counts: &[u64]) -> Result<Vec<u64>> {
     sent.try_extend([total(counts), 1])?;
     let mut sums = peers.all_reduce(&sent)?;
     if sums.len() != sent.len() {
-        return wrong(format!(
+        return reject(format!(
             "all_reduce returned {} counts; expected {}, as many as it received",
             sums.len(),
             sent.len()
@@ -119,14 +119,14 @@ pub(crate) fn reduce(peers: &dyn Peers, counts: &[u64]) -> Result<Vec<u64>> {
     let ranks = sums.pop();
     let all = sums.pop();
     if ranks != Some(peers.world_size() as u64) {
-        return wrong(format!(
+        return reject(format!(
             "all_reduce returned {} as the sum of a 1 from each of {} ranks; expected element-wise sums over all ranks",
             ranks.unwrap_or(0),
             peers.world_size()
         ));
     }
     if all != Some(total(&sums)) || sums.iter().zip(counts).any(|(sum, own)| sum < own) {
-        return wrong("all_reduce returned counts that aren't sums over all ranks; expected element-wise sums".into());
+        return reject("all_reduce returned counts that aren't sums over all ranks; expected element-wise sums".into());
     }
     Ok(sums)
 }

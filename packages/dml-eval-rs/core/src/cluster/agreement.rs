@@ -87,7 +87,7 @@ impl Contingency {
     }
 
     /// Whether both partitions have a single cluster, or both consist of singletons.
-    fn trivially_equal(&self) -> bool {
+    fn are_trivially_equal(&self) -> bool {
         let (a, b) = (Self::clusters(&self.a), Self::clusters(&self.b));
         a == b && (a == 1 || a as u64 == self.n)
     }
@@ -181,7 +181,7 @@ fn information_above_linear(e: f64) -> f64 {
 /// Returns 1 if both partitions have a single cluster, and 0 if only one of them has.
 pub fn nmi(a: &[u32], b: &[u32], average: Average, control: &Control) -> Result<f64> {
     let table = contingency(a, b, control)?;
-    if table.trivially_equal() {
+    if table.are_trivially_equal() {
         return Ok(1.0);
     }
     let normalizer = average.apply(entropy(&table.a, table.n), entropy(&table.b, table.n));
@@ -197,7 +197,7 @@ pub fn nmi(a: &[u32], b: &[u32], average: Average, control: &Control) -> Result<
 /// Numerator and denominator, times 2·T, are exact integers. Returns 1 if both have a single cluster, or only singletons.
 pub fn ari(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {
     let table = contingency(a, b, control)?;
-    if table.trivially_equal() {
+    if table.are_trivially_equal() {
         return Ok(1.0);
     }
     if u32::try_from(table.n).is_err() {
@@ -220,7 +220,7 @@ pub fn ari(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {
 /// Returns 1 if both partitions have a single cluster, or both only singletons.
 pub fn ami(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {
     let table = contingency(a, b, control)?;
-    if table.trivially_equal() {
+    if table.are_trivially_equal() {
         return Ok(1.0);
     }
     let expected = table.expected_mutual_information(control)?;

@@ -40,7 +40,7 @@ impl<S: Space> Choice<'_, S> {
             let keys = keys.compute(self.space, query as usize, matches)?;
             Ok(keys.iter().copied().fold(f64::INFINITY, f64::min))
         };
-        self.tabled(number, |q| depth.max(number(q) as u64), lowest)
+        self.choose(number, |q| depth.max(number(q) as u64), lowest)
     }
 
     /// Tells for each query of a count that resumes whether a table is cheaper.
@@ -49,10 +49,10 @@ impl<S: Space> Choice<'_, S> {
             let positives = counts.positives(query as usize);
             Ok(positives[counts.count_active(query as usize, positives.len()) - 1].key)
         };
-        self.tabled(|q| counts.positives(q).len(), |q| counts.last_rank(q), lowest)
+        self.choose(|q| counts.positives(q).len(), |q| counts.last_rank(q), lowest)
     }
 
-    fn tabled(
+    fn choose(
         &self,
         number: impl Fn(usize) -> usize,
         last_rank: impl Fn(usize) -> u64,

@@ -20,7 +20,7 @@ impl Plan {
     /// Plans the part of this process. `few` has the number of positives per query, or 0 if a table serves the query; at most
     /// `budget` positives are in memory, or those of a single query if it has more.
     ///
-    /// Pairs are compared once for both of their queries if the relations allow it and all positives fit into one batch.
+    /// Each pair of queries is compared only once if the relations allow this and all positives fit into one batch.
     pub fn new(few: &[usize], tabled: &[bool], are_symmetric: bool, budget: usize, peers: &dyn Peers) -> Result<Plan> {
         let queries = few.len();
         let own_part = |counts: &dyn Fn(usize) -> bool| part(peers, queries, |q| u64::from(counts(q)));

@@ -89,7 +89,7 @@ impl Frame {
             row.iter().zip(&self.centre).zip(out).for_each(|((v, c), out)| *out = (v - c) as f32);
             dot(row, &self.centre)
         };
-        self.framed(square, along, square - 2.0 * along + self.centre_length * self.centre_length)
+        self.measure(square, along, square - 2.0 * along + self.centre_length * self.centre_length)
     }
 
     /// Subtracts the centre from `row`.
@@ -101,11 +101,11 @@ impl Frame {
             *v -= c;
         }
         let after = if self.centre.is_empty() { before } else { square(row) };
-        self.framed(before, along, after)
+        self.measure(before, along, after)
     }
 
     #[inline(always)]
-    fn framed(&self, before: f64, along: f64, after: f64) -> Framed {
+    fn measure(&self, before: f64, along: f64, after: f64) -> Framed {
         let bias = match self.similarity {
             Similarity::Euclidean => after / 2.0,
             Similarity::Cosine | Similarity::Dot => -along,

@@ -8,7 +8,7 @@ use crate::verification::hashed::HashedScores;
 use crate::verification::sieve::{Listed, Sieved};
 use crate::verification::slots::Kept;
 
-fn wrong<T>(message: &str) -> Result<T> {
+fn reject<T>(message: &str) -> Result<T> {
     Err(Error::Exchange(format!("all_gather returned {message}; expected the numbers of all ranks, unchanged")))
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn exchange_sieved(
         for numbers in gather(peers, &numbers, 3 * length)?.chunks_exact(3) {
             let is_index = |number: f64, size: usize| number.fract() == 0.0 && (0.0..size as f64).contains(&number);
             if !(numbers[0].is_finite() && is_index(numbers[1], rows) && is_index(numbers[2], items)) {
-                return wrong("a negative that isn't a finite value and two indices");
+                return reject("a negative that isn't a finite value and two indices");
             }
             joined.try_push(Listed { value: numbers[0] as f32, pair: (numbers[1] as u32, numbers[2] as u32) })?;
         }
@@ -59,7 +59,7 @@ pub(crate) fn exchange_kept(kept: Kept, peers: &dyn Peers) -> Result<Kept> {
     let counts = reduce(peers, &[u64::from(kept.is_none()), kept.as_ref().map_or(0, Vec::len) as u64])?;
     let joined = kept.filter(|_| counts[0] == 0).map(|own| gather(peers, &own, counts[1] as usize)).transpose()?;
     if joined.iter().flatten().any(|score| !score.is_finite()) {
-        return wrong("a score that isn't finite");
+        return reject("a score that isn't finite");
     }
     Ok(joined)
 }
@@ -73,7 +73,7 @@ pub(crate) fn exchange_observed(
     let own_zeros = collect(observed.iter().map(|found| f64::from(found.kept.zeros)))?;
     let zeros = gather(peers, &own_zeros, own_zeros.len() * peers.world_size())?;
     if zeros.iter().any(|zeros| !(0..=u64::BITS).any(|z| f64::from(z) == *zeros)) {
-        return wrong("invalid counts of zeros");
+        return reject("invalid counts of zeros");
     }
     for (i, found) in observed.iter_mut().enumerate() {
         let most = zeros[i..].iter().step_by(own_zeros.len()).fold(0.0f64, |most, zeros| most.max(*zeros));
@@ -93,7 +93,7 @@ pub(crate) fn exchange_observed(
         let gathered = gather(peers, &numbers, 3 * counts[2] as usize)?;
         let is_half = |number: f64| number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number);
         if gathered.chunks_exact(3).any(|n| !(n[0].is_finite() && is_half(n[1]) && is_half(n[2]))) {
-            return wrong("a score that isn't a finite number and two halves of a hash");
+            return reject("a score that isn't a finite number and two halves of a hash");
         }
         let joined = gathered.chunks_exact(3).map(|n| (n[0], (n[1] as u64) << 32 | n[2] as u64));
         found.kept.append(&collect(joined)?, capacity)?;

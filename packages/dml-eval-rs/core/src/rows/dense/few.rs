@@ -41,7 +41,7 @@ impl<'a> Unread<'a> {
     /// receives the query's index, the first item of a block, and the keys of this block.
     pub fn compare_few(self, control: &Control, visit: impl Fn(usize, usize, &[f64]) + Sync) -> Result<Dense<'a>> {
         let (space, items) = (&self.0, self.0.gallery.rows());
-        let few = space.few()?;
+        let few = space.widen_few()?;
         let is_valid = (0..items.div_ceil(ITEMS))
             .into_par_iter()
             .map_init(
@@ -75,7 +75,7 @@ impl<'a> Unread<'a> {
 }
 
 impl Dense<'_> {
-    fn few(&self) -> Result<Few> {
+    fn widen_few(&self) -> Result<Few> {
         let (len, dim, mut buffer) = (self.rows(Side::Query), self.dim(), Vec::new());
         let mut wide: Vec<f64> = zeros(len * dim)?;
         for (query, out) in wide.chunks_exact_mut(dim).enumerate() {
