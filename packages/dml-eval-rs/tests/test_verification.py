@@ -294,7 +294,7 @@ def test_more_positives_than_are_held_are_counted_for_thresholds_alone() -> None
     assert found.to_dict() == verify(x, labels, pairs=np.stack([i, j], 1), **names).to_dict()
     for metric in ("eer", "auc"):
         with pytest.raises(
-            ValueError, match=r"4351000 positive pairs; .* at most 4194304: leave out 'eer' and 'auc'"
+            ValueError, match=r"4351000 positive pairs; .* at most 4194304: omit 'eer' and 'auc'"
         ):
             verify(x, labels, metrics=[metric])
 

@@ -1,9 +1,9 @@
-//! Times of the crate's entry points on one thread, for every kernel that this CPU can run.
+//! Times the entry points of this crate on one thread, for each kernel that this CPU can run.
 //!
-//!     cargo bench -p dml-eval
+//! cargo bench -p dml-eval
 //!
-//! Processor time, where the system is a Unix, and the best of some rounds, in which the kernels alternate, to reduce the
-//! influence of other work on the machine. Beside the peers: benchmarks/evaluator.
+//! Reports processor time (on Unix), as the best of several rounds. Kernels alternate to reduce the influence of other
+//! processes. To compare with other libraries, see benchmarks/evaluator.
 
 use std::hint::black_box;
 
@@ -15,27 +15,27 @@ use dml_eval::{
 
 const ROUNDS: usize = 5;
 
-/// Returns the seconds from some moment on.
+/// Returns seconds since an arbitrary moment.
 #[cfg(unix)]
 fn seconds() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes `time`, and nothing else.
+    // SAFETY: the call only writes `time`.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
     time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
 }
 
-/// Returns the seconds from some moment on.
+/// Returns seconds since an arbitrary moment.
 #[cfg(not(unix))]
 fn seconds() -> f64 {
     static START: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
     START.elapsed().as_secs_f64()
 }
 
-/// Rows of classes of `each`, around centres with less spread than the noise.
+/// Makes rows in classes of `each` rows, around centres that are spread less than the noise.
 fn embeddings(rows: usize, dim: usize, each: usize) -> (Array2<f32>, Vec<u32>) {
     let mut state = 1u64;
     let mut draw = || {
-        // Xorshift*; the sum of four uniform numbers is normal enough.
+        // This is Xorshift*; a sum of four uniform numbers is close enough to normal.
         let mut uniform = || {
             state ^= state >> 12;
             state ^= state << 25;
@@ -49,7 +49,7 @@ fn embeddings(rows: usize, dim: usize, each: usize) -> (Array2<f32>, Vec<u32>) {
     (x, (0..rows).map(|i| (i / each) as u32).collect())
 }
 
-/// A piece of work for each kernel, and the number of pairs that it compares.
+/// Work to run with each kernel, and the number of pairs that it compares.
 struct Work<'a> {
     name: &'static str,
     pairs: usize,
@@ -57,7 +57,7 @@ struct Work<'a> {
 }
 
 fn main() {
-    // `cargo test --benches` runs benchmarks as tests, with `--test` and in a debug build: too slow to be useful.
+    // Skip `cargo test --benches`, which runs benchmarks as tests with `--test` in a debug build, too slowly to be useful.
     if std::env::args().any(|argument| argument == "--test") {
         return;
     }
@@ -113,7 +113,7 @@ fn main() {
         },
     ];
     let kernels: Vec<_> = kernel_names().into_iter().map(|name| select_kernel(Some(name)).expect("listed")).collect();
-    println!("4,000 × 256 float32, one thread: milliseconds (nanoseconds a pair)");
+    println!("4,000 × 256 float32, one thread: milliseconds (nanoseconds per pair)");
     for Work { name, pairs, run } in &works {
         println!("{name}");
         let mut best = vec![f64::INFINITY; kernels.len()];

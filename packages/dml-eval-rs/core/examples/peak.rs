@@ -1,8 +1,8 @@
-//! The peak rates of one core of this machine in registers, with which docs/internals/evaluator-speed.md compares the evaluator.
+//! Measures the peak rates of one core in registers, to compare the evaluator with (see docs/internals/evaluator-speed.md).
 //!
-//!     cargo run --release -p dml-eval --example peak
+//! cargo run --release -p dml-eval --example peak
 //!
-//! Processor time of one thread, the best of several rounds, to reduce the influence of other work on the machine.
+//! Reports the processor time of one thread, as the best of several rounds, to reduce the influence of other processes.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 fn main() {
@@ -19,18 +19,18 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::hint::black_box;
 
-    /// Rounds of a loop with a step for each of `SUMS` sums, enough to hide an instruction's latency.
+    /// The rounds of a loop that steps each of `SUMS` sums, which are enough to hide the latency of an instruction.
     const STEPS: u64 = 2_000_000;
     const SUMS: u64 = 12;
 
     fn processor_seconds() -> f64 {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the call writes `time`, and nothing else.
+        // SAFETY: the call only writes `time`.
         unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
         time.tv_sec as f64 + 1e-9 * time.tv_nsec as f64
     }
 
-    /// A loop of independent steps on vectors of one instruction set.
+    /// Defines a loop of independent steps on the vectors of an instruction set.
     macro_rules! steps {
         ($name:ident, $feature:literal, $vector:ty, $start:expr, |$sum:ident, $x:ident| $step:expr) => {
             #[target_feature(enable = $feature)]
@@ -50,7 +50,7 @@ mod x86 {
 
     steps!(fma512, "avx512f", __m512, _mm512_set1_ps(1e-9), |sum, x| _mm512_fmadd_ps(x, x, sum));
     steps!(fma256, "avx2,fma", __m256, _mm256_set1_ps(1e-9), |sum, x| _mm256_fmadd_ps(x, x, sum));
-    // The product differs from step to step, or the compiler would move it out of the loop.
+    // Products must differ between steps, or the compiler would move them out of the loop.
     steps!(mul_add128, "sse2", __m128, _mm_set1_ps(1e-9), |sum, x| _mm_add_ps(_mm_mul_ps(sum, x), x));
     steps!(fma512d, "avx512f", __m512d, _mm512_set1_pd(1e-9), |sum, x| _mm512_fmadd_pd(x, x, sum));
     steps!(fma256d, "avx2,fma", __m256d, _mm256_set1_pd(1e-9), |sum, x| _mm256_fmadd_pd(x, x, sum));
@@ -58,7 +58,7 @@ mod x86 {
         _mm512_add_epi32(sum, _mm512_popcnt_epi32(_mm512_xor_si512(sum, x)))
     });
 
-    // As in the AVX2 kernel: a look-up of half bytes, and sums of bytes.
+    // Like in the AVX2 kernel: a look-up of half bytes, and sums of bytes.
     steps!(bits256, "avx2", __m256i, _mm256_set1_epi32(5), |sum, x| {
         _mm256_add_epi8(sum, _mm256_shuffle_epi8(x, sum))
     });
@@ -66,7 +66,7 @@ mod x86 {
     steps!(vnni512, "avx512f,avx512vnni", __m512i, _mm512_set1_epi32(0x0003_0005), |sum, x| {
         _mm512_dpwssd_epi32(sum, x, x)
     });
-    // The products differ from step to step, or the compiler would move them out of the loop.
+    // Products must differ between steps, or the compiler would move them out of the loop.
     steps!(madd512, "avx512f,avx512bw", __m512i, _mm512_set1_epi32(0x0003_0005), |sum, x| {
         _mm512_add_epi32(sum, _mm512_madd_epi16(sum, x))
     });
@@ -95,7 +95,7 @@ mod x86 {
         let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
         let bytes = avx512 && is_x86_feature_detected!("avx512bw");
         let popcount = avx512 && is_x86_feature_detected!("avx512vpopcntdq");
-        // SAFETY: `report` runs each function only where the CPU has its instructions.
+        // SAFETY: `report` only runs functions whose instructions the CPU has.
         unsafe {
             report("AVX-512 int16 dot (VNNI)", "GFLOP/s", 64, vnni, || vnni512());
             report("AVX-512 int16 multiply, add", "GFLOP/s", 64, bytes, || madd512());

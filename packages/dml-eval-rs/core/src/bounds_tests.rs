@@ -1,6 +1,6 @@
-//! Rows that maximise the errors of the screen: no value may leave its margin, and no order may change.
+//! Tests rows that maximise the errors of the screen: values must stay within their margins, and the order must not change.
 //!
-//! Other data hardly tests the bounds: rounding errors of random directions stay far within them.
+//! Other data hardly tests the bounds, because the rounding errors of random directions stay far within them.
 
 use std::sync::Mutex;
 
@@ -37,7 +37,7 @@ fn screens() -> impl Iterator<Item = (&'static Kernel, Precision)> {
     kernels.flat_map(|kernel| [(kernel, Precision::Float32), (kernel, Precision::SixteenBit)])
 }
 
-/// A list of every pair with the bounds of its value: (query, item, lower, upper).
+/// Lists every pair with bounds for its value: (query, item, lower, upper).
 #[derive(Default)]
 struct Listed(Mutex<Vec<(usize, usize, f64, f64)>>);
 
@@ -76,20 +76,20 @@ impl Observer for Listed {
 }
 
 fn largest_fraction(queries: &Array2<f32>, gallery: Option<&Array2<f32>>, similarity: Similarity) -> f64 {
-    largest_fraction_of(Matrix::F32(queries.view()), gallery.map(|g| Matrix::F32(g.view())), similarity)
+    largest_fraction_in(Matrix::F32(queries.view()), gallery.map(|g| Matrix::F32(g.view())), similarity)
 }
 
-/// Returns the largest error of a screened value of whole rows, as a fraction of its margin, and asserts that all values of all
-/// packings are within their bounds. Without a gallery both items of a pair are queries.
-fn largest_fraction_of<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, similarity: Similarity) -> f64 {
+/// Returns the largest error of a screened value without a prefix, as a fraction of the margin, and asserts that all values are
+/// within their bounds for all packings. If `gallery` is `None`, both items of a pair are queries.
+fn largest_fraction_in<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, similarity: Similarity) -> f64 {
     let control = Control::default();
     let mut largest = 0.0f64;
     for (kernel, precision) in screens() {
         let space = Dense::new(queries, gallery, similarity, precision, kernel, &control).unwrap();
         for (kind, packing) in DensePacking::of_each_kind(&space).iter().enumerate() {
-            let fraction = fraction_of(&space, packing, gallery.is_none());
+            let fraction = worst_fraction(&space, packing, gallery.is_none());
             assert!(fraction <= 1.0, "{} {precision:?} {similarity:?}, kind {kind}: {fraction}", kernel.name);
-            // The first kind has neither centre nor prefix: its margin is made of rounding errors alone.
+            // The first kind has neither a centre nor a prefix, so its margin consists only of rounding errors.
             if kind == 0 {
                 largest = largest.max(fraction);
             }
@@ -98,8 +98,8 @@ fn largest_fraction_of<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, sim
     largest
 }
 
-/// Returns the largest distance of a value from the middle of its bounds, as a fraction of their distance.
-fn fraction_of(space: &Dense<'_>, packing: &DensePacking<'_, '_>, symmetric: bool) -> f64 {
+/// Returns the largest distance of a value from the middle of its bounds, as a fraction of half the distance between the bounds.
+fn worst_fraction(space: &Dense<'_>, packing: &DensePacking<'_, '_>, symmetric: bool) -> f64 {
     let (listed, control) = (Listed::default(), Control::default());
     let n = space.rows(Side::Query);
     let pairs = if symmetric {
@@ -119,15 +119,15 @@ fn fraction_of(space: &Dense<'_>, packing: &DensePacking<'_, '_>, symmetric: boo
     seen.into_iter().map(fraction).fold(0.0, f64::max)
 }
 
-/// The middle between two bfloat16.
+/// The middle between two bfloat16 numbers.
 const BFLOAT16_MIDDLE: f64 = 1.0 + 1.0 / 256.0;
-/// The middle between two int16 of a row of 64 numbers and length 8, whose integers have the length 46,339 − √64.
+/// The middle between two int16 numbers, for rows of 64 numbers with length 8, whose integers have the length 46,339 − √64.
 const INT16_MIDDLE: f64 = 5791.5 * 8.0 / 46_331.0;
 
-/// Makes rows near c·(1, 1, ...), c being halfway between two numbers of a format. The numbers of a row are all slightly above, or
-/// all slightly below, so all are rounded in the same direction, along the row itself. The first number compensates for that in
-/// the row's sum, so all similarities between these rows are nearly or exactly equal. The second number makes the length 8, so
-/// the same holds when rows are scaled to length 1.
+/// Makes rows near c·(1, 1, ...), where c is halfway between two numbers of a format. The numbers of a row are all slightly above
+/// c, or all slightly below, so all are rounded in the same direction, along the row itself. The first number compensates for
+/// this in the row's sum, so the similarities between these rows are nearly or exactly equal. The second number makes the length
+/// 8, so that this remains true if rows are scaled to length 1.
 fn collinear(rows: usize, middle: f64, seed: u64) -> Array2<f32> {
     const DIM: usize = 64;
     let mut random = Random::new(seed);
@@ -142,8 +142,8 @@ fn collinear(rows: usize, middle: f64, seed: u64) -> Array2<f32> {
     x
 }
 
-/// Makes rows (1 + a, 2⁻¹², 2⁻¹², ...) with more or fewer zeros at the end. The products of the small numbers, 2⁻²⁴, are half of
-/// the last bit of the sum before them, and a float32 sum loses them all. `a` nearly compensates for the zeros.
+/// Makes rows (1 + a, 2⁻¹², 2⁻¹², ...) that end with different numbers of zeros. The products of the small numbers, 2⁻²⁴, are
+/// half of the last bit of the sum of earlier terms, so a float32 sum loses them all. `a` nearly compensates for the zeros.
 fn rows_with_lost_terms(rows: usize, dim: usize, seed: u64) -> Array2<f32> {
     let mut random = Random::new(seed);
     let (small, bit) = (1.0 / 4096.0, 1.0 / f64::from(1 << 23));
@@ -156,7 +156,7 @@ fn rows_with_lost_terms(rows: usize, dim: usize, seed: u64) -> Array2<f32> {
     x
 }
 
-/// Makes rows of random directions with lengths between `from` and `to`.
+/// Makes rows with random directions, and lengths from `from` to `to`.
 fn scattered(rows: usize, dim: usize, (from, to): (f64, f64), seed: u64) -> Array2<f32> {
     let mut random = Random::new(seed);
     let mut x = Array2::from_shape_fn((rows, dim), |_| (random.uniform() - 0.5) as f32);
@@ -168,13 +168,13 @@ fn scattered(rows: usize, dim: usize, (from, to): (f64, f64), seed: u64) -> Arra
     x
 }
 
-/// Puts rows between tiny ones, whose extents are small.
+/// Puts the rows between tiny rows, which have small extents.
 fn between_tiny(x: &Array2<f32>) -> Array2<f32> {
     let tiny = Array2::from_elem((2, x.ncols()), 1.0 / 1024.0);
     ndarray::concatenate![ndarray::Axis(0), tiny, *x, tiny]
 }
 
-/// Returns the middles of the 16-bit formats of this machine's kernels.
+/// Returns the middles for the 16-bit formats that kernels on this machine use.
 fn middles() -> Vec<f64> {
     let has = |format: fn(&Kernel) -> bool| screens().any(|(kernel, _)| format(kernel));
     let formats = [(has(Kernel::has_bfloat16), BFLOAT16_MIDDLE), (has(Kernel::has_int16), INT16_MIDDLE)];
@@ -202,7 +202,7 @@ fn residuals_along_the_rows_reach_the_margin_and_do_not_exceed_it() {
 fn terms_that_a_float32_sum_loses_reach_half_of_the_margin() {
     let x = rows_with_lost_terms(12, 1025, 1);
     for rows in [x.clone(), between_tiny(&x)] {
-        // The other half is for kernels that round products, too.
+        // The other half of the margin is for kernels that also round products.
         assert!(largest_fraction(&rows, Some(&x), Similarity::Dot) > 0.45);
         assert!(largest_fraction(&x, Some(&rows), Similarity::Dot) > 0.45);
         assert!(largest_fraction(&rows, None, Similarity::Dot) > 0.45);
@@ -213,7 +213,7 @@ fn terms_that_a_float32_sum_loses_reach_half_of_the_margin() {
 fn squared_lengths_that_are_rounded_stay_within_the_margin() {
     let long = scattered(40, 8, (0.5, 1.0), 1);
     let short = scattered(200, 8, (1e-9, 1e-3), 2);
-    // Three roundings of a bias of at most 1/2, of which the margin holds eight.
+    // A bias of at most 1/2 is rounded three times, and the margin allows for eight roundings.
     assert!(largest_fraction(&long, Some(&short), Similarity::Euclidean) > 0.13);
     assert!(largest_fraction(&short, Some(&long), Similarity::Euclidean) > 0.13);
     let both = ndarray::concatenate![ndarray::Axis(0), short, long, short];
@@ -242,7 +242,7 @@ fn assert_screen_decides_nothing(queries: &Array2<f32>, gallery: Option<&Array2<
     assert_keys_decide(Matrix::F32(queries.view()), gallery.map(|g| Matrix::F32(g.view())), similarity);
 }
 
-/// Asserts that screened ranks and neighbours are those of all keys.
+/// Asserts that screened ranks and neighbours equal those computed from all keys.
 fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, similarity: Similarity) {
     let mut random = Random::new(7);
     let mut label = |n: usize| (0..n).map(|_| random.below(4) as u32).collect::<Vec<_>>();
@@ -250,7 +250,7 @@ fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, simi
     let relation = Relation::of_labels(&labels, gallery_labels.as_deref()).unwrap();
     let dim = queries.dim();
     let directions = [0, 1, dim.min(64) / 2, dim.min(64)];
-    for ((kernel, precision), directions) in screens().flat_map(|screen| directions.map(|of| (screen, of))) {
+    for ((kernel, precision), directions) in screens().flat_map(|screen| directions.map(|number| (screen, number))) {
         let with = |many_positives| {
             Control::traced(Sizes { many_positives, directions: Some(directions), ..Sizes::default() })
         };
@@ -281,8 +281,8 @@ fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, simi
     }
 }
 
-/// Makes rows that differ along `axes` axes, and that all have the same length, with either sign, along one more.
-fn opposite_rests(rows: usize, axes: usize, seed: u64) -> Array2<f32> {
+/// Makes rows that differ along `axes` axes, and have the same length, with either sign, along one other axis.
+fn opposite_residuals(rows: usize, axes: usize, seed: u64) -> Array2<f32> {
     let mut random = Random::new(seed);
     Array2::from_shape_fn((rows, axes + 9), |(row, i)| match i {
         i if i < axes => random.uniform() as f32 - 0.5,
@@ -292,22 +292,22 @@ fn opposite_rests(rows: usize, axes: usize, seed: u64) -> Array2<f32> {
 }
 
 #[test]
-fn rests_of_equal_and_of_opposite_direction_reach_their_bounds() {
-    let x = opposite_rests(40, 6, 5);
+fn unpacked_parts_of_equal_and_of_opposite_direction_reach_their_bounds() {
+    let x = opposite_residuals(40, 6, 5);
     for (kernel, precision) in screens() {
         for similarity in SIMILARITIES {
             let control = Control::default();
             let space = Dense::new(Matrix::F32(x.view()), None, similarity, precision, kernel, &control).unwrap();
             let axes: Vec<f64> = (0..6 * 15).map(|at| f64::from(u8::from(at / 15 == at % 15))).collect();
             let packing = DensePacking::along(&space, &axes);
-            let fraction = fraction_of(&space, &packing, true);
+            let fraction = worst_fraction(&space, &packing, true);
             let tight = if space.has_coarse_words() { 0.9 } else { 0.999 };
             assert!((tight..=1.0).contains(&fraction), "{} {precision:?} {similarity:?}: {fraction}", kernel.name);
         }
     }
     for similarity in SIMILARITIES {
         assert_screen_decides_nothing(&x, None, similarity);
-        assert_screen_decides_nothing(&x, Some(&opposite_rests(30, 6, 6)), similarity);
+        assert_screen_decides_nothing(&x, Some(&opposite_residuals(30, 6, 6)), similarity);
     }
 }
 
@@ -327,7 +327,7 @@ fn near_ties_with_opposite_errors_are_decided_by_their_keys() {
 
 #[test]
 fn keys_whose_products_underflow_are_within_the_margin_and_decide() {
-    // Squares are subnormal below 2^−511, and zero below 2^−537; float64's smallest number is 2^−1074.
+    // Squares are subnormal below 2^−511, and zero below 2^−537. The smallest float64 number is 2^−1074.
     for exponent in [-1075, -1074, -1022, -600, -538, -535, -530, -520, -514, -511, -505, -500, -490, -400, 0, 490] {
         let (half, rest) = (2.0f64.powi(exponent / 2), 2.0f64.powi(exponent - exponent / 2));
         let x = scattered(60, 6, (0.01, 4.0), 8).mapv(|v| f64::from(v) * half * rest);
@@ -335,7 +335,7 @@ fn keys_whose_products_underflow_are_within_the_margin_and_decide() {
         for similarity in [Similarity::Dot, Similarity::Euclidean] {
             let (x, y) = (Matrix::F64(x.view()), Matrix::F64(y.view()));
             for gallery in [None, Some(y)] {
-                largest_fraction_of(x, gallery, similarity);
+                largest_fraction_in(x, gallery, similarity);
                 assert_keys_decide(x, gallery, similarity);
             }
         }
@@ -344,7 +344,7 @@ fn keys_whose_products_underflow_are_within_the_margin_and_decide() {
 
 #[test]
 fn a_table_has_the_keys_of_single_pairs_bit_by_bit() {
-    // Long rows, so that a table is filled in more than one block of items.
+    // Rows are long, so that a table is filled in several blocks of items.
     let (n, dim) = (60, 20_000);
     let mut random = Random::new(1);
     let double = Array2::from_shape_fn((n, dim), |_| random.uniform() - 0.5);
@@ -379,7 +379,7 @@ fn a_table_has_the_keys_of_single_pairs_bit_by_bit() {
 
 #[test]
 fn a_few_very_long_rows_stay_within_the_margin() {
-    // Panels of so few rows are narrow, and their products are sums over chunks.
+    // Panels of a few such rows are narrow, and their products are sums over chunks.
     let x = scattered(3, 1_000_000, (0.5, 1.0), 5);
     for similarity in SIMILARITIES {
         largest_fraction(&x, None, similarity);
@@ -388,7 +388,7 @@ fn a_few_very_long_rows_stay_within_the_margin() {
 
 #[test]
 fn rows_of_any_shape_and_length_stay_within_the_margin_of_their_integers() {
-    // One number that is as long as the row, equal numbers, and lengths that differ by many powers of two.
+    // Test a number that is as long as its row, equal numbers, and lengths that differ by many powers of two.
     let mut x =
         ndarray::concatenate![ndarray::Axis(0), scattered(20, 33, (1e-30, 1e3), 3), Array2::from_elem((2, 33), 7.0)];
     for (row, length) in [(0, 1e3), (1, -1e3), (2, 1e-30)] {

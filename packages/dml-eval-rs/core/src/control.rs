@@ -1,4 +1,4 @@
-//! Control of a long computation: progress, cancellation, the sizes that it works by, and the paths that it took.
+//! Controls a long computation: progress, cancellation, the sizes that it uses, and the paths that it took.
 
 #[expect(clippy::disallowed_types, reason = "paths are few")]
 use std::collections::BTreeMap;
@@ -8,28 +8,28 @@ use std::sync::{Mutex, PoisonError};
 use crate::error::{Error, Result};
 use crate::sizes::Sizes;
 
-/// How often a computation took each path, by name.
+/// The number of times that a computation took each path, by the name of the path.
 #[expect(clippy::disallowed_types, reason = "paths are few")]
 pub type Paths = BTreeMap<String, u64>;
 
-/// Progress of a computation and the flag that cancels it, shared between the computing and the waiting thread.
+/// The progress of a computation and a flag to cancel it, shared between the thread that computes and the thread that waits.
 #[derive(Debug, Default)]
 pub struct Control {
     done: AtomicU64,
     total: AtomicU64,
     cancelled: AtomicBool,
     sizes: Sizes,
-    /// `None` where nobody asks, so that a path costs a branch.
+    /// `None` unless the control is traced, so that recording a path costs only a branch.
     paths: Option<Mutex<Paths>>,
 }
 
 impl Control {
-    /// Works by these sizes instead of the default ones, and counts the paths taken.
+    /// Uses these sizes instead of the default sizes, and counts the paths taken.
     pub fn traced(sizes: Sizes) -> Self {
         Control { sizes, paths: Some(Mutex::default()), ..Control::default() }
     }
 
-    /// Returns how often each path was taken; nothing unless the control is traced.
+    /// Returns how many times each path was taken. Empty unless the control is traced.
     pub fn paths(&self) -> Paths {
         self.paths
             .as_ref()
@@ -40,7 +40,7 @@ impl Control {
         &self.sizes
     }
 
-    /// Counts a path, whose name is built only if the control is traced.
+    /// Counts a path. Its name is only built if the control is traced.
     #[inline]
     pub(crate) fn took<S: Into<String>>(&self, path: impl FnOnce() -> S) {
         if let Some(paths) = &self.paths {
@@ -48,12 +48,12 @@ impl Control {
         }
     }
 
-    /// Asks the computation to stop at the next block, within milliseconds.
+    /// Asks the computation to stop at the next check, within milliseconds.
     pub fn cancel(&self) {
         self.cancelled.store(true, Relaxed);
     }
 
-    /// Returns the pairs compared so far, and in all. The total is 0 until it is known.
+    /// Returns the number of pairs compared so far, and in total. The total is 0 until it is known.
     pub fn progress(&self) -> (u64, u64) {
         (self.done.load(Relaxed), self.total.load(Relaxed))
     }

@@ -1,9 +1,9 @@
-//! A sort by few small numbers.
+//! Sorts by a few small numbers.
 
 use crate::error::Result;
 use crate::memory::Grow;
 
-/// Sorts items by the number of their part, below `parts`. Items of a part keep their order; `ends` receives the end of each part's.
+/// Sorts items by part, a number below `parts`, and keeps the order within a part. `ends` receives the end of each part.
 #[inline(always)]
 pub(crate) fn sort_by_part<T: Copy>(
     items: impl Iterator<Item = T> + Clone,
@@ -16,7 +16,7 @@ pub(crate) fn sort_by_part<T: Copy>(
     ends.try_resize(parts, 0)?;
     let starts = &mut ends[..];
     items.clone().for_each(|item| starts[part(&item)] += 1);
-    // A sum in memory would wait for each store.
+    // A sum in memory would have to wait for each store.
     let mut before = 0;
     for start in &mut *starts {
         (*start, before) = (before, before + *start);

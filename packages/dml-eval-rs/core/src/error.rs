@@ -1,52 +1,52 @@
-//! Errors. Every message says what came, what was expected and how to fix it.
+//! Errors. Messages say what is wrong, what was expected and how to fix it.
 
 use crate::side::Side;
 
-/// Why an evaluation, a search or a clustering was refused, or ended early.
+/// The reason why an evaluation, a search or a clustering failed or ended early.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// An argument outside its range, or arrays that do not match.
+    /// An argument is out of range, or arrays don't match.
     #[error("{0}")]
     Argument(String),
-    /// An array with a shape that the function does not take.
+    /// An array has an unsupported shape.
     #[error("{side} has shape ({rows}, {columns}); expected {expected}")]
     Shape {
         /// The array.
         side: Side,
-        /// Its rows.
+        /// The number of rows.
         rows: usize,
-        /// Its columns: elements, or bytes of codes.
+        /// The number of columns: elements, or bytes of codes.
         columns: usize,
-        /// The shapes that the function takes.
+        /// The supported shapes.
         expected: String,
     },
-    /// NaN or infinity in the data.
+    /// The data contains NaN or infinity.
     #[error(
         "{side} row {row} holds NaN or infinity (the first of {count} such rows); expected finite numbers: \
-         drop or repair those rows"
+         drop or repair these rows"
     )]
     NonFinite {
         /// The array.
         side: Side,
-        /// The first such row.
+        /// The first row with NaN or infinity.
         row: usize,
         /// The number of such rows.
         count: usize,
     },
-    /// A row of zeros under the cosine.
+    /// A row consists of zeros, but the similarity is the cosine.
     #[error(
-        "{side} row {row} is all zeros (the first of {count} such rows), and the cosine with it is undefined; \
-         drop those rows, or use the dot product or the Euclidean distance"
+        "{side} row {row} is all zeros (the first of {count} such rows), so its cosine is undefined; \
+         drop these rows, or use the dot product or the Euclidean distance"
     )]
     ZeroNorm {
         /// The array.
         side: Side,
-        /// The first such row.
+        /// The first row of zeros.
         row: usize,
         /// The number of such rows.
         count: usize,
     },
-    /// Numbers whose products leave the range of float64.
+    /// Numbers are so large that products would exceed the range of float64.
     #[error(
         "{side} row {row} has an element of magnitude {magnitude:e}; expected at most 2^500, so that sums of products \
          stay within float64: scale the rows down, or use the cosine"
@@ -54,15 +54,15 @@ pub enum Error {
     TooLarge {
         /// The array.
         side: Side,
-        /// The first such row.
+        /// The first row with such a number.
         row: usize,
-        /// The element's magnitude.
+        /// The magnitude of the number.
         magnitude: f64,
     },
-    /// No query has a match, so every mean is empty.
+    /// No query has a match, so no mean is defined.
     #[error(
         "none of the {queries} queries has a match in the gallery, so no metric is defined; expected at least one label \
-         that occurs twice (or, with a separate gallery, in both), in different groups if labels have groups"
+         that occurs twice (or in queries and gallery, if these are separate), in different groups if labels have groups"
     )]
     NoMatches {
         /// The number of queries.
@@ -74,24 +74,24 @@ pub enum Error {
         /// The size of the allocation.
         bytes: usize,
     },
-    /// The peers could not be reached.
-    #[error("the exchange with the other processes failed: {0}")]
+    /// Exchanging data with the peers failed.
+    #[error("exchanging data with the other processes failed: {0}")]
     Exchange(String),
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,
 }
 
-/// The result of a function that can refuse its arguments.
+/// The result of a function that can fail.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Returns an [`Error::Argument`] with a message.
+/// Returns an [`Error::Argument`] with this message.
 pub(crate) fn argument<T>(message: impl Into<String>) -> Result<T> {
     Err(Error::Argument(message.into()))
 }
 
 impl Error {
-    /// Replaces the index of a row among selected ones by that in the whole array.
+    /// Replaces the index of a row among selected rows by the index of this row in the full array.
     #[must_use]
     pub fn of_selected(mut self, selected: Side, rows: &[usize]) -> Self {
         if let Error::NonFinite { side, row, .. }

@@ -1,18 +1,18 @@
-//! The arithmetic that decides comparisons: float64, in one stated order.
+//! Defines the arithmetic that decides comparisons: float64 sums in a fixed order.
 //!
-//! A sum over elements `i` is kept in eight lanes. Lane `j` adds the terms of the elements `j, j + 8, j + 16, ...` in that
-//! order, starting from zero; a term is rounded before it is added (no fused multiply-add). The lanes are then combined as
-//! `((0 + 4) + (2 + 6)) + ((1 + 5) + (3 + 7))`. Nothing else in this crate may decide a comparison, so every result has the
-//! same bits on every machine, for any number of threads and any block size.
+//! A sum over elements `i` has eight lanes. Lane `j` adds the terms of elements `j, j + 8, j + 16, ...` in this order, starting
+//! from zero. Terms are rounded before they are added, without fused multiply-add. Then `((0 + 4) + (2 + 6)) + ((1 + 5) + (3 +
+//! 7))` combines the lanes. Only these sums may decide comparisons in this crate, so results have the same bits on all machines,
+//! for any number of threads and any block size.
 
-/// Half a unit in the last place of float32 and of float64, relative.
+/// Half a unit in the last place of float32 and float64, relative to the number.
 pub(crate) const UNIT32: f64 = 1.0 / (1 << 24) as f64;
 pub(crate) const UNIT64: f64 = 1.0 / (1u64 << 53) as f64;
 
-/// Lanes of a sum.
+/// The number of lanes in a sum.
 const LANES: usize = 8;
 
-/// Adds up the lanes in the stated order.
+/// Adds up the lanes in the fixed order.
 #[inline(always)]
 pub(crate) fn combine(s: [f64; LANES]) -> f64 {
     ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]))
@@ -35,25 +35,25 @@ fn sum<G: Copy + Into<f64>>(q: &[f64], g: &[G], term: impl Fn(f64, f64) -> f64) 
     combine(lanes)
 }
 
-/// Computes Σ q·g in the stated order.
+/// Computes Σ q·g in the fixed order.
 #[inline(always)]
 pub(crate) fn dot<G: Copy + Into<f64>>(q: &[f64], g: &[G]) -> f64 {
     sum(q, g, |a, b| a * b)
 }
 
-/// Computes Σ x² in the stated order.
+/// Computes Σ x² in the fixed order.
 #[inline(always)]
 pub(crate) fn square(x: &[f64]) -> f64 {
     dot(x, x)
 }
 
-/// Computes Σ (q − g)² in the stated order, from the differences themselves.
+/// Computes Σ (q − g)² in the fixed order, from the differences themselves.
 #[inline(always)]
 pub(crate) fn squared_distance<G: Copy + Into<f64>>(q: &[f64], g: &[G]) -> f64 {
     sum(q, g, |a, b| (a - b) * (a - b))
 }
 
-/// Pairs of rows per call of [`dots`] and [`squared_distances`]: enough that their sums hide each other's latency.
+/// Pairs of rows per call of [`dots`] and [`squared_distances`], enough to hide the latency of additions.
 pub(crate) const PAIRS: usize = 4;
 
 #[inline(always)]
@@ -75,31 +75,31 @@ fn sums(q: [&[f32]; PAIRS], g: [&[f32]; PAIRS], term: impl Fn(f64, f64, f64) -> 
     [combine(lanes[0]), combine(lanes[1]), combine(lanes[2]), combine(lanes[3])]
 }
 
-/// Computes [`dot`] of several pairs of float32 rows. The product of two float32 is exact in float64, so `FUSED` changes no bit.
+/// Computes [`dot`] for several pairs of float32 rows. Products of float32 are exact in float64, so `FUSED` doesn't change any bit.
 #[inline(always)]
 pub(crate) fn dots<const FUSED: bool>(q: [&[f32]; PAIRS], g: [&[f32]; PAIRS]) -> [f64; PAIRS] {
     sums(q, g, |sum, a, b| if FUSED { a.mul_add(b, sum) } else { sum + a * b })
 }
 
-/// Computes [`squared_distance`] of several pairs of float32 rows. Never fused: the square is rounded.
+/// Computes [`squared_distance`] for several pairs of float32 rows. This is never fused, because squares are rounded.
 #[inline(always)]
 pub(crate) fn squared_distances(q: [&[f32]; PAIRS], g: [&[f32]; PAIRS]) -> [f64; PAIRS] {
     sums(q, g, |sum, a, b| sum + (a - b) * (a - b))
 }
 
-/// Returns the length of a packed row of `dim` numbers: the elements of lane 0 in order, then those of lane 1, and so on,
-/// each lane padded with zeros, which change no sum.
+/// Returns the length of a packed row of `dim` numbers: the elements of lane 0 in order, then lane 1, and so on, each lane padded
+/// with zeros, which don't change sums.
 pub(crate) fn padded_len(dim: usize) -> usize {
     dim.next_multiple_of(LANES)
 }
 
-/// Returns the position of a row's element `i` in a packed row of length `padded`.
+/// Returns the position of element `i` of a row in a packed row of length `padded`.
 #[cfg(test)]
 pub(crate) fn packed_position(i: usize, padded: usize) -> usize {
     i % LANES * (padded / LANES) + i / LANES
 }
 
-/// Packs a row for exact tiles: the elements of each lane together. Words beyond a lane's elements keep their zeros.
+/// Packs a row for exact tiles, lane by lane. Words after the last element of a lane keep their zeros.
 pub(crate) fn pack_lanes(row: &[f64], packed: &mut [f64]) {
     for (lane, words) in packed.chunks_exact_mut(packed.len() / LANES).enumerate() {
         for (word, element) in words.iter_mut().zip(row[lane.min(row.len())..].iter().step_by(LANES)) {
@@ -108,7 +108,7 @@ pub(crate) fn pack_lanes(row: &[f64], packed: &mut [f64]) {
     }
 }
 
-/// Combines eight tiles of `size` sums, one for each lane, into the first.
+/// Combines eight tiles of `size` sums, one for each lane, into the first tile.
 #[inline(always)]
 pub(crate) fn combine_tiles(tiles: &mut [f64], size: usize) {
     let (first, rest) = tiles.split_at_mut(size);
@@ -118,15 +118,15 @@ pub(crate) fn combine_tiles(tiles: &mut [f64], size: usize) {
     }
 }
 
-/// Computes the key that orders a gallery by its cosine to a fixed query: dot·|dot| / |g|².
+/// Computes the key that ranks a gallery by the cosine to a fixed query: dot·|dot| / |g|².
 ///
-/// It grows with the cosine and takes one rounded division and no square root, so collinear vectors of small integers tie.
+/// The key increases with the cosine. It takes a single rounded division and no root, so collinear vectors of small integers tie.
 #[inline(always)]
 pub(crate) fn cosine_key(dot: f64, gallery_square: f64) -> f64 {
     dot * dot.abs() / gallery_square
 }
 
-/// Counts the differing bits.
+/// Counts the bits that differ.
 #[inline(always)]
 pub(crate) fn differing_bits(a: &[u8], b: &[u8]) -> u32 {
     let (a_words, a_rest) = a.as_chunks::<8>();
@@ -162,7 +162,7 @@ mod tests {
                 *count += u32::from(other != expected);
             }
         }
-        assert!(differing.iter().all(|count| *count > 5), "these numbers do not distinguish the orders");
+        assert!(differing.iter().all(|count| *count > 5), "these numbers don't distinguish the orders");
     }
 
     #[test]

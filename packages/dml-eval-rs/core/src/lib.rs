@@ -2,13 +2,13 @@
 //!
 //! # How it works
 //!
-//! A [`Matrix`] is viewed as a [`Dense`] space, packed codes as [`Codes`]. [`evaluate`] finds every query's positives, counts the
-//! negatives between them ([`PartialCounts`]) and computes metrics from the ranks ([`PerQuery`]). [`nearest`] searches and
-//! [`kmeans`] clusters. Fast arithmetic only screens: where its error bound leaves a comparison open, float64 arithmetic in one
-//! stated order decides (`exact`), so results have the same bits everywhere: in threads with the default floating-point environment,
-//! which [`set_default_float_environment`] sets. Several processes can share the work ([`Peers`]).
+//! A [`Matrix`] is viewed as a [`Dense`] space, and packed codes as [`Codes`]. [`evaluate`] finds the positives of each query,
+//! counts the negatives between them ([`PartialCounts`]) and computes metrics from the ranks ([`PerQuery`]). Use [`nearest`] to
+//! search and [`kmeans`] to cluster. Fast arithmetic only screens: if its error bound leaves a comparison open, float64 sums in a
+//! fixed order (`exact`) decide. So results have the same bits everywhere, if threads have the default floating-point
+//! environment, which [`set_default_float_environment`] sets. Several processes can share the work ([`Peers`]).
 //!
-//! A module imports only from lower layers and from its own folder (tests/layers.rs):
+//! A module must import only from lower layers and from the same folder (see tests/layers.rs):
 //!
 //! | layer | modules | contents |
 //! |---|---|---|

@@ -1,12 +1,12 @@
-//! The natural logarithm with the same bits on every machine.
+//! Computes the natural logarithm with the same bits on all machines.
 //!
-//! libm's differs between systems and versions in the last bit. This one is a fixed sequence of float64 additions, multiplications
-//! and divisions, none of them fused, in double-double arithmetic (Dekker 1971) where it matters.
+//! The last bit of libm's logarithm differs between systems and versions. This implementation is a fixed sequence of float64
+//! additions, multiplications and divisions, which are never fused, and uses double-double arithmetic (Dekker 1971) if necessary.
 
-/// An unevaluated sum of two numbers, the second at most half of the first's last bit.
+/// An unevaluated sum of two numbers. The second is at most half of the last bit of the first.
 type Double = (f64, f64);
 
-/// Adds two numbers, |a| ≥ |b|, exactly.
+/// Adds two numbers exactly, if |a| ≥ |b|.
 fn add_ordered(a: f64, b: f64) -> Double {
     let sum = a + b;
     (sum, b - (sum - a))
@@ -36,19 +36,19 @@ fn divide(a: f64, b: Double) -> Double {
     add_ordered(quotient, ((a - high) - low - quotient * b.1) / b.0)
 }
 
-/// Adds 1/n to a number below it.
+/// Adds 1/n to a smaller number.
 fn add_reciprocal(n: f64, x: Double) -> Double {
     let (high, low) = divide(1.0, (n, 0.0));
     let (sum, rest) = add_ordered(high, x.0);
     add_ordered(sum, rest + (low + x.1))
 }
 
-/// Computes the natural logarithm of a positive normal number; the error is below 0.501 units in the last place.
+/// Computes the natural logarithm of a positive normal number, with an error below 0.501 units in the last place.
 ///
-/// With x = 2^e·m, 1/√2 < m ≤ √2 and z = (m − 1)/(m + 1): ln x = e·ln 2 + 2z(1 + z²/3 + z⁴/5 + …).
+/// With x = 2^e·m, where 1/√2 < m ≤ √2, and z = (m − 1)/(m + 1): ln x = e·ln 2 + 2z(1 + z²/3 + z⁴/5 + …).
 pub(crate) fn ln(x: f64) -> f64 {
     debug_assert!(x.is_normal() && x > 0.0);
-    /// ln 2: its first 42 bits, whose product with an exponent is exact, and the rest.
+    /// ln 2 as the first 42 bits, whose product with an exponent is exact, plus the remainder.
     const LN_2: Double = (f64::from_bits(0x3fe6_2e42_fefa_3800), f64::from_bits(0x3d2e_f357_93c7_6730));
     const MANTISSA: u64 = (1 << 52) - 1;
     let (mut exponent, mut m) =
@@ -59,7 +59,7 @@ pub(crate) fn ln(x: f64) -> f64 {
     // m − 1 is exact, and |z| ≤ 0.172.
     let z = divide(m - 1.0, add_ordered(m.max(1.0), m.min(1.0)));
     let square = multiply_doubles(z, z);
-    // The terms from z⁸/9 on are below 2^−23 of the sum, so float64 suffices; those from z³²/33 on are below 2^−80.
+    // The terms from z⁸/9 on are below 2^−23 of the sum, so float64 suffices. The terms from z³²/33 on are below 2^−80.
     let tail = (4..16).rev().fold(0.0, |sum, k| sum * square.0 + 1.0 / f64::from(2 * k + 1));
     let mut sum = multiply_doubles(square, (tail, 0.0));
     for n in [7.0, 5.0, 3.0] {
@@ -77,7 +77,7 @@ pub(crate) fn ln(x: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Numbers and their logarithms, rounded from 200 bits (mpmath). At the first eight, glibc's `log` is one bit off.
+    /// Numbers and their logarithms, rounded from 200 bits (mpmath). For the first eight, the last bit of glibc's `log` differs.
     const ROUNDED: &[(u64, u64)] = &[
         (0x3fb2_414e_0862_7550, 0xc005_2038_af87_7311),
         (0x3fdf_806f_fda5_e0e0, 0xbfe6_aed3_edd0_4bec),

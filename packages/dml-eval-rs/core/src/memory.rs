@@ -1,7 +1,7 @@
-//! Allocations that grow with the input. One that fails is an error, and does not abort the process.
+//! Allocates memory that grows with the input. If an allocation fails, the functions return an error instead of aborting the process.
 //!
-//! Outside this module a vector grows by these functions alone: clippy.toml names the methods of the standard library and of rayon
-//! whose allocations abort the process. Work in parallel that may fail is [`each`], or [`collect_each`] for its results.
+//! Other modules must only grow vectors with these functions: clippy.toml lists methods of the standard library and of rayon that
+//! abort the process. For parallel work that may fail, use [`each`], or [`collect_each`] to get the results.
 
 #![expect(clippy::disallowed_methods, reason = "each call follows a reservation that succeeded")]
 
@@ -17,7 +17,7 @@ pub(crate) fn allocate<T>(len: usize) -> Result<Vec<T>> {
     Ok(vector)
 }
 
-/// Allocates `len` zeros without touching a page.
+/// Allocates `len` zeros without touching the pages.
 pub(crate) fn zeros<T: FromZeros>(len: usize) -> Result<Vec<T>> {
     T::new_vec_zeroed(len).map_err(|_| out_of_memory::<T>(len))
 }
@@ -29,14 +29,14 @@ pub(crate) fn full<T: Clone>(len: usize, value: T) -> Result<Vec<T>> {
     Ok(vector)
 }
 
-/// Collects an iterator of known length.
+/// Collects an iterator with a known length.
 pub fn collect<T>(items: impl ExactSizeIterator<Item = T>) -> Result<Vec<T>> {
     let mut vector = allocate(items.len())?;
     vector.extend(items);
     Ok(vector)
 }
 
-/// Collects the results of an iterator of known length, up to the first error.
+/// Collects the results of an iterator with a known length, or returns the first error.
 pub fn try_collect<T>(items: impl ExactSizeIterator<Item = Result<T>>) -> Result<Vec<T>> {
     let mut vector = allocate(items.len())?;
     for item in items {
@@ -45,22 +45,22 @@ pub fn try_collect<T>(items: impl ExactSizeIterator<Item = Result<T>>) -> Result
     Ok(vector)
 }
 
-/// Collects an iterator of unknown length, which is iterated over twice so that the vector is allocated at its final size.
+/// Collects an iterator with an unknown length. Iterates twice, so that the vector is allocated at its final size.
 pub(crate) fn collect_counted<T>(items: impl Iterator<Item = T> + Clone) -> Result<Vec<T>> {
     let mut vector = allocate(items.clone().count())?;
     vector.extend(items);
     Ok(vector)
 }
 
-/// Growth of a vector that can fail. The vector is unchanged then, apart from the items that `try_extend` has added.
+/// Growth of a vector that can fail. If it fails, the vector is unchanged, except for items that `try_extend` has already added.
 pub(crate) trait Grow<T> {
-    /// Adds an item.
+    /// Adds `item`.
     fn try_push(&mut self, item: T) -> Result<()>;
-    /// Adds the items of an iterator: if the vector is empty and their number is known, at its final size.
+    /// Adds the items of an iterator. If the vector is empty and the length is known, allocates the final size.
     fn try_extend(&mut self, items: impl IntoIterator<Item = T>) -> Result<()>;
-    /// Reserves room for so many more items.
+    /// Reserves room for `more` items.
     fn make_room(&mut self, more: usize) -> Result<()>;
-    /// Shortens the vector, or adds copies of a value, to this length.
+    /// Shortens the vector to `len`, or adds copies of `value` up to this length.
     fn try_resize(&mut self, len: usize, value: T) -> Result<()>
     where
         T: Clone;
@@ -105,7 +105,7 @@ impl<T> Grow<T> for Vec<T> {
     }
 }
 
-/// Reserves room: exactly for an empty vector, else for more items to come.
+/// Reserves room: exactly for an empty vector, otherwise with room for later growth.
 #[cold]
 fn reserve<T>(vector: &mut Vec<T>, more: usize) -> Result<()> {
     let reserved = match vector.is_empty() && more > 1 {
@@ -115,12 +115,12 @@ fn reserve<T>(vector: &mut Vec<T>, more: usize) -> Result<()> {
     reserved.map_err(|_| out_of_memory::<T>(more))
 }
 
-/// Borrows what was made, or returns the error of making it.
+/// Borrows a value, or returns the error of making it.
 pub(crate) fn ready<T>(made: &mut Result<T>) -> Result<&mut T> {
     made.as_mut().map_err(|error| error.clone())
 }
 
-/// Works on items in parallel, with scratch that `make` makes for each part of them. Stops at an error, and returns it.
+/// Works on items in parallel, using scratch from `make` for each group of items. Stops at the first error and returns it.
 pub(crate) fn each<I: ParallelIterator, S>(
     items: I,
     make: impl Fn() -> Result<S> + Sync + Send,
@@ -129,7 +129,7 @@ pub(crate) fn each<I: ParallelIterator, S>(
     items.try_for_each_init(make, |scratch, item| work(ready(scratch)?, item))
 }
 
-/// Collects the results of work on items in parallel, as [`each`] does it.
+/// Works on items in parallel like [`each`], and collects the results.
 pub(crate) fn collect_each<I: IndexedParallelIterator, S, T: Default + Send>(
     items: I,
     make: impl Fn() -> Result<S> + Sync + Send,

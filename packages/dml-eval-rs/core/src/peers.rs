@@ -1,30 +1,30 @@
-//! Work shared by several processes: each has the whole input, does a part of the work, and gets the whole result.
+//! Shares work between processes: each has the complete input, does a part of the work, and returns the complete result.
 
 use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::memory::{Grow, allocate, collect};
 
-/// The processes that share a computation, as one of them sees them.
+/// The processes that share a computation, from the point of view of one process.
 ///
-/// All of them call with the same input, and so make the same exchanges in the same order. What an exchange returns is checked: its
-/// length, the order of the ranks, this process's own part, and sums.
+/// All processes must be called with the same input, so that they make the same exchanges in the same order. The results of
+/// exchanges are checked: the length, the order of ranks, the part of this process, and sums.
 pub trait Peers: Sync {
-    /// This process's rank, from 0.
+    /// Returns the rank of this process, from 0.
     fn rank(&self) -> usize;
 
-    /// The number of processes.
+    /// Returns the number of processes.
     fn world_size(&self) -> usize;
 
-    /// Whether there are no other processes.
+    /// Whether there is only one process.
     fn is_alone(&self) -> bool {
         self.world_size() == 1
     }
 
-    /// Concatenates the numbers of all processes, in the order of their ranks.
+    /// Concatenates the numbers of all processes, in the order of the ranks.
     fn all_gather(&self, numbers: &[f64]) -> Result<Vec<f64>>;
 
-    /// Adds up the counts of all processes, entry by entry.
+    /// Adds up the counts of all processes, element-wise.
     fn all_reduce(&self, counts: &[u64]) -> Result<Vec<u64>>;
 }
 
@@ -50,14 +50,14 @@ impl Peers for Alone {
     }
 }
 
-fn wrong<T>(message: String) -> Result<T> {
+fn reject<T>(message: String) -> Result<T> {
     Err(Error::Exchange(message))
 }
 
-/// Gathers the numbers of all processes, `expected` in all, in the order of the ranks.
+/// Gathers the numbers of all processes, `expected` numbers in total, in the order of the ranks.
 ///
-/// Each process's numbers come behind its rank and their number, which shows a wrong order, a missing part or other numbers than
-/// those that this process sent.
+/// Each process sends its rank and the length before its numbers. This reveals a wrong order, a missing part, and numbers that
+/// differ from those that this process sent.
 pub(crate) fn gather(peers: &dyn Peers, numbers: &[f64], expected: usize) -> Result<Vec<f64>> {
     const HEADER: usize = 2;
     let (own_rank, ranks) = (peers.rank(), peers.world_size());
@@ -66,8 +66,8 @@ pub(crate) fn gather(peers: &dyn Peers, numbers: &[f64], expected: usize) -> Res
     sent.try_extend(numbers.iter().copied())?;
     let received = peers.all_gather(&sent)?;
     if received.len() != HEADER * ranks + expected {
-        return wrong(format!(
-            "all_gather returned {} numbers; expected {}, those of all {ranks} ranks, concatenated",
+        return reject(format!(
+            "all_gather returned {} numbers; expected {}, concatenated from all {ranks} ranks",
             received.len(),
             HEADER * ranks + expected
         ));
@@ -75,34 +75,34 @@ pub(crate) fn gather(peers: &dyn Peers, numbers: &[f64], expected: usize) -> Res
     let mut gathered = allocate(expected)?;
     let mut rest = received.as_slice();
     for rank in 0..ranks {
-        let Some((&[of, len], after)) = rest.split_first_chunk::<HEADER>() else {
-            return wrong(format!("all_gather returned numbers that end before those of rank {rank}"));
+        let Some((&[sender, len], after)) = rest.split_first_chunk::<HEADER>() else {
+            return reject(format!("all_gather returned numbers that end before rank {rank}"));
         };
-        if of != rank as f64 || len.fract() != 0.0 || !(0.0..=after.len() as f64).contains(&len) {
-            return wrong(format!(
-                "all_gather returned {of} and {len} where the rank and the length of rank {rank}'s numbers were expected: \
+        if sender != rank as f64 || len.fract() != 0.0 || !(0.0..=after.len() as f64).contains(&len) {
+            return reject(format!(
+                "all_gather returned {sender} and {len} instead of the rank and length of rank {rank}'s numbers: \
                  concatenate the numbers of all ranks in the order of the ranks, unchanged"
             ));
         }
         let (part, after) = after.split_at(len as usize);
         let same = |(a, b): (&f64, &f64)| a.to_bits() == b.to_bits();
         if rank == own_rank && !(part.len() == numbers.len() && part.iter().zip(numbers).all(same)) {
-            return wrong(format!(
-                "all_gather changed the numbers of rank {rank}; expected the same float64 numbers, in rank {rank}'s place"
+            return reject(format!(
+                "all_gather changed the numbers of rank {rank}; expected the same float64 numbers, in the place of rank {rank}"
             ));
         }
         gathered.try_extend(part.iter().copied())?;
         rest = after;
     }
     if gathered.len() != expected {
-        return wrong(format!("the ranks' parts have {} numbers; expected {expected}", gathered.len()));
+        return reject(format!("the ranks' parts have {} numbers; expected {expected}", gathered.len()));
     }
     Ok(gathered)
 }
 
 /// Adds up the counts of all processes.
 ///
-/// Two counts are added: 1, whose sum is the number of processes, and the sum of the others.
+/// Two counts are appended: the sum of all counts, and 1, which must add up to the number of processes.
 pub(crate) fn reduce(peers: &dyn Peers, counts: &[u64]) -> Result<Vec<u64>> {
     let total = |counts: &[u64]| counts.iter().fold(0u64, |sum, count| sum.wrapping_add(*count));
     let mut sent = allocate(counts.len() + 2)?;
@@ -110,8 +110,8 @@ pub(crate) fn reduce(peers: &dyn Peers, counts: &[u64]) -> Result<Vec<u64>> {
     sent.try_extend([total(counts), 1])?;
     let mut sums = peers.all_reduce(&sent)?;
     if sums.len() != sent.len() {
-        return wrong(format!(
-            "all_reduce returned {} counts; expected {}, as many as it was given",
+        return reject(format!(
+            "all_reduce returned {} counts; expected {}, as many as it received",
             sums.len(),
             sent.len()
         ));
@@ -119,22 +119,20 @@ pub(crate) fn reduce(peers: &dyn Peers, counts: &[u64]) -> Result<Vec<u64>> {
     let ranks = sums.pop();
     let all = sums.pop();
     if ranks != Some(peers.world_size() as u64) {
-        return wrong(format!(
-            "all_reduce returned {} for the sum of one 1 of each of {} ranks; expected the sum over all ranks, entry by entry",
+        return reject(format!(
+            "all_reduce returned {} as the sum of a 1 from each of {} ranks; expected element-wise sums over all ranks",
             ranks.unwrap_or(0),
             peers.world_size()
         ));
     }
     if all != Some(total(&sums)) || sums.iter().zip(counts).any(|(sum, own)| sum < own) {
-        return wrong(
-            "all_reduce returned counts that are no sums over all ranks; expected them added entry by entry".into(),
-        );
+        return reject("all_reduce returned counts that aren't sums over all ranks; expected element-wise sums".into());
     }
     Ok(sums)
 }
 
-/// Returns this process's part of `0..n`: parts adjoin, cover everything, and have about the same weight. They depend on the
-/// weights alone, not on the machine.
+/// Returns the part of `0..n` for this process. Parts are adjacent, cover all of `0..n`, and have similar weights. They depend
+/// only on the weights, not on the machine.
 pub(crate) fn part(peers: &dyn Peers, n: usize, weight: impl Fn(usize) -> u64) -> Range<usize> {
     let (rank, count) = (peers.rank(), peers.world_size());
     let total: u128 = (0..n).map(|i| u128::from(weight(i))).sum();
@@ -154,7 +152,7 @@ pub(crate) fn part(peers: &dyn Peers, n: usize, weight: impl Fn(usize) -> u64) -
     edge(rank)..edge(rank + 1)
 }
 
-/// One of several processes that exchange nothing: its rank, and their number.
+/// One of several processes that don't exchange anything: its rank, and the number of processes.
 #[cfg(test)]
 pub(crate) struct Isolated(pub usize, pub usize);
 
@@ -183,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    /// The first of two processes, whose peer sends 7, 8 and 9, or as many counts; then something is changed.
+    /// The first of two processes, whose peer sends 7, 8 and 9, or equal counts. Then the functions change something.
     struct First<G, R>(G, R);
 
     impl<G: Fn(&mut Vec<f64>) + Sync, R: Fn(&mut Vec<u64>) + Sync> Peers for First<G, R> {

@@ -1,6 +1,6 @@
-//! A small random generator with the same numbers everywhere: SplitMix64 (Steele, Lea and Flood 2014).
+//! A small random generator with the same numbers on all machines: SplitMix64 (Steele, Lea and Flood 2014).
 
-/// A generator of random numbers for a seed.
+/// A generator of random numbers, given a seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -23,8 +23,8 @@ impl Random {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Draws one of each of `parts` equal parts of 0..n, or all if there are fewer. Evenly spaced ones would fall on a few classes
-    /// where the rows' classes repeat periodically.
+    /// Draws one number from each of `parts` equal parts of 0..n, or all numbers if there are fewer. Evenly spaced numbers would
+    /// fall on only a few classes if classes repeat periodically.
     pub fn spread(mut self, n: usize, parts: usize) -> impl ExactSizeIterator<Item = usize> {
         let parts = parts.min(n);
         (0..parts).map(move |part| {

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// One of the two arrays that are compared.
+/// One of two arrays that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The queries, or the only array of a function that takes one.
+    /// The queries, or the array of a function that takes only one.
     Query,
     /// The gallery.
     Gallery,

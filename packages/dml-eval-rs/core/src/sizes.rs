@@ -1,18 +1,18 @@
-//! Sizes by which one way of computing is chosen over another. They change the time and the memory of a call, and no bit of its result.
+//! Sizes that choose between ways to compute. They affect the time and memory that a call needs, but not a bit of the result.
 //!
-//! The defaults are measured (docs/internals/evaluator-speed.md). Tests lower them, so that a few rows take the paths of millions.
+//! The defaults are measured (docs/internals/evaluator-speed.md). Tests lower sizes, so that a few rows take the paths of millions.
 
 use crate::error::{Result, argument};
 
 macro_rules! sizes {
     ($($(#[$doc:meta])* $name:ident: $default:expr;)*) => {
-        /// Sizes of a computation, by name.
+        /// The sizes of a computation, by name.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct Sizes {
             $($(#[$doc])* pub $name: usize,)*
-            /// The number of positives from which on all keys of a query are computed; `None` for the fastest.
+            /// If a query has at least this number of positives, all of its keys are computed; `None` chooses the fastest.
             pub many_positives: Option<usize>,
-            /// The principal directions along which rows are screened, or 0 for whole rows; `None` for the fastest.
+            /// The number of principal directions to screen along, or 0 to screen complete rows; `None` chooses the fastest.
             pub directions: Option<usize>,
         }
 
@@ -23,7 +23,7 @@ macro_rules! sizes {
         }
 
         impl Sizes {
-            /// Sets a size by its name.
+            /// Sets the size with this name.
             pub fn set(&mut self, name: &str, size: usize) -> Result<()> {
                 match name {
                     $(stringify!($name) => self.$name = size,)*
@@ -41,74 +41,74 @@ macro_rules! sizes {
 }
 
 sizes! {
-    /// The most packed bytes of a block of more than one panel. Two blocks are in memory at a time.
+    /// The maximum bytes of a packed block that has several panels. Two blocks are in memory at a time.
     block_bytes: 24 << 20;
-    /// The most panels of a task's rows and columns, for short rows: thresholds are updated, and a cancellation is noticed, between
-    /// tasks. With larger tasks more values pass the first, low thresholds; with smaller ones, tasks have more overhead. A preview
-    /// takes at most 64 row panels together.
+    /// The maximum numbers of panels in the rows and columns of a task, for short rows. Between tasks, thresholds are updated and
+    /// cancellations noticed. With larger tasks, more values pass the low initial thresholds; smaller tasks have more overhead. A
+    /// preview compares at most 64 row panels at a time.
     task_row_panels: 24;
     /// See `task_row_panels`.
     task_column_panels: 16;
-    /// Words from which on a panel of a few rows is narrow; a panel of fewer words costs less time padded.
+    /// If a panel of a few rows has more words than this, it is narrow; otherwise a padded panel is faster.
     narrow_panel_words: 6 << 20;
-    /// The least words of integers for which rows are abridged.
+    /// The minimum words of integers to abridge rows.
     abridged_words: 12;
-    /// Words of queries, and of items, that are packed at a time for a table of keys.
+    /// The words of queries, and of items, that are packed at a time for a table of keys.
     table_query_words: 8 << 20;
     /// See `table_query_words`.
     table_item_words: 1 << 20;
-    /// Keys of tables in memory at a time, for all queries together.
+    /// The keys of tables in memory at a time, for all queries together.
     table_keys: 4 << 20;
-    /// Queries of a table: enough that packing the gallery for them costs little compared with the products.
+    /// The queries per table, enough that packing the gallery costs little compared with the products.
     table_queries: 512;
-    /// Items of a row from which on its keys are sorted by three digits instead of two.
+    /// If a row has at least this number of items, keys are sorted by three digits instead of two.
     three_digits: 1 << 17;
-    /// Items from which on a row's items are sorted digit by digit.
+    /// If a row has at least this number of items to sort, they are sorted digit by digit.
     radix_entries: 512;
-    /// The fewest queries, and gallery items, of a class or of a task's open pairs whose keys come from a table.
+    /// If a class or the open pairs of a task have at least this number of queries, and of items, keys come from a table.
     class_table: 16;
-    /// The most bytes of positives and counts in memory, or this multiple of the inputs' bytes if that is more.
+    /// The maximum bytes of positives and counts in memory, or a multiple of the inputs' bytes if that is more.
     count_bytes: 96 << 20;
     /// See `count_bytes`.
     count_bytes_per_input_byte: 1;
-    /// The most positives of a query between which the screen itself counts the negatives.
+    /// The maximum number of positives between which the screen itself counts negatives.
     counted_brackets: 16;
-    /// Open pairs are decided by a table of all keys of a task if one pair of so many is open.
+    /// Open pairs are decided by a table of all keys in a task if at least one pair in this number is open.
     pairs_per_open_key: 8;
-    /// The approximate most bytes of candidates of a search in memory.
+    /// The approximate maximum bytes of a search's candidates in memory.
     candidate_bytes: 48 << 20;
-    /// The fewest neighbours that are found from tables of keys, and the items of the gallery for each.
+    /// The minimum number of neighbours to use tables of keys, and the gallery items per neighbour.
     table_neighbours: 32;
     /// See `table_neighbours`.
     items_per_table_neighbour: 5;
-    /// The fewest neighbours whose thresholds are guessed: fewer than k items of the sample may reach them.
+    /// The minimum number of neighbours to guess thresholds. With fewer, too few items of the sample reach a threshold.
     guessed_neighbours: 32;
-    /// The items of the gallery for each of the sample from which thresholds come, at least.
+    /// The minimum number of gallery items per item of the sample that thresholds come from.
     guess_spacing: 8;
-    /// The sampled values above a guess, in percent of those for which few guesses are too high.
+    /// The sampled values above a guess, as a percentage of the number at which few guesses are too high.
     guess_percent: 100;
-    /// The most queries that are compared with the rows of a gallery as these lie in memory.
+    /// The maximum number of queries that are compared with gallery rows where these lie in memory.
     few_queries: 32;
-    /// The most items of a gallery whose neighbours are found from tables of keys, however few are wanted.
+    /// If the gallery has at most this number of items, neighbours always come from tables of keys.
     few_items: 128;
-    /// The most bytes of nearest items so far in memory, for a search from tables.
+    /// The maximum bytes of the nearest items found so far, in a search from tables.
     nearest_bytes: 48 << 20;
-    /// Items of a cell, in whole panels.
+    /// The items per cell, in whole panels.
     cell_items: 48;
-    /// Queries whose items above a threshold are in memory twice, before and after they are sorted.
+    /// The queries whose items above a threshold are in memory twice at a time, before and after sorting.
     range_queries: 1024;
-    /// The scores of the sample from which a verification estimates brackets.
+    /// The number of scores to sample in a verification, to estimate brackets.
     verify_sample: 4 << 20;
-    /// Negatives of 12 bytes that a verification lists at a time; a sixteenth is kept where float64 decides.
+    /// The negatives, of 12 bytes each, that a verification lists at a time. If float64 decides, a sixteenth is kept.
     verify_listed: 12 << 20;
-    /// The most positives whose scores a verification holds. Each takes 8 bytes, and at most 60 while slots are counted.
+    /// The maximum number of positives whose scores a verification keeps, at 8 bytes each, or up to 60 while counting slots.
     verify_held: 4 << 20;
-    /// The fewest distinct scores of positives between which negatives are counted together: with their counts they stay in a core's
-    /// first-level cache.
+    /// The minimum number of distinct positive scores between which negatives are counted together. Scores and counts stay in
+    /// a core's first-level cache.
     slot_part: 1024;
-    /// Negatives that are listed for a part before they are counted: enough that fetching the part costs little.
+    /// The negatives that are listed for a part before they are counted, enough that fetching the part costs little.
     slot_list: 16384;
-    /// Queries, and gallery items, of a table of distances.
+    /// The queries, and the gallery items, per table of distances.
     distance_table: 2048;
 }
 

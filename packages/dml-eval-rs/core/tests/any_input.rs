@@ -1,4 +1,4 @@
-//! Any shapes and bytes give a result or an error, never a panic, and the same bits from every kernel.
+//! Tests that any shapes and bytes give a result or an error, never a panic, and the same bits on every kernel.
 
 use dml_eval::{
     Alone, Codes, Control, Dense, Error, EvaluateOptions, KMeansOptions, Matrix, Metric, OwnItem, PartialCounts,
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 const SIMILARITIES: [Similarity; 3] = [Similarity::Cosine, Similarity::Dot, Similarity::Euclidean];
 const TIES: [Ties; 4] = [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected];
 
-/// Draws ordinary numbers mostly, and sometimes any bit pattern.
+/// Draws mostly ordinary numbers, and sometimes any bit pattern.
 fn number() -> impl Strategy<Value = f32> {
     prop_oneof![
         20 => (-3i8..=3).prop_map(f32::from),
@@ -25,14 +25,14 @@ fn rows(dim: usize) -> impl Strategy<Value = Array2<f32>> {
     (1usize..70, any::<bool>()).prop_flat_map(move |(n, by_column)| {
         proptest::collection::vec(number(), n * dim).prop_map(move |values| {
             let shape = (n, dim).set_f(by_column);
-            Array2::from_shape_vec(shape, values).expect("as many values as the shape has")
+            Array2::from_shape_vec(shape, values).expect("the length matches the shape")
         })
     })
 }
 
-/// Draws rows of one order of magnitude, which is any that float64 has, and sometimes any bit pattern.
+/// Draws rows with one order of magnitude, which may be any that float64 has, and sometimes any bit pattern.
 fn wide_rows(dim: usize, exponent: i32) -> impl Strategy<Value = Array2<f64>> {
-    // Two factors, since 2^−1074 and 2^1024 · 2^−1 are no products of normal powers of two alone.
+    // Two factors are needed, because 2^−1074 and 2^1024 · 2^−1 aren't products of normal powers of two.
     let (half, rest) = (2.0f64.powi(exponent / 2), 2.0f64.powi(exponent - exponent / 2));
     let scaled = move |v: f64| v * half * rest;
     let number = prop_oneof![
@@ -43,14 +43,13 @@ fn wide_rows(dim: usize, exponent: i32) -> impl Strategy<Value = Array2<f64>> {
     ];
     (1usize..70).prop_flat_map(move |n| {
         let values = proptest::collection::vec(number.clone(), n * dim);
-        values
-            .prop_map(move |values| Array2::from_shape_vec((n, dim), values).expect("as many values as the shape has"))
+        values.prop_map(move |values| Array2::from_shape_vec((n, dim), values).expect("the length matches the shape"))
     })
 }
 
-/// Draws queries of any magnitude that float64 has, and perhaps a gallery of a similar one.
+/// Draws queries of any magnitude that float64 has, and optionally a gallery of a similar magnitude.
 fn wide_sides() -> impl Strategy<Value = (Array2<f64>, Option<Array2<f64>>)> {
-    // Most matrices are where some squares underflow, or rows are nearly too large.
+    // In most matrices, some squares underflow, or rows are nearly too large.
     let exponent = prop_oneof![1 => -1074i32..=1023, 3 => -545i32..=-510, 1 => 490i32..=502];
     (1usize..40, exponent, -20i32..=20).prop_flat_map(|(dim, exponent, apart)| {
         let other = (exponent + apart).clamp(-1074, 1023);
@@ -62,7 +61,7 @@ fn bits(results: &PerQuery) -> Vec<u64> {
     results.columns.iter().flatten().map(|v| v.to_bits()).collect()
 }
 
-/// Metrics that need the first ranks alone, and those that need every rank.
+/// Metrics that need only the first ranks, and metrics that need all ranks.
 const METRICS: [&[Metric]; 2] = [
     &[
         Metric::Recall(1),
@@ -91,12 +90,12 @@ fn with(many_positives: Option<usize>, directions: Option<usize>) -> Control {
     Control::traced(Sizes { many_positives, directions, few_items: 0, ..Sizes::default() })
 }
 
-/// Numbers of positives from which on all keys of a query are computed: always, from some number on, or never.
+/// The least numbers of positives to compute all keys of a query: always, for some number or more, or never.
 const MANY_POSITIVES: [usize; 3] = [0, 8, usize::MAX];
-/// Directions along which rows are screened; `None` for the cheapest number.
+/// The numbers of directions to screen along; `None` chooses the cheapest.
 const DIRECTIONS: [Option<usize>; 4] = [None, Some(0), Some(1), Some(5)];
 
-/// Asserts that every kernel has the same outcome.
+/// Asserts that all kernels have the same outcome.
 fn assert_kernels_agree<T: PartialEq + std::fmt::Debug>(outcome: impl Fn(&str, Precision) -> Result<T, Error>) {
     let first = outcome("portable", Precision::Float32);
     for name in kernel_names() {
@@ -106,7 +105,7 @@ fn assert_kernels_agree<T: PartialEq + std::fmt::Debug>(outcome: impl Fn(&str, P
     }
 }
 
-/// Asserts that every kernel, screened or not, has the same outcome, with labels of so many classes.
+/// Asserts that all kernels, with and without a screen, have the same outcome, for labels of `classes` classes.
 fn assert_evaluations_agree<'a>(
     queries: Matrix<'a>,
     gallery: Option<Matrix<'a>>,
@@ -133,7 +132,7 @@ fn assert_evaluations_agree<'a>(
 }
 
 #[test]
-fn more_rows_than_indices_are_refused_before_one_is_read() {
+fn more_rows_than_indices_are_rejected_before_any_is_read() {
     let (row, code, control) = (Array2::<f32>::ones((1, 1)), Array2::<u8>::ones((1, 1)), Control::default());
     let (many, codes) = (row.broadcast((1 << 32, 1)).unwrap(), code.broadcast((1 << 32, 1)).unwrap());
     let kernel = select_kernel(None).unwrap();
@@ -154,7 +153,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn evaluations_succeed_or_refuse_and_kernels_agree(
+    fn evaluations_succeed_or_fail_and_kernels_agree(
         (x, g) in (1usize..40).prop_flat_map(|dim| (rows(dim), proptest::option::of(rows(dim)))),
         similarity in proptest::sample::select(&SIMILARITIES[..]),
         ties in proptest::sample::select(&TIES[..]),
@@ -165,7 +164,7 @@ proptest! {
     }
 
     #[test]
-    fn evaluations_of_any_magnitude_succeed_or_refuse_and_kernels_agree(
+    fn evaluations_of_any_magnitude_succeed_or_fail_and_kernels_agree(
         (x, g) in wide_sides(),
         similarity in proptest::sample::select(&SIMILARITIES[..]),
         ties in proptest::sample::select(&TIES[..]),
@@ -187,7 +186,7 @@ proptest! {
         let n = g.as_ref().unwrap_or(&x).nrows();
         assert_kernels_agree(|name, precision| {
             let space = Dense::new(queries, gallery, similarity, precision, select_kernel(Some(name))?, &Control::default())?;
-            // A search for all items has no threshold, so its order is that of the keys.
+            // A search for all items has no threshold, so the keys determine its order.
             let found = |k: usize| {
                 let (mut keys, mut indices) = (vec![0u64; x.nrows() * k], vec![0i64; x.nrows() * k]);
                 nearest(&space, k, OwnItem::Absent, &with(None, directions), |_, key| key.to_bits(), &mut keys, &mut indices)?;
@@ -202,7 +201,7 @@ proptest! {
     }
 
     #[test]
-    fn searches_succeed_or_refuse_and_kernels_agree(
+    fn searches_succeed_or_fail_and_kernels_agree(
         (x, g) in (1usize..40).prop_flat_map(|dim| (rows(dim), rows(dim))),
         similarity in proptest::sample::select(&SIMILARITIES[..]),
         k in 0usize..9,
@@ -213,10 +212,10 @@ proptest! {
             let (mut keys, mut indices) = (vec![0u64; x.nrows() * k], vec![0i64; x.nrows() * k]);
             nearest(&space, k, OwnItem::Absent, &Control::default(), |_, key| key.to_bits(), &mut keys, &mut indices)?;
             let (few, own) = (Control::traced(Sizes { few_queries: 1 << 40, ..Sizes::default() }), OwnItem::Absent);
-            let (mut similarities, mut of_few) = (vec![0.0; x.nrows() * k], vec![0i64; x.nrows() * k]);
+            let (mut similarities, mut few_indices) = (vec![0.0; x.nrows() * k], vec![0i64; x.nrows() * k]);
             let how = (similarity, precision, select_kernel(Some(name))?);
-            knn((queries, Some(gallery)), how, (k, own), &few, &mut similarities, &mut of_few)?;
-            assert_eq!(of_few, indices);
+            knn((queries, Some(gallery)), how, (k, own), &few, &mut similarities, &mut few_indices)?;
+            assert_eq!(few_indices, indices);
             Ok((keys, indices))
         });
     }
@@ -244,7 +243,7 @@ proptest! {
     }
 
     #[test]
-    fn clusterings_succeed_or_refuse_and_kernels_agree(
+    fn clusterings_succeed_or_fail_and_kernels_agree(
         x in (1usize..20).prop_flat_map(rows),
         clusters in 0usize..20,
         seed in any::<u64>(),
@@ -257,7 +256,7 @@ proptest! {
     }
 
     #[test]
-    fn partial_counts_of_any_numbers_give_metrics_or_refuse(
+    fn partial_counts_of_any_numbers_give_metrics_or_fail(
         offsets in proptest::collection::vec(0usize..6, 0..6),
         keys in proptest::collection::vec(number(), 0..6),
         earlier in proptest::collection::vec(0u64..9, 0..12),

@@ -1,10 +1,10 @@
-//! The source's layers: a module imports only from lower layers and from its own folder, and never in a circle.
+//! Tests the layers of the source: modules must import only from lower layers and the same folder, and never in a circle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders and top-level modules, lowest layer first, as lib.rs draws them.
+/// Folders and top-level modules, lowest layer first, in the same layers as in lib.rs.
 const LAYERS: [&[&str]; 6] = [
     &["control", "counting_sort", "error", "exact", "logarithm", "memory", "peers", "random", "side", "sizes"],
     &["kernel"],
@@ -14,7 +14,7 @@ const LAYERS: [&[&str]; 6] = [
     &["cluster"],
 ];
 
-/// Modules imported by each module, both as paths such as `rows/space`; a folder's mod.rs is the folder.
+/// The modules that each module imports. Modules are paths like `rows/space`, and a folder's mod.rs is the folder.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
@@ -22,7 +22,7 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { rust_files(&path) } else { vec![path] }).collect()
 }
 
-/// The imports of all modules but lib.rs, without those of tests.
+/// Returns the imports of all modules except lib.rs, excluding imports in tests.
 fn imports() -> Imports {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let files = rust_files(&source).into_iter().filter_map(|path| {
@@ -38,7 +38,7 @@ fn imports() -> Imports {
         let segments: Vec<&str> = path.split("::").collect();
         (1..=segments.len()).rev().map(|n| segments[..n].join("/")).find(|name| files.contains_key(name))
     };
-    let imports_of = |module: &str, is_folder: bool, text: &str| -> BTreeSet<String> {
+    let find_imports = |module: &str, is_folder: bool, text: &str| -> BTreeSet<String> {
         let folder = if is_folder { Some(module) } else { module.rsplit_once('/').map(|(folder, _)| folder) };
         let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
         let children = text.lines().filter_map(|line| line.split("mod ").nth(1)?.strip_suffix(';'));
@@ -52,7 +52,7 @@ fn imports() -> Imports {
         let paths = paths.map(|path| path.split(|c| !is_path(c)).next().unwrap_or_default().to_owned());
         paths.chain(children).filter_map(|path| resolve(&path)).filter(|name| name != module).collect()
     };
-    files.iter().map(|(name, (is_folder, text))| (name.clone(), imports_of(name, *is_folder, text))).collect()
+    files.iter().map(|(name, (is_folder, text))| (name.clone(), find_imports(name, *is_folder, text))).collect()
 }
 
 fn top(module: &str) -> &str {
@@ -69,7 +69,7 @@ fn no_module_imports_from_its_own_layer_or_a_higher_one() {
     assert!(imports["rank/evaluate"].contains("rows/space"), "the imports are not found: {imports:?}");
     for (module, imported) in &imports {
         for other in imported.iter().filter(|other| top(other) != top(module)) {
-            // The lowest layer's modules may use one another.
+            // Modules in the lowest layer may use each other.
             let allowed = layer(other) < layer(module) || layer(module) == 0 && layer(other) == 0;
             assert!(allowed, "{module} imports {other}, which is not in a lower layer");
         }
@@ -79,14 +79,14 @@ fn no_module_imports_from_its_own_layer_or_a_higher_one() {
 #[test]
 fn no_imports_form_a_circle() {
     let mut left = imports();
-    // Removes modules without imports, one by one, until only circles remain.
+    // Remove modules without imports, one by one, until only circles remain.
     while let Some(leaf) = left.iter().find(|(_, imported)| imported.is_empty()).map(|(name, _)| name.clone()) {
         left.remove(&leaf);
         for imported in left.values_mut() {
             imported.remove(&leaf);
         }
     }
-    // Modules that none of the rest imports only lead to circles.
+    // Remove modules that aren't imported, because these only lead to circles.
     while let Some(root) = left.keys().find(|name| !left.values().any(|i| i.contains(*name))).cloned() {
         left.remove(&root);
     }

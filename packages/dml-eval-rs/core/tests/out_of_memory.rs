@@ -1,9 +1,9 @@
-//! Each allocation that fails is an error: no panic, no abort, no leak, and the next call is right.
+//! Tests that each failing allocation causes an error, without a panic, an abort or a leak, and that the next call is correct.
 //!
-//! As SQLite's tests do, an allocator fails the n-th allocation above a size, for n = 1, 2, 3, ... until the call succeeds. Each case runs
-//! in a process of its own, so that an abort is one case's failure. `--all` tries every n, in minutes; without it, n takes longer and
-//! longer steps. `--case NAME` runs the cases whose names begin so, and `--at N` one n with the failed allocation's
-//! backtrace.
+//! Like in SQLite's tests, the allocator fails the n-th allocation above a size, for n = 1, 2, 3, ... until the call succeeds.
+//! Each case runs in a separate process, so that an abort only fails this case. `--all` tries every n, and takes minutes; by
+//! default, n increases in growing steps. Use `--case NAME` to run cases whose names begin with NAME, and `--at N` to run a
+//! single n and print the backtrace of the failing allocation.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
@@ -22,12 +22,12 @@ use dml_eval::{
 use half::f16;
 use ndarray::Array2;
 
-/// Only larger allocations fail: those of rayon, of threads and of messages are smaller, and stay infallible.
+/// Only larger allocations fail. Allocations of rayon, of threads and of messages are smaller, and must not fail.
 const ABOVE: usize = 512;
 
 struct Failing;
 
-/// The number of the allocation that fails, of those since it was set.
+/// The number of the allocation to fail, counted since this was set.
 static FAILING: AtomicUsize = AtomicUsize::new(usize::MAX);
 static COUNTED: AtomicUsize = AtomicUsize::new(0);
 static LIVE: AtomicIsize = AtomicIsize::new(0);
@@ -45,14 +45,14 @@ fn fails(bytes: usize) -> bool {
     fails
 }
 
-// SAFETY: the system's allocator does the work, or null is returned.
+// SAFETY: either the system's allocator does the work, or null is returned.
 unsafe impl GlobalAlloc for Failing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if fails(layout.size()) {
             return std::ptr::null_mut();
         }
         LIVE.fetch_add(layout.size() as isize, SeqCst);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
@@ -61,7 +61,7 @@ unsafe impl GlobalAlloc for Failing {
             return std::ptr::null_mut();
         }
         LIVE.fetch_add(layout.size() as isize, SeqCst);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
@@ -70,13 +70,13 @@ unsafe impl GlobalAlloc for Failing {
             return std::ptr::null_mut();
         }
         LIVE.fetch_add(bytes as isize - layout.size() as isize, SeqCst);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `realloc`.
         unsafe { System.realloc(old, layout, bytes) }
     }
 
     unsafe fn dealloc(&self, old: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size() as isize, SeqCst);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `dealloc`.
         unsafe { System.dealloc(old, layout) }
     }
 }
@@ -84,14 +84,14 @@ unsafe impl GlobalAlloc for Failing {
 #[global_allocator]
 static ALLOCATOR: Failing = Failing;
 
-/// What a case runs on, and how.
+/// The inputs of a case, and how to run it.
 struct Run {
     pool: rayon::ThreadPool,
     tries_all: bool,
     at: Option<usize>,
     x: Array2<f32>,
     y: Array2<f32>,
-    /// Of equal rows, so that comparisons are left open.
+    /// Has equal rows, so that the screen leaves comparisons open.
     tied: Array2<f32>,
     codes: Array2<u8>,
     other_codes: Array2<u8>,
@@ -101,7 +101,7 @@ struct Run {
 
 const ROWS: usize = 330;
 const OTHERS: usize = 300;
-/// A row of float32 has more bytes than fail.
+/// A row of float32 is larger than `ABOVE`.
 const DIM: usize = 300;
 
 impl Run {
@@ -133,7 +133,7 @@ impl Run {
         }
     }
 
-    /// Calls with each allocation failing in turn, by the default sizes changed by `sizes`.
+    /// Runs `call` with each allocation failing in turn, using the default sizes changed by `sizes`.
     fn check<T: PartialEq + Debug + Send>(&self, sizes: &[(&str, usize)], call: impl Fn(&Control) -> Result<T> + Sync) {
         // The queues between rayon's threads grow, and are freed later.
         let spare = if self.pool.current_num_threads() == 1 { ABOVE } else { 16 << 10 };
@@ -171,7 +171,7 @@ impl Run {
                 }
                 Err(other) => panic!("{other}"),
             }
-            // The next call is right.
+            // The next call must be correct.
             if n % 16 == 1 {
                 assert_eq!(with(usize::MAX - 1).unwrap(), expected);
             }
@@ -197,12 +197,12 @@ impl Run {
     }
 }
 
-/// Allocates what a call fills.
+/// Allocates an array for a call to fill.
 fn empty<T: Default>(len: usize) -> Result<Vec<T>> {
     collect((0..len).map(|_| T::default()))
 }
 
-/// The bits of float64 numbers, which NaN equals, too.
+/// Returns the bits of float64 numbers, by which NaN equals NaN.
 fn bits(columns: &[PerQuery]) -> Vec<u64> {
     columns.iter().flat_map(|of| of.columns.iter().flatten().map(|value| value.to_bits())).collect()
 }
@@ -215,7 +215,7 @@ const ALL_TIES: [Ties; 4] = [Ties::Index, Ties::Optimistic, Ties::Pessimistic, T
 const DEEP: [&str; 3] = ["ndcg@20", "map", "recall@1"];
 const SHALLOW: [&str; 3] = ["map@r", "r_precision", "recall@5"];
 
-/// Results, whose numbers are compared by their bits; made after the call, since this allocates.
+/// Results that are compared by their bits. Bits are made after the call, because this allocates.
 #[derive(Debug)]
 struct Results(Vec<PerQuery>);
 
@@ -245,7 +245,7 @@ fn by_labels(
     });
 }
 
-fn by_labels_of_codes(run: &Run, sizes: &[(&str, usize)], metrics: &[&str], ties: &[Ties]) {
+fn codes_by_labels(run: &Run, sizes: &[(&str, usize)], metrics: &[&str], ties: &[Ties]) {
     let options = options(metrics);
     run.check(sizes, |control| {
         let (space, relation) = (run.own_codes()?, Relation::of_labels(&run.labels, None)?);
@@ -257,28 +257,28 @@ fn by_labels_of_codes(run: &Run, sizes: &[(&str, usize)], metrics: &[&str], ties
     });
 }
 
-/// Lists of some items for each query: their ends, and the items.
+/// Lists items for each query, and returns the ends of the lists, and the items.
 fn lists(queries: usize, items: usize, each: usize, shift: usize) -> (Vec<u64>, Vec<u32>) {
-    let mut of_all = Vec::new();
+    let mut all = Vec::new();
     let mut ends = vec![0];
     for query in 0..queries {
         let mut own: Vec<u32> = (0..each).map(|i| ((query * 7 + i * 11 + shift) % items) as u32).collect();
         own.sort_unstable();
         own.dedup();
-        of_all.extend(own);
-        ends.push(of_all.len() as u64);
+        all.extend(own);
+        ends.push(all.len() as u64);
     }
-    (ends, of_all)
+    (ends, all)
 }
 
 fn by_lists(run: &Run, sizes: &[(&str, usize)]) {
     let (ends, items) = lists(ROWS, OTHERS, 9, 0);
-    let (left_ends, left_items) = lists(ROWS, OTHERS, 40, 3);
+    let (excluded_ends, excluded_items) = lists(ROWS, OTHERS, 40, 3);
     let grades: Vec<f64> = (0..items.len()).map(|i| 1.0 + (i % 3) as f64).collect();
     let options = options(&DEEP);
     let listed = || -> Result<Relation<'_>> {
         let relation = Relation::of_lists(Lists { offsets: &ends, items: &items }, Some(OTHERS))?;
-        relation.with_grades(&grades)?.with_left_out(Lists { offsets: &left_ends, items: &left_items })
+        relation.with_grades(&grades)?.with_left_out(Lists { offsets: &excluded_ends, items: &excluded_items })
     };
     run.check(sizes, |control| {
         let space = run.apart(Similarity::Dot, Precision::SixteenBit, control)?;
@@ -291,11 +291,11 @@ fn by_lists(run: &Run, sizes: &[(&str, usize)]) {
 
 fn by_groups(run: &Run) {
     let groups: Vec<u32> = (0..ROWS as u32).map(|i| i / 7).collect();
-    let (left_ends, left_items) = lists(ROWS, ROWS, 100, 3);
-    let left_out = Lists { offsets: &left_ends, items: &left_items };
+    let (excluded_ends, excluded_items) = lists(ROWS, ROWS, 100, 3);
+    let excluded = Lists { offsets: &excluded_ends, items: &excluded_items };
     run.check(&[], |control| {
         let space = run.dense(Similarity::Cosine, Precision::SixteenBit, control)?;
-        let relation = Relation::of_labels(&run.labels, None)?.with_groups(&groups, None)?.with_left_out(left_out)?;
+        let relation = Relation::of_labels(&run.labels, None)?.with_groups(&groups, None)?.with_left_out(excluded)?;
         evaluate_all(&space, &[relation], &[Ties::Index], &options(&SHALLOW), &Alone, control).map(Results)
     });
 }
@@ -311,7 +311,7 @@ fn tied(run: &Run) {
     });
 }
 
-fn of_all_types(run: &Run) {
+fn other_types(run: &Run) {
     let (wide, narrow) = (run.x.mapv(f64::from), run.x.mapv(f16::from_f32));
     let selected: Vec<usize> = (0..ROWS).filter(|i| i % 7 != 3).collect();
     let labels: Vec<u32> = selected.iter().map(|i| run.labels[*i]).collect();
@@ -383,7 +383,7 @@ fn parts(run: &Run, sizes: &[(&str, usize)]) {
     });
 }
 
-fn nearest_of_floats(run: &Run, sizes: &[(&str, usize)], k: usize, queries: usize) {
+fn nearest_floats(run: &Run, sizes: &[(&str, usize)], k: usize, queries: usize) {
     run.check(sizes, |control| {
         let x = Matrix::F32(run.x.slice(ndarray::s![..queries, ..]));
         let (mut similarities, mut indices) = (empty(queries * k)?, empty(queries * k)?);
@@ -393,7 +393,7 @@ fn nearest_of_floats(run: &Run, sizes: &[(&str, usize)], k: usize, queries: usiz
     });
 }
 
-fn nearest_of_codes(run: &Run, sizes: &[(&str, usize)], k: usize) {
+fn nearest_codes(run: &Run, sizes: &[(&str, usize)], k: usize) {
     run.check(sizes, |control| {
         let (mut distances, mut indices) = (empty(ROWS * k)?, empty(ROWS * k)?);
         nearest(&run.own_codes()?, k, OwnItem::SameIndex, control, Codes::distance, &mut distances, &mut indices)?;
@@ -426,7 +426,7 @@ fn ranges(run: &Run, sizes: &[(&str, usize)]) {
     run.check(sizes, |control| range_search(&run.codes_apart()?, 25.0, false, u64::MAX, control));
 }
 
-fn recall_of_index(run: &Run) {
+fn recall(run: &Run) {
     let found = Array2::from_shape_fn((ROWS, 10), |(i, j)| ((i + j * 13) % OTHERS) as i64);
     run.check(&[], |control| {
         let space = run.apart(Similarity::Cosine, Precision::SixteenBit, control)?;
@@ -472,7 +472,7 @@ fn verified_codes(run: &Run) {
     run.check(&[], |control| count_distances(&run.own_codes()?, &labels(), &Alone, control));
 }
 
-fn scores_of_pairs(run: &Run) {
+fn score_pairs(run: &Run) {
     let pairs: Vec<(u32, u32)> = (0..2000).map(|i| (i % ROWS as u32, i * 7 % OTHERS as u32)).collect();
     run.check(&[], |control| {
         pair_scores(&run.apart(Similarity::Cosine, Precision::Float32, control)?, &pairs, control)
@@ -505,7 +505,7 @@ fn binarized(run: &Run) {
     });
 }
 
-/// A name, and what it checks.
+/// The name of a case, and the function that runs it.
 type Case = (&'static str, Box<dyn Fn(&Run)>);
 
 /// Returns all cases.
@@ -526,27 +526,24 @@ fn cases() -> Vec<Case> {
         Box::new(|run| by_labels(run, ALONG, &SHALLOW, &[Ties::Expected], Cosine, SixteenBit)),
     );
     add("evaluate in batches", Box::new(|run| by_labels(run, BATCHED, &SHALLOW, &[Ties::Index], Cosine, SixteenBit)));
-    add("evaluate codes", Box::new(|run| by_labels_of_codes(run, &[], &SHALLOW, &[Ties::Index])));
-    add("evaluate codes by tables", Box::new(|run| by_labels_of_codes(run, TABLED, &DEEP, &ALL_TIES)));
-    add("evaluate codes by a screen", Box::new(|run| by_labels_of_codes(run, SCREENED, &DEEP, &ALL_TIES)));
+    add("evaluate codes", Box::new(|run| codes_by_labels(run, &[], &SHALLOW, &[Ties::Index])));
+    add("evaluate codes by tables", Box::new(|run| codes_by_labels(run, TABLED, &DEEP, &ALL_TIES)));
+    add("evaluate codes by a screen", Box::new(|run| codes_by_labels(run, SCREENED, &DEEP, &ALL_TIES)));
     add("evaluate by lists", Box::new(|run| by_lists(run, &[])));
     add("evaluate by lists and tables", Box::new(|run| by_lists(run, TABLED)));
     add("evaluate by groups", Box::new(by_groups));
     add("evaluate ties", Box::new(tied));
-    add("evaluate other types", Box::new(of_all_types));
+    add("evaluate other types", Box::new(other_types));
     add("evaluate levels", Box::new(|run| levels(run, SCREENED)));
     add("evaluate levels by tables", Box::new(|run| levels(run, TABLED)));
     add("evaluate in parts", Box::new(|run| parts(run, SCREENED)));
     add("evaluate in parts by tables", Box::new(|run| parts(run, TABLED)));
-    add("knn", Box::new(|run| nearest_of_floats(run, &[("few_items", 0), ("few_queries", 0)], 9, ROWS)));
-    add(
-        "knn along directions",
-        Box::new(|run| nearest_of_floats(run, &[("few_items", 0), ("directions", 32)], 3, ROWS)),
-    );
-    add("knn by tables", Box::new(|run| nearest_of_floats(run, &[("table_keys", 4000)], 150, ROWS)));
-    add("knn of few queries", Box::new(|run| nearest_of_floats(run, &[], 5, 20)));
-    add("nearest codes", Box::new(|run| nearest_of_codes(run, &[("few_items", 0)], 9)));
-    add("nearest codes by tables", Box::new(|run| nearest_of_codes(run, &[], 150)));
+    add("knn", Box::new(|run| nearest_floats(run, &[("few_items", 0), ("few_queries", 0)], 9, ROWS)));
+    add("knn along directions", Box::new(|run| nearest_floats(run, &[("few_items", 0), ("directions", 32)], 3, ROWS)));
+    add("knn by tables", Box::new(|run| nearest_floats(run, &[("table_keys", 4000)], 150, ROWS)));
+    add("knn of few queries", Box::new(|run| nearest_floats(run, &[], 5, 20)));
+    add("nearest codes", Box::new(|run| nearest_codes(run, &[("few_items", 0)], 9)));
+    add("nearest codes by tables", Box::new(|run| nearest_codes(run, &[], 150)));
     add("hard negatives", Box::new(|run| hard(run, &[], None)));
     add("hard negatives below", Box::new(|run| hard(run, &[], Some((Hardness::Hardest, 0.1)))));
     add(
@@ -554,13 +551,13 @@ fn cases() -> Vec<Case> {
         Box::new(|run| hard(run, &[("class_table", 3)], Some((Hardness::Easiest, 0.0)))),
     );
     add("range search", Box::new(|run| ranges(run, &[("range_queries", 100)])));
-    add("index recall", Box::new(recall_of_index));
+    add("index recall", Box::new(recall));
     add("verify", Box::new(|run| verified(run, &[], false)));
     add("verify by float64", Box::new(|run| verified(run, &[("verify_listed", 600)], false)));
     add("verify with slots", Box::new(|run| verified(run, &[], true)));
     add("verify in parts", Box::new(verified_in_parts));
     add("verify codes", Box::new(verified_codes));
-    add("pair scores", Box::new(scores_of_pairs));
+    add("pair scores", Box::new(score_pairs));
     add("kmeans", Box::new(|run| clusters(run, Matrix::F32(run.x.view()), &[])));
     add("kmeans of codes", Box::new(|run| clusters(run, Matrix::Bits(run.codes.view(), 1280), &[])));
     add("agreement", Box::new(agreement));

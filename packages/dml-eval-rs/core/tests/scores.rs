@@ -1,4 +1,4 @@
-//! Searches and verification by scores, of rows of any magnitude: what the screen leaves is decided by the scores of all pairs.
+//! Tests searches and verification by scores, for rows of any magnitude: the scores of all pairs must decide.
 
 use dml_eval::{
     Alone, Control, Dense, Error, Matrix, PairLabels, Precision, Similarity, Sizes, VerifyTasks, kernel_names,
@@ -8,25 +8,25 @@ use ndarray::Array2;
 use proptest::prelude::*;
 
 const SIMILARITIES: [Similarity; 3] = [Similarity::Cosine, Similarity::Dot, Similarity::Euclidean];
-/// Samples and lists that suffice, and that overflow.
+/// Sizes of samples and lists that suffice, and sizes that overflow.
 const SIZES: [(usize, usize); 4] = [(1 << 20, 1 << 20), (40, 400), (8, 16), (1, 64)];
 
-/// Draws float64 rows of mostly one magnitude, with many equal numbers.
+/// Draws float64 rows of mostly the same magnitude, with many equal numbers.
 fn rows(dim: usize) -> impl Strategy<Value = Array2<f64>> {
     let exponent = prop_oneof![2 => -8i32..8, 1 => -1070i32..=400, 2 => -545i32..=-500, 1 => 380i32..=400];
     let number = prop_oneof![3 => (-2i8..=2).prop_map(f64::from), 1 => -1.0f64..1.0];
     (exponent, proptest::collection::vec(number, dim * 4..dim * 40)).prop_map(move |(exponent, numbers)| {
         let rows = numbers.len() / dim;
-        // In two steps, since 2 to the power of −1070 has no reciprocal.
+        // Scale in two steps, because 2 to the power of −1070 has no reciprocal.
         let (half, rest) = (2f64.powi(exponent / 2), 2f64.powi(exponent - exponent / 2));
         let mut x = Array2::from_shape_fn((rows, dim), |(i, j)| numbers[i * dim + j] * half * rest);
-        // No row of zeros, which has no cosine.
+        // Avoid rows of zeros, which don't have a cosine.
         x.column_mut(0).iter_mut().for_each(|v| *v = if *v == 0.0 { half * rest } else { *v });
         x
     })
 }
 
-/// Lists all pairs that are compared.
+/// Lists all pairs to compare.
 fn all_pairs(queries: usize, gallery: Option<usize>) -> Vec<(u32, u32)> {
     let pairs = |q: u32| (gallery.map_or(q + 1, |_| 0)..gallery.unwrap_or(queries) as u32).map(move |g| (q, g));
     (0..queries as u32).flat_map(pairs).collect()
@@ -64,10 +64,10 @@ proptest! {
                     let number = expected.iter().filter(|item| item.0 as usize == q).count() as i64;
                     prop_assert_eq!(found.offsets[q + 1] - found.offsets[q], number);
                 }
-                let refused = range_search(&space, threshold, exclude_self, 0, &control);
+                let rejected = range_search(&space, threshold, exclude_self, 0, &control);
                 let message = format!("{} pairs reach", expected.len());
-                let is_refused = matches!(refused, Err(Error::Argument(text)) if text.starts_with(&message));
-                prop_assert_eq!(is_refused, !expected.is_empty());
+                let is_rejected = matches!(rejected, Err(Error::Argument(text)) if text.starts_with(&message));
+                prop_assert_eq!(is_rejected, !expected.is_empty());
             }
         }
     }
@@ -94,11 +94,11 @@ proptest! {
             let pairs = all_pairs(x.nrows(), g.is_some().then_some(n));
             let scores = pair_scores(&space, &pairs, &control).unwrap();
             let is_positive = |pair: &(u32, u32)| queries[pair.0 as usize] == gallery_labels[pair.1 as usize];
-            let of_kind = |positive: bool| -> Vec<f64> {
+            let scores_by_kind = |positive: bool| -> Vec<f64> {
                 let all = pairs.iter().zip(&scores);
                 all.filter(|(pair, _)| is_positive(pair) == positive).map(|(_, score)| *score).collect()
             };
-            let (positives, mut negatives) = (of_kind(true), of_kind(false));
+            let (positives, mut negatives) = (scores_by_kind(true), scores_by_kind(false));
             prop_assume!(!positives.is_empty() && !negatives.is_empty());
             negatives.sort_by(|a, b| b.total_cmp(a));
             let rank = rank.index(negatives.len());
@@ -143,7 +143,7 @@ proptest! {
 }
 
 #[test]
-fn wrong_numbers_of_pairs_are_refused() {
+fn wrong_numbers_of_pairs_are_rejected() {
     let (x, control) = (Array2::from_shape_fn((4, 2), |(i, j)| (i + j) as f64 + 1.0), Control::default());
     let kernel = select_kernel(None).unwrap();
     let space = Dense::new(Matrix::F64(x.view()), None, Similarity::Dot, Precision::Float32, kernel, &control).unwrap();

@@ -1,4 +1,4 @@
-//! Peers that share the work get the bits of a single process, for any number of them.
+//! Tests that peers that share the work get the same bits as a single process, for any number of peers.
 
 use std::sync::{Barrier, Mutex};
 
@@ -13,14 +13,14 @@ const TIES: [Ties; 4] = [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties:
 
 const METRICS: [&[&str]; 2] = [&["recall@5", "map@r"], &["ndcg@9", "map"]];
 
-/// The memory in which peers that are threads of this process exchange numbers.
+/// The memory through which peers exchange numbers; they are threads of this process.
 struct Exchange {
     barrier: Barrier,
     numbers: Vec<Mutex<Vec<f64>>>,
     counts: Vec<Mutex<Vec<u64>>>,
 }
 
-/// A peer with its rank.
+/// A peer, and its rank.
 struct ThreadPeer<'a>(&'a Exchange, usize);
 
 impl ThreadPeer<'_> {
@@ -52,7 +52,7 @@ impl Peers for ThreadPeer<'_> {
     }
 }
 
-/// Runs the work of several peers; returns each one's result.
+/// Runs the work of `peers` peers and returns their results.
 fn run_peers<T: Send>(peers: usize, work: impl Fn(&dyn Peers) -> T + Sync) -> Vec<T> {
     let slots = || (0..peers).map(|_| Mutex::default()).collect();
     let exchange = Exchange {

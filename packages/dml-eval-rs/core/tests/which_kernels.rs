@@ -1,9 +1,10 @@
-//! The end of a test run: the kernels that the tests tried, and those that this CPU lacks.
+//! Ends a test run by printing which kernels were tested, and which this CPU lacks.
 //!
-//! Without the test harness, which hides the output of tests that pass. Cargo runs the test files by name, so this is the last.
+//! Runs without the test harness, which hides the output of passing tests. Cargo runs test files in the order of names, so this is
+//! last.
 
 fn main() {
-    // `cargo test -- --list` asks for the tests, of which there are none.
+    // `cargo test -- --list` asks for the tests, but there are none.
     if std::env::args().any(|argument| argument == "--list") {
         return;
     }

@@ -1,4 +1,4 @@
-//! Agreement of two partitions, from their contingency table.
+//! Agreement between two partitions, computed from a contingency table.
 
 use crate::cluster::pair_sort::{PIECE, sort_pairs};
 use crate::control::Control;
@@ -6,16 +6,16 @@ use crate::error::{Error, Result, argument};
 use crate::logarithm::ln;
 use crate::memory::{collect, collect_counted, zeros};
 
-/// How the two partitions' entropies are averaged in the normalized mutual information.
+/// How to average the entropies of both partitions in the normalized mutual information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Average {
-    /// The smaller one.
+    /// The smaller entropy.
     Min,
     /// √(H(a)·H(b)).
     Geometric,
     /// (H(a) + H(b))/2.
     Arithmetic,
-    /// The larger one.
+    /// The larger entropy.
     Max,
 }
 
@@ -34,7 +34,7 @@ impl std::str::FromStr for Average {
 }
 
 impl Average {
-    fn of(self, a: f64, b: f64) -> f64 {
+    fn apply(self, a: f64, b: f64) -> f64 {
         match self {
             Average::Min => a.min(b),
             Average::Geometric => (a * b).sqrt(),
@@ -44,20 +44,20 @@ impl Average {
     }
 }
 
-/// Sizes of the clusters of both partitions and of their intersections.
+/// The sizes of all clusters and of all intersections between the two partitions.
 struct Contingency {
     n: u64,
     a: Vec<u64>,
     b: Vec<u64>,
-    /// (cluster of a, cluster of b, items in both), in order, so that sums have the same bits every time.
+    /// (cluster of a, cluster of b, items in both), sorted, so that sums always have the same bits.
     cells: Vec<(u32, u32, u64)>,
 }
 
-/// Counts the items of every pair of clusters.
+/// Counts the items in each pair of clusters.
 fn contingency(a: &[u32], b: &[u32], control: &Control) -> Result<Contingency> {
     if a.len() != b.len() || a.is_empty() {
         return argument(format!(
-            "the partitions have {} and {} entries; expected the same number, at least one",
+            "the partitions have {} and {} entries; expected equal lengths of at least one",
             a.len(),
             b.len()
         ));
@@ -86,8 +86,8 @@ impl Contingency {
         sizes.iter().filter(|s| **s > 0).count()
     }
 
-    /// Whether both partitions are one cluster, or both consist of singletons.
-    fn trivially_equal(&self) -> bool {
+    /// Whether both partitions have a single cluster, or both consist of singletons.
+    fn are_trivially_equal(&self) -> bool {
         let (a, b) = (Self::clusters(&self.a), Self::clusters(&self.b));
         a == b && (a == 1 || a as u64 == self.n)
     }
@@ -101,14 +101,14 @@ impl Contingency {
         let mut sum = 0.0;
         for cells in self.cells.chunks(PIECE) {
             control.check()?;
-            sum = cells.iter().map(information).fold(sum, |sum, of_cell| sum + of_cell);
+            sum = cells.iter().map(information).fold(sum, |sum, term| sum + term);
         }
         Ok(sum.max(0.0))
     }
 
-    /// The mean mutual information of two random partitions with these cluster sizes (Vinh, Epps and Bailey 2010, Eq. 24a).
+    /// Computes the mean mutual information of random partitions with these cluster sizes (Vinh, Epps and Bailey 2010, Eq. 24a).
     ///
-    /// It depends on the sizes alone, so equal sizes are computed once: few sizes are distinct, even among many clusters.
+    /// The mean depends only on sizes, so equal sizes are computed once. Even many clusters have few distinct sizes.
     fn expected_mutual_information(&self, control: &Control) -> Result<f64> {
         let distinct = |sizes: &[u64]| {
             let mut sorted = collect_counted(sizes.iter().copied().filter(|s| *s > 0))?;
@@ -120,20 +120,20 @@ impl Contingency {
         for (a, a_times) in distinct(&self.a)? {
             for &(b, b_times) in &columns {
                 control.check()?;
-                expected += a_times * b_times * expected_information_of_pair(a, b, self.n);
+                expected += a_times * b_times * expected_pair_information(a, b, self.n);
             }
         }
         Ok(expected)
     }
 }
 
-/// Computes the mean of c/n·ln(c·n/(a·b)) − (c − μ)/n over the common items c of random clusters of a and b items, of n in all,
-/// where μ = a·b/n is the mean of c, so that the second term changes no mean.
+/// Computes the mean of c/n·ln(c·n/(a·b)) − (c − μ)/n, where c is the number of items that random clusters of a and b items
+/// share, out of n items, and μ = a·b/n is the mean of c, so that the second term doesn't change the mean.
 ///
-/// With x = c/μ this is μ/n times the mean of x·ln x − x + 1, which is never negative: no digits cancel. The chances of c relative
-/// to that of the likeliest c are products of ratios, without factorials, whose logarithms would lose the digits of exp. They end
-/// where they are below 2^−80.
-fn expected_information_of_pair(a: u64, b: u64, n: u64) -> f64 {
+/// With x = c/μ, this is μ/n times the mean of x·ln x − x + 1, which is never negative, so no digits cancel. The probabilities of
+/// c, relative to the most likely c, are products of ratios. Factorials aren't used, because their logarithms would lose digits
+/// in exp. Terms are added until the relative probability falls below 2^−80.
+fn expected_pair_information(a: u64, b: u64, n: u64) -> f64 {
     const LEAST: f64 = 1.0 / (1u128 << 80) as f64;
     let (product, rest) = (u128::from(a) * u128::from(b), i128::from(n) - i128::from(a) - i128::from(b));
     let from = (-rest).max(0) as u64;
@@ -163,7 +163,7 @@ fn expected_information_of_pair(a: u64, b: u64, n: u64) -> f64 {
     (a as f64 / n as f64) * (b as f64 / n as f64) * (sum / chances)
 }
 
-/// Computes x·ln x − x + 1 for x = 1 + e ≥ 0; near x = 1 as the series Σ (−e)^k/(k(k − 1)) from k = 2 on.
+/// Computes x·ln x − x + 1 for x = 1 + e ≥ 0. Near x = 1, uses the series Σ (−e)^k/(k(k − 1)) from k = 2 on.
 fn information_above_linear(e: f64) -> f64 {
     const TERMS: u32 = 20;
     if e <= -1.0 {
@@ -176,57 +176,57 @@ fn information_above_linear(e: f64) -> f64 {
     }
 }
 
-/// Computes the normalized mutual information: I over an average of both entropies.
+/// Computes the normalized mutual information, I divided by an average of both entropies.
 ///
-/// 1 where both partitions are one cluster, 0 where one of them is.
+/// Returns 1 if both partitions have a single cluster, and 0 if only one of them has.
 pub fn nmi(a: &[u32], b: &[u32], average: Average, control: &Control) -> Result<f64> {
     let table = contingency(a, b, control)?;
-    if table.trivially_equal() {
+    if table.are_trivially_equal() {
         return Ok(1.0);
     }
-    let normalizer = average.of(entropy(&table.a, table.n), entropy(&table.b, table.n));
+    let normalizer = average.apply(entropy(&table.a, table.n), entropy(&table.b, table.n));
     if normalizer == 0.0 {
         return Ok(0.0); // one cluster has no entropy, and its information is at most a rounding error
     }
     Ok((table.mutual_information(control)? / normalizer).min(1.0))
 }
 
-/// Computes the adjusted Rand index: (S − E) / ((A + B)/2 − E), where S, A and B are the pairs of items that are together in
-/// both partitions, in `a` and in `b`, of T pairs, and E = A·B/T.
+/// Computes the adjusted Rand index (S − E) / ((A + B)/2 − E). S, A and B count the pairs of items in the same cluster in both
+/// partitions, in `a`, and in `b`, out of T pairs, and E = A·B/T.
 ///
-/// Numerator and denominator, times 2·T, are exact integers. 1 where both partitions are one cluster, or both all singletons.
+/// Numerator and denominator, times 2·T, are exact integers. Returns 1 if both have a single cluster, or only singletons.
 pub fn ari(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {
     let table = contingency(a, b, control)?;
-    if table.trivially_equal() {
+    if table.are_trivially_equal() {
         return Ok(1.0);
     }
     if u32::try_from(table.n).is_err() {
         return argument(format!("the partitions have {} entries; expected fewer than 2^32", table.n));
     }
-    // Fewer than 2^63 pairs, so products of two counts are below 2^126, and the sums of two products below 2^127.
+    // There are fewer than 2^63 pairs, so products of two counts are below 2^126, and sums of two products below 2^127.
     let pairs = |size: u64| i128::from(size) * (i128::from(size) - 1) / 2;
     let together = |sizes: &[u64]| sizes.iter().map(|s| pairs(*s)).sum::<i128>();
     let (in_a, in_b, all) = (together(&table.a), together(&table.b), pairs(table.n));
     let in_both: i128 = table.cells.iter().map(|cell| pairs(cell.2)).sum();
     let above_chance = 2 * (in_both * all - in_a * in_b);
-    // It is 0 only for trivially equal partitions.
+    // The range is 0 only if the partitions are trivially equal.
     let range = in_a * (all - in_b) + in_b * (all - in_a);
     Ok(above_chance as f64 / range as f64)
 }
 
-/// Computes the adjusted mutual information: (I − E) / ((H + H)/2 − E), E the mean of I over random partitions with the same
-/// cluster sizes.
+/// Computes the adjusted mutual information (I − E) / ((H + H)/2 − E), where E is the mean of I over random partitions with the
+/// same cluster sizes.
 ///
-/// 1 where both partitions are one cluster, or both all singletons.
+/// Returns 1 if both partitions have a single cluster, or both only singletons.
 pub fn ami(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {
     let table = contingency(a, b, control)?;
-    if table.trivially_equal() {
+    if table.are_trivially_equal() {
         return Ok(1.0);
     }
     let expected = table.expected_mutual_information(control)?;
     let mean_entropy = (entropy(&table.a, table.n) + entropy(&table.b, table.n)) / 2.0;
     let range = mean_entropy - expected;
-    // Rounding could make it 0, so its magnitude is kept above a rounding error.
+    // Rounding could make the range 0, so keep its magnitude above a rounding error.
     let range = if range < 0.0 { range.min(-f64::EPSILON) } else { range.max(f64::EPSILON) };
     Ok((table.mutual_information(control)? - expected) / range)
 }
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn expected_information_keeps_its_digits_at_ten_million_items() {
-        // (a, b, n, value): from log-gamma functions of 170 bits (mpmath).
+        // (a, b, n, value), where values come from log-gamma functions with 170 bits (mpmath).
         for (a, b, n, exact) in [
             (7, 3, 10, 0.013_102_186_824_084_62),
             (1, 1, 10_000_000, 1.611_809_565_095_832e-13),
@@ -295,9 +295,9 @@ mod tests {
             (9_999_997, 9_999_995, 10_000_000, 7.500_000_500_000_213e-21),
             (333_333, 4_000_000, 10_000_000, 2.900_005_344_199_110_5e-8),
         ] {
-            let found = expected_information_of_pair(a, b, n);
+            let found = expected_pair_information(a, b, n);
             assert!((found / exact - 1.0f64).abs() < 1e-13, "{a} {b} {n}: {found:e}, {exact:e}");
-            assert_eq!(found.to_bits(), expected_information_of_pair(b, a, n).to_bits());
+            assert_eq!(found.to_bits(), expected_pair_information(b, a, n).to_bits());
         }
     }
 

@@ -1,4 +1,4 @@
-//! Each row's nearest centroid, decided in float64.
+//! Finds the nearest centroid of each row, decided in float64.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -22,11 +22,11 @@ use crate::screen::traverse::{Observer, Task, traverse_rectangle};
 use crate::search::nearest::nearest;
 use crate::side::Side;
 
-/// Rows whose distances a thread computes at a time, and rows from whose distances a packing is chosen.
+/// The rows whose distances a thread computes at a time, and the rows whose distances determine the packing.
 const ROWS: usize = 256;
 const SAMPLED: usize = 48;
 
-/// The nearest centroid of every row, and its squared distance.
+/// The nearest centroid of each row, and the squared distance.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Assignment {
     pub labels: Vec<u32>,
@@ -34,7 +34,7 @@ pub(crate) struct Assignment {
 }
 
 impl Assignment {
-    /// Returns the part of some rows.
+    /// Returns the assignment of `rows`.
     fn select(&self, rows: &[usize]) -> Result<Assignment> {
         let labels = collect(rows.iter().map(|row| self.labels[*row]))?;
         Ok(Assignment { labels, distances: collect(rows.iter().map(|row| self.distances[*row]))? })
@@ -43,19 +43,19 @@ impl Assignment {
 
 /// Makes centroids that are all zero.
 pub(crate) fn zero_centroids(clusters: usize, dim: usize) -> Result<Array2<f64>> {
-    Ok(Array2::from_shape_vec((clusters, dim), zeros(clusters * dim)?).expect("as many zeros as the shape has"))
+    Ok(Array2::from_shape_vec((clusters, dim), zeros(clusters * dim)?).expect("the length matches the shape"))
 }
 
-/// Copies some rows, as centroids.
+/// Copies rows, to be used as centroids.
 pub(crate) fn copy_rows(x: &Matrix<'_>, rows: &[usize]) -> Result<Array2<f64>> {
     let mut centroids = zero_centroids(rows.len(), x.dim())?;
     for (mut centroid, row) in centroids.rows_mut().into_iter().zip(rows) {
-        x.widen(*row, centroid.as_slice_mut().expect("a new array's rows are contiguous"));
+        x.widen(*row, centroid.as_slice_mut().expect("rows of a new array are contiguous"));
     }
     Ok(centroids)
 }
 
-/// Assigns every row to its nearest centroid. With peers each assigns a part of the rows.
+/// Assigns each row to the nearest centroid. With peers, each assigns a part of the rows.
 pub(crate) fn assign(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,
@@ -71,8 +71,8 @@ pub(crate) fn assign(
     })
 }
 
-/// Assigns rows by some work, which gets the space of rows and centroids, and what these rows start from. With peers each does a part
-/// of the rows.
+/// Shares an assignment with peers: each process does a part of the rows. `work` receives the space of rows and centroids, and
+/// the part of `start` for these rows.
 fn share(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,
@@ -80,9 +80,9 @@ fn share(
     (kernel, peers, control): (&'static Kernel, &dyn Peers, &Control),
     work: impl Fn(&Dense<'_>, Assignment) -> Result<Assignment>,
 ) -> Result<Assignment> {
-    // Centroids of single-precision rows are single-precision numbers, and such rows are compared in place.
+    // Centroids of single-precision rows have single precision, so that such rows can be compared in place.
     let narrow = collect(centroids.iter().map(|v| *v as f32))?;
-    let narrow = ArrayView2::from_shape(centroids.dim(), &narrow).expect("as many numbers as the centroids have");
+    let narrow = ArrayView2::from_shape(centroids.dim(), &narrow).expect("the length matches the shape");
     let centroids = if x.is_double() { Matrix::F64(centroids.view()) } else { Matrix::F32(narrow) };
     let rows = collect(part(peers, x.rows(), |_| 1))?;
     let selected = Selected(x, &rows);
@@ -102,13 +102,13 @@ fn share(
     let (labels, distances) = (gather(peers, &labels, x.rows())?, gather(peers, &distances, x.rows())?);
     let is_label = |label: &f64| label.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(label);
     if !(labels.iter().all(is_label) && distances.iter().all(|d| d.is_finite() && *d >= 0.0)) {
-        return Err(Error::Exchange("all_gather returned numbers that are no centroids' indices or distances".into()));
+        return Err(Error::Exchange("all_gather returned numbers that aren't centroid indices or distances".into()));
     }
     Ok(Assignment { labels: collect(labels.into_iter().map(|l| l as u32))?, distances })
 }
 
-/// Moves rows to centroids that are nearer than those that they start from. `indices` are those of the centroids among all: if these
-/// are not all, no row starts from any of them, and else the distances to start from are computed.
+/// Moves rows to centroids that are nearer than their current ones. `indices` numbers the given centroids among all. If `None`,
+/// all centroids are given, and the current distances are computed; otherwise no row may currently have a given centroid.
 fn improve(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,
@@ -152,24 +152,24 @@ fn improve(
         traverse_rectangle(space, &packing, &search, 0..rows, control)?;
         for (row, best) in search.best.into_iter().enumerate() {
             (start.distances[row], start.labels[row]) =
-                best.into_inner().expect("no thread panics while it holds the lock");
+                best.into_inner().expect("no thread panicked while it held the lock");
         }
         Ok(start)
     })
 }
 
-/// Rows that are compared with centroids that may be nearer.
+/// Compares rows with centroids that may be nearer than the current ones.
 struct Improving<'a> {
     indices: Option<&'a [usize]>,
-    /// Computes the value of a row and a centroid at a distance.
+    /// Computes the value of a row and a centroid from their distance.
     value: &'a (dyn Fn(usize, f64) -> f64 + Sync),
-    /// Each row's least distance so far, and its centroid.
+    /// The least distance found for each row, and the centroid.
     best: Vec<Mutex<(f64, u32)>>,
 }
 
 impl Improving<'_> {
     fn best(&self, row: usize) -> MutexGuard<'_, (f64, u32)> {
-        self.best[row].lock().expect("no thread panics while it holds the lock")
+        self.best[row].lock().expect("no thread panicked while it held the lock")
     }
 }
 
@@ -179,7 +179,7 @@ impl Observer for Improving<'_> {
     fn group(&self, side: Side, item: usize) -> u32 {
         match side {
             Side::Gallery => item as u32,
-            // Its own centroid is the one to beat.
+            // The row's current centroid needn't be compared.
             Side::Query => {
                 if self.indices.is_none() {
                     self.best(item).1
@@ -220,10 +220,10 @@ impl Observer for Improving<'_> {
     }
 }
 
-/// Updates an assignment to the result of `assign`, with less work once few centroids move.
+/// Updates an assignment to the result of `assign`, with less work if few centroids have moved.
 ///
-/// A row whose own centroid stayed is still nearer to it than to any other that stayed, and is compared only with those that
-/// moved. A row whose own centroid moved is compared with all.
+/// If a row's centroid hasn't moved, it is still the nearest of those that haven't, so the row is compared only with centroids
+/// that have. If it has, the row is compared with all.
 pub(crate) fn reassign(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,
@@ -243,9 +243,9 @@ pub(crate) fn reassign(
     let mut improved = improve(x, &some, Some(&moved_centroids), &assignment, by)?;
     if !moved_rows.is_empty() {
         let start = assignment.select(&moved_rows)?;
-        let of_all = improve(&Matrix::Derived(&Selected(x, &moved_rows)), centroids, None, &start, by)?;
+        let compared = improve(&Matrix::Derived(&Selected(x, &moved_rows)), centroids, None, &start, by)?;
         for (i, &row) in moved_rows.iter().enumerate() {
-            (improved.distances[row], improved.labels[row]) = (of_all.distances[i], of_all.labels[i]);
+            (improved.distances[row], improved.labels[row]) = (compared.distances[i], compared.labels[i]);
         }
     }
     Ok(improved)
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn skipping_unmoved_centroids_changes_nothing() {
         let mut random = Random::new(3);
-        // Small integers, so that distances tie.
+        // Use small integers, so that distances tie.
         let x = Array2::from_shape_fn((300, 3), |_| (random.below(5) as f32) - 2.0);
         let before = Array2::from_shape_fn((12, 3), |_| (random.below(5) as f64) - 2.0);
         let (kernel, control) = (crate::kernel::select(None).unwrap(), Control::default());

@@ -1,4 +1,4 @@
-//! The centroids from which k-means starts.
+//! Draws the initial centroids for k-means.
 
 use ndarray::Array2;
 use rayon::prelude::*;
@@ -13,12 +13,12 @@ use crate::peers::Peers;
 use crate::random::Random;
 use crate::rows::matrix::{Matrix, Source};
 
-/// The most multiplications that k-means++ may take; above, rows are drawn in batches.
+/// The most multiplications that k-means++ may take. For more, rows are drawn in batches.
 const PLUS_PLUS_WORK: f64 = 1e9;
-/// Rows that a thread takes at a time.
+/// Rows that a thread processes at a time.
 const CHUNK: usize = 256;
 
-/// Draws the first centroids: by k-means++ (Arthur and Vassilvitskii 2007) where that is quick, in batches where it is not.
+/// Draws the initial centroids, by k-means++ (Arthur and Vassilvitskii 2007) if this is fast, otherwise in batches.
 pub(crate) fn draw_centroids(
     x: Matrix<'_>,
     clusters: usize,
@@ -35,10 +35,10 @@ pub(crate) fn draw_centroids(
     copy_rows(&x, &drawn)
 }
 
-/// Draws distinct rows in a few batches, the first evenly and each later one in proportion to the squared distance from all
-/// earlier batches: the rounds of k-means|| (Bahmani et al. 2012) with as many draws in all as there are clusters.
+/// Draws distinct rows in a few batches: the first uniformly, later ones with probabilities proportional to the squared distance
+/// from earlier batches. These are the rounds of k-means|| (Bahmani et al. 2012), with only `clusters` draws in total.
 ///
-/// All rounds together cost one assignment of all rows to all centroids.
+/// All rounds together cost as much as assigning all rows to all centroids once.
 fn draw_in_batches(
     x: &Matrix<'_>,
     clusters: usize,
@@ -54,7 +54,7 @@ fn draw_in_batches(
         let wanted = (clusters - drawn.len()).div_ceil(ROUNDS.saturating_sub(round).max(1));
         let mut batch = sample(&distances, wanted, random)?;
         if batch.is_empty() {
-            // Every row coincides with a centroid: take any rows that are not drawn yet.
+            // All rows coincide with centroids, so take any rows that haven't been drawn.
             let mut unused = full(x.rows(), true)?;
             drawn.iter().for_each(|row| unused[*row] = false);
             batch.try_extend((0..x.rows()).filter(|row| unused[*row]).take(clusters - drawn.len()))?;
@@ -67,16 +67,16 @@ fn draw_in_batches(
         for (distance, new) in distances.iter_mut().zip(assignment.distances) {
             *distance = if round == 0 { new } else { distance.min(new) };
         }
-        // A rounding error must not let a row be drawn twice.
+        // Prevent rounding errors from causing a row to be drawn twice.
         drawn.iter().for_each(|row| distances[*row] = 0.0);
     }
     Ok(drawn)
 }
 
-/// Samples about `wanted` distinct indices, each with a chance in proportion to its weight.
+/// Samples about `wanted` distinct indices, with probabilities proportional to `weights`.
 ///
-/// Systematic sampling: a point in every `wanted`-th part of the total. An index whose weight spans several points is drawn
-/// once, so fewer may be drawn.
+/// This is systematic sampling, which puts a point into each of `wanted` equal parts of the total. An index whose weight spans
+/// several points is drawn only once, so fewer indices may be drawn.
 fn sample(weights: &[f64], wanted: usize, random: &mut Random) -> Result<Vec<usize>> {
     let step = weights.iter().sum::<f64>() / wanted as f64;
     let mut next = random.uniform() * step;
@@ -94,7 +94,7 @@ fn sample(weights: &[f64], wanted: usize, random: &mut Random) -> Result<Vec<usi
     Ok(drawn)
 }
 
-/// Draws rows one by one, each with a chance in proportion to the squared distance from the earlier ones (k-means++).
+/// Draws rows one by one, with probabilities proportional to the squared distance from rows drawn before (k-means++).
 fn draw_one_by_one(x: Matrix<'_>, clusters: usize, random: &mut Random, control: &Control) -> Result<Vec<usize>> {
     let n = x.rows();
     let mut drawn = allocate(clusters)?;
@@ -128,7 +128,7 @@ fn draw_one_by_one(x: Matrix<'_>, clusters: usize, random: &mut Random, control:
                 }
             }
         }
-        // Where all rows coincide with centroids, take the first row that is not drawn yet.
+        // If all rows coincide with centroids, take the first row that hasn't been drawn.
         drawn.try_push(pick.unwrap_or_else(|| {
             while used[first_unused] {
                 first_unused += 1;
@@ -166,7 +166,7 @@ mod tests {
         }
         for (i, &count) in times.iter().enumerate() {
             let expected = 4000.0 * 5.0 * weights[i] / 450.0;
-            // Five standard deviations.
+            // Allow five standard deviations.
             assert!((f64::from(count) - expected).abs() <= 5.0 * expected.sqrt() + 1e-9, "{i}: {count}, {expected}");
         }
     }

@@ -1,4 +1,4 @@
-//! k-means, deterministic for a seed and independent of the number of threads.
+//! k-means that is deterministic for a given seed, with any number of threads.
 
 use ndarray::Array2;
 use rayon::prelude::*;
@@ -19,32 +19,32 @@ use crate::rows::similarity::Similarity;
 /// A clustering.
 #[derive(Debug, Clone)]
 pub struct KMeans {
-    /// The nearest centroid of each row, the lowest of equally near ones.
+    /// The nearest centroid per row. If several are equally near, the one with the lowest index.
     pub labels: Vec<u32>,
-    /// (clusters, dim).
+    /// The centroids, (clusters, dim).
     pub centroids: Array2<f64>,
-    /// The sum of squared distances of the rows to their centroids.
+    /// The sum of squared distances between rows and their centroids.
     pub inertia: f64,
-    /// Rounds of the best run.
+    /// The number of rounds in the best run.
     pub iterations: usize,
 }
 
-/// The number of clusters, and the runs that look for them.
+/// The number of clusters, and how to search for them.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Number of clusters.
+    /// The number of clusters.
     pub clusters: usize,
-    /// Seed of the initial centroids.
+    /// The seed for drawing initial centroids.
     pub seed: u64,
-    /// Runs, of which the one with the least inertia counts.
+    /// The number of runs. The run with the least inertia is returned.
     pub runs: usize,
-    /// The most rounds of a run.
+    /// The maximum number of rounds per run.
     pub max_iterations: usize,
 }
 
-/// Clusters rows by Lloyd's algorithm until no row changes its cluster, or for `max_iterations` rounds.
+/// Clusters rows by Lloyd's algorithm until no row moves to a different cluster, or for `max_iterations` rounds.
 ///
-/// With peers each finds the nearest centroids of a part of the rows, and all get the same result: that of one alone.
+/// With peers, each finds the nearest centroids for a part of the rows, and all return the result that a single process would.
 pub fn kmeans(
     x: Matrix<'_>,
     options: Options,
@@ -58,11 +58,11 @@ pub fn kmeans(
     }
     if options.runs < 1 || options.max_iterations < 1 {
         return argument(format!(
-            "runs is {} and max_iterations {}; expected at least 1 of each",
+            "runs is {} and max_iterations is {}; expected at least 1 for both",
             options.runs, options.max_iterations
         ));
     }
-    // Validates the rows before the first run.
+    // Validate the rows before the first run.
     Dense::new(x, None, Similarity::Euclidean, Precision::Float32, kernel, control)?;
     let run = |run: usize| {
         let mut random = Random::new(options.seed.wrapping_add((run as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
@@ -103,8 +103,7 @@ fn lloyd(
     Ok(KMeans { labels: assignment.labels, centroids, inertia, iterations })
 }
 
-/// Computes the means of the clusters, each summed in the order of its rows. An empty cluster takes a row that is far from its
-/// own centroid.
+/// Computes the mean of each cluster, summing rows in order. An empty cluster takes a row that is far from its centroid.
 fn means(
     x: Matrix<'_>,
     assignment: &Assignment,
@@ -122,7 +121,7 @@ fn means(
         || full(x.dim(), 0.0),
         |row, (cluster, mut centroid)| {
             let members = classes.members(cluster as u32);
-            let sums = centroid.as_slice_mut().expect("a row's numbers adjoin");
+            let sums = centroid.as_slice_mut().expect("rows of a new array are contiguous");
             for &m in members {
                 control.check()?;
                 if let Some(values) = x.slice32(m as usize) {
@@ -144,7 +143,7 @@ fn means(
     Ok(centroids)
 }
 
-/// Moves a row into each empty cluster: the farthest rows of clusters that keep others, ties by index.
+/// Moves a row into each empty cluster: the farthest rows in clusters that have other rows, ties by index.
 fn fill_empty_clusters(labels: &mut [u32], distances: &[f64], clusters: usize) -> Result<()> {
     let mut sizes: Vec<usize> = zeros(clusters)?;
     labels.iter().for_each(|label| sizes[*label as usize] += 1);
@@ -176,7 +175,7 @@ mod tests {
     fn empty_clusters_take_the_farthest_rows_of_clusters_that_keep_others() {
         let mut labels = [0, 0, 0, 2, 2];
         fill_empty_clusters(&mut labels, &[1.0, 3.0, 3.0, 9.0, 0.0], 5).unwrap();
-        // Row 3 leaves row 4 alone in cluster 2; of rows 1 and 2, equally far, the lower index moves first.
+        // Row 3 leaves only row 4 in cluster 2. Rows 1 and 2 are equally far, so the lower index moves first.
         assert_eq!(labels, [0, 3, 4, 1, 2]);
     }
 }

@@ -1,4 +1,4 @@
-//! k-means, and the agreement of two partitions.
+//! k-means, and the agreement between two partitions.
 
 pub(crate) mod agreement;
 mod assignment;

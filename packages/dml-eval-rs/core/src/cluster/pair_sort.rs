@@ -1,13 +1,13 @@
-//! A sort of very many pairs that can be cancelled.
+//! Sorts a very large number of pairs, and can be cancelled.
 
 use crate::control::Control;
 use crate::error::Result;
 use crate::memory::zeros;
 
-/// Pairs between two looks for a cancellation.
+/// The number of pairs between two checks for cancellation.
 pub(crate) const PIECE: usize = 1 << 22;
 
-/// Sorts pairs, piece by piece, and merges the pieces.
+/// Sorts pairs in pieces, then merges the pieces.
 pub(crate) fn sort_pairs(mut pairs: Vec<(u32, u32)>, piece: usize, control: &Control) -> Result<Vec<(u32, u32)>> {
     for pairs in pairs.chunks_mut(piece) {
         control.check()?;

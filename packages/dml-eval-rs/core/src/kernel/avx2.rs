@@ -61,56 +61,56 @@ pub(super) static KERNEL: Kernel = Kernel {
 #[target_feature(enable = "avx2,fma")]
 fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     let (mut row, mut column) = (rows.as_ptr().cast::<f32>(), columns.as_ptr().cast::<f32>());
-    let mut sums = [[_mm256_setzero_ps(); VECTORS]; ROWS];
-    // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels hold `steps` steps and the tile ROWS × COLUMNS values.
+    let mut sums_f32x8 = [[_mm256_setzero_ps(); VECTORS]; ROWS];
+    // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps` steps and the tile ROWS × COLUMNS values.
     unsafe {
         for _ in 0..steps {
-            let (left, right) = (_mm256_loadu_ps(column), _mm256_loadu_ps(column.add(8)));
-            for (r, sum) in sums.iter_mut().enumerate() {
-                let x = _mm256_broadcast_ss(&*row.add(r));
-                sum[0] = _mm256_fmadd_ps(x, left, sum[0]);
-                sum[1] = _mm256_fmadd_ps(x, right, sum[1]);
+            let (left_f32x8, right_f32x8) = (_mm256_loadu_ps(column), _mm256_loadu_ps(column.add(8)));
+            for (r, sum_f32x8) in sums_f32x8.iter_mut().enumerate() {
+                let row_f32x8 = _mm256_broadcast_ss(&*row.add(r));
+                sum_f32x8[0] = _mm256_fmadd_ps(row_f32x8, left_f32x8, sum_f32x8[0]);
+                sum_f32x8[1] = _mm256_fmadd_ps(row_f32x8, right_f32x8, sum_f32x8[1]);
             }
             row = row.add(ROWS);
             column = column.add(COLUMNS);
         }
-        for (r, sum) in sums.iter().enumerate() {
-            _mm256_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS), sum[0]);
-            _mm256_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 8), sum[1]);
+        for (r, sum_f32x8) in sums_f32x8.iter().enumerate() {
+            _mm256_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS), sum_f32x8[0]);
+            _mm256_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 8), sum_f32x8[1]);
         }
     }
 }
 
-/// Products of int16: `$step(sum, x, p)` adds the products of two pairs to a 32-bit sum.
+/// Defines the products of int16 panels: `$step(sum, x, p)` adds the products of two pairs to a 32-bit sum.
 macro_rules! int16 {
     ($features:literal, $values:ident, $tile:ident, $reaches:ident, |$sum:ident, $x:ident, $p:ident| $step:expr) => {
-        /// Calls `take` with each row, vector and its values.
+        /// Calls `take` with each row, each vector, and its values.
         #[target_feature(enable = $features)]
         #[inline]
         fn $values(steps: usize, rows: &[u32], columns: &[u32], mut take: impl FnMut(usize, usize, __m256)) {
             let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
-            let mut sums = [[_mm256_setzero_si256(); VECTORS]; ROWS];
-            // SAFETY: as in `float32`; there are at least AFFINE_STEPS steps.
+            let mut sums_i32x8 = [[_mm256_setzero_si256(); VECTORS]; ROWS];
+            // SAFETY: see `float32`; there are at least AFFINE_STEPS steps.
             unsafe {
                 for _ in 0..steps - AFFINE_STEPS {
-                    let panel = [_mm256_loadu_si256(column.cast()), _mm256_loadu_si256(column.add(8).cast())];
-                    for (r, sum) in sums.iter_mut().enumerate() {
+                    let panel_i16x16 = [_mm256_loadu_si256(column.cast()), _mm256_loadu_si256(column.add(8).cast())];
+                    for (r, sums_i32x8) in sums_i32x8.iter_mut().enumerate() {
                         let $x = _mm256_set1_epi32(*row.add(r));
-                        for (s, $p) in sum.iter_mut().zip(panel) {
-                            let $sum = *s;
-                            *s = $step;
+                        for (sum_i32x8, $p) in sums_i32x8.iter_mut().zip(panel_i16x16) {
+                            let $sum = *sum_i32x8;
+                            *sum_i32x8 = $step;
                         }
                     }
                     row = row.add(ROWS);
                     column = column.add(COLUMNS);
                 }
                 let (row, column) = (row.cast::<f32>(), column.cast::<f32>());
-                for (r, sum) in sums.iter().enumerate() {
+                for (r, sums_i32x8) in sums_i32x8.iter().enumerate() {
                     let (scale, bias) = (_mm256_broadcast_ss(&*row.add(r)), _mm256_broadcast_ss(&*row.add(ROWS + r)));
-                    for (v, s) in sum.iter().enumerate() {
+                    for (v, sum_i32x8) in sums_i32x8.iter().enumerate() {
                         let scale = _mm256_mul_ps(scale, _mm256_loadu_ps(column.add(8 * v)));
                         let bias = _mm256_add_ps(bias, _mm256_loadu_ps(column.add(COLUMNS + 8 * v)));
-                        take(r, v, _mm256_fmadd_ps(_mm256_cvtepi32_ps(*s), scale, bias));
+                        take(r, v, _mm256_fmadd_ps(_mm256_cvtepi32_ps(*sum_i32x8), scale, bias));
                     }
                 }
             }
@@ -119,25 +119,25 @@ macro_rules! int16 {
         #[target_feature(enable = $features)]
         fn $tile(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
             let tile = tile.as_mut_ptr();
-            $values(steps, rows, columns, |r, v, value| {
-                // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
-                unsafe { _mm256_storeu_ps(tile.add(r * COLUMNS + 8 * v), value) }
+            $values(steps, rows, columns, |r, v, value_f32x8| {
+                // SAFETY: the caller checked that the tile has ROWS × COLUMNS values.
+                unsafe { _mm256_storeu_ps(tile.add(r * COLUMNS + 8 * v), value_f32x8) }
             });
         }
 
         #[target_feature(enable = $features)]
         fn $reaches(steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64 {
-            let of_columns = least.1.as_ptr();
+            let column_least = least.1.as_ptr();
             let mut reached = 0;
-            for (p, (rows, of_rows)) in rows.chunks_exact(steps * ROWS).zip(least.0.chunks_exact(ROWS)).enumerate() {
-                let mut any = _mm256_setzero_ps();
-                $values(steps, rows, columns, |r, v, value| {
-                    // SAFETY: the caller checked that there are COLUMNS thresholds.
-                    let of_column = unsafe { _mm256_loadu_ps(of_columns.add(8 * v)) };
-                    let least = _mm256_min_ps(_mm256_set1_ps(of_rows[r]), of_column);
-                    any = _mm256_or_ps(any, _mm256_cmp_ps::<_CMP_GE_OQ>(value, least));
+            for (p, (rows, row_least)) in rows.chunks_exact(steps * ROWS).zip(least.0.chunks_exact(ROWS)).enumerate() {
+                let mut any_f32x8 = _mm256_setzero_ps();
+                $values(steps, rows, columns, |r, v, value_f32x8| {
+                    // SAFETY: the caller checked that `least.1` has COLUMNS thresholds.
+                    let column_f32x8 = unsafe { _mm256_loadu_ps(column_least.add(8 * v)) };
+                    let least_f32x8 = _mm256_min_ps(_mm256_set1_ps(row_least[r]), column_f32x8);
+                    any_f32x8 = _mm256_or_ps(any_f32x8, _mm256_cmp_ps::<_CMP_GE_OQ>(value_f32x8, least_f32x8));
                 });
-                reached |= u64::from(_mm256_movemask_ps(any) != 0) << p;
+                reached |= u64::from(_mm256_movemask_ps(any_f32x8) != 0) << p;
             }
             reached
         }
@@ -148,48 +148,48 @@ int16!("avx2,fma", values, int16, reaches, |sum, x, p| _mm256_add_epi32(sum, _mm
 
 exact_routines!("avx2,popcnt");
 
-/// The stated lanes are those of two registers. `$step(sum, q, g)` adds a term to half of them.
+/// Two registers have the eight lanes that `exact` defines. `$step(sum, q, g)` adds a term to half of the lanes.
 macro_rules! single_precision {
     ($name:ident, |$sum:ident, $q:ident, $g:ident| $step:expr) => {
         #[target_feature(enable = "avx2,fma")]
         fn $name(q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; PAIRS] {
-            let mut sums = [[_mm256_setzero_pd(); 2]; PAIRS];
+            let mut sums_f64x4 = [[_mm256_setzero_pd(); 2]; PAIRS];
             let length = q[0].len();
             let whole = length / 8 * 8;
             for at in (0..whole).step_by(8) {
-                for (sums, (q, g)) in sums.iter_mut().zip(q.iter().zip(g)) {
-                    for (half, sum) in sums.iter_mut().enumerate() {
-                        // SAFETY: `at + 8` is at most the length of `q`; `Kernel` checks that all rows have one length.
+                for (sums_f64x4, (q, g)) in sums_f64x4.iter_mut().zip(q.iter().zip(g)) {
+                    for (half, sum_f64x4) in sums_f64x4.iter_mut().enumerate() {
+                        // SAFETY: `at + 8` is at most the length of `q`, and `Kernel` checks that all rows have equal lengths.
                         let ($q, $g) = unsafe {
                             (_mm_loadu_ps(q.as_ptr().add(at + 4 * half)), _mm_loadu_ps(g.as_ptr().add(at + 4 * half)))
                         };
-                        let ($sum, $q, $g) = (*sum, _mm256_cvtps_pd($q), _mm256_cvtps_pd($g));
-                        *sum = $step;
+                        let ($sum, $q, $g) = (*sum_f64x4, _mm256_cvtps_pd($q), _mm256_cvtps_pd($g));
+                        *sum_f64x4 = $step;
                     }
                 }
             }
             if whole < length {
-                for (sums, (q, g)) in sums.iter_mut().zip(q.iter().zip(g)) {
-                    // Terms of zeros change no sum.
+                for (sums_f64x4, (q, g)) in sums_f64x4.iter_mut().zip(q.iter().zip(g)) {
+                    // Zeros don't change the sums.
                     let (mut q_rest, mut g_rest) = ([0.0; 8], [0.0; 8]);
                     q_rest[..length - whole].copy_from_slice(&q[whole..]);
                     g_rest[..length - whole].copy_from_slice(&g[whole..]);
-                    for (half, sum) in sums.iter_mut().enumerate() {
-                        // SAFETY: both arrays hold eight numbers.
+                    for (half, sum_f64x4) in sums_f64x4.iter_mut().enumerate() {
+                        // SAFETY: both arrays have eight numbers.
                         let ($q, $g) = unsafe {
                             (_mm_loadu_ps(q_rest.as_ptr().add(4 * half)), _mm_loadu_ps(g_rest.as_ptr().add(4 * half)))
                         };
-                        let ($sum, $q, $g) = (*sum, _mm256_cvtps_pd($q), _mm256_cvtps_pd($g));
-                        *sum = $step;
+                        let ($sum, $q, $g) = (*sum_f64x4, _mm256_cvtps_pd($q), _mm256_cvtps_pd($g));
+                        *sum_f64x4 = $step;
                     }
                 }
             }
-            sums.map(|[low, high]| {
+            sums_f64x4.map(|[low_f64x4, high_f64x4]| {
                 let mut lanes = [0.0; 8];
-                // SAFETY: `lanes` holds eight numbers.
+                // SAFETY: `lanes` has eight numbers.
                 unsafe {
-                    _mm256_storeu_pd(lanes.as_mut_ptr(), low);
-                    _mm256_storeu_pd(lanes.as_mut_ptr().add(4), high);
+                    _mm256_storeu_pd(lanes.as_mut_ptr(), low_f64x4);
+                    _mm256_storeu_pd(lanes.as_mut_ptr().add(4), high_f64x4);
                 }
                 combine(lanes)
             })
@@ -197,11 +197,11 @@ macro_rules! single_precision {
     };
 }
 
-// The product of two float32 is exact in float64, so fusing changes no bit.
-single_precision!(dots32, |sum, q, g| _mm256_fmadd_pd(q, g, sum));
-single_precision!(distances32, |sum, q, g| {
-    let difference = _mm256_sub_pd(q, g);
-    _mm256_add_pd(sum, _mm256_mul_pd(difference, difference))
+// The product of two float32 numbers is exact in float64, so fused operations give the same bits.
+single_precision!(dots32, |sum_f64x4, q_f64x4, g_f64x4| _mm256_fmadd_pd(q_f64x4, g_f64x4, sum_f64x4));
+single_precision!(distances32, |sum_f64x4, q_f64x4, g_f64x4| {
+    let difference = _mm256_sub_pd(q_f64x4, g_f64x4);
+    _mm256_add_pd(sum_f64x4, _mm256_mul_pd(difference, difference))
 });
 
 macro_rules! exact {
@@ -215,10 +215,10 @@ macro_rules! exact {
         );
     };
 }
-exact!(dots_fused, 8, |sum, q, g| _mm256_fmadd_pd(q, g, sum));
-exact!(fused, 1, |sum, q, g| _mm256_fmadd_pd(q, g, sum));
-exact!(dots, 8, |sum, q, g| _mm256_add_pd(sum, _mm256_mul_pd(q, g)));
-exact!(distances, 8, |sum, q, g| {
-    let difference = _mm256_sub_pd(q, g);
-    _mm256_add_pd(sum, _mm256_mul_pd(difference, difference))
+exact!(dots_fused, 8, |sum_f64x4, q_f64x4, g_f64x4| _mm256_fmadd_pd(q_f64x4, g_f64x4, sum_f64x4));
+exact!(fused, 1, |sum_f64x4, q_f64x4, g_f64x4| _mm256_fmadd_pd(q_f64x4, g_f64x4, sum_f64x4));
+exact!(dots, 8, |sum_f64x4, q_f64x4, g_f64x4| _mm256_add_pd(sum_f64x4, _mm256_mul_pd(q_f64x4, g_f64x4)));
+exact!(distances, 8, |sum_f64x4, q_f64x4, g_f64x4| {
+    let difference = _mm256_sub_pd(q_f64x4, g_f64x4);
+    _mm256_add_pd(sum_f64x4, _mm256_mul_pd(difference, difference))
 });

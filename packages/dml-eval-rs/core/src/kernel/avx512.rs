@@ -1,4 +1,4 @@
-//! AVX-512: 8 × 48 tiles in 24 of the 32 registers.
+//! AVX-512: 8 × 48 tiles, in 24 of the 32 registers.
 
 use std::arch::x86_64::*;
 
@@ -21,7 +21,7 @@ pub(super) static WITH_VNNI: Kernel = Kernel {
     ..PLAIN
 };
 
-/// For Skylake-SP.
+/// For CPUs without VNNI, for example Skylake-SP.
 pub(super) static PLAIN: Kernel = Kernel {
     name: "avx512",
     number_tiles: TILES,
@@ -57,50 +57,50 @@ fn has_avx512() -> bool {
 #[target_feature(enable = "avx512f")]
 fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     let (mut row, mut column) = (rows.as_ptr().cast::<f32>(), columns.as_ptr().cast::<f32>());
-    let mut sums = [[_mm512_setzero_ps(); VECTORS]; ROWS];
-    // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels hold `steps` steps and the tile ROWS × COLUMNS values.
+    let mut sums_f32x16 = [[_mm512_setzero_ps(); VECTORS]; ROWS];
+    // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps` steps and the tile ROWS × COLUMNS values.
     unsafe {
         for _ in 0..steps {
             let panel = [_mm512_loadu_ps(column), _mm512_loadu_ps(column.add(16)), _mm512_loadu_ps(column.add(32))];
-            for (r, sum) in sums.iter_mut().enumerate() {
-                let x = _mm512_set1_ps(*row.add(r));
-                for (s, p) in sum.iter_mut().zip(panel) {
-                    *s = _mm512_fmadd_ps(x, p, *s);
+            for (r, sums_f32x16) in sums_f32x16.iter_mut().enumerate() {
+                let row_f32x16 = _mm512_set1_ps(*row.add(r));
+                for (sum_f32x16, column_f32x16) in sums_f32x16.iter_mut().zip(panel) {
+                    *sum_f32x16 = _mm512_fmadd_ps(row_f32x16, column_f32x16, *sum_f32x16);
                 }
             }
             row = row.add(ROWS);
             column = column.add(COLUMNS);
         }
-        for (r, sum) in sums.iter().enumerate() {
-            for (v, s) in sum.iter().enumerate() {
-                _mm512_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 16 * v), *s);
+        for (r, sums_f32x16) in sums_f32x16.iter().enumerate() {
+            for (v, sum_f32x16) in sums_f32x16.iter().enumerate() {
+                _mm512_storeu_ps(tile.as_mut_ptr().add(r * COLUMNS + 16 * v), *sum_f32x16);
             }
         }
     }
 }
 
-/// Products of int16: `$step(sum, x, p)` adds the products of two pairs to a 32-bit sum.
+/// Defines the products of int16 panels: `$step(sum, x, p)` adds the products of two pairs to a 32-bit sum.
 macro_rules! int16 {
     ($features:literal, $values:ident, $tile:ident, $reaches:ident, |$sum:ident, $x:ident, $p:ident| $step:expr) => {
-        /// Calls `take` with each row, vector and its values.
+        /// Calls `take` with each row, each vector, and its values.
         #[target_feature(enable = $features)]
         #[inline]
         fn $values(steps: usize, rows: &[u32], columns: &[u32], mut take: impl FnMut(usize, usize, __m512)) {
             let (mut row, mut column) = (rows.as_ptr().cast::<i32>(), columns.as_ptr());
-            let mut sums = [[_mm512_setzero_si512(); VECTORS]; ROWS];
-            // SAFETY: as in `float32`; there are at least AFFINE_STEPS steps.
+            let mut sums_i32x16 = [[_mm512_setzero_si512(); VECTORS]; ROWS];
+            // SAFETY: see `float32`; there are at least AFFINE_STEPS steps.
             unsafe {
                 for _ in 0..steps - AFFINE_STEPS {
-                    // Not by `from_fn`, into which the compiler may inline no intrinsics.
-                    let mut panel = [_mm512_setzero_si512(); VECTORS];
-                    for (v, p) in panel.iter_mut().enumerate() {
-                        *p = _mm512_loadu_si512(column.add(16 * v).cast());
+                    // Don't use `from_fn`: the compiler may not inline intrinsics into it.
+                    let mut panel_i16x32 = [_mm512_setzero_si512(); VECTORS];
+                    for (v, column_i16x32) in panel_i16x32.iter_mut().enumerate() {
+                        *column_i16x32 = _mm512_loadu_si512(column.add(16 * v).cast());
                     }
-                    for (r, sum) in sums.iter_mut().enumerate() {
+                    for (r, sums_i32x16) in sums_i32x16.iter_mut().enumerate() {
                         let $x = _mm512_set1_epi32(*row.add(r));
-                        for (s, $p) in sum.iter_mut().zip(panel) {
-                            let $sum = *s;
-                            *s = $step;
+                        for (sum_i32x16, $p) in sums_i32x16.iter_mut().zip(panel_i16x32) {
+                            let $sum = *sum_i32x16;
+                            *sum_i32x16 = $step;
                         }
                     }
                     row = row.add(ROWS);
@@ -112,11 +112,11 @@ macro_rules! int16 {
                     scales[v] = _mm512_loadu_ps(column.add(16 * v));
                     biases[v] = _mm512_loadu_ps(column.add(COLUMNS + 16 * v));
                 }
-                for (r, sum) in sums.iter().enumerate() {
+                for (r, sums_i32x16) in sums_i32x16.iter().enumerate() {
                     let (scale, bias) = (_mm512_set1_ps(*row.add(r)), _mm512_set1_ps(*row.add(ROWS + r)));
-                    for (v, s) in sum.iter().enumerate() {
+                    for (v, sum_i32x16) in sums_i32x16.iter().enumerate() {
                         let (scale, bias) = (_mm512_mul_ps(scale, scales[v]), _mm512_add_ps(bias, biases[v]));
-                        take(r, v, _mm512_fmadd_ps(_mm512_cvtepi32_ps(*s), scale, bias));
+                        take(r, v, _mm512_fmadd_ps(_mm512_cvtepi32_ps(*sum_i32x16), scale, bias));
                     }
                 }
             }
@@ -125,23 +125,23 @@ macro_rules! int16 {
         #[target_feature(enable = $features)]
         fn $tile(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
             let tile = tile.as_mut_ptr();
-            $values(steps, rows, columns, |r, v, value| {
-                // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
-                unsafe { _mm512_storeu_ps(tile.add(r * COLUMNS + 16 * v), value) }
+            $values(steps, rows, columns, |r, v, value_f32x16| {
+                // SAFETY: the caller checked that the tile has ROWS × COLUMNS values.
+                unsafe { _mm512_storeu_ps(tile.add(r * COLUMNS + 16 * v), value_f32x16) }
             });
         }
 
         #[target_feature(enable = $features)]
         fn $reaches(steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64 {
-            let of_columns = least.1.as_ptr();
+            let column_least = least.1.as_ptr();
             let mut reached = 0;
-            for (p, (rows, of_rows)) in rows.chunks_exact(steps * ROWS).zip(least.0.chunks_exact(ROWS)).enumerate() {
+            for (p, (rows, row_least)) in rows.chunks_exact(steps * ROWS).zip(least.0.chunks_exact(ROWS)).enumerate() {
                 let mut any = 0;
-                $values(steps, rows, columns, |r, v, value| {
-                    // SAFETY: the caller checked that there are COLUMNS thresholds.
-                    let of_column = unsafe { _mm512_loadu_ps(of_columns.add(16 * v)) };
-                    let least = _mm512_min_ps(_mm512_set1_ps(of_rows[r]), of_column);
-                    any |= _mm512_cmp_ps_mask::<_CMP_GE_OQ>(value, least);
+                $values(steps, rows, columns, |r, v, value_f32x16| {
+                    // SAFETY: the caller checked that `least.1` has COLUMNS thresholds.
+                    let column_f32x16 = unsafe { _mm512_loadu_ps(column_least.add(16 * v)) };
+                    let least_f32x16 = _mm512_min_ps(_mm512_set1_ps(row_least[r]), column_f32x16);
+                    any |= _mm512_cmp_ps_mask::<_CMP_GE_OQ>(value_f32x16, least_f32x16);
                 });
                 reached |= u64::from(any != 0) << p;
             }
@@ -154,45 +154,45 @@ int16!("avx512f,avx512bw", values, int16, reaches, |sum, x, p| _mm512_add_epi32(
 
 exact_routines!("avx512f,avx512vl,avx512dq,avx512bw,popcnt");
 
-/// The stated lanes are those of a register. `$step(sum, q, g)` adds a term.
+/// One register has the eight lanes that `exact` defines. `$step(sum, q, g)` adds a term to each lane.
 macro_rules! single_precision {
     ($name:ident, |$sum:ident, $q:ident, $g:ident| $step:expr) => {
         #[target_feature(enable = "avx512f,avx512vl")]
         fn $name(q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; PAIRS] {
-            let mut sums = [_mm512_setzero_pd(); PAIRS];
+            let mut sums_f64x8 = [_mm512_setzero_pd(); PAIRS];
             let length = q[0].len();
             let whole = length / 8 * 8;
             for at in (0..whole).step_by(8) {
-                for (sum, (q, g)) in sums.iter_mut().zip(q.iter().zip(g)) {
-                    // SAFETY: `at + 8` is at most the length of `q`; `Kernel` checks that all rows have one length.
+                for (sum_f64x8, (q, g)) in sums_f64x8.iter_mut().zip(q.iter().zip(g)) {
+                    // SAFETY: `at + 8` is at most the length of `q`, and `Kernel` checks that all rows have equal lengths.
                     let $q = unsafe { _mm256_loadu_ps(q.as_ptr().add(at)) };
                     // SAFETY: as above.
                     let $g = unsafe { _mm256_loadu_ps(g.as_ptr().add(at)) };
-                    let ($sum, $q, $g) = (*sum, _mm512_cvtps_pd($q), _mm512_cvtps_pd($g));
-                    *sum = $step;
+                    let ($sum, $q, $g) = (*sum_f64x8, _mm512_cvtps_pd($q), _mm512_cvtps_pd($g));
+                    *sum_f64x8 = $step;
                 }
             }
             let mask = (1u8 << (length - whole)) - 1;
             if mask != 0 {
-                for (sum, (q, g)) in sums.iter_mut().zip(q.iter().zip(g)) {
-                    // SAFETY: only the elements under the mask are read, and these are within the rows.
+                for (sum_f64x8, (q, g)) in sums_f64x8.iter_mut().zip(q.iter().zip(g)) {
+                    // SAFETY: only elements under the mask are read, and these are in the rows.
                     let ($q, $g) = unsafe {
                         (
                             _mm256_maskz_loadu_ps(mask, q.as_ptr().add(whole)),
                             _mm256_maskz_loadu_ps(mask, g.as_ptr().add(whole)),
                         )
                     };
-                    // The terms beyond the mask are zero and change no sum.
-                    let ($sum, $q, $g) = (*sum, _mm512_cvtps_pd($q), _mm512_cvtps_pd($g));
-                    *sum = $step;
+                    // Terms outside the mask are zero and don't change the sums.
+                    let ($sum, $q, $g) = (*sum_f64x8, _mm512_cvtps_pd($q), _mm512_cvtps_pd($g));
+                    *sum_f64x8 = $step;
                 }
             }
-            // Not by `map`, into which the compiler inlines no intrinsics.
+            // Don't use `map`: the compiler doesn't inline intrinsics into it.
             let mut found = [0.0; PAIRS];
-            for (found, sum) in found.iter_mut().zip(sums) {
+            for (found, sum_f64x8) in found.iter_mut().zip(sums_f64x8) {
                 let mut lanes = [0.0; 8];
-                // SAFETY: `lanes` holds eight numbers.
-                unsafe { _mm512_storeu_pd(lanes.as_mut_ptr(), sum) };
+                // SAFETY: `lanes` has eight numbers.
+                unsafe { _mm512_storeu_pd(lanes.as_mut_ptr(), sum_f64x8) };
                 *found = combine(lanes);
             }
             found
@@ -200,11 +200,11 @@ macro_rules! single_precision {
     };
 }
 
-// The product of two float32 is exact in float64, so fusing changes no bit.
-single_precision!(dots32, |sum, q, g| _mm512_fmadd_pd(q, g, sum));
-single_precision!(distances32, |sum, q, g| {
-    let difference = _mm512_sub_pd(q, g);
-    _mm512_add_pd(sum, _mm512_mul_pd(difference, difference))
+// The product of two float32 numbers is exact in float64, so fused operations give the same bits.
+single_precision!(dots32, |sum_f64x8, q_f64x8, g_f64x8| _mm512_fmadd_pd(q_f64x8, g_f64x8, sum_f64x8));
+single_precision!(distances32, |sum_f64x8, q_f64x8, g_f64x8| {
+    let difference = _mm512_sub_pd(q_f64x8, g_f64x8);
+    _mm512_add_pd(sum_f64x8, _mm512_mul_pd(difference, difference))
 });
 
 macro_rules! exact {
@@ -218,10 +218,10 @@ macro_rules! exact {
         );
     };
 }
-exact!(dots_fused, 8, |sum, q, g| _mm512_fmadd_pd(q, g, sum));
-exact!(fused, 1, |sum, q, g| _mm512_fmadd_pd(q, g, sum));
-exact!(dots, 8, |sum, q, g| _mm512_add_pd(sum, _mm512_mul_pd(q, g)));
-exact!(distances, 8, |sum, q, g| {
-    let difference = _mm512_sub_pd(q, g);
-    _mm512_add_pd(sum, _mm512_mul_pd(difference, difference))
+exact!(dots_fused, 8, |sum_f64x8, q_f64x8, g_f64x8| _mm512_fmadd_pd(q_f64x8, g_f64x8, sum_f64x8));
+exact!(fused, 1, |sum_f64x8, q_f64x8, g_f64x8| _mm512_fmadd_pd(q_f64x8, g_f64x8, sum_f64x8));
+exact!(dots, 8, |sum_f64x8, q_f64x8, g_f64x8| _mm512_add_pd(sum_f64x8, _mm512_mul_pd(q_f64x8, g_f64x8)));
+exact!(distances, 8, |sum_f64x8, q_f64x8, g_f64x8| {
+    let difference = _mm512_sub_pd(q_f64x8, g_f64x8);
+    _mm512_add_pd(sum_f64x8, _mm512_mul_pd(difference, difference))
 });

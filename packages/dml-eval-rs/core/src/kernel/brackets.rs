@@ -1,43 +1,43 @@
-//! What the products of a task are compared with: brackets, of which an item has none, one, or several.
+//! Brackets, to compare the products of a task with. An item may have no bracket, one, or several.
 //!
-//! A product above a bracket is counted for it. One within any bracket of its query is listed, and counted for none. So the counts
-//! place all products but the few that are near a threshold, and only these cost more than comparisons.
+//! Products above a bracket are counted for this bracket. A product within any bracket of a query is listed instead, and not
+//! counted. So counts place all products except the few near a threshold, and only these few cost more than comparisons.
 
 use std::ops::Range;
 
 use crate::error::Result;
 use crate::memory::Grow;
 
-/// Thresholds of the rows or of the columns of a tile. Two items with the same `group` are never compared.
+/// Thresholds for the rows or columns of a tile. Two items with the same `group` are never compared.
 #[derive(Clone, Copy)]
 pub(crate) struct Thresholds<'a> {
-    /// Values below this are ignored.
+    /// Values below this are skipped.
     pub low: &'a [f32],
-    /// Values above this are counted; those from `low` to `high` are listed.
+    /// Values above this are counted; values from `low` to `high` are listed.
     pub high: &'a [f32],
     pub group: &'a [u32],
 }
 
-/// The rows of the largest kernel's tile.
+/// The number of rows in the largest tile of any kernel.
 pub(super) const MAX_ROWS: usize = 8;
-/// The ends of a bracket that no product reaches.
+/// Both ends of a bracket that no product reaches.
 const IMPASSABLE: f32 = f32::INFINITY;
 
-/// The brackets of some items: the b-th one's ends are at `b * items + item`.
+/// The brackets of some items. The ends of an item's b-th bracket are at `b * items + item`.
 #[derive(Default)]
 pub(crate) struct ItemBrackets {
     items: usize,
-    /// The most brackets of an item, at least one.
+    /// The largest number of brackets per item, at least one.
     count: usize,
     low: Vec<f32>,
     high: Vec<f32>,
-    /// The lowest end of each item, and of as many beyond the last as a tile has rows.
+    /// The lowest end per item, and `MAX_ROWS` more after the last item, so that tiles may extend beyond it.
     lowest: Vec<f32>,
     group: Vec<u32>,
 }
 
 impl ItemBrackets {
-    /// Starts so many items, none of which has a bracket or is compared with another.
+    /// Starts with `items` items that have no brackets and are all in the same group.
     pub fn reset(&mut self, items: usize) -> Result<()> {
         self.items = items;
         self.count = 1;
@@ -49,12 +49,12 @@ impl ItemBrackets {
         self.group.try_resize(items, u32::MAX)
     }
 
-    /// Sets an item's group.
+    /// Sets the group of `item`.
     pub fn set_group(&mut self, item: usize, group: u32) {
         self.group[item] = group;
     }
 
-    /// Makes room for one more bracket of each item.
+    /// Makes room for one more bracket per item.
     #[cold]
     pub fn grow(&mut self) -> Result<()> {
         for ends in [&mut self.low, &mut self.high] {
@@ -64,19 +64,19 @@ impl ItemBrackets {
         Ok(())
     }
 
-    /// Sets an item's b-th bracket, for which there is room.
+    /// Sets the b-th bracket of `item`. There must be room for it.
     pub fn set(&mut self, item: usize, b: usize, (low, high): (f32, f32)) {
         self.low[b * self.items + item] = low;
         self.high[b * self.items + item] = high;
         self.lowest[item] = self.lowest[item].min(low);
     }
 
-    /// Returns the most brackets of an item, at least one.
+    /// Returns the largest number of brackets per item, at least one.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Whether no product passes.
+    /// Whether no product can pass.
     pub fn are_impassable(&self) -> bool {
         self.lowest.iter().all(|low| *low == IMPASSABLE)
     }
@@ -85,7 +85,7 @@ impl ItemBrackets {
         self.group[item]
     }
 
-    /// Returns the lowest ends of so many items from one on; those beyond the last are passed by no product.
+    /// Returns the lowest ends of `items` items from `first` on. No product passes those after the last item.
     pub fn lowest_from(&self, first: usize, items: usize) -> &[f32] {
         &self.lowest[first..first + items]
     }
@@ -94,12 +94,12 @@ impl ItemBrackets {
         self.lowest[item]
     }
 
-    /// Returns the ends of an item's b-th bracket, which no product reaches if the item has fewer.
+    /// Returns the ends of an item's b-th bracket. If the item has fewer brackets, no product reaches these ends.
     pub(super) fn ends(&self, item: usize, b: usize) -> (f32, f32) {
         (self.low[b * self.items + item], self.high[b * self.items + item])
     }
 
-    /// Returns the brackets of some consecutive items.
+    /// Returns the brackets of `items` items from `first` on.
     pub(super) fn part(&self, first: usize, items: usize) -> PartBrackets<'_> {
         let range = first..first + items;
         PartBrackets { all: self, group: &self.group[range.clone()], lowest: &self.lowest[range.clone()], range }
@@ -110,7 +110,7 @@ impl ItemBrackets {
     }
 }
 
-/// The brackets of some consecutive items.
+/// The brackets of a range of items.
 pub(super) struct PartBrackets<'a> {
     all: &'a ItemBrackets,
     range: Range<usize>,
@@ -119,12 +119,12 @@ pub(super) struct PartBrackets<'a> {
 }
 
 impl<'a> PartBrackets<'a> {
-    /// Returns the lower ends of each item's b-th bracket.
+    /// Returns the lower ends of the items' b-th brackets.
     pub fn low(&self, b: usize) -> &'a [f32] {
         &self.all.low[b * self.all.items..][self.range.clone()]
     }
 
-    /// Returns the upper ends of each item's b-th bracket.
+    /// Returns the upper ends of the items' b-th brackets.
     pub fn high(&self, b: usize) -> &'a [f32] {
         &self.all.high[b * self.all.items..][self.range.clone()]
     }

@@ -1,6 +1,6 @@
-//! The source of the exact sums, compiled for each instruction set.
+//! Defines the exact sums in a single place, to be compiled for each instruction set.
 
-/// Exact sums of single-precision rows, fused where the instruction set has a fused multiply-add.
+/// Defines exact sums of single-precision rows, fused if the instruction set has fused multiply-add.
 macro_rules! single_precision_routines {
     ($fused:literal $(, $feature:literal)?) => {
         $(#[target_feature(enable = $feature)])?
@@ -15,8 +15,8 @@ macro_rules! single_precision_routines {
 }
 pub(super) use single_precision_routines;
 
-/// A tile of sums of `$lanes` lanes in vector registers of `$wide` numbers: one lane after another, since a row's elements are
-/// packed lane by lane. Eight lanes are those of the stated order. `$step` adds a term.
+/// Defines a tile of sums with `$lanes` lanes, in registers of `$wide` numbers. Lanes are summed one after the other, because
+/// rows are packed lane by lane. With eight lanes, this is the order that `exact` defines. `$step` adds a term.
 macro_rules! exact_product {
     ($name:ident, $feature:literal, ($rows:ident, $columns:ident, $wide:literal, $lanes:literal),
      ($zero:ident, $load:ident, $one:ident, $store:ident), |$sum:ident, $q:ident, $g:ident| $step:expr) => {
@@ -27,11 +27,11 @@ macro_rules! exact_product {
             let (lanes, _) = tile.as_chunks_mut::<{ $rows * $columns }>();
             for lane in &mut lanes[..$lanes] {
                 let mut sums = [[$zero(); $columns / $wide]; $rows];
-                // SAFETY: the caller (`Kernel::exact_tile`) checked that both panels hold $lanes·`each` steps, and a lane holds
-                // ROWS × COLUMNS numbers.
+                // SAFETY: the caller (`Kernel::exact_tile`) checked that both panels have $lanes·`each` steps, and that a lane
+                // has ROWS × COLUMNS numbers.
                 unsafe {
                     for _ in 0..each {
-                        // No closure, which the compiler may leave a call of its own.
+                        // Don't use a closure: the compiler might not inline it.
                         let mut panel = [$zero(); $columns / $wide];
                         for (v, p) in panel.iter_mut().enumerate() {
                             *p = $load(column.add(v * $wide));
@@ -61,7 +61,7 @@ macro_rules! exact_product {
 }
 pub(super) use exact_product;
 
-/// Exact sums and bit counts, the same source compiled for each instruction set.
+/// Defines exact sums and bit counts in a single place, to be compiled for each instruction set.
 macro_rules! exact_routines {
     ($($feature:literal)?) => {
         $(#[target_feature(enable = $feature)])?

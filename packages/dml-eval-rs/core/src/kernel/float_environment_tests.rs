@@ -1,12 +1,12 @@
-//! The default floating-point environment, after any other.
+//! The default floating-point environment is restored after any other.
 
 use std::hint::black_box;
 
 use super::*;
 
-/// Divides numbers whose quotients depend on the rounding mode, and two whose quotient is subnormal.
+/// Divides numbers whose quotients depend on the rounding mode, and numbers whose quotient is subnormal.
 fn quotients() -> [u64; 3] {
-    // The black boxes keep the divisions between the changes of the register, which mean nothing to the compiler.
+    // Black boxes keep the divisions between the changes of the register, which the compiler doesn't know about.
     let quotient = |x: f64, y: f64| black_box(black_box(x) / black_box(y)).to_bits();
     [quotient(1.0, 3.0), quotient(1.0, 10.0), quotient(f64::MIN_POSITIVE, 2.0)]
 }
@@ -18,7 +18,7 @@ const CHANGED: [u32; 4] = [1 << 22, 2 << 22, 3 << 22, 1 << 24];
 
 fn set(control: u32) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the thread computes nothing but the quotients before it sets the default, and these are opaque to the compiler.
+    // SAFETY: until the default is set again, the thread computes only the quotients, which are opaque to the compiler.
     unsafe {
         std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const control, options(nostack, readonly));
     }

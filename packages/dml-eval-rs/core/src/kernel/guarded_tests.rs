@@ -1,4 +1,4 @@
-//! The kernels' loads and stores stay within their arrays, which adjoin inaccessible pages.
+//! Tests that kernels load and store only within their arrays, by placing arrays next to inaccessible pages.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ use crate::side::Side;
 
 const PAGE: usize = 1 << 16;
 
-/// An array between two inaccessible pages, flush with the one after it or the one before it.
+/// An array between two inaccessible pages, adjacent to the following page (if `at_end`) or the preceding page.
 struct Guarded<T> {
     region: *mut libc::c_void,
     bytes: usize,
@@ -21,14 +21,14 @@ impl<T: Copy> Guarded<T> {
     fn new(values: &[T], at_end: bool) -> Self {
         let inner = size_of_val(values).next_multiple_of(PAGE);
         let bytes = inner + 2 * PAGE;
-        // SAFETY: a new private mapping, of which the inner part is made accessible; `data` lies within that part, aligned since
-        // its ends are those of pages and its length is a multiple of its elements' size.
+        // SAFETY: this is a new private mapping, and its inner part is made accessible. `data` is in this part, and is aligned
+        // because pages are, and because the array's length is a multiple of the element size.
         unsafe {
             let region =
                 libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0);
             assert_ne!(region, libc::MAP_FAILED);
             let start = region.cast::<u8>().add(PAGE);
-            // An emulator may refuse to change the protection of no page.
+            // An emulator may fail to protect an empty range.
             if inner > 0 {
                 assert_eq!(libc::mprotect(start.cast(), inner, libc::PROT_READ | libc::PROT_WRITE), 0);
             }
@@ -39,14 +39,14 @@ impl<T: Copy> Guarded<T> {
     }
 
     fn get(&mut self) -> &mut [T] {
-        // SAFETY: `new` made these elements accessible and filled them.
+        // SAFETY: `new` made these elements accessible and initialized them.
         unsafe { std::slice::from_raw_parts_mut(self.data, self.len) }
     }
 }
 
 impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
-        // SAFETY: nothing else uses this region.
+        // SAFETY: the region isn't used anywhere else.
         unsafe { libc::munmap(self.region, self.bytes) };
     }
 }
@@ -55,13 +55,13 @@ fn kernels() -> impl Iterator<Item = &'static Kernel> {
     KERNELS.iter().copied().filter(|k| (k.available)())
 }
 
-/// Draws small numbers for a seed.
+/// Draws small numbers from a seed.
 fn numbers(n: usize, seed: u64) -> Vec<f32> {
     let mut random = crate::random::Random::new(seed);
     (0..n).map(|_| random.uniform() as f32 - 0.5).collect()
 }
 
-/// Draws words that are finite numbers as float32 and as bfloat16.
+/// Draws words that are finite numbers, both as float32 and as bfloat16.
 fn words(n: usize, seed: u64) -> Vec<u32> {
     numbers(n, seed).into_iter().map(|v| v.to_bits() & 0xffff_0000).collect()
 }
@@ -112,11 +112,11 @@ proptest! {
                 kernel.product(word).tile(steps, rows.get(), columns.get(), tile.get());
                 prop_assert!(tile.get().iter().all(|v| v.is_finite()), "{} {word:?}", kernel.name);
                 for tall in 1..=height {
-                    // The low thresholds are at most the high ones.
+                    // Low thresholds must not exceed high thresholds.
                     let thresholds = |n, seed| {
                         let (a, b) = (numbers(n, seed), numbers(n, seed ^ 8));
-                        let of = |choose: fn(f32, f32) -> f32| a.iter().zip(&b).map(|(a, b)| choose(*a, *b)).collect::<Vec<_>>();
-                        (Guarded::new(&of(f32::min), at_end), Guarded::new(&of(f32::max), at_end))
+                        let ends = |choose: fn(f32, f32) -> f32| a.iter().zip(&b).map(|(a, b)| choose(*a, *b)).collect::<Vec<_>>();
+                        (Guarded::new(&ends(f32::min), at_end), Guarded::new(&ends(f32::max), at_end))
                     };
                     let (mut low, mut high) = thresholds(tall, seed ^ 2);
                     let (mut column_low, mut column_high) = thresholds(width, seed ^ 4);
@@ -130,17 +130,17 @@ proptest! {
                     expected.reset((tall, 1), (width, 1)).unwrap();
                     expected.make_room(Sides::Both, tall * width).unwrap();
                     tiles.sweep_first(Sides::Both, tile.get(), row_edge, column_edge, (0, 0), &mut found);
-                    let mut of_rows = SweepResult::default();
-                    of_rows.reset((tall, 1), (width, 1)).unwrap();
-                    of_rows.make_room(Sides::Both, tall * width).unwrap();
-                    tiles.sweep_first(Sides::Rows, tile.get(), row_edge, column_edge, (0, 0), &mut of_rows);
+                    let mut only_rows = SweepResult::default();
+                    only_rows.reset((tall, 1), (width, 1)).unwrap();
+                    only_rows.make_room(Sides::Both, tall * width).unwrap();
+                    tiles.sweep_first(Sides::Rows, tile.get(), row_edge, column_edge, (0, 0), &mut only_rows);
                     for (at, &value) in tile.get()[..tall * width].iter().enumerate() {
                         let (r, c) = (at / width, at % width);
                         expected.row_above.of(0)[r] += u32::from(value > row_edge.high[r]);
                         expected.column_above.of(0)[c] += u32::from(value > column_edge.high[c]);
                     }
                     prop_assert_eq!(found.row_above.of(0), expected.row_above.of(0));
-                    prop_assert_eq!(of_rows.row_above.of(0), expected.row_above.of(0));
+                    prop_assert_eq!(only_rows.row_above.of(0), expected.row_above.of(0));
                     prop_assert_eq!(found.column_above.of(0), expected.column_above.of(0));
                 }
             }
@@ -149,7 +149,7 @@ proptest! {
 
     #[test]
     fn tiles_reach_where_a_product_is_at_least_the_least_of_its_row_or_column(
-        steps in AFFINE_STEPS..40, panels in 1usize..5, at in any::<[u16; 2]>(), of_column in any::<bool>(), is_above in any::<bool>(),
+        steps in AFFINE_STEPS..40, panels in 1usize..5, at in any::<[u16; 2]>(), is_column in any::<bool>(), is_above in any::<bool>(),
         at_end in any::<bool>(), seed in any::<u64>(),
     ) {
         for kernel in kernels().filter(|kernel| kernel.has_int16()) {
@@ -161,30 +161,30 @@ proptest! {
                 kernel.product(Word::Int16Pair).tile(steps, rows, columns.get(), &mut tile);
                 tile.clone()
             }).collect();
-            // One row or column has a threshold: the largest of its products in a tile, or the next number.
-            let (panel, lane) = (usize::from(at[0]) % panels, usize::from(at[1]) % if of_column { width } else { height });
+            // One row or column has a threshold: its largest product in a tile, or the next greater number.
+            let (panel, lane) = (usize::from(at[0]) % panels, usize::from(at[1]) % if is_column { width } else { height });
             let products = tiles[panel].iter().enumerate();
-            let products = products.filter(|(at, _)| lane == if of_column { at % width } else { at / width });
+            let products = products.filter(|(at, _)| lane == if is_column { at % width } else { at / width });
             let largest = products.fold(f32::NEG_INFINITY, |most, (_, value)| most.max(*value));
             let least = if is_above { largest.next_up() } else { largest };
-            let (mut of_rows, mut of_columns) = (vec![f32::INFINITY; panels * height], vec![f32::INFINITY; width]);
-            if of_column { of_columns[lane] = least } else { of_rows[panel * height + lane] = least }
-            let (mut of_rows, mut of_columns) = (Guarded::new(&of_rows, at_end), Guarded::new(&of_columns, at_end));
-            let found = kernel.reaches(steps, rows.get(), columns.get(), (of_rows.get(), of_columns.get()));
+            let (mut row_least, mut column_least) = (vec![f32::INFINITY; panels * height], vec![f32::INFINITY; width]);
+            if is_column { column_least[lane] = least } else { row_least[panel * height + lane] = least }
+            let (mut row_least, mut column_least) = (Guarded::new(&row_least, at_end), Guarded::new(&column_least, at_end));
+            let found = kernel.reaches(steps, rows.get(), columns.get(), (row_least.get(), column_least.get()));
             for (p, tile) in tiles.iter().enumerate() {
                 let reaches = |(at, value): (usize, &f32)| {
-                    *value >= of_rows.get()[p * height + at / width] || *value >= of_columns.get()[at % width]
+                    *value >= row_least.get()[p * height + at / width] || *value >= column_least.get()[at % width]
                 };
                 prop_assert_eq!(found >> p & 1 == 1, tile.iter().enumerate().any(reaches), "{}", kernel.name);
             }
-            prop_assert!(found >> panel & 1 == u64::from(!is_above) || of_column);
+            prop_assert!(found >> panel & 1 == u64::from(!is_above) || is_column);
             prop_assert_eq!(found >> panels, 0);
         }
     }
 
     #[test]
     fn bit_products_count_all_differing_bits(steps in 0usize..140, densities in any::<[u8; 2]>(), seed in any::<u64>()) {
-        // From no bit to all bits, so that no intermediate sum overflows.
+        // Cover densities from no bits to all bits, so that an overflow of intermediate sums would be found.
         let mut random = crate::random::Random::new(seed);
         for kernel in kernels() {
             assert_bit_products(kernel, steps, |n, side| {

@@ -1,14 +1,14 @@
-//! Tables of the bits in which half bytes differ, and columns arranged to be looked up in them.
+//! Tables that count how many bits of two half bytes differ, and the arrangement of columns to look this up.
 
-/// For each byte, the number of bits in which its low half differs from each of the 16 values of half a byte, and then the same of
-/// its high half.
+/// For each byte, counts the bits that differ between the low half and each of the 16 possible half bytes, then the same for the
+/// high half.
 #[repr(align(32))]
 pub(super) struct Tables([[u8; 32]; 256]);
 
 pub(super) static TABLES: Tables = Tables(tables());
 
 impl Tables {
-    /// Returns a byte's table, which is aligned to its size.
+    /// Returns the table for a byte, which is aligned to its size.
     #[inline(always)]
     pub fn of(&self, byte: u8) -> &[u8; 32] {
         &self.0[usize::from(byte)]
@@ -30,11 +30,11 @@ const fn tables() -> [[u8; 32]; 256] {
     tables
 }
 
-/// Columns whose bytes a shuffle looks up in a table.
+/// The number of columns whose bytes a shuffle looks up in a table.
 pub(super) const GROUP: usize = 16;
 
-/// Arranges the words of each group of columns, in two parts of 32 bytes. With (a, b) the numbers of two of a word's bytes, the low halves
-/// of a part's bytes are all columns' low halves of byte a and then their high halves of it; its high halves, the same of byte b.
+/// Arranges each group of columns into two parts of 32 bytes. A part is for two bytes (a, b) of each word. The low halves of its
+/// bytes are the low halves of all bytes a, then the high halves of all bytes a; the high halves are the same for b.
 #[inline(always)]
 pub(super) fn arrange(columns: &mut [u32], parts: [(usize, usize); 2]) {
     for group in columns.as_chunks_mut::<GROUP>().0 {
@@ -43,7 +43,7 @@ pub(super) fn arrange(columns: &mut [u32], parts: [(usize, usize); 2]) {
             let mut bytes = [0; 2 * GROUP];
             let (low, high) = bytes.split_at_mut(GROUP);
             for ((low, high), word) in low.iter_mut().zip(high).zip(words) {
-                // By shifts: the compiler makes no vectors of an array of bytes.
+                // Use shifts, because the compiler doesn't vectorize arrays of bytes.
                 let (a, b) = ((word >> (8 * a)) as u8, (word >> (8 * b)) as u8);
                 *low = a & 0x0f | b << 4;
                 *high = a >> 4 | b & 0xf0;

@@ -1,7 +1,7 @@
-//! Functions of other folders, compiled for a kernel's vector instructions.
+//! Runs functions of other modules, compiled for the vector instructions of a kernel.
 
-/// Work that is compiled for the instructions of a kernel: whatever `run` inlines. A short closure is inlined; a longer `run` is marked
-/// `inline(always)`, and so is what it calls.
+/// Work to be compiled for the instructions of a kernel, which affects only code that is inlined into `run`. Short closures are
+/// inlined; a longer `run`, and the functions that it calls, must be marked `inline(always)`.
 pub(crate) trait Work {
     type Output;
 
@@ -17,10 +17,10 @@ impl<R, F: FnOnce() -> R> Work for F {
     }
 }
 
-/// The vector instructions of a kernel.
+/// The vector instructions that a kernel uses.
 #[derive(Clone, Copy)]
 pub(super) enum Instructions {
-    /// Those that all CPUs of the architecture have.
+    /// The instructions that all CPUs of the architecture have.
     Baseline,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -29,16 +29,16 @@ pub(super) enum Instructions {
 }
 
 impl Instructions {
-    /// Does work that is compiled for these instructions.
+    /// Runs work that is compiled for these instructions.
     ///
     /// # Safety
     ///
-    /// The CPU has them.
+    /// The CPU must have these instructions.
     #[inline]
     pub unsafe fn call<W: Work>(self, work: W) -> W::Output {
         match self {
             Instructions::Baseline => work.run(),
-            // SAFETY: the caller knows that the CPU has the instructions.
+            // SAFETY: the caller ensures that the CPU has these instructions.
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 => unsafe { with_avx2(work) },
             // SAFETY: as above.

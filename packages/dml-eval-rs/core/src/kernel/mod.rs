@@ -1,11 +1,11 @@
-//! The instruction sets: products of packed panels, the sweep of a product's tile against thresholds, and exact sums.
+//! Kernels, one for each instruction set: products of packed panels, comparisons of tiles with thresholds, and exact sums.
 //!
-//! A kernel is chosen once, by [`select`]; all higher layers are the same code for every kernel. Kernels may round differently,
-//! within the error bound in `rows/dense.rs`; their rounded products never decide a comparison, so results have the same bits.
+//! [`select`] chooses the kernel once, and all higher layers use the same code for all kernels. Kernels may round differently, within
+//! the error bound in `rows/dense.rs`. Results still have the same bits, because rounded products never decide a comparison.
 //!
-//! Packed layout: a row of the data is a sequence of `steps` 32-bit words, each one float32, two bfloat16, two int16, or 32 bits of
-//! a code. A panel holds the words of `rows` (or `columns`) rows, step by step: `panel[step * width + lane]`. For codes some kernels
-//! rearrange the words of a step of a column panel.
+//! Packed layout: a row is a sequence of `steps` 32-bit words. A word is a float32, two bfloat16, two int16, or 32 bits of a code. A
+//! panel has the words of `rows` (or `columns`) rows, step by step: `panel[step * width + lane]`. For codes, some kernels rearrange
+//! the words of each step in column panels.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -59,7 +59,7 @@ static KERNELS: [&Kernel; 3] = [&neon::WITH_BFLOAT16, &neon::PLAIN, &portable::K
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 static KERNELS: [&Kernel; 1] = [&portable::KERNEL];
 
-/// Selects the fastest kernel that this CPU can run, or the one named `name`.
+/// Selects the kernel called `name`, or the fastest kernel that this CPU can run if `name` is `None`.
 pub fn select(name: Option<&str>) -> Result<&'static Kernel> {
     let usable = || KERNELS.iter().copied().filter(|k| (k.available)());
     match name {
@@ -67,7 +67,7 @@ pub fn select(name: Option<&str>) -> Result<&'static Kernel> {
         Some(name) => usable().find(|k| k.name == name).map_or_else(
             || {
                 argument(format!(
-                    "kernel {name:?} is not one that this CPU can run; expected one of {}",
+                    "kernel {name:?} is unknown or can't run on this CPU; expected one of {}",
                     names().join(", ")
                 ))
             },
@@ -82,7 +82,7 @@ pub fn names() -> Vec<&'static str> {
     KERNELS.iter().filter(|k| (k.available)()).map(|k| k.name).collect()
 }
 
-/// Lists the names of the kernels of this build that this CPU can't run.
+/// Lists the names of the kernels that this build has but this CPU can't run.
 #[expect(clippy::disallowed_methods, reason = "kernels are few")]
 pub fn missing() -> Vec<&'static str> {
     KERNELS.iter().filter(|k| !(k.available)()).map(|k| k.name).collect()

@@ -1,4 +1,4 @@
-//! NEON: 8 × 12 tiles in 24 of the 32 registers, and a sweep with masks.
+//! NEON: 8 × 12 tiles, in 24 of the 32 registers, and comparisons with masks.
 
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -53,14 +53,14 @@ pub(super) static PLAIN: Kernel = Kernel {
     available: || std::arch::is_aarch64_feature_detected!("neon"),
 };
 
-/// A product of panels. `$add::<LANE>(sums, columns, rows)` adds the terms of one row, a lane of `rows`, and four columns.
+/// Defines a product of panels. `$add::<LANE>(sums, columns, rows)` adds the terms of one row, a lane of `rows`, and four columns.
 macro_rules! product {
     ($name:ident, $feature:literal, $load:ident, $add:ident) => {
         #[target_feature(enable = $feature)]
         fn $name(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
             let (mut row, mut column) = (rows.as_ptr().cast(), columns.as_ptr().cast());
             let mut sums = [[vdupq_n_f32(0.0); VECTORS]; ROWS];
-            // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels hold `steps` steps and the tile ROWS × COLUMNS
+            // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps` steps and the tile ROWS × COLUMNS
             // values.
             unsafe {
                 for _ in 0..steps {
@@ -89,12 +89,12 @@ macro_rules! product {
 product!(float32, "neon", vld1q_f32, vfmaq_laneq_f32);
 product!(bfloat16, "neon,bf16", vld1q_u32, add_pairs);
 
-/// Adds the products of pairs of bfloat16: of four words of `columns` with the word `LANE` of `rows`. BFDOT rounds twice, to odd
-/// (docs/internals/evaluator-exactness.md).
+/// Adds the products of bfloat16 pairs, between four words of `columns` and the word `LANE` of `rows`. BFDOT rounds twice, to odd
+/// (see docs/internals/evaluator-exactness.md).
 #[target_feature(enable = "neon,bf16")]
 #[inline]
 fn add_pairs<const LANE: i32>(mut sums: float32x4_t, columns: uint32x4_t, rows: uint32x4_t) -> float32x4_t {
-    // SAFETY: the instruction changes its first register alone. Rust has no stable intrinsic for it.
+    // SAFETY: the instruction changes only its first register. Rust has no stable intrinsic for it.
     unsafe {
         asm!(
             "bfdot {sums:v}.4s, {columns:v}.8h, {rows:v}.2h[{lane}]",
@@ -110,7 +110,7 @@ fn add_pairs<const LANE: i32>(mut sums: float32x4_t, columns: uint32x4_t, rows: 
 
 #[target_feature(enable = "neon")]
 fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
-    /// A byte's sum grows by at most 8 a step, and must stay below 256.
+    /// The sum in a byte grows by at most 8 per step, and must stay below 256.
     const STEPS_PER_BYTE: usize = 31;
     let (mut row, mut column) = (rows.as_ptr(), columns.as_ptr());
     let mut totals = [[vdupq_n_u32(0); VECTORS]; ROWS];
@@ -119,7 +119,7 @@ fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
         let to = (from + STEPS_PER_BYTE).min(steps);
         let mut bytes = [[vdupq_n_u8(0); VECTORS]; ROWS];
         for _ in from..to {
-            // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels hold `steps` steps of ROWS and COLUMNS words.
+            // SAFETY: the caller (`CheckedProduct::tile`) checked that the panels have `steps` steps of ROWS and COLUMNS words.
             unsafe {
                 let panel = [vld1q_u32(column), vld1q_u32(column.add(4)), vld1q_u32(column.add(8))];
                 for (r, bytes) in bytes.iter_mut().enumerate() {
@@ -139,7 +139,7 @@ fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     }
     for (at, total) in totals.as_flattened().iter().enumerate() {
         let negative = vcvtq_f32_s32(vnegq_s32(vreinterpretq_s32_u32(*total)));
-        // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
+        // SAFETY: the caller checked that the tile has ROWS × COLUMNS values.
         unsafe { vst1q_f32(tile.as_mut_ptr().add(4 * at), negative) };
     }
 }
@@ -151,7 +151,7 @@ fn sweep(tile: &[f32], rows: Thresholds<'_>, columns: Thresholds<'_>, origin: (u
     let mut high = [vdupq_n_f32(0.0); VECTORS];
     let mut above = [vdupq_n_u32(0); VECTORS];
     for v in 0..VECTORS {
-        // SAFETY: the caller (`Kernel::sweep`) checked that each array of the columns holds COLUMNS elements.
+        // SAFETY: the caller (`Tiles::sweep`) checked that each array of `columns` has COLUMNS elements.
         unsafe {
             group[v] = vld1q_u32(columns.group.as_ptr().add(4 * v));
             low[v] = vld1q_f32(columns.low.as_ptr().add(4 * v));
@@ -164,12 +164,12 @@ fn sweep(tile: &[f32], rows: Thresholds<'_>, columns: Thresholds<'_>, origin: (u
         let row_high = vdupq_n_f32(rows.high[r]);
         let (mut row_above, mut listed) = (vdupq_n_u32(0), vdupq_n_u32(0));
         for v in 0..VECTORS {
-            // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
+            // SAFETY: the caller checked that the tile has ROWS × COLUMNS values.
             let values = unsafe { vld1q_f32(tile.as_ptr().add(r * COLUMNS + 4 * v)) };
             let together = vceqq_u32(group[v], row_group);
             let row_counted = vbicq_u32(vcgtq_f32(values, row_high), together);
             let column_counted = vbicq_u32(vcgtq_f32(values, high[v]), together);
-            // A lane of a mask is minus one or zero.
+            // Each lane of a mask is −1 or 0.
             row_above = vsubq_u32(row_above, row_counted);
             above[v] = vsubq_u32(above[v], column_counted);
             let row_listed = vbicq_u32(vcgeq_f32(values, row_low), row_counted);
@@ -177,19 +177,19 @@ fn sweep(tile: &[f32], rows: Thresholds<'_>, columns: Thresholds<'_>, origin: (u
             listed = vorrq_u32(listed, vbicq_u32(vorrq_u32(row_listed, column_listed), together));
         }
         result.row_above.of(0)[origin.0 as usize + r] += vaddvq_u32(row_above);
-        // Counting takes no branch; listing is rare.
+        // Counting must not branch; listing may, because it is rare.
         if vmaxvq_u32(listed) != 0 {
             list(r, tile, rows, columns, origin, result);
         }
     }
     for (v, counts) in above.iter().enumerate() {
         let out = &mut result.column_above.of(0)[origin.1 as usize + 4 * v..][..4];
-        // SAFETY: `out` holds four elements.
+        // SAFETY: `out` has four elements.
         unsafe { vst1q_u32(out.as_mut_ptr(), vaddq_u32(vld1q_u32(out.as_ptr()), *counts)) };
     }
 }
 
-/// Lists the values of one row of a tile that are between the thresholds.
+/// Lists the values between thresholds in row `r` of a tile.
 #[cold]
 fn list(
     r: usize,
@@ -213,16 +213,16 @@ fn list(
     }
 }
 
-/// Counts and lists values by several brackets.
+/// Counts and lists values if items have several brackets.
 #[target_feature(enable = "neon")]
 fn sweep_brackets(
     sides: Sides,
     tile: &[f32],
-    of: (&ItemBrackets, &ItemBrackets),
+    brackets: (&ItemBrackets, &ItemBrackets),
     at: (Range<usize>, usize),
     result: &mut SweepResult,
 ) {
-    sweep::several::<COLUMNS>(sides, tile, of, at, result);
+    sweep::several::<COLUMNS>(sides, tile, brackets, at, result);
 }
 
 exact_routines!("neon");
@@ -233,20 +233,20 @@ fn zeros() -> float64x2_t {
     vdupq_n_f64(0.0)
 }
 
-/// Widens eight numbers to four registers, the stated lanes.
+/// Widens eight numbers into four registers, which have the lanes that `exact` defines.
 ///
 /// # Safety
 ///
-/// `at` points to eight numbers.
+/// `at` must point to eight numbers.
 #[target_feature(enable = "neon")]
 #[inline]
 unsafe fn widen(at: *const f32) -> [float64x2_t; 4] {
-    // SAFETY: the caller promises eight numbers.
+    // SAFETY: the caller ensures that eight numbers can be read.
     let [a, b, c, d] = unsafe { [vld1_f32(at), vld1_f32(at.add(2)), vld1_f32(at.add(4)), vld1_f32(at.add(6))] };
     [vcvt_f64_f32(a), vcvt_f64_f32(b), vcvt_f64_f32(c), vcvt_f64_f32(d)]
 }
 
-/// Exact sums of pairs of rows. `$step(sum, q, g)` adds a term.
+/// Defines exact sums of pairs of rows. `$step(sum, q, g)` adds a term.
 macro_rules! single_precision {
     ($name:ident, |$sum:ident, $q:ident, $g:ident| $step:expr) => {
         #[target_feature(enable = "neon")]
@@ -261,18 +261,18 @@ macro_rules! single_precision {
             let whole = q[0].len() / 8 * 8;
             for at in (0..whole).step_by(8) {
                 for (sums, (q, g)) in sums.iter_mut().zip(q.iter().zip(g)) {
-                    // SAFETY: `at + 8` is at most the length of `q`; `Kernel` checks that all rows have one length.
+                    // SAFETY: `at + 8` is at most the length of `q`, and `Kernel` checks that all rows have equal lengths.
                     let (q, g) = unsafe { (widen(q.as_ptr().add(at)), widen(g.as_ptr().add(at))) };
                     add(sums, q, g);
                 }
             }
             if whole < q[0].len() {
                 for (sums, (q, g)) in sums.iter_mut().zip(q.iter().zip(g)) {
-                    // The terms of the padding are zero and change no sum.
+                    // Terms of the padding are zero and don't change the sums.
                     let (mut last_q, mut last_g) = ([0.0; 8], [0.0; 8]);
                     last_q[..q.len() - whole].copy_from_slice(&q[whole..]);
                     last_g[..g.len() - whole].copy_from_slice(&g[whole..]);
-                    // SAFETY: both hold eight numbers.
+                    // SAFETY: both arrays have eight numbers.
                     let (q, g) = unsafe { (widen(last_q.as_ptr()), widen(last_g.as_ptr())) };
                     add(sums, q, g);
                 }
@@ -280,7 +280,7 @@ macro_rules! single_precision {
             sums.map(|sums| {
                 let mut lanes = [0.0; 8];
                 for (lanes, sum) in lanes.chunks_exact_mut(2).zip(sums) {
-                    // SAFETY: a chunk holds two numbers.
+                    // SAFETY: a chunk has two numbers.
                     unsafe { vst1q_f64(lanes.as_mut_ptr(), sum) };
                 }
                 combine(lanes)
@@ -289,7 +289,7 @@ macro_rules! single_precision {
     };
 }
 
-// The product of two float32 is exact in float64, so fusing changes no bit.
+// The product of two float32 numbers is exact in float64, so fused operations give the same bits.
 single_precision!(dots32, |sum, q, g| vfmaq_f64(sum, q, g));
 single_precision!(distances32, |sum, q, g| {
     let difference = vsubq_f64(q, g);

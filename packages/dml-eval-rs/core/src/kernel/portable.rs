@@ -1,4 +1,4 @@
-//! Plain Rust: the reference for the other kernels, and the fallback for other CPUs.
+//! Plain Rust: the reference for other kernels, and the fallback on CPUs that they don't support.
 
 use crate::exact::combine_tiles;
 
@@ -64,7 +64,7 @@ fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     }
 }
 
-/// Fills a tile with sums of so many lanes; eight are those of the stated order.
+/// Fills a tile with sums of `LANES` lanes. Eight lanes give the order that `exact` defines.
 #[inline(always)]
 fn exact<const LANES: usize>(rows: &[f64], columns: &[f64], tile: &mut [f64], term: impl Fn(f64, f64, f64) -> f64) {
     let (rows, _) = rows.as_chunks::<EXACT_ROWS>();
@@ -98,7 +98,7 @@ fn distances(rows: &[f64], columns: &[f64], tile: &mut [f64]) {
     exact::<8>(rows, columns, tile, |sum, q, g| sum + (q - g) * (q - g));
 }
 
-/// Counts differing bits, negated; inlined into each instruction set without a vector popcount.
+/// Computes minus the number of differing bits, inlined into each instruction set that lacks a vector popcount.
 #[inline(always)]
 pub(super) fn hamming_tile<const R: usize, const C: usize>(
     steps: usize,
@@ -127,7 +127,7 @@ fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     hamming_tile::<ROWS, COLUMNS>(steps, rows, columns, tile);
 }
 
-/// Counts and lists values, of both sides or of the rows alone.
+/// Counts and lists values, for both sides or only for the rows.
 fn sweep<const C: usize, const BOTH: bool>(
     tile: &[f32],
     rows: Thresholds<'_>,

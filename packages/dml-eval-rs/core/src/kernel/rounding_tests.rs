@@ -1,4 +1,4 @@
-//! Every product is within the bound of its sum, which docs/internals/evaluator-exactness.md derives.
+//! Tests that products are within the error bound that docs/internals/evaluator-exactness.md derives.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::random::Random;
 const UNIT: f64 = 1.0 / (1 << 24) as f64;
 const FLOATS: [Word; 2] = [Word::Float32, Word::BFloat16Pair];
 
-/// Returns the kernels with the kinds of word whose products are rounded.
+/// Returns the kernels and words whose products are rounded.
 fn rounding_kernels() -> impl Iterator<Item = (&'static Kernel, Word)> {
     let kernels = KERNELS.iter().copied().filter(|k| (k.available)());
     kernels.flat_map(|k| FLOATS.map(|word| (k, word))).filter(|(k, word)| *word == Word::Float32 || k.has_bfloat16())
@@ -21,7 +21,7 @@ fn numbers(word: Word, bits: u32) -> Vec<f64> {
     }
 }
 
-/// Returns the largest error of a tile's products, as a fraction of the bound, for factors of at most 1.
+/// Returns the largest error in a tile of products, as a fraction of the bound, for factors of at most 1.
 fn largest_fraction(kernel: &Kernel, word: Word, steps: usize, rows: &[u32], columns: &[u32]) -> f64 {
     let (height, width) = (kernel.number_tiles.rows, kernel.number_tiles.columns);
     let mut tile = vec![f32::NAN; height * width];
@@ -48,13 +48,13 @@ fn largest_fraction(kernel: &Kernel, word: Word, steps: usize, rows: &[u32], col
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// From about 55 on some products are subnormal; below 47 all are.
+    /// Some products are subnormal if `exponent` is below about 55, and all are if it is below 47.
     #[test]
     fn products_of_any_magnitude_are_within_their_bound(
         steps in 0usize..60, exponent in prop_oneof![0u32..111, 40u32..66], seed in any::<u64>(),
     ) {
         let mut random = Random::new(seed);
-        // Numbers below 1: a sign, one of sixteen exponents, and a fraction, in each half of a word.
+        // Numbers below 1 in each half of a word: a sign, one of sixteen exponents, and a fraction.
         let mut half = || (random.below(2) << 15 | (exponent as usize + random.below(16)) << 7 | random.below(128)) as u32;
         let mut words = |n: usize| (0..n).map(|_| half() << 16 | half()).collect::<Vec<_>>();
         for (kernel, word) in rounding_kernels() {
@@ -64,8 +64,8 @@ proptest! {
     }
 }
 
-/// Sums of rows (1, x, x, ...) with x² slightly below 2⁻²⁴, half of a unit in the last place of a sum from 1 to 2. To nearest, a
-/// sum loses each x². To odd, it loses each pair of them, since the last bit of the sum is one after the first pair.
+/// Sums rows (1, x, x, ...), where x² is slightly below 2⁻²⁴, half a unit in the last place of sums from 1 to 2. When rounded to
+/// nearest, a sum loses each x². When rounded to odd, it loses each pair of them, because its last bit is one after the first pair.
 #[test]
 fn terms_that_a_sum_of_bfloat16_loses_reach_half_of_the_bound() {
     const STEPS: usize = 256;
@@ -87,7 +87,7 @@ fn terms_that_a_sum_of_bfloat16_loses_reach_half_of_the_bound() {
     }
 }
 
-/// Returns integers whose squares add up to less than 2³¹, most of that where `is_long`.
+/// Returns integers whose squares add up to less than 2³¹, or to almost 2³¹ if `is_long`.
 fn integers(random: &mut Random, count: usize, is_long: bool) -> Vec<i16> {
     let mut numbers: Vec<f64> = (0..count).map(|_| (random.uniform() - 0.5) * random.uniform().powi(3)).collect();
     let length = numbers.iter().map(|v| v * v).sum::<f64>().sqrt().max(1e-9);
@@ -100,7 +100,7 @@ fn integers(random: &mut Random, count: usize, is_long: bool) -> Vec<i16> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The sums of integers are exact, up to the largest that 32 bits hold; four roundings follow.
+    /// Integer sums are exact up to the largest that 32 bits can represent; four roundings follow.
     #[test]
     fn products_of_integers_are_rounded_four_times(
         pairs in 1usize..40, exponents in (-100i32..3, -100i32..3), are_equal in any::<bool>(), seed in any::<u64>(),

@@ -1,4 +1,4 @@
-//! Tiles of products: their size, and their comparison with thresholds.
+//! Tiles of products: their size, and the comparison with thresholds.
 
 use std::ops::Range;
 
@@ -13,24 +13,24 @@ pub(crate) type Sweep = unsafe fn(
     origin: (u32, u32),
     result: &mut SweepResult,
 );
-/// Compares a tile with the brackets of its rows and columns, of which some have several.
+/// Compares a tile with the brackets of its rows and columns, if items have several brackets.
 pub(crate) type SweepBrackets = unsafe fn(
     sides: Sides,
     tile: &[f32],
-    of: (&ItemBrackets, &ItemBrackets),
+    brackets: (&ItemBrackets, &ItemBrackets),
     at: (Range<usize>, usize),
     result: &mut SweepResult,
 );
 
-/// Tiles of one size, of a kernel that this CPU can run.
+/// Tiles of one size, for a kernel that this CPU can run.
 #[derive(Clone, Copy)]
 pub(crate) struct Tiles {
-    /// Rows of a tile.
+    /// Rows per tile.
     pub rows: usize,
-    /// Columns of a tile.
+    /// Columns per tile.
     pub columns: usize,
     pub(super) sweep: Sweep,
-    /// Ignores the thresholds of the columns.
+    /// Like `sweep`, but skips the thresholds of columns.
     pub(super) sweep_rows: Sweep,
     pub(super) sweep_brackets: SweepBrackets,
 }
@@ -39,8 +39,8 @@ pub(crate) struct Tiles {
 pub(crate) const MAX_TILE: usize = super::brackets::MAX_ROWS * 48;
 
 impl Tiles {
-    /// Compares a tile with the brackets of its rows and columns, or of its rows alone; adds to the counts and hits of the task. There
-    /// is room for its hits. The tile begins at `column` of the task, and its rows are these.
+    /// Compares a tile with the brackets of its rows, and of its columns if `sides` says so, and adds to the counts and hits of
+    /// the task. There must be room for the hits. `tile_rows` and `column` tell where the tile begins in the task.
     #[inline]
     pub fn sweep(
         &self,
@@ -52,10 +52,10 @@ impl Tiles {
     ) {
         if rows.count() == 1 && columns.count() == 1 {
             let origin = (tile_rows.start as u32, column as u32);
-            let of_columns = columns.first(column..column + self.columns);
-            self.sweep_first(sides, tile, rows.first(tile_rows), of_columns, origin, result);
+            let column_thresholds = columns.first(column..column + self.columns);
+            self.sweep_first(sides, tile, rows.first(tile_rows), column_thresholds, origin, result);
         } else {
-            // SAFETY: `select` returns a kernel only where the CPU has its instructions; the function checks its indices.
+            // SAFETY: `select` only returns kernels whose instructions the CPU has; the function checks its indices.
             unsafe { (self.sweep_brackets)(sides, tile, (rows, columns), (tile_rows, column), result) }
         }
     }
@@ -78,7 +78,7 @@ impl Tiles {
             result.row_above.items >= origin.0 as usize + height
                 && result.column_above.items >= origin.1 as usize + width
         );
-        // SAFETY: `select` returns a kernel only where the CPU has its instructions; lengths were checked above.
+        // SAFETY: `select` only returns kernels whose instructions the CPU has; lengths were checked above.
         unsafe {
             match sides {
                 Sides::Both => (self.sweep)(tile, rows, columns, origin, result),

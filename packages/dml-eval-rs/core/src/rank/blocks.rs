@@ -1,4 +1,4 @@
-//! An evaluation in parts: the positives, and then the negatives, of one part of a gallery at a time.
+//! Evaluation in parts: find the positives, then count the negatives, in one part of the gallery at a time.
 
 use std::ops::Range;
 use std::slice;
@@ -19,7 +19,7 @@ use crate::side::Side;
 
 /// Finds the positives of all queries in one part of a gallery.
 ///
-/// Returns the start of each query's positives (and the end of the last), and the positives.
+/// Returns offsets and positives: query `q` has the positives from `offsets[q]` to `offsets[q + 1]`.
 pub fn find_positives<S: Comparable>(
     space: &S,
     relation: &Relation<'_>,
@@ -42,10 +42,10 @@ pub fn count_negatives<S: Comparable>(
     traverse_rectangle(space, &packing, &counter, queries, control)
 }
 
-/// Counts the negatives in pairs of one array's items, each pair once for both of its items.
+/// Counts the negatives in pairs of items from one array. Each pair is compared once and counted for both of its items.
 ///
-/// Without `split`, the pairs are those of any two items; with it, those of an item before it and another. The relation is that
-/// of the array to itself, and must not list items to leave out.
+/// Without `split`, all pairs are counted; with `split`, only the pairs of an item before `split` and one after. `relation` must
+/// relate the array to itself, and must not list items to exclude.
 pub fn count_symmetric_negatives<S: Comparable>(
     space: &S,
     counts: &PartialCounts,
@@ -55,7 +55,7 @@ pub fn count_symmetric_negatives<S: Comparable>(
 ) -> Result<()> {
     let items = relation.queries();
     if !relation.is_symmetric() {
-        return argument("a relation that lists items counts a pair for each of them alone; expected one of labels");
+        return argument("a relation that lists items isn't symmetric; expected a relation by labels, without lists");
     }
     if let Some(split) = split.filter(|split| *split > items) {
         return argument(format!("split is {split}; expected at most {items}, the number of items"));
@@ -68,7 +68,7 @@ pub fn count_symmetric_negatives<S: Comparable>(
     traverse_triangle(space, &packing, &counter, rows, columns, control)
 }
 
-/// Counts the negatives of queries that tables serve, of each side's queries among its items, and begins a screen of the others.
+/// Counts the negatives of the queries that tables serve, for both ranges of each side, and begins to screen the other queries.
 fn begin<'a, S: Comparable>(
     space: &'a S,
     counts: &'a PartialCounts,
@@ -80,7 +80,7 @@ fn begin<'a, S: Comparable>(
     relation.check(space)?;
     let queries = relation.queries();
     if counts.queries() != queries {
-        return argument(format!("the counts are of {} queries; expected {queries}", counts.queries()));
+        return argument(format!("counts has {} queries; expected {queries}, as the relation has", counts.queries()));
     }
     control.add_to_total(pairs);
     let tabled = Choice { space, relation, control }.for_count(counts)?;
@@ -88,8 +88,8 @@ fn begin<'a, S: Comparable>(
         let many = collect_counted((queries.start as u32..queries.end as u32).filter(|q| tabled[*q as usize]))?;
         count_from_tables(space, (counts, relation), &many, items.clone(), control)?;
     }
-    let of_one = (slice::from_ref(counts), slice::from_ref(relation));
-    let counter = ScreenCounter::new(space, of_one, 0, &|q| tabled[q], control)?;
+    let first = (slice::from_ref(counts), slice::from_ref(relation));
+    let counter = ScreenCounter::new(space, first, 0, &|q| tabled[q], control)?;
     let packing = counter.packing(space, pairs, control)?;
     Ok((counter, packing))
 }
@@ -107,7 +107,7 @@ mod tests {
     use crate::rows::similarity::Similarity;
 
     #[test]
-    fn blocks_that_overlap_and_relations_of_lists_are_refused() {
+    fn overlapping_blocks_and_relations_by_lists_are_rejected() {
         let x = Array2::from_shape_fn((4, 2), |(i, j)| (i + j) as f32 + 1.0);
         let (kernel, control, rows) = (select(None).unwrap(), Control::default(), Matrix::F32(x.view()));
         let space = Dense::new(rows, None, Similarity::Dot, Precision::Float32, kernel, &control).unwrap();

@@ -1,7 +1,7 @@
-//! The choice between a screen and tables of keys, query by query.
+//! Chooses for each query whether to screen the gallery or to compute a table of all keys.
 //!
-//! A screen costs little for each item, and much for each value that it lists: those of negatives above the query's lowest positive that
-//! still matters. A table costs the same for every item. A sample of items tells which share a screen would list.
+//! A screen is cheap per item but expensive per listed value, and it lists the negatives above the query's lowest positive that still
+//! matters. A table costs the same for every item. To choose, a sample of items estimates the share that a screen would list.
 
 use rayon::prelude::*;
 
@@ -15,11 +15,11 @@ use crate::rows::keys::Keys;
 use crate::rows::space::Space;
 use crate::side::Side;
 
-/// Items of the sample, at least so many of the gallery for each, and the most positives among which the lowest is sought.
+/// The sample has `SAMPLE` items, but at most one per `ITEMS_PER_SAMPLED`; the lowest positive is sought among `POSITIVES` positives.
 const SAMPLE: usize = 128;
 const ITEMS_PER_SAMPLED: usize = 16;
 const POSITIVES: usize = 32;
-/// Queries whose sample is in memory together.
+/// Queries whose sampled keys are in memory at the same time.
 const TOGETHER: usize = 1 << 14;
 
 /// A relation whose queries are to be screened or ranked from tables.
@@ -30,29 +30,29 @@ pub(crate) struct Choice<'a, S> {
 }
 
 impl<S: Space> Choice<'_, S> {
-    /// Tells for each query of an evaluation whether tables cost less, given the depth of its metrics.
+    /// Tells for each query of an evaluation whether a table is cheaper, given how deep the metrics look.
     pub fn for_evaluation(&self, depth: u64) -> Result<Vec<bool>> {
         let number = |q: usize| self.relation.number(q);
         let lowest = |query: u32, keys: &mut Keys| {
             let candidates = self.relation.candidates(query as usize);
             let some = candidates.iter().step_by(candidates.len().div_ceil(POSITIVES).max(1));
-            let matches = some.copied().filter(|item| !self.relation.leaves_out(query as usize, *item));
+            let matches = some.copied().filter(|item| !self.relation.excludes(query as usize, *item));
             let keys = keys.compute(self.space, query as usize, matches)?;
             Ok(keys.iter().copied().fold(f64::INFINITY, f64::min))
         };
-        self.tabled(number, |q| depth.max(number(q) as u64), lowest)
+        self.choose(number, |q| depth.max(number(q) as u64), lowest)
     }
 
-    /// Tells for each query of a count that goes on whether tables cost less.
+    /// Tells for each query of a count that resumes whether a table is cheaper.
     pub fn for_count(&self, counts: &PartialCounts) -> Result<Vec<bool>> {
         let lowest = |query: u32, _: &mut Keys| {
             let positives = counts.positives(query as usize);
             Ok(positives[counts.count_active(query as usize, positives.len()) - 1].key)
         };
-        self.tabled(|q| counts.positives(q).len(), |q| counts.last_rank(q), lowest)
+        self.choose(|q| counts.positives(q).len(), |q| counts.last_rank(q), lowest)
     }
 
-    fn tabled(
+    fn choose(
         &self,
         number: impl Fn(usize) -> usize,
         last_rank: impl Fn(usize) -> u64,
@@ -62,15 +62,15 @@ impl<S: Space> Choice<'_, S> {
         if let Some(many) = self.control.sizes().many_positives {
             return collect((0..queries).map(|q| number(q) >= many.max(1)));
         }
-        // Of the values above the lowest positive, one is listed only if few before it were larger: 1 + 1/2 + 1/3 + ... times the ranks.
-        // A positive's key and place cost about half as much as a listed value.
+        // In random order, the n-th value above the lowest positive is listed only if it is among the `last` largest so far, so about
+        // last · (1 + ln(above / last)) are listed. The key and place of a positive cost about half as much as a listed value.
         let listed = |q: usize, share: f64| {
             let (last, above) = (last_rank(q) as f64, share * items as f64);
             let negatives = if last < above { last * (1.0 + (above / last).ln()) } else { above };
             (negatives + number(q) as f64 / 2.0) / items as f64
         };
         let worth = self.space.listed_share();
-        // A screen itself counts the items between a few positives, except those tied with one, which codes often are.
+        // A screen counts the items between a few positives by itself, but not items tied with a positive, as codes often are.
         let counted = if self.space.distances().is_some() { 0 } else { self.control.sizes().counted_brackets };
         let is_open = |q: &u32| number(*q as usize) > counted && listed(*q as usize, 1.0) > worth;
         let open = collect_counted((0..queries as u32).filter(is_open))?;
@@ -83,16 +83,16 @@ impl<S: Space> Choice<'_, S> {
             self.space.key_table(queries, &sample, keys, self.control)?;
             self.control.check()?;
             self.control.took(|| "screen or tables by a sample");
-            let above = |of_matches: &mut Keys, (keys, query): (&[f64], &u32)| {
-                let lowest = lowest(*query, of_matches)?;
+            let above = |matches: &mut Keys, (keys, query): (&[f64], &u32)| {
+                let lowest = lowest(*query, matches)?;
                 let class = self.relation.class(Side::Query, *query as usize);
                 let is_above = |(key, item): &(&f64, &u32)| {
                     **key > lowest && self.relation.class(Side::Gallery, **item as usize) != class
                 };
                 Ok(keys.iter().zip(&sample).filter(is_above).count())
             };
-            let of_queries = keys.par_chunks_exact(sample.len()).zip(queries);
-            let counts = collect_each(of_queries, || Ok(Default::default()), above)?;
+            let rows = keys.par_chunks_exact(sample.len()).zip(queries);
+            let counts = collect_each(rows, || Ok(Default::default()), above)?;
             for (query, above) in queries.iter().zip(counts) {
                 tabled[*query as usize] = listed(*query as usize, above as f64 / sample.len() as f64) > worth;
             }

@@ -1,7 +1,7 @@
-//! Ranks of a query's positives from the distances of all items, by counting.
+//! Ranks the positives of a query by counting the distances of all items.
 //!
-//! Distances of codes are few integers. How many items have each tells all ranks but those within a distance, which a second look at
-//! the items, in order, tells.
+//! Distances of codes are few integers. The number of items at each distance determines all ranks except those within one
+//! distance; a second pass over the items, in order, determines these.
 
 use crate::error::Result;
 use crate::kernel::Kernel;
@@ -10,20 +10,20 @@ use crate::rank::relation::Kind;
 use crate::rank::ties::{Positive, Ties};
 use crate::rank::values::Order;
 
-/// Copies of the counts, for items in turn: an addition to one count waits for the last to the same one.
+/// Items take turns with copies of the counts, because adding to a count must wait for the last addition to the same count.
 const TURNS: usize = 4;
 
-/// Counts of items by their marks: twice the distance, and 1 more for those that match.
+/// Counts of items by mark. The mark of an item is twice its distance, plus 1 if it matches.
 pub(crate) struct DistanceRanker {
-    /// One for each turn, distance and kind.
+    /// Indexed by turn, distance and kind.
     counts: Vec<u32>,
     distances: usize,
-    /// The slot of the next negative of each distance.
+    /// The slot of the next negative at each distance.
     slots: Vec<u32>,
 }
 
 impl DistanceRanker {
-    /// The largest distance: twice the one after it has 16 bits.
+    /// The largest distance: twice its successor must fit into 16 bits.
     pub const LARGEST: usize = (1 << 15) - 2;
 
     /// Starts for distances from 0 to `largest`.
@@ -32,14 +32,14 @@ impl DistanceRanker {
         Ok(DistanceRanker { counts: zeros(2 * (distances + 1) * TURNS)?, distances, slots: zeros(distances + 1)? })
     }
 
-    /// Marks the items of a row, and counts them.
+    /// Counts the items of a row, and stores their marks.
     pub fn count(&mut self, row: &[u16], kinds: &[Kind], marks: &mut Vec<u16>, kernel: &Kernel) -> Result<()> {
-        let left_out = 2 * self.distances as u16;
+        let excluded = 2 * self.distances as u16;
         marks.try_resize(row.len(), 0)?;
         kernel.vectorize(|| {
             for ((mark, distance), kind) in marks.iter_mut().zip(row).zip(kinds) {
                 let counted = 2 * distance + u16::from(*kind == Kind::Match);
-                *mark = if *kind == Kind::LeftOut { left_out } else { counted };
+                *mark = if *kind == Kind::Excluded { excluded } else { counted };
             }
         });
         self.counts.fill(0);
@@ -58,8 +58,8 @@ impl DistanceRanker {
         Ok(())
     }
 
-    /// Iterates over the negatives and the positives of each distance.
-    fn of_distances(&self) -> impl Iterator<Item = (usize, usize)> {
+    /// Iterates over the numbers of negatives and positives at each distance.
+    fn by_distance(&self) -> impl Iterator<Item = (usize, usize)> {
         let (counts, _) = self.counts[..2 * self.distances].as_chunks::<2>();
         counts.iter().map(|[negatives, positives]| (*negatives as usize, *positives as usize))
     }
@@ -68,24 +68,24 @@ impl DistanceRanker {
     pub fn order(&mut self, marks: &[u16], ties: Ties) -> Result<Order> {
         if ties == Ties::Expected {
             let mut before = 0;
-            let number = self.of_distances().filter(|(_, positives)| *positives > 0).count();
-            return Order::of_groups(
+            let number = self.by_distance().filter(|(_, positives)| *positives > 0).count();
+            return Order::from_groups(
                 number,
-                self.of_distances().filter_map(|(negatives, positives)| {
+                self.by_distance().filter_map(|(negatives, positives)| {
                     before += negatives as u64;
                     (positives > 0)
                         .then(|| (std::mem::take(&mut before) - negatives as u64, positives as u64, negatives as u64))
                 }),
             );
         }
-        let mut counts = full(self.of_distances().map(|(_, positives)| positives).sum::<usize>() + 1, 0)?;
+        let mut counts = full(self.by_distance().map(|(_, positives)| positives).sum::<usize>() + 1, 0)?;
         let mut before = 0;
         if ties != Ties::Index {
-            for (negatives, positives) in self.of_distances() {
+            for (negatives, positives) in self.by_distance() {
                 counts[before + if ties == Ties::Optimistic { positives } else { 0 }] += negatives as u64;
                 before += positives;
             }
-            return Ok(Order::of_counts(counts));
+            return Ok(Order::from_counts(counts));
         }
         self.first_slots();
         for mark in marks {
@@ -94,10 +94,10 @@ impl DistanceRanker {
             counts[*slot as usize] += u64::from(1 - positive);
             *slot += u32::from(positive);
         }
-        Ok(Order::of_counts(counts))
+        Ok(Order::from_counts(counts))
     }
 
-    /// Sets the slot of each distance to the number of positives before it. Items that are left out come after all.
+    /// Sets the slot of each distance to the number of positives before this distance. Excluded items come last.
     fn first_slots(&mut self) {
         let (counts, _) = self.counts[..2 * self.distances].as_chunks::<2>();
         let mut before = 0;
@@ -107,7 +107,7 @@ impl DistanceRanker {
         }
     }
 
-    /// Lists the positives of a marked row, in order.
+    /// Lists the positives of a marked row in ranking order.
     pub fn list_positives(&mut self, marks: &[u16], index: impl Fn(usize) -> u64) -> Result<Vec<Positive>> {
         self.first_slots();
         let mut positives = full(self.slots[self.distances] as usize, Positive { key: 0.0, index: 0 })?;
@@ -135,13 +135,13 @@ mod tests {
         #[test]
         fn counts_are_those_of_each_negatives_slot(items in proptest::collection::vec((0u16..7, 0u8..3), 1..90), first in 0u64..9) {
             let kinds: Vec<Kind> =
-                items.iter().map(|(_, kind)| [Kind::Negative, Kind::Match, Kind::LeftOut][usize::from(*kind)]).collect();
+                items.iter().map(|(_, kind)| [Kind::Negative, Kind::Match, Kind::Excluded][usize::from(*kind)]).collect();
             let row: Vec<u16> = items.iter().map(|(distance, _)| *distance).collect();
-            let of = |kind| {
+            let with_kind = |kind| {
                 let own = items.iter().zip(&kinds).enumerate().filter(move |(_, (_, own))| **own == kind);
                 own.map(|(i, ((distance, _), _))| Positive { key: 0.0 - f64::from(*distance), index: first + i as u64 })
             };
-            let mut positives: Vec<Positive> = of(Kind::Match).collect();
+            let mut positives: Vec<Positive> = with_kind(Kind::Match).collect();
             positives.sort_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
             prop_assume!(!positives.is_empty());
             let (mut ranker, mut marks) = (DistanceRanker::new(6).unwrap(), Vec::new());
@@ -151,7 +151,7 @@ mod tests {
             for ties in [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected] {
                 let rules = TieRules::One(ties);
                 let mut counts = vec![0; rules.slots_per_positive() * positives.len() + 1];
-                of(Kind::Negative).for_each(|n| counts[rules.slot(0, &positives, n.key, n.index)] += 1);
+                with_kind(Kind::Negative).for_each(|n| counts[rules.slot(0, &positives, n.key, n.index)] += 1);
                 let [found, expected] = [ranker.order(&marks, ties), Order::new(&positives, counts, ties)]
                     .map(|order| order.unwrap().metrics(&metrics, None, &discounts, &control).unwrap());
                 prop_assert_eq!(found, expected);

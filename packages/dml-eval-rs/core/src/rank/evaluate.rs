@@ -1,4 +1,4 @@
-//! Retrieval metrics: positives first, then one count over all pairs.
+//! Retrieval metrics: find the positives first, then count all pairs once.
 
 use std::ops::Range;
 use std::slice;
@@ -31,7 +31,7 @@ pub struct Options {
     pub may_lack_matches: bool,
 }
 
-/// Computes the metrics of every query. With peers each does a part of the work, and all get the same result: that of one alone.
+/// Computes the metrics of each query. Each peer does a part of the work; all return the result that a single process would.
 pub fn evaluate<S: Comparable>(
     space: &S,
     relation: &Relation<'_>,
@@ -44,8 +44,8 @@ pub fn evaluate<S: Comparable>(
     Ok(results.remove(0))
 }
 
-/// Computes the metrics of every query under each relation, such as the levels of a hierarchy, and for each under each rule for ties:
-/// those of [`evaluate`] with each, from one pass over the pairs. With peers there is a pass for each relation.
+/// Computes the metrics of each query under each relation, such as the levels of a hierarchy, and each rule for ties. The results
+/// equal the results of [`evaluate`], but take only one pass over the pairs. With peers there is a pass for each relation.
 pub fn evaluate_all<S: Comparable>(
     space: &S,
     relations: &[Relation<'_>],
@@ -55,7 +55,7 @@ pub fn evaluate_all<S: Comparable>(
     control: &Control,
 ) -> Result<Vec<PerQuery>> {
     if relations.is_empty() || rules.is_empty() {
-        return argument("there is no relation, or no rule for ties; expected at least one of each");
+        return argument("relations or rules is empty; expected at least one relation and one rule for ties");
     }
     let mut results = allocate(relations.len() * rules.len())?;
     if relations.len() > 1 && !peers.is_alone() {
@@ -73,10 +73,10 @@ pub fn evaluate_all<S: Comparable>(
     }
     let metrics = &options.metrics;
     let depth = metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
-    let of_relations = relations.iter().map(|relation| Choice { space, relation, control }.for_evaluation(depth));
-    let of_relations = try_collect(of_relations)?;
-    // All keys of a query that is tabled for one relation serve all.
-    let tabled = collect((0..queries).map(|q| of_relations.iter().any(|tabled| tabled[q])))?;
+    let by_relation = relations.iter().map(|relation| Choice { space, relation, control }.for_evaluation(depth));
+    let by_relation = try_collect(by_relation)?;
+    // A query that needs a table for one relation uses this table for all.
+    let tabled = collect((0..queries).map(|q| by_relation.iter().any(|tabled| tabled[q])))?;
     let number = |q: usize| relations.iter().map(|relation| relation.number(q)).sum();
     let few = collect((0..queries).map(|q| if tabled[q] { 0 } else { number(q) }))?;
     let evaluation = Evaluation { space, relations, few: &few, rules: rules.into(), metrics, control };
@@ -90,8 +90,8 @@ pub fn evaluate_all<S: Comparable>(
         results.try_push(PerQuery::new(queries, metrics)?)?;
     }
     let compute = |results: &mut [PerQuery], counts: &[PartialCounts], first_query: usize| {
-        let of_relations = results.chunks_mut(rules.len()).zip(counts.iter().zip(relations));
-        let mut each = of_relations.flat_map(|(results, of)| results.iter_mut().zip(rules).map(move |each| (each, of)));
+        let by_relation = results.chunks_mut(rules.len()).zip(counts.iter().zip(relations));
+        let mut each = by_relation.flat_map(|(results, count)| results.iter_mut().zip(rules).map(move |r| (r, count)));
         each.try_for_each(|((result, ties), (counts, relation))| {
             result.compute(counts, *ties, first_query, relation.grades(), control)
         })
@@ -115,12 +115,11 @@ pub fn evaluate_all<S: Comparable>(
     Ok(results)
 }
 
-/// The inputs of an evaluation, and its two strategies of screening. Each returns counts for each relation, which suffice for all
-/// metrics.
+/// The inputs of an evaluation, and its two ways to screen. Each returns counts for each relation, which suffice for all metrics.
 struct Evaluation<'a, S> {
     space: &'a S,
     relations: &'a [Relation<'a>],
-    /// The number of each query's positives, or 0 where tables serve it.
+    /// The number of positives per query, or 0 if a table serves the query.
     few: &'a [usize],
     rules: TieRules,
     metrics: &'a [Metric],
@@ -128,7 +127,7 @@ struct Evaluation<'a, S> {
 }
 
 impl<S: Space> Evaluation<'_, S> {
-    /// Starts the counts of the queries' positives; each of the peers finds a part of these.
+    /// Starts the counts of `queries` by finding the positives; with peers, each finds a part of them.
     fn start(&self, queries: Range<usize>, peers: &dyn Peers) -> Result<Vec<PartialCounts>> {
         let few = |q: usize| self.few[q];
         try_collect(self.relations.iter().map(|relation| {
@@ -155,7 +154,7 @@ impl<S: Space> Evaluation<'_, S> {
         Ok(counts)
     }
 
-    /// Screens each pair of queries once for both, where the queries are their own gallery. Peers add up their counts.
+    /// Screens each pair of queries once for both, if the queries are also the gallery. Peers add up their counts.
     fn count_by_symmetry(&self, rounds: Vec<Round>, peers: &dyn Peers) -> Result<Vec<PartialCounts>> {
         let counts = self.start(0..self.space.rows(Side::Query), peers)?;
         let counter = self.counter(&counts, 0)?;
@@ -189,7 +188,7 @@ mod tests {
     use crate::rows::space::Scratch;
     use crate::sizes::Sizes;
 
-    /// Computes R-precision and reciprocal rank of a query by comparing every pair, ties by index; NaN without positives.
+    /// Computes R-precision and reciprocal rank of a query by comparing every pair, ties by index. NaN if the query has no positive.
     fn reference<S: Space>(space: &S, labels: &[u32], query: usize) -> [f64; 2] {
         let key = |item: usize| {
             let mut keys = Vec::new();
@@ -229,7 +228,7 @@ mod tests {
             let rules = &[Ties::Index, Ties::Expected, Ties::Pessimistic, Ties::Optimistic][..last];
             prop_assert!(evaluate_all(&space, &relations, &[], &options, &Alone, &control).is_err());
             let found = evaluate_all(&space, &relations, rules, &options, &Alone, &control).unwrap();
-            let each = relations.iter().zip(levels).flat_map(|of| rules.iter().map(move |ties| (of, *ties)));
+            let each = relations.iter().zip(levels).flat_map(|level| rules.iter().map(move |ties| (level, *ties)));
             prop_assert_eq!(found.len(), each.clone().count());
             for (found, ((relation, labels), ties)) in found.iter().zip(each) {
                 let alone = evaluate(&space, relation, ties, &options, &Alone, &control).unwrap();

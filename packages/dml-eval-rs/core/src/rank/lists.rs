@@ -1,24 +1,24 @@
-//! A list of gallery items for each query, and the grades of listed matches.
+//! A list of gallery items per query, and grades for listed matches.
 
 use crate::error::{Result, argument};
 
-/// Items for each query, in one array.
+/// Items per query, stored in one array.
 #[derive(Clone, Copy, Debug)]
 pub struct Lists<'a> {
-    /// The start of each query's items, and the end of the last's.
+    /// The start of each query's items, then the end of the last query's.
     pub offsets: &'a [u64],
-    /// The items, ascending and distinct for each query.
+    /// The items, which must be sorted and distinct for each query.
     pub items: &'a [u32],
 }
 
 impl<'a> Lists<'a> {
     /// Returns the number of queries.
-    #[expect(clippy::len_without_is_empty, reason = "an offset ends the last query, so none is empty")]
+    #[expect(clippy::len_without_is_empty, reason = "there is always one offset more than queries")]
     pub fn len(&self) -> usize {
         self.offsets.len().saturating_sub(1)
     }
 
-    /// Checks that there is a list for each query, and that it names items of the gallery in order.
+    /// Checks that there are lists for `queries` queries, and that each list is sorted and names only items of the gallery.
     pub(crate) fn check(&self, name: &str, queries: usize, gallery: usize) -> Result<()> {
         let (first, last) = (self.offsets.first(), self.offsets.last());
         let delimits = first == Some(&0) && last == Some(&(self.items.len() as u64)) && self.offsets.is_sorted();
@@ -35,7 +35,7 @@ impl<'a> Lists<'a> {
         };
         match (0..queries).find(|q| !valid(self.of(*q))) {
             Some(q) => argument(format!(
-                "{name} lists {:?} for query {q}; expected ascending and distinct items below {gallery}",
+                "{name} lists {:?} for query {q}; expected distinct items below {gallery}, in ascending order",
                 self.of(q)
             )),
             None => Ok(()),
@@ -47,13 +47,13 @@ impl<'a> Lists<'a> {
         &self.items[self.offsets[query] as usize..self.offsets[query + 1] as usize]
     }
 
-    /// Whether an item is listed for a query.
+    /// Whether `item` is listed for `query`.
     pub(crate) fn holds(&self, query: usize, item: u32) -> bool {
         self.of(query).binary_search(&item).is_ok()
     }
 }
 
-/// The grade of each match that a relation lists.
+/// The grades of the matches that a relation lists.
 #[derive(Clone, Copy, Debug)]
 pub struct Grades<'a> {
     lists: Lists<'a>,
@@ -61,13 +61,13 @@ pub struct Grades<'a> {
 }
 
 impl<'a> Grades<'a> {
-    /// Grades listed matches, in their order: finite numbers above 0.
+    /// Grades listed matches. `values` must be finite numbers above 0, in the order of the lists.
     pub fn new(lists: Lists<'a>, values: &'a [f64]) -> Result<Self> {
         if values.len() != lists.items.len() {
-            return argument(format!("there are {} grades; expected {}", values.len(), lists.items.len()));
+            return argument(format!("grades has {} entries; expected {}", values.len(), lists.items.len()));
         }
         if let Some(grade) = values.iter().find(|grade| !(grade.is_finite() && **grade > 0.0)) {
-            return argument(format!("a match has the grade {grade}; expected finite numbers above 0"));
+            return argument(format!("grades contains {grade}; expected finite numbers above 0"));
         }
         Ok(Grades { lists, values })
     }

@@ -1,14 +1,14 @@
-//! The metrics by name, and the ranks that each depends on.
+//! The metrics by name, and the ranks on which each depends.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, Result, argument};
 
-/// A metric of a query. docs/reference/metrics.md has the definitions.
+/// A metric per query, as defined in docs/reference/metrics.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
-    /// 1 if any of the K nearest is a match.
+    /// 1 if any of the K nearest items is a match.
     Recall(u64),
     /// Matches among the R nearest, over R.
     RPrecision,
@@ -18,13 +18,13 @@ pub enum Metric {
     ReciprocalRank,
     /// Matches among the K nearest, over R.
     RecallShare(u64),
-    /// 1 over the rank of the first match, 0 if none is among the K nearest.
+    /// 1 over the rank of the first match, or 0 if none is among the K nearest.
     ReciprocalRankAt(u64),
     /// Matches among the K nearest, over K.
     Precision(u64),
     /// 1/min(K, R) Σ over i ≤ K of precision(i)·match(i).
     AveragePrecisionAt(u64),
-    /// Σ over i ≤ K of gain(i)/log₂(i + 1), over that of the best order.
+    /// Σ over i ≤ K of gain(i)/log₂(i + 1), divided by the largest sum that any order gives.
     Ndcg(u64),
     /// (1/R) Σ over all i of precision(i)·match(i).
     AveragePrecision,
@@ -33,8 +33,8 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// Lists every metric, with this K where it has one.
-    fn of_k(k: u64) -> [Self; 11] {
+    /// Lists all metrics, using `k` for those that have a K.
+    fn all_with_k(k: u64) -> [Self; 11] {
         [
             Metric::Recall(k),
             Metric::RPrecision,
@@ -50,11 +50,11 @@ impl Metric {
         ]
     }
 
-    /// Returns the last rank that matters to this metric, apart from the ranks up to R and the first positive's.
+    /// Returns the last rank that matters to this metric, besides ranks up to R and the first positive's rank.
     #[must_use]
     pub fn depth(self) -> u64 {
         match self {
-            // The first positive's rank decides.
+            // Only the rank of the first positive matters.
             Metric::Precision(1) => 0,
             Metric::RecallShare(k) | Metric::Precision(k) | Metric::AveragePrecisionAt(k) | Metric::Ndcg(k) => k,
             Metric::AveragePrecision | Metric::InverseNegativePenalty => u64::MAX,
@@ -87,12 +87,12 @@ impl FromStr for Metric {
     fn from_str(name: &str) -> Result<Self> {
         let k = name.split_once('@').and_then(|(_, k)| k.parse().ok());
         if k == Some(0) {
-            return argument(format!("the metric {name:?} has a K of 0; expected every K to be at least 1"));
+            return argument(format!("metric {name:?} has K = 0; expected K of at least 1"));
         }
-        // Each metric has one name: recall@05 and recall@+5 are none.
-        let found = Metric::of_k(k.unwrap_or(1)).into_iter().find(|metric| metric.to_string() == name);
+        // Comparing names rejects other spellings, for example recall@05 and recall@+5.
+        let found = Metric::all_with_k(k.unwrap_or(1)).into_iter().find(|metric| metric.to_string() == name);
         found.map_or_else(
-            || argument(format!("unknown metric {name:?}; expected such as recall@1, map@r or ndcg@10")),
+            || argument(format!("unknown metric {name:?}; expected a name like recall@1, map@r or ndcg@10")),
             Ok,
         )
     }
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn every_metric_is_found_by_its_name() {
-        for metric in [1, 5, u64::MAX].into_iter().flat_map(Metric::of_k) {
+        for metric in [1, 5, u64::MAX].into_iter().flat_map(Metric::all_with_k) {
             assert_eq!(metric.to_string().parse(), Ok(metric));
         }
         let none = "recall recall@ recall@0 recall@x recall@r recall@05 recall@+5 map@R map@ map@r@3 ndcg minp@2 mrr@ map_at_r";

@@ -1,4 +1,4 @@
-//! The metrics of every query, from the counts of its negatives. docs/reference/metrics.md has the definitions.
+//! Computes the metrics of each query from the counts of its negatives. docs/reference/metrics.md defines the metrics.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -15,31 +15,31 @@ use crate::rank::ties::Ties;
 use crate::rank::values::{Discounts, Order};
 use crate::screen::tiling::blocks;
 
-/// Metrics of every query, in order; NaN where a query has no match.
+/// Metrics of each query, in order; NaN for a query that has no match.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PerQuery {
     /// The metrics.
     pub metrics: Vec<Metric>,
-    /// Each metric's values, one for each query.
+    /// The values of each metric, one per query.
     pub columns: Vec<Vec<f64>>,
 }
 
 impl PerQuery {
-    /// Starts with NaN for every query.
+    /// Starts with NaN for all queries.
     pub fn new(queries: usize, metrics: &[Metric]) -> Result<Self> {
         let columns = try_collect(metrics.iter().map(|_| full(queries, f64::NAN)))?;
         Ok(PerQuery { metrics: collect(metrics.iter().copied())?, columns })
     }
 
-    /// Returns a metric's values, one for each query; `None` if it was not requested.
+    /// Returns the values of a metric, one per query, or `None` if the metric was not requested.
     pub fn values(&self, metric: Metric) -> Option<&[f64]> {
         self.metrics.iter().position(|own| *own == metric).map(|at| &self.columns[at][..])
     }
 
-    /// Computes the metrics of the queries that have positives, under one of the rules that these complete counts serve. They begin
-    /// with query `first_query`.
+    /// Computes the metrics of the queries that have positives, under one of the rules that `counts` serves. `counts` must be
+    /// complete, and begins with query `first_query`.
     ///
-    /// Without `grades` every positive has the gain 1.
+    /// Without `grades`, every positive has a gain of 1.
     pub fn compute(
         &mut self,
         counts: &PartialCounts,
@@ -48,7 +48,7 @@ impl PerQuery {
         grades: Option<&Grades<'_>>,
         control: &Control,
     ) -> Result<()> {
-        // Queries whose values are in memory twice.
+        // Queries whose values are in memory twice at the same time.
         const TOGETHER: usize = 1 << 14;
         counts.check(ties)?;
         let items = |q: usize| {
@@ -57,8 +57,8 @@ impl PerQuery {
         let most_items = (0..counts.queries()).map(items).max().unwrap_or(0);
         let discounts = Discounts::new(last_discount(&self.metrics, most_items), control)?;
         for queries in blocks(0..counts.queries(), TOGETHER) {
-            let of_query = |(): &mut (), q: usize| {
-                // One query may take long where very many items are tied.
+            let compute = |(): &mut (), q: usize| {
+                // A single query may take long if very many items are tied.
                 control.check()?;
                 let positives = counts.positives(q);
                 if positives.is_empty() {
@@ -68,18 +68,18 @@ impl PerQuery {
                 let graded = grades.map(|grades| (positives, grades, first_query + q));
                 order.metrics(&self.metrics, graded, &discounts, control)
             };
-            let values = collect_each(queries.clone().into_par_iter(), || Ok(()), of_query)?;
+            let values = collect_each(queries.clone().into_par_iter(), || Ok(()), compute)?;
             queries.zip(values).for_each(|(q, values)| self.set(first_query + q, &values));
         }
         control.check()
     }
 
-    /// Stores the metrics of a query.
+    /// Stores the metrics for one query.
     pub(crate) fn set(&mut self, query: usize, values: &[f64]) {
         self.columns.iter_mut().zip(values).for_each(|(column, value)| column[query] = *value);
     }
 
-    /// Exchanges the metrics with the peers, each of which computed those of other queries; together, those that are `expected`.
+    /// Exchanges metrics with the peers. Each has computed different queries; together, they must have computed those in `expected`.
     pub(crate) fn exchange(
         &mut self,
         computed: &[usize],
@@ -100,12 +100,12 @@ impl PerQuery {
         let number = missing.iter().filter(|missing| **missing).count();
         let rows = gather(peers, &rows, number * width)?;
         for row in rows.chunks_exact(width) {
-            // A number that is no index saturates to one, which then is another's or none.
+            // Casting a number that isn't an index saturates; the comparison below then rejects it.
             let (q, values) = (row[0] as usize, &row[1..]);
             let is_metric = |value: &f64| (0.0..=1.0).contains(value);
             if q as f64 != row[0] || missing.get(q) != Some(&true) || !values.iter().all(is_metric) {
                 return Err(Error::Exchange(format!(
-                    "all_gather returned {values:?} as metrics of query {}; expected numbers from 0 to 1, once for each query",
+                    "all_gather returned {values:?} as metrics of query {}; expected numbers from 0 to 1, once per query",
                     row[0]
                 )));
             }
@@ -122,7 +122,7 @@ pub fn mean(values: &[f64]) -> f64 {
     sum / n as f64
 }
 
-/// Returns the last rank whose discount matters: no rank exceeds the number of a query's items.
+/// Returns the last rank whose discount is needed; no rank can exceed the number of items per query.
 pub(crate) fn last_discount(metrics: &[Metric], items: u64) -> usize {
     let ks = metrics.iter().filter_map(|metric| if let Metric::Ndcg(k) = metric { Some(*k) } else { None });
     ks.max().map_or(0, |k| items.min(k) as usize)

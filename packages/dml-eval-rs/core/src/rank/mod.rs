@@ -1,4 +1,4 @@
-//! Ranks of every query's positives, by counting, and the metrics of these ranks.
+//! Ranks of each query's positives, computed by counting, and the metrics of these ranks.
 
 pub(crate) mod blocks;
 mod choice;

@@ -1,8 +1,8 @@
-//! The partial result of an evaluation: every query's positives in order, and the negatives counted between them.
+//! The partial result of an evaluation: each query's positives in order, and the numbers of negatives between them.
 //!
-//! Every metric depends on the ranks of a query's positives alone, and a rank is a count. Each negative is counted in one of its
-//! query's *slots*, by the positives before it (`TieRules`). Counts add up, so the order of work does not matter, and the counts
-//! of a gallery's parts add up to those of the whole.
+//! Metrics depend only on the ranks of positives, and a rank is a count. Each negative is counted in a *slot* of the query, which
+//! is chosen by the positives before the negative (see `TieRules`). Counts can be added, so work may be done in any order, and
+//! the counts of the parts of a gallery add up to the counts of the gallery.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,7 +15,7 @@ use crate::peers::{Peers, reduce};
 use crate::rank::metric::Metric;
 use crate::rank::ties::{Positive, TieRules, Ties};
 
-/// Splits an array at offsets, so that threads can write each query's entries: the start of each, and the end of the last.
+/// Splits an array at `offsets`, the start of each part and the end of the last, so that threads can write to different parts.
 pub(crate) fn split<'a, T>(all: &'a mut [T], offsets: &[usize]) -> Result<Vec<&'a mut [T]>> {
     let mut parts = allocate(offsets.len() - 1)?;
     let mut rest = all;
@@ -32,25 +32,25 @@ pub(crate) fn split<'a, T>(all: &'a mut [T], offsets: &[usize]) -> Result<Vec<&'
 pub struct PartialCounts {
     pub(crate) rules: TieRules,
     pub(crate) slots_per_positive: usize,
-    /// The last rank that matters to a metric, where it is beyond R.
+    /// The last rank that matters to a metric, if this is greater than R.
     depth: u64,
-    /// The start of each query's positives, and the end of the last.
+    /// The start of each query's positives, then the end of the last query's.
     pub(crate) offsets: Vec<usize>,
-    /// By key, descending; of equal keys the lower index first.
+    /// Sorted by key in descending order; of equal keys, the lower index comes first.
     positives: Vec<Positive>,
     slots: Vec<AtomicU64>,
 }
 
 impl PartialCounts {
-    /// Returns the bytes of one positive, here and in a `ScreenCounter`; as many for each single rule, so that batches are the same.
+    /// Returns the bytes per positive, here and in a `ScreenCounter`: equal for all single rules, so that batches are equal, too.
     pub(crate) fn bytes_per_positive(rules: TieRules) -> usize {
         size_of::<Positive>() + 8 + 8 * rules.slots_per_positive().max(2)
     }
 
-    /// Sorts the positives of each query and takes the counts so far.
+    /// Sorts the positives of each query, and continues from `counts`.
     ///
-    /// The counts suffice for these rules and metrics. `offsets` delimits each query's part of `positives`; `counts` holds earlier
-    /// counts of the same positives, or is empty.
+    /// The result suffices for these rules and metrics. `offsets` delimits the positives of each query; `counts` has earlier
+    /// counts for the same positives, or is empty to start from 0.
     pub fn new(
         rules: impl Into<TieRules>,
         metrics: &[Metric],
@@ -61,7 +61,7 @@ impl PartialCounts {
         let valid = offsets.first() == Some(&0) && offsets.last() == Some(&positives.len()) && offsets.is_sorted();
         if !valid {
             return argument(format!(
-                "offsets do not delimit {} positives; expected ascending numbers from 0 to that number",
+                "offsets don't delimit {} positives; expected ascending numbers from 0 to the number of positives",
                 positives.len()
             ));
         }
@@ -74,7 +74,7 @@ impl PartialCounts {
         let mut partial = PartialCounts { rules, slots_per_positive, depth, offsets, positives, slots: Vec::new() };
         let slots = partial.slots_per_positive * partial.positives.len() + partial.queries();
         if !(counts.is_empty() || counts.len() == slots) {
-            return argument(format!("counts has {} entries; expected {slots}, or none", counts.len()));
+            return argument(format!("counts has {} entries; expected {slots}, or none to start from 0", counts.len()));
         }
         partial.slots =
             if counts.is_empty() { zeros(slots)? } else { collect(counts.iter().copied().map(AtomicU64::new))? };
@@ -91,21 +91,21 @@ impl PartialCounts {
         &self.positives[self.offsets[q]..self.offsets[q + 1]]
     }
 
-    /// Returns the counts of the `q`-th query, in the slots of the rules that they serve.
+    /// Returns the counts of the `q`-th query, in the slots of `self.rules`.
     pub(crate) fn slots(&self, q: usize) -> &[AtomicU64] {
         let per_positive = self.slots_per_positive;
         &self.slots[per_positive * self.offsets[q] + q..per_positive * self.offsets[q + 1] + q + 1]
     }
 
-    /// Checks that the counts serve a rule.
+    /// Checks that the counts can be used under a rule for ties.
     pub(crate) fn check(&self, ties: Ties) -> Result<()> {
         if !self.rules.serves(ties) {
-            return argument(format!("the counts serve {:?}; expected counts that serve {ties:?}", self.rules));
+            return argument(format!("counts serves only {:?}; expected counts that also serve {ties:?}", self.rules));
         }
         Ok(())
     }
 
-    /// Returns the counts of the `q`-th query in the slots of one of the rules that they serve.
+    /// Returns the counts of the `q`-th query, in the slots of the rule `ties`.
     pub(crate) fn counts_under(&self, ties: Ties, q: usize) -> Result<Vec<u64>> {
         let counts = collect(self.slots(q).iter().map(|count| count.load(Relaxed)))?;
         self.rules.counts_under(ties, self.positives(q), counts)
@@ -116,7 +116,7 @@ impl PartialCounts {
         collect(self.slots.iter().map(|c| c.load(Relaxed)))
     }
 
-    /// Adds the counts of the peers, all of which had the counts `shared` before. Updates `shared`.
+    /// Adds the counts of the peers, given that all of them had the counts `shared` before, and updates `shared`.
     pub(crate) fn exchange(&self, shared: &mut [u64], peers: &dyn Peers) -> Result<()> {
         let new = collect(self.slots.iter().zip(&*shared).map(|(slot, before)| slot.load(Relaxed) - before))?;
         for ((slot, shared), counted) in self.slots.iter().zip(shared).zip(reduce(peers, &new)?) {
@@ -135,30 +135,30 @@ impl PartialCounts {
         self.slot_in(q, 0..self.positives(q).len(), key, index)
     }
 
-    /// Finds the slot of a negative, given that all positives before `range` have larger keys and all after it smaller ones.
+    /// Finds the slot of a negative if all positives before `range` have larger keys and all after it have smaller keys.
     pub(crate) fn slot_in(&self, q: usize, range: Range<usize>, key: f64, index: u64) -> usize {
         self.rules.slot(range.start, &self.positives(q)[range], key, index)
     }
 
-    /// Returns the last rank that matters to a metric other than by the first positive.
+    /// Returns the last rank that matters, except to metrics of the first positive.
     pub(crate) fn last_rank(&self, q: usize) -> u64 {
         self.depth.max(self.positives(q).len() as u64)
     }
 
-    /// Whether no rank is too deep for a metric.
+    /// Whether some metric needs all ranks.
     pub(crate) fn every_rank_matters(&self) -> bool {
         self.depth == u64::MAX
     }
 
-    /// Counts the *active* ones of the first `at_most` positives: those whose ranks still matter, given the counts so far.
+    /// Counts the *active* positives among the first `at_most`: those whose ranks can still matter, given the counts so far.
     ///
-    /// A rank beyond R and the metrics' depth matters to no metric, except the first positive's (reciprocal rank, Recall@K).
-    /// Counts only grow, so a positive that is inactive once stays so.
+    /// A rank beyond both R and the depth of the metrics never matters, unless it is the first positive's (reciprocal rank,
+    /// Recall@K). Counts only grow, so an inactive positive stays inactive.
     ///
-    /// Counts for `expected` or for all rules may drop the end of a group of tied positives. The group's first positive then is
-    /// active, so the negatives above the group and tied with it are still counted, and nothing else decides its places under any
-    /// rule. Later groups come after the positive dropped and the negatives that dropped it, so their ranks don't matter. A
-    /// negative below the active positives has no effect, even if it is counted between those of the group.
+    /// With counts for `expected` or for all rules, the end of a group of tied positives may become inactive. The group's first
+    /// positive is still active then, so negatives above the group or tied with it are still counted, and only these decide the
+    /// places of the group under any rule. Later groups come after the inactive positive and the negatives that made it inactive,
+    /// so their ranks don't matter. A negative below the active positives has no effect, even if it is counted within the group.
     pub(crate) fn count_active(&self, q: usize, at_most: usize) -> usize {
         if self.every_rank_matters() {
             return at_most;
@@ -193,21 +193,21 @@ mod tests {
         TieRules::All,
     ];
 
-    /// Three positives of one query, two of them tied.
+    /// Returns counts for three positives of one query, where two are tied.
     fn counts(rules: TieRules, slots: &[u64]) -> PartialCounts {
         let positives = [(2.0, 0), (1.0, 1), (1.0, 2)].map(|(key, index)| Positive { key, index });
         PartialCounts::new(rules, &[], vec![0, 3], positives.to_vec(), slots).unwrap()
     }
 
-    /// Lists all counts from 0 to `most` of so many slots.
+    /// Lists all ways to fill `slots` with counts from 0 to `most`.
     fn all_counts(slots: usize, most: u64) -> Vec<Vec<u64>> {
         (0..slots).fold(vec![vec![]], |lists, _| {
             lists.iter().flat_map(|list| (0..=most).map(move |n| [list.as_slice(), &[n]].concat())).collect()
         })
     }
 
-    /// A thread that reads the slots while others add to them sees any mixture of earlier and later counts, since the reads are
-    /// relaxed. Each count that it sees is at most the final one, so this covers every interleaving and every reordering.
+    /// A thread may read the slots while others add to them, with relaxed ordering, and so see any mixture of earlier and later
+    /// counts. Each count seen is at most the final count, so comparing all pairs of counts covers every interleaving and reordering.
     #[test]
     fn a_positive_inactive_in_any_view_of_the_counts_is_inactive_in_the_end() {
         for rules in RULES {
@@ -220,7 +220,7 @@ mod tests {
                 for (last, active_last) in lists.iter().zip(&active) {
                     let earlier = seen.iter().zip(last).all(|(seen, last)| seen <= last);
                     assert!(!earlier || active_last <= active_seen, "{rules:?} {seen:?} {last:?}");
-                    // A search that begins where an earlier view ended finds the same.
+                    // A search that continues from an earlier view must find the same number.
                     assert!(!earlier || counts(rules, last).count_active(0, *active_seen) == *active_last);
                 }
             }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     proptest! {
-        /// Counters find positives by the active ones only. They omit a negative below these, or count it after them.
+        /// Counters search only the active positives. A negative below these is either omitted or counted after the last of them.
         #[test]
         fn no_metric_depends_on_the_negatives_below_active_positives(
             mut items in proptest::collection::vec((-2i8..=2, any::<bool>(), any::<bool>(), any::<bool>()), 1..30),

@@ -1,4 +1,4 @@
-//! The plan of an evaluation: the queries, or pairs, that each process counts by each strategy.
+//! Plans an evaluation: which queries, or pairs of them, each process counts, and by which strategy.
 
 use std::ops::Range;
 
@@ -8,8 +8,7 @@ use crate::peers::{Peers, part};
 
 /// The work of one process.
 pub(crate) struct Plan {
-    /// Rounds over the pairs of the queries with themselves, for the queries that are screened. `None`: these queries are
-    /// screened in batches.
+    /// Rounds over pairs of queries, each counted for both. `None`: the screened queries are in `screened` instead.
     pub rounds: Option<Vec<Round>>,
     /// Batches of queries to screen against the gallery.
     pub screened: Vec<Range<usize>>,
@@ -18,10 +17,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Plans this process's part: `few` has the number of each query's positives, or 0 where tables serve it, of which at most `budget`
-    /// are in memory (or one query's, if it has more).
+    /// Plans the part of this process. `few` has the number of positives per query, or 0 if a table serves the query; at most
+    /// `budget` positives are in memory, or those of a single query if it has more.
     ///
-    /// Pairs are compared once for both of their queries where the relations allow it and all positives fit into one batch.
+    /// Each pair of queries is compared only once if the relations allow this and all positives fit into one batch.
     pub fn new(few: &[usize], tabled: &[bool], are_symmetric: bool, budget: usize, peers: &dyn Peers) -> Result<Plan> {
         let queries = few.len();
         let own_part = |counts: &dyn Fn(usize) -> bool| part(peers, queries, |q| u64::from(counts(q)));
@@ -34,7 +33,7 @@ impl Plan {
         })
     }
 
-    /// Counts the pairs to compare with a gallery of so many items.
+    /// Counts the pairs to compare if the gallery has `gallery` items.
     pub fn pairs(&self, gallery: usize) -> usize {
         let rounds = self.rounds.iter().flatten().map(Round::pairs).sum::<usize>();
         let screened = self.screened.iter().map(|batch| batch.len() * gallery).sum::<usize>();
@@ -42,17 +41,17 @@ impl Plan {
     }
 }
 
-/// A part of the pairs of an array with itself: those of an item in `rows` and a later one in `columns`.
+/// A part of the pairs of an array with itself: the pairs of an item in `rows` and a later item in `columns`.
 pub(crate) struct Round {
     pub rows: Range<usize>,
     pub columns: Range<usize>,
 }
 
 impl Round {
-    /// Plans this process's part of all pairs.
+    /// Plans the part of this process.
     ///
-    /// With peers there are several rounds, between which counts are added up. The counts of a few items' pairs raise the
-    /// thresholds of all: if each process counted these pairs, it would cost more than the products.
+    /// With peers there are several rounds, and counts are added up after each. Counting the pairs of a few items raises all
+    /// thresholds; if each process did this separately, it would cost more than the products.
     fn all(items: usize, peers: &dyn Peers) -> Result<Vec<Round>> {
         let edges = [0, items / 64, items / 16, items / 4, items];
         let edges = if peers.is_alone() { &[0, items][..] } else { &edges };
@@ -69,13 +68,13 @@ impl Round {
         column.clamp(rows.start, rows.end) - rows.start
     }
 
-    /// Counts its pairs.
+    /// Counts the pairs of this round.
     pub fn pairs(&self) -> usize {
         self.columns.clone().map(|c| Round::rows_before(&self.rows, c)).sum()
     }
 }
 
-/// Splits the queries into batches of at most `budget` positives, or of one query with more, and omits batches without any.
+/// Splits queries into batches of at most `budget` positives, or a single query with more; omits batches that have none.
 fn batches(queries: Range<usize>, positives: &[usize], budget: usize) -> Result<Vec<Range<usize>>> {
     let mut batches = Vec::new();
     let (mut start, mut sum) = (queries.start, 0);

@@ -1,4 +1,4 @@
-//! The keys of every query's positives: pair by pair in small classes, from tables in large ones.
+//! Finds the keys of each query's positives: pair by pair in small classes, from tables in large classes.
 
 use std::ops::Range;
 
@@ -14,17 +14,17 @@ use crate::rank::ties::Positive;
 use crate::rows::keys::Keys;
 use crate::rows::space::Space;
 
-/// Finds the positives of queries in a gallery, or in a part of it.
+/// Finds the positives of queries in a gallery or a part of it.
 pub(crate) struct PositiveFinder<'a>(pub &'a Relation<'a>);
 
-/// A query, and the slice for its positives.
+/// A query, and the slice to fill with its positives.
 type Part<'a> = (u32, &'a mut [Positive]);
 
 impl PositiveFinder<'_> {
-    /// Positives of a query whose keys are computed between two looks for a cancellation.
+    /// Positives whose keys are computed between two checks for cancellation.
     const PAIRS: usize = 1 << 14;
 
-    /// Computes the start of each query's positives, and the end of the last; queries for which `wanted` is 0 have none.
+    /// Computes the start of each query's positives, then the end of the last query's. If `wanted` is 0, a query gets none.
     fn offsets(&self, queries: Range<usize>, wanted: &dyn Fn(usize) -> usize) -> Result<Vec<usize>> {
         let mut offsets = allocate(queries.len() + 1)?;
         offsets.try_push(0)?;
@@ -35,7 +35,7 @@ impl PositiveFinder<'_> {
         Ok(offsets)
     }
 
-    /// Finds the positives of some queries, and the start of each query's (and the end of the last); none where `wanted` is 0.
+    /// Returns the offsets and the positives of some queries. If `wanted` is 0, a query gets none.
     pub fn find<S: Space>(
         &self,
         space: &S,
@@ -48,7 +48,7 @@ impl PositiveFinder<'_> {
         let mut parts: Vec<Part<'_>> = allocate(queries.len())?;
         let all = queries.zip(split(&mut positives, &offsets)?);
         parts.try_extend(all.filter(|(_, part)| !part.is_empty()).map(|(query, part)| (query as u32, part)))?;
-        // In place: a stable sort would allocate.
+        // Sorts in place because a stable sort would allocate.
         let id = |part: &Part<'_>| self.0.candidates_id(part.0 as usize);
         parts.par_sort_unstable_by_key(|part| (id(part), part.0));
         let sizes = control.sizes();
@@ -73,7 +73,7 @@ impl PositiveFinder<'_> {
         Ok((offsets, positives))
     }
 
-    /// Finds the positives of all queries; each of the peers finds a part.
+    /// Finds the positives of all queries; with peers, each finds a part of them.
     pub fn find_with_peers<S: Space>(
         &self,
         space: &S,
@@ -91,7 +91,7 @@ impl PositiveFinder<'_> {
         let own = collect(positives.iter().map(|p| p.key))?;
         let keys = gather(peers, &own, offsets[queries])?;
         if keys.iter().any(|key| !key.is_finite()) {
-            return Err(Error::Exchange("all_gather returned keys that are not finite".into()));
+            return Err(Error::Exchange("all_gather returned NaN or infinite keys; expected finite keys".into()));
         }
         let items = (0..queries).filter(|q| wanted(*q) > 0).flat_map(|q| self.0.matches(q));
         let mut positives = allocate(keys.len())?;
@@ -111,7 +111,7 @@ impl PositiveFinder<'_> {
         for slots in slots.chunks_mut(Self::PAIRS) {
             control.check()?;
             keys.compute(space, *query as usize, matches.by_ref().take(slots.len()))?;
-            for (slot, (item, key)) in slots.iter_mut().zip(keys.of_items()) {
+            for (slot, (item, key)) in slots.iter_mut().zip(keys.with_items()) {
                 *slot = Positive { key, index: self.0.gallery_index(item) };
             }
         }
@@ -129,7 +129,7 @@ impl PositiveFinder<'_> {
         let mut keys: Vec<f64> = zeros(queries.len() * members.len())?;
         space.key_table(&queries, members, &mut keys, control)?;
         parts.par_iter_mut().zip(keys.par_chunks(members.len())).for_each(|((query, part), keys)| {
-            let matches = members.iter().zip(keys).filter(|(item, _)| !self.0.leaves_out(*query as usize, **item));
+            let matches = members.iter().zip(keys).filter(|(item, _)| !self.0.excludes(*query as usize, **item));
             for (slot, (item, key)) in part.iter_mut().zip(matches) {
                 *slot = Positive { key: *key, index: self.0.gallery_index(*item) };
             }

@@ -1,4 +1,4 @@
-//! Which gallery items match a query, and which its ranking leaves out.
+//! Relates queries to gallery items: which items match, and which are excluded from the ranking.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -13,47 +13,47 @@ use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
 use crate::side::Side;
 
-/// What an item is to a query.
+/// Tells how an item relates to a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Negative,
     Match,
-    LeftOut,
+    Excluded,
 }
 
-/// Codes of both sides, one for each row.
+/// Codes for both sides, one per row.
 struct Codes<'a> {
     queries: Cow<'a, [u32]>,
     gallery: Cow<'a, [u32]>,
 }
 
-/// The items that match a query, unless its ranking leaves them out.
+/// The items that match a query unless they are excluded.
 enum Candidates<'a> {
-    /// Those of the query's label.
+    /// Items with the label of the query.
     Labelled(Classes),
-    /// Those that are listed for the query.
+    /// Items that are listed for the query.
     Listed(Lists<'a>),
 }
 
-/// A relation of queries to the items of a gallery, or of a part of it.
+/// The relation between queries and the items of a gallery, or of a part of it.
 ///
-/// A gallery item matches a query if both have the same label, or if it is listed for the query. A query's ranking leaves out its
-/// own item, items with the query's label and group, and items listed for this purpose: they are no matches, and are not counted.
+/// A gallery item matches a query if both have the same label, or if it is listed for the query. A query's ranking excludes the
+/// query itself, items with the query's label and group, and items listed to be excluded: they neither match nor count.
 pub struct Relation<'a> {
-    /// Labels; where matches are listed, one class for all queries and another for all items.
+    /// Labels; if matches are listed, all queries share one class and all items a different class.
     classes: Codes<'a>,
     candidates: Candidates<'a>,
     groups: Option<Codes<'a>>,
     own: OwnItem<'a>,
-    left_out: Option<Lists<'a>>,
+    excluded: Option<Lists<'a>>,
     grades: Option<Grades<'a>>,
-    /// The index, in the whole gallery, of the first item of this part.
+    /// The index of this part's first item in the full gallery.
     first_item: u64,
-    /// Where this part is two blocks of the gallery: the second one's first item, and the indices of each block's first item.
+    /// If this part is two blocks of the gallery: the first item of the second block, and the gallery indices at which both begin.
     blocks: Option<(u32, [u64; 2])>,
-    /// The number of each query's matches.
+    /// The number of matches per query.
     numbers: Vec<u32>,
-    /// The items of other classes than the query's that are never counted, if they are not the candidates.
+    /// Items to skip in spite of a different class: excluded items and, if matches are listed, the candidates.
     uncounted: Option<(Vec<usize>, Vec<u32>)>,
 }
 
@@ -65,15 +65,15 @@ fn check_length(name: &str, given: usize, expected: usize, why: &str) -> Result<
 }
 
 impl<'a> Relation<'a> {
-    /// Relates items of the same label. Labels are dense codes, shared by both sides. Without `gallery_labels` the queries are
-    /// their own gallery.
+    /// Relates items with the same label. Labels must be dense codes, shared by both sides. If `gallery_labels` is `None`, the
+    /// queries are also the gallery.
     pub fn of_labels(labels: &'a [u32], gallery_labels: Option<&'a [u32]>) -> Result<Self> {
         let gallery = gallery_labels.unwrap_or(labels);
         let classes = Codes { queries: Cow::Borrowed(labels), gallery: Cow::Borrowed(gallery) };
         Self::new(classes, Candidates::Labelled(Classes::new(gallery)?), gallery_labels.is_none())
     }
 
-    /// Relates each query to the items listed for it. Without `gallery`, the number of items, the queries are their own gallery.
+    /// Relates each query to the items listed for it. `gallery` is the number of items; if `None`, the queries are also the gallery.
     pub fn of_lists(lists: Lists<'a>, gallery: Option<usize>) -> Result<Self> {
         let items = gallery.unwrap_or(lists.len());
         lists.check("relevant", lists.len(), items)?;
@@ -87,7 +87,7 @@ impl<'a> Relation<'a> {
             candidates,
             groups: None,
             own: if own_gallery { OwnItem::SameIndex } else { OwnItem::Absent },
-            left_out: None,
+            excluded: None,
             grades: None,
             first_item: 0,
             blocks: None,
@@ -97,72 +97,72 @@ impl<'a> Relation<'a> {
         relation.count()
     }
 
-    /// Grades the listed matches, in their order: numbers above 0.
+    /// Grades the listed matches. `values` must be numbers above 0, in the order of the lists.
     pub fn with_grades(mut self, values: &'a [f64]) -> Result<Self> {
         let Candidates::Listed(lists) = self.candidates else {
-            return argument("grades came with labels; expected them with listed matches");
+            return argument("grades need listed matches, but the relation uses labels; omit grades");
         };
         self.grades = Some(Grades::new(lists, values)?);
         Ok(self)
     }
 
-    /// Leaves out the items that have a query's label and group. Groups are dense codes, shared by both sides; without
-    /// `gallery_groups` the queries' are the gallery's.
+    /// Excludes the items that have the query's label and group. Groups must be dense codes, shared by both sides. If
+    /// `gallery_groups` is `None`, `groups` are also the gallery's.
     pub fn with_groups(self, groups: &'a [u32], gallery_groups: Option<&'a [u32]>) -> Result<Self> {
         if matches!(self.candidates, Candidates::Listed(_)) {
-            return argument("groups came with listed matches; expected them with labels");
+            return argument("groups need labels, but the relation lists matches; omit groups or use labels");
         }
         let gallery = gallery_groups.unwrap_or(groups);
-        check_length("groups", groups.len(), self.queries(), "as many as labels")?;
-        check_length("gallery_groups", gallery.len(), self.items(), "as many as labels")?;
+        check_length("groups", groups.len(), self.queries(), "one per label")?;
+        check_length("gallery_groups", gallery.len(), self.items(), "one per gallery label")?;
         let groups = Codes { queries: Cow::Borrowed(groups), gallery: Cow::Borrowed(gallery) };
         Relation { groups: Some(groups), ..self }.count()
     }
 
-    /// Declares the gallery a part of a larger one, in which the part's first item has this index.
+    /// Declares this gallery a part of a larger gallery, where the first item has the index `first_item`.
     pub fn with_first_item(self, first_item: u64) -> Result<Self> {
         Relation { first_item, ..self }.count()
     }
 
-    /// Declares the items, which are their own queries, two blocks of a larger gallery: those before `split` and the others. The
-    /// first item of each block has these indices there, ascending.
+    /// Declares the items, which are also the queries, to be two blocks of a larger gallery: items before `split`, and the
+    /// others. In the gallery, the blocks begin at `first_items`, which must ascend.
     pub fn with_blocks(self, split: usize, first_items: [u64; 2]) -> Result<Self> {
         if split > self.items() || first_items[1] < first_items[0] + split as u64 {
             return argument(format!(
-                "blocks of a gallery begin at {first_items:?}, and the first has {split} of {} items; expected blocks that do \
-                 not overlap",
+                "blocks begin at {first_items:?}, and the first has {split} of {} items; expected blocks in ascending order that \
+                 don't overlap",
                 self.items()
             ));
         }
         Ok(Relation { blocks: Some((split as u32, first_items)), ..self })
     }
 
-    /// Leaves out each query's own item, given its index in the whole gallery, and −1 for queries outside it.
+    /// Excludes each query itself. `indices` has its index in the full gallery, or −1 for a query that isn't in the gallery.
     pub fn with_own_items(self, indices: &'a [i64]) -> Result<Self> {
         let own = OwnItem::Listed(indices);
         own.check(self.queries(), 1 << 62)?;
         Relation { own, ..self }.count()
     }
 
-    /// Leaves out the items listed for each query.
+    /// Excludes the items listed for each query.
     pub fn with_left_out(self, lists: Lists<'a>) -> Result<Self> {
         lists.check("left_out", self.queries(), self.items())?;
-        Relation { left_out: Some(lists), ..self }.count()
+        Relation { excluded: Some(lists), ..self }.count()
     }
 
-    /// Counts each query's matches, and lists the items that must not be counted although their class is another.
+    /// Counts the matches of each query, and lists the items that must not be counted although they have a different class.
     fn count(mut self) -> Result<Self> {
         let (queries, gallery) = (&self.classes.queries, &self.classes.gallery);
-        // The label and the group of each item, sorted: equal ones are counted by searching for their ends.
-        let of_items = self.groups.as_ref().map_or(&[][..], |groups| &groups.gallery);
-        let mut of_items = collect(gallery.iter().copied().zip(of_items.iter().copied()))?;
-        of_items.par_sort_unstable();
+        // Sort the label and group of each item, so that a binary search can count equal ones.
+        let item_groups = self.groups.as_ref().map_or(&[][..], |groups| &groups.gallery);
+        let mut item_codes = collect(gallery.iter().copied().zip(item_groups.iter().copied()))?;
+        item_codes.par_sort_unstable();
         let mut numbers = allocate(queries.len())?;
         let listed = match &self.candidates {
             Candidates::Labelled(_) => None,
             Candidates::Listed(lists) => Some(lists),
         };
-        let most = [listed, self.left_out.as_ref()].map(|lists| lists.map_or(0, |lists| lists.items.len()));
+        let most = [listed, self.excluded.as_ref()].map(|lists| lists.map_or(0, |lists| lists.items.len()));
         let mut offsets = allocate(queries.len() + 1)?;
         let mut items = allocate(most.iter().sum::<usize>() + queries.len())?;
         offsets.try_push(0)?;
@@ -170,16 +170,16 @@ impl<'a> Relation<'a> {
         for q in 0..queries.len() {
             named.clear();
             named.try_extend(self.own_item(q).map(|item| item as u32))?;
-            named.try_extend(self.left_out.map_or(&[][..], |lists| lists.of(q)).iter().copied())?;
+            named.try_extend(self.excluded.map_or(&[][..], |lists| lists.of(q)).iter().copied())?;
             named.sort_unstable();
             named.dedup();
-            let left_out = named.iter().filter(|item| self.is_candidate(q, **item) && !self.shares_group(q, **item));
-            let of_group = self.groups.as_ref().map_or(0, |groups| {
+            let excluded = named.iter().filter(|item| self.is_candidate(q, **item) && !self.shares_group(q, **item));
+            let in_group = self.groups.as_ref().map_or(0, |groups| {
                 let own = (queries[q], groups.queries[q]);
-                let from = &of_items[of_items.partition_point(|other| *other < own)..];
+                let from = &item_codes[item_codes.partition_point(|other| *other < own)..];
                 from.partition_point(|other| *other == own)
             });
-            numbers.try_push((self.candidates(q).len() - left_out.count() - of_group) as u32)?;
+            numbers.try_push((self.candidates(q).len() - excluded.count() - in_group) as u32)?;
             if listed.is_some() {
                 named.try_extend(self.candidates(q).iter().copied())?;
                 named.sort_unstable();
@@ -195,7 +195,7 @@ impl<'a> Relation<'a> {
         Ok(self)
     }
 
-    /// Returns a query's own item, if this part of the gallery holds it.
+    /// Returns the gallery item that is the query itself, if this part of the gallery has it.
     fn own_item(&self, query: usize) -> Option<usize> {
         let place = usize::try_from(self.own.of(query)?.checked_sub(self.first_item)?).ok()?;
         (place < self.items()).then_some(place)
@@ -212,10 +212,10 @@ impl<'a> Relation<'a> {
         self.groups.as_ref().is_some_and(|groups| groups.queries[query] == groups.gallery[item as usize])
     }
 
-    /// Checks that each row of the space has a label, or that the lists are of these rows.
+    /// Checks that the space has as many rows as the relation has labels or lists.
     pub(crate) fn check<S: Space>(&self, space: &S) -> Result<()> {
-        check_length("labels", self.queries(), space.rows(Side::Query), "one for each query")?;
-        check_length("gallery_labels", self.items(), space.rows(Side::Gallery), "one for each gallery row")
+        check_length("labels", self.queries(), space.rows(Side::Query), "one per query")?;
+        check_length("gallery_labels", self.items(), space.rows(Side::Gallery), "one per gallery row")
     }
 
     /// Returns the number of queries.
@@ -227,28 +227,28 @@ impl<'a> Relation<'a> {
         self.classes.gallery.len()
     }
 
-    /// Whether one look at a pair of items serves both as queries: the queries are their own gallery, and what one's ranking leaves
-    /// out beyond its class, the other's leaves out, too.
+    /// Whether a pair can be counted once for both of its items: the queries are also the gallery, and only items with the
+    /// query's class are excluded.
     pub(crate) fn is_symmetric(&self) -> bool {
         matches!((self.own, &self.uncounted), (OwnItem::SameIndex, None))
     }
 
-    /// Whether a query's ranking leaves out nothing but its own item.
-    pub(crate) fn leaves_out_own_item_alone(&self) -> bool {
-        self.groups.is_none() && self.left_out.is_none() && self.uncounted.is_none()
+    /// Whether the query itself is the only item excluded from its ranking.
+    pub(crate) fn excludes_only_own_item(&self) -> bool {
+        self.groups.is_none() && self.excluded.is_none() && self.uncounted.is_none()
     }
 
-    /// Returns the number of a query's matches.
+    /// Returns the number of matches per query.
     pub fn number(&self, query: usize) -> usize {
         self.numbers[query] as usize
     }
 
-    /// Returns the grades of the matches; `None` if all count alike.
+    /// Returns the grades of the matches, or `None` if all have equal weight.
     pub(crate) fn grades(&self) -> Option<&Grades<'a>> {
         self.grades.as_ref()
     }
 
-    /// Returns the items that match a query, unless its ranking leaves them out.
+    /// Returns the items that match a query unless they are excluded.
     pub(crate) fn candidates(&self, query: usize) -> &[u32] {
         match &self.candidates {
             Candidates::Labelled(classes) => classes.members(self.classes.queries[query]),
@@ -256,7 +256,7 @@ impl<'a> Relation<'a> {
         }
     }
 
-    /// Returns a number that queries with the same candidates share.
+    /// Returns a number that is equal for queries with the same candidates.
     pub(crate) fn candidates_id(&self, query: usize) -> u32 {
         match &self.candidates {
             Candidates::Labelled(_) => self.classes.queries[query],
@@ -264,44 +264,44 @@ impl<'a> Relation<'a> {
         }
     }
 
-    /// Whether a query's ranking leaves out one of its candidates.
-    pub(crate) fn leaves_out(&self, query: usize, item: u32) -> bool {
+    /// Whether `item`, a candidate of `query`, is excluded from its ranking.
+    pub(crate) fn excludes(&self, query: usize, item: u32) -> bool {
         self.own_item(query) == Some(item as usize)
             || self.shares_group(query, item)
-            || self.left_out.is_some_and(|lists| lists.holds(query, item))
+            || self.excluded.is_some_and(|lists| lists.holds(query, item))
     }
 
-    /// Lists a query's matches, in order.
+    /// Lists the matches of a query in order.
     pub(crate) fn matches(&self, query: usize) -> impl Iterator<Item = u32> {
-        self.candidates(query).iter().copied().filter(move |item| !self.leaves_out(query, *item))
+        self.candidates(query).iter().copied().filter(move |item| !self.excludes(query, *item))
     }
 
-    /// Tells what each of some adjoining items is to a query.
+    /// Tells for each item of a range whether it is a match or a negative of the query, or excluded.
     pub(crate) fn kinds(&self, query: usize, items: Range<usize>, kinds: &mut Vec<Kind>) -> Result<()> {
         let class = self.classes.queries[query];
         kinds.clear();
-        let of_class = |item: &u32| if *item == class { Kind::Match } else { Kind::Negative };
-        kinds.try_extend(self.classes.gallery[items.clone()].iter().map(of_class))?;
+        let kind = |item: &u32| if *item == class { Kind::Match } else { Kind::Negative };
+        kinds.try_extend(self.classes.gallery[items.clone()].iter().map(kind))?;
         let mut set = |item: u32, kind: Kind| {
             if let Some(own) = (item as usize).checked_sub(items.start).and_then(|place| kinds.get_mut(place)) {
                 *own = kind;
             }
         };
-        self.uncounted(query).iter().for_each(|item| set(*item, Kind::LeftOut));
+        self.uncounted(query).iter().for_each(|item| set(*item, Kind::Excluded));
         match &self.candidates {
             Candidates::Listed(_) => self.matches(query).for_each(|item| set(item, Kind::Match)),
-            Candidates::Labelled(_) if self.groups.is_none() && self.left_out.is_none() => {
-                self.own_item(query).into_iter().for_each(|item| set(item as u32, Kind::LeftOut));
+            Candidates::Labelled(_) if self.groups.is_none() && self.excluded.is_none() => {
+                self.own_item(query).into_iter().for_each(|item| set(item as u32, Kind::Excluded));
             }
             Candidates::Labelled(_) => {
-                let left_out = self.candidates(query).iter().filter(|item| self.leaves_out(query, **item));
-                left_out.for_each(|item| set(*item, Kind::LeftOut));
+                let excluded = self.candidates(query).iter().filter(|item| self.excludes(query, **item));
+                excluded.for_each(|item| set(*item, Kind::Excluded));
             }
         }
         Ok(())
     }
 
-    /// Returns the items that are never counted for a query although their class is another, ascending.
+    /// Returns the items that must not be counted for a query although they have a different class, in ascending order.
     pub(crate) fn uncounted(&self, query: usize) -> &[u32] {
         match &self.uncounted {
             Some((offsets, items)) => &items[offsets[query]..offsets[query + 1]],
@@ -309,7 +309,7 @@ impl<'a> Relation<'a> {
         }
     }
 
-    /// Returns the index in the whole gallery of an item of this part.
+    /// Returns the index that an item of this part has in the full gallery.
     pub(crate) fn gallery_index(&self, item: u32) -> u64 {
         match self.blocks {
             None => self.first_item + u64::from(item),
@@ -318,7 +318,7 @@ impl<'a> Relation<'a> {
         }
     }
 
-    /// Returns the class of a query or of an item of this part. A query's negatives are of other classes.
+    /// Returns the class of a query or an item. Negatives have a different class than the query.
     pub(crate) fn class(&self, side: Side, item: usize) -> u32 {
         if side == Side::Query { self.classes.queries[item] } else { self.classes.gallery[item] }
     }

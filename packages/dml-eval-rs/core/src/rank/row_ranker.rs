@@ -1,7 +1,8 @@
-//! Ranks of a query's positives from the keys of a whole row of items.
+//! Ranks the positives of a query by the keys of all items.
 //!
-//! Keys are mapped to integers that never grow as keys do, and integers to buckets. Items of a bucket without a positive are only counted;
-//! the others are sorted by their integers, and those of one integer by their keys. Where few items are positives, few are sorted.
+//! Keys are mapped to integers, in descending order, and integers to buckets. Items in buckets without a positive are only
+//! counted. Other items are sorted by integer, and items with equal integers by key. So if few items are positive, few are
+//! sorted.
 
 use std::ops::Range;
 
@@ -14,25 +15,25 @@ use crate::random::Random;
 use crate::rank::relation::Kind;
 use crate::rank::ties::{Positive, TieRules, Ties};
 
-/// The parts of an entry: from the top, whether its key is that of the entry before it, its integer, its place in the row, and whether
-/// it is a positive.
+/// The bit fields of an entry, from the top: whether its key equals the previous entry's key, the integer, the place in the row,
+/// and whether it is a positive.
 const TIED: u64 = 1 << 63;
 const PLACE_SHIFT: u32 = 1;
 const INTEGER_SHIFT: u32 = 33;
-/// The bits of a digit, and the digits of an integer: few items have the same one. Rows of many items have three shorter digits.
+/// The bits per digit, and the digits per integer. Rows of many items use three shorter digits, so fewer items share an integer.
 const DIGITS: (u32, u32) = (12, 2);
 const DIGITS_OF_MANY: (u32, u32) = (10, 3);
-/// The most bits of a bucket: the counts of more buckets would leave a core's caches.
+/// The most bits per bucket: the counts of more buckets wouldn't fit into a core's caches.
 const BUCKET_BITS: u32 = 16;
-/// Keys from which the range of integers is chosen.
+/// The number of keys that determine the range of the integers.
 const SAMPLE: usize = 128;
 
-/// The items of one query, in order: their keys, their kinds, and their indices in the whole gallery.
+/// The items of one query in order: keys, kinds, and indices in the full gallery.
 pub(crate) struct Row<'a, I> {
     pub keys: &'a [f64],
     pub kinds: &'a [Kind],
     pub index: I,
-    /// Positives that are not of this row, in order.
+    /// Positives that aren't in this row, in ranking order.
     pub given: &'a [Positive],
 }
 
@@ -45,35 +46,35 @@ impl<I: Fn(usize) -> u64> Row<'_, I> {
         }
     }
 
-    /// Returns a number below all keys' but a few, and one above.
+    /// Returns a number below almost all keys, and a number above almost all keys.
     fn range(&self) -> (f64, f64) {
-        let of_row = Random::new(3).spread(self.keys.len(), SAMPLE).map(|place| self.keys[place]);
-        let all = of_row.chain(self.given.iter().map(|positive| positive.key));
+        let sampled = Random::new(3).spread(self.keys.len(), SAMPLE).map(|place| self.keys[place]);
+        let all = sampled.chain(self.given.iter().map(|positive| positive.key));
         let (low, high) =
             all.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), key| (low.min(key), high.max(key)));
         (low - (high - low) / 4.0, high + (high - low) / 4.0)
     }
 }
 
-/// Sorts the rows of one query after another.
+/// Sorts the rows of queries, one after the other, in the same buffers.
 #[derive(Default)]
 pub(crate) struct RowRanker {
-    /// Each item's integer, beyond all others for those that do not count.
+    /// The integer of each item. Excluded items have a larger integer than all others.
     integers: Vec<u32>,
-    /// The bits of an integer below those of its bucket.
+    /// The number of bits by which an integer is shifted right to get its bucket.
     shift: u32,
-    /// For each bucket twice the unlisted items of the buckets before, and 1 if its items are listed.
+    /// For each bucket, twice the number of unlisted items in earlier buckets, plus 1 if this bucket's items are listed.
     buckets: Vec<u64>,
-    /// Items that count but are not listed.
+    /// The number of unlisted items that aren't excluded.
     unlisted: u64,
-    /// Entries of the items that may matter, by key, descending, and of equal keys the lower index first.
+    /// Entries of the items that may matter, sorted by key in descending order, then by index.
     entries: Vec<u64>,
     spare: Vec<u64>,
     ends: Vec<u32>,
 }
 
 impl RowRanker {
-    /// Orders the items of a row down to `last_rank`, the last that matters, and to the first positive.
+    /// Sorts the items of `row`, at least down to rank `last_rank` and to the first positive.
     pub fn sort<I: Fn(usize) -> u64>(
         &mut self,
         row: &Row<'_, I>,
@@ -107,40 +108,40 @@ impl RowRanker {
         Ok(())
     }
 
-    /// Maps the keys that count to integers below `beyond`.
+    /// Maps the keys of items that aren't excluded to integers below `beyond`.
     fn map_to_integers<I: Fn(usize) -> u64>(&mut self, row: &Row<'_, I>, beyond: u32, kernel: &Kernel) -> Result<()> {
         let (low, high) = row.range();
         let scale = Some(f64::from(beyond - 1) / (high - low)).filter(|scale| scale.is_finite()).unwrap_or(0.0);
         let integer = move |key: f64| {
-            // In the lowest bits of the sum is the rounded number: its unit in the last place is 1.
+            // Adding 2⁵² puts the rounded number into the lowest bits of the sum, since the unit in the last place is then 1.
             (((high - key) * scale).max(0.0).min(f64::from(beyond - 1)) + (1u64 << 52) as f64).to_bits() as u32
         };
         self.integers.try_resize(row.keys.len() + row.given.len(), 0)?;
-        let (of_row, of_given) = self.integers.split_at_mut(row.keys.len());
+        let (from_row, from_given) = self.integers.split_at_mut(row.keys.len());
         kernel.vectorize(
             #[inline(always)]
             || {
-                for ((out, key), kind) in of_row.iter_mut().zip(row.keys).zip(row.kinds) {
+                for ((out, key), kind) in from_row.iter_mut().zip(row.keys).zip(row.kinds) {
                     let own = integer(*key);
-                    *out = if *kind == Kind::LeftOut { beyond } else { own };
+                    *out = if *kind == Kind::Excluded { beyond } else { own };
                 }
             },
         );
-        of_given.iter_mut().zip(row.given).for_each(|(out, positive)| *out = integer(positive.key));
+        from_given.iter_mut().zip(row.given).for_each(|(out, positive)| *out = integer(positive.key));
         Ok(())
     }
 
-    /// Decides of which buckets the items are listed, and counts those of the others.
+    /// Decides which buckets have their items listed, and counts the items of the others.
     fn fill_buckets<I: Fn(usize) -> u64>(&mut self, row: &Row<'_, I>, beyond: u32, last_rank: u64) -> Result<()> {
         self.buckets.clear();
         self.buckets.try_resize(1 + (beyond >> self.shift) as usize, 0)?;
         let kinds = row.kinds.iter().map(|kind| u64::from(*kind == Kind::Match)).chain(row.given.iter().map(|_| 1));
         for (integer, is_match) in self.integers.iter().zip(kinds) {
-            // Twice the items, and whether a positive is among them.
+            // Holds twice the number of items, plus 1 if one of them is a positive.
             let bucket = &mut self.buckets[(integer >> self.shift) as usize];
             *bucket = (*bucket + 2) | is_match;
         }
-        *self.buckets.last_mut().expect("one more than there are") = 0;
+        *self.buckets.last_mut().expect("the last bucket is for excluded items") = 0;
         let first = self.buckets.iter().position(|bucket| bucket & 1 == 1).unwrap_or(0);
         let last = self.buckets.iter().rposition(|bucket| bucket & 1 == 1).unwrap_or(0);
         let mut before = 0;
@@ -155,24 +156,24 @@ impl RowRanker {
         Ok(())
     }
 
-    /// Enters the items whose buckets are listed, after those found before.
+    /// Enters the items of listed buckets, after the `found` entries that exist.
     fn list(&mut self, places: Range<usize>, is_match: impl Fn(usize) -> bool, mut found: usize) -> usize {
         let (entries, integers) = (&mut self.entries[..], &self.integers[places.clone()]);
         for (place, &integer) in places.zip(integers) {
             let entry = u64::from(integer) << INTEGER_SHIFT | (place as u64) << PLACE_SHIFT;
-            // Without a branch, which the CPU would mispredict.
+            // Write each entry and keep it by adding 0 or 1, because the CPU would mispredict a branch.
             entries[found] = entry | u64::from(is_match(place));
             found += (self.buckets[(integer >> self.shift) as usize] & 1) as usize;
         }
         found
     }
 
-    /// Counts the unlisted items before an entry.
+    /// Returns the number of unlisted items before an entry.
     fn unlisted_before(&self, entry: u64) -> u64 {
         self.buckets[((entry & !TIED) >> INTEGER_SHIFT >> self.shift) as usize] >> 1
     }
 
-    /// Orders the entries of one integer by their keys, if a positive is among them, and marks those of equal keys.
+    /// Sorts entries that share an integer by key if a positive is among them, and marks entries with equal keys.
     fn order_equal<I: Fn(usize) -> u64>(&mut self, row: &Row<'_, I>) {
         let mut start = 0;
         for end in 1..=self.entries.len() {
@@ -185,25 +186,25 @@ impl RowRanker {
             if equal.len() == 1 || equal.iter().all(|entry| entry & 1 == 0) {
                 continue;
             }
-            let of = |entry: &u64| row.positive(*entry);
+            let positive = |entry: &u64| row.positive(*entry);
             equal.sort_unstable_by(|a, b| {
-                let (a, b) = (of(a), of(b));
+                let (a, b) = (positive(a), positive(b));
                 b.key.total_cmp(&a.key).then(a.index.cmp(&b.index))
             });
             for at in 1..equal.len() {
-                if of(&equal[at]).key == of(&equal[at - 1]).key {
+                if positive(&equal[at]).key == positive(&equal[at - 1]).key {
                     equal[at] |= TIED;
                 }
             }
         }
     }
 
-    /// Lists the positives among the sorted items, in order.
+    /// Lists the sorted positives in order.
     pub fn list_positives<I: Fn(usize) -> u64>(&self, row: &Row<'_, I>) -> Result<Vec<Positive>> {
         collect_counted(self.entries.iter().filter(|entry| *entry & 1 == 1).map(|entry| row.positive(*entry)))
     }
 
-    /// Counts the sorted negatives in the slots of some rules for ties, given the positives in order, unless ties go by index alone.
+    /// Counts the sorted negatives in the slots of `rules`. `positives` must be in order, and may be empty if ties go only by index.
     pub fn counts<I: Fn(usize) -> u64>(
         &self,
         row: &Row<'_, I>,
@@ -215,7 +216,7 @@ impl RowRanker {
         let mut counts = full(per_positive * number + 1, 0)?;
         let mut before = 0;
         if rules == TieRules::One(Ties::Index) {
-            // First the items before each positive: a count of negatives one by one would wait for itself.
+            // Count the items before each positive first: a loop that counted negatives would wait for each addition to a slot.
             for (entry, at) in self.entries.iter().zip(0..) {
                 counts[before] = at + self.unlisted_before(*entry);
                 before += (entry & 1) as usize;
@@ -255,7 +256,7 @@ mod tests {
     use crate::sizes::Sizes;
 
     fn kinds(numbers: &[u8]) -> Vec<Kind> {
-        numbers.iter().map(|number| [Kind::Negative, Kind::Match, Kind::LeftOut][usize::from(*number)]).collect()
+        numbers.iter().map(|number| [Kind::Negative, Kind::Match, Kind::Excluded][usize::from(*number)]).collect()
     }
 
     proptest! {
@@ -267,17 +268,17 @@ mod tests {
             last_rank in prop_oneof![Just(u64::MAX), 1u64..20], many: bool, radix: bool,
         ) {
             let control = Control::traced(Sizes { three_digits: if many { 0 } else { usize::MAX }, radix_entries: if radix { 0 } else { usize::MAX }, ..Sizes::default() });
-            // Some come before the row in the gallery, the others after it.
-            let of_given = |(i, &key): (u64, &f64)| Positive { key, index: if i % 2 == 0 { i } else { 1000 + i } };
-            let mut given: Vec<Positive> = (0..).zip(&keys).take(given).map(of_given).collect();
+            // Some given positives come before the row in the gallery, others after the row.
+            let to_positive = |(i, &key): (u64, &f64)| Positive { key, index: if i % 2 == 0 { i } else { 1000 + i } };
+            let mut given: Vec<Positive> = (0..).zip(&keys).take(given).map(to_positive).collect();
             given.sort_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
             let kinds = kinds(&numbers[..keys.len()]);
             let row = Row { keys: &keys, kinds: &kinds, index: |place| first + place as u64, given: &given };
-            let of = |kind: Kind| -> Vec<Positive> {
+            let with_kind = |kind: Kind| -> Vec<Positive> {
                 let own = kinds.iter().zip(&keys).zip(first..).filter(|((own, _), _)| **own == kind);
                 own.map(|((_, key), index)| Positive { key: *key, index }).collect()
             };
-            let mut positives = [of(Kind::Match), given.clone()].concat();
+            let mut positives = [with_kind(Kind::Match), given.clone()].concat();
             positives.sort_by(|a, b| b.key.total_cmp(&a.key).then(a.index.cmp(&b.index)));
             prop_assume!(!positives.is_empty());
             let mut ranker = RowRanker::default();
@@ -287,12 +288,12 @@ mod tests {
                 let counts = ranker.counts(&row, rules, &found).unwrap();
                 let per_positive = rules.slots_per_positive();
                 let mut expected = vec![0; per_positive * positives.len() + 1];
-                of(Kind::Negative).iter().for_each(|n| expected[rules.slot(0, &positives, n.key, n.index)] += 1);
+                with_kind(Kind::Negative).iter().for_each(|n| expected[rules.slot(0, &positives, n.key, n.index)] += 1);
                 prop_assert!(!found.is_empty());
                 prop_assert_eq!(&found[..], &positives[..found.len()]);
                 let last = per_positive * found.len();
                 prop_assert_eq!(&counts[..last], &expected[..last]);
-                // All items up to the last rank are kept.
+                // All items up to the last rank must be kept.
                 let before = counts[..last].iter().sum::<u64>() + found.len() as u64;
                 let kept = before + counts[last];
                 prop_assert!(found.len() == positives.len() || kept >= last_rank);

@@ -1,7 +1,7 @@
-//! Counts of negatives from screened values.
+//! Counts negatives from screened values.
 //!
-//! A query's thresholds are its active positives. Once the counts show that a positive's rank matters to no metric, the
-//! positive is dropped, which raises the threshold below which negatives are ignored.
+//! The active positives of a query are its thresholds. If the counts show that the rank of a positive no longer matters to any
+//! metric, the positive is dropped. This raises the lowest threshold, and the screen skips negatives below it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -24,38 +24,38 @@ use crate::side::Side;
 pub(crate) struct ScreenCounter<'a> {
     first: Level<'a>,
     others: Vec<Level<'a>>,
-    /// Codes of the queries' and items' classes at all of several levels together: a pair is screened unless it matches at every level.
+    /// Classes of queries and items, joined over all levels. A pair is screened unless it matches at every level.
     joined: Option<Vec<u32>>,
 }
 
-/// The count of one relation.
+/// The count for one relation.
 struct Level<'a> {
     counts: &'a PartialCounts,
-    /// The query of the space that the counts begin with.
+    /// The first query, as an index into the space, that the counts cover.
     first_query: usize,
     relation: &'a Relation<'a>,
-    /// The positives' values, in the units of the screen.
+    /// The values of the positives, in the units of the screen.
     values: Vec<f64>,
-    /// The number of each query's active positives: always a prefix of them, and at least the first.
+    /// The number of active positives per query. They always include the first positive, and all others before the last active one.
     active: Vec<AtomicU32>,
     /// Negatives counted since the last update of `active`.
     counted: Vec<AtomicU32>,
     control: &'a Control,
 }
 
-/// One side of a task: its rows with the columns as items, or the reverse.
+/// One side of a task: the rows are queries and the columns items, or the reverse.
 struct TaskSide<'a> {
     queries: &'a Range<usize>,
     items: &'a Range<usize>,
-    /// Counts of the unlisted values above the first positive of each query, the second, and so on.
+    /// Counts of unlisted values above the first positive of each query, above the second, and so on.
     above: &'a Above,
 }
 
-/// A value to decide: the query counted from the first of its side, the item, and bounds of the value.
+/// A value to decide: the query counted from the first of this side, the item, and bounds for the value.
 type Listed = (u32, u32, (f64, f64));
 
-/// Positives of a query from which on those before a negative are found by a binary search, and negatives after so many are not added
-/// up by the thread.
+/// If a query has at least this number of positives, binary search finds those before a negative, and threads don't add up negatives
+/// after later ones.
 const MANY: usize = 16;
 
 /// A thread's buffers.
@@ -63,18 +63,18 @@ const MANY: usize = 16;
 pub(crate) struct Buffers {
     /// Pairs that the screen leaves open.
     open: Vec<(u32, u32)>,
-    /// Their keys.
+    /// The keys of `open`.
     keys: Vec<f64>,
-    /// Each query's negatives in a task.
+    /// The negatives per query that a task found.
     negatives: Vec<u32>,
-    /// Each query's negatives in a task after fewer than `MANY` positives; empty where few are listed.
+    /// The negatives per query after each of its first `MANY` positives; empty if a task lists few.
     added: Vec<u32>,
-    /// The values listed for one level, and the lowest threshold and the class of each query at it.
+    /// The values listed for one level, and each query's lowest threshold and class at this level.
     listed: Vec<Listed>,
     queries: Vec<(f64, u32)>,
 }
 
-/// Computes the keys of sorted pairs among these queries and items.
+/// Computes the keys of `pairs`, which must be sorted and lie within `queries` and `items`.
 fn compute_keys<S: Space>(
     space: &S,
     pairs: &[(u32, u32)],
@@ -85,23 +85,23 @@ fn compute_keys<S: Space>(
     control: &Control,
 ) -> Result<()> {
     let (all, sizes) = (queries.len() * items.len(), control.sizes());
-    // A table of a few rows is mostly padding, which takes a gigabyte if they are long.
+    // A table of a few rows is mostly padding, and would take a gigabyte if they are long.
     let are_few = queries.len().min(items.len()) < sizes.class_table;
     if are_few || pairs.len().saturating_mul(sizes.pairs_per_open_key) < all || pairs.is_empty() {
         return space.keys(pairs, scratch, keys);
     }
-    let indices = |of: &Range<usize>| collect(of.start as u32..of.end as u32);
+    let indices = |range: &Range<usize>| collect(range.start as u32..range.end as u32);
     let mut table: Vec<f64> = zeros(all)?;
     space.key_table(&indices(queries)?, &indices(items)?, &mut table, &Control::default())?;
-    let of_pair = |&(query, item): &(u32, u32)| {
+    let key = |&(query, item): &(u32, u32)| {
         table[(query as usize - queries.start) * items.len() + item as usize - items.start]
     };
-    keys.try_extend(pairs.iter().map(of_pair))?;
+    keys.try_extend(pairs.iter().map(key))?;
     control.took(|| "open pairs from a table");
     Ok(())
 }
 
-/// Encodes the classes of the queries, then of the items: two codes are equal if and only if the classes are at every level.
+/// Encodes the classes of the queries, then of the items, so that codes are equal if and only if the classes are equal at all levels.
 fn join_classes<S: Space>(space: &S, relations: &[Relation<'_>]) -> Result<Vec<u32>> {
     let queries = space.rows(Side::Query);
     let mut joined: Vec<u32> = zeros(queries + space.rows(Side::Gallery))?;
@@ -123,7 +123,7 @@ fn join_classes<S: Space>(space: &S, relations: &[Relation<'_>]) -> Result<Vec<u
 }
 
 impl<'a> ScreenCounter<'a> {
-    /// Starts a count for each relation, of the queries that tables of keys don't serve.
+    /// Starts a count for each relation. Queries that tables serve have no thresholds, so nothing is counted for them.
     pub fn new<S: Space>(
         space: &S,
         (counts, relations): (&'a [PartialCounts], &'a [Relation<'a>]),
@@ -141,13 +141,13 @@ impl<'a> ScreenCounter<'a> {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// Chooses a packing for the screen of so many pairs, by the level with the most positives.
+    /// Chooses the packing to screen `pairs` pairs, using the level with the most positives.
     pub fn packing<'s, S: Space>(&self, space: &'s S, pairs: u64, control: &Control) -> Result<S::Packing<'s>> {
         let most = self.others.iter().fold(&self.first, |a, b| if a.values.len() > b.values.len() { a } else { b });
         most.packing(space, pairs, control)
     }
 
-    /// Drops the positives that are inactive by the present counts.
+    /// Drops the positives that are inactive according to the current counts.
     pub fn refresh(&self) {
         for level in self.levels() {
             for (q, active) in level.active.iter().enumerate() {
@@ -156,8 +156,8 @@ impl<'a> ScreenCounter<'a> {
         }
     }
 
-    /// Counts the values of one side of a task at each level. What is listed for one level may match at another, or lie below its
-    /// thresholds. Unlisted are those above the first positive of every level, which match at none.
+    /// Counts the values of one side of a task at each level. A value listed for one level may match at another level, or be
+    /// below its thresholds. Unlisted values are above the first positive at each level, and match at none.
     fn count_side<S: Space>(
         &self,
         space: &S,
@@ -172,14 +172,14 @@ impl<'a> ScreenCounter<'a> {
         for level in self.levels() {
             buffers.queries.clear();
             buffers.queries.try_extend(side.queries.clone().map(|query| level.lowest_and_class(query)))?;
-            let mut of_level = std::mem::take(&mut buffers.listed);
-            of_level.clear();
-            of_level.try_extend(listed.clone().filter(|(i, item, (_, highest))| {
+            let mut at_level = std::mem::take(&mut buffers.listed);
+            at_level.clear();
+            at_level.try_extend(listed.clone().filter(|(i, item, (_, highest))| {
                 let (lowest, class) = buffers.queries[*i as usize];
                 *highest >= lowest && level.is_negative(side.queries.start + *i as usize, class, *item)
             }))?;
-            level.count_side(space, side, of_level.iter().copied(), scratch, buffers)?;
-            buffers.listed = of_level;
+            level.count_side(space, side, at_level.iter().copied(), scratch, buffers)?;
+            buffers.listed = at_level;
         }
         Ok(())
     }
@@ -198,8 +198,8 @@ impl<'a> Level<'a> {
         let mut values: Vec<f64> = zeros(counts.offsets[queries])?;
         let mut active: Vec<AtomicU32> = zeros(queries)?;
         let few = |q: usize| if is_tabled(q) { 0 } else { counts.positives(q).len() };
-        let of_queries = split(&mut values, &counts.offsets)?.into_par_iter().zip(&mut active).with_min_len(64);
-        of_queries.enumerate().for_each(|(q, (values, active))| {
+        let by_query = split(&mut values, &counts.offsets)?.into_par_iter().zip(&mut active).with_min_len(64);
+        by_query.enumerate().for_each(|(q, (values, active))| {
             for (value, positive) in values.iter_mut().zip(counts.positives(q)) {
                 *value = space.value(first_query + q, positive.key);
             }
@@ -226,7 +226,7 @@ impl<'a> Level<'a> {
                 let (Some(&first), Some(&lowest)) = (values.first(), values.last()) else { continue };
                 let rank = usize::try_from(counts.last_rank(q)).unwrap_or(usize::MAX).min(space.rows(Side::Gallery));
                 let last = first.min(sampled.at_rank(i, rank)).max(lowest);
-                // The lowest positive is dropped once as many negatives above it are counted as ranks matter.
+                // The lowest positive is dropped as soon as `rank` negatives above it are counted.
                 let share = (rank as f64 / sampled.above(i, lowest).max(1.0)).min(1.0);
                 expected.try_push(ExpectedThreshold { query, value: lowest, share })?;
                 expected.try_push(ExpectedThreshold { query, value: last, share: 1.0 - share })?;
@@ -236,19 +236,19 @@ impl<'a> Level<'a> {
         space.packing(&Goal { pairs, thresholds: &thresholds }, control)
     }
 
-    /// Returns the value of a query's lowest active positive (∞ without one), and its class.
+    /// Returns a query's class and the value of the lowest active positive, or ∞ if there is none.
     fn lowest_and_class(&self, query: usize) -> (f64, u32) {
         let lowest = self.active_values(query - self.first_query).last().copied();
         (lowest.unwrap_or(f64::INFINITY), self.relation.class(Side::Query, query))
     }
 
-    /// Returns the values of a query's lowest and first active positives.
+    /// Returns the values of the lowest and the first active positive.
     fn lowest_and_first(&self, query: usize) -> Option<(f64, f64)> {
         let values = self.active_values(query - self.first_query);
         Some((*values.last()?, *values.first()?))
     }
 
-    /// Whether an item is a negative of a query of this class.
+    /// Whether `item` is a negative of `query`, which has the class `class`.
     #[inline]
     fn is_negative(&self, query: usize, class: u32, item: u32) -> bool {
         let relation = self.relation;
@@ -260,12 +260,12 @@ impl<'a> Level<'a> {
         &self.values[self.counts.offsets[q]..][..self.active[q].load(Relaxed) as usize]
     }
 
+    /// Returns the number of positives before a negative, given bounds for its value, or `None` if the bounds leave this open.
     #[inline]
-    /// Returns the number of positives before a negative whose value is between two bounds, if it is the same for all such values.
     fn positives_before(&self, q: usize, (lowest, highest): (f64, f64)) -> Option<usize> {
         let values = self.active_values(q);
         let (above, not_below) = if values.len() < MANY {
-            // Without a branch, which the CPU would mispredict half of the time.
+            // Count without a branch, because the CPU would mispredict half of the branches.
             values.iter().fold((0, 0), |(above, not_below), v| {
                 (above + usize::from(*v > highest), not_below + usize::from(*v >= lowest))
             })
@@ -276,7 +276,7 @@ impl<'a> Level<'a> {
         (above == not_below).then_some(above)
     }
 
-    /// Drops inactive positives once the negatives since the last update reach half of the active positives.
+    /// Drops inactive positives, once the negatives counted since the last update reach half the number of active positives.
     fn update_active(&self, q: usize, negatives: u32) {
         let before = self.active[q].load(Relaxed);
         if before <= 1 || 2 * (self.counted[q].fetch_add(negatives, Relaxed) + negatives) < before {
@@ -290,7 +290,7 @@ impl<'a> Level<'a> {
         self.active[q].fetch_min(active as u32, Relaxed);
     }
 
-    /// Counts the values of one side of a task.
+    /// Counts the values on one side of a task.
     fn count_side<S: Space>(
         &self,
         space: &S,
@@ -307,7 +307,7 @@ impl<'a> Level<'a> {
         negatives.try_resize(queries.len(), 0)?;
         for (before, above) in above.by_bracket().enumerate() {
             for (i, (&above, negatives)) in above.iter().zip(&mut *negatives).enumerate() {
-                // The negatives above a positive are those above the one before it, and some more. A query without it has none.
+                // Negatives above a positive include those above the previous positive. A query without this positive has none.
                 if above > *negatives {
                     counts.add(first + i, counts.slots_per_positive * before, u64::from(above - *negatives));
                     *negatives = above;
@@ -366,10 +366,10 @@ impl Observer for ScreenCounter<'_> {
 
     fn brackets(&self, query: usize, mut visit: impl FnMut((f64, f64))) {
         if self.joined.is_some() {
-            let of_levels = self.levels().filter_map(|level| level.lowest_and_first(query));
-            let all = of_levels.reduce(|(low, high), (lowest, first)| (low.min(lowest), high.max(first)));
-            // An item above all brackets matches at no level, so it counts at each unlisted, unless a level leaves out items.
-            let counts_unlisted = self.levels().all(|level| level.relation.leaves_out_own_item_alone());
+            let by_level = self.levels().filter_map(|level| level.lowest_and_first(query));
+            let all = by_level.reduce(|(low, high), (lowest, first)| (low.min(lowest), high.max(first)));
+            // An item above all brackets matches at no level, so it can be counted at all levels, unless a level excludes items.
+            let counts_unlisted = self.levels().all(|level| level.relation.excludes_only_own_item());
             all.map(|(low, high)| (low, if counts_unlisted { high } else { f64::INFINITY }))
                 .into_iter()
                 .for_each(visit);
@@ -377,7 +377,7 @@ impl Observer for ScreenCounter<'_> {
         }
         let level = &self.first;
         let values = level.active_values(query - level.first_query);
-        // Where only the first ranks matter, thresholds rise, and so few values are listed that one bracket costs less.
+        // If only the first ranks matter, thresholds rise quickly and few values are listed, so a single bracket is cheaper.
         if level.counts.every_rank_matters() && values.len() <= level.control.sizes().counted_brackets {
             values.iter().for_each(|value| visit((*value, *value)));
         } else {
@@ -393,19 +393,19 @@ impl Observer for ScreenCounter<'_> {
         scratch: &mut Scratch,
         buffers: &mut Buffers,
     ) -> Result<()> {
-        let of_rows = result.row_hits.iter().map(|h| {
+        let row_hits = result.row_hits.iter().map(|h| {
             let bounds = task.bounds(h.row, h.column, h.value, task.row_margins[h.row as usize]);
             (h.row, (task.columns.start + h.column as usize) as u32, bounds)
         });
         let rows = TaskSide { queries: &task.rows, items: &task.columns, above: &result.row_above };
-        self.count_side(space, &rows, of_rows, scratch, buffers)?;
+        self.count_side(space, &rows, row_hits, scratch, buffers)?;
         if task.symmetric {
-            let of_columns = result.column_hits.iter().map(|h| {
+            let column_hits = result.column_hits.iter().map(|h| {
                 let bounds = task.bounds(h.row, h.column, h.value, task.column_margins[h.column as usize]);
                 (h.column, (task.rows.start + h.row as usize) as u32, bounds)
             });
             let columns = TaskSide { queries: &task.columns, items: &task.rows, above: &result.column_above };
-            self.count_side(space, &columns, of_columns, scratch, buffers)?;
+            self.count_side(space, &columns, column_hits, scratch, buffers)?;
         }
         Ok(())
     }

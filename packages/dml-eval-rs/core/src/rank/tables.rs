@@ -1,4 +1,4 @@
-//! Queries whose ranks come from tables of all their keys, since a screen would leave most values open.
+//! Ranks queries by tables of all keys, to be used if a screen would leave most values open.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,7 +21,7 @@ use crate::rank::values::{Discounts, Order};
 use crate::rows::space::Space;
 use crate::side::Side;
 
-/// What the tables' queries are evaluated for: levels of matches, each under some rules for ties.
+/// What to compute for the queries: metrics, for each relation and under each rule for ties.
 pub(crate) struct Ranking<'a> {
     pub relations: &'a [Relation<'a>],
     pub ties: &'a [Ties],
@@ -29,7 +29,7 @@ pub(crate) struct Ranking<'a> {
 }
 
 impl Ranking<'_> {
-    /// Computes the metrics of these queries by all of their keys. There is a result for each relation and each rule.
+    /// Computes the metrics of `queries` from all of their keys. `results` has one entry per relation and rule.
     pub fn compute<S: Space>(
         &self,
         space: &S,
@@ -83,8 +83,8 @@ impl Ranking<'_> {
         }
     }
 
-    /// Computes the metrics of a query at each level and under each rule. `rank` calls back with the order of the positives under each
-    /// rule, and with the positives, if these have grades.
+    /// Computes the metrics of a query for each relation and rule. `rank` must call back for each rule, with the order of the
+    /// positives and, if matches are graded, with the positives.
     fn each_relation(
         &self,
         (query, items): (u32, usize),
@@ -109,8 +109,8 @@ impl Ranking<'_> {
         Ok(rows)
     }
 
-    /// Orders the positives of a query under each rule by its keys.
-    #[expect(clippy::too_many_arguments, reason = "a row, a thread's buffers, and what all queries share")]
+    /// Orders the positives of a query by key, under each rule.
+    #[expect(clippy::too_many_arguments, reason = "a row, a thread's buffers, and arguments that all queries share")]
     fn rank_keys(
         &self,
         relation: &Relation<'_>,
@@ -129,7 +129,7 @@ impl Ranking<'_> {
         if relation.grades().is_some() || self.ties != [Ties::Index] {
             positives = ranker.list_positives(&row)?;
             if positives.len() < number {
-                // Gains of the best order are those of all.
+                // The best order gains from all positives, so add those beyond the last rank.
                 let mut known = collect(positives.iter().map(|positive| positive.index))?;
                 known.sort_unstable();
                 let all = relation.matches(query as usize).map(|item| relation.gallery_index(item));
@@ -140,8 +140,8 @@ impl Ranking<'_> {
         for &ties in self.ties {
             let rules = TieRules::One(ties);
             let mut counts = ranker.counts(&row, rules, &positives)?;
-            // Positives beyond the kept items are beyond all ranks that matter.
-            *counts.last_mut().expect("there is one of the negatives after all positives") += keys.len() as u64;
+            // Positives that weren't kept must rank below all ranks that matter.
+            *counts.last_mut().expect("the last slot counts negatives after all positives") += keys.len() as u64;
             counts.try_resize(rules.slots_per_positive() * number + 1, 0)?;
             take(Order::new(&positives, counts, ties)?, &positives)?;
         }
@@ -152,7 +152,7 @@ impl Ranking<'_> {
 /// Receives the order of a query's positives, and the positives.
 type Take<'a> = dyn FnMut(Order, &[Positive]) -> Result<()> + 'a;
 
-/// Counts the negatives of these queries, each given once, among some of the items of a part of a gallery.
+/// Counts the negatives of `queries`, which must be distinct, among a range of the items in a part of a gallery.
 pub(crate) fn count_from_tables<S: Space>(
     space: &S,
     (counts, relation): (&PartialCounts, &Relation<'_>),
@@ -171,13 +171,13 @@ pub(crate) fn count_from_tables<S: Space>(
             let positives = counts.positives(q);
             let active = counts.count_active(q, positives.len());
             relation.kinds(q, start..start + keys.len(), kinds)?;
-            // Its own positives are given.
-            kinds.iter_mut().filter(|kind| **kind == Kind::Match).for_each(|kind| *kind = Kind::LeftOut);
+            // The positives are given in full, so exclude this row's.
+            kinds.iter_mut().filter(|kind| **kind == Kind::Match).for_each(|kind| *kind = Kind::Excluded);
             let index = |place: usize| relation.gallery_index((start + place) as u32);
             let row = Row { keys, kinds, index, given: &positives[..active] };
             ranker.sort(&row, u64::MAX, space.kernel(), control)?;
             let found = ranker.counts(&row, counts.rules, positives)?;
-            // Those after the last active positive matter to no metric.
+            // Negatives after the last active positive don't matter to any metric.
             let slots = counts.slots(q).iter().zip(&found[..found.len() - 1]);
             slots.filter(|(_, found)| **found > 0).for_each(|(slot, found)| {
                 slot.fetch_add(*found, Relaxed);
@@ -189,10 +189,10 @@ pub(crate) fn count_from_tables<S: Space>(
     )
 }
 
-/// Bytes of the input for each key of a table: with more queries in a table, the gallery is packed less often.
+/// Bytes of input per key of a table: a table of more queries packs the gallery less often.
 const BYTES_PER_KEY: usize = 16;
 
-/// Fills tables of some queries and all items, and computes a result from each row, given with its query and its first item.
+/// Fills tables with the keys of `queries` and all items, and computes a result from each row, its query, and its first item.
 fn for_each_row<T: FromZeros + Send + Sync, B: Send, R: Default + Send>(
     (queries, items, bytes): (&[u32], Range<u32>, usize),
     fill: impl Fn(&[u32], &[u32], &mut [T]) -> Result<()>,

@@ -1,17 +1,17 @@
-//! Rules for ties, and the slots in which a query's negatives are counted for one of them, or for all at once.
+//! Rules for ties, and the slots that count a query's negatives for one rule or for all rules at once.
 //!
-//! Positives are in order: by key, descending, and of equal keys the lower index first. A negative comes after b positives of
-//! larger keys; it may be tied with a *group* of t positives, j of which have lower indices. Its slot tells what the rules need:
+//! Positives are sorted by key in descending order, then by index. A negative comes after b positives with larger keys, and may be
+//! tied with a *group* of t positives, where j have lower indices. The slot depends on the rules:
 //!
-//! | counts for | slots a positive | not tied | tied |
+//! | rules | slots per positive | not tied | tied |
 //! |---|---|---|---|
 //! | index | 1 | b | b + j |
 //! | optimistic | 1 | b | b + t |
 //! | pessimistic | 1 | b | b |
 //! | expected | 2 | 2b | 2b + 1 |
-//! | all rules | 3 | 3b | 3b + 1 if j = 0, otherwise 3(b + j) − 1 |
+//! | all | 3 | 3b | 3b + 1 if j = 0, otherwise 3(b + j) − 1 |
 //!
-//! So the counts for all rules tell b, j and whether the negative is tied, and give those for each.
+//! Counts for all rules reveal b, j and whether a negative is tied, so they determine the counts for each rule.
 
 use std::ops::Range;
 
@@ -20,25 +20,25 @@ use zerocopy::FromZeros;
 use crate::error::{Error, Result, argument};
 use crate::memory::full;
 
-/// A gallery item that matches the query.
+/// A gallery item that matches.
 #[derive(Clone, Copy, Debug, FromZeros, PartialEq)]
 pub struct Positive {
-    /// The key that orders the gallery: larger is nearer.
+    /// The key that orders the gallery: items with larger keys are nearer.
     pub key: f64,
-    /// Its index in the whole gallery.
+    /// The index in the full gallery.
     pub index: u64,
 }
 
-/// The order of a match and a non-match with the same key.
+/// How to order a match and a non-match that have the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ties {
-    /// The lower gallery index first.
+    /// The lower gallery index comes first.
     Index,
-    /// The match first.
+    /// The match comes first.
     Optimistic,
-    /// The non-match first.
+    /// The non-match comes first.
     Pessimistic,
-    /// Neither: metrics are means over all orders of tied items.
+    /// Neither comes first: metrics are means over all orders of tied items.
     Expected,
 }
 
@@ -56,7 +56,7 @@ impl std::str::FromStr for Ties {
     }
 }
 
-/// The rules for ties that counts serve.
+/// The rules for ties under which counts can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TieRules {
     /// A single rule.
@@ -72,7 +72,7 @@ impl From<Ties> for TieRules {
 }
 
 impl From<&[Ties]> for TieRules {
-    /// Chooses the fewest slots that serve these rules.
+    /// Chooses the rules that serve all of `rules` with the fewest slots.
     fn from(rules: &[Ties]) -> Self {
         if let [ties] = rules { TieRules::One(*ties) } else { TieRules::All }
     }
@@ -91,8 +91,8 @@ impl TieRules {
         }
     }
 
-    /// Finds the slot of a negative, given positives such that all others before the first have larger keys, and all others after
-    /// them smaller ones.
+    /// Finds the slot of a negative. Positives may be omitted: `first` positives with larger keys, and any number at the end with
+    /// smaller keys.
     pub(crate) fn slot(self, first: usize, positives: &[Positive], key: f64, index: u64) -> usize {
         let above = || positives.partition_point(|p| p.key > key);
         let is_tied = |at: usize| positives.get(at).is_some_and(|p| p.key == key);
@@ -117,12 +117,12 @@ impl TieRules {
         }
     }
 
-    /// Returns the slot, for all rules, of a negative tied with the group after `above` positives, and after `before` by index.
+    /// Returns the slot, for all rules, of a negative tied with a group: `above` positives precede the group, `before` the negative.
     fn tied_slot(above: usize, before: usize) -> usize {
         if before == above { 3 * above + 1 } else { 3 * before - 1 }
     }
 
-    /// Moves the counts of a query with these positives to the slots of one of the rules that they serve.
+    /// Moves a query's counts from the slots of `self` to the slots of `ties`.
     pub(crate) fn counts_under(self, ties: Ties, positives: &[Positive], counts: Vec<u64>) -> Result<Vec<u64>> {
         if self != TieRules::All {
             return Ok(counts);
@@ -178,7 +178,7 @@ mod tests {
                 prop_assert_eq!(TieRules::All.counts_under(ties, &positives, all.clone()), Ok(own.clone()), "{:?}", ties);
                 prop_assert_eq!(TieRules::One(ties).counts_under(ties, &positives, own.clone()), Ok(own));
             }
-            // Positives of larger keys may be left out.
+            // Positives with larger keys may be omitted.
             let start = start.min(positives.len());
             for negative in negatives.iter().filter(|n| positives[..start].iter().all(|p| p.key > n.key)) {
                 for rules in [TieRules::All, TieRules::One(Ties::Expected), TieRules::One(Ties::Index)] {

@@ -1,4 +1,4 @@
-//! The value of each metric for a query: of definite ranks, or, under the rule `expected`, the mean over all orders of tied items.
+//! Computes the value of each metric per query. Under the rule `expected`, this is the mean over all orders of tied items.
 
 use std::ops::Range;
 
@@ -10,19 +10,19 @@ use crate::rank::lists::Grades;
 use crate::rank::metric::Metric;
 use crate::rank::ties::{Positive, Ties};
 
-/// The order of a query's positives, of which there is one at least. What is beyond the counts' depth may be too early, but stays beyond it.
+/// The order of a query's positives, at least one. A rank that is too deep to matter may be too small, but is still too deep.
 pub(crate) enum Order {
-    /// Their ranks, ascending.
+    /// The ranks, in ascending order.
     Ranks(Vec<u64>),
-    /// The groups of equal keys.
+    /// Groups of items with equal keys.
     Groups(Vec<Group>),
 }
 
 impl Order {
-    /// Derives the order from positives and complete counts, in the slots of a rule for ties.
+    /// Derives the order from the positives and complete counts, in the slots of the rule `ties`.
     pub fn new(positives: &[Positive], counts: Vec<u64>, ties: Ties) -> Result<Self> {
         if ties != Ties::Expected {
-            return Ok(Order::of_counts(counts));
+            return Ok(Order::from_counts(counts));
         }
         let tied = positives.chunk_by(|a, b| a.key == b.key);
         let mut at = 0;
@@ -31,11 +31,11 @@ impl Order {
             at += tied.len();
             (before, tied.len() as u64, own)
         });
-        Order::of_groups(tied.count(), groups)
+        Order::from_groups(tied.count(), groups)
     }
 
-    /// Computes ranks from the negatives before each positive and after the one before, and those after all.
-    pub fn of_counts(mut counts: Vec<u64>) -> Self {
+    /// Computes ranks. `counts` has the negatives before each positive and after the previous one, then those after the last.
+    pub fn from_counts(mut counts: Vec<u64>) -> Self {
         counts.pop();
         let mut negatives = 0;
         for (count, position) in counts.iter_mut().zip(1..) {
@@ -45,8 +45,8 @@ impl Order {
         Order::Ranks(counts)
     }
 
-    /// Takes so many groups in order: the negatives before each and after the last, its positives, and its negatives.
-    pub fn of_groups(number: usize, groups: impl Iterator<Item = (u64, u64, u64)>) -> Result<Self> {
+    /// Takes `number` groups in order. Each gives the negatives since the previous group, the group's positives, and its negatives.
+    pub fn from_groups(number: usize, groups: impl Iterator<Item = (u64, u64, u64)>) -> Result<Self> {
         let (mut before, mut positives_before) = (0, 0);
         let mut collected = allocate(number)?;
         collected.try_extend(groups.map(|(negatives_before, positives, negatives)| {
@@ -66,8 +66,8 @@ impl Order {
         }
     }
 
-    /// Computes the metrics, given all positives, in order, with their grades and the query's index in these; any numbers once the
-    /// computation is cancelled.
+    /// Computes the metrics. `graded` has all positives in order, their grades, and the query's index in the grades. If the
+    /// computation is cancelled, the values are arbitrary.
     pub fn metrics(
         &self,
         metrics: &[Metric],
@@ -107,7 +107,7 @@ impl Order {
         collect(metrics.iter().map(value))
     }
 
-    /// Computes the chance that a positive is among the first `k` items.
+    /// Computes the probability that a positive is among the first `k` items.
     fn recall(&self, k: u64) -> f64 {
         match self {
             Order::Ranks(ranks) => f64::from(u8::from(ranks[0] <= k)),
@@ -115,7 +115,7 @@ impl Order {
         }
     }
 
-    /// Computes the mean number of positives among the first `k` items.
+    /// Computes the expected number of positives among the first `k` items.
     fn hits(&self, k: u64) -> f64 {
         match self {
             Order::Ranks(ranks) => up_to(ranks, k).len() as f64,
@@ -125,7 +125,7 @@ impl Order {
         }
     }
 
-    /// Computes the mean of the sum of the precisions at the positives among the first `k` items.
+    /// Computes the expected sum of the precisions at the positives among the first `k` items.
     fn precisions(&self, k: u64, control: &Control) -> f64 {
         match self {
             Order::Ranks(ranks) => {
@@ -136,7 +136,7 @@ impl Order {
         }
     }
 
-    /// Computes the mean of 1 over the rank of the first positive; 0 beyond the first `k`.
+    /// Computes the expected 1 / rank of the first positive, where ranks greater than `k` give 0.
     fn reciprocal_rank(&self, k: u64, control: &Control) -> f64 {
         match self {
             Order::Ranks(ranks) if ranks[0] > k => 0.0,
@@ -148,18 +148,18 @@ impl Order {
         }
     }
 
-    /// Computes the mean of `of` over the rank of the last positive.
-    fn over_last_rank(&self, of: f64, control: &Control) -> f64 {
+    /// Computes the expected `value` / rank of the last positive.
+    fn over_last_rank(&self, value: f64, control: &Control) -> f64 {
         match self {
-            Order::Ranks(ranks) => of / ranks[ranks.len() - 1] as f64,
+            Order::Ranks(ranks) => value / ranks[ranks.len() - 1] as f64,
             Order::Groups(groups) => {
                 let last = groups[groups.len() - 1];
-                last.mean_over_outermost_rank(of, u64::MAX, |places| last.before + last.size() - places, control)
+                last.mean_over_outermost_rank(value, u64::MAX, |places| last.before + last.size() - places, control)
             }
         }
     }
 
-    /// Computes the mean of the discounted gains of the first `k` items. Without `gains`, that of every positive is 1.
+    /// Computes the expected sum of discounted gains over the first `k` items. If `gains` is empty, each positive has a gain of 1.
     fn gain(&self, k: u64, gains: &[f64], discounts: &Discounts, control: &Control) -> f64 {
         let gain = |i: usize| gains.get(i).copied().unwrap_or(1.0);
         match self {
@@ -186,11 +186,11 @@ fn within(groups: &[Group], k: u64) -> impl Iterator<Item = &Group> {
     groups.iter().take_while(move |group| group.before < k)
 }
 
-/// Discounts 1/log₂(i + 1) of the ranks i.
+/// The discounts 1/log₂(i + 1) of ranks i.
 pub(crate) struct Discounts(Vec<f64>);
 
 impl Discounts {
-    /// Computes the discounts of the ranks from 1 to `last`.
+    /// Computes the discounts for ranks from 1 to `last`.
     pub fn new(last: usize, control: &Control) -> Result<Self> {
         const BETWEEN_LOOKS: usize = 1 << 20;
         let mut discounts = allocate(last)?;
@@ -202,24 +202,24 @@ impl Discounts {
         Ok(Discounts(discounts))
     }
 
-    /// Returns the discount of a rank, from 1 on.
+    /// Returns the discount for `rank`, which must be at least 1.
     pub fn at(&self, rank: u64) -> f64 {
         self.0[rank as usize - 1]
     }
 
-    /// Computes Σ gainᵢ · discount(i) over gains of the ranks from 1 on.
+    /// Computes Σ gainᵢ · discount(i) for the gains of ranks 1, 2, ….
     pub fn best(&self, gains: impl Iterator<Item = f64>) -> f64 {
         gains.zip(&self.0).fold(0.0, |sum, (gain, discount)| sum + gain * discount)
     }
 }
 
-/// Iterates over the places of a group; none follow once the computation is cancelled, and its results are then dropped.
+/// Iterates over the places in a group. Ends early if the computation is cancelled, since its results are then dropped.
 fn places(number: u64, control: &Control) -> impl Iterator<Item = u64> {
     const BETWEEN_LOOKS: u64 = 1 << 16;
     (0..number).take_while(|place| place % BETWEEN_LOOKS != 0 || !control.is_cancelled())
 }
 
-/// Items with equal keys, positives among them.
+/// Items with equal keys, including at least one positive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Group {
     /// Items before the group.
@@ -235,28 +235,28 @@ impl Group {
         self.positives + self.negatives
     }
 
-    /// Counts the group's places among the first `k` items.
+    /// Counts the places of this group that are among the first `k` items.
     fn places_within(&self, k: u64) -> u64 {
         k.saturating_sub(self.before).min(self.size())
     }
 
-    /// Returns the share of positives.
+    /// Returns the proportion of positives in the group.
     fn density(&self) -> f64 {
         self.positives as f64 / self.size() as f64
     }
 
-    /// Returns the group's positives among all, as indices.
+    /// Returns the range of this group's positives among all positives.
     fn members(&self) -> Range<usize> {
         self.positives_before as usize..(self.positives_before + self.positives) as usize
     }
 
-    /// Computes the chance that a positive is among the first K: 1 less the chance that this group's all come later.
+    /// Computes the probability that a positive is among the first `k` items, or 1 − P(all positives of this group come later).
     fn recall(&self, k: u64) -> f64 {
         let drawn = k.saturating_sub(self.before);
         if drawn > self.negatives {
             return 1.0;
         }
-        // C(negatives, drawn) / C(size, drawn), as a product over the fewer of drawn and positives.
+        // C(negatives, drawn) / C(size, drawn), as a product with `drawn` or `positives` factors, whichever is less.
         let (m, t, s) = (self.negatives, self.positives, self.size());
         let none = if drawn <= t {
             (0..drawn).fold(1.0, |p, i| p * ((m - i) as f64 / (s - i) as f64))
@@ -266,28 +266,28 @@ impl Group {
         1.0 - none
     }
 
-    /// Computes the mean of `of` / rank, for the positive that comes first or, if `rank` counts from the end, last. Ranks beyond
-    /// `most` count as 0.
-    fn mean_over_outermost_rank(&self, of: f64, most: u64, rank: impl Fn(u64) -> u64, control: &Control) -> f64 {
+    /// Computes the expected `value` / rank of the group's first positive or, if `rank` counts from the end, of its last. Ranks
+    /// greater than `most` give 0.
+    fn mean_over_outermost_rank(&self, value: f64, most: u64, rank: impl Fn(u64) -> u64, control: &Control) -> f64 {
         let mut mean = 0.0;
-        // The chance that the places so far hold no positive.
+        // The probability that no earlier place has a positive.
         let mut none = 1.0;
         for k in places(self.negatives + 1, control) {
             let here = self.positives as f64 / (self.size() - k) as f64;
             if rank(k) <= most {
-                mean += none * here * of / rank(k) as f64;
+                mean += none * here * value / rank(k) as f64;
             }
             none *= 1.0 - here;
         }
         mean
     }
 
-    /// Adds the means of the precisions at the group's positives among the first `k` items, place by place.
+    /// Adds the expected precisions at the group's positives among the first `k` items, place by place.
     fn add_precisions(&self, mut precisions: f64, k: u64, control: &Control) -> f64 {
         let density = self.density();
-        // Given a positive at the group's k-th place, the rest are equally likely at each other place.
+        // If there is a positive at a given place, the other positives are equally likely at each other place.
         let rest = if self.size() > 1 { (self.positives - 1) as f64 / (self.size() - 1) as f64 } else { 0.0 };
-        // Terms are computed side by side, which their order of addition doesn't allow of the sum. Whole numbers are exact.
+        // Terms are computed 64 at a time, for SIMD; the sum isn't, since its order of addition is fixed. Integers are exact.
         let mut terms = [0.0; 64];
         let (before, found) = ((self.before + 1) as f64, (self.positives_before + 1) as f64);
         let number = self.places_within(k);

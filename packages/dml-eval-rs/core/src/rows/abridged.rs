@@ -1,10 +1,10 @@
-//! Rows of int16 abridged: their first words, and one word for the length of the others.
+//! Abridges rows of int16: keeps the first words, and replaces the others by a single word that has their length.
 //!
-//! Gain: 1.16 in `knn` of 19,744 x 256 rows with a decaying spectrum in adjoining classes of 32, and nothing if they don't adjoin
-//! (`benchmarks/evaluator/compare.py --work trained-knn` measures trained embeddings).
+//! Makes `knn` 1.16 times as fast for 19,744 x 256 rows with a decaying spectrum if the rows of a class (of 32) are adjacent, and
+//! gains nothing otherwise (`benchmarks/evaluator/compare.py --work trained-knn` measures trained embeddings).
 //!
-//! By Cauchy–Schwarz, the integers of two abridged rows have a product that is at least that of the rows. What a kernel makes of it
-//! grows with it, so no value of a tile of abridged rows is below that of the rows: docs/internals/evaluator-exactness.md.
+//! By Cauchy–Schwarz, the product of two abridged rows is at least the product of the full rows. Kernel values grow with it, so no
+//! value in a tile of abridged rows is below the value of the full rows: see docs/internals/evaluator-exactness.md.
 
 use std::ops::Range;
 
@@ -14,14 +14,14 @@ use crate::rows::narrow_panels::NarrowPanels;
 use crate::rows::panels::Panels;
 use crate::sizes::Sizes;
 
-/// Panels of rows of int16, abridged to half of their words.
+/// Panels of int16 rows that are abridged to half of their words.
 pub(crate) struct Abridged {
     panels: Panels<u32>,
     pub steps: usize,
 }
 
 impl Abridged {
-    /// Abridges so many rows in panels of `width` lanes and `steps` words; `None` if these are few.
+    /// Abridges `rows` rows, in panels of `width` lanes and `steps` words. Returns `None` if there are few words.
     pub fn new(
         panels: &NarrowPanels,
         rows: usize,
@@ -50,13 +50,13 @@ impl Abridged {
         Ok(Some(Abridged { panels, steps }))
     }
 
-    /// Returns the words of some panels.
+    /// Returns the words of a range of panels.
     pub fn panels(&self, panels: Range<usize>) -> &[u32] {
         self.panels.panels(panels)
     }
 }
 
-/// Writes the lengths of lanes of int16: each as two equal integers, the sum of whose squares is at least the length's square.
+/// Writes the length of each int16 lane as two equal integers, rounded up so that their squares sum to at least the squared length.
 fn write_lengths(words: &[u32], lengths: &mut [u32]) {
     lengths.fill(0);
     for step in words.chunks_exact(lengths.len()) {
@@ -81,7 +81,7 @@ mod tests {
     use crate::rows::packing::Axis;
     use crate::rows::row_words::{Numbers, RowWords, measure, steps};
 
-    /// Packs rows with a bias into panels of so many lanes.
+    /// Packs rows with a bias into panels of `lanes` lanes.
     fn pack(rows: &[Vec<f64>], bias: f64, lanes: usize) -> NarrowPanels {
         let steps = steps(Word::Int16Pair, rows[0].len(), true);
         let encode = |range: Range<usize>, lanes: usize, panel: &mut [u32], _: &mut [()]| {
@@ -128,7 +128,7 @@ mod tests {
                 product.tile(few_rows.steps, few_rows.panels(0..1), few_columns.panels(0..1), &mut few);
                 for (whole, few) in whole.into_iter().zip(few) {
                     prop_assert!(few >= whole, "{name}: {few} {whole}");
-                    // Rows that are equal have the product of their lengths, but for the rounding of the others' length.
+                    // The product of equal rows is their squared length, except that the length of the replaced words is rounded up.
                     prop_assert!(!are_equal || few <= whole * 1.001, "{name}: {few} {whole}");
                 }
             }
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn lengths_of_the_longest_rows_leave_sums_exact() {
-        // All of a row's length is in the others: their integers have the largest square that row_words.rs allows.
+        // All of this row's length is in the replaced words, and their integers have the largest square that row_words.rs allows.
         let integers = [32_766i16, 32_766, 285, 0];
         let square: i64 = integers.iter().map(|v| i64::from(*v).pow(2)).sum();
         assert!((46_338i64.pow(2)..=46_339i64.pow(2)).contains(&square), "{square}");

@@ -1,9 +1,9 @@
-//! Rows grouped by label.
+//! Groups rows by label.
 
 use crate::counting_sort::sort_by_part;
 use crate::error::Result;
 
-/// Indices of rows, grouped by label.
+/// Row indices, grouped by label.
 pub(crate) struct Classes {
     /// The end of each label's rows in `members`.
     ends: Vec<u32>,
@@ -11,7 +11,7 @@ pub(crate) struct Classes {
 }
 
 impl Classes {
-    /// Groups rows by their labels, in order.
+    /// Groups rows by label and keeps their order within a label.
     pub fn new(labels: &[u32]) -> Result<Self> {
         let classes = labels.iter().max().map_or(0, |l| *l as usize + 1);
         let (mut ends, mut members) = (Vec::new(), Vec::new());
@@ -19,7 +19,7 @@ impl Classes {
         Ok(Classes { ends, members })
     }
 
-    /// Returns the rows with this label, in order.
+    /// Returns the rows with a label, in order.
     pub fn members(&self, label: u32) -> &[u32] {
         let Some(&end) = self.ends.get(label as usize) else { return &[] };
         let start = if label > 0 { self.ends[label as usize - 1] } else { 0 };

@@ -1,4 +1,4 @@
-//! Binary codes under the Hamming distance: the screen is exact and leaves only ties.
+//! Binary codes under the Hamming distance. The screen is exact, so it leaves only ties open.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -17,10 +17,10 @@ use crate::rows::panels::Panels;
 use crate::rows::space::{Distances, Scratch, Space};
 use crate::side::Side;
 
-/// The widest code, in bytes, well within the range where float32 distances are exact.
+/// The widest code in bytes. Float32 represents all distances of such codes exactly.
 pub const WIDEST: usize = 65_536 / 8;
 
-/// Two arrays of packed codes. The key is minus the number of differing bits.
+/// Two arrays of packed codes. The key of a pair is minus the number of bits that differ.
 pub struct Codes<'a> {
     queries: ArrayView2<'a, u8>,
     gallery: ArrayView2<'a, u8>,
@@ -29,7 +29,7 @@ pub struct Codes<'a> {
 }
 
 impl<'a> Codes<'a> {
-    /// Validates the shapes. Rows must be contiguous. Without a gallery the queries are their own gallery.
+    /// Checks the shapes. Rows must be contiguous. If `gallery` is `None`, the queries are also the gallery.
     pub fn new(
         queries: ArrayView2<'a, u8>,
         gallery: Option<ArrayView2<'a, u8>>,
@@ -37,28 +37,28 @@ impl<'a> Codes<'a> {
     ) -> Result<Self> {
         let (rows, width) = queries.dim();
         if rows == 0 || width == 0 || width > WIDEST {
-            let expected = format!("at least one row, and 1 to {WIDEST} bytes a code");
+            let expected = format!("at least one row, and codes of 1 to {WIDEST} bytes");
             return Err(Error::Shape { side: Side::Query, rows, columns: width, expected });
         }
         if let Some(g) = &gallery
             && (g.ncols() != width || g.nrows() == 0)
         {
-            let expected = format!("at least one row, and {width} bytes a code, as in the queries");
+            let expected = format!("at least one row, and codes of {width} bytes to match the queries");
             return Err(Error::Shape { side: Side::Gallery, rows: g.nrows(), columns: g.ncols(), expected });
         }
         let own_gallery = gallery.is_none();
         let gallery = gallery.unwrap_or(queries);
         let most = rows.max(gallery.nrows());
         if u32::try_from(most).is_err() {
-            return argument(format!("there are {most} rows; expected fewer than 2^32: evaluate them in parts"));
+            return argument(format!("there are {most} rows; expected fewer than 2^32: evaluate the rows in parts"));
         }
         if !(queries.is_standard_layout() && gallery.is_standard_layout()) {
-            return argument("codes are not contiguous; expected rows one after another, in standard layout");
+            return argument("codes are not contiguous; expected C-contiguous rows (standard layout)");
         }
         Ok(Codes { queries, gallery, kernel, own_gallery })
     }
 
-    /// Computes the distance from a key.
+    /// Returns the distance for a key.
     pub fn distance(_query: usize, key: f64) -> i32 {
         -key as i32
     }
@@ -71,10 +71,10 @@ impl<'a> Codes<'a> {
     fn code(&self, side: Side, row: usize) -> &[u8] {
         let codes = if side == Side::Query { &self.queries } else { &self.gallery };
         let width = codes.ncols();
-        &codes.as_slice().expect("checked by new")[row * width..(row + 1) * width]
+        &codes.as_slice().expect("new checks that codes are contiguous")[row * width..(row + 1) * width]
     }
 
-    /// Words in a packed code.
+    /// The number of words per packed code.
     fn steps(&self) -> usize {
         self.queries.ncols().div_ceil(4)
     }
@@ -87,7 +87,7 @@ impl<'a> Codes<'a> {
         })
     }
 
-    /// Packs codes into a panel of `width` lanes. Codes are too short for narrow panels, so that a panel of columns is the kernel's.
+    /// Packs codes into a panel of `width` lanes. Codes are too short for narrow panels, so column panels have the kernel's width.
     fn pack(&self, side: Side, axis: Axis, rows: impl Iterator<Item = usize>, width: usize, panel: &mut [u32]) {
         for (lane, row) in rows.enumerate() {
             for (word, packed) in panel[lane..].iter_mut().step_by(width).zip(self.words(side, row)) {
@@ -100,7 +100,7 @@ impl<'a> Codes<'a> {
     }
 }
 
-/// The words of codes. Their products are minus the distances, without an error.
+/// Packed codes. The products are minus the distances, without rounding errors.
 pub struct CodePacking<'s, 'a>(&'s Codes<'a>);
 
 impl Packing for CodePacking<'_, '_> {
@@ -146,7 +146,7 @@ impl Distances for Codes<'_> {
     fn distance_table(&self, queries: &[u32], items: &[u32], distances: &mut [u16], control: &Control) -> Result<()> {
         let convert = |negatives: &[f32], distances: &mut [u16]| {
             for (distance, negative) in distances.iter_mut().zip(negatives) {
-                // In the lowest bits of the sum is the number: its unit in the last place is 1.
+                // Adding 2²³ puts the number into the lowest bits of the sum, since the unit in the last place is then 1.
                 *distance = ((1u32 << 23) as f32 - negative).to_bits() as u16;
             }
         };
@@ -258,9 +258,9 @@ impl<'a> Space for Codes<'a> {
     }
 }
 
-/// Packs one bit for each element, set where it is above `threshold`, most significant bit first.
+/// Packs elements to bits, the most significant bit first. A bit is set if the element is greater than `threshold`.
 ///
-/// `out` is (rows, ceil(dim / 8)).
+/// `out` must have shape (rows, ceil(dim / 8)).
 pub fn binarize(x: Matrix<'_>, threshold: f64, mut out: ArrayViewMut2<'_, u8>, control: &Control) -> Result<()> {
     let (rows, dim) = (x.rows(), x.dim());
     if out.dim() != (rows, dim.div_ceil(8)) {

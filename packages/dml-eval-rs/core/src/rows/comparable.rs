@@ -1,4 +1,4 @@
-//! The public name of the spaces, and the numbers that their searches report.
+//! The public name of the spaces, and the types that their searches report.
 
 use crate::rows::codes::Codes;
 use crate::rows::dense::Dense;
@@ -6,21 +6,21 @@ use crate::rows::space::Space;
 
 /// Two sides of rows that can be compared: [`Dense`] or [`Codes`].
 ///
-/// Sealed: results are exact because every space states a bound of its screen's error, and keeps it.
+/// This trait is sealed, because exact results depend on an error bound that each space must state and keep.
 pub trait Comparable: Space {
-    /// What a search reports of an item: a similarity of embeddings, or a distance of codes.
+    /// The type that a search reports: similarities of embeddings, or distances of codes.
     type Reported: Copy + Send + Sync;
 
-    /// Reported in the place of an item that is absent.
+    /// The value to report if there is no item.
     const ABSENT: Self::Reported;
 
-    /// Reports an item of this query by its key.
+    /// Converts the key of an item of `query` to the reported type.
     fn report(&self, query: usize, key: f64) -> Self::Reported;
 
-    /// Reports an item by its score.
+    /// Converts a score to the reported type.
     fn report_score(&self, score: f64) -> Self::Reported;
 
-    /// Returns the score of a number in the units of those reported.
+    /// Returns the score for a number in the reported units.
     fn score_of(&self, reported: f64) -> f64;
 }
 

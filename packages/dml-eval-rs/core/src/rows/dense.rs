@@ -1,4 +1,4 @@
-//! Real vectors under a similarity, and the keys that order them.
+//! Real vectors under a similarity, and the keys that rank them.
 
 pub(crate) mod few;
 mod scores;
@@ -15,12 +15,12 @@ use crate::rows::space::Scratch;
 use crate::rows::validation::{rescales, validate};
 use crate::side::Side;
 
-/// The precision of the screen.
+/// The precision of a screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
-    /// Float32 products, which leave almost no comparison open.
+    /// Screen with float32 products, which leave almost no comparison open.
     Float32,
-    /// Products of 16-bit numbers where they are faster: int16 on x86-64, bfloat16 on aarch64. They leave more comparisons open.
+    /// Screen with products of 16-bit numbers if faster: int16 on x86-64, bfloat16 on aarch64. These leave more comparisons open.
     SixteenBit,
 }
 
@@ -37,9 +37,9 @@ impl std::str::FromStr for Precision {
 }
 
 impl Precision {
-    /// Chooses the faster screen for an evaluation with so many positives of so many queries; `every_rank` says whether every
-    /// rank matters, so that each positive is a threshold among very many values. Where thresholds are many, a coarse screen
-    /// leaves too many values within their margins (measured: docs/internals/evaluator-speed.md).
+    /// Chooses the faster precision, given the number of positives and queries. `every_rank` says whether all ranks matter, which
+    /// makes each positive a threshold among very many values. With many thresholds, a coarse screen leaves too many values
+    /// within the margins (measured in docs/internals/evaluator-speed.md).
     pub fn for_positives(positives: usize, queries: usize, every_rank: bool, kernel: &Kernel) -> Self {
         let each = positives / queries.max(1);
         let is_faster =
@@ -48,14 +48,14 @@ impl Precision {
     }
 }
 
-/// Positives of a query from which on float32 is faster. The margin of bfloat16 is ten times as wide as that of int16.
+/// With this number of positives per query, float32 is faster. The margin of bfloat16 is ten times as wide as the margin of int16.
 const MANY_FOR_INT16: usize = 96;
 const MANY_FOR_BFLOAT16: usize = 24;
 
-/// The longest rows that are screened as int16: their panels are never narrow.
+/// The longest rows that are screened as int16. Panels of such rows are never narrow.
 const LONGEST_INT16: usize = 1 << 16;
 
-/// Two validated matrices and a similarity.
+/// Two validated matrices, and the similarity that compares them.
 pub struct Dense<'a> {
     pub(super) queries: Matrix<'a>,
     pub(super) gallery: Matrix<'a>,
@@ -64,12 +64,12 @@ pub struct Dense<'a> {
     word: Word,
     pub(super) query_squares: Vec<f64>,
     pub(super) gallery_squares: Option<Vec<f64>>,
-    /// A power of two that makes the longest row at most 1; 1 under the cosine.
+    /// A power of two that scales the longest row to a length of at most 1; for the cosine, 1.
     scale: f64,
 }
 
 impl<'a> Dense<'a> {
-    /// Reads the rows once and validates them. Without a gallery the queries are their own gallery.
+    /// Reads the rows once and validates them. If `gallery` is `None`, the queries are also the gallery.
     pub fn new(
         queries: Matrix<'a>,
         gallery: Option<Matrix<'a>>,
@@ -81,7 +81,7 @@ impl<'a> Dense<'a> {
         Dense::unread(queries, gallery, similarity, precision, kernel, control)?.read(control)
     }
 
-    /// Reads and validates the queries; the gallery remains to be read.
+    /// Reads and validates only the queries; call [`Unread::read`] for the gallery.
     pub(crate) fn unread(
         queries: Matrix<'a>,
         gallery: Option<Matrix<'a>>,
@@ -97,12 +97,12 @@ impl<'a> Dense<'a> {
         if let Some(g) = &gallery
             && (g.dim() != queries.dim() || g.rows() == 0)
         {
-            let expected = format!("at least one row, and {} columns, as in the queries", queries.dim());
+            let expected = format!("at least one row, and {} columns to match the queries", queries.dim());
             return Err(Error::Shape { side: Side::Gallery, rows: g.rows(), columns: g.dim(), expected });
         }
         let most = gallery.as_ref().map_or(0, Source::rows).max(queries.rows());
         if u32::try_from(most).is_err() {
-            return argument(format!("there are {most} rows; expected fewer than 2^32: evaluate them in parts"));
+            return argument(format!("there are {most} rows; expected fewer than 2^32: evaluate the rows in parts"));
         }
         let query_squares = validate(&queries, Side::Query, similarity, kernel, control)?;
         let word = match precision {
@@ -115,7 +115,7 @@ impl<'a> Dense<'a> {
         Ok(Unread(Dense { queries, gallery, similarity, kernel, word, query_squares, gallery_squares, scale: 1.0 }))
     }
 
-    /// Computes the similarity from a key: the cosine, the dot product, or minus the squared distance.
+    /// Returns the similarity for a key: the cosine, the dot product, or minus the squared distance.
     pub fn similarity_of_key(&self, query: usize, key: f64) -> f32 {
         match self.similarity {
             Similarity::Cosine => self.value(query, key) as f32,
@@ -123,7 +123,7 @@ impl<'a> Dense<'a> {
         }
     }
 
-    /// Returns the value of a key of this query.
+    /// Returns the value for a key of `query`.
     pub(super) fn value(&self, query: usize, key: f64) -> f64 {
         match self.similarity {
             Similarity::Cosine => (key.abs() / self.query_squares[query]).sqrt().copysign(key),
@@ -154,7 +154,7 @@ impl<'a> Dense<'a> {
         self.kernel
     }
 
-    /// Appends the sums of products (or squared distances) of some pairs to `sums`; fastest where pairs of one query adjoin.
+    /// Appends the sums of products (or squared differences) of `pairs` to `sums`. Fastest if pairs with the same query are adjacent.
     pub(super) fn sums(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, sums: &mut Vec<f64>) -> Result<()> {
         let first = sums.len();
         sums.try_resize(first + pairs.len(), 0.0)?;
@@ -165,9 +165,9 @@ impl<'a> Dense<'a> {
         let Scratch { query, other } = scratch;
         let same_query = |a: &(u32, u32), b: &(u32, u32)| a.0 == b.0;
         let mut sums = sums.iter_mut();
-        for of_query in pairs.chunk_by(same_query) {
-            self.widen(Side::Query, of_query[0].0 as usize, query)?;
-            for (&(_, g), sum) in of_query.iter().zip(&mut sums) {
+        for chunk in pairs.chunk_by(same_query) {
+            self.widen(Side::Query, chunk[0].0 as usize, query)?;
+            for (&(_, g), sum) in chunk.iter().zip(&mut sums) {
                 self.widen(Side::Gallery, g as usize, other)?;
                 *sum = match self.similarity {
                     Similarity::Euclidean => self.kernel.distance64(query, other),
@@ -178,7 +178,7 @@ impl<'a> Dense<'a> {
         Ok(())
     }
 
-    /// Computes sums of products (or squared distances) from float32 rows in place; returns false if a row has another type.
+    /// Computes the sums from float32 rows in place, or returns false if a row has a different type.
     fn sum_in_place(&self, pairs: &[(u32, u32)], sums: &mut [f64]) -> bool {
         for (together, sums) in pairs.chunks(PAIRS).zip(sums.chunks_mut(PAIRS)) {
             let (mut q, mut g) = ([&[0.0f32; 0][..]; PAIRS], [&[0.0f32; 0][..]; PAIRS]);
@@ -188,7 +188,7 @@ impl<'a> Dense<'a> {
                     _ => return false,
                 }
             }
-            // A short chunk repeats its first pair.
+            // Repeat the first pair to fill a short chunk.
             for slot in together.len()..PAIRS {
                 (q[slot], g[slot]) = (q[0], g[0]);
             }
@@ -201,7 +201,7 @@ impl<'a> Dense<'a> {
         true
     }
 
-    /// Fetches a row into the caches, if there is one and it has single precision.
+    /// Prefetches a row into the caches if it exists and is float32.
     #[inline(always)]
     pub(super) fn prefetch(&self, side: Side, row: usize) {
         if row < self.rows(side) {
@@ -217,7 +217,7 @@ impl<'a> Dense<'a> {
         self.word
     }
 
-    /// Whether the screen's words are coarser than float32.
+    /// Whether the screen's words are less precise than float32.
     #[cfg(test)]
     pub(crate) fn has_coarse_words(&self) -> bool {
         self.word != Word::Float32
@@ -245,7 +245,7 @@ impl<'a> Dense<'a> {
         Ok(())
     }
 
-    /// Computes the key from a sum over a query and this item.
+    /// Returns the key for a sum over a query and `item`.
     pub(super) fn key(&self, item: u32, sum: f64) -> f64 {
         self.key_of(
             if self.similarity == Similarity::Cosine { self.squares(Side::Gallery)[item as usize] } else { 0.0 },
@@ -253,10 +253,10 @@ impl<'a> Dense<'a> {
         )
     }
 
-    /// Computes the key from a sum over a query and an item, and the item's square under the cosine.
+    /// Returns the key for the sum of a pair. `square` is the item's squared length, which only the cosine uses.
     #[inline(always)]
     pub(super) fn key_of(&self, square: f64, sum: f64) -> f64 {
-        // Adding zero turns minus zero, which is tied with zero, into zero.
+        // Adding zero turns −0 into 0, so that both have the same bits; they are tied.
         0.0 + match self.similarity {
             Similarity::Cosine => cosine_key(sum, square),
             Similarity::Dot => sum,
@@ -264,7 +264,7 @@ impl<'a> Dense<'a> {
         }
     }
 
-    /// Replaces the sums over a query and some items, with these squares, by keys.
+    /// Replaces sums over a query and items, which have these squared lengths, by keys.
     pub(crate) fn keys_of_sums(&self, squares: &[f64], sums: &mut [f64]) {
         self.kernel.vectorize(|| match self.similarity {
             Similarity::Cosine => {
@@ -289,7 +289,7 @@ impl<'a> Dense<'a> {
     }
 }
 
-/// A space whose gallery has not been read.
+/// A space whose gallery hasn't been read yet.
 pub(crate) struct Unread<'a>(Dense<'a>);
 
 impl<'a> Unread<'a> {

@@ -1,12 +1,12 @@
-//! Real vectors packed for a screen: scaled, perhaps centred, perhaps cut to their coordinates along a few directions.
+//! Packs real vectors for a screen: scales them, and may centre them and keep only their coordinates along a few directions.
 //!
-//! With u a scaled row (cosine: to length 1; else by one power of two so that no row is longer than 1), c = u − μ, c' the packed
-//! part of it, c̃ its rounded numbers, r ≥ |c̃ − c'|, n ≥ |c'| and ρ ≥ |c − c'|:
+//! Let u be a scaled row (for the cosine, to length 1; otherwise by one power of two for all rows, so that no length exceeds 1),
+//! c = u − μ, c' the packed part of c, c̃ the rounded numbers, r ≥ |c̃ − c'|, n ≥ |c'| and ρ ≥ |c − c'|. Then
 //!
 //! |fl(c̃ᵢ·c̃ⱼ + ρᵢρⱼ) − (c'ᵢ·c'ⱼ + ρᵢρⱼ)| ≤ rᵢ(nⱼ + rⱼ) + nᵢ rⱼ + γ ((nᵢ + rᵢ)(nⱼ + rⱼ) + ρᵢρⱼ)
 //!
-//! and |cᵢ·cⱼ − c'ᵢ·c'ⱼ| ≤ ρᵢρⱼ, both by Cauchy–Schwarz, γ being the bound of a float32 sum in any order.
-//! docs/internals/evaluator-exactness.md derives it, and the terms for biases, underflow, and the rounding of the keys.
+//! and |cᵢ·cⱼ − c'ᵢ·c'ⱼ| ≤ ρᵢρⱼ, both by Cauchy–Schwarz, where γ bounds the error of a float32 sum in any order.
+//! docs/internals/evaluator-exactness.md derives this, and the terms for biases, for underflow, and for the rounding of keys.
 
 use std::ops::Range;
 
@@ -29,32 +29,32 @@ use crate::rows::row_words::steps;
 use crate::rows::sample::Sample;
 use crate::side::Side;
 
-/// How the rows of a [`Dense`] space are packed.
+/// The way to pack the rows of a [`Dense`] space.
 pub struct DensePacking<'s, 'a> {
-    pub(super) of: &'s Dense<'a>,
+    pub(super) space: &'s Dense<'a>,
     pub(super) frame: Frame,
     pub(super) prefix: Option<Prefix>,
 }
 
 impl<'s, 'a> DensePacking<'s, 'a> {
-    /// Chooses a packing for the work, from a sample of the rows. Any packing gives correct bounds.
-    pub fn new(of: &'s Dense<'a>, goal: &Goal<'_>, control: &Control) -> Result<Self> {
-        let whole = DensePacking::whole(of)?;
-        let prefix = choose_prefix(of, &whole.frame, whole.steps(), goal, control)?;
+    /// Chooses a fast packing for `goal` from a sample of the rows. The bounds hold for any packing.
+    pub fn new(space: &'s Dense<'a>, goal: &Goal<'_>, control: &Control) -> Result<Self> {
+        let whole = DensePacking::whole(space)?;
+        let prefix = choose_prefix(space, &whole.frame, whole.steps(), goal, control)?;
         Ok(DensePacking { prefix, ..whole })
     }
 
-    /// Packs whole rows, centred if a sample is alike.
-    pub(crate) fn whole(of: &'s Dense<'a>) -> Result<Self> {
-        let sample = Sample::draw(of, Sample::FOR_FRAME)?;
-        let frame = Frame::of_sample(&sample.rows, of.dim(), of.similarity())?;
-        Ok(DensePacking { of, frame, prefix: None })
+    /// Packs all coordinates, and centres the rows if a sample suggests that they are similar.
+    pub(crate) fn whole(space: &'s Dense<'a>) -> Result<Self> {
+        let sample = Sample::draw(space, Sample::FOR_FRAME)?;
+        let frame = Frame::choose(&sample.rows, space.dim(), space.similarity())?;
+        Ok(DensePacking { space, frame, prefix: None })
     }
 
-    /// Bounds the rounding errors of all pairs.
+    /// Returns a bound on the rounding errors of any pair.
     pub(crate) fn largest_margin(&self) -> Result<f64> {
         let worst = |side: Side| {
-            let extents = (0..self.of.rows(side)).into_par_iter().map_init(
+            let extents = (0..self.space.rows(side)).into_par_iter().map_init(
                 || full(self.steps(), 0),
                 |words, row| {
                     let mut extent = [Extent::default()];
@@ -67,56 +67,56 @@ impl<'s, 'a> DensePacking<'s, 'a> {
         Ok(self.margin(worst(Side::Query)?, worst(Side::Gallery)?))
     }
 
-    /// Makes a packing of rows that are not centred, along these directions.
+    /// Packs rows along `directions`, without centring.
     #[cfg(test)]
-    pub fn along(of: &'s Dense<'a>, directions: &[f64]) -> Self {
-        let sample = Sample::draw(of, 256).unwrap().rows;
-        let frame = Frame::around(Vec::new(), &sample, of.dim(), of.similarity()).unwrap();
-        let prefix = Prefix::new(of.kernel(), directions, of.dim(), &Control::default()).unwrap();
-        DensePacking { of, frame, prefix: Some(prefix) }
+    pub fn along(space: &'s Dense<'a>, directions: &[f64]) -> Self {
+        let sample = Sample::draw(space, 256).unwrap().rows;
+        let frame = Frame::around(Vec::new(), &sample, space.dim(), space.similarity()).unwrap();
+        let prefix = Prefix::new(space.kernel(), directions, space.dim(), &Control::default()).unwrap();
+        DensePacking { space, frame, prefix: Some(prefix) }
     }
 
-    /// Makes packings of every kind: whole rows, and prefixes along principal and other directions, centred or not.
+    /// Returns a packing of each kind: all coordinates, or along principal or other directions, centred or not.
     #[cfg(test)]
-    pub fn of_each_kind(of: &'s Dense<'a>) -> Vec<Self> {
-        let (dim, similarity, control) = (of.dim(), of.similarity(), Control::default());
-        let sample = Sample::draw(of, 256).unwrap().rows;
+    pub fn of_each_kind(space: &'s Dense<'a>) -> Vec<Self> {
+        let (dim, similarity, control) = (space.dim(), space.similarity(), Control::default());
+        let sample = Sample::draw(space, 256).unwrap().rows;
         let mean: Vec<f64> = (0..dim)
             .map(|i| sample.iter().skip(i).step_by(dim).sum::<f64>() * dim as f64 / sample.len() as f64)
             .collect();
         let mut kinds = Vec::new();
         for centre in [Vec::new(), mean] {
             let frame = || Frame::around(centre.clone(), &sample, dim, similarity).unwrap();
-            kinds.push(DensePacking { of, frame: frame(), prefix: None });
+            kinds.push(DensePacking { space, frame: frame(), prefix: None });
             let mut rows = sample.clone();
             rows.chunks_exact_mut(dim).for_each(|row| {
                 frame().enter(row);
             });
             let most = if dim <= 4096 { (rows.len() / dim).min(64) } else { 0 };
             let counts = [1, dim / 2, dim].into_iter().filter(|count| (1..=most).contains(count));
-            let principal = counts.map(|count| principal_directions(of.kernel(), &rows, dim, count, &control).unwrap());
-            // Some axes, exactly orthonormal, and about orthonormal.
+            let principal = counts.map(|n| principal_directions(space.kernel(), &rows, dim, n, &control).unwrap());
+            // Axes that are exactly orthonormal, then axes that are only nearly orthonormal.
             let axes = |length: f64| {
                 let count = if dim <= 512 { dim.div_ceil(3) } else { 0 };
                 (0..dim * count).map(|at| if at / dim == at % dim { length } else { 0.0 }).collect::<Vec<f64>>()
             };
-            for directions in principal.chain([axes(1.0), axes(1.0 + 1e-4)]).filter(|of| !of.is_empty()) {
-                let prefix = Prefix::new(of.kernel(), &directions, dim, &control).unwrap();
-                kinds.push(DensePacking { of, frame: frame(), prefix: Some(prefix) });
+            for directions in principal.chain([axes(1.0), axes(1.0 + 1e-4)]).filter(|found| !found.is_empty()) {
+                let prefix = Prefix::new(space.kernel(), &directions, dim, &control).unwrap();
+                kinds.push(DensePacking { space, frame: frame(), prefix: Some(prefix) });
             }
         }
         kinds
     }
 
-    /// Counts the numbers of a packed row without biases.
+    /// Counts the numbers per packed row, excluding biases.
     fn numbers(&self) -> usize {
-        self.prefix.as_ref().map_or(self.of.dim(), |prefix| prefix.len() + 1)
+        self.prefix.as_ref().map_or(self.space.dim(), |prefix| prefix.len() + 1)
     }
 }
 
 impl Packing for DensePacking<'_, '_> {
     fn word(&self) -> Word {
-        self.of.word()
+        self.space.word()
     }
 
     fn steps(&self) -> usize {
@@ -133,7 +133,8 @@ impl Packing for DensePacking<'_, '_> {
         extents: &mut [Extent],
     ) -> Result<()> {
         let lanes = Lanes { side, axis, rows, width, panel, extents };
-        self.of.kernel().vectorize(Encoding { of: self.of, frame: &self.frame, prefix: self.prefix.as_ref(), lanes })
+        let DensePacking { space, frame, prefix } = self;
+        space.kernel().vectorize(Encoding { space, frame, prefix: prefix.as_ref(), lanes })
     }
 
     fn is_sorted(&self) -> bool {
@@ -142,9 +143,9 @@ impl Packing for DensePacking<'_, '_> {
 
     fn margin(&self, row: Extent, column: Extent) -> f64 {
         let numbers = self.numbers() as f64;
-        let dim = self.of.dim() as f64;
-        // Two roundings a term, enough for kernels with and without fused terms: docs/internals/evaluator-exactness.md.
-        // The sums of integers are exact; four roundings turn them into products.
+        let dim = self.space.dim() as f64;
+        // Allow two roundings per term, which is enough with and without fused multiply-add: see
+        // docs/internals/evaluator-exactness.md. Integer sums are exact; four roundings turn them into products.
         let is_integer = self.word() == Word::Int16Pair;
         let operations = if is_integer { 4.0 * UNIT32 } else { (2.0 * numbers + 8.0) * UNIT32 };
         if operations >= 0.5 {
@@ -154,14 +155,14 @@ impl Packing for DensePacking<'_, '_> {
         let lengths = (row.norm + row.residual) * (column.norm + column.residual);
         let packing = row.residual * (column.norm + column.residual) + row.norm * column.residual;
         let biases = row.bias + column.bias;
-        // A bias is rounded to float32; the magnitudes of its pieces add up to at most 1 + 2⁻⁷ of it.
+        // A bias is rounded to float32. The magnitudes of its pieces add up to at most 1 + 2⁻⁷ times the bias.
         let summing = gamma * (lengths + row.rest * column.rest + 1.01 * biases) + 2.0 * UNIT32 * biases;
-        // The rounding of both keys, the screened item's and the positive's, that of the frame, and the underflow of the keys'
-        // products, at most dim · 2^−1074 · scale² ≤ dim · 2^−76; no scaled row is longer than 1.
+        // The rounding of two keys (the screened item's and the positive's) and of the frame, and the underflow of products in
+        // keys, at most dim · 2^−1074 · scale² ≤ dim · 2^−76. No scaled row is longer than 1.
         let longest = column.length.max(row.length) + 1.0;
         let deciding = 32.0 * (dim + 8.0) * UNIT64 * (row.length + 1.0) * longest;
         let projecting = self.prefix.as_ref().map_or(0.0, |prefix| prefix.error() * row.length * column.length);
-        // Products that the CPU may have flushed to zero; a sum of integers, below 2^31, times a subnormal scale.
+        // The CPU may flush products to zero. For integers, this affects a sum below 2^31 times a subnormal scale.
         let times = if is_integer { (1u64 << 10) as f64 } else { (numbers + 8.0) * 4.0 };
         let underflow = times * f64::from(f32::MIN_POSITIVE);
         (packing + summing + deciding + projecting + underflow) * 1.0001

@@ -1,4 +1,4 @@
-//! Real vectors as a space: their keys, pair by pair and in tables.
+//! Implements [`Space`] for real vectors, with keys for pairs and in tables.
 
 use crate::control::Control;
 use crate::error::Result;
@@ -73,7 +73,7 @@ impl<'a> Space for Dense<'a> {
         let products = &self.kernel.exact;
         let steps = padded_len(self.queries.dim());
         let squares = if self.similarity == Similarity::Cosine { self.squares(Side::Gallery) } else { &[] };
-        let of_item = |item: u32| if squares.is_empty() { 0.0 } else { squares[item as usize] };
+        let item_square = |item: u32| if squares.is_empty() { 0.0 } else { squares[item as usize] };
         let convert = |squares: &[f64], sums: &[f64], keys: &mut [f64]| {
             self.kernel.vectorize(
                 #[inline(always)]
@@ -95,7 +95,7 @@ impl<'a> Space for Dense<'a> {
                 })
             },
             |rows, columns, tile: &mut [f64]| self.kernel.exact_tile(sum, rows, columns, tile),
-            (of_item, convert),
+            (item_square, convert),
             keys,
             control,
         )

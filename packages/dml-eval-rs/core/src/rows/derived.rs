@@ -1,4 +1,4 @@
-//! Rows derived from other rows when they are read: concatenated, selected or normalized.
+//! Rows that are derived from other rows whenever they are read: concatenated, selected or normalized.
 
 use rayon::prelude::*;
 
@@ -9,12 +9,12 @@ use crate::memory::{each, full, zeros};
 use crate::rows::matrix::Source;
 use crate::rows::scaling::rescale;
 
-/// The rows of two matrices of one width, concatenated.
+/// The rows of two matrices with equal widths, concatenated.
 #[derive(Debug)]
 pub struct Concatenated<'a>(pub &'a dyn Source, pub &'a dyn Source);
 
 impl Concatenated<'_> {
-    /// Finds the matrix that holds a row, and the row's index in it.
+    /// Finds the matrix that a row is in, and its index there.
     fn find(&self, row: usize) -> (&dyn Source, usize) {
         if row < self.0.rows() { (self.0, row) } else { (self.1, row - self.0.rows()) }
     }
@@ -38,17 +38,17 @@ impl Source for Concatenated<'_> {
     }
 
     fn widen(&self, row: usize, out: &mut [f64]) {
-        let (of, row) = self.find(row);
-        of.widen(row, out);
+        let (source, row) = self.find(row);
+        source.widen(row, out);
     }
 
     fn slice32(&self, row: usize) -> Option<&[f32]> {
-        let (of, row) = self.find(row);
-        of.slice32(row)
+        let (source, row) = self.find(row);
+        source.slice32(row)
     }
 }
 
-/// Some rows of a matrix.
+/// Some of the rows of a matrix.
 #[derive(Debug)]
 pub struct Selected<'a>(pub &'a dyn Source, pub &'a [usize]);
 
@@ -78,54 +78,54 @@ impl Source for Selected<'_> {
     }
 }
 
-/// Rows scaled to length 1 when they are read, and rounded to single precision unless they have double.
+/// Rows that are scaled to length 1 when read, then rounded to single precision unless they are double.
 #[derive(Debug)]
 pub struct Normalized<'a> {
-    of: &'a dyn Source,
-    /// 1 over each row's length; in double precision, over the length of the row scaled by a power of two.
+    source: &'a dyn Source,
+    /// 1 / length per row; for double precision, the length after scaling the row by a power of two.
     factors: Vec<f64>,
 }
 
 impl<'a> Normalized<'a> {
-    /// Reads the rows once. They must be finite, and none all zeros.
-    pub fn new(of: &'a dyn Source, control: &Control) -> Result<Self> {
+    /// Reads all rows, which must be finite and must not be zero vectors.
+    pub fn new(source: &'a dyn Source, control: &Control) -> Result<Self> {
         const ROWS: usize = 256;
-        let mut factors: Vec<f64> = zeros(of.rows())?;
-        let make = || full(of.dim(), 0.0);
+        let mut factors: Vec<f64> = zeros(source.rows())?;
+        let make = || full(source.dim(), 0.0);
         each(factors.par_chunks_mut(ROWS).enumerate(), make, |row, (chunk, factors)| {
             for (i, factor) in factors.iter_mut().enumerate() {
                 control.check()?;
-                of.widen(chunk * ROWS + i, row);
-                if of.is_double() {
+                source.widen(chunk * ROWS + i, row);
+                if source.is_double() {
                     rescale(row);
                 }
                 *factor = 1.0 / square(row).sqrt();
             }
             Ok(())
         })?;
-        Ok(Normalized { of, factors })
+        Ok(Normalized { source, factors })
     }
 }
 
 impl Source for Normalized<'_> {
     fn rows(&self) -> usize {
-        self.of.rows()
+        self.source.rows()
     }
 
     fn dim(&self) -> usize {
-        self.of.dim()
+        self.source.dim()
     }
 
     fn is_double(&self) -> bool {
-        self.of.is_double()
+        self.source.is_double()
     }
 
     fn bytes(&self) -> usize {
-        self.of.bytes()
+        self.source.bytes()
     }
 
     fn widen(&self, row: usize, out: &mut [f64]) {
-        self.of.widen(row, out);
+        self.source.widen(row, out);
         let factor = self.factors[row];
         if self.is_double() {
             rescale(out);

@@ -1,4 +1,4 @@
-//! Rows written into a panel: scaled, framed, perhaps projected, and rounded to the words of a screen.
+//! Writes rows to panels: scales, frames and perhaps projects them, then rounds them to the words of a screen.
 
 use std::ops::Range;
 
@@ -14,23 +14,23 @@ use crate::rows::row_words::{Numbers, RowWords, measure};
 use crate::rows::similarity::Similarity;
 use crate::side::Side;
 
-/// Rows from one that is read to one that is fetched into the caches.
+/// Prefetch rows this far ahead of the row that is read.
 const AHEAD: usize = 6;
 
-/// Rows of a side, and the lanes of a panel that they are written into, with their sizes.
+/// The rows to pack, and the panel and the extents to write.
 pub(super) struct Lanes<'a> {
     pub side: Side,
     pub axis: Axis,
     pub rows: Range<usize>,
-    /// Lanes of the panel.
+    /// The number of lanes in the panel.
     pub width: usize,
     pub panel: &'a mut [u32],
     pub extents: &'a mut [Extent],
 }
 
-/// The writing of some rows, whole or along a prefix's directions.
+/// The work to write rows, in full or along the directions of a prefix.
 pub(super) struct Encoding<'a, 'rows> {
-    pub of: &'a Dense<'rows>,
+    pub space: &'a Dense<'rows>,
     pub frame: &'a Frame,
     pub prefix: Option<&'a Prefix>,
     pub lanes: Lanes<'a>,
@@ -51,12 +51,12 @@ impl Work for Encoding<'_, '_> {
 impl Encoding<'_, '_> {
     #[inline(always)]
     fn run_whole(self) -> Result<()> {
-        let Encoding { of, frame, lanes, .. } = self;
-        let (mut row, mut words) = (Vec::new(), RowWords::new(of.word()));
+        let Encoding { space, frame, lanes, .. } = self;
+        let (mut row, mut words) = (Vec::new(), RowWords::new(space.word()));
         for (lane, (index, extent)) in lanes.rows.zip(lanes.extents).enumerate() {
-            of.scale_row(lanes.side, index, &mut row)?;
+            space.scale_row(lanes.side, index, &mut row)?;
             let framed = frame.enter(&mut row);
-            *extent = round_row((of, frame, None), lanes.axis, &row, framed, &mut words)?;
+            *extent = round_row((space, frame, None), lanes.axis, &row, framed, &mut words)?;
             words.write(lane, lanes.width, lanes.panel);
         }
         Ok(())
@@ -64,23 +64,23 @@ impl Encoding<'_, '_> {
 
     #[inline(always)]
     fn run_along(self, prefix: &Prefix) -> Result<()> {
-        let Encoding { of, frame, lanes, .. } = self;
-        let (together, dim) = (prefix.rows(), of.dim());
-        let (mut row, mut words) = (Vec::new(), RowWords::new(of.word()));
+        let Encoding { space, frame, lanes, .. } = self;
+        let (together, dim) = (prefix.rows(), space.dim());
+        let (mut row, mut words) = (Vec::new(), RowWords::new(space.word()));
         let (mut framed, mut rounded) = (full(together, Framed::default())?, full(dim * together, 0.0)?);
         let mut coordinates = Coordinates::default();
         for first in (0..lanes.rows.len()).step_by(together) {
             let group = first..(first + together).min(lanes.rows.len());
             let rounded = &mut rounded[..group.len() * dim];
             for ((lane, rounded), framed) in group.clone().zip(rounded.chunks_exact_mut(dim)).zip(&mut framed) {
-                of.prefetch(lanes.side, lanes.rows.start + lane + AHEAD);
-                of.scale_row(lanes.side, lanes.rows.start + lane, &mut row)?;
-                let square = if of.similarity() == Similarity::Cosine { 1.0 } else { square(&row) };
+                space.prefetch(lanes.side, lanes.rows.start + lane + AHEAD);
+                space.scale_row(lanes.side, lanes.rows.start + lane, &mut row)?;
+                let square = if space.similarity() == Similarity::Cosine { 1.0 } else { square(&row) };
                 *framed = frame.enter_rounded(&row, square, rounded);
             }
             prefix.coordinates(rounded, &mut coordinates)?;
             for ((lane, own), framed) in group.zip(coordinates.found.chunks_exact(prefix.len())).zip(&framed) {
-                lanes.extents[lane] = round_row((of, frame, Some(prefix)), lanes.axis, own, *framed, &mut words)?;
+                lanes.extents[lane] = round_row((space, frame, Some(prefix)), lanes.axis, own, *framed, &mut words)?;
                 words.write(lane, lanes.width, lanes.panel);
             }
         }
@@ -88,18 +88,18 @@ impl Encoding<'_, '_> {
     }
 }
 
-/// Rounds the numbers of a row into `words`.
+/// Rounds the numbers of a row into `words`, and returns bounds on its sizes.
 #[inline(always)]
 fn round_row(
-    (of, frame, prefix): (&Dense<'_>, &Frame, Option<&Prefix>),
+    (space, frame, prefix): (&Dense<'_>, &Frame, Option<&Prefix>),
     axis: Axis,
     coordinates: &[f64],
     framed: Framed,
     words: &mut RowWords,
 ) -> Result<Extent> {
     let size = measure(coordinates);
-    // The numbers were rounded before, and so were the sums of their squares.
-    let mut rounding = framed.length * (of.dim() as f64 + 8.0) * 2.0 * UNIT64;
+    // The numbers have been rounded before, and so have the sums of their squares.
+    let mut rounding = framed.length * (space.dim() as f64 + 8.0) * 2.0 * UNIT64;
     let (mut rest, mut norm) = (None, size.square.sqrt());
     if let Some(prefix) = prefix {
         rounding *= 1.0 + prefix.len() as f64;

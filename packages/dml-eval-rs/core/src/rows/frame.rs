@@ -1,31 +1,31 @@
-//! A frame of reference for a screen: rows relative to a centre, which makes the numbers of rows that are alike small.
+//! A frame of reference for a screen: rows relative to a centre. If rows are similar, this makes their numbers small.
 //!
-//! With c = u − μ: uᵢ·uⱼ = cᵢ·cⱼ + μ·uᵢ + μ·uⱼ − |μ|², and −|uᵢ − uⱼ|²/2 = cᵢ·cⱼ − |cᵢ|²/2 − |cⱼ|²/2. So in either case a value is
-//! cᵢ·cⱼ − bᵢ − bⱼ plus a constant. The biases b are counted from their mean, so that they are small, too.
+//! With c = u − μ: uᵢ·uⱼ = cᵢ·cⱼ + μ·uᵢ + μ·uⱼ − |μ|², and −|uᵢ − uⱼ|²/2 = cᵢ·cⱼ − |cᵢ|²/2 − |cⱼ|²/2. So in both cases a value is
+//! cᵢ·cⱼ − bᵢ − bⱼ plus a constant. Subtracting the mean bias from the biases b makes them small, too.
 
 use crate::error::Result;
 use crate::exact::{dot, square};
 use crate::memory::full;
 use crate::rows::similarity::Similarity;
 
-/// The least share of the rows' squared lengths that their mean's has where rows are centred.
+/// Rows are centred if the squared length of their mean is at least this share of their mean squared length.
 const WORTH_CENTRING: f64 = 0.1;
 
-/// The sizes of a row in a frame.
+/// The sizes of a row relative to a frame.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Framed {
-    /// The number to subtract from its products.
+    /// The number to subtract from products of this row.
     pub bias: f64,
     /// The squared length of the centred row.
     pub square: f64,
-    /// The lengths of the given row and of the centre together.
+    /// The length of the given row plus the length of the centre.
     pub length: f64,
 }
 
-/// A centre, and the biases that make up for it.
+/// A centre, and the biases that compensate for it.
 pub(super) struct Frame {
     similarity: Similarity,
-    /// Empty where rows are not centred.
+    /// Empty if rows aren't centred.
     centre: Vec<f64>,
     centre_length: f64,
     mean_bias: f64,
@@ -33,8 +33,8 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Chooses a frame for rows like those of a sample, (rows, dim).
-    pub fn of_sample(sample: &[f64], dim: usize, similarity: Similarity) -> Result<Self> {
+    /// Chooses a frame for rows that are like `sample`, which has shape (rows, dim).
+    pub fn choose(sample: &[f64], dim: usize, similarity: Similarity) -> Result<Self> {
         let rows = (sample.len() / dim) as f64;
         let mut centre = full(dim, 0.0)?;
         for row in sample.chunks_exact(dim) {
@@ -48,8 +48,8 @@ impl Frame {
         Frame::around(centre, sample, dim, similarity)
     }
 
-    /// Makes the frame with this centre, or none if it is empty. Biases are counted from their mean over a sample, or from 0 if it
-    /// is empty, as it may be without a centre.
+    /// Makes a frame around `centre`, or without one if `centre` is empty. Biases are relative to their mean over `sample`, or to
+    /// 0 if `sample` is empty; it must not be empty if there is a centre.
     pub fn around(centre: Vec<f64>, sample: &[f64], dim: usize, similarity: Similarity) -> Result<Self> {
         let centre_length = square(&centre).sqrt();
         let mut frame = Frame { similarity, centre, centre_length, mean_bias: 0.0, offset: 0.0 };
@@ -67,19 +67,19 @@ impl Frame {
         Ok(frame)
     }
 
-    /// Whether a number is subtracted from every product of a row.
+    /// Whether products need a bias for each row.
     pub fn is_biased(&self) -> bool {
         self.similarity == Similarity::Euclidean || !self.centre.is_empty()
     }
 
-    /// The number to add to every product without its biases.
+    /// Returns the number to add to each product, in addition to the biases.
     pub fn offset(&self) -> f64 {
         self.offset
     }
 
-    /// Subtracts the centre from a row of this squared length, and rounds the differences to float32.
+    /// Subtracts the centre from `row`, which has the squared length `square`, and rounds the differences to float32.
     ///
-    /// The squared length of the result is computed from products: it may be 0 or less where the row is near the centre.
+    /// The squared length of the result is computed from products, so it may be 0 or less if the row is near the centre.
     #[inline(always)]
     pub fn enter_rounded(&self, row: &[f64], square: f64, out: &mut [f32]) -> Framed {
         let along = if self.centre.is_empty() {
@@ -89,10 +89,10 @@ impl Frame {
             row.iter().zip(&self.centre).zip(out).for_each(|((v, c), out)| *out = (v - c) as f32);
             dot(row, &self.centre)
         };
-        self.framed(square, along, square - 2.0 * along + self.centre_length * self.centre_length)
+        self.measure(square, along, square - 2.0 * along + self.centre_length * self.centre_length)
     }
 
-    /// Subtracts the centre from a row.
+    /// Subtracts the centre from `row`.
     #[inline(always)]
     pub fn enter(&self, row: &mut [f64]) -> Framed {
         let before = square(row);
@@ -101,11 +101,11 @@ impl Frame {
             *v -= c;
         }
         let after = if self.centre.is_empty() { before } else { square(row) };
-        self.framed(before, along, after)
+        self.measure(before, along, after)
     }
 
     #[inline(always)]
-    fn framed(&self, before: f64, along: f64, after: f64) -> Framed {
+    fn measure(&self, before: f64, along: f64, after: f64) -> Framed {
         let bias = match self.similarity {
             Similarity::Euclidean => after / 2.0,
             Similarity::Cosine | Similarity::Dot => -along,
@@ -126,7 +126,7 @@ mod tests {
         for shift in [0.0, 0.2, 1.0, 30.0] {
             let sample: Vec<f64> = (0..40 * DIM).map(|_| random.uniform() - 0.5 + shift).collect();
             for similarity in [Similarity::Cosine, Similarity::Dot, Similarity::Euclidean] {
-                let frame = Frame::of_sample(&sample, DIM, similarity).unwrap();
+                let frame = Frame::choose(&sample, DIM, similarity).unwrap();
                 assert_eq!(frame.centre.is_empty(), shift < 0.05);
                 for (x, y) in sample.chunks_exact(DIM).zip(sample.chunks_exact(DIM).skip(7)) {
                     let (mut c, mut d) = (x.to_vec(), y.to_vec());

@@ -1,4 +1,4 @@
-//! Tables of keys: all pairs of some queries and some gallery items, tile by tile.
+//! Fills tables of keys, for all pairs of some queries and some items, tile by tile.
 
 use rayon::prelude::*;
 use zerocopy::FromZeros;
@@ -10,23 +10,23 @@ use crate::rows::panels::Panels;
 use crate::rows::space::Scratch;
 use crate::side::Side;
 
-/// Queries that a thread takes at a time, approximately and at most, while an item's panel is in its core's cache.
+/// The approximate maximum of queries that a thread compares with an item's panel while this is in the core's cache.
 const QUERIES_PER_GROUP: usize = 64;
 
-/// The shapes of a tile and of a packed row.
+/// The shape of tiles and packed rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
-    /// Rows of a tile.
+    /// Rows per tile.
     pub rows: usize,
-    /// Columns of a tile.
+    /// Columns per tile.
     pub columns: usize,
-    /// Words in a packed row.
+    /// Words per packed row.
     pub steps: usize,
-    /// Tiles that a product writes to.
+    /// The number of tiles that a product writes.
     pub tiles: usize,
 }
 
-/// Packs some rows into panels of `width` lanes; `encode` writes the words of a row.
+/// Packs rows into panels of `width` lanes. `encode` must write the words for one row.
 pub(crate) fn pack_rows<T: Copy + Default + FromZeros + Send + Sync>(
     rows: &[u32],
     width: usize,
@@ -37,22 +37,22 @@ pub(crate) fn pack_rows<T: Copy + Default + FromZeros + Send + Sync>(
     Panels::load(rows.len(), width, steps, row).map(|(panels, _)| panels)
 }
 
-/// Fills `keys`, (queries, items), from tiles: `pack` packs rows of a side into panels of so many lanes, `tile` multiplies a panel of
-/// queries and one of items, and `convert` computes keys from what `of_item` returns for some items, and their values in a tile.
+/// Fills `keys`, (queries, items), from tiles. `pack` packs rows of a side into panels with a number of lanes, `tile` multiplies a
+/// panel of queries by a panel of items, and `convert` turns values, and what `prepare` returns for the items, into keys.
 pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Default, I, K: Send>(
     shape: Shape,
     (queries, items): (&[u32], &[u32]),
     pack: impl Fn(Side, &[u32], usize) -> Result<Panels<T>>,
     tile: impl Fn(&[T], &[T], &mut [V]) + Sync,
-    (of_item, convert): (impl Fn(u32) -> I + Sync, impl Fn(&[I], &[V], &mut [K]) + Sync),
+    (prepare, convert): (impl Fn(u32) -> I + Sync, impl Fn(&[I], &[V], &mut [K]) + Sync),
     keys: &mut [K],
     control: &Control,
 ) -> Result<()> {
     let Shape { rows: height, columns: width, steps, tiles } = shape;
-    // Smaller groups where there are few queries, so that no thread waits for another's.
+    // If there are few queries, use smaller groups, so that threads don't wait for each other.
     let group = QUERIES_PER_GROUP.min(queries.len() / (4 * rayon::current_num_threads()));
     let together = (group / height).max(1);
-    // At least a panel's.
+    // A block has at least one panel.
     let together_in = |words: usize, lanes: usize| (words / (steps * lanes)).max(1) * lanes;
     let query_block = together_in(control.sizes().table_query_words, height);
     let item_block = together_in(control.sizes().table_item_words, width);
@@ -67,10 +67,10 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
             each(
                 keys.par_chunks_mut(together * height * items.len()).enumerate(),
                 || Ok((full(tiles * height * width, V::default())?, allocate(width)?)),
-                |(values, of_columns), (group, keys)| {
+                |(values, prepared), (group, keys)| {
                     for (c, columns) in block_items.chunks(width).enumerate() {
-                        of_columns.clear();
-                        of_columns.try_extend(columns.iter().map(|item| of_item(*item)))?;
+                        prepared.clear();
+                        prepared.try_extend(columns.iter().map(|item| prepare(*item)))?;
                         if control.is_cancelled() {
                             return Ok(());
                         }
@@ -78,7 +78,7 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
                             tile(query_panels.panel(group * together + r), item_panels.panel(c), values);
                             for (line, values) in lines.chunks_exact_mut(items.len()).zip(values.chunks_exact(width)) {
                                 let line = &mut line[b * item_block + c * width..][..columns.len()];
-                                convert(of_columns, &values[..columns.len()], line);
+                                convert(prepared, &values[..columns.len()], line);
                             }
                         }
                     }

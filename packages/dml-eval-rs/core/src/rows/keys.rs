@@ -1,10 +1,10 @@
-//! Keys of one query's items, computed in buffers of a thread.
+//! Computes the keys of a query's items in the buffers of a thread.
 
 use crate::error::Result;
 use crate::memory::Grow;
 use crate::rows::space::{Scratch, Space};
 
-/// A thread's buffers for keys.
+/// Buffers that a thread uses for keys.
 #[derive(Default)]
 pub(crate) struct Keys {
     pairs: Vec<(u32, u32)>,
@@ -13,7 +13,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Lists pairs, and makes room for a number of each.
+    /// Lists the pairs, and reserves memory for a number per pair.
     fn begin(&mut self, query: usize, items: impl Iterator<Item = u32>) -> Result<()> {
         self.pairs.clear();
         self.pairs.try_extend(items.map(|item| (query as u32, item)))?;
@@ -21,19 +21,19 @@ impl Keys {
         self.keys.make_room(self.pairs.len())
     }
 
-    /// Computes the keys of some items.
+    /// Computes the keys of `items`.
     pub fn compute<S: Space>(&mut self, space: &S, query: usize, items: impl Iterator<Item = u32>) -> Result<&[f64]> {
         self.begin(query, items)?;
         space.keys(&self.pairs, &mut self.scratch, &mut self.keys)?;
         Ok(&self.keys)
     }
 
-    /// Iterates over the items and their numbers, as computed last.
-    pub fn of_items(&self) -> impl Iterator<Item = (u32, f64)> {
+    /// Iterates over items and keys (or scores) as last computed.
+    pub fn with_items(&self) -> impl Iterator<Item = (u32, f64)> {
         self.pairs.iter().map(|pair| pair.1).zip(self.keys.iter().copied())
     }
 
-    /// Takes the keys of some items from their screened values, or computes them.
+    /// Takes the keys of `items` from screened values if these are known, or computes them.
     pub fn take_or_compute<S: Space>(
         &mut self,
         space: &S,
@@ -49,7 +49,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Computes the scores of some items.
+    /// Computes the scores of `items`.
     pub fn compute_scores<S: Space>(
         &mut self,
         space: &S,

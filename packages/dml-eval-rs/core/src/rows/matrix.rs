@@ -1,16 +1,16 @@
-//! Rows of numbers as they lie in memory: any float width, any strides, also a mapped file.
+//! Rows of numbers as they lie in memory: with any float width and any strides, including mapped files.
 
 use half::f16;
 use ndarray::ArrayView2;
-/// Rows that are widened to float64 one at a time, exactly.
+/// Rows that can be read one at a time, widened exactly to float64.
 pub trait Source: Sync + std::fmt::Debug {
     /// The number of rows.
     fn rows(&self) -> usize;
     /// The number of columns.
     fn dim(&self) -> usize;
-    /// Whether any number has double precision.
+    /// Whether some numbers have double precision.
     fn is_double(&self) -> bool;
-    /// The size of the numbers in memory.
+    /// The number of bytes that the numbers occupy.
     fn bytes(&self) -> usize;
     /// Copies row `row` into `out`, widened exactly.
     fn widen(&self, row: usize, out: &mut [f64]);
@@ -18,30 +18,30 @@ pub trait Source: Sync + std::fmt::Debug {
     fn slice32(&self, row: usize) -> Option<&[f32]>;
 }
 
-/// A read-only (rows, dim) view.
+/// A read-only view with shape (rows, dim).
 #[derive(Clone, Copy, Debug)]
 pub enum Matrix<'a> {
     /// Half precision.
     F16(ArrayView2<'a, f16>),
-    /// Single precision; contiguous rows are used in place.
+    /// Single precision. Contiguous rows are used in place.
     F32(ArrayView2<'a, f32>),
     /// Double precision.
     F64(ArrayView2<'a, f64>),
-    /// Packed bits as numbers 0 and 1, and the number of bits in a row.
+    /// Packed bits, to be read as numbers 0 and 1, and the number of bits per row.
     Bits(ArrayView2<'a, u8>, usize),
-    /// Rows derived from other rows.
+    /// Rows that are derived from other rows.
     Derived(&'a dyn Source),
 }
 
 impl Matrix<'_> {
-    /// Borrows the same rows for a shorter time.
+    /// Borrows the same rows for a shorter lifetime.
     pub fn view(&self) -> Matrix<'_> {
         match self {
             Matrix::F16(x) => Matrix::F16(x.view()),
             Matrix::F32(x) => Matrix::F32(x.view()),
             Matrix::F64(x) => Matrix::F64(x.view()),
             Matrix::Bits(x, dim) => Matrix::Bits(x.view(), *dim),
-            Matrix::Derived(of) => Matrix::Derived(*of),
+            Matrix::Derived(source) => Matrix::Derived(*source),
         }
     }
 }
@@ -53,7 +53,7 @@ impl Source for Matrix<'_> {
             Matrix::F32(x) => x.nrows(),
             Matrix::F64(x) => x.nrows(),
             Matrix::Bits(x, _) => x.nrows(),
-            Matrix::Derived(of) => of.rows(),
+            Matrix::Derived(source) => source.rows(),
         }
     }
 
@@ -63,7 +63,7 @@ impl Source for Matrix<'_> {
             Matrix::F32(x) => x.ncols(),
             Matrix::F64(x) => x.ncols(),
             Matrix::Bits(_, dim) => *dim,
-            Matrix::Derived(of) => of.dim(),
+            Matrix::Derived(source) => source.dim(),
         }
     }
 
@@ -71,7 +71,7 @@ impl Source for Matrix<'_> {
         match self {
             Matrix::F16(_) | Matrix::F32(_) | Matrix::Bits(..) => false,
             Matrix::F64(_) => true,
-            Matrix::Derived(of) => of.is_double(),
+            Matrix::Derived(source) => source.is_double(),
         }
     }
 
@@ -81,7 +81,7 @@ impl Source for Matrix<'_> {
             Matrix::F32(x) => 4 * x.len(),
             Matrix::F64(x) => 8 * x.len(),
             Matrix::Bits(x, _) => x.len(),
-            Matrix::Derived(of) => of.bytes(),
+            Matrix::Derived(source) => source.bytes(),
         }
     }
 
@@ -95,25 +95,25 @@ impl Source for Matrix<'_> {
                     *o = f64::from(x[(row, i / 8)] >> (7 - i % 8) & 1);
                 }
             }
-            Matrix::Derived(of) => of.widen(row, out),
+            Matrix::Derived(source) => source.widen(row, out),
         }
     }
 
     fn slice32(&self, row: usize) -> Option<&[f32]> {
         match self {
             Matrix::F32(x) => contiguous(x, row),
-            Matrix::Derived(of) => of.slice32(row),
+            Matrix::Derived(source) => source.slice32(row),
             Matrix::F16(_) | Matrix::F64(_) | Matrix::Bits(..) => None,
         }
     }
 }
 
-/// Widens a number exactly, without a branch or a call, so that the compiler can use vectors.
+/// Widens a number exactly, without branches or calls, so that the compiler can vectorize the loop around it.
 #[inline(always)]
 pub(super) fn widen_half(x: f16) -> f32 {
     const INFINITY: u32 = 0x7c00 << 13;
     let bits = u32::from(x.to_bits());
-    // The exponent of a half at the place of a single's is too small by 112, also in subnormal numbers.
+    // With a half's exponent bits shifted into place, a float32's exponent is too small by 112, for subnormal numbers, too.
     let magnitude = (bits & 0x7fff) << 13;
     let finite = f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23);
     let magnitude = if magnitude >= INFINITY { magnitude | 0xff << 23 } else { finite.to_bits() };

@@ -1,4 +1,4 @@
-//! Rows as they lie in memory, their packed panels, and the two spaces that compare them.
+//! Rows as they lie in memory, packed panels, and the two spaces that compare rows.
 
 pub(crate) mod abridged;
 pub(crate) mod classes;

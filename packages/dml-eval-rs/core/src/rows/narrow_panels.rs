@@ -1,4 +1,4 @@
-//! Panels of which the last may be narrow: a few very long rows are not padded to all lanes of a tile.
+//! Panels. The last panel may be narrow, so that a few very long rows needn't be padded to the width of a tile.
 
 use std::ops::Range;
 
@@ -7,10 +7,10 @@ use crate::kernel::CheckedProduct;
 use crate::memory::{Grow, full};
 use crate::rows::panels::Panels;
 
-/// Steps for which a narrow panel is padded at a time.
+/// The number of steps to pad at a time if a panel is narrow.
 const CHUNK: usize = 256;
 
-/// Packed rows: panels of `width` lanes, and perhaps a last one with a lane for each of its rows.
+/// Packed rows: panels of `width` lanes, and perhaps a last panel that has only as many lanes as rows.
 pub(crate) struct NarrowPanels {
     width: usize,
     whole: Panels<u32>,
@@ -19,12 +19,12 @@ pub(crate) struct NarrowPanels {
 
 struct Narrow {
     panel: Panels<u32>,
-    /// The number of panels before it.
+    /// The number of panels that precede the narrow panel.
     position: usize,
     lanes: usize,
 }
 
-/// One panel: `words[step * lanes + lane]`, of which a product needs `width` lanes.
+/// A panel, `words[step * lanes + lane]`. A product expects `width` lanes.
 #[derive(Clone, Copy)]
 pub(crate) struct Panel<'a> {
     words: &'a [u32],
@@ -33,8 +33,8 @@ pub(crate) struct Panel<'a> {
 }
 
 impl NarrowPanels {
-    /// Packs `rows` rows of `steps` words; `encode` writes the rows of a panel of so many lanes together. A panel of more than
-    /// `narrow_from` words may be narrow.
+    /// Packs `rows` rows of `steps` words. `encode` must write all rows in a panel, given how many lanes this has. The last
+    /// panel may be narrow if panels have more than `narrow_from` words.
     pub fn load<E: Clone + Default + Send>(
         rows: usize,
         width: usize,
@@ -53,7 +53,7 @@ impl NarrowPanels {
         encode: impl Fn(Range<usize>, usize, &mut [u32], &mut [E]) -> Result<()> + Sync,
     ) -> Result<(Self, Vec<E>)> {
         let lanes = rows % width;
-        // With more rows, padding would cost less memory than a narrow panel costs time.
+        // If more rows are left, padding is better: it needs little memory, and a narrow panel needs more time.
         let is_narrow = is_long && 0 < lanes && 2 * lanes <= width;
         let padded = if is_narrow { rows - lanes } else { rows };
         let whole_panel = |rows: Range<usize>, panel: &mut [u32], extras: &mut [E]| encode(rows, width, panel, extras);
@@ -70,7 +70,7 @@ impl NarrowPanels {
         Ok((NarrowPanels { width, whole, narrow }, extras))
     }
 
-    /// Whether the last panel has a lane for each of its rows alone.
+    /// Whether the last panel has only as many lanes as rows.
     pub fn ends_narrow(&self) -> bool {
         self.narrow.is_some()
     }
@@ -91,7 +91,7 @@ impl<'a> Panel<'a> {
         self.words
     }
 
-    /// Returns the words of some steps, padded in `buffer` if the panel is narrow.
+    /// Returns the words of a range of steps, padded in `buffer` if the panel is narrow.
     fn padded<'b>(&self, from: usize, to: usize, buffer: &'b mut [u32]) -> &'b [u32]
     where
         'a: 'b,
@@ -107,8 +107,8 @@ impl<'a> Panel<'a> {
     }
 }
 
-/// Fills a tile with the products of two panels. The sums of chunks are added in float32, in one of the orders that the error
-/// bound of the screen is for.
+/// Fills a tile with the products of two panels. If a panel is narrow, sums of chunks are added in float32; the error bound of
+/// the screen covers this order.
 #[inline]
 pub(crate) fn multiply(
     product: CheckedProduct,
@@ -131,7 +131,7 @@ fn multiply_in_chunks(
     (rows, columns): (Panel<'_>, Panel<'_>),
     tile: &mut [f32],
 ) -> Result<()> {
-    assert!(product.is_sum(), "rows of int16 are too short for narrow panels");
+    assert!(product.is_sum(), "narrow panels need products that are sums, but int16 rows are scaled");
     let (mut row_words, mut column_words) = (full(CHUNK * rows.width, 0)?, full(CHUNK * columns.width, 0)?);
     let mut part = full(rows.width * columns.width, 0.0)?;
     tile.fill(0.0);
@@ -164,7 +164,7 @@ mod tests {
                 let (height, width) = (kernel.number_tiles.rows, kernel.number_tiles.columns);
                 let (rows, columns) = (lanes.0.min(height), lanes.1.min(width));
                 let mut random = crate::random::Random::new(seed);
-                // Small integers, whose sums are exact in any order.
+                // Use small integers, because their sums are exact in any order.
                 let mut numbers = |n: usize| (0..n).map(|_| random.below(7) as f32 - 3.0).collect::<Vec<f32>>();
                 let (x, y) = (numbers(rows * steps), numbers(columns * steps));
                 let panel = |lanes: usize, numbers: &[f32]| {

@@ -1,20 +1,20 @@
-//! The gallery item that a query is itself.
+//! Finds the gallery item that is the query itself.
 
 use crate::error::{Result, argument};
 
-/// Each query's own item in the whole gallery, which its ranking leaves out.
+/// For each query, the gallery item that is the query itself, which is excluded from the ranking.
 #[derive(Clone, Copy, Debug)]
 pub enum OwnItem<'a> {
-    /// None: queries and gallery are different items.
+    /// There is none, because queries and gallery are different items.
     Absent,
-    /// The item with the query's index: the queries are their own gallery.
+    /// The item with the query's index, because the queries are also the gallery.
     SameIndex,
-    /// The item with this index; −1 for queries outside the gallery.
+    /// The item with this index, or −1 for queries that aren't in the gallery.
     Listed(&'a [i64]),
 }
 
 impl OwnItem<'_> {
-    /// Returns the index of a query's own item.
+    /// Returns the index of the gallery item that is the query itself.
     pub(crate) fn of(&self, query: usize) -> Option<u64> {
         match self {
             OwnItem::Absent => None,
@@ -23,16 +23,14 @@ impl OwnItem<'_> {
         }
     }
 
-    /// Checks that each query has an index, below that of the gallery's end.
+    /// Checks that each query has an index, and that indices are less than `gallery`.
     pub(crate) fn check(&self, queries: usize, gallery: u64) -> Result<()> {
         let OwnItem::Listed(indices) = self else { return Ok(()) };
         if indices.len() != queries {
-            return argument(format!("indices has {} entries; expected {queries}, one for each query", indices.len()));
+            return argument(format!("indices has {} entries; expected {queries}, one per query", indices.len()));
         }
         match indices.iter().position(|index| *index < -1 || *index >= gallery as i64) {
-            Some(at) => {
-                argument(format!("indices has {} at {at}; expected -1, or an index below {gallery}", indices[at]))
-            }
+            Some(at) => argument(format!("indices[{at}] is {}; expected -1, or an index below {gallery}", indices[at])),
             None => Ok(()),
         }
     }

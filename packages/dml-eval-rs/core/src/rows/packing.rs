@@ -1,4 +1,4 @@
-//! A packing: rows in the words of a screen, and bounds of the values that their products approximate.
+//! Packings: rows in the words of a screen, and bounds for the values that products of these words approximate.
 
 use std::ops::Range;
 
@@ -6,23 +6,23 @@ use crate::error::Result;
 use crate::kernel::Word;
 use crate::side::Side;
 
-/// Sizes of a packed row, in the units of the screen.
+/// Sizes of a packed row in the units of the screen.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Extent {
-    /// The length of the exact row, or of the part of it that is packed.
+    /// The length of the exact row, or of its packed part.
     pub norm: f64,
-    /// The distance between that and its rounded numbers.
+    /// The distance between this (packed) row and the rounded numbers.
     pub residual: f64,
-    /// The length of the part that is not packed, at least.
+    /// An upper bound on the length of the part that isn't packed.
     pub rest: f64,
-    /// The magnitude of the number subtracted from every product of this row.
+    /// The magnitude of the bias, which is subtracted from each product of this row.
     pub bias: f64,
-    /// The length of the given row, and of the centre subtracted from it, together: rounding errors are relative to these.
+    /// The length of the given row plus the length of the centre: rounding errors are proportional to this sum.
     pub length: f64,
 }
 
 impl Extent {
-    /// Returns the larger of each size.
+    /// Returns the maximum of each size.
     pub fn max(self, other: Extent) -> Extent {
         Extent {
             norm: self.norm.max(other.norm),
@@ -34,14 +34,14 @@ impl Extent {
     }
 }
 
-/// The axis of a tile that a panel serves.
+/// The axis of a tile that a panel belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
     Rows,
     Columns,
 }
 
-/// A value below which a query's items are ignored during a share of the screen, as far as it is known in advance.
+/// A value that is expected to be a query's lowest threshold during a share of the screen, as far as this can be predicted.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpectedThreshold {
     pub query: u32,
@@ -49,25 +49,25 @@ pub struct ExpectedThreshold {
     pub share: f64,
 }
 
-/// The work that a screen is for.
+/// The work that a screen has to do.
 pub struct Goal<'a> {
-    /// Pairs to screen.
+    /// The number of pairs to screen.
     pub pairs: u64,
-    /// Computes the expected thresholds of some queries.
+    /// Computes the expected thresholds for a sample of the queries.
     pub thresholds: &'a (dyn Fn() -> Result<Vec<ExpectedThreshold>> + Sync),
 }
 
 /// Rows in the words of a screen.
 ///
-/// With s a product of packed rows plus `offset`, m the margin of their extents, and r, r' their rests, the value is between
-/// s − m − 2rr' and s + m. Where two values' bounds don't overlap, their keys differ in the same direction.
+/// Let s be a product of packed rows plus `offset`, m the margin for their extents, and r, r' the lengths that aren't packed. Then
+/// the value is between s − m − 2rr' and s + m. If the bounds of two values don't overlap, their keys differ in the same direction.
 pub trait Packing: Sync {
     fn word(&self) -> Word;
-    /// Words in a packed row.
+    /// The number of words per packed row.
     fn steps(&self) -> usize;
-    /// Whether the first numbers of a row are mostly the largest.
+    /// Whether the first numbers of most rows are the largest.
     fn is_sorted(&self) -> bool;
-    /// Packs some rows into a panel, `panel[step * width + lane]`; lanes beyond the rows keep their zeros.
+    /// Packs rows to `panel[step * width + lane]`. Lanes without a row keep their zeros.
     fn encode(
         &self,
         side: Side,
@@ -77,8 +77,8 @@ pub trait Packing: Sync {
         panel: &mut [u32],
         extents: &mut [Extent],
     ) -> Result<()>;
-    /// Bounds the rounding errors for any pair of a row and a column within these extents.
+    /// Bounds the rounding errors for any row and column with sizes up to these extents.
     fn margin(&self, row: Extent, column: Extent) -> f64;
-    /// The number to add to every product.
+    /// The number to add to each product.
     fn offset(&self) -> f64;
 }

@@ -1,4 +1,4 @@
-//! Rows packed for the products: panels with one lane for each row or column of a tile, step by step.
+//! Rows packed for products: panels with a lane for each row or column of a tile, step by step.
 
 use std::ops::Range;
 
@@ -9,15 +9,15 @@ use crate::error::Result;
 use crate::memory::{each, full, zeros};
 use crate::rows::space::Scratch;
 
-/// Packed rows. A panel holds the words of `width` rows: `panel[step * width + lane]`.
+/// Packed rows. A panel has the words of `width` rows: `panel[step * width + lane]`.
 pub(crate) struct Panels<T> {
     words: Vec<T>,
     words_per_panel: usize,
 }
 
 impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
-    /// Packs `rows` rows of `steps` words, which `encode` writes, and pads the last panel with zeros. Returns the result of
-    /// `encode` for each row, too.
+    /// Packs `rows` rows of `steps` words, and pads the last panel with zeros. `encode` must write the words for one row; the
+    /// results of `encode` are returned, too.
     pub fn load<E: Clone + Default + Send>(
         rows: usize,
         width: usize,
@@ -43,7 +43,7 @@ impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
         Ok((Panels { words, words_per_panel }, extras))
     }
 
-    /// Packs `rows` rows of `steps` words; `encode` writes the rows of a panel together, and the last panel is padded with zeros.
+    /// Packs like [`load`](Self::load), except that `encode` must write all rows in a panel.
     pub fn load_together<E: Clone + Default + Send>(
         rows: usize,
         width: usize,

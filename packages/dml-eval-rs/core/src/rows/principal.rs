@@ -1,7 +1,7 @@
-//! Directions along which rows vary most: orthogonal iteration on a sample.
+//! Finds the directions along which rows vary most, by orthogonal iteration on a sample.
 //!
-//! Any orthonormal directions give correct bounds; these give tight ones, without which prefixes (prefix.rs says what they gain) rule out
-//! nothing unless the given axes happen to be principal.
+//! Any orthonormal directions give correct bounds, but only principal ones give bounds so tight that prefixes can exclude pairs
+//! (prefix.rs says how much this gains).
 
 use crate::control::Control;
 use crate::error::Result;
@@ -12,7 +12,7 @@ use crate::side::Side;
 
 const ITERATIONS: usize = 2;
 
-/// Multiplies each row of `a`, (rows, dim), with each of `b`.
+/// Multiplies each row of `a`, (rows, dim), by each row of `b`.
 pub(super) fn multiply(
     kernel: &'static Kernel,
     a: &[f64],
@@ -41,8 +41,8 @@ pub(super) fn multiply(
     Ok(products)
 }
 
-/// Copies rows, (rows, dim), as columns.
-fn transposed(x: &[f64], dim: usize) -> Result<Vec<f64>> {
+/// Transposes `x`, which has shape (rows, dim).
+fn transpose(x: &[f64], dim: usize) -> Result<Vec<f64>> {
     let rows = x.len() / dim;
     let mut columns: Vec<f64> = zeros(x.len())?;
     for (r, row) in x.chunks_exact(dim).enumerate() {
@@ -53,7 +53,7 @@ fn transposed(x: &[f64], dim: usize) -> Result<Vec<f64>> {
     Ok(columns)
 }
 
-/// Subtracts a multiple of a row from another.
+/// Subtracts `factor` times `other` from `row`.
 #[inline(always)]
 fn subtract(row: &mut [f64], factor: f64, other: &[f64]) {
     for (v, o) in row.iter_mut().zip(other) {
@@ -61,10 +61,10 @@ fn subtract(row: &mut [f64], factor: f64, other: &[f64]) {
     }
 }
 
-/// Makes rows, (count, dim), orthonormal, each to those before it. Omits rows that depend on those before. A second pass removes
-/// what the rounding of the first left.
+/// Makes `rows`, (count, dim), orthonormal, each to all previous rows, and omits rows that depend on previous rows. A second pass
+/// removes the rounding errors of the first.
 fn orthonormalize(kernel: &'static Kernel, rows: &mut Vec<f64>, dim: usize, passes: usize) {
-    /// The least share of its length that a row keeps: rounding errors are the rest of shorter ones.
+    /// The least share of a row's length that must remain: if less remains, this is mostly rounding errors.
     const LEAST: f64 = 1e-9;
     let mut kept = 0;
     for index in 0..rows.len() / dim {
@@ -89,8 +89,8 @@ fn orthonormalize(kernel: &'static Kernel, rows: &mut Vec<f64>, dim: usize, pass
     rows.truncate(kept * dim);
 }
 
-/// Finds about `count` orthonormal directions, (count, dim), along which the rows of a sample, (rows, dim), are long: roughly those
-/// of the largest eigenvalues of the second moments, largest first. `count` is at most the number of rows.
+/// Finds about `count` orthonormal directions, (count, dim), along which the rows of `sample`, (rows, dim), are long: approximate
+/// eigenvectors of the second moments, largest eigenvalue first. `count` must not exceed the number of rows.
 pub(super) fn principal_directions(
     kernel: &'static Kernel,
     sample: &[f64],
@@ -98,14 +98,14 @@ pub(super) fn principal_directions(
     count: usize,
     control: &Control,
 ) -> Result<Vec<f64>> {
-    let columns = transposed(sample, dim)?;
+    let columns = transpose(sample, dim)?;
     let rows = sample.len() / dim;
     let mut directions = collect(sample[..count * dim].iter().copied())?;
     orthonormalize(kernel, &mut directions, dim, 1);
     for iteration in 1..=ITERATIONS {
         let coordinates = multiply(kernel, &directions, sample, dim, control)?;
         directions = multiply(kernel, &coordinates, &columns, rows, control)?;
-        // The longest first: the first keeps its direction, and the others what is orthogonal to it.
+        // Sort the longest first: orthonormalizing keeps the first direction, and only the orthogonal part of the others.
         let lengths = collect(directions.chunks_exact(dim).map(|row| kernel.dot64(row, row)))?;
         let mut order = collect(0..lengths.len())?;
         order.sort_unstable_by(|&a, &b| lengths[b].total_cmp(&lengths[a]).then(a.cmp(&b)));
@@ -125,7 +125,7 @@ mod tests {
     use crate::kernel::{names, select};
     use crate::random::Random;
 
-    /// Makes rows of three long directions, a fourth that depends on them, and short ones.
+    /// Makes rows that are long in three directions, and short in all others.
     fn sample(rows: usize, dim: usize) -> Vec<f64> {
         let mut random = Random::new(2);
         let mut x = vec![0.0; rows * dim];
@@ -160,7 +160,7 @@ mod tests {
         for (at, product) in products.iter().enumerate() {
             assert!((product - f64::from(u8::from(at / 8 == at % 8))).abs() < 1e-14, "{product}");
         }
-        // The long axes are in the span of the first three.
+        // The long axes must be in the span of the first three directions.
         for axis in 0..3 {
             let within: f64 = found.chunks_exact(dim).take(3).map(|direction| direction[axis].powi(2)).sum();
             assert!(within > 0.9999, "{axis}: {within}");

@@ -1,56 +1,56 @@
-//! The numbers of a row in the words of a screen: rounded to float32, bfloat16 or int16, with the length of the rounding errors.
+//! Rounds the numbers of a row to the words of a screen (float32, bfloat16 or int16), and measures the rounding errors.
 //!
-//! A row of int16 has a scale of its own, σ: its numbers are a·σ with integers a. Two rows' integers have a product below 2³¹, so
-//! their sum in 32 bits is exact, whatever its parts. Its last two words are σ and the bias, both float32.
+//! Each row of int16 has a scale σ, and represents numbers a·σ with integers a. The integers of any two rows have a product below
+//! 2³¹, so a 32-bit sum is exact in any order. The last two words of a row are σ and the bias, both float32.
 
 use crate::error::Result;
 use crate::kernel::{AFFINE_STEPS, Word};
 use crate::memory::Grow;
 use crate::rows::packing::Axis;
 
-/// The number of bfloat16 whose sum is a float32.
+/// The number of bfloat16 pieces that represent a float32.
 const PIECES: usize = 3;
-/// The largest integer of a row, and the length of its integers: its square is below 2³¹.
+/// The largest integer in a row, and the greatest length of a row's integers, whose square is below 2³¹.
 const LARGEST: f64 = 32_766.0;
 const LONGEST: f64 = 46_339.0;
-/// The least scale, 2⁻¹⁰⁰: integers of shorter rows are smaller.
+/// The least scale, 2⁻¹⁰⁰. Shorter rows get smaller integers instead of a smaller scale.
 const LEAST_SCALE: f32 = f32::from_bits((127 - 100) << 23);
-/// Added to and subtracted from a number of less than 2³¹, it leaves the nearest integer, which the low bits of the sum hold.
+/// Adding this to a number below 2³¹ puts the nearest integer into the low bits; subtracting it again returns the integer.
 const ROUNDING: f64 = 6_755_399_441_055_744.0;
 const LANES: usize = 8;
 
-/// The exact numbers of a row.
+/// The exact numbers in a row.
 pub(crate) struct Numbers<'a> {
     pub coordinates: &'a [f64],
     pub size: Size,
-    /// The length of the rest of the row, rounded up, if it is one of the numbers.
+    /// The length of the part that isn't packed, rounded up, if the row includes this number.
     pub rest: Option<f32>,
-    /// The number to subtract from every product, if there may be one.
+    /// The number to subtract from each product, if rows have biases.
     pub bias: Option<f64>,
     pub axis: Axis,
 }
 
 impl<'a> Numbers<'a> {
-    /// The numbers of a mean of rows, the last of which may be a rest's, and the sum that is added to products.
+    /// Returns the numbers for a mean of rows, which may end with a mean rest. `added` is added to products.
     pub fn of_mean(numbers: &'a [f64], added: f64) -> Self {
         Numbers { coordinates: numbers, size: measure(numbers), rest: None, bias: Some(-added), axis: Axis::Columns }
     }
 }
 
-/// The squared length of a row, and the magnitude of its largest number.
+/// The squared length of a row, and its largest magnitude.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
     pub square: f64,
     largest: f64,
 }
 
-/// The length of the rounding errors of the coordinates, and the rest as it was rounded.
+/// The length of the rounding errors, and the rounded length of the part that isn't packed.
 pub(crate) struct Rounded {
     pub residual: f64,
     pub rest: f64,
 }
 
-/// A thread's words of a row.
+/// The words for one row, in buffers of a thread.
 pub(crate) struct RowWords {
     word: Word,
     floats: Vec<f32>,
@@ -58,7 +58,7 @@ pub(crate) struct RowWords {
     words: Vec<u32>,
 }
 
-/// Computes the words of a packed row of so many numbers, the rest among them.
+/// Computes the words per packed row, given the numbers including a rest.
 pub(crate) fn steps(word: Word, numbers: usize, is_biased: bool) -> usize {
     match word {
         Word::Int16Pair => numbers.div_ceil(2) + AFFINE_STEPS,
@@ -67,7 +67,7 @@ pub(crate) fn steps(word: Word, numbers: usize, is_biased: bool) -> usize {
     }
 }
 
-/// Calls `take` for parts of equally long slices, of at most `LANES` numbers: so that sums in lanes do not wait for one another.
+/// Calls `take` for chunks of at most `LANES` numbers, so that lanes have separate sums and don't wait for each other.
 #[inline(always)]
 fn in_lanes<T>(x: &[f64], out: &mut [T], mut take: impl FnMut(&[f64], &mut [T])) {
     let (chunks, rest) = x.as_chunks::<LANES>();
@@ -78,7 +78,7 @@ fn in_lanes<T>(x: &[f64], out: &mut [T], mut take: impl FnMut(&[f64], &mut [T]))
     take(rest, out_rest);
 }
 
-/// Measures the coordinates of a row.
+/// Measures the coordinates in a row.
 #[inline(always)]
 pub(crate) fn measure(x: &[f64]) -> Size {
     let (mut squares, mut largest) = ([0.0; LANES], [0.0; LANES]);
@@ -99,7 +99,7 @@ fn add_to_size(x: &[f64], squares: &mut [f64; LANES], largest: &mut [f64; LANES]
     }
 }
 
-/// Rounds to the nearest bfloat16, ties to even; for numbers far from overflow.
+/// Rounds to the nearest bfloat16, ties to even, if the number is far from overflow.
 fn bfloat16(x: f32) -> f32 {
     let bits = x.to_bits();
     f32::from_bits((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff_0000)
@@ -115,7 +115,7 @@ impl RowWords {
         RowWords { word, floats: Vec::new(), integers: Vec::new(), words: Vec::new() }
     }
 
-    /// Rounds the numbers of a row, and replaces `words`.
+    /// Rounds the numbers in a row, and replaces `words`.
     #[inline(always)]
     pub fn round(&mut self, numbers: &Numbers<'_>) -> Result<Rounded> {
         self.words.clear();
@@ -135,7 +135,7 @@ impl RowWords {
         }
     }
 
-    /// Writes the words into a lane of a panel of so many lanes.
+    /// Writes the words into a lane of a panel that has `width` lanes.
     #[inline(always)]
     pub fn write(&self, lane: usize, width: usize, panel: &mut [u32]) {
         for (packed, word) in panel[lane..].iter_mut().step_by(width).zip(&self.words) {
@@ -143,7 +143,7 @@ impl RowWords {
         }
     }
 
-    /// Rounds to floats: the coordinates, the rest, and the pieces of the bias opposite ones.
+    /// Rounds to floats: the coordinates, the rest, and the pieces of the bias, which face ones on the other axis.
     #[inline(always)]
     fn round_to_floats(
         &mut self,
@@ -177,13 +177,13 @@ impl RowWords {
         Ok(Rounded { residual: residual2.iter().sum::<f64>().sqrt(), rest: f64::from(rest.unwrap_or(0.0)) })
     }
 
-    /// Rounds to multiples of a scale: the coordinates to nearest, the rest up.
+    /// Rounds to multiples of a scale: coordinates to the nearest multiple, the rest up.
     #[inline(always)]
     fn round_to_int16(&mut self, numbers: &Numbers<'_>) -> Result<Rounded> {
         let Numbers { coordinates, size, rest, bias, .. } = numbers;
         let exact_rest = f64::from(rest.unwrap_or(0.0));
         let count = coordinates.len() + usize::from(rest.is_some());
-        // The integers differ from multiples by at most 1 each.
+        // Rounding changes each integer by at most 1.
         let longest = LONGEST - (count as f64).sqrt();
         let scale =
             ((size.square + exact_rest * exact_rest).sqrt() / longest).max(size.largest.max(exact_rest) / LARGEST);

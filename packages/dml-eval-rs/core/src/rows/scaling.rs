@@ -1,6 +1,6 @@
-//! Scaling by powers of two, which changes no bit of a normal number's mantissa.
+//! Scales by powers of two, which doesn't change the mantissa of normal numbers.
 
-/// Returns the binary exponent of a finite number other than 0.
+/// Returns the binary exponent of a finite number that isn't 0.
 fn exponent(x: f64) -> i32 {
     let bits = ((x.to_bits() >> 52) & 0x7ff) as i32;
     if bits == 0 { exponent(x * power_of_two(200)) - 200 } else { bits - 1023 }
@@ -11,19 +11,19 @@ fn power_of_two(e: i32) -> f64 {
     f64::from_bits(((e + 1023) as u64) << 52)
 }
 
-/// The least length that is scaled to 1: shorter rows stay shorter, so that underflow of their keys' products, scaled by the square
-/// of the factor, remains far below the rounding errors for which the margin provides.
+/// The least length that is scaled to 1. Shorter rows stay shorter, so that the underflow of products in keys, multiplied by the
+/// square of the factor, remains far below the rounding errors that the margin allows for.
 const SHORTEST: f64 = f64::from_bits((1023 - 500) << 52);
 
-/// Returns the power of two that brings a length, of at least 2^−500, between 1/4 and 1; for shorter ones that of 2^−500.
+/// Returns the power of two that scales `length` to between 1/4 and 1. If `length` is below 2^−500, scales for 2^−500 instead.
 pub(crate) fn scale_below_one(length: f64) -> f64 {
     power_of_two(-(exponent(length.max(SHORTEST)) + 1))
 }
 
-/// Scales a row of finite numbers by a power of two so that its largest element is between 1 and 2.
+/// Scales a row of finite numbers by a power of two, so that the largest magnitude is between 1 and 2.
 #[inline(always)]
 pub(crate) fn rescale(x: &mut [f64]) {
-    // The order of magnitudes is that of their bits, of which the compiler takes several at a time.
+    // Compare magnitudes by their bits, because the compiler can vectorize this.
     let largest = f64::from_bits(x.iter().fold(0, |most, v| most.max(v.abs().to_bits())));
     if largest == 0.0 || !largest.is_finite() {
         return;

@@ -1,4 +1,4 @@
-//! Validation of rows, which yields their squared lengths.
+//! Validates rows and returns their squared lengths.
 
 use std::cell::RefCell;
 
@@ -14,19 +14,19 @@ use crate::rows::scaling::rescale;
 use crate::rows::similarity::Similarity;
 use crate::side::Side;
 
-/// The largest magnitude that the dot product and the Euclidean distance take.
+/// The largest magnitude that is accepted for the dot product and the Euclidean distance.
 const LARGEST: f64 = f64::from_bits((1023 + 500) << 52);
 
-/// Rows are fetched so many before they are read: four at a time, they are read faster than CPUs foresee.
+/// Prefetch rows this far ahead: they are read four at a time, faster than hardware prefetchers follow.
 const AHEAD: usize = 16;
 
-/// Whether rows are scaled by a power of two: float64 rows under the cosine, where it changes no bit of a key and no sum
-/// overflows.
+/// Whether rows are scaled by a power of two. Only done for float64 rows under the cosine, to prevent sums from overflowing; it
+/// doesn't change any bit of a key.
 pub(crate) fn rescales(matrix: &Matrix<'_>, similarity: Similarity) -> bool {
     similarity == Similarity::Cosine && matrix.is_double()
 }
 
-/// Whether rows with these sums of squares may be bad.
+/// Whether some rows with these sums of squares may be invalid.
 #[inline(always)]
 pub(crate) fn is_suspect(squares: &[f64], similarity: Similarity) -> bool {
     let is_fine = |square: f64| match similarity {
@@ -36,7 +36,7 @@ pub(crate) fn is_suspect(squares: &[f64], similarity: Similarity) -> bool {
     !squares.iter().fold(true, |all, square| all & is_fine(*square))
 }
 
-/// Reads the rows once; returns each row's sum of squares in the stated order, or an error with the first bad row.
+/// Reads the rows once. Returns sums of squares, in the order that `exact` defines, or an error for the first bad row.
 pub(crate) fn validate(
     matrix: &Matrix<'_>,
     side: Side,
@@ -62,7 +62,7 @@ pub(crate) fn validate(
         }
         Ok(())
     })?;
-    // Only float64 rows can be finite and overflow here: their largest magnitudes tell which error it is.
+    // Finite rows can only overflow here if they are float64. The largest magnitude tells which error to return.
     let may_overflow = squares.iter().any(|square| !square.is_finite() || *square > LARGEST);
     let buffer = RefCell::new(full(if may_overflow { matrix.dim() } else { 0 }, 0.0)?);
     let magnitude = |row: usize| {
@@ -93,10 +93,10 @@ pub(crate) fn validate(
     Ok(squares)
 }
 
-/// Computes the sums of squares of float32 rows from `first` on in place; `None` if a row has another type.
+/// Computes the sums of squares of float32 rows in place, from row `first` on. Returns `None` if a row has a different type.
 fn square_in_place(matrix: &Matrix<'_>, first: usize, squares: &mut [f64], kernel: &Kernel) -> Option<()> {
     for (chunk, out) in squares.chunks_mut(PAIRS).enumerate() {
-        // A short chunk repeats its last row.
+        // Repeat the last row to fill a short chunk.
         let row = |i: usize| matrix.slice32(first + chunk * PAIRS + i.min(out.len() - 1));
         let rows = [row(0)?, row(1)?, row(2)?, row(3)?];
         for ahead in first + chunk * PAIRS + AHEAD..matrix.rows().min(first + (chunk + 1) * PAIRS + AHEAD) {

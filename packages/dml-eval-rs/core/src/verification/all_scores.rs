@@ -1,4 +1,4 @@
-//! The scores of all pairs, tile by tile.
+//! Computes the scores of all pairs, tile by tile.
 
 use std::ops::Range;
 
@@ -13,11 +13,11 @@ use crate::rows::space::Space;
 use crate::screen::tiling::{blocks, count_pairs, reaches_above_diagonal};
 use crate::side::Side;
 
-/// Queries that a thread takes at a time, approximately: their panels stay in its second-level cache.
+/// The approximate number of queries that a thread takes at a time, so that their panels stay in its second-level cache.
 const QUERIES: usize = 64;
 
-/// Shows `visit` the scores of all pairs of these queries and the gallery: its queries, items, and (queries, columns of a tile) scores.
-/// Of one array, pairs whose query does not come before the item are among them. `begin` makes what a thread needs for some tiles.
+/// Calls `visit` with the scores of all pairs of `queries` and the gallery: queries, items, (queries, columns of a tile) scores. For
+/// one array, these include some pairs whose query isn't before the item. `begin` makes a thread's state for a group of tiles.
 pub(crate) fn visit_scores<T>(
     space: &Dense<'_>,
     queries: Range<usize>,
@@ -48,23 +48,22 @@ pub(crate) fn visit_scores<T>(
                 || zeros(8 * height * width),
                 |tile, group| -> Result<()> {
                     let tile = ready(tile)?;
-                    let mut of_thread = begin()?;
-                    let of_group = group * together..panels.min((group + 1) * together);
+                    let mut state = begin()?;
+                    let group = group * together..panels.min((group + 1) * together);
                     for (c, items) in blocks(columns.clone(), width).enumerate() {
-                        for r in of_group.clone() {
+                        for r in group.clone() {
                             let start = rows.start + r * height;
                             let queries = start..rows.end.min(start + height);
                             if !own || reaches_above_diagonal(&queries, &items) {
-                                let (of_rows, of_columns) = (row_panels.panel(r), column_panels.panel(c));
-                                space.score_tile((queries.clone(), of_rows), (items.clone(), of_columns), tile);
-                                visit(&mut of_thread, queries, items.clone(), tile);
+                                let (row_panel, column_panel) = (row_panels.panel(r), column_panels.panel(c));
+                                space.score_tile((queries.clone(), row_panel), (items.clone(), column_panel), tile);
+                                visit(&mut state, queries, items.clone(), tile);
                             }
                         }
                         control.check()?;
                     }
-                    end(of_thread);
-                    let queries =
-                        rows.start + of_group.start * height..rows.end.min(rows.start + of_group.end * height);
+                    end(state);
+                    let queries = rows.start + group.start * height..rows.end.min(rows.start + group.end * height);
                     control.advance(count_pairs(&queries, &columns, own));
                     Ok(())
                 },

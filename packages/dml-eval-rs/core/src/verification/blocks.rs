@@ -1,7 +1,7 @@
-//! A verification in parts: of two blocks at a time, or of one with itself, in several passes over all pairs of blocks.
+//! Verifies in parts: two blocks at a time, or one block with itself, in several passes over all pairs of blocks.
 //!
-//! The first pass finds the scores of the positives, and a sample of the negatives, from which brackets around the levels' crossings
-//! are estimated. Each further pass decides the negatives in the brackets in float64, as `decided` does, until each crossing is found.
+//! The first pass finds the scores of positives, and samples negatives to estimate brackets around the crossings of all levels.
+//! Later passes decide the negatives in the brackets in float64, like `decided` does, until all crossings are found.
 
 use crate::control::Control;
 use crate::error::Result;
@@ -18,8 +18,8 @@ use crate::verification::sample::{Bracket, estimate, sort_descending};
 use crate::verification::sieve::Sieve;
 use crate::verification::traversal::{Both, traverse};
 
-/// Finds the scores of two blocks' positives, ascending, and samples their negatives: of those whose hash ends in `least` zeros, at most
-/// `capacity`. `first` are the indices of the first query and the first item among all.
+/// Finds the scores of all positives between two blocks, in ascending order, and samples negatives whose hash ends in at least
+/// `least` zeros, at most `capacity`. `first` has the indices of the first query and the first item among all.
 pub fn begin_block(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
@@ -33,9 +33,9 @@ pub fn begin_block(
     Ok((positives, sample_block(space, labels, first, least, capacity, control)?))
 }
 
-/// Begins the searches for the negatives of some ranks, and for equal errors if `equal_errors`.
+/// Begins to search for the negatives at `ranks`, and for equal errors if `equal_errors`.
 ///
-/// `positives` are the scores of all positives, ascending, `negatives` is the number of all negatives, and `sample` the scores of some.
+/// `positives` are all positives' scores in ascending order, `negatives` counts all negatives, and `sample` has some scores.
 #[expect(clippy::disallowed_methods, reason = "levels are few")]
 pub fn begin_searches(
     ranks: &[u64],
@@ -54,7 +54,7 @@ pub fn begin_searches(
     levels.into_iter().map(|level| Search::new(level, bracket(level))).collect()
 }
 
-/// Counts the negatives of two blocks for some searches, of each of which at most `capacity` scores are kept.
+/// Counts the negatives of two blocks for each search, and keeps at most `capacity` scores per search.
 pub fn observe_block(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
@@ -72,7 +72,7 @@ pub fn observe_block(
     both.decider.finish()
 }
 
-/// Advances searches by what a pass over all pairs of blocks observed: returns each crossing that is found, and narrows the other searches.
+/// Advances searches by what a pass over all pairs of blocks observed. Returns the crossings found, and narrows other searches.
 #[expect(clippy::disallowed_methods, reason = "levels are few")]
 pub fn advance_searches(
     searches: &mut [Search],

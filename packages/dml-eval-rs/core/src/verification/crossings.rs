@@ -1,4 +1,4 @@
-//! The scores at which levels are reached, and the positives there.
+//! Finds the scores at which levels are reached, and counts the positives there.
 
 use crate::control::Control;
 use crate::error::{Result, argument};
@@ -18,47 +18,47 @@ use crate::verification::sieve::{LISTED_MARGINS, Sieve, SievedCrossing};
 use crate::verification::slots::{Place, Slots, count_and_keep};
 use crate::verification::traversal::{Both, traverse};
 
-/// Negatives for each score of a sample, from which brackets are estimated, and its least size.
+/// The negatives per score in a sample for estimating brackets, and the least size of a sample.
 const NEGATIVES_PER_SAMPLED: u64 = 256;
 const LEAST_SAMPLE: usize = 1 << 12;
 
-/// What a verification asks for.
+/// What to compute in a verification.
 #[derive(Clone, Debug)]
 pub struct VerifyTasks {
     /// The number of positive pairs.
     pub positives: u64,
     /// The number of negative pairs.
     pub negatives: u64,
-    /// Ranks of negatives, from the largest score: 1 to `negatives`.
+    /// Ranks of negatives, from 1 for the largest score to `negatives`.
     pub ranks: Vec<u64>,
-    /// Whether to find where the shares of accepted negatives and rejected positives are equal.
+    /// Whether to find where the proportions of accepted negatives and rejected positives are equal.
     pub equal_errors: bool,
     /// Whether to count the negatives between all positives.
     pub slots: bool,
 }
 
-/// A crossing, and the positives there.
+/// A crossing, and the positives at this score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// The score, and the negatives there.
+    /// The score, and the negatives at this score.
     pub negatives: Crossing,
-    /// Positives with larger scores.
+    /// The number of positives with larger scores.
     pub above: u64,
-    /// Positives with this score or larger ones.
+    /// The number of positives with at least this score.
     pub at_least: u64,
 }
 
 /// The result of a verification.
 #[derive(Debug, PartialEq)]
 pub struct Verified {
-    /// Where each rank's negative is, in their order, and then where the errors are equal, if that was asked.
+    /// The score of the negative at each rank, in the order of the ranks, then the score at which errors are equal, if requested.
     pub points: Vec<Point>,
-    /// The negatives between all positives, if that was asked.
+    /// The negatives between all positives, if requested.
     pub slots: Option<Slots>,
 }
 
-/// Compares all pairs of two sides by their scores; of one array, each unordered pair of two items once. Peers each compare a part of
-/// the negatives, and get the whole result.
+/// Verifies all pairs of two sides by their scores, or each unordered pair of two items if there is one array. With peers, each
+/// compares a part of the negatives, and all return the complete result.
 pub fn verify(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
@@ -70,19 +70,19 @@ pub fn verify(
     let &VerifyTasks { positives: number, negatives, equal_errors, slots, .. } = tasks;
     let counted = labels.count_negatives()?;
     if counted != negatives || tasks.ranks.iter().any(|rank| !(1..=negatives).contains(rank)) {
-        return argument(format!("there are {counted} negatives; expected {negatives}, and ranks of 1 to this number"));
+        return argument(format!("there are {counted} negatives; expected {negatives}, and ranks from 1 to that"));
     }
     let most = control.sizes().verify_held as u64;
     let held = number <= most;
     if !held && (equal_errors || slots) {
         return argument(format!(
-            "there are {number} positive pairs; the EER and the AUC hold the score of each, and expect at most {most}: \
-             leave out 'eer' and 'auc', or verify given pairs"
+            "there are {number} positive pairs; 'eer' and 'auc' keep the score of each, at most {most}: \
+             omit 'eer' and 'auc', or verify given pairs"
         ));
     }
     let positives = if held { labels.sorted_positives(space, number as usize, control)? } else { Vec::new() };
     if number == 0 || negatives == 0 || held && positives.len() as u64 != number {
-        return argument(format!("expected {number} positives, and at least one of either kind"));
+        return argument(format!("too few pairs; expected {number} positives, and at least one of each kind"));
     }
     let levels = levels(&tasks.ranks, equal_errors.then_some((number, negatives)));
     let find = Finding { space, labels, levels: &levels, positives: &positives, negatives, peers, control };
@@ -110,22 +110,22 @@ pub fn verify(
     Ok(Verified { points, slots })
 }
 
-/// Lists the levels of some ranks of negatives, and that of equal errors if the numbers of positives and negatives are given.
+/// Lists the levels for `ranks`, and for equal errors if the numbers of positives and negatives are given.
 #[expect(clippy::disallowed_methods, reason = "levels are few")]
 pub(crate) fn levels(ranks: &[u64], equal_errors: Option<(u64, u64)>) -> Vec<Level> {
-    let mut levels: Vec<Level> = ranks.iter().map(|&rank| Level::of_rank(rank)).collect();
-    levels.extend(equal_errors.map(|(positives, negatives)| Level::of_equal_errors(positives, negatives)));
+    let mut levels: Vec<Level> = ranks.iter().map(|&rank| Level::for_rank(rank)).collect();
+    levels.extend(equal_errors.map(|(positives, negatives)| Level::for_equal_errors(positives, negatives)));
     levels
 }
 
 impl Level {
-    /// The negative with this rank, from the largest score.
-    fn of_rank(rank: u64) -> Level {
+    /// Returns the level that is reached at the negative with this rank, counted from the largest score.
+    fn for_rank(rank: u64) -> Level {
         Level { negative: 1, positive: 0, total: u128::from(rank) }
     }
 
-    /// The shares of accepted negatives and of accepted positives add up to 1.
-    fn of_equal_errors(positives: u64, negatives: u64) -> Level {
+    /// Returns the level at which the proportions of accepted negatives and accepted positives add up to 1.
+    fn for_equal_errors(positives: u64, negatives: u64) -> Level {
         Level { negative: positives, positive: negatives, total: u128::from(positives) * u128::from(negatives) }
     }
 }
@@ -135,7 +135,7 @@ struct Finding<'a, 'rows> {
     space: &'a Dense<'rows>,
     labels: &'a PairLabels<'a>,
     levels: &'a [Level],
-    /// The scores of all positives, ascending.
+    /// The scores of all positives, in ascending order.
     positives: &'a [f64],
     negatives: u64,
     peers: &'a dyn Peers,
@@ -143,7 +143,7 @@ struct Finding<'a, 'rows> {
 }
 
 impl Finding<'_, '_> {
-    /// Draws a sample of the negatives, and estimates the levels' brackets.
+    /// Samples negatives, and estimates a bracket for each level.
     fn estimate(&self) -> Result<(Vec<Bracket>, Option<Vec<f64>>)> {
         if self.levels.is_empty() {
             return Ok((Vec::new(), None));
@@ -159,8 +159,8 @@ impl Finding<'_, '_> {
         Ok((collect(self.levels.iter().map(bracket))?, sample))
     }
 
-    /// Counts the negatives between all positives, which tells between which two each crossing is, and finds it among the scores that
-    /// were kept.
+    /// Counts the negatives between all positives. This tells between which positives each crossing is, and it is then found
+    /// among the scores that were kept.
     fn among_slots(&self) -> Result<(Vec<Crossing>, Slots)> {
         let &Finding { space, labels, positives, peers, control, .. } = self;
         let (brackets, sample) = self.estimate()?;
@@ -203,8 +203,8 @@ impl Finding<'_, '_> {
         self.decide(full(self.levels.len(), None)?, searches, Some((&brackets, sample)))
     }
 
-    /// Finds the crossings that are left: of given brackets and a sample, those whose negatives fit by a sieve, and the others by
-    /// searches.
+    /// Finds the remaining crossings. If there are brackets and a sample, uses a sieve for brackets whose negatives fit, and
+    /// searches for the others.
     #[expect(clippy::disallowed_methods, reason = "levels are few")]
     fn decide(
         &self,
@@ -218,7 +218,7 @@ impl Finding<'_, '_> {
         }
         let capacity = control.sizes().verify_listed;
         let packing = DensePacking::whole(space)?;
-        // One bound for all values.
+        // A single bound covers all values.
         let (margin, offset) = (packing.largest_margin()?, packing.offset());
         let wide = space.score_of_value(LISTED_MARGINS * margin);
         let (brackets, sample) = sieve.unwrap_or_default();
@@ -244,17 +244,17 @@ impl Finding<'_, '_> {
             );
             traverse(space, &packing, &both, peers, control)?;
             let mut observed = both.decider.finish()?;
-            let (widened, mut of_brackets) = both.sieve.finish()?;
+            let (widened, mut in_brackets) = both.sieve.finish()?;
             if !peers.is_alone() {
                 observed = exchange_observed(observed, kept, peers)?;
-                of_brackets = exchange_sieved(of_brackets, capacity, rows, peers)?;
+                in_brackets = exchange_sieved(in_brackets, capacity, rows, peers)?;
             }
             for (&i, observed) in decided.iter().zip(observed) {
                 found[i] = searches[i].advance(observed, positives)?;
             }
             let crossing = SievedCrossing { space, positives, margin, offset };
-            for ((&i, bracket), of_bracket) in sieved.iter().zip(widened).zip(of_brackets) {
-                found[i] = crossing.find(levels[i], bracket, of_bracket, control)?;
+            for ((&i, bracket), in_bracket) in sieved.iter().zip(widened).zip(in_brackets) {
+                found[i] = crossing.find(levels[i], bracket, in_bracket, control)?;
             }
             sieved.clear();
             decided = (0..levels.len()).filter(|i| found[*i].is_none()).collect();
@@ -263,7 +263,7 @@ impl Finding<'_, '_> {
     }
 }
 
-/// Chooses the brackets whose negatives are listed, given their estimated numbers: as many as fit, the smallest first.
+/// Chooses the brackets whose negatives are listed, given their estimated sizes: the smallest ones, as many as fit.
 #[expect(clippy::disallowed_methods, reason = "levels are few")]
 fn choose_listed(sizes: &[f64], capacity: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..sizes.len()).collect();

@@ -1,16 +1,16 @@
-//! The ROC curve of counted pairs, and its area.
+//! The ROC curve from counts of pairs, and the area under the curve.
 
 use crate::error::{Result, argument};
 use crate::memory::{Grow, allocate};
 
-/// The corners of a ROC curve from (0, 0) to (1, 1), without those between which it is straight.
+/// The corners of an ROC curve from (0, 0) to (1, 1), without points on straight segments.
 #[derive(Debug, Default, PartialEq)]
 pub struct Curve {
-    /// The shares of accepted negatives, ascending.
+    /// The proportions of accepted negatives, in ascending order.
     pub far: Vec<f64>,
-    /// The shares of accepted positives, ascending.
+    /// The proportions of accepted positives, in ascending order.
     pub tar: Vec<f64>,
-    /// The least scores that are accepted, descending.
+    /// The lowest accepted scores, in descending order.
     pub threshold: Vec<f64>,
     /// 2·#{positive > negative} + #{positive = negative}.
     pub twice_right: u128,
@@ -27,11 +27,15 @@ impl Curve {
     }
 }
 
-/// Computes the curve of [`Slots`](crate::Slots): its corners before and at each score of positives.
+/// Computes the curve for [`Slots`](crate::Slots), with corners before and at each score that positives have.
 pub fn roc_curve(scores: &[f64], positives: &[u64], negatives: &[u64]) -> Result<Curve> {
     let n = scores.len();
     if positives.len() != n || negatives.len() != 2 * n + 1 {
-        return argument(format!("{n} scores came with {} and {} counts", positives.len(), negatives.len()));
+        return argument(format!(
+            "counts have {} and {} entries; expected {n}, 2·{n}+1",
+            positives.len(),
+            negatives.len()
+        ));
     }
     let (all_positives, all_negatives): (u64, u64) = (positives.iter().sum(), negatives.iter().sum());
     let most = 2 * n + 2;
@@ -62,13 +66,13 @@ mod tests {
 
     #[test]
     fn a_curve_turns_at_each_positive_and_is_straight_between_tied_pairs() {
-        // Negatives 0, 1, 1, 4 and positives 1, 1, 2, 3; at 5 no pair is positive.
+        // The negatives are 0, 1, 1, 4, and the positives 1, 1, 2, 3; no pair at 5 is positive.
         let curve = roc_curve(&[1.0, 2.0, 3.0, 5.0], &[2, 1, 1, 0], &[1, 2, 0, 0, 0, 0, 1, 0, 0]).unwrap();
         let corners = [(0.0, 0.0, f64::INFINITY), (0.25, 0.0, 3f64.next_up()), (0.25, 0.25, 3.0)];
         let rest = [(0.25, 0.5, 2.0), (0.75, 1.0, 1.0), (1.0, 1.0, f64::NEG_INFINITY)];
         let found: Vec<_> = curve.far.into_iter().zip(curve.tar).zip(curve.threshold).collect();
         assert_eq!(found, [&corners[..], &rest[..]].concat().iter().map(|c| ((c.0, c.1), c.2)).collect::<Vec<_>>());
-        // The positives at 2 and 3 are above three negatives; those at 1 above one, and equal to two.
+        // The positives at 2 and 3 are above three negatives; those at 1 are above one, and equal to two.
         assert_eq!(curve.twice_right, 2 * (3 + 3 + 2) + 2 * 2);
         assert!(roc_curve(&[1.0], &[1], &[1, 0]).is_err());
     }

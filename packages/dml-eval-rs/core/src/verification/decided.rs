@@ -1,8 +1,8 @@
-//! Crossings where the screen cannot find them, mostly since very many pairs have the same score: traversals in which float64
-//! decides every negative near a bracket, and brackets that shrink until one holds the crossing alone.
+//! Finds crossings that the screen can't find, mostly because very many pairs have the same score. In each traversal, float64
+//! decides all negatives near a bracket, and brackets shrink until one has only the crossing.
 //!
-//! A bracket keeps at most a number of its scores: those of the pairs whose hash ends in enough zeros, the more the fuller it is.
-//! They are a sample, from which the next bracket is estimated, or all, which give the crossing.
+//! A bracket keeps a limited number of scores: the fuller it is, the more zeros the hash of a pair must end in to be kept. The
+//! kept scores are a sample to estimate the next bracket, or all scores, which determine the crossing.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,29 +20,29 @@ use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::{PairLabels, indices};
 use crate::verification::sample::{Bracket, estimate, sort_descending};
 
-/// The search for one level's crossing.
+/// The search for the crossing of a level.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Search {
     /// The level.
     pub level: Level,
-    /// A range that holds the crossing.
+    /// A range that includes the crossing.
     pub outer: (f64, f64),
-    /// The part of it that the next traversal looks at.
+    /// The part of this range that the next traversal examines.
     pub inner: (f64, f64),
 }
 
-/// The negatives that a traversal, or a part of it, found for one search.
+/// The negatives that a traversal, or a part of it, found for a search.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
-    /// Negatives above the inner range.
+    /// The number of negatives above the inner range.
     pub above: u64,
-    /// Negatives inside of it.
+    /// The number of negatives inside the inner range.
     pub inside: u64,
-    /// Scores of those inside: all, or a sample.
+    /// Scores inside the inner range: all, or a sample.
     pub kept: HashedScores,
 }
 
-/// The counters of one search while threads add to them.
+/// The counters for a search. Threads add to these.
 #[derive(Default)]
 struct Counters {
     above: AtomicU64,
@@ -50,30 +50,30 @@ struct Counters {
     kept: Mutex<HashedScores>,
 }
 
-/// A traversal for some searches.
+/// A traversal for several searches.
 pub(crate) struct Decider<'a, 'rows> {
     space: &'a Dense<'rows>,
     pub labels: &'a PairLabels<'a>,
     searches: &'a [Search],
-    /// For each search the products outside of which no score is in its bracket, and what is added to a product.
+    /// For each search, a range of products: no score in the bracket has a product outside. And the offset to add to products.
     open: Vec<(f32, f32)>,
     offset: f64,
     observed: Vec<Counters>,
     capacity: usize,
-    /// The indices, among all, of the first query and the first item.
+    /// The indices of the first query and the first item among all.
     first: (u64, u64),
-    /// The brackets of the traversal before its own.
+    /// The number of brackets in the traversal that precede the decider's.
     pub brackets_before: usize,
     control: &'a Control,
 }
 
 impl Search {
-    /// Begins with a bracket that may be wrong.
+    /// Begins with a bracket that may not include the crossing.
     pub(crate) fn new(level: Level, bracket: Bracket) -> Self {
         Search { level, outer: (f64::NEG_INFINITY, f64::INFINITY), inner: (bracket.low, bracket.high) }
     }
 
-    /// Takes the result of a traversal: returns the crossing, or narrows the range that holds it.
+    /// Uses the result of a traversal to return the crossing, or to narrow the range that includes it.
     pub fn advance(&mut self, observed: Observed, positives: &[f64]) -> Result<Option<Crossing>> {
         let Search { level, outer, inner: (low, high) } = *self;
         let Observed { above, inside, kept: HashedScores { scores, zeros } } = observed;
@@ -88,7 +88,7 @@ impl Search {
             return Ok(None);
         }
         if low == high {
-            // The number after the largest negative one is −0, and no score is.
+            // The number after the largest negative number is −0, which no score is.
             return Ok(Some(Crossing { score: 0.0 + low, above, at_least: above + inside }));
         }
         let mut scores = collect(scores.iter().map(|(score, _)| *score))?;
@@ -105,7 +105,7 @@ impl Search {
             middle = bracket.middle;
         }
         if self.inner == self.outer {
-            // So the range shrinks in any case.
+            // Examine a single score, so that the range shrinks in any case.
             self.inner = (middle, middle);
         }
         Ok(None)
@@ -113,7 +113,7 @@ impl Search {
 }
 
 impl<'a, 'rows> Decider<'a, 'rows> {
-    /// Prepares a traversal that keeps at most `capacity` scores for each search.
+    /// Prepares a traversal that keeps at most `capacity` scores per search.
     pub fn new(
         space: &'a Dense<'rows>,
         labels: &'a PairLabels<'a>,
@@ -139,7 +139,7 @@ impl<'a, 'rows> Decider<'a, 'rows> {
         })
     }
 
-    /// Takes the scores of some pairs of a task from a table of all, if these are few times as many.
+    /// Takes the scores of `pairs` from a table of all pairs in a task, if the task has only a few times as many.
     fn take_from_table(&self, task: &Task<'_>, pairs: &[(u32, u32)], scores: &mut Vec<f64>) -> Result<bool> {
         let (rows, columns, sizes) = (task.rows.clone(), task.columns.clone(), self.control.sizes());
         let all = rows.len() * columns.len();
@@ -150,8 +150,8 @@ impl<'a, 'rows> Decider<'a, 'rows> {
             return Ok(false);
         }
         let mut table: Vec<f64> = zeros(all)?;
-        let (of_rows, of_columns) = (indices(rows.clone())?, indices(columns.clone())?);
-        self.space.score_table(&of_rows, &of_columns, &mut table, self.control)?;
+        let (queries, items) = (indices(rows.clone())?, indices(columns.clone())?);
+        self.space.score_table(&queries, &items, &mut table, self.control)?;
         let at = |pair: &(u32, u32)| (pair.0 as usize - rows.start) * columns.len() + pair.1 as usize - columns.start;
         scores.try_extend(pairs.iter().map(|pair| table[at(pair)]))?;
         self.control.took(|| "negatives decided from a table");
@@ -163,7 +163,7 @@ impl<'a, 'rows> Decider<'a, 'rows> {
         let observed = self.observed.into_iter().map(|counters| Observed {
             above: counters.above.into_inner(),
             inside: counters.inside.into_inner(),
-            kept: counters.kept.into_inner().expect("no thread panics while it holds the lock"),
+            kept: counters.kept.into_inner().expect("no thread panicked while it held the lock"),
         });
         collect(observed)
     }
@@ -178,10 +178,10 @@ pub(crate) struct Buffers {
 }
 
 impl Decider<'_, '_> {
-    /// Visits the brackets of values.
+    /// Visits the brackets in units of values.
     pub fn brackets(&self, visit: impl FnMut((f64, f64))) {
-        let of_values = |(low, high): &(f32, f32)| (f64::from(*low) + self.offset, f64::from(*high) + self.offset);
-        self.open.iter().map(of_values).for_each(visit);
+        let to_values = |(low, high): &(f32, f32)| (f64::from(*low) + self.offset, f64::from(*high) + self.offset);
+        self.open.iter().map(to_values).for_each(visit);
     }
 
     /// Decides the negatives of a task that are near brackets.
@@ -230,7 +230,7 @@ impl Decider<'_, '_> {
             observed.above.fetch_add(above, Relaxed);
             observed.inside.fetch_add(inside, Relaxed);
             if low < high && !kept.is_empty() {
-                observed.kept.lock().expect("no thread panics while it holds the lock").append(kept, self.capacity)?;
+                observed.kept.lock().expect("no thread panicked while it held the lock").append(kept, self.capacity)?;
             }
         }
         Ok(())

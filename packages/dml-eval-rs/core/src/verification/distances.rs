@@ -1,4 +1,4 @@
-//! Pairs of codes by their distance: as there are few distances, two histograms hold all that a verification asks for.
+//! Verifies codes by distance. There are few distances, so two histograms contain all that a verification can ask for.
 
 use std::sync::Mutex;
 
@@ -13,24 +13,24 @@ use crate::rows::space::Space;
 use crate::side::Side;
 use crate::verification::pairs::{PairLabels, indices};
 
-/// Lines of a table that a thread takes at a time.
+/// Lines of a table that a thread processes at a time.
 const LINES: usize = 16;
-/// Kinds of pairs: negative, positive, left out.
+/// The kinds of pairs: negative, positive, excluded.
 const KINDS: usize = 3;
-/// Copies of each counter: a CPU adds to two of them at once, but to one after the other.
+/// Copies of each counter, because a CPU can add to two copies at once, but not to one.
 const COPIES: usize = 2;
 
-/// The numbers of pairs at each distance from 0 on.
+/// The numbers of pairs at each distance, starting at 0.
 #[derive(Debug, PartialEq)]
 pub struct Distances {
-    /// Pairs of equal labels.
+    /// Pairs with equal labels.
     pub positives: Vec<u64>,
-    /// Pairs of different labels.
+    /// Pairs with different labels.
     pub negatives: Vec<u64>,
 }
 
-/// Counts all pairs of two sides by their distance; of one array, each unordered pair of two items once. Peers each count a part,
-/// and get the whole.
+/// Counts all pairs of two sides by distance, or each unordered pair of two items if there is one array. With peers, each counts
+/// a part, and all return the complete result.
 pub fn count_distances(
     space: &Codes<'_>,
     labels: &PairLabels<'_>,
@@ -57,7 +57,7 @@ pub fn count_distances(
             control.check()?;
             table.par_chunks(LINES * columns.len()).zip(rows.par_chunks(LINES)).for_each(|(lines, rows)| {
                 let thread = rayon::current_thread_index().unwrap_or(0);
-                let mut counts = counters[thread].lock().expect("no thread panics while it holds the lock");
+                let mut counts = counters[thread].lock().expect("no thread panicked while it held the lock");
                 for (keys, &row) in lines.chunks(columns.len()).zip(rows) {
                     let skipped = if own { (row as usize + 1).saturating_sub(item).min(keys.len()) } else { 0 };
                     for (i, (key, &column)) in keys.iter().zip(&columns).enumerate().skip(skipped) {
@@ -71,7 +71,7 @@ pub fn count_distances(
     }
     let mut sums: Vec<u64> = zeros(2 * distances)?;
     for counter in counters {
-        let counts = counter.into_inner().expect("no thread panics while it holds the lock");
+        let counts = counter.into_inner().expect("no thread panicked while it held the lock");
         for copy in counts.chunks(KINDS * distances) {
             sums.iter_mut().zip(copy).for_each(|(sum, count)| *sum += count);
         }

@@ -1,4 +1,4 @@
-//! A sample of pairs that depends neither on the order in which they come, nor on their division into blocks or over processes.
+//! Samples pairs independently of their order, and of their division into blocks or over processes.
 
 use crate::control::Control;
 use crate::error::Result;
@@ -9,30 +9,30 @@ use crate::rows::space::Space;
 use crate::side::Side;
 use crate::verification::pairs::PairLabels;
 
-/// Computes a pair's hash from the indices of its query and its item among all.
+/// Computes the hash of a pair from the indices of query and item among all.
 pub(crate) fn hash(query: u64, item: u64) -> u64 {
-    hash_of_query(query) ^ hash_of_item(item)
+    hash_query(query) ^ hash_item(item)
 }
 
-fn hash_of_query(query: u64) -> u64 {
+fn hash_query(query: u64) -> u64 {
     Random::new(query).bits()
 }
 
-fn hash_of_item(item: u64) -> u64 {
+fn hash_item(item: u64) -> u64 {
     Random::new(!item).bits()
 }
 
-/// Scores with the hashes of their pairs: those of all pairs whose hash ends in so many zeros.
+/// Scores with the hashes of their pairs, for all pairs whose hash ends in at least `zeros` zeros.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HashedScores {
-    /// Each score, and its pair's hash.
+    /// Each score, and the hash of its pair.
     pub scores: Vec<(f64, u64)>,
-    /// The zeros in which the hashes end, at least.
+    /// The number of zeros at the end of all hashes.
     pub zeros: u32,
 }
 
 impl HashedScores {
-    /// Adds scores, and drops those whose hash ends in too few zeros, until at most `capacity` are left.
+    /// Adds scores. If there are more than `capacity`, requires more zeros and drops scores, until they fit.
     pub fn append(&mut self, scores: &[(f64, u64)], capacity: usize) -> Result<()> {
         let zeros = self.zeros;
         let kept = || scores.iter().filter(|(_, hash)| hash.trailing_zeros() >= zeros);
@@ -55,11 +55,11 @@ impl HashedScores {
     }
 }
 
-/// Samples the negatives of two blocks, or of one: of all whose hash ends in `least` zeros, at most `capacity`. `first` are the indices
-/// of the first query and the first item among all.
+/// Samples the negatives of two blocks, or of one: at most `capacity` of those whose hash ends in at least `least` zeros. `first`
+/// has the indices of the first query and the first item among all.
 ///
-/// The hash is an exclusive or, so the pairs whose hash ends in z zeros are those of a query and an item that agree in z bits: both
-/// sides are divided into 2^z buckets, and a table of scores is computed for each two of a number.
+/// The hash is an exclusive or, so it ends in z zeros if query and item agree in z bits. Both sides are divided into 2^z buckets
+/// by these bits, and a table of scores is computed for each pair of buckets with equal bits.
 pub fn sample_block(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
@@ -73,25 +73,25 @@ pub fn sample_block(
     let fits = |zeros: &u32| queries as f64 * items as f64 / 2f64.powi(*zeros as i32) <= capacity.max(1) as f64;
     let ending = (least..MOST_ZEROS).find(fits).unwrap_or(MOST_ZEROS.max(least));
     let mask = (1u64 << ending.min(MOST_ZEROS)) - 1;
-    let by_bucket = |number: usize, of: &dyn Fn(u32) -> u64| -> Result<Vec<(u32, u32)>> {
+    let by_bucket = |number: usize, hash_index: &dyn Fn(u32) -> u64| -> Result<Vec<(u32, u32)>> {
         let mut order = allocate(number)?;
-        order.try_extend((0..number as u32).map(|i| ((of(i) & mask) as u32, i)))?;
+        order.try_extend((0..number as u32).map(|i| ((hash_index(i) & mask) as u32, i)))?;
         order.sort_unstable();
         Ok(order)
     };
     let indices = |query: u32, item: u32| (first.0 + u64::from(query), first.1 + u64::from(item));
-    let of_queries = by_bucket(queries, &|query| hash_of_query(indices(query, 0).0))?;
-    let of_items = by_bucket(items, &|item| hash_of_item(indices(0, item).1))?;
+    let query_buckets = by_bucket(queries, &|query| hash_query(indices(query, 0).0))?;
+    let item_buckets = by_bucket(items, &|item| hash_item(indices(0, item).1))?;
     let mut sample = HashedScores { scores: Vec::new(), zeros: ending };
-    let mut rest = &of_items[..];
-    for bucket in of_queries.chunk_by(|a, b| a.0 == b.0) {
+    let mut rest = &item_buckets[..];
+    for bucket in query_buckets.chunk_by(|a, b| a.0 == b.0) {
         rest = &rest[rest.partition_point(|item| item.0 < bucket[0].0)..];
-        let of_bucket = &rest[..rest.partition_point(|item| item.0 == bucket[0].0)];
-        let items = collect(of_bucket.iter().map(|item| item.1))?;
+        let same_bucket = &rest[..rest.partition_point(|item| item.0 == bucket[0].0)];
+        let items = collect(same_bucket.iter().map(|item| item.1))?;
         if items.is_empty() {
             continue;
         }
-        // Parts of many queries, so that a table is no larger than the sample.
+        // Divide the queries into parts, so that a table isn't larger than the sample.
         for part in bucket.chunks((capacity / items.len()).max(1)) {
             let queries = collect(part.iter().map(|query| query.1))?;
             let mut table: Vec<f64> = zeros(queries.len() * items.len())?;
@@ -99,12 +99,12 @@ pub fn sample_block(
             control.check()?;
             let pairs = queries.iter().flat_map(|q| items.iter().map(move |g| (*q, *g)));
             let negatives = pairs.zip(table).filter(|((q, g), _)| labels.counts(*q, *g) && labels.kind(*q, *g) == 0);
-            let hash_of = |(query, item): (u32, u32)| {
+            let pair_hash = |(query, item): (u32, u32)| {
                 let (query, item) = indices(query, item);
                 hash(query, item)
             };
             let mut hashed = allocate(queries.len() * items.len())?;
-            hashed.try_extend(negatives.map(|(pair, score)| (score, hash_of(pair))))?;
+            hashed.try_extend(negatives.map(|(pair, score)| (score, pair_hash(pair))))?;
             sample.append(&hashed, capacity)?;
         }
     }

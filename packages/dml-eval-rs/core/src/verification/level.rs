@@ -1,4 +1,4 @@
-//! Levels: totals that the weighted numbers of accepted pairs reach at some score.
+//! Levels: totals that the weighted number of accepted pairs reaches at some score.
 
 /// A total to reach as the threshold falls.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -7,18 +7,18 @@ pub struct Level {
     pub negative: u64,
     /// The weight of an accepted positive.
     pub positive: u64,
-    /// The weight to reach, at least 1, and at most that of all pairs.
+    /// The total weight to reach, at least 1, and at most the weight of all pairs.
     pub total: u128,
 }
 
-/// The score at which a level is reached, with the negatives above it, and at or above it.
+/// The score at which a level is reached, and the negatives there.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossing {
-    /// The largest score of a pair at which the level is reached.
+    /// The largest score of any pair at which the level is reached.
     pub score: f64,
-    /// Negatives with larger scores.
+    /// The number of negatives with larger scores.
     pub above: u64,
-    /// Negatives with this score or larger ones.
+    /// The number of negatives with at least this score.
     pub at_least: u64,
 }
 
@@ -29,22 +29,22 @@ impl Level {
             >= self.total
     }
 
-    /// Whether the pairs with scores of at least `score` reach the level; `negatives` is their number of negatives.
+    /// Whether all pairs with a score of at least `score` reach the level; `negatives` is the number of negatives among them.
     pub(crate) fn reached_at(self, score: f64, negatives: u64, positives: &[f64]) -> bool {
         let below = positives.partition_point(|p| *p < score);
         self.reached(negatives, (positives.len() - below) as u64)
     }
 
-    /// Whether the pairs with scores above `score` reach the level; `negatives` is their number of negatives.
+    /// Whether all pairs with a score above `score` reach the level; `negatives` is the number of negatives among them.
     pub(crate) fn reached_above(self, score: f64, negatives: u64, positives: &[f64]) -> bool {
         let below = positives.partition_point(|p| *p <= score);
         self.reached(negatives, (positives.len() - below) as u64)
     }
 
-    /// Finds the crossing, if it is between `low` and `high`.
+    /// Finds the crossing if it is between `low` and `high`.
     ///
-    /// `positives` are all positives, ascending; `negatives` those in that range and perhaps others, by descending `score`;
-    /// `above` the number of negatives above the range that are not among them.
+    /// `positives` are all positives in ascending order. `negatives` must include all negatives in the range, and may include
+    /// others, sorted by `score` in descending order. `above` is the number of other negatives above the range.
     pub(crate) fn cross<T>(
         self,
         above: u64,
@@ -56,15 +56,15 @@ impl Level {
     ) -> Option<Crossing> {
         let at_least = |limit: f64| above + negatives.partition_point(|n| score(n) >= limit) as u64;
         let reached = |limit: f64| self.reached_at(limit, at_least(limit), positives);
-        let of_negatives = negatives.get(negatives.partition_point(|n| !reached(score(n)))).map(&score);
-        // Of the ascending positives in the range, the last that reaches the level.
+        let negative = negatives.get(negatives.partition_point(|n| !reached(score(n)))).map(&score);
+        // Of the positives in the range, in ascending order, take the last that reaches the level.
         let first = positives.partition_point(|p| *p < low);
         let in_range = &positives[first..first.max(positives.partition_point(|p| *p <= high))];
-        let of_positives = match in_range.partition_point(|p| reached(*p)) {
+        let positive = match in_range.partition_point(|p| reached(*p)) {
             n if n > 0 && self.positive > 0 => Some(in_range[n - 1]),
             _ => None,
         };
-        let limit = match (of_negatives, of_positives) {
+        let limit = match (negative, positive) {
             (Some(n), Some(p)) => n.max(p),
             (Some(limit), None) | (None, Some(limit)) => limit,
             (None, None) => return None,

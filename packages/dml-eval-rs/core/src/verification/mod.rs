@@ -1,8 +1,8 @@
-//! Verification: pairs accepted by thresholds, over all pairs of two sides.
+//! Verification: pairs that thresholds accept, among all pairs of two sides.
 //!
-//! A pair is positive if its labels are equal, else negative. A *level* asks for the score at which the numbers of accepted
-//! negatives and positives reach a total. `sieve` finds it by one screened traversal, `decided` where the screen can't, and
-//! `slots` counts the negatives between all positives. `blocks` compares blocks in several passes, and `distances` are those of codes.
+//! A pair is positive if its labels are equal, otherwise negative. A *level* asks for the score at which the numbers of accepted
+//! negatives and positives reach a total. `sieve` finds it in one screened traversal, `decided` finds it if the screen can't, and
+//! `slots` counts the negatives between all positives. `blocks` compares blocks in several passes, and `distances` handles codes.
 
 mod all_scores;
 pub(crate) mod blocks;

@@ -1,4 +1,4 @@
-//! Positive pairs, and the scores of given pairs.
+//! Scores of positive pairs, and of given pairs.
 
 use rayon::prelude::*;
 
@@ -11,90 +11,90 @@ use crate::rows::dense::Dense;
 use crate::rows::space::{Scratch, Space};
 use crate::side::Side;
 
-/// Pairs that a thread takes at a time.
+/// Pairs that a thread processes at a time.
 const CHUNK: usize = 1024;
 
-/// Labels of both sides as dense codes, and the groups of pairs that are left out.
+/// Labels of both sides as dense codes, and groups that exclude pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct PairLabels<'a> {
     /// The labels of the queries.
     pub queries: &'a [u32],
-    /// The labels of the gallery; `None` if the queries are their own gallery.
+    /// The labels of the gallery, or `None` if the queries are also the gallery.
     pub gallery: Option<&'a [u32]>,
-    /// The groups of both sides: a pair of the same label and the same group is left out.
+    /// The groups of both sides. Pairs with equal labels and equal groups are excluded.
     pub groups: Option<(&'a [u32], &'a [u32])>,
 }
 
 impl PairLabels<'_> {
-    /// Checks that each row has a label, and a group if any has.
+    /// Checks that each row has a label, and a group if there are groups.
     pub(crate) fn check(&self, space: &impl Space, is_own_gallery: bool) -> Result<()> {
         let rows = [Side::Query, Side::Gallery].map(|side| space.rows(side));
         let gallery = self.gallery.unwrap_or(self.queries);
         let groups = self.groups.unwrap_or((self.queries, gallery));
         if [self.queries.len(), gallery.len()] != rows || [groups.0.len(), groups.1.len()] != rows {
-            return argument(format!("labels and groups don't match {} and {} rows", rows[0], rows[1]));
+            return argument(format!("labels or groups don't match {} queries and {} gallery rows", rows[0], rows[1]));
         }
         if self.gallery.is_none() != is_own_gallery {
-            return argument("expected labels of a gallery if and only if there is one");
+            return argument("gallery labels don't match the space; expected them if and only if there is a gallery");
         }
         Ok(())
     }
 
-    /// Returns the labels of the gallery, or those of the queries in its place.
+    /// Returns the labels of the gallery, which may be the queries.
     pub(crate) fn gallery(&self) -> &[u32] {
         self.gallery.unwrap_or(self.queries)
     }
 
-    fn pairs_of(&self, queries: usize, items: usize) -> u64 {
+    fn count_pairs(&self, queries: usize, items: usize) -> u64 {
         let (queries, items) = (queries as u64, items as u64);
         if self.gallery.is_none() { queries * queries.saturating_sub(1) / 2 } else { queries * items }
     }
 
-    /// Counts the pairs of the same label, whatever their groups.
+    /// Counts the pairs with equal labels, in any groups.
     pub(crate) fn count_same(&self) -> Result<u64> {
         let (queries, gallery) = (Classes::new(self.queries)?, Classes::new(self.gallery())?);
         let classes = self.queries.iter().max().map_or(0, |l| l + 1);
-        Ok((0..classes).map(|c| self.pairs_of(queries.members(c).len(), gallery.members(c).len())).sum())
+        Ok((0..classes).map(|c| self.count_pairs(queries.members(c).len(), gallery.members(c).len())).sum())
     }
 
-    /// Counts the pairs of different labels.
+    /// Counts the pairs with different labels.
     pub(crate) fn count_negatives(&self) -> Result<u64> {
-        Ok(self.pairs_of(self.queries.len(), self.gallery().len()) - self.count_same()?)
+        Ok(self.count_pairs(self.queries.len(), self.gallery().len()) - self.count_same()?)
     }
 
-    fn is_left_out(&self, query: u32, item: u32) -> bool {
+    fn is_excluded(&self, query: u32, item: u32) -> bool {
         self.groups.is_some_and(|(queries, gallery)| queries[query as usize] == gallery[item as usize])
     }
 
-    /// Whether a pair counts: of one array, an unordered pair of two items counts once.
+    /// Whether to count this pair: for one array, each unordered pair of two items counts once.
     pub(crate) fn counts(&self, query: u32, item: u32) -> bool {
         self.gallery.is_some() || query < item
     }
 
-    /// Returns a pair's kind: 0 for a negative, 1 for a positive, 2 for one that is left out.
+    /// Returns the pair's kind: 0 for negative, 1 for positive, 2 for excluded.
     #[inline]
     pub(crate) fn kind(&self, query: u32, item: u32) -> usize {
         let is_same = self.queries[query as usize] == self.gallery()[item as usize];
-        usize::from(is_same) * (1 + usize::from(self.is_left_out(query, item)))
+        usize::from(is_same) * (1 + usize::from(self.is_excluded(query, item)))
     }
 
-    /// Calls `receive` with the scores of all positive pairs, in parts; of one array, of each unordered pair once.
+    /// Calls `receive` with the scores of all positive pairs, in parts. For one array, each unordered pair is included once.
     pub(crate) fn for_positives(
         &self,
         space: &Dense<'_>,
         control: &Control,
         mut receive: impl FnMut(&[f64]) -> Result<()>,
     ) -> Result<()> {
-        // The fewest rows of a class whose scores come from a table, and the scores in memory beside those that are kept.
+        // Smaller classes than `least` don't use a table. About `held` scores are in memory, in addition to those that are kept.
         let (least, held) = (control.sizes().class_table, control.sizes().table_keys);
         let (queries, gallery) = (Classes::new(self.queries)?, Classes::new(self.gallery())?);
         let classes = self.queries.iter().max().map_or(0, |l| l + 1);
-        let counts = |query: u32, item: u32| self.counts(query, item) && !self.is_left_out(query, item);
-        // Those of a query come together, and are computed when there are enough.
-        let widest = (0..classes).map(|c| gallery.members(c).len()).filter(|of_class| *of_class > 0).max();
+        let counts = |query: u32, item: u32| self.counts(query, item) && !self.is_excluded(query, item);
+        // Pairs are added for one query at a time, and computed as soon as there are enough.
+        let widest = (0..classes).map(|c| gallery.members(c).len()).filter(|members| *members > 0).max();
         let small = |c: &u32| queries.members(*c).len() < least || gallery.members(*c).len() < least;
-        let of_small = (0..classes).filter(small).map(|c| queries.members(c).len() * gallery.members(c).len());
-        let mut pairs: Vec<(u32, u32)> = allocate(of_small.sum::<usize>().min(held / 4 + widest.unwrap_or(0)))?;
+        let sizes = (0..classes).filter(small).map(|c| queries.members(c).len() * gallery.members(c).len());
+        let mut pairs: Vec<(u32, u32)> = allocate(sizes.sum::<usize>().min(held / 4 + widest.unwrap_or(0)))?;
         let mut flush = |pairs: &mut Vec<(u32, u32)>, least: usize, control: &Control| -> Result<()> {
             if pairs.len() >= least.max(1) {
                 receive(&pair_scores(space, pairs, control)?)?;
@@ -120,7 +120,7 @@ impl PairLabels<'_> {
             }
             let mut start = 0;
             while start < members.len() {
-                // Of one array, the items before these members were theirs already.
+                // For one array, earlier items have already been paired with these members.
                 let items = if self.gallery.is_none() { &items[start..] } else { items };
                 let part = &members[start..members.len().min(start + (held / items.len()).max(1))];
                 start += part.len();
@@ -140,7 +140,7 @@ impl PairLabels<'_> {
         Ok(())
     }
 
-    /// Collects the scores of all positive pairs, ascending.
+    /// Returns the scores of all positive pairs in ascending order.
     pub(crate) fn sorted_positives(&self, space: &Dense<'_>, number: usize, control: &Control) -> Result<Vec<f64>> {
         let mut positives: Vec<f64> = allocate(number)?;
         self.for_positives(space, control, |scores| positives.try_extend(scores.iter().copied()))?;
@@ -149,12 +149,12 @@ impl PairLabels<'_> {
     }
 }
 
-/// Computes the scores of some pairs (query, gallery item).
+/// Computes the scores of `pairs` (query, gallery item).
 pub fn pair_scores(space: &Dense<'_>, pairs: &[(u32, u32)], control: &Control) -> Result<Vec<f64>> {
     compute_pairs(space, pairs, |pairs, scratch, scores| space.scores(pairs, scratch, scores), control)
 }
 
-/// Computes the scores of some pairs (query, gallery item) of codes: minus their distances.
+/// Computes the scores of `pairs` (query, gallery item) of codes, which are minus the distances.
 pub fn code_pair_scores(space: &Codes<'_>, pairs: &[(u32, u32)], control: &Control) -> Result<Vec<f64>> {
     compute_pairs(space, pairs, |pairs, scratch, scores| space.keys(pairs, scratch, scores), control)
 }
@@ -167,7 +167,7 @@ fn compute_pairs<S: Space>(
 ) -> Result<Vec<f64>> {
     let rows = [Side::Query, Side::Gallery].map(|side| space.rows(side));
     if let Some(pair) = pairs.iter().find(|pair| pair.0 as usize >= rows[0] || pair.1 as usize >= rows[1]) {
-        return argument(format!("a pair names the items {pair:?}; there are {} and {}", rows[0], rows[1]));
+        return argument(format!("pair {pair:?} is out of range; expected indices below {} and {}", rows[0], rows[1]));
     }
     let mut scores: Vec<f64> = zeros(pairs.len())?;
     each(
@@ -184,7 +184,7 @@ fn compute_pairs<S: Space>(
     Ok(scores)
 }
 
-/// Lists the indices of some rows.
+/// Lists the indices of a range of rows.
 pub(crate) fn indices(rows: std::ops::Range<usize>) -> Result<Vec<u32>> {
     collect(rows.start as u32..rows.end as u32)
 }

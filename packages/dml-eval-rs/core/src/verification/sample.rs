@@ -1,4 +1,4 @@
-//! A sample of negatives, from which brackets around crossings are estimated. Brackets decide nothing.
+//! Samples negatives to estimate brackets around crossings. Brackets don't affect results.
 
 use crate::control::Control;
 use crate::error::Result;
@@ -10,15 +10,15 @@ use crate::side::Side;
 use crate::verification::level::Level;
 use crate::verification::pairs::PairLabels;
 
-/// The deviations of a sampled rank that a bracket allows for.
+/// The standard deviations of a sampled rank that a bracket allows for.
 const DEVIATIONS: f64 = 5.0;
-/// Ranks that a bracket allows for in addition.
+/// The ranks that a bracket allows for in addition.
 const LEAST: f64 = 8.0;
 
-/// Draws scores of some `size` negatives, descending; `None` if there are hardly more pairs.
+/// Samples the scores of about `size` negatives, in descending order. Returns `None` if there are hardly more pairs.
 ///
-/// Both sides are shuffled and divided into equally many blocks, and the pairs of each two blocks are taken: every item occurs
-/// equally often, which spares the largest part of the error of independent pairs, and a block's rows are read once.
+/// Both sides are shuffled and divided into equal numbers of blocks, and each block is compared with one block. So all items occur
+/// equally often, which avoids most of the error that independent pairs would have, and the rows of a block are read only once.
 pub(crate) fn draw(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
@@ -41,9 +41,9 @@ pub(crate) fn draw(
     let queries = shuffle(rows[0])?;
     let gallery = if labels.gallery.is_some() { shuffle(rows[1])? } else { collect(queries.iter().copied())? };
     let block = |order: &[u32], b: usize| order.len() * b / blocks..order.len() * (b + 1) / blocks;
-    // Of one array, each block is paired with the next, so that no item meets itself.
+    // For one array, pair each block with the next, so that items aren't compared with themselves.
     let pair = |b: usize| (block(&queries, b), block(&gallery, (b + 1) % blocks));
-    // Blocks are rounded up, so there are some more scores than asked for.
+    // Blocks are rounded up, so there are slightly more scores than requested.
     let mut sample = allocate((0..blocks).map(|b| pair(b).0.len() * pair(b).1.len()).sum())?;
     for b in 0..blocks {
         let (queries, items) = (&queries[pair(b).0], &gallery[pair(b).1]);
@@ -58,13 +58,13 @@ pub(crate) fn draw(
     Ok(Some(sample))
 }
 
-/// Sorts scores, the largest first.
+/// Sorts scores in descending order.
 pub(crate) fn sort_descending(scores: &mut [f64]) {
     use rayon::slice::ParallelSliceMut;
     scores.par_sort_unstable_by(|a, b| b.total_cmp(a));
 }
 
-/// A range of scores that probably holds a crossing, and the sample's own crossing.
+/// A range of scores that probably includes a crossing, and the crossing of the sample itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bracket {
     pub low: f64,
@@ -72,8 +72,8 @@ pub(crate) struct Bracket {
     pub high: f64,
 }
 
-/// Estimates where a level is reached, from a descending sample of the negatives in some range: `above` negatives are above it,
-/// and `inside` in it. Beyond the sample's ends the bracket is open.
+/// Estimates where a level is reached, from a descending sample of the negatives in a range: `inside` negatives are in the range,
+/// and `above` negatives are above the range. If the level isn't reached inside the sample, the bracket is open.
 pub(crate) fn estimate(level: Level, sample: &[f64], above: u64, inside: u64, positives: &[f64]) -> Bracket {
     let each = inside as f64 / sample.len() as f64;
     let reached = |rank: usize| {
@@ -97,7 +97,7 @@ pub(crate) fn estimate(level: Level, sample: &[f64], above: u64, inside: u64, po
     }
 }
 
-/// Returns the share of a descending sample that is in a bracket widened by `wide`.
+/// Returns the proportion of a descending sample that is in a bracket, after widening the bracket by `wide`.
 pub(crate) fn share_inside(sample: &[f64], bracket: &Bracket, wide: f64) -> f64 {
     let first = sample.partition_point(|score| *score > bracket.high + wide);
     let end = sample.partition_point(|score| *score >= bracket.low - wide);

@@ -1,8 +1,8 @@
-//! Crossings from one screened traversal: negatives above a bracket are counted, those inside are listed, and float64 decides
-//! those near the crossing.
+//! Finds crossings in one screened traversal: negatives above a bracket are counted, negatives inside are listed, and float64
+//! decides those near the crossing.
 //!
-//! If no screened score is off by more than m, neither is the screened crossing s: the exact one is within s ± m. Screened scores
-//! above s + 2m are above it for certain, those below s − 2m below it; the others get their exact scores.
+//! If screened scores are off by at most m, so is the screened crossing s, and the exact crossing is within s ± m. Screened
+//! scores above s + 2m are certainly above the crossing, and scores below s − 2m below. For all others, exact scores are computed.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,33 +20,33 @@ use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::pair_scores;
 use crate::verification::sample::{Bracket, sort_descending};
 
-/// A negative with its product in the screen.
+/// A negative, and its product in the screen.
 #[derive(Clone, Copy)]
 pub(crate) struct Listed {
     pub value: f32,
     pub pair: (u32, u32),
 }
 
-/// What a traversal found for one bracket: the negatives above it, and those inside; `None` where they were too many.
+/// What a traversal found for a bracket: the negatives above, and those inside, or `None` if there were too many.
 pub(crate) struct Sieved {
     pub above: u64,
     pub inside: Option<Vec<Listed>>,
 }
 
-/// The margins by which a bracket is widened on both sides: negatives within twice the margin of a crossing are decided.
+/// The number of margins by which a bracket is widened on both sides, because negatives within two margins of a crossing are decided.
 pub(crate) const LISTED_MARGINS: f64 = 2.0;
 
-/// Counts and lists of a traversal, for some brackets.
+/// Counts and lists of a traversal, for several brackets.
 pub(crate) struct Sieve {
-    /// Of products: values are larger by the offset.
+    /// In units of products. Values are larger by `offset`.
     brackets: Vec<(f32, f32)>,
     offset: f64,
-    /// Negatives above each bracket.
+    /// The number of negatives above each bracket.
     above: Vec<AtomicU64>,
     lists: Mutex<Lists>,
 }
 
-/// The negatives in each bracket; `None` where they were too many.
+/// The negatives in each bracket, or `None` if there were too many.
 struct Lists {
     lists: Vec<Option<Vec<Listed>>>,
     capacity: usize,
@@ -70,7 +70,7 @@ impl Lists {
 }
 
 impl Sieve {
-    /// Prepares a traversal; the lists hold at most `capacity` negatives in all.
+    /// Prepares a traversal. The lists have at most `capacity` negatives in total.
     pub fn new(space: &Dense<'_>, brackets: &[Bracket], capacity: usize, (margin, offset): (f64, f64)) -> Result<Self> {
         let value = |score: f64| space.value_of_score(score).clamp(f64::MIN, f64::MAX) - offset;
         let wide = LISTED_MARGINS * margin;
@@ -87,21 +87,21 @@ impl Sieve {
     }
 
     /// Returns the brackets, and what the traversal found for each.
-    #[expect(clippy::type_complexity, reason = "brackets, and what was found")]
+    #[expect(clippy::type_complexity, reason = "pairs a list of brackets with a list of results")]
     pub fn finish(self) -> Result<(Vec<(f32, f32)>, Vec<Sieved>)> {
-        let lists = self.lists.into_inner().expect("no thread panics while it holds the lock").lists;
+        let lists = self.lists.into_inner().expect("no thread panicked while it held the lock").lists;
         let sieved = lists.into_iter().zip(self.above);
         let sieved = collect(sieved.map(|(inside, above)| Sieved { above: above.into_inner(), inside }))?;
         Ok((self.brackets, sieved))
     }
 
-    /// Visits the brackets of values.
+    /// Visits the brackets in units of values.
     pub fn brackets(&self, visit: impl FnMut((f64, f64))) {
-        let of_values = |(low, high): &(f32, f32)| (f64::from(*low) + self.offset, f64::from(*high) + self.offset);
-        self.brackets.iter().map(of_values).for_each(visit);
+        let to_values = |(low, high): &(f32, f32)| (f64::from(*low) + self.offset, f64::from(*high) + self.offset);
+        self.brackets.iter().map(to_values).for_each(visit);
     }
 
-    /// Counts and lists the negatives of a task.
+    /// Counts and lists the negatives in a task.
     pub fn observe(&self, task: &Task<'_>, result: &SweepResult, parts: &mut Vec<Vec<Listed>>) -> Result<()> {
         parts.try_resize(self.brackets.len(), Vec::new())?;
         let unlisted = result.row_above.by_bracket();
@@ -120,23 +120,23 @@ impl Sieve {
             above.fetch_add(larger, Relaxed);
         }
         if parts.iter().any(|part| !part.is_empty()) {
-            self.lists.lock().expect("no thread panics while it holds the lock").append(parts)?;
+            self.lists.lock().expect("no thread panicked while it held the lock").append(parts)?;
         }
         Ok(())
     }
 }
 
-/// The inputs of a crossing from a sieve.
+/// The inputs for finding crossings with a sieve.
 pub(crate) struct SievedCrossing<'a, 'rows> {
     pub space: &'a Dense<'rows>,
     pub positives: &'a [f64],
-    /// The bound of the error of a screened value, and what is added to a product.
+    /// A bound on the error of screened values, and the offset to add to products.
     pub margin: f64,
     pub offset: f64,
 }
 
 impl SievedCrossing<'_, '_> {
-    /// Finds a level's crossing after the traversal; `None` where the bracket did not hold it, or too many negatives.
+    /// Finds the crossing of a level after the traversal, or `None` if it wasn't in the bracket, or too many negatives were.
     pub fn find(
         &self,
         level: Level,

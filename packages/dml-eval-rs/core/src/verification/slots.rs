@@ -1,7 +1,7 @@
-//! The negatives between all positives: exact counts of all scores, which give the whole ROC curve, its area, and every crossing.
+//! Counts the negatives between all positives. These exact counts give the ROC curve, the area under the curve, and every crossing.
 //!
-//! Each score goes to the list of its part of the positives, of equally many, whatever their distribution. A full list is counted
-//! while its part and counts stay in a core's caches. Memory is what limits this: its lines are fetched before they are needed.
+//! The positives are divided into equal parts, whatever their distribution, and each score goes to the list of a part. A full
+//! list is counted while the part and its counts stay in a core's caches. Memory limits the speed, so lines are prefetched.
 
 use std::hint::select_unpredictable;
 use std::ops::Range;
@@ -20,41 +20,41 @@ use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::PairLabels;
 use crate::verification::sample::Bracket;
 
-/// Cells of a ladder for each of its numbers: of parts, and of positives.
-const CELLS_OF_PARTS: usize = 8;
-const CELLS_OF_POSITIVES: usize = 4;
-/// The bit of a cell with numbers, and those of the numbers before.
+/// Cells of a ladder per number: for parts, and for positives.
+const CELLS_PER_PART: usize = 8;
+const CELLS_PER_POSITIVE: usize = 4;
+/// The bit that marks a cell with numbers, and the bits that count the numbers before the cell.
 const OPEN_CELL: u16 = 1 << 15;
 const BEFORE: u16 = OPEN_CELL - 1;
 /// Scores whose cells are computed together.
 const CHUNK: usize = 32;
-/// Positives of a cell that are compared together. More comparisons cost less than a jump that the CPU mispredicts.
+/// Positives in a cell that are compared together. A few more comparisons are faster than a mispredicted branch.
 const TOGETHER: usize = 4;
-/// The most scores of a list that wait for a comparison with positives of their cell.
+/// The maximum number of scores that wait to be compared with the positives in their cells.
 const OPEN: usize = 8 * CHUNK;
-/// The most bytes of lists and counts that threads keep apart.
+/// The maximum size of separate lists and counts for threads, in bytes.
 const COUNTER_BYTES: usize = 48 << 20;
-/// Scores of a thread's list for a part.
+/// The length of a thread's list for a part.
 const SHORT: usize = 128;
-/// Parts from which on they hold more positives: their short lists stay in a core's second-level cache.
+/// With more parts than this, parts get larger instead, so that a thread's short lists stay in a core's second-level cache.
 const PARTS: usize = 256;
 
-/// Positives and negatives, by score.
+/// Counts of positives and negatives by score.
 #[derive(Debug, PartialEq)]
 pub struct Slots {
-    /// The distinct scores of the positives, ascending.
+    /// The distinct scores of the positives, in ascending order.
     pub scores: Vec<f64>,
     /// The number of positives with each score.
     pub positives: Vec<u64>,
-    /// Negatives: below the first score, equal to it, between it and the second, and so on, and above the last.
+    /// The negatives below the first score, equal to it, between the first and the second, and so on, and above the last.
     pub negatives: Vec<u64>,
 }
 
 /// Where a level is reached.
 pub(crate) enum Place {
-    /// At a positive's score.
+    /// At the score of a positive.
     At(Crossing),
-    /// Between positives, in this range, with so many negatives above it.
+    /// Between positives, in this range, with this number of negatives above the range.
     Between((f64, f64), u64),
 }
 
@@ -91,21 +91,21 @@ impl Slots {
     }
 }
 
-/// Ascending distinct numbers, and how many are in lower cells than each of some of equal width.
+/// Distinct ascending numbers, and cells of equal width, each with the count of numbers in lower cells.
 struct Ladder<'a> {
-    /// The numbers, and perhaps some beyond them, which are larger.
+    /// The numbers, optionally followed by larger ones.
     numbers: &'a [f64],
     lowest: f64,
     scale: f64,
-    /// The last cell.
+    /// The index of the last cell.
     last: usize,
     before: Vec<u16>,
-    /// The most numbers of a cell.
+    /// The maximum number of numbers per cell.
     most: usize,
 }
 
 impl<'a> Ladder<'a> {
-    /// Makes cells for the first `count` numbers, about `each` for a number.
+    /// Makes cells for the first `count` numbers, about `each` cells per number.
     fn new(numbers: &'a [f64], count: usize, each: usize) -> Result<Self> {
         let cells = (each * count.max(1)).next_power_of_two();
         let (lowest, width) = if count > 0 { (numbers[0], numbers[count - 1] - numbers[0]) } else { (0.0, 0.0) };
@@ -126,15 +126,15 @@ impl<'a> Ladder<'a> {
         Ok(ladder)
     }
 
-    /// Returns the cell of a score. It never decreases as scores increase.
+    /// Returns the cell of a score, which never decreases as scores increase.
     #[inline(always)]
     fn cell(&self, score: f64) -> usize {
         let at = ((score - self.lowest) * self.scale).clamp(0.0, self.last as f64);
-        // The lowest bits of the sum are its integer, without the care that a conversion takes of numbers out of range.
+        // Adding 2⁵² puts the integer into the lowest bits. This is faster than a cast, which handles numbers out of range.
         (at + (1u64 << 52) as f64).to_bits() as usize & self.last
     }
 
-    /// Halves the numbers of a score's cell until at most `most` may be smaller, and returns those before them.
+    /// Halves the candidates in a score's cell until at most `most` may be smaller, and returns the count of smaller numbers.
     #[inline(always)]
     fn halve(&self, score: f64, mut before: usize, most: usize) -> usize {
         let mut rest = self.most;
@@ -152,17 +152,17 @@ impl<'a> Ladder<'a> {
 struct Part<'a> {
     ladder: Ladder<'a>,
     scores: usize,
-    /// A list and counts for each of some threads: negatives behind so many of the part's scores, and equal to each.
+    /// A list and counts for each of several threads: the negatives after each number of the part's scores, and equal to each.
     copies: Vec<(Mutex<List>, Mutex<Vec<u64>>)>,
 }
 
-/// Some negatives, and room for more.
+/// Negatives, with room for more.
 struct List {
     scores: Vec<f64>,
     number: usize,
 }
 
-/// Adds some scores to a part's counts.
+/// Adds scores to the counts of a part.
 struct Count<'a, 'b> {
     part: &'a Part<'b>,
     scores: &'a [f64],
@@ -186,7 +186,7 @@ impl Work for Count<'_, '_> {
             let mut cells = [0; CHUNK];
             cells.iter_mut().zip(chunk).for_each(|(cell, score)| *cell = ladder.cell(*score));
             for (score, cell) in chunk.iter().zip(cells) {
-                // All scores of a cell without positives are between the same two.
+                // Scores in a cell without positives are all between the same two positives.
                 let is_open = before[cell] / OPEN_CELL;
                 between[usize::from(before[cell] & BEFORE)] += u64::from(1 - is_open);
                 open[waiting % OPEN] = (*score, before[cell]);
@@ -201,7 +201,7 @@ impl Work for Count<'_, '_> {
 }
 
 impl Ladder<'_> {
-    /// Counts scores, given the numbers in cells before theirs, between two of the numbers or equal to one.
+    /// Counts scores as between two numbers or equal to a number, given the count of numbers in lower cells.
     #[inline(always)]
     fn compare(&self, open: &[(f64, u16)], between: &mut [u64], equal: &mut [u64]) {
         for &(score, before) in open {
@@ -215,28 +215,28 @@ impl Ladder<'_> {
     }
 }
 
-/// Negatives in a bracket; `None` where they were too many.
+/// The negatives in a bracket, or `None` if there were too many.
 pub(crate) type Kept = Option<Vec<f64>>;
 
-/// Counts of negatives, and those in some brackets.
+/// Counts negatives, and keeps those in brackets.
 struct Counter<'a> {
-    /// The last score of each part but the last.
+    /// The last score of each part except the last part.
     ends: Ladder<'a>,
     parts: Vec<Part<'a>>,
     kept: Vec<(Bracket, Mutex<Kept>)>,
     longest: usize,
     kernel: &'static Kernel,
     control: &'a Control,
-    /// Lists that no thread uses, and the number of all.
+    /// Lists that no thread is using, and the number of all lists.
     idle: Mutex<(Vec<Lists>, usize)>,
 }
 
-/// Short lists of a thread, by part, and which of the parts' copies gets them.
+/// The short lists of a thread, one per part, and which copy of the parts receives them.
 struct Lists {
     copy: usize,
     /// The list that replaces a full one.
     spare: Vec<f64>,
-    /// Negatives whose part isn't known.
+    /// Negatives whose part isn't known yet.
     fresh: [f64; 2 * CHUNK],
     waiting: usize,
     lengths: Vec<u8>,
@@ -244,11 +244,11 @@ struct Lists {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no thread panics while it holds the lock")
+    mutex.lock().expect("no thread panicked while it held the lock")
 }
 
 impl Counter<'_> {
-    /// Takes some thread's lists that no other uses, or new ones.
+    /// Takes lists that no thread is using, or makes new ones.
     fn lists(&self) -> Result<Lists> {
         let mut idle = lock(&self.idle);
         if let Some(lists) = idle.0.pop() {
@@ -265,11 +265,11 @@ impl Counter<'_> {
         })
     }
 
-    /// Moves a negative to the list of its part, for each of the first `number` whose part isn't known.
+    /// Moves the first `number` negatives whose part isn't known yet to the lists of their parts.
     #[inline(always)]
     fn distribute(&self, lists: &mut Lists, number: usize) {
         let fresh: [f64; CHUNK] = std::array::from_fn(|i| lists.fresh[i]);
-        // Cells first, so that the compiler computes several at a time.
+        // Compute all cells first, so that the compiler can vectorize this.
         let mut parts = fresh.map(|score| self.ends.cell(score));
         parts.iter_mut().for_each(|cell| *cell = usize::from(self.ends.before[*cell] & BEFORE));
         if self.ends.most > 1 {
@@ -286,18 +286,18 @@ impl Counter<'_> {
         }
     }
 
-    /// Moves a short list to that of its part, which is counted if the next one might not fit.
+    /// Moves a short list to the list of its part, and counts this list if the next short list might not fit.
     #[inline(never)]
     fn flush(&self, lists: &mut Lists, part: usize) {
         let added = std::mem::take(&mut lists.lengths[part]) as usize;
         let mut list = lock(&self.parts[part].copies[lists.copy].0);
         let List { scores, number } = &mut *list;
-        // Beyond the scores that count, others are copied, since a copy of known length needs no call.
+        // Copy the short list in full, even if it is only partly used, because a copy of fixed length needs no call.
         scores[*number..][..SHORT].copy_from_slice(&lists.scores[part]);
         *number += added;
         if *number + SHORT > self.longest {
             self.control.took(|| "slots from full lists");
-            // Another thread need not wait for the count.
+            // Swap the list first, so that other threads needn't wait for the count.
             std::mem::swap(scores, &mut lists.spare);
             let number = std::mem::take(number);
             drop(list);
@@ -307,10 +307,10 @@ impl Counter<'_> {
         }
     }
 
-    /// Counts scores of a part, and keeps those in brackets.
-    #[expect(clippy::disallowed_methods, reason = "a list that is too short is given up")]
+    /// Counts the scores of a part, and keeps those in brackets.
+    #[expect(clippy::disallowed_methods, reason = "extends only if the capacity suffices, else drops the list")]
     fn count(&self, part: usize, copy: usize, scores: &[f64]) {
-        // All scores are above the last one of the part before.
+        // All of these scores are above the last score of the previous part.
         let (low, high) = (part.checked_sub(1).map(|before| self.ends.numbers[before]), self.ends.numbers[part]);
         for (bracket, kept) in &self.kept {
             if high < bracket.low || low.is_some_and(|low| low >= bracket.high) {
@@ -328,7 +328,7 @@ impl Counter<'_> {
     }
 }
 
-/// Adds those scores of a tile whose label is another.
+/// Adds the scores of a tile whose labels differ.
 struct Add<'a> {
     counter: &'a Counter<'a>,
     lists: &'a mut Lists,
@@ -353,7 +353,7 @@ impl Work for Add<'_> {
             };
             let label = labels.queries[query];
             for (scores, others) in line[first..items.len()].chunks(CHUNK).zip(others[first..].chunks(CHUNK)) {
-                // A positive is overwritten.
+                // A positive is overwritten by the next score.
                 let (fresh, mut waiting) = (&mut lists.fresh, lists.waiting);
                 for (score, other) in scores.iter().zip(others) {
                     fresh[waiting % (2 * CHUNK)] = *score;
@@ -370,8 +370,8 @@ impl Work for Add<'_> {
     }
 }
 
-/// Counts the negatives between the positives, of which there is at least one; `positives` are their scores, ascending. Peers each
-/// count a part, and get the whole.
+/// Counts the negatives between the positives, given the positives' scores in ascending order; there must be at least one. With
+/// peers, each counts a part, and all return the complete result.
 pub fn count_slots(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
@@ -382,8 +382,8 @@ pub fn count_slots(
     count_and_keep(space, labels, positives, &[], peers, control).map(|(slots, _)| slots)
 }
 
-/// Counts as [`count_slots`] does, between the ends of brackets, too, and keeps the negatives in brackets, given the most of each: of a
-/// process, those of its part.
+/// Counts like [`count_slots`], but also between the ends of brackets, and keeps the negatives in brackets if they don't exceed a
+/// number per bracket. Each process keeps only negatives in its part.
 pub(crate) fn count_and_keep(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
@@ -397,7 +397,7 @@ pub(crate) fn count_and_keep(
     edges.try_extend(brackets.iter().flat_map(|(b, _)| [b.low, b.high]).filter(|edge| edge.is_finite()))?;
     edges.sort_unstable_by(f64::total_cmp);
     edges.dedup();
-    let distinct = |of: &[f64]| of.chunk_by(|a, b| a == b).count();
+    let distinct = |scores: &[f64]| scores.chunk_by(|a, b| a == b).count();
     let mut all = allocate(distinct(positives) + distinct(&edges) + TOGETHER)?;
     let mut edges = edges.into_iter().peekable();
     for group in positives.chunk_by(|a, b| a == b) {
@@ -410,23 +410,23 @@ pub(crate) fn count_and_keep(
     all.dedup();
     let distinct = all.len();
     all.try_extend([f64::INFINITY; TOGETHER])?;
-    let of_part = sizes.slot_part.max(distinct.div_ceil(PARTS)).clamp(1, usize::from(BEFORE));
-    let last_of_parts = all[..distinct - 1].iter().skip(of_part - 1).step_by(of_part);
-    let mut ends = allocate(last_of_parts.len() + 1)?;
-    ends.try_extend(last_of_parts.copied().chain([f64::INFINITY]))?;
+    let part_size = sizes.slot_part.max(distinct.div_ceil(PARTS)).clamp(1, usize::from(BEFORE));
+    let last_scores = all[..distinct - 1].iter().skip(part_size - 1).step_by(part_size);
+    let mut ends = allocate(last_scores.len() + 1)?;
+    ends.try_extend(last_scores.copied().chain([f64::INFINITY]))?;
     let longest = sizes.slot_list.max(SHORT);
-    let bytes = 8 * (2 * distinct + distinct.div_ceil(of_part) * longest);
-    let of_threads = (COUNTER_BYTES / bytes).clamp(1, rayon::current_num_threads());
-    let mut parts = allocate(distinct.div_ceil(of_part))?;
-    for start in (0..distinct).step_by(of_part) {
-        let number = of_part.min(distinct - start);
-        let mut copies = allocate(of_threads)?;
-        for _ in 0..of_threads {
+    let bytes = 8 * (2 * distinct + distinct.div_ceil(part_size) * longest);
+    let threads = (COUNTER_BYTES / bytes).clamp(1, rayon::current_num_threads());
+    let mut parts = allocate(distinct.div_ceil(part_size))?;
+    for start in (0..distinct).step_by(part_size) {
+        let number = part_size.min(distinct - start);
+        let mut copies = allocate(threads)?;
+        for _ in 0..threads {
             let list = List { scores: zeros(longest)?, number: 0 };
             copies.try_push((Mutex::new(list), Mutex::new(zeros(2 * number + 1)?)))?;
         }
         parts.try_push(Part {
-            ladder: Ladder::new(&all[start..], number, CELLS_OF_POSITIVES)?,
+            ladder: Ladder::new(&all[start..], number, CELLS_PER_POSITIVE)?,
             scores: number,
             copies,
         })?;
@@ -436,7 +436,7 @@ pub(crate) fn count_and_keep(
         kept.try_push((bracket, Mutex::new(Some(allocate(most)?))))?;
     }
     let idle = Mutex::new((allocate(rayon::current_num_threads())?, 0));
-    let ends = Ladder::new(&ends, ends.len() - 1, CELLS_OF_PARTS)?;
+    let ends = Ladder::new(&ends, ends.len() - 1, CELLS_PER_PART)?;
     let counter = Counter { ends, parts, kept, longest, kernel: space.kernel(), control, idle };
     control.took(|| if counter.parts.len() > 1 { "slots in parts" } else { "slots" });
 
@@ -462,17 +462,17 @@ pub(crate) fn count_and_keep(
     }
     let Counter { parts, kept, .. } = counter;
     let mut negatives: Vec<u64> = zeros(2 * distinct + 1)?;
-    // A part's memory is freed before the next one's counts are added.
+    // Free the memory of a part before adding the counts of the next.
     for (p, part) in parts.into_iter().enumerate() {
         for (_, counts) in part.copies {
-            let slots = &mut negatives[2 * of_part * p..];
-            let counts = counts.into_inner().expect("no thread panics while it holds the lock");
+            let slots = &mut negatives[2 * part_size * p..];
+            let counts = counts.into_inner().expect("no thread panicked while it held the lock");
             let (between, equal) = counts.split_at(part.scores + 1);
             slots.iter_mut().step_by(2).zip(between).for_each(|(slot, count)| *slot += count);
             slots.iter_mut().skip(1).step_by(2).zip(equal).for_each(|(slot, count)| *slot += count);
         }
     }
-    let taken = |(_, kept): (_, Mutex<Kept>)| kept.into_inner().expect("no thread panics while it holds the lock");
+    let taken = |(_, kept): (_, Mutex<Kept>)| kept.into_inner().expect("no thread panicked while it held the lock");
     let kept = collect(kept.into_iter().map(taken))?;
     all.truncate(distinct);
     let mut rest = positives;

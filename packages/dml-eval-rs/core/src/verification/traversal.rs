@@ -1,4 +1,4 @@
-//! One traversal of all pairs for a sieve and a decider.
+//! Traverses all pairs once for both a sieve and a decider.
 
 use crate::control::Control;
 use crate::error::Result;
@@ -12,7 +12,7 @@ use crate::side::Side;
 use crate::verification::decided::{self, Decider};
 use crate::verification::sieve::{Listed, Sieve};
 
-/// Receivers of one traversal's values. Each gets all that it asked for, and perhaps more.
+/// The receivers of a traversal's values. Each receives all values that it asked for, and possibly more.
 pub(crate) struct Both<'a, 'rows> {
     pub sieve: Sieve,
     pub decider: Decider<'a, 'rows>,
@@ -44,7 +44,7 @@ impl Observer for Both<'_, '_> {
         self.decider.brackets(visit);
     }
 
-    /// A pair counts once.
+    /// Each pair counts once.
     fn compares_columns(&self) -> bool {
         false
     }
@@ -62,7 +62,7 @@ impl Observer for Both<'_, '_> {
     }
 }
 
-/// Shows both receivers the screened values of all pairs: of one array, each unordered pair of two items once. Peers each take a part.
+/// Shows both receivers the screened values of all pairs, or of each unordered pair if there is one array. Peers each take a part.
 pub(crate) fn traverse(
     space: &Dense<'_>,
     packing: &DensePacking<'_, '_>,

@@ -1,4 +1,4 @@
-//! Sums over a few queries and all items of a gallery, whose numbers are read once, as they lie in memory.
+//! Compares a few queries with the whole gallery, reading each gallery row once, where it lies in memory.
 
 use rayon::prelude::*;
 
@@ -14,12 +14,12 @@ use crate::rows::similarity::Similarity;
 use crate::rows::validation::is_suspect;
 use crate::side::Side;
 
-/// Items whose keys a thread computes together.
+/// The number of items whose keys a thread computes at a time.
 const ITEMS: usize = 256;
-/// Rows are fetched so many before they are read: four at a time, they are read faster than CPUs foresee.
+/// Prefetch rows this far ahead: they are read four at a time, faster than hardware prefetchers follow.
 const AHEAD: usize = 16;
 
-/// The queries, widened, and in single precision if these and the gallery's rows have no other.
+/// The queries as float64, and also as float32 if neither side is float64.
 struct Few {
     len: usize,
     wide: Vec<f64>,
@@ -28,25 +28,25 @@ struct Few {
 
 /// A thread's buffers.
 struct Buffers {
-    /// The sums of each query with some items.
+    /// The sums of each query with a block of items.
     sums: Vec<f64>,
-    /// The items' squared lengths; 1 where keys and validation need none.
+    /// The squared lengths of the items, or 1 if neither keys nor validation need them.
     squares: Vec<f64>,
     wide: Vec<f64>,
     single: Vec<f32>,
 }
 
 impl<'a> Unread<'a> {
-    /// Computes the keys of all queries, which are few, and all items, and then validates the gallery. `visit` receives a query, the
-    /// first of some consecutive items and their keys.
+    /// Computes the keys of all pairs of the few queries and the items, and validates the gallery on the way. `visit`
+    /// receives the query's index, the first item of a block, and the keys of this block.
     pub fn compare_few(self, control: &Control, visit: impl Fn(usize, usize, &[f64]) + Sync) -> Result<Dense<'a>> {
-        let (of, items) = (&self.0, self.0.gallery.rows());
-        let few = of.few()?;
+        let (space, items) = (&self.0, self.0.gallery.rows());
+        let few = space.widen_few()?;
         let is_valid = (0..items.div_ceil(ITEMS))
             .into_par_iter()
             .map_init(
                 || -> Result<_> {
-                    let (wide, single) = (zeros(of.dim())?, zeros(PAIRS * of.dim())?);
+                    let (wide, single) = (zeros(space.dim())?, zeros(PAIRS * space.dim())?);
                     Ok(Buffers { sums: zeros(few.len * ITEMS)?, squares: zeros(ITEMS)?, wide, single })
                 },
                 |buffers, block| -> Result<bool> {
@@ -54,15 +54,15 @@ impl<'a> Unread<'a> {
                     let buffers = ready(buffers)?;
                     let (first, number) = (block * ITEMS, ITEMS.min(items - block * ITEMS));
                     match &few.single {
-                        Some(queries) => of.sums_of_singles(queries, first, number, buffers),
-                        None => of.sums_of_doubles(&few, first, number, buffers),
+                        Some(queries) => space.sum_singles(queries, first, number, buffers),
+                        None => space.sum_doubles(&few, first, number, buffers),
                     }
                     let (squares, sums) = (&buffers.squares[..number], &mut buffers.sums[..few.len * number]);
-                    let mut is_valid = !is_suspect(squares, of.similarity);
+                    let mut is_valid = !is_suspect(squares, space.similarity);
                     for (query, keys) in sums.chunks_exact_mut(number).enumerate() {
-                        // With a number that is not finite, no sum is finite.
+                        // If a row has a number that isn't finite, its sums aren't finite.
                         is_valid &= keys.iter().fold(true, |finite, key| finite & key.is_finite());
-                        of.keys_of_sums(squares, keys);
+                        space.keys_of_sums(squares, keys);
                         visit(query, first, keys);
                     }
                     control.advance(sums.len() as u64);
@@ -75,7 +75,7 @@ impl<'a> Unread<'a> {
 }
 
 impl Dense<'_> {
-    fn few(&self) -> Result<Few> {
+    fn widen_few(&self) -> Result<Few> {
         let (len, dim, mut buffer) = (self.rows(Side::Query), self.dim(), Vec::new());
         let mut wide: Vec<f64> = zeros(len * dim)?;
         for (query, out) in wide.chunks_exact_mut(dim).enumerate() {
@@ -91,12 +91,12 @@ impl Dense<'_> {
         Ok(Few { len, wide, single })
     }
 
-    /// Computes the sums of some consecutive items and all queries in the stated order, four items at a time.
-    fn sums_of_singles(&self, queries: &[f32], first: usize, number: usize, buffers: &mut Buffers) {
+    /// Computes the sums of a block of items with all queries, in the order of summation that `exact` defines, four items at a time.
+    fn sum_singles(&self, queries: &[f32], first: usize, number: usize, buffers: &mut Buffers) {
         let (dim, Buffers { sums, squares, wide, single }) = (self.dim(), buffers);
         let in_place = if let Matrix::F32(x) = &self.gallery { x.as_slice() } else { None };
         let halves = if let Matrix::F16(x) = &self.gallery { x.as_slice() } else { None };
-        // Products and squares of single-precision numbers are finite if these are.
+        // For single precision, products and squares are finite if the numbers are, so only the cosine needs squares.
         let needs_squares = self.similarity == Similarity::Cosine;
         squares[..number].fill(1.0);
         for start in (0..number).step_by(PAIRS) {
@@ -121,7 +121,7 @@ impl Dense<'_> {
                     &single[..together * dim]
                 }
             };
-            // Fewer rows repeat the last.
+            // Repeat the last row to fill a group of four.
             let row = |i: usize| &rows[i.min(together - 1) * dim..][..dim];
             let rows = [row(0), row(1), row(2), row(3)];
             if needs_squares {
@@ -137,8 +137,8 @@ impl Dense<'_> {
         }
     }
 
-    /// Computes the sums of some consecutive items and all queries in the stated order, item by item.
-    fn sums_of_doubles(&self, few: &Few, first: usize, number: usize, buffers: &mut Buffers) {
+    /// Computes the sums of a block of items with all queries, in the order of summation that `exact` defines, item by item.
+    fn sum_doubles(&self, few: &Few, first: usize, number: usize, buffers: &mut Buffers) {
         let (dim, Buffers { sums, squares, wide, .. }) = (self.dim(), buffers);
         let in_place = match &self.gallery {
             Matrix::F64(x) if !self.is_rescaled(Side::Gallery) => x.as_slice(),

@@ -1,7 +1,7 @@
-//! Scores: one float64 number for each pair, comparable across queries and symmetric in its two items.
+//! Computes scores: a float64 number per pair that can be compared across queries and is symmetric in both items.
 //!
-//! A key orders the gallery for one query. A score orders all pairs: the dot product and minus the squared distance are scores
-//! already; the cosine's is the root of dot·|dot| / (|q|²·|g|²), with dot's sign. All sums are those of the stated order.
+//! Keys rank the gallery for one query; scores rank all pairs. Dot products and negative squared distances are both. The score for
+//! the cosine is the root of dot·|dot| / (|q|²·|g|²), with the sign of dot. `exact` defines the order of sums.
 
 use std::ops::Range;
 
@@ -20,12 +20,12 @@ use crate::rows::space::Scratch;
 use crate::side::Side;
 
 impl Dense<'_> {
-    /// Whether the queries are their own gallery.
+    /// Whether the queries are also the gallery.
     pub(crate) fn is_own_gallery(&self) -> bool {
         self.gallery_squares.is_none()
     }
 
-    /// Appends the scores of some pairs (query, gallery item) to `scores`; fastest where pairs of one query adjoin.
+    /// Appends the scores of `pairs` (query, gallery item) to `scores`. Fastest if pairs with the same query are adjacent.
     pub(crate) fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) -> Result<()> {
         let first = scores.len();
         self.sums(pairs, scratch, scores)?;
@@ -35,8 +35,8 @@ impl Dense<'_> {
         Ok(())
     }
 
-    /// Fills `scores` with those of all pairs of these queries and gallery items, query by query. After a cancellation the table
-    /// is incomplete.
+    /// Fills `scores` with the scores of all pairs of `queries` and `items`, query by query. If cancelled, leaves the table
+    /// incomplete.
     pub(crate) fn score_table(
         &self,
         queries: &[u32],
@@ -65,7 +65,7 @@ impl Dense<'_> {
         Ok(())
     }
 
-    /// Packs some rows for [`score_tile`](Self::score_tile).
+    /// Packs a range of rows for [`score_tile`](Self::score_tile).
     pub(crate) fn score_panels(&self, side: Side, rows: Range<usize>) -> Result<Panels<f64>> {
         let products = &self.kernel.exact;
         let width = if side == Side::Query { products.rows } else { products.columns };
@@ -74,8 +74,8 @@ impl Dense<'_> {
         Panels::load(rows.len(), width, padded_len(self.queries.dim()), encode).map(|(panels, _)| panels)
     }
 
-    /// Computes the scores of some queries and gallery items, each in a panel: (queries, columns of a tile) of `tile`, which has room
-    /// for eight.
+    /// Computes the scores between a panel of queries and one of items. `tile` receives (queries, columns of a tile) and
+    /// must have room for eight tiles.
     #[inline]
     pub(crate) fn score_tile(
         &self,
@@ -85,14 +85,14 @@ impl Dense<'_> {
     ) {
         self.kernel.exact_tile(self.score_sum(), query_panel, item_panel, tile);
         let lines = tile.chunks_exact_mut(self.kernel.exact.columns).zip(queries);
-        // Short closures, which are compiled for the kernel's instructions.
+        // Closures must be short, so that they are compiled for the kernel's instruction set.
         match self.similarity {
             Similarity::Cosine => {
-                let of_items = &self.squares(Side::Gallery)[items];
+                let item_squares = &self.squares(Side::Gallery)[items];
                 for (line, query) in lines {
-                    let of_query = self.squares(Side::Query)[query];
-                    let scores = line.iter_mut().zip(of_items);
-                    self.kernel.vectorize(|| scores.for_each(|(sum, square)| *sum = cosine(*sum, of_query * square)));
+                    let first = self.squares(Side::Query)[query];
+                    let scores = line.iter_mut().zip(item_squares);
+                    self.kernel.vectorize(|| scores.for_each(|(sum, second)| *sum = cosine(*sum, first * second)));
                 }
             }
             Similarity::Dot => lines.for_each(|(line, _)| line.iter_mut().for_each(|sum| *sum += 0.0)),
@@ -114,7 +114,7 @@ impl Dense<'_> {
         Ok(())
     }
 
-    /// Converts a score to the units of the screen.
+    /// Converts a score to the screen's units.
     pub(crate) fn value_of_score(&self, score: f64) -> f64 {
         match self.similarity {
             Similarity::Cosine => score,
@@ -123,7 +123,7 @@ impl Dense<'_> {
         }
     }
 
-    /// Converts a value of the screen to the units of scores.
+    /// Converts a value in the screen's units to a score.
     pub(crate) fn score_of_value(&self, value: f64) -> f64 {
         match self.similarity {
             Similarity::Cosine => value,
@@ -132,10 +132,10 @@ impl Dense<'_> {
         }
     }
 
-    /// Computes the score from a sum over a query and an item.
+    /// Returns the score for the sum of a pair.
     #[inline(always)]
     fn score(&self, query: u32, item: u32, sum: f64) -> f64 {
-        // Adding zero turns minus zero, which is tied with zero, into zero.
+        // See `key_of` for why zero is added.
         0.0 + match self.similarity {
             Similarity::Cosine => {
                 let squares = self.squares(Side::Query)[query as usize] * self.squares(Side::Gallery)[item as usize];
@@ -147,8 +147,7 @@ impl Dense<'_> {
     }
 }
 
-/// Computes a cosine from the sum of products and the product of both squared lengths. Adding zero turns minus zero, which is tied
-/// with zero, into zero.
+/// Returns the cosine for a sum of products and the product of both squared lengths. See `key_of` for why zero is added.
 #[inline(always)]
 fn cosine(sum: f64, squares: f64) -> f64 {
     0.0 + (sum * sum / squares).sqrt().copysign(sum)
@@ -165,7 +164,7 @@ mod tests {
     use crate::rows::dense::Precision;
     use crate::rows::matrix::Matrix;
 
-    /// Computes the score by its definition, from rows of float64.
+    /// Computes a score by definition, from float64 rows.
     fn reference(q: &[f64], g: &[f64], similarity: Similarity) -> f64 {
         match similarity {
             Similarity::Cosine => {
@@ -189,7 +188,7 @@ mod tests {
                     |q: usize, g: usize| reference(&wide.row(q).to_vec(), &wide.row(g).to_vec(), similarity).to_bits();
                 for name in names() {
                     for rows in [Matrix::F32(x.view()), Matrix::F64(wide.view())] {
-                        // Under the cosine, float64 rows are scaled by powers of two, which change no score.
+                        // For the cosine, float64 rows are scaled by powers of two, which must not change any score.
                         let control = Control::default();
                         let kernel = select(Some(name)).unwrap();
                         let space = Dense::new(rows, None, similarity, Precision::Float32, kernel, &control).unwrap();
