@@ -53,8 +53,8 @@ pub(super) fn nearest_from_tables<S: Space, T: Send, F: Fn(usize, f64) -> T + Sy
                     }
                     let list = list.get_mut().expect("no thread panics while it holds the lock");
                     let found = found[..count].iter();
-                    let keys = found.clone().map(|i| keys[*i as usize]);
-                    list.add(found.map(|i| columns[*i as usize]), keys, own.of(query as usize).map(|own| own as u32));
+                    let found = found.map(|i| (columns[*i as usize], keys[*i as usize]));
+                    list.add(found, own.of(query as usize).map(|own| own as u32));
                     Ok(())
                 },
             )?;

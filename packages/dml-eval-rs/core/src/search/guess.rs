@@ -1,13 +1,10 @@
-//! The first threshold of each query, from a sample of the gallery, before all of it is screened.
+//! Starts the search of each query from a sample of the gallery, before the screen compares all items.
 //!
-//! A search that starts without a threshold lists several times k items until its lists are full, and computes their keys. The k-th
-//! largest lower bound of a sample is a threshold, since these are bounds of k different items. Without it `knn` of 20,000 x 128
-//! isotropic rows takes 2.0 times as long for k = 10.
-//!
-//! For many neighbours (from `guessed_neighbours` on) a *guess* lists fewer: of a sample, the value that a little more than the expected
-//! share of the k nearest exceeds is below that of the k-th nearest item, but for a few queries in a thousand. The search notices, and
-//! compares these queries with all items. For k = 1,000 of the same rows it is 2.0 times as fast as the k-th of the sample
-//! (`benchmarks/evaluator/cliffs.py rows --only knn`).
+//! Without a threshold, a search lists several times k items until its lists are full, and computes their keys: `knn` of 20,000 x 128
+//! isotropic rows takes twice as long for k = 10. The k-th largest lower bound in a sample can be used as a threshold, because these
+//! are the bounds of k different items. If k is at least `guessed_neighbours`, a *guess* is higher: the value that slightly more than
+//! the expected share of the k nearest exceed in a sample. It is too high for a few queries in a thousand, which the search notices and
+//! compares with all items. For k = 1,000 of the same rows this takes half the time (`benchmarks/evaluator/cliffs.py rows --only knn`).
 
 use std::ops::Range;
 
@@ -42,8 +39,8 @@ const SAMPLED_PER_NEIGHBOUR: usize = 64;
 pub(super) enum Start<'a> {
     /// A threshold.
     Value(f32),
-    /// Items whose keys give a threshold, because the bounds of a prefix's values are too wide.
-    Items(&'a [u32]),
+    /// Values and items. The keys of the items give a threshold, because the bounds of a prefix's values are too wide.
+    Items(&'a [(f32, u32)]),
 }
 
 /// A sample of panels. The panels form groups, and each lane of a group keeps the largest value of its items.
@@ -61,22 +58,6 @@ pub(super) struct Guess {
     rank: usize,
     /// Whether fewer than k items of the sample may reach the threshold.
     is_guess: bool,
-}
-
-/// A thread's buffers.
-#[derive(Default)]
-struct Buffers {
-    tile: Vec<f32>,
-    largest: Vec<f32>,
-    /// The panels from which the largest values come.
-    origins: Vec<u32>,
-    of_row: Vec<f32>,
-    found: Vec<(f32, u32)>,
-    items: Vec<u32>,
-    /// Items that don't count: their panels, and their places in a tile.
-    left_out: Vec<(usize, usize)>,
-    nearness: Nearness,
-    keys: Keys,
 }
 
 impl Guess {
@@ -103,15 +84,8 @@ impl Guess {
         let mean = share * (groups * width) as f64;
         let rank =
             if is_guess { (mean + DEVIATIONS * mean.sqrt()) as usize * sizes.guess_percent / 100 } else { k - 1 };
-        let mut guess = Guess {
-            packed: None,
-            items: Vec::new(),
-            labels: Vec::new(),
-            count,
-            groups,
-            rank: rank.min(groups * width - 1),
-            is_guess,
-        };
+        let rank = rank.min(groups * width - 1);
+        let mut guess = Guess { packed: None, items: Vec::new(), labels: Vec::new(), count, groups, rank, is_guess };
         if packing.is_sorted() {
             return Ok(Some(guess));
         }
@@ -168,11 +142,12 @@ impl Guess {
         each(
             (0..rows.rows.len().div_ceil(height)).into_par_iter(),
             || {
+                // A tile, the largest values of the lanes and the panels that have them, and those of a row.
                 let (largest, of_row) = (zeros(self.groups * size)?, zeros(self.groups * width)?);
-                let origins = if is_prefix { zeros(largest.len())? } else { Vec::new() };
-                Ok(Buffers { tile: zeros(MAX_TILE)?, largest, origins, of_row, ..Buffers::default() })
+                let origins = zeros(if is_prefix { self.groups * size } else { 0 })?;
+                Ok((zeros(MAX_TILE)?, (largest, origins), of_row, Vec::new(), <(Nearness, Vec<_>, Keys)>::default()))
             },
-            |Buffers { tile, largest, origins, of_row, found, items, left_out, nearness, keys }, panel| {
+            |(tile, (largest, origins), of_row, left_out, (nearness, found, keys)), panel| {
                 let first = rows.rows.start + panel * height;
                 let queries = first..rows.rows.end.min(first + height);
                 let row_panel = rows.panel(panel);
@@ -181,6 +156,7 @@ impl Guess {
                     Some(cells) => cells.nearest(kernel, row_panel, queries.len(), self.count / 2, nearness)?,
                     None => &drawn,
                 };
+                // Items that don't count: their panels, and their places in a tile.
                 left_out.clear();
                 for (row, query) in queries.clone().enumerate() {
                     let own = filter.own.of(query).map(|own| own as u32);
@@ -229,9 +205,7 @@ impl Guess {
                         if found.len() > most {
                             found.select_nth_unstable_by(most - 1, |a, b| b.0.total_cmp(&a.0));
                         }
-                        items.clear();
-                        items.try_extend(found.iter().take(most).map(|(_, item)| *item))?;
-                        take(query, Start::Items(items), keys)?;
+                        take(query, Start::Items(&found[..most.min(found.len())]), keys)?;
                         continue;
                     }
                     let extent = rows.extents[query - rows.rows.start];

@@ -79,7 +79,7 @@ impl Search<'_, '_> {
         let screened =
             hits.take_while(|_| self.filter.below.is_none()).map(|hit| space.key_of_screened(f64::from(hit.value)));
         keys.take_or_compute(space, query, items, screened)?;
-        if list.add(items.iter().copied(), keys.keys.iter().copied(), None) {
+        if list.add(items.iter().copied().zip(keys.keys.iter().copied()), None) {
             let threshold = least_value(space, query, list.worst().key());
             self.thresholds[q].store(threshold.to_bits(), Relaxed);
         }
@@ -114,10 +114,10 @@ impl Observer for Search<'_, '_> {
                     self.guesses[q].store(value.to_bits(), Relaxed);
                     value
                 }
-                Start::Items(items) => {
-                    keys.compute(space, query, items.iter().copied())?;
+                Start::Items(found) => {
+                    keys.compute(space, query, found.iter().map(|(_, item)| *item))?;
                     let mut list = self.lists[q].lock().expect("no thread panics while it holds the lock");
-                    match list.begin(items, &keys.keys) {
+                    match list.begin(keys.with_items()) {
                         Some(key) => least_value(space, query, key),
                         None => return Ok(()),
                     }
@@ -208,11 +208,8 @@ pub fn knn<'a>(
     let mut lists = try_collect((0..few).map(|_| Nearest::new(k).map(Mutex::new)))?;
     let space = unread.compare_few(control, |query, first, keys| {
         let own = own.of(query).map(|own| own as u32);
-        lists[query].lock().expect("no thread panics while it holds the lock").add(
-            first as u32..,
-            keys.iter().copied(),
-            own,
-        );
+        let mut list = lists[query].lock().expect("no thread panics while it holds the lock");
+        list.add((first as u32..).zip(keys.iter().copied()), own);
     })?;
     let mut results =
         Results { k, score: |query, key| space.similarity_of_key(query, key), scores: similarities, indices };
@@ -298,7 +295,7 @@ fn add_all<S: Space>(space: &S, query: usize, filter: &Filter<'_>, list: &mut Ne
         items.try_extend((all.start as u32..all.end as u32).filter(|item| !filter.leaves_out(query as u32, *item)))?;
         filter.drop_beyond(space, query, &mut items, keys)?;
         keys.compute(space, query, items.iter().copied())?;
-        list.add(items.iter().copied(), keys.keys.iter().copied(), None);
+        list.add(keys.with_items(), None);
     }
     Ok(())
 }
@@ -351,7 +348,7 @@ mod tests {
             let guesses = |guess_percent| Sizes { guessed_neighbours: 1, guess_spacing: 2, guess_percent, ..Sizes::default() };
             let whole = |sizes| Sizes { directions: Some(0), ..sizes };
             let sizes = [
-                whole(Sizes::default()), Sizes { directions: Some(30), ..Sizes::default() }, whole(guesses(10_000)), whole(guesses(40)),
+                whole(Sizes::default()), Sizes { directions: Some(30), guess_spacing: 2, ..Sizes::default() }, whole(guesses(10_000)), whole(guesses(40)),
             ];
             for (kernel, sizes) in names().into_iter().flat_map(|name| sizes.clone().map(|sizes| (name, sizes))) {
                 let (rows, kernel) = (Matrix::F32(x.view()), select(Some(kernel)).unwrap());

@@ -32,10 +32,13 @@ impl Place {
     }
 }
 
+/// A place after that of any item.
+const BEYOND: Place = Place(u128::MAX);
+
 /// Drops all but the k nearest, and returns the last of these; one beyond any item while there are fewer.
 fn cut(places: &mut Vec<Place>, k: usize) -> Place {
     if places.len() < k {
-        return Place(u128::MAX);
+        return BEYOND;
     }
     let (_, &mut worst, _) = places.select_nth_unstable(k - 1);
     places.truncate(k);
@@ -97,7 +100,7 @@ const FEW: usize = 40;
 impl Nearest {
     pub fn new(k: usize) -> Result<Self> {
         let places = allocate(k + k / 2 + SPARE)?;
-        Ok(Nearest { k, places, worst: Place(u128::MAX), worst_key: f64::NEG_INFINITY, has_first: false })
+        Ok(Nearest { k, places, worst: BEYOND, worst_key: f64::NEG_INFINITY, has_first: false })
     }
 
     /// The bytes of a list, approximately.
@@ -105,44 +108,41 @@ impl Nearest {
         size_of::<Place>() * (k + k / 2 + SPARE) + size_of::<Nearest>()
     }
 
-    /// Adds items with their keys, all but the query's own; returns whether the k-th nearest came nearer.
+    /// Adds items with their keys, except the query's own item; returns whether the k-th nearest came nearer.
     #[expect(clippy::disallowed_methods, reason = "a list that is full is cut")]
-    pub fn add(
-        &mut self,
-        items: impl Iterator<Item = u32>,
-        keys: impl IntoIterator<Item = f64>,
-        own: Option<u32>,
-    ) -> bool {
+    pub fn add(&mut self, items: impl IntoIterator<Item = (u32, f64)>, own: Option<u32>) -> bool {
         let before = self.worst;
-        for (item, key) in items.zip(keys) {
+        for (item, key) in items {
             let place = Place::new(key, item);
             if key >= self.worst_key && place < self.worst && Some(item) != own {
-                if self.k <= FEW {
-                    self.insert(place);
-                    continue;
-                }
-                self.places.push(place);
-                if self.places.len() == self.places.capacity() {
+                if self.k > FEW {
+                    self.places.push(place);
+                    if self.places.len() < self.places.capacity() {
+                        continue;
+                    }
                     self.worst = cut(&mut self.places, self.k);
-                    self.worst_key = self.worst.key();
+                } else {
+                    // Few places stay sorted, so that the threshold rises with each.
+                    self.places.truncate(self.k - 1);
+                    let at = self.places.iter().rposition(|other| *other < place).map_or(0, |before| before + 1);
+                    self.places.insert(at, place);
+                    self.worst = self.places.get(self.k - 1).copied().unwrap_or(self.worst);
                 }
+                self.worst_key = if self.worst == BEYOND { f64::NEG_INFINITY } else { self.worst.key() };
             }
         }
         self.worst != before
     }
 
-    /// Begins with some items, if they are few, and returns the key of their k-th nearest; `None` if there are fewer than k.
-    pub fn begin(&mut self, items: &[u32], keys: &[f64]) -> Option<f64> {
-        self.add(items.iter().copied(), keys.iter().copied(), None);
-        if self.k > FEW && self.places.len() >= self.k {
-            self.worst_key = cut(&mut self.places, self.k).key();
-        }
-        let key = (self.places.len() >= self.k).then_some(self.worst_key);
+    /// Adds the first items to an empty list, and returns the key of the k-th nearest, if there are k. The list keeps only few.
+    pub fn begin(&mut self, items: impl IntoIterator<Item = (u32, f64)>) -> Option<f64> {
+        self.add(items, None);
         self.has_first = self.k <= FEW;
+        let last = if self.has_first { self.worst } else { cut(&mut self.places, self.k) };
         if !self.has_first {
             self.clear();
         }
-        key
+        (last != BEYOND).then(|| last.key())
     }
 
     /// Whether the list has an item from its beginning.
@@ -150,23 +150,10 @@ impl Nearest {
         self.has_first && self.places.iter().any(|place| place.item() == item)
     }
 
-    /// Inserts a place into a list that is sorted.
-    fn insert(&mut self, place: Place) {
-        if self.places.len() == self.k {
-            self.places.pop();
-        }
-        let at = self.places.iter().rposition(|other| *other < place).map_or(0, |before| before + 1);
-        self.places.insert(at, place);
-        if self.places.len() == self.k {
-            self.worst = self.places[self.k - 1];
-            self.worst_key = self.worst.key();
-        }
-    }
-
     /// Forgets all items.
     pub fn clear(&mut self) {
         self.places.clear();
-        (self.worst, self.worst_key, self.has_first) = (Place(u128::MAX), f64::NEG_INFINITY, false);
+        (self.worst, self.worst_key, self.has_first) = (BEYOND, f64::NEG_INFINITY, false);
     }
 
     /// Returns the k-th nearest when the list was last full.

@@ -9,6 +9,7 @@ use crate::control::Control;
 use crate::error::{Result, argument};
 use crate::kernel::SweepResult;
 use crate::memory::{Grow, allocate, collect};
+use crate::random::Random;
 use crate::rows::comparable::Comparable;
 use crate::rows::packing::{ExpectedThreshold, Goal};
 use crate::rows::space::{Scratch, Space};
@@ -128,10 +129,9 @@ pub fn range_search<S: Comparable>(
     let (queries, gallery) = (space.rows(Side::Query), space.rows(Side::Gallery));
     let (given, threshold) = (threshold, space.score_of(threshold));
     let value = lowest_value(space, threshold);
-    let expected = |i: usize| (i * queries / SAMPLE.min(queries)) as u32;
     let thresholds = || {
-        let queries = (0..SAMPLE.min(queries)).map(expected);
-        collect(queries.map(|query| ExpectedThreshold { query, value, share: 1.0 }))
+        let queries = Random::new(0).spread(queries, SAMPLE);
+        collect(queries.map(|query| ExpectedThreshold { query: query as u32, value, share: 1.0 }))
     };
     let pairs = queries as u64 * gallery as u64 / if space.is_own_gallery() { 2 } else { 1 };
     let packing = space.packing(&Goal { pairs, thresholds: &thresholds }, control)?;
