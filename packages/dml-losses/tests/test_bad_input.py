@@ -62,7 +62,7 @@ def test_class_weights_without_ten_centres_for_each_class_are_refused() -> None:
 @pytest.mark.parametrize("label", [2, -1])
 @pytest.mark.parametrize("loss", CLASS_LOSSES, ids=lambda loss: type(loss).__name__)
 def test_a_label_outside_the_classes_is_named(loss, label: int) -> None:
-    with pytest.raises(ValueError, match=rf"labels holds {label}; expected class indices in \[0, 2\)"):
+    with pytest.raises(ValueError, match=rf"labels contains {label}; expected class indices in \[0, 2\)"):
         loss(X, torch.tensor([0, 1, label, 1]))
 
 

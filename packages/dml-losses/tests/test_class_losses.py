@@ -111,7 +111,7 @@ def test_soft_triple_is_its_equation(centers: int) -> None:
 def test_soft_triple_labels_count_classes_and_not_centers() -> None:
     loss = SoftTriple(num_classes=3, embedding_dim=5, centers_per_class=4)
     assert loss.class_weights.shape == (12, 5)
-    with pytest.raises(ValueError, match=r"labels holds 3; expected class indices in \[0, 3\)"):
+    with pytest.raises(ValueError, match=r"labels contains 3; expected class indices in \[0, 3\)"):
         loss(rows(2, 4), torch.tensor([0, 3]))
 
 

@@ -190,6 +190,6 @@ def test_without_step_pacing_all_virtual_classes_join_at_once(
 
 def test_a_label_outside_the_classes_is_not_queued() -> None:
     loss = MemVir(make("norm-softmax"), 2, 0)
-    with pytest.raises(ValueError, match=r"labels holds 4; expected class indices in \[0, 4\)"):
+    with pytest.raises(ValueError, match=r"labels contains 4; expected class indices in \[0, 4\)"):
         loss(torch.randn(2, D), torch.tensor([0, 4]))
     assert loss.counters.tolist() == [0, 0]

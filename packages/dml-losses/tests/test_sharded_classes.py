@@ -286,7 +286,7 @@ OUTSIDE = torch.randn(2, 4), torch.tensor([0, 3])
         (lambda: ShardedClasses(InstanceCrossEntropy()), TypeError,
          "loss is InstanceCrossEntropy, which has no class_weights; expected a"),
         (lambda: ShardedClasses(with_a_scale()), TypeError,
-         "PluginLoss, whose parameters are class_weights, scale; expected class_w"),
+         "PluginLoss, whose parameters are class_weights, scale; expected only cl"),
         (lambda: ShardedClasses(Doubled(3, 4)), TypeError,
          "whose forward is defined by Doubled, but whose sharded_forward is inherited from NormSoft"),
         (lambda: MemVir(ShardedClasses(NormSoftmax(3, 4)), 1, 0), TypeError,
@@ -294,7 +294,7 @@ OUTSIDE = torch.randn(2, 4), torch.tensor([0, 3])
         (lambda: ShardedClasses(MemVir(NormSoftmax(3, 4), 1, 0)), TypeError,
          "loss is MemVir, whose class weights can't be sharded: it has no method"),
         (lambda: GlobalBatch(ShardedClasses(NormSoftmax(3, 4)))(*OUTSIDE), ValueError,
-         r"labels holds 3; expected class indices in \[0, 3\)"),
+         r"labels contains 3; expected class indices in \[0, 3\)"),
     ],
 )  # fmt: skip
 def test_what_can_not_be_sharded_is_refused(act, error, message) -> None:

@@ -85,5 +85,5 @@ def test_labels_count_classes_and_sharding_divides_classes() -> None:
     assert loss.num_classes == 3
     assert tuple(loss.sharded_parameters()["loss.class_weights"]) == (0, 12)
     for refusing in (loss, loss.loss):
-        with pytest.raises(ValueError, match=r"labels holds 3; expected class indices in \[0, 3\)"):
+        with pytest.raises(ValueError, match=r"labels contains 3; expected class indices in \[0, 3\)"):
             refusing(rows(2, 4), torch.tensor([0, 3]))

@@ -21,8 +21,7 @@ class Component:
     """A named object that a plugin provides, with the factory that makes it.
 
     Args:
-        name: the name to use in recipes, in kebab-case (``"norm-softmax"``). Classes of a different library can share
-            a prefix (``"pml/ContrastiveLoss"``).
+        name: the name in recipes, in kebab-case (``"norm-softmax"``), or with a prefix (``"pml/ContrastiveLoss"``).
         factory: a class or function, called with the keys of the recipe's table, and with the values of the context
             (`dml_core.CONTEXT`) that are among its options. Use a reference, ``"my_package.losses:MyLoss"``, to import
             the factory only when the component is used, so that listings stay fast.
@@ -36,8 +35,7 @@ class Component:
     Raises:
         ValueError: if the name isn't kebab-case, the summary is empty or longer than a line, or a reference isn't
             ``module:name``.
-        TypeError: if the factory can't be called, or if its options aren't declared and Python can't read its
-            signature.
+        TypeError: if the factory can't be called, or has neither declared options nor a readable signature.
     """
 
     def __init__(

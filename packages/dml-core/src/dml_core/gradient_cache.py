@@ -35,12 +35,10 @@ class GradientCache:
             is wrapped in DistributedDataParallel, ranks exchange gradients once, with the last micro-batch.
         micro_batch: the largest number of rows in a micro-batch, at least 1. The batch is split into as few
             micro-batches as possible, of nearly equal size.
-        first_network: the network to use in the first pass. By default, `network`, or the module that
-            DistributedDataParallel wraps.
+        first_network: the network for the first pass. By default, `network`, without DistributedDataParallel.
         forward: called as ``forward(network, inputs, index)`` for each micro-batch in both passes. By default, calls
             the network. A custom function must draw the same random numbers in both passes, and choose the precision.
-        without_exchange: makes a context that stops ranks from exchanging gradients. By default, `no_sync` of
-            DistributedDataParallel.
+        without_exchange: makes a context that stops ranks from exchanging gradients. By default, DDP's `no_sync`.
 
     Raises:
         TypeError: if `micro_batch` isn't an integer.

@@ -42,8 +42,7 @@ class HardNegativeSampler(EpochSampler):
         below: by default, None, mine the k nearest items of different classes. Use ``"hardest"`` to mine only negatives
             that are less similar than the item's least similar positive (semi-hard compared with all positives:
             Schroff et al. 2015, FaceNet, Eq. 4), or ``"easiest"``: less similar than its most similar positive.
-        margin: how much less similar, at least 0. Use it to skip mislabelled images (Moreira et al. 2024,
-            NV-Retriever).
+        margin: how much less similar, at least 0, to skip mislabelled images (Moreira et al. 2024, NV-Retriever).
         mine_from: the first epoch to mine negatives for; 0 mines with the initial weights.
         mine_every: the number of epochs between minings, at least 1.
         seed: at least 0. A batch depends only on seed, epoch, position and negatives.
@@ -125,8 +124,8 @@ class HardNegativeSampler(EpochSampler):
         """Use these negatives from now on.
 
         Args:
-            negatives: integers of shape (N, k): items of different classes than the row's item, or -1 to pad. Use None
-                to draw balanced batches.
+            negatives: integers of shape (N, k), items of other classes than the row's, or -1; None for balanced
+                batches.
 
         Raises:
             ValueError: if shape or dtype are wrong, an index is outside -1 to N − 1, or an item has the row's class.

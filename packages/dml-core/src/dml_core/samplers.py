@@ -1,7 +1,6 @@
 """Samplers of global batches that depend only on (seed, epoch, position).
 
-So a run can be resumed in the middle of an epoch without replaying batches, loader processes can run ahead, and all
-ranks draw the same global batch.
+So a run can resume in the middle of an epoch without replay, loaders can run ahead, and all ranks draw the same batch.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ class Step:
         values: any numbers, one more than there are milestones.
         milestones: strictly increasing, in the unit of the position; can be empty.
 
-        Raises:
-            ValueError: if the number of values isn't the number of milestones plus 1, or the milestones don't increase.
+    Raises:
+        ValueError: if the number of values isn't the number of milestones plus 1, or the milestones don't increase.
     """
 
     values: Sequence[float]

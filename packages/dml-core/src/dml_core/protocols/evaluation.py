@@ -127,8 +127,7 @@ class Evaluator(Protocol):
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
     ) -> Evaluation:
-        """Measure retrieval metrics, and clustering metrics on request. Without a gallery, queries exclude
-        themselves."""
+        """Measure retrieval metrics (and, on request, clustering). Without a gallery, queries exclude themselves."""
 
     def nearest(
         self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False

@@ -117,8 +117,7 @@ class ClassShard(Protocol):
 class ShardableLoss(ClassLoss, Protocol):
     """A class loss that ranks can compute if each rank stores the weights of some classes.
 
-    `class_weights` must be the only parameter, with a row per class, or K rows per class for a `MultiCenter`. See
-    `is_shardable`.
+    `class_weights` must be the only parameter: a row per class, or K for a `MultiCenter`. See `is_shardable`.
     """
 
     def sharded_forward(

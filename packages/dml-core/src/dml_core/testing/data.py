@@ -67,8 +67,8 @@ class DatasetContract(ABC):
             assert matches_QG.any(), "every match has its query's group, and so is excluded"
 
     def test_groups_are_those_of_queries_and_gallery(self) -> None:
-        """Groups must be integers or strings, (N,). If the test split has groups, so must the gallery, and vice
-        versa."""
+        """Groups must be integers or strings, (N,). The test split and the gallery must both have groups, or
+        neither."""
         dataset = self.make_dataset()
         kinds = {}
         for name, split in self._splits(dataset):
@@ -208,8 +208,7 @@ class SamplerContract(ABC):
         assert not np.array_equal(first, other.batch_at(0, 0)), "another seed draws the same batch"
 
     def test_mined_negatives_determine_the_batches(self) -> None:
-        """A `MiningSampler` must keep these properties with negatives, which loader processes and resumed runs
-        receive."""
+        """A `MiningSampler` must keep these properties with negatives, as loader processes and resumed runs have."""
         sampler, other = self._sampler(), self._sampler()
         if not (isinstance(sampler, MiningSampler) and isinstance(other, MiningSampler)):
             return

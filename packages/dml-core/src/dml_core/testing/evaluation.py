@@ -195,8 +195,7 @@ class EvaluatorContract(ABC):
             evaluator.true_accept_rates(far, embeddings, np.zeros(len(labels), np.int64))
 
     def test_hard_negatives_are_the_nearest_of_other_classes(self) -> None:
-        """A `MiningEvaluator` must find the nearest items of other classes; with `below`, only items below a
-        positive."""
+        """A `MiningEvaluator` must find the nearest items of other classes; with `below`, those below a positive."""
         evaluator = self.make_evaluator()
         if not isinstance(evaluator, MiningEvaluator):
             return

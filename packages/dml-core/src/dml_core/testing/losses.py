@@ -18,8 +18,7 @@ DIM = 8
 class LossContract(ABC):
     """The properties of losses that the trainer, the wrappers and users need.
 
-    Override `tolerance` if the order of summation changes the loss's rounding, and `device` to also test the loss on an
-    accelerator. Don't override other names.
+    Override only `tolerance`, if the order of summation changes rounding, and `device`, to test on an accelerator.
     """
 
     tolerance = 1e-5  # relative, between float32 values that are equal in exact arithmetic
@@ -162,8 +161,8 @@ class LossContract(ABC):
         assert torch.equal(values[0], values[1]), f"after load_state_dict {values[1]}; before {values[0]}"
 
     def test_a_shard_of_all_classes_makes_what_forward_does(self) -> None:
-        """If the loss has a `sharded_forward`, it must return `forward`'s value and gradients for a shard of all
-        classes."""
+        """For a shard of all classes, `sharded_forward` (if it exists) must give the value and gradients of
+        `forward`."""
         if not is_shardable(self._loss()):
             return
         embeddings, labels = self._batch()

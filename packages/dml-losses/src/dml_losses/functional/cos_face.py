@@ -16,7 +16,7 @@ def cos_face(
     scale: float = 64.0,
     margin: float = 0.35,
 ) -> torch.Tensor:
-    """Compute the cross entropy of a softmax of scaled cosines, with a margin subtracted from the true class's.
+    """Compute the softmax cross entropy of scaled cosines, with a margin subtracted from the true class's cosine.
 
     L = −mean_b log( e^{s(cos θ_y − m)} / (e^{s(cos θ_y − m)} + Σ_{c≠y} e^{s·cos θ_c}) )
 
@@ -28,6 +28,6 @@ def cos_face(
         margin: m ≥ 0; 0.35 in the paper.
 
     Returns:
-        The loss, a scalar. Zero if there is one class.
+        The loss, a scalar; zero if there is only one class.
     """
     return cosine_softmax(embeddings, labels, class_weights, scale, cosine_margin=margin)
