@@ -1,4 +1,4 @@
-"""Matryoshka: any loss of nested prefixes, with tied class weights and separate state."""
+"""Matryoshka: any loss over nested prefixes, with tied class weights and separate state."""
 
 from __future__ import annotations
 
@@ -106,6 +106,6 @@ def test_memories_and_other_class_weights_go_around_it() -> None:
         (lambda: dml.ShardedClasses(Matryoshka(dml.ProxyAnchor(3, 8), [4, 8])), TypeError, "can't be sharded"),
     ],
 )  # fmt: skip
-def test_what_has_no_meaning_is_refused(make, error, message) -> None:
+def test_wrong_arguments_raise(make, error, message) -> None:
     with pytest.raises(error, match=message):
         make()

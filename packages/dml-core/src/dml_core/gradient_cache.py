@@ -55,7 +55,7 @@ class GradientCache:
         without_exchange: Callable[[], AbstractContextManager[None]] | None = None,
     ) -> None:
         if isinstance(micro_batch, bool) or not isinstance(micro_batch, int):
-            raise TypeError(f"micro_batch is {micro_batch!r}; expected a whole number of at least 1")
+            raise TypeError(f"micro_batch is {micro_batch!r}; expected an integer of at least 1")
         if micro_batch < 1:
             raise ValueError(f"micro_batch is {micro_batch}; expected at least 1")
         inner, exchanging = network, without_exchange or nullcontext

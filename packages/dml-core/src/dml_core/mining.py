@@ -124,7 +124,7 @@ class HardNegativeSampler(EpochSampler):
         """Use these negatives from now on.
 
         Args:
-            negatives: integers of shape (N, k), items of other classes than the row's, or -1; None for balanced
+            negatives: integers of shape (N, k): items of other classes than the row's, or -1. None: draw balanced
                 batches.
 
         Raises:

@@ -21,7 +21,7 @@ class AdaFace(torch.nn.Module):
     Args:
         num_classes, embedding_dim: C and D, both at least 1.
         scale, margin, concentration: see `ada_face`.
-        momentum: α in [0, 1], the weight of the newest batch in μ and σ; 0.01 in the authors' code.
+        momentum: α in [0, 1], the weight of the newest batch in μ and σ; default 0.01, as in the authors' code.
 
     Attributes:
         class_weights: (C, D), drawn uniformly from ±1/√D. Pass it to the optimizer.

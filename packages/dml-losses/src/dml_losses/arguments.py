@@ -110,7 +110,7 @@ def check_angle(name: str, value: float) -> float:
 def check_whole(name: str, value: int, minimum: int) -> int:
     """Check that `value` is an integer (else TypeError) and at least `minimum` (else ValueError), and return it."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is {value!r}; expected a whole number of at least {minimum}")
+        raise TypeError(f"{name} is {value!r}; expected an integer of at least {minimum}")
     if value < minimum:
         raise ValueError(f"{name} is {value}; expected at least {minimum}")
     return value

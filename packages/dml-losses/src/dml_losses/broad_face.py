@@ -20,8 +20,7 @@ class BroadFace(torch.nn.Module):
     queued, so that a queued embedding moves with its class. Embeddings only get a gradient from the batch.
 
     Source: Kim et al. 2020, BroadFace: Looking at Tens of Thousands of People at Once for Face Recognition; the
-    authors' code for the sum of both losses. Departure: buffers have a fixed shape, so a new module can load a
-    checkpoint.
+    authors' code for the sum of both. Departure: buffers have a fixed shape, so that new modules can load checkpoints.
 
     Args:
         loss: a class loss with one row of weights per class; ArcFace in the paper.

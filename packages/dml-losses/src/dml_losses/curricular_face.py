@@ -21,7 +21,7 @@ class CurricularFace(torch.nn.Module):
     Args:
         num_classes, embedding_dim: C and D, both at least 1.
         scale, margin: see `curricular_face`.
-        momentum: μ in [0, 1], the weight of the newest batch in t; 0.01 in the authors' code.
+        momentum: μ in [0, 1], the weight of the newest batch in t; default 0.01, as in the authors' code.
 
     Attributes:
         class_weights: (C, D), drawn uniformly from ±1/√D. Pass it to the optimizer.

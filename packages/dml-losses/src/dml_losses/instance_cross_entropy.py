@@ -15,6 +15,7 @@ class InstanceCrossEntropy(torch.nn.Module):
 
     Args:
         scale, reweight, anchor_gradient: see `instance_cross_entropy`. A schedule can change the scale.
+
     Raises:
         TypeError: if the scale isn't a number.
         ValueError: if the scale isn't finite and positive.

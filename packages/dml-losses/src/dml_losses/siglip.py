@@ -14,12 +14,12 @@ from dml_losses.update_check import expect_updates
 class SigLIP(torch.nn.Module):
     """Logistic loss of all pairs, same class or not, with a learned scale and bias.
 
-    Use this loss for large batches over many ranks: a row doesn't need the sum over all others. For the equation, see
-    `dml_losses.functional.siglip`.
+    Use it for large batches over many ranks: a row doesn't need the sum over all others. For the equation, see `siglip`
+    in `dml_losses.functional`.
 
     Args:
-        scale: t > 0 at the start; 10 in the paper.
-        bias: b at the start; −10 in the paper.
+        scale: t > 0 at the start; default 10, as in the paper.
+        bias: b at the start; default −10, as in the paper.
         over_ranks: see `siglip`. `dml train` gathers the global batch; elsewhere, use ``GlobalBatch(SigLIP(…))``.
 
     Attributes:

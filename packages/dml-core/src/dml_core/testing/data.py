@@ -67,8 +67,7 @@ class DatasetContract(ABC):
             assert matches_QG.any(), "every match has its query's group, and so is excluded"
 
     def test_groups_are_those_of_queries_and_gallery(self) -> None:
-        """Groups must be integers or strings, (N,). The test split and the gallery must both have groups, or
-        neither."""
+        """Groups must be integers or strings, (N,). Either the test split and the gallery have groups, or neither."""
         dataset = self.make_dataset()
         kinds = {}
         for name, split in self._splits(dataset):

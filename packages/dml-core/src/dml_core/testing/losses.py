@@ -161,8 +161,7 @@ class LossContract(ABC):
         assert torch.equal(values[0], values[1]), f"after load_state_dict {values[1]}; before {values[0]}"
 
     def test_a_shard_of_all_classes_makes_what_forward_does(self) -> None:
-        """For a shard of all classes, `sharded_forward` (if it exists) must give the value and gradients of
-        `forward`."""
+        """With a shard of all classes, `sharded_forward` (if any) must give the value and gradients of `forward`."""
         if not is_shardable(self._loss()):
             return
         embeddings, labels = self._batch()

@@ -40,9 +40,9 @@ def ada_face(
         embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`. The network must not
             normalise embeddings, since their length measures image quality.
         norm_mean, norm_std: μ and σ, scalar tensors; `AdaFace` updates them.
-        scale: s > 0; 64 in the paper.
-        margin: m in [0, π/2); 0.4 in the paper.
-        concentration: h ≥ 0; 0.333 in the paper. If it is 0, the loss is CosFace.
+        scale: s > 0; default 64, as in the paper.
+        margin: m in [0, π/2); default 0.4, as in the paper.
+        concentration: h ≥ 0; default 0.333, as in the paper. If it is 0, the loss is CosFace.
 
     Returns:
         The loss, a scalar; zero if there is only one class.

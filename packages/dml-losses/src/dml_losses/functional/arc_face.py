@@ -24,8 +24,8 @@ def arc_face(
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`.
-        scale: s > 0; 64 in the paper.
-        margin: m in radians, in [0, π/2); 0.5 in the paper.
+        scale: s > 0; default 64, as in the paper.
+        margin: m in radians, in [0, π/2); default 0.5, as in the paper.
 
     Returns:
         The loss, a scalar; zero if there is only one class.

@@ -24,8 +24,8 @@ def cos_face(
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`.
-        scale: s > 0; 64 in the paper.
-        margin: m ≥ 0; 0.35 in the paper.
+        scale: s > 0; default 64, as in the paper.
+        margin: m ≥ 0; default 0.35, as in the paper.
 
     Returns:
         The loss, a scalar; zero if there is only one class.

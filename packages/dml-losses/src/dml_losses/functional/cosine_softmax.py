@@ -66,10 +66,9 @@ def cosine_softmax(
     Source: the common form of Making Classification Competitive, Eq. 5 (no margin), CosFace (m₂) and ArcFace, Eq. 3
     (m₁). If θ + m₁ exceeds π, cos(θ + m₁) would rise again and push the embedding away from its class; φ is then
     cos θ − m₁·sin m₁ − m₂, as in ArcFace's published code. With `row_margins`, θ + m₁ is limited to [0, π] instead, as
-    in
-    AdaFace's code. The maximum over a class's centres only gives a gradient to the nearest centre, the first of equals.
-    For classes on multiple ranks: An et al. 2021, Partial FC, section 3.1; departure: the value is the same for any
-    number of ranks, up to rounding.
+    in AdaFace's code. The maximum over a class's centres only gives a gradient to the nearest centre, the first of
+    equals. For classes on multiple ranks: An et al. 2021, Partial FC, section 3.1; departure: the value is the same for
+    any number of ranks, up to rounding.
 
     Args:
         embeddings, labels, class_weights: see `class_inputs`. `Virtual` rows and classes count in the mean and in all

@@ -27,8 +27,7 @@ def instance_cross_entropy(
 
     where f are L2-normalised embeddings, and P (anchor, positive) pairs. Denominators exclude other positives.
 
-    With `reweight`, the gradient isn't the derivative of L, but Σ_a (Σ_j w̄_j f_a − Σ_i w̄_i f_a), with constant
-    weights
+    With `reweight`, the gradient isn't L's derivative, but Σ_a (Σ_j w̄_j f_a − Σ_i w̄_i f_a), with constant weights
 
     w̄_i = 1/(2N) · (1 − p̂(i|a)) / Σ_i (1 − p̂(i|a)),  w̄_j = 1/(2N) · Σ_i p̂(j|a,i) / Σ_i (1 − p̂(i|a))
 
@@ -40,7 +39,8 @@ def instance_cross_entropy(
 
     Args:
         embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. All rows are anchors.
-        scale: s > 0, the inverse temperature. The paper uses 64 (16 to 64 work, 1 doesn't train, 80 is worse).
+        scale: s > 0, the inverse temperature; default 64, as in the paper (16 to 64 work, 1 doesn't train, 80 is
+            worse).
         reweight: use the gradient of Eq. 13-15. If false, use the derivative of L, which also moves anchors.
         anchor_gradient: also let the weights of Eq. 13-14 move the anchor. Only used with `reweight`.
 

@@ -25,7 +25,7 @@ def norm_softmax(
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`.
-        temperature: σ > 0; 0.05 in the paper.
+        temperature: σ > 0; default 0.05, as in the paper.
 
     Returns:
         The loss, a scalar; zero if there is only one class.

@@ -30,6 +30,7 @@ def similarity_operator(
         parameters: the loss's parameters as a PyTorch schema, like ``"float scale, bool reweight"``.
         terms: called as ``terms(block, *parameters)``; see `Block`.
         queries_ordered, cpu_block_rows: see `value_and_gradients`.
+
     Returns:
         ``operator(queries, query_labels, gallery, gallery_labels, within, query_gradient, gallery_gradient,
         *parameters)``, the scalar loss; see `value_and_gradients`.

@@ -115,8 +115,8 @@ def value_and_gradients(
         query_gradient, gallery_gradient: whether to compute this gradient.
         queries_ordered: whether the query labels are already sorted, which saves a copy of the rows.
         cpu_block_rows: the largest number of queries per block on a CPU. More queries have positives in more columns.
-        symmetric: with `within`, whether the derivatives for (i, j) and (j, i) are equal, so that a row's gradient is
-            twice its gradient as query.
+        symmetric: with `within`, whether the derivatives for (i, j) and (j, i) are equal, so that doubling the gradient
+            as a query replaces adding the gradient as a gallery row.
         share: with `within` and `symmetric`, compute only these blocks: a part of the value, but the full gradient.
 
     Returns:

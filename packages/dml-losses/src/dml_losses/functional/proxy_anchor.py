@@ -31,8 +31,8 @@ def proxy_anchor(
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C, D), the proxies; see `dml_losses.functional`.
-        scale: α > 0; 32 in the paper.
-        margin: δ ≥ 0; 0.1 in the paper.
+        scale: α > 0; default 32, as in the paper.
+        margin: δ ≥ 0; default 0.1, as in the paper.
 
     Returns:
         The loss, a scalar. If the batch has only one class, its proxy has no negatives and adds zero to the second sum.

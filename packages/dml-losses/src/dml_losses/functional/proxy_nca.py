@@ -25,7 +25,7 @@ def proxy_nca(
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`.
-        scale: s > 0.
+        scale: s > 0; default 1, as in the paper.
         positive_in_denominator: also sum over the true class, so that this is a softmax and the loss is positive.
 
     Returns:

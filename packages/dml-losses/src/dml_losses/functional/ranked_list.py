@@ -45,17 +45,16 @@ def ranked_list(
 
     Args:
         embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. The gallery doesn't get a gradient.
-        margin: m, between the boundaries of positives and negatives. 0.4 in the paper; 0.2 on CUB in the authors' code.
-        alpha: α, the smallest distance that negatives should have; 1.2 in the paper. The unit sphere has diameter 2.
-        negative_temperature: T_n; 10 in the paper. Use 0 to weight all violating negatives equally.
-        positive_temperature: T_p; 0 in the paper. If it is below 0, nearer positives get a larger weight.
-        balance: λ in [0, 1]; 0.5 in the paper.
+        margin: m, between both boundaries; default 0.4, as in the paper. The authors' code uses 0.2 on CUB.
+        alpha: α, the smallest distance for negatives on the unit sphere (diameter 2); default 1.2, as in the paper.
+        negative_temperature: T_n; default 10, as in the paper. Use 0 to weight all violating negatives equally.
+        positive_temperature: T_p; default 0, as in the paper. If it is below 0, nearer positives get a larger weight.
+        balance: λ in [0, 1]; default 0.5, as in the paper.
         query_weights: ω, "equal" as in Eq. 14, or "total" as in the authors' code.
 
     Returns:
-        The loss, a scalar. If a query has no violating positives (negatives), L_P (L_N) is zero; without any
-        violations, the loss is a zero that back-propagates. A row at distance 0 from the query has no direction, and no
-        gradient.
+        The loss, a scalar. If a query has no violating positives (negatives), L_P (L_N) is zero; without violations,
+        the loss is a zero that back-propagates. A row at distance 0 from the query has no direction, and no gradient.
 
     Raises:
         ValueError: if `query_weights` is unknown.

@@ -37,9 +37,9 @@ def recall_at_k_surrogate(
 
     Args:
         embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. All rows are queries.
-        ks: the cut-offs k ≥ 1; 1, 2, 4, 8, 16 in the authors' code.
+        ks: the cut-offs k ≥ 1; default 1, 2, 4, 8, 16, as in the authors' code.
         k_temperatures: τ_k > 0 per cut-off; by default, k itself, as in the authors' code.
-        rank_temperature: τ > 0; 0.01 in the authors' code.
+        rank_temperature: τ > 0; default 0.01, as in the authors' code.
 
     Returns:
         The loss, a scalar; zero, with a zero gradient, if no query has a positive.
@@ -60,7 +60,7 @@ def check_cutoffs(
         ValueError: if there are no cut-offs, a cut-off is below 1, or there aren't as many positive temperatures.
     """
     if not ks or any(isinstance(k, bool) or not isinstance(k, int) or k < 1 for k in ks):
-        raise ValueError(f"ks is {ks!r}; expected whole numbers of at least 1, such as [1, 2, 4]")
+        raise ValueError(f"ks is {ks!r}; expected integers of at least 1, such as [1, 2, 4]")
     temperatures = list(ks) if k_temperatures is None else list(k_temperatures)
     if len(temperatures) != len(ks) or any(
         not 0 < temperature < float("inf") for temperature in temperatures

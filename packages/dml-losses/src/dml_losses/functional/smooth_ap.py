@@ -33,7 +33,7 @@ def smooth_ap(
 
     Args:
         embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. All rows are queries.
-        temperature: τ > 0; 0.01 in the paper.
+        temperature: τ > 0; default 0.01, as in the paper.
 
     Returns:
         The loss, a scalar; zero, with a zero gradient, if no query has a positive, or no query has a negative.

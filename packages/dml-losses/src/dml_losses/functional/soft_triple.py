@@ -33,11 +33,11 @@ def soft_triple(
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C·K, D); see `dml_losses.functional`.
-        centers_per_class: K ≥ 1; 10 in the paper.
-        scale: λ > 0; 20 in the paper.
-        center_temperature: γ > 0; 0.1 in the paper.
-        margin: δ ≥ 0; 0.01 in the paper.
-        merge_weight: τ ≥ 0; 0.2 in the paper.
+        centers_per_class: K ≥ 1; default 10, as in the paper.
+        scale: λ > 0; default 20, as in the paper.
+        center_temperature: γ > 0; default 0.1, as in the paper.
+        margin: δ ≥ 0; default 0.01, as in the paper.
+        merge_weight: τ ≥ 0; default 0.2, as in the paper.
 
     Returns:
         The loss, a scalar. The first term is zero if there is only one class, the second if K = 1.

@@ -26,9 +26,9 @@ def sub_center_arc_face(
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C·K, D); see `dml_losses.functional`.
-        centers_per_class: K ≥ 1; 3 in the paper.
-        scale: s > 0; 64 in the paper.
-        margin: m in radians, in [0, π/2); 0.5 in the paper.
+        centers_per_class: K ≥ 1; default 3, as in the paper.
+        scale: s > 0; default 64, as in the paper.
+        margin: m in radians, in [0, π/2); default 0.5, as in the paper.
 
     Returns:
         The loss, a scalar; zero if there is only one class.

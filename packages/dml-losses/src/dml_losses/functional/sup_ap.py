@@ -39,9 +39,9 @@ def sup_ap(
 
     Args:
         embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. All rows are queries.
-        temperature: τ > 0; 0.01 in the authors' code.
-        slope: ρ > 0; 100 in the authors' code.
-        saturation: δ ≥ 0; 0.05 in the authors' code.
+        temperature: τ > 0; default 0.01, as in the authors' code.
+        slope: ρ > 0; default 100, as in the authors' code.
+        saturation: δ ≥ 0; default 0.05, as in the authors' code.
 
     Returns:
         The loss, a scalar; zero, with a zero gradient, if no query has a positive, or no query has a negative.

@@ -30,7 +30,7 @@ def sup_con(
 
     Args:
         embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. All rows are anchors.
-        temperature: τ > 0; 0.1 in the paper.
+        temperature: τ > 0; default 0.1, as in the paper.
 
     Returns:
         The loss, a scalar; zero, with a zero gradient, if no anchor has a positive.
