@@ -131,7 +131,8 @@ class Registry:
                 options, except the options that the table sets.
 
         Raises:
-            UnknownName, DuplicateName, InvalidOption: see `check`; also if the factory raises a TypeError, ValueError,
+            UnknownName, DuplicateName, InvalidOption: see `check`.
+            InvalidOption: also if the factory raises a TypeError, ValueError or similar error.
             …. TypeError: if the names in `context` aren't exactly ``CONTEXT[kind]``.
         """
         self.check(kind, table)

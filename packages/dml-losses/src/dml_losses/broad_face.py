@@ -17,7 +17,7 @@ class BroadFace(torch.nn.Module):
     L = l(X; W̄) + l(X̃* ∪ X̄; W),  x̃* = x̃ + ‖x̃‖/‖w̃_y‖·(w_y − w̃_y)
 
     where a bar marks constants, X̃ are the queued embeddings, and w̃ are the weights of their classes when they were
-    queued, so that a queued embedding moves with its class. Embeddings only get a gradient from the batch.
+    queued, so that a queued embedding moves with its class. The embeddings only get a gradient from the batch's loss.
 
     Source: Kim et al. 2020, BroadFace: Looking at Tens of Thousands of People at Once for Face Recognition; the
     authors' code for the sum of both. Departure: buffers have a fixed shape, so that new modules can load checkpoints.

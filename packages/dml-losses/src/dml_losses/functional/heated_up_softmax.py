@@ -33,7 +33,8 @@ def heated_up_softmax(
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`.
-        alpha: α > 0, the inverse temperature; default 16. The paper then uses 4 with a tenth of the learning rate.
+        alpha: α > 0, the inverse temperature; default 16, as in the paper, which then uses 4 with a tenth of the
+            learning rate.
         feature_norm: ``"l2"``, or ``"batch"`` to use the mean and variance of this batch.
 
     Returns:

@@ -25,7 +25,7 @@ def instance_cross_entropy(
 
     L = −1/|P| · Σ_{(a,i) ∈ P} log p̂(i|a),  p̂(i|a) = exp(s·f_aᵀf_i) / (exp(s·f_aᵀf_i) + Σ_{j: y_j ≠ y_a} exp(s·f_aᵀf_j))
 
-    where f are L2-normalised embeddings, and P (anchor, positive) pairs. Denominators exclude other positives.
+    where f are L2-normalised embeddings, and P (anchor, positive) pairs. A denominator excludes the other positives.
 
     With `reweight`, the gradient isn't L's derivative, but Σ_a (Σ_j w̄_j f_a − Σ_i w̄_i f_a), with constant weights
 
