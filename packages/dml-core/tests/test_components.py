@@ -1,4 +1,4 @@
-"""Optional attributes of a loss: those that it has count, and a plain loss has a default."""
+"""Optional attributes of a loss: existing attributes are read, and a plain loss has a default."""
 
 from __future__ import annotations
 

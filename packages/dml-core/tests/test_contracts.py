@@ -1,4 +1,4 @@
-"""The contract suites pass correct components, and each of their tests catches the fault that it tests for."""
+"""Contract suites accept correct components, and each test in a suite finds the fault that it should find."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dml_core.testing import (
 
 
 def suite(contract, make):
-    """Return a contract's suite of the component that a factory makes."""
+    """Make a contract's test suite for the component that a factory makes."""
     (kind,) = contract.__abstractmethods__
     return type(contract.__name__, (contract,), {kind: lambda self, *given: make(*given)})
 
@@ -32,7 +32,7 @@ TestShuffled = suite(SamplerContract, lambda labels, seed: ShuffledSampler(label
 TestHardNegatives = suite(SamplerContract, lambda labels, seed: HardNegativeSampler(labels, 4, 2, seed=seed))
 
 
-# --- correct components, whose parts a test replaces by faulty ones
+# --- correct components; a test replaces some parts by faulty ones
 
 
 @dataclasses.dataclass
@@ -176,7 +176,7 @@ class Lines:
 TestLines = suite(LoggerContract, Lines)
 
 
-# --- faults: each is a method of a correct component, replaced
+# --- faults: each replaces a method of a correct component
 
 
 def altered(base, **methods):
@@ -204,7 +204,7 @@ def load_by_rows(self, indices, seeds=None):
     return Noise.load(self, indices, None if seeds is None else np.arange(len(seeds)))
 
 
-def refuse_pickling(self):
+def reject_pickling(self):
     raise AssertionError("holds an open file")
 
 
@@ -247,12 +247,12 @@ DATASETS = {
     "pictures_are_for_people": {
         "grey": lambda: train_with(picture=lambda self, index: np.zeros((4, 4), dtype=np.uint8))
     },
-    "loader_processes_can_receive_it": {"pickle": lambda: train_with(__reduce__=refuse_pickling)},
+    "loader_processes_can_receive_it": {"pickle": lambda: train_with(__reduce__=reject_pickling)},
 }
 
 
 class Sampler:
-    """A correct sampler, over which faults are laid."""
+    """A correct sampler, whose methods the faults replace."""
 
     def __init__(self, labels, seed):
         self.labels, self.seed, self.calls = labels, seed, 0
@@ -343,7 +343,7 @@ SAMPLERS = {
 
 
 def network_with(**attributes):
-    """A network with other attributes."""
+    """Make a network with different attributes."""
 
     def make(in_channels):
         network = Network(in_channels)
@@ -355,7 +355,7 @@ def network_with(**attributes):
 
 
 def network_that(change):
-    """A network whose features are changed, given a new tensor of noise."""
+    """Make a network with features that `change` computes, given a new tensor of noise."""
 
     def make(in_channels):
         noise = torch.randn(4, 1, 1)
@@ -447,7 +447,7 @@ def without(labels, *names):
 
 
 def evaluate_without(*names):
-    """A `Matched` that ignores these parts of labels."""
+    """Make a `Matched` that ignores these parts of labels."""
     return altered(
         Matched,
         evaluate=lambda self, embeddings, labels, gallery=None, gallery_labels=None: Matched.evaluate(
@@ -463,7 +463,7 @@ def evaluate_without_lists(self, embeddings, labels, *gallery):
 
 
 def ranges(change=0.0, **options):
-    """A `Matched` that finds ranges with another threshold or other options."""
+    """Make a `Matched` that finds ranges with a different threshold or different options."""
     return altered(
         Matched,
         within=lambda self, queries, gallery, threshold, **given: Matched.within(
@@ -473,7 +473,7 @@ def ranges(change=0.0, **options):
 
 
 def mines(classes=1, **options):
-    """A `Matched` that mines with merged classes or other options."""
+    """Make a `Matched` that mines with merged classes or different options."""
     return altered(
         Matched,
         hard_negatives=lambda self, embeddings, labels, k, **given: Matched.hard_negatives(
@@ -483,12 +483,12 @@ def mines(classes=1, **options):
 
 
 def measures(change):
-    """An evaluator whose evaluations are changed."""
+    """Make an evaluator that changes its evaluations."""
     return altered(BySorting, evaluate=lambda self, *arrays: change(BySorting.evaluate(self, *arrays)))
 
 
 def as_json(change):
-    """An evaluator whose evaluations have another `to_dict`."""
+    """Make an evaluator whose evaluations have a different `to_dict`."""
 
     def changed(figures):
         figures.to_dict = lambda: change(dict(figures))
@@ -497,8 +497,8 @@ def as_json(change):
     return measures(changed)
 
 
-def of_queries(change):
-    """An evaluator whose evaluations have other values of the queries."""
+def change_queries(change):
+    """Make an evaluator whose evaluations have different values per query."""
     return measures(lambda figures: Figures(figures, change(figures.per_query["recall@1"])))
 
 
@@ -526,9 +526,9 @@ EVALUATORS = {
         "integer keys": as_json(lambda metrics: metrics | {1: 0.5}),
     },
     "every_query_has_its_values": {
-        "means only": of_queries(lambda hits: {"recall@1": hits.mean(keepdims=True)}),
-        "other means": of_queries(lambda hits: {"recall@1": 1 - hits}),
-        "unnamed": of_queries(lambda hits: {"hits": hits}),
+        "means only": change_queries(lambda hits: {"recall@1": hits.mean(keepdims=True)}),
+        "other means": change_queries(lambda hits: {"recall@1": 1 - hits}),
+        "unnamed": change_queries(lambda hits: {"hits": hits}),
     },
     "the_same_arrays_have_the_same_metrics": {"writing": altered(BySorting, evaluate=write)},
     "the_nearest_come_first": {"unsorted": altered(BySorting, nearest=roll)},

@@ -1,4 +1,4 @@
-"""The contract suite passes correct losses, and each of its tests catches the fault that it tests for."""
+"""The contract suite accepts correct losses, and each test finds the fault that it should find."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHARDED = "test_a_shard_of_all_classes_makes_what_forward_does"
 
 
 class MeanPairDistance(nn.Module):
-    """Correct pair loss: the mean of 1 - cosine over the positive pairs."""
+    """A correct pair loss: the mean of 1 - cosine over the positive pairs."""
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         wide = nn.functional.normalize(embeddings.float() if embeddings.itemsize < 4 else embeddings, dim=1)
@@ -22,7 +22,7 @@ class MeanPairDistance(nn.Module):
 
 
 class Pairs(nn.Module):
-    """Pair losses of a gallery, by `of_pairs`; correct unless `counts_itself`."""
+    """Pair losses with a gallery, defined by `of_pairs`; correct unless `counts_itself`."""
 
     counts_itself = False
 
@@ -87,15 +87,15 @@ def test_a_row_that_counts_itself_is_found_whatever_the_loss(loss: type[Pairs]) 
     suite = Suite()
     suite.test_a_row_is_not_its_own_positive()
     suite.counts_itself = True
-    if loss is SumOfPairs:  # to which a row's own pair adds nothing
+    if loss is SumOfPairs:  # the pair of a row with itself adds zero
         suite.test_a_row_is_not_its_own_positive()
         return
-    with pytest.raises(AssertionError, match="leave out the diagonal, where a row would be its own positive"):
+    with pytest.raises(AssertionError, match="exclude the diagonal, where a row would be its own positive"):
         suite.test_a_row_is_not_its_own_positive()
 
 
 class Centres(nn.Module):
-    """Correct class loss: one minus the cosine with the class's centre."""
+    """A correct class loss: one minus the cosine with the centre of the class."""
 
     def __init__(self, num_classes: int, embedding_dim: int) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Centres(nn.Module):
 
 
 class SoftCentres(Centres):
-    """Correct class loss, computable from a shard of its classes: a softmax of cosines."""
+    """A correct class loss that can be computed from a shard of the classes: a softmax of cosines."""
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         return nn.functional.cross_entropy(self._logits(embeddings, self.class_weights), labels.long())
@@ -140,7 +140,7 @@ class TestCorrectShardableLoss(LossContract):
 
 
 def forward_of(kind):
-    """Make a loss of a function of embeddings and labels."""
+    """Make a loss from a function of embeddings and labels."""
 
     class Loss(MeanPairDistance):
         def forward(self, embeddings, labels):
@@ -173,7 +173,7 @@ def written(loss, embeddings, labels):
 
 
 def counted(loss, embeddings, labels):
-    loss.calls = getattr(loss, "calls", 0) + 1  # not in the state dict
+    loss.calls = getattr(loss, "calls", 0) + 1  # the state dict doesn't contain this count
     return distance(embeddings, labels) * loss.calls
 
 
@@ -184,7 +184,7 @@ class HasAnUnusedParameter(MeanPairDistance):
 
 
 def sharded_by(kind):
-    """Make a loss whose `sharded_forward` is a function of the loss, embeddings, labels and shard."""
+    """Make a loss whose `sharded_forward` is this function of loss, embeddings, labels and shard."""
 
     class Loss(SoftCentres):
         def __init__(self):

@@ -1,4 +1,4 @@
-"""Batches with mined hard negatives, against their definition."""
+"""Batches with mined hard negatives, compared with the definition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LABELS = np.repeat(np.arange(8), 6)
 
 
 def negatives_of(labels, k, random):
-    """Random items of other classes, and -1."""
+    """Choose random items of different classes, and -1."""
     rows = [random.choice(np.append(np.flatnonzero(labels != label), -1), k) for label in labels]
     return np.array(rows, np.int64).reshape(len(labels), k)
 
@@ -46,7 +46,7 @@ def test_anchors_bring_their_negatives_and_every_class_comes_once(data):
         for item, times in drawn.items():
             size = int((labels == labels[item]).sum())
             assert images // size <= times <= -(-images // size)
-        # In order, each anchor brings up to M of its negatives whose classes aren't there yet.
+        # In order, each anchor adds up to M of its negatives whose classes aren't in the batch yet.
         there, firsts = {*labels[plain[: anchors * images]].tolist()}, batch[::images][anchors:].tolist()
         for anchor in plain[: anchors * images : images]:
             listed, brought = {*negatives[anchor].tolist()} - {-1}, 0
@@ -57,7 +57,7 @@ def test_anchors_bring_their_negatives_and_every_class_comes_once(data):
             assert brought == each or not free or len(there) == classes
         rest = {int(labels[item]) for item in firsts}
         in_order = [int(row[0]) for row in plain.reshape(classes, images) if int(labels[row[0]]) in rest]
-        assert firsts == in_order  # the balanced batch's own rows fill the rest
+        assert firsts == in_order  # other rows of the balanced batch fill the rest
 
 
 def test_negatives_are_mined_before_the_named_epochs():
@@ -117,7 +117,7 @@ def test_a_saved_state_holds_the_negatives():
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_wrong_options_are_refused(options, message):
+def test_wrong_options_raise(options, message):
     with pytest.raises(ValueError, match=message):
         HardNegativeSampler(LABELS, **{"classes_per_batch": 4, "images_per_class": 2, **options})
 
@@ -131,10 +131,10 @@ def test_wrong_options_are_refused(options, message):
         ),
         (np.full((48, 2), 0.5), "dtype float64; expected"),
         (np.full((48, 2), 48), "indices from 48 to 48; expected -1 to 47"),
-        (np.full((48, 2), 47), "lists items of its own class for item 42"),
+        (np.full((48, 2), 47), "negatives of item 42 include an item of the same class"),
     ],
     ids=["shape", "dtype", "range", "class"],
 )
-def test_wrong_negatives_are_refused(negatives, message):
+def test_wrong_negatives_raise(negatives, message):
     with pytest.raises(ValueError, match=message):
         HardNegativeSampler(LABELS, 4, 2).set_negatives(negatives)

@@ -1,4 +1,4 @@
-"""The package's names: which exist, and which modules importing the package brings."""
+"""The names of the package, and the modules that importing the package loads."""
 
 from __future__ import annotations
 

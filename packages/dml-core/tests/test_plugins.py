@@ -1,4 +1,4 @@
-"""Loading plugins: working ones are kept, broken ones are named and skipped."""
+"""Loading plugins: working plugins are kept, broken plugins are named and skipped."""
 
 from __future__ import annotations
 

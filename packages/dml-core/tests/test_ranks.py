@@ -1,4 +1,4 @@
-"""Rows gathered over two ranks: all rows on each, and on the way back the gradient of its own."""
+"""Rows gathered over two ranks: each rank gets all rows, and the gradient of its rows."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dml_core import all_gather_rows, rank_and_world_size
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of two gloo ranks saved."""
+    """Run two gloo ranks, and return what each saved."""
     folder = tmp_path_factory.mktemp("ranks")
-    # Forked from a process that has imported torch and done nothing with it.
+    # Fork from a process that has only imported torch.
     context = multiprocessing.get_context("forkserver")
     processes = [context.Process(target=gathering_rank.gather, args=(rank, folder)) for rank in range(2)]
     for process in processes:
@@ -26,12 +26,12 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         process.join(timeout=300)
     exitcodes = [process.exitcode for process in processes]
     for process in processes:
-        process.kill()  # otherwise a rank that waits for a dead one would delay the end of the tests
+        process.kill()  # otherwise, a rank that waits for a dead rank would delay the end of the tests
     assert exitcodes == [0, 0]
     return [torch.load(folder / str(rank)) for rank in range(2)]
 
 
-pytestmark = pytest.mark.xdist_group("gathering ranks")  # one pair of processes serves all cases
+pytestmark = pytest.mark.xdist_group("gathering ranks")  # all cases use the same two processes
 
 
 @pytest.mark.parametrize("gradients", [None, "sum", "mean"])
@@ -52,12 +52,12 @@ def test_every_rank_has_all_rows_and_the_gradient_of_its_own(
         assert torch.equal(result["gradient"], factor * leaf.grad[own])
 
 
-def test_counts_that_do_not_fit_the_rows_are_refused(ranks: list[dict[str, Any]]) -> None:
+def test_counts_that_do_not_match_the_rows_raise(ranks: list[dict[str, Any]]) -> None:
     for rank, saved in enumerate(ranks):
         expected = (
             f"expected a number for each of 2 ranks, and 2 for rank {rank}, whose rows have shape (2, 3)"
         )
-        assert saved["refusal"] == f"counts is [3, 3]; {expected}"
+        assert saved["error"] == f"counts is [3, 3]; {expected}"
 
 
 def test_a_process_alone_has_its_rows() -> None:
@@ -68,11 +68,11 @@ def test_a_process_alone_has_its_rows() -> None:
 
 
 @pytest.mark.parametrize("counts", [[1], [2, 2], []])
-def test_counts_of_another_world_are_refused(counts: list[int]) -> None:
+def test_counts_for_a_different_number_of_ranks_raise(counts: list[int]) -> None:
     with pytest.raises(ValueError, match=r"counts is \[.*\]; expected a number for each of 1 ranks"):
         all_gather_rows(torch.zeros(2, DIM), counts)
 
 
-def test_another_way_to_combine_gradients_is_refused() -> None:
+def test_an_unknown_way_to_combine_gradients_raises() -> None:
     with pytest.raises(ValueError, match="gradients is 'max'; expected 'mean' or 'sum'"):
         all_gather_rows(torch.zeros(2, DIM), gradients="max")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Names resolve to components, and every error in a recipe's table is reported."""
+"""Names resolve to components, and all errors in a recipe's table are reported."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_factory_makes_the_component_of_a_deferred_table_itself():
         ({"name": "pml/TripletMarginLoss"}, UnknownName,
          r"\nno installed plugin provides any loss 'pml/\.\.\.': .* its extra"),
     ],
-    ids=["nested key", "key", "missing option", "refused value", "no name", "name", "family"],
+    ids=["nested key", "key", "missing option", "rejected value", "no name", "name", "family"],
 )  # fmt: skip
 def test_a_mistake_in_a_table_says_what_came_and_what_was_expected(table, error, message):
     with pytest.raises(error, match=message):
@@ -232,28 +232,28 @@ def test_a_context_that_is_not_exactly_the_kinds_is_an_error_of_the_caller(conte
 @pytest.mark.parametrize(
     "error", [AssertionError, AttributeError, KeyError, OverflowError, ZeroDivisionError]
 )
-def test_other_refusals_of_a_factory_are_errors_of_the_recipe_that_name_their_type(error):
-    class Refusing:
+def test_other_exceptions_of_a_factory_become_recipe_errors_that_name_their_type(error):
+    class Raising:
         @hookimpl
         def dml_losses(self):
-            yield Component("refusing", self.make, "refuses")
+            yield Component("raising", self.make, "raises")
 
         def make(self):
             raise error("p")
 
     plugins = Plugins()
-    plugins.register(Refusing(), distribution="refusing")
+    plugins.register(Raising(), distribution="raising")
     context = dict.fromkeys(CONTEXT["losses"], 1)
-    with pytest.raises(InvalidOption, match=rf"loss 'refusing' .*: {error.__name__}: '?p"):
-        Registry(plugins).build("losses", {"name": "refusing"}, context)
+    with pytest.raises(InvalidOption, match=rf"loss 'raising' .*: {error.__name__}: '?p"):
+        Registry(plugins).build("losses", {"name": "raising"}, context)
 
 
 def test_a_type_error_of_a_factory_is_an_error_of_the_recipe_and_its_dml_errors_stay_unchanged():
     def of_a_whole_number(seed):
-        raise TypeError("seed is 0.5; expected a whole number")
+        raise TypeError("seed is 0.5; expected an integer")
 
     def of_a_file(path):
-        raise DuplicateName("the file names two things alike")
+        raise DuplicateName("the file has two entries of the same name")
 
     components = [
         Component("typed", of_a_whole_number, "raises a TypeError"),
@@ -263,7 +263,7 @@ def test_a_type_error_of_a_factory_is_an_error_of_the_recipe_and_its_dml_errors_
         InvalidOption, match=r"loss 'typed' \(.*of_a_whole_number of test-losses 1\.2\): seed is 0\.5"
     ):
         registry_of(*components).build("losses", {"name": "typed", "seed": 0.5}, RUN)
-    with pytest.raises(DuplicateName, match=r"^the file names two things alike$"):
+    with pytest.raises(DuplicateName, match=r"^the file has two entries of the same name$"):
         registry_of(*components).build("losses", {"name": "file", "path": "x"}, RUN)
 
 

@@ -1,4 +1,4 @@
-"""`torch.compile` makes one graph of every loss: `fullgraph=True` fails at a graph break."""
+"""`torch.compile` makes a single graph of each loss: with `fullgraph=True`, a graph break raises an error."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ CLASS_LOSSES = [
 
 @pytest.mark.parametrize("loss", [*PAIR_LOSSES, *CLASS_LOSSES], ids=lambda loss: type(loss).__name__)
 def test_compiles_without_a_graph_break(loss: nn.Module) -> None:
-    """Value and gradient stay, for a pair loss also with a gallery: `fullgraph=True` raises at a break."""
+    """Value and gradient must not change; a pair loss is also called with a gallery."""
     torch.compiler.reset()
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     x, y = torch.randn(12, 6, requires_grad=True), torch.arange(12) % 5
     galleries = [(), (torch.randn(7, 6), torch.arange(7) % 3)] if loss in PAIR_LOSSES else [()]
     for gallery in galleries:
-        eager = copy.deepcopy(loss)  # a call may change the loss's buffers
+        eager = copy.deepcopy(loss)  # a call can change the loss's buffers
         value, expected = compiled(x, y, *gallery), eager(x, y, *gallery)
         torch.testing.assert_close(value, expected)
         torch.testing.assert_close(torch.autograd.grad(value, x), torch.autograd.grad(expected, x))
@@ -54,7 +54,7 @@ def test_compiles_without_a_graph_break(loss: nn.Module) -> None:
 def test_a_memory_takes_a_compiled_loss_and_stops_recompiling(
     wrap: Callable[[Callable[[nn.Module], nn.Module]], nn.Module],
 ) -> None:
-    """The wrapper counts in Python, and the loss does its arithmetic in one graph for each shape."""
+    """The wrapper counts in Python, but the loss is compiled to one graph per shape."""
     torch.compiler.reset()
     torch._dynamo.utils.counters.clear()
     losses = []
@@ -68,9 +68,8 @@ def test_a_memory_takes_a_compiled_loss_and_stops_recompiling(
         torch.manual_seed(seed)
         x, y = torch.randn(8, 6), torch.arange(8) % 5
         torch.testing.assert_close(losses[0](x, y), losses[1](x, y))
-    assert (
-        torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 3
-    )  # with an empty, a half-filled and a full memory
+    # There are graphs for an empty, a half-filled and a full memory.
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 3
 
 
 def test_memvir_still_gives_a_compiled_loss_the_past_as_constants() -> None:

@@ -1,7 +1,7 @@
-"""No loss makes a tensor on another device than the embeddings', checked without an accelerator by fake tensors.
+"""Losses only make tensors on the embeddings' device, which fake tensors can check without an accelerator.
 
-Torch's fake tensors have a shape, a dtype and a device but no data, and an operation that mixes devices fails as on
-real devices. The tests marked `gpu` check the values.
+Fake tensors have a shape, a dtype and a device but no data, and operations that mix devices fail like on real devices.
+To check values, use the tests marked `gpu`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
 
 
 def fakes_need_a_driver() -> bool:
-    """Tell whether fake tensors on a GPU need its driver, as when torch 2.8 indexes them."""
+    """Tell whether fake tensors on a GPU need a driver, as they do when torch 2.8 indexes them."""
     with FakeTensorMode(), torch.device("cuda"):
         rows = torch.randn(2, 3, requires_grad=True)
         try:
@@ -48,7 +48,7 @@ def fakes_need_a_driver() -> bool:
 
 @pytest.fixture(autouse=True)
 def _see_inside_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the bodies of the losses' own operators, which fake tensors skip; numbers that they read are made up."""
+    """Run the bodies of the losses' operators, which fake tensors would skip, with made-up numbers if they read any."""
 
     def body(operator: CustomOpDef, *inputs: Any) -> Any:
         with torch.no_grad():
@@ -69,7 +69,7 @@ def test_a_loss_computes_on_the_device_of_the_embeddings(name: str) -> None:
     with FakeTensorMode(), torch.device("cuda"):
         loss = LOSSES[name]()
         x, y = torch.randn(12, DIM, requires_grad=True), torch.zeros(12, dtype=torch.int64)
-        for _ in range(4):  # memories are in use after the first call
+        for _ in range(4):  # memories are used from the second call on
             assert loss(x, y).device == x.device
 
 

@@ -1,4 +1,4 @@
-"""The pages agree with the code: every loss has a row, every recipe is valid, and the README's examples run."""
+"""The pages agree with the code: all losses have rows, all recipes are valid, and the README's examples run."""
 
 from __future__ import annotations
 

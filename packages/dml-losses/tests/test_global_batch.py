@@ -1,4 +1,4 @@
-"""W ranks that share a global batch train like one process: values, parameters and memories."""
+"""W ranks that share a global batch train like a single process: values, parameters and memories are the same."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Results = dict[str, dict[str, Any]]
 
 
 def start_world(size: int, folder: Path, device: str) -> list[Results]:
-    """Start this many ranks, and return what each saved."""
-    # Forked from a process that has imported torch and done nothing with it: one import serves all ranks.
+    """Start `size` ranks, and return what each saved."""
+    # Fork from a process that has only imported torch: all ranks share this import.
     context = multiprocessing.get_context("forkserver")
     processes = [
         context.Process(target=global_world.train_on_ranks, args=(rank, size, folder, device))
@@ -30,19 +30,19 @@ def start_world(size: int, folder: Path, device: str) -> list[Results]:
         process.join(timeout=600)
     exitcodes = [process.exitcode for process in processes]
     for process in processes:
-        process.kill()  # otherwise a rank that waits for a dead one would delay the end of the tests
+        process.kill()  # otherwise, a rank that waits for a dead rank would delay the end of the tests
     assert exitcodes == [0] * size
     return [torch.load(folder / str(rank)) for rank in range(size)]
 
 
 @cache
 def train_alone(name: str, device: str) -> dict[str, Any]:
-    """Train in this process, which must agree with any number of ranks."""
+    """Train in this process; any number of ranks must agree with the result."""
     return global_world.train(name, rank=0, world_size=1, device=device)
 
 
 def on_gpus(size: int) -> Any:
-    """Make the case of this many ranks on as many GPUs, over NCCL."""
+    """Make the case with `size` ranks on the same number of GPUs, over NCCL."""
     skip = pytest.mark.skipif(
         torch.cuda.device_count() < size, reason=f"needs {size} CUDA devices; gloo on the CPU does the same"
     )
@@ -52,19 +52,19 @@ def on_gpus(size: int) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "device"), [(2, "cpu"), (4, "cpu"), on_gpus(2), on_gpus(4)])
 def test_ranks_train_as_one_process_does(size: int, device: str, tmp_path: Path) -> None:
-    """Under DDP's averaging, value and gradient are those of the global batch."""
+    """When DDP averages gradients, value and gradient must be the same as for the global batch."""
     world = start_world(size, tmp_path, device)
     for name in [*global_world.make_losses(), "in micro-batches"]:
         alone = train_alone("ice" if name == "in micro-batches" else name, device)
         for rank, result in enumerate(ended[name] for ended in world):
-            # float64; sums over ranks are taken in another order, sixteen steps long
+            # In float64, sums over ranks are taken in a different order for sixteen steps.
             assert result["values"] == pytest.approx(alone["values"], rel=1e-10, abs=1e-10), name
             for key, tensor in alone["state"].items():
                 got = result["state"][key]
                 torch.testing.assert_close(
                     got, tensor, rtol=1e-10, atol=1e-10, msg=f"{name}, rank {rank}: {key}"
                 )
-                if "queue" in key and device == "cpu":  # a GPU's sums of gradients may differ between ranks
+                if "queue" in key and device == "cpu":  # sums of gradients on a GPU can differ between ranks
                     assert torch.equal(got, world[0][name]["state"][key]), f"{name}, rank {rank}: {key}"
 
 
@@ -81,7 +81,7 @@ def test_it_has_class_weights_if_its_loss_has() -> None:
     assert not hasattr(GlobalBatch(InstanceCrossEntropy()), "class_weights")
 
 
-def test_another_way_to_combine_gradients_is_refused() -> None:
+def test_an_unknown_way_to_combine_gradients_raises() -> None:
     with pytest.raises(ValueError, match="gradients is 'max'; expected 'mean' or 'sum'"):
         GlobalBatch(InstanceCrossEntropy(), gradients="max")  # type: ignore[arg-type]
 

@@ -10,9 +10,9 @@ from dml_losses import InstanceCrossEntropy
 from dml_losses.functional import instance_cross_entropy
 
 LABELS = [
-    [0, 0, 1, 1, 2, 2],  # two a class: the case of Eq. 16-17
+    [0, 0, 1, 1, 2, 2],  # two rows per class, as in Eq. 16-17
     [0, 0, 0, 1, 1, 1, 2, 2, 2],
-    [3, 0, 3, 3, 7, 0, 5],  # shuffled, uneven, one single
+    [3, 0, 3, 3, 7, 0, 5],  # shuffled, with unequal classes, and classes with a single row
     [0, 0, 0, 0],  # no negatives
     [0, 1, 2, 3],  # no positives
     [4],
@@ -48,7 +48,7 @@ def test_no_row_of_a_gallery_is_omitted(anchor: bool, reweight: bool) -> None:
     value = instance_cross_entropy(x, y, g, z, scale=8.0, reweight=reweight, anchor_gradient=anchor)
     expected = reference.instance_cross_entropy_value(x, y, 8.0, g, z)
     torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-14)
-    gradients = grad(value, (x, g), materialize_grads=True)  # a constant anchor has none
+    gradients = grad(value, (x, g), materialize_grads=True)  # a constant anchor has no gradient
     if reweight:
         wanted = reference.instance_cross_entropy_gradient(x.detach(), y, 8.0, g.detach(), z, anchor=anchor)
     else:
@@ -85,7 +85,7 @@ def test_two_samples_a_class_reduce_to_equations_16_and_17() -> None:
 
 
 def test_weights_survive_probabilities_that_round_to_one() -> None:
-    """At scale 1e4 every 1 − p̂ underflows even in float64, and Eq. 13 as written is 0/0."""
+    """At scale 1e4, all 1 − p̂ underflow even in float64, and Eq. 13 as written is 0/0."""
     x = torch.tensor([[1.0, 0.0], [1.0, 0.01], [1.0, 0.05], [-1.0, 0.0], [-1.0, 0.01]], requires_grad=True)
     y = torch.tensor([0, 0, 0, 1, 1])
     value = instance_cross_entropy(x, y, scale=1e4)
@@ -97,7 +97,7 @@ def test_weights_survive_probabilities_that_round_to_one() -> None:
 
 @pytest.mark.parametrize("reweight", [False, True])
 def test_a_batch_of_several_blocks_is_each_anchor_against_the_others(reweight: bool) -> None:
-    """300 rows are three blocks; one anchor against a gallery of the other rows is one."""
+    """300 rows are three blocks; a single anchor with the other rows as a gallery is one block."""
     x, y = rows(300, 7).requires_grad_(), torch.randint(40, (300,))
     options = {"scale": 8.0, "reweight": reweight, "anchor_gradient": True}
     value = instance_cross_entropy(x, y, **options)
@@ -137,6 +137,6 @@ def test_scale_is_an_attribute_that_a_schedule_can_move() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_scale_that_is_not_positive_is_refused(scale: float) -> None:
+def test_a_scale_that_is_not_positive_raises(scale: float) -> None:
     with pytest.raises(ValueError, match=r"scale is .*; expected a finite number above 0"):
         InstanceCrossEntropy(scale=scale)

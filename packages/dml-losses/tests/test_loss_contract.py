@@ -1,4 +1,4 @@
-"""The contract suite of `dml_core.testing` for every loss that this package registers."""
+"""The contract suite of `dml_core.testing` for all losses that this package registers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dml_core.testing import LossContract
 
 
 def suite_of(name: str) -> type[LossContract]:
-    """Return the suite of a registered loss with its defaults."""
+    """Make the suite for a registered loss with default parameters."""
 
     def make_loss(self: LossContract, num_classes: int, embedding_dim: int) -> nn.Module:
         return build(name, num_classes, embedding_dim)
@@ -46,14 +46,14 @@ class TestHeatedUpSoftmaxBatch(LossContract):
 
 
 class TestMemVir(LossContract):
-    """Without warm-up, so that there are virtual classes, which the loss takes as constants."""
+    """Skip the warm-up, so that the batch is compared with virtual classes, which are constants."""
 
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
         return dml.MemVir(dml.NormSoftmax(num_classes, embedding_dim), num_steps=2, margin=0)
 
 
 class TestMemVirAroundProxyAnchor(LossContract):
-    """The loss takes no `virtual`: it is called with all rows and classes, joined."""
+    """Wrap a loss that doesn't take `Virtual`, and so is called with joined rows and classes."""
 
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
         return dml.MemVir(dml.ProxyAnchor(num_classes, embedding_dim), num_steps=2, margin=0)
@@ -79,11 +79,11 @@ class TestSampledClasses(LossContract):
         return dml.SampledClasses(dml.NormSoftmax(num_classes, embedding_dim), class_fraction=0.7)
 
     def test_works_under_ddp(self) -> None:
-        """Skip: DistributedDataParallel takes no sparse gradients, so such a loss stays outside."""
+        """Skip this test: DistributedDataParallel doesn't support sparse gradients, so it must not wrap this loss."""
 
 
 class TestShardedClasses(LossContract):
-    """Without a process group, one rank has all classes."""
+    """Use no process group: a single rank has all classes."""
 
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
         return dml.ShardedClasses(dml.NormSoftmax(num_classes, embedding_dim))

@@ -1,4 +1,4 @@
-"""What holds for every loss with a memory: resuming, evaluation, given class weights, inference, bad arguments."""
+"""Losses with a memory: resuming, evaluation, given class weights, inference, bad arguments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def norm_softmax() -> nn.Module:
     return NormSoftmax(C, D)
 
 
-# With the warm-up steps as an argument.
+# The argument is the number of warm-up steps.
 MAKE: dict[str, Callable[[int], nn.Module]] = {
     "memvir": lambda warmup: MemVir(norm_softmax(), 2, 1, warmup),
     "broad-face": lambda warmup: BroadFace(norm_softmax(), 10, warmup),
@@ -56,7 +56,7 @@ def test_a_resumed_run_computes_the_same_bits(name: str, warmup: int) -> None:
 def test_evaluation_mode_stores_nothing(name: str) -> None:
     loss = MAKE[name](0)
     fresh = {key: tensor.clone() for key, tensor in loss.state_dict().items()}
-    for mode in (False, True):  # evaluated when new, and after a step
+    for mode in (False, True):  # evaluate before and after a training step
         loss.train(mode)(*batch(0))
         before = {key: tensor.clone() for key, tensor in loss.state_dict().items()}
         loss.eval()(*batch(1))
@@ -111,7 +111,7 @@ L, P = norm_softmax(), InstanceCrossEntropy()
         (lambda: MemVir(L, -1, 1), ValueError, "num_steps is -1; expected at least 0"),
         (lambda: MemVir(L, 1, -1), ValueError, "margin is -1; expected at least 0"),
         (lambda: MemVir(L, 1, 1, -1), ValueError, "warmup_steps is -1; expected at least 0"),
-        (lambda: MemVir(L, 1.5, 1), TypeError, r"num_steps is 1\.5; expected a whole number"),
+        (lambda: MemVir(L, 1.5, 1), TypeError, r"num_steps is 1\.5; expected an integer"),
         (lambda: MemVir(L, 1, 1, 0, "int8"), ValueError, "queue_dtype is 'int8'"),
         (lambda: MemVir(L, 1, 1, 5, warmup_epochs=2.0, steps_per_epoch=3), ValueError,
          "warmup_steps is 5 and warmup_epochs"),
@@ -119,6 +119,6 @@ L, P = norm_softmax(), InstanceCrossEntropy()
         (lambda: MemVir(L, 1, 1, warmup_epochs=-1.0, steps_per_epoch=3), ValueError, "warmup_epochs is -1"),
     ],
 )  # fmt: skip
-def test_a_wrong_argument_is_refused(make, error, message) -> None:
+def test_a_wrong_argument_raises(make, error, message) -> None:
     with pytest.raises(error, match=message):
         make()

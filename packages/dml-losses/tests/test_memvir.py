@@ -31,12 +31,12 @@ VARIANTS = {
     "heated-up-batch": lambda: dml.HeatedUpSoftmax(C, D, feature_norm="batch"),
     "proxy-nca with the positive": lambda: dml.ProxyNCA(C, D, scale=12.0, positive_in_denominator=True),
 }
-# Virtual rows of AdaFace have lengths of their own, and Sub-centre ArcFace's classes centres: see their tests.
+# Virtual rows of AdaFace keep their lengths, and classes of Sub-centre ArcFace have centres: see the tests of each.
 LOSSES = [*VARIANTS, *(name for name in CLASS_LOSSES if name not in ("ada-face", "sub-center-arc-face"))]
 
 
 def counting() -> tuple[list[int], NormSoftmax]:
-    """A loss, and the numbers of classes that it is called with."""
+    """Make a loss, and a list that receives the number of classes at each call."""
     seen: list[int] = []
 
     class Counting(NormSoftmax):
@@ -48,7 +48,7 @@ def counting() -> tuple[list[int], NormSoftmax]:
 
 
 class AlgorithmOne:
-    """Algorithm 1 with lists, newest first; the loss is called on everything joined."""
+    """Algorithm 1 with lists, newest first; calls the loss on all rows and classes joined."""
 
     def __init__(self, loss: nn.Module, num_steps: int, margin: int, warmup: int) -> None:
         self.loss, self.n, self.m, self.warmup, self.step = loss, num_steps, margin, warmup, 0
@@ -75,7 +75,7 @@ def test_every_step_is_that_of_algorithm_1(name: str, num_steps: int, margin: in
     fast, slow = MemVir(make(name), num_steps, margin, warmup), make(name)
     reference = AlgorithmOne(slow, num_steps, margin, warmup)
     for step in range(12):
-        x, y = batch(step, size=B - step % 2)  # every second batch is short
+        x, y = batch(step, size=B - step % 2)  # each second batch is smaller
         x.requires_grad_()
         value, (expected, _) = fast(x, y), reference(x, y)
         torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)  # float32, other summation order
@@ -122,7 +122,7 @@ def test_a_bfloat16_queue_is_half_the_memory_and_nearly_the_value() -> None:
     )
     assert narrow.queue_bytes * 2 == wide.queue_bytes == 2 * C * D * 4
     for step in range(5):
-        # eight bits of mantissa in the queued rows, at a temperature of 0.05
+        # The queued rows have eight bits of mantissa, and the temperature is 0.05.
         torch.testing.assert_close(narrow(*batch(step)), wide(*batch(step)), rtol=0.05, atol=0)
 
 
@@ -162,7 +162,7 @@ def test_memory_is_logged_before_its_allocation_as_a_warning_from_one_gibibyte(
     assert text in record.getMessage()
 
 
-def test_a_state_dict_of_another_capacity_is_refused() -> None:
+def test_loading_a_state_dict_of_a_different_capacity_raises() -> None:
     with pytest.raises(RuntimeError, match=r"holds 4 steps of weights \(4, 5\); this one 2 of \(4, 5\)"):
         MemVir(make("norm-softmax"), 2, 0).load_state_dict(MemVir(make("norm-softmax"), 2, 1).state_dict())
 
@@ -190,6 +190,6 @@ def test_without_step_pacing_all_virtual_classes_join_at_once(
 
 def test_a_label_outside_the_classes_is_not_queued() -> None:
     loss = MemVir(make("norm-softmax"), 2, 0)
-    with pytest.raises(ValueError, match=r"labels holds 4; expected class indices in \[0, 4\)"):
+    with pytest.raises(ValueError, match=r"labels contains 4; expected class indices in \[0, 4\)"):
         loss(torch.randn(2, D), torch.tensor([0, 4]))
     assert loss.counters.tolist() == [0, 0]

@@ -1,4 +1,4 @@
-"""Class losses over a random part of the classes."""
+"""Class losses over a random sample of classes."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_the_subset_holds_the_batchs_classes_once_and_has_the_expected_size(
     assert len(subset) == max(math.ceil(fraction * num_classes), len(labels.unique()))
 
 
-@pytest.mark.parametrize("fraction", [0.15, 0.5])  # drawn by rejection, and by a permutation
+@pytest.mark.parametrize("fraction", [0.15, 0.5])  # one is drawn by rejection, one by a permutation
 def test_the_other_classes_are_chosen_without_bias(fraction: float) -> None:
-    """Of 40 classes, 3 are in the batch: each other class is drawn with the same probability, k/37."""
+    """3 of 40 classes are in the batch; the other classes must be drawn with the same probability, k/37."""
     labels, rounds = torch.tensor([0, 17, 39, 17]), 4000
     counts = torch.zeros(40)
     for seed in range(rounds):
@@ -51,7 +51,7 @@ def test_the_other_classes_are_chosen_without_bias(fraction: float) -> None:
     assert deviation < 5 * (chance * (1 - chance) / rounds) ** 0.5
 
 
-@pytest.mark.parametrize("fraction", [0.15, 0.5])  # drawn by rejection, and by a permutation
+@pytest.mark.parametrize("fraction", [0.15, 0.5])  # one is drawn by rejection, one by a permutation
 def test_torchs_default_device_changes_nothing(fraction: float) -> None:
     labels = torch.tensor([0, 17, 39, 17])
     expected = choose_classes(labels, 40, fraction, generator(0))
@@ -94,9 +94,8 @@ def test_given_class_weights_replace_its_own() -> None:
     ],
     ids=["SparseAdam", "Adagrad", "SGD"],
 )
-@pytest.mark.filterwarnings(
-    "ignore:Sparse invariant checks are implicitly disabled"
-)  # torch's warning about its own Adagrad
+# torch's Adagrad causes this warning.
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
 def test_the_stated_optimizers_move_the_chosen_rows_alone(make) -> None:
     loss = sampled(50)
     optimizer, before = make(loss.class_weights), loss.class_weights.detach().clone()
@@ -120,9 +119,8 @@ def test_the_seed_determines_the_choices_and_each_call_draws_another() -> None:
     first = choices(sampled(1000, 0.1, seed=1))
     assert first == choices(sampled(1000, 0.1, seed=1))
     second = choices(sampled(1000, 0.1, seed=2))
-    assert (
-        len({tuple(choice) for choice in first + second}) == 6
-    )  # nor is one seed's choice that of another seed a step later
+    # A seed's choices must also differ from the next choices of a different seed.
+    assert len({tuple(choice) for choice in first + second}) == 6
 
 
 def test_a_resumed_run_draws_the_same_subsets() -> None:
@@ -142,16 +140,16 @@ def test_a_resumed_run_draws_the_same_subsets() -> None:
             for f in (0.0, -0.1, 1.1, float("nan"))
         ),
         (lambda: sampled(10, seed=-1), ValueError, "seed is -1; expected at least 0"),
-        (lambda: sampled(10, seed=0.5), TypeError, r"seed is 0\.5; expected a whole number"),
+        (lambda: sampled(10, seed=0.5), TypeError, r"seed is 0\.5; expected an integer"),
         (lambda: SampledClasses(dml.SupCon(), 0.5), TypeError, "SupCon, which has no class_weights; expected a class"),
         (lambda: SampledClasses(MemVir(NormSoftmax(4, 6), 1, 0), 0.5), TypeError, "MemVir, which wraps another"),
-        (lambda: SampledClasses(ShardedClasses(NormSoftmax(4, 6)), 0.5), TypeError, "put the sharding around Sample"),
+        (lambda: SampledClasses(ShardedClasses(NormSoftmax(4, 6)), 0.5), TypeError, "put ShardedClasses around Sample"),
         (lambda: ShardedClasses(SampledClasses(dml.ProxyAnchor(4, 6), 0.5)), TypeError, "can't be sharded"),
         (lambda: MemVir(sampled(10, 0.5), 1, 0), ValueError,
          r"SampledClasses with class_fraction = 0\.5; expected class_fraction = 1"),
     ],
 )  # fmt: skip
-def test_what_has_no_meaning_is_refused(make, error, message) -> None:
+def test_wrong_arguments_raise(make, error, message) -> None:
     with pytest.raises(error, match=message):
         make()
 

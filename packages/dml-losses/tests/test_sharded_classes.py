@@ -1,4 +1,4 @@
-"""Class weights sharded over ranks: the loss, its gradients and the trained weights are those of one process."""
+"""Class weights sharded over ranks: loss, gradients and trained weights must be the same as in one process."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ Worlds = dict[int, list[dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
-    """What every rank saved, by the number of ranks."""
+    """Run the ranks, and return what each rank saved, by the number of ranks."""
     folder = tmp_path_factory.mktemp("worlds")
-    # Forked from a process that has imported torch and done nothing with it: one import serves all ranks.
+    # Fork from a process that has only imported torch: all ranks share this import.
     context = multiprocessing.get_context("forkserver")
     ranks = [
         context.Process(target=sharded_world.train_on_ranks, args=(rank, folder, SIZES))
@@ -49,13 +49,13 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
         process.join(timeout=600)
     exitcodes = [process.exitcode for process in ranks]
     for process in ranks:
-        process.kill()  # otherwise a rank that waits for a dead one would delay the end of the tests
+        process.kill()  # otherwise, a rank that waits for a dead rank would delay the end of the tests
     assert exitcodes == [0] * len(ranks)
     return {size: [torch.load(folder / f"{rank} of {size}") for rank in range(size)] for size in SIZES}
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("sharded classes")  # one set of processes serves all of them
+@pytest.mark.xdist_group("sharded classes")  # all tests use the same processes
 class TestOnRanks:
     @pytest.mark.parametrize("name", sharded_world.LOSSES)
     @pytest.mark.parametrize("size", SIZES)
@@ -63,7 +63,7 @@ class TestOnRanks:
         alone = sharded_world.train(name, rank=0, world_size=1, sharded=False)
         ended = [saved["results"][name] for saved in worlds[size]]
         assert all(result["values"] == ended[0]["values"] for result in ended)
-        # float64; sums over ranks are taken in another order, eight steps long
+        # In float64, sums over ranks are taken in a different order for eight steps.
         assert ended[0]["values"] == pytest.approx(alone["values"], rel=1e-10, abs=1e-10)
         bounds = [result["rows"]["loss.class_weights"] for result in ended]
         centers = centers_per_class_of(sharded_world.LOSSES[name]())
@@ -74,21 +74,21 @@ class TestOnRanks:
                 torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10, msg=key)
 
     @pytest.mark.parametrize("size", SIZES)
-    def test_as_many_classes_as_ranks_are_enough_and_fewer_are_refused(
-        self, worlds: Worlds, size: int
-    ) -> None:
-        refused = f"ValueError: there are {size - 1} classes for {size} ranks; expected at least one for each"
+    def test_as_many_classes_as_ranks_are_enough_and_fewer_raise(self, worlds: Worlds, size: int) -> None:
+        expected = (
+            f"ValueError: there are {size - 1} classes for {size} ranks; expected at least one for each"
+        )
         for rank, saved in enumerate(worlds[size]):
             assert saved["smallest"] == (rank, size)
-            assert saved["report_write_errors"]["too few classes"] == refused
+            assert saved["report_write_errors"]["too few classes"] == expected
 
     @pytest.mark.parametrize("size", SIZES)
-    def test_a_loss_made_before_the_process_group_is_refused(self, worlds: Worlds, size: int) -> None:
+    def test_a_loss_made_before_the_process_group_raises(self, worlds: Worlds, size: int) -> None:
         for rank, saved in enumerate(worlds[size]):
-            refused = (
+            expected = (
                 f"RuntimeError: this is rank {rank} of {size}, but was rank 0 of 1 when the class weights"
             )
-            assert saved["report_write_errors"]["made before"].startswith(refused)
+            assert saved["report_write_errors"]["made before"].startswith(expected)
 
 
 @pytest.mark.parametrize("name", sharded_world.LOSSES)
@@ -113,7 +113,7 @@ def test_the_gradient_is_that_of_the_definition(scale, classes, angular, positiv
     x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
     weights = torch.randn(classes, 4, generator=generator, dtype=torch.float64)
     y = torch.randint(classes, (6,), generator=generator)
-    if opposite:  # every cosine is near 1 or -1, so that exponentials of differences would overflow
+    if opposite:  # all cosines are close to 1 or -1, so that exponentials of differences would overflow
         x = torch.where(y[:, None] > 0, 1.0, -1.0) * weights[:1] + 1e-3 * x
 
     def define(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -139,12 +139,12 @@ def test_the_gradient_is_that_of_the_definition(scale, classes, angular, positiv
     (3 * value).backward()
     (3 * expected).backward()
     for got, wanted in zip(*sides, strict=True):
-        # acos loses half of the digits at cosines of 1, and a scale of 1000 multiplies the error
+        # acos loses half of the digits if a cosine is 1, and a scale of 1000 multiplies the error.
         torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-4, atol=1e-6 * scale)
 
 
 def test_blocks_do_not_change_the_result() -> None:
-    """With this many classes the batch is several blocks; each part below is one."""
+    """The number of classes is so large that the batch has multiple blocks; each part below is one block."""
     generator = torch.Generator().manual_seed(0)
     x, w = (torch.randn(count, 4, generator=generator, dtype=torch.float64) for count in (150, 2**15))
     x, w, y = x.requires_grad_(), w.requires_grad_(), torch.arange(150)
@@ -175,7 +175,7 @@ def test_on_a_gpu_the_loss_and_its_gradients_are_those_of_the_cpu() -> None:
             value.backward()
             weights = loss.loss.class_weights.grad
             ended.append([tensor.detach().cpu().to_dense() for tensor in (value, x.grad, weights)])
-        torch.testing.assert_close(*ended, rtol=1e-10, atol=1e-10)  # float64, sums in another order
+        torch.testing.assert_close(*ended, rtol=1e-10, atol=1e-10)  # in float64, the order of sums differs
 
 
 @pytest.mark.parametrize("centers", [1, 3])
@@ -222,10 +222,8 @@ def test_a_rank_draws_its_own_rows_with_the_bits_of_all(monkeypatch, name) -> No
     for rank in range(3):
         for module in ("dml_losses.class_weights", "dml_losses.ranks.sharded_classes"):
             monkeypatch.setattr(f"{module}.rank_and_world_size", lambda rank=rank: (rank, 3))
-        for wrap in (
-            lambda make: make,
-            lambda make: make(),
-        ):  # each rank draws its own rows; or all, and cuts them
+        # Ranks draw only their rows, or draw all rows and cut them.
+        for wrap in (lambda make: make, lambda make: make()):
             torch.manual_seed(3)
             loss = ShardedClasses(wrap(sharded_world.LOSSES[name]))
             own, rows = loss.loss.class_weights, loss.sharded_parameters()["loss.class_weights"]
@@ -254,7 +252,7 @@ def test_a_rank_never_has_the_memory_of_all_class_weights() -> None:
     result = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
     count, growth = map(int, result.stdout.split())
     assert count == 6250
-    assert growth < 30_000  # KiB: its rows have 3 MiB and a block 4; all have 98 MiB
+    assert growth < 30_000  # KiB; this rank's rows need 3 MiB and a block 4, but all rows need 98 MiB
 
 
 def test_every_registered_loss_that_can_be_sharded_is_tested_here() -> None:
@@ -286,7 +284,7 @@ OUTSIDE = torch.randn(2, 4), torch.tensor([0, 3])
         (lambda: ShardedClasses(InstanceCrossEntropy()), TypeError,
          "loss is InstanceCrossEntropy, which has no class_weights; expected a"),
         (lambda: ShardedClasses(with_a_scale()), TypeError,
-         "PluginLoss, whose parameters are class_weights, scale; expected class_w"),
+         "PluginLoss, whose parameters are class_weights, scale; expected only cl"),
         (lambda: ShardedClasses(Doubled(3, 4)), TypeError,
          "whose forward is defined by Doubled, but whose sharded_forward is inherited from NormSoft"),
         (lambda: MemVir(ShardedClasses(NormSoftmax(3, 4)), 1, 0), TypeError,
@@ -294,10 +292,10 @@ OUTSIDE = torch.randn(2, 4), torch.tensor([0, 3])
         (lambda: ShardedClasses(MemVir(NormSoftmax(3, 4), 1, 0)), TypeError,
          "loss is MemVir, whose class weights can't be sharded: it has no method"),
         (lambda: GlobalBatch(ShardedClasses(NormSoftmax(3, 4)))(*OUTSIDE), ValueError,
-         r"labels holds 3; expected class indices in \[0, 3\)"),
+         r"labels contains 3; expected class indices in \[0, 3\)"),
     ],
 )  # fmt: skip
-def test_what_can_not_be_sharded_is_refused(act, error, message) -> None:
+def test_what_can_not_be_sharded_raises(act, error, message) -> None:
     with pytest.raises(error, match=message):
         act()
 
@@ -345,12 +343,12 @@ def test_a_shards_logits_are_those_of_all_classes(classes, cuts, size, seed) -> 
         softplus(others - true).sum().backward()
         assert (sides[0].grad == 0).all()
         return
-    # the two add up in another order
+    # Both sides add up in a different order.
     torch.testing.assert_close(others, masked.logsumexp(1), rtol=1e-12, atol=1e-12)
     (true + 3 * others).sum().backward()
     (expected_true + 3 * masked.logsumexp(1)).sum().backward()
     torch.testing.assert_close(sides[0].grad, sides[1].grad, rtol=1e-10, atol=1e-12)
-    # Without other ranks, a slice computes the true logits of its own classes; the rest of it are the other logits.
+    # Without other ranks, a slice computes the true logits of its classes, and the other logits of its other columns.
     bounds = sorted({0, classes, *(min(cut, classes) for cut in cuts)})
     parts = [RankClasses(torch.empty(b - a, 1), a, classes) for a, b in itertools.pairwise(bounds)]
     slices = [z[:, a:b] for a, b in itertools.pairwise(bounds)]

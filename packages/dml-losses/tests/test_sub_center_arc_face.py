@@ -1,4 +1,4 @@
-"""Sub-centre ArcFace: several centres in the cosine softmax, whole, over a fraction of the classes, and sharded."""
+"""Sub-centre ArcFace: multiple centres in the cosine softmax, complete, with a fraction of classes, and sharded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dml_losses.functional import arc_face, sub_center_arc_face
 S = 2 * math.log(3)  # e^{S/2} = 3
 
 
-@pytest.mark.parametrize("margin", [0.5, 1.5])  # with 1.5, most angles pass π − m
+@pytest.mark.parametrize("margin", [0.5, 1.5])  # with 1.5, most angles exceed π − m
 @pytest.mark.parametrize(("classes", "centers"), [(1, 3), (4, 1), (4, 3), (12, 2)])
 def test_value_and_gradients_are_those_of_the_equation(classes: int, centers: int, margin: float) -> None:
     x, w = rows(9, 0).requires_grad_(), rows(classes * centers, 1).requires_grad_()
@@ -27,7 +27,7 @@ def test_value_and_gradients_are_those_of_the_equation(classes: int, centers: in
 
 
 def test_the_nearest_centre_counts_by_hand() -> None:
-    """Centres at 90° and 60° of the class, at 90° and 180° of the other; the margin makes 60° to 90°: 1/(1 + 1)."""
+    """The class has centres at 90° and 60°, the other at 90° and 180°; the margin turns 60° into 90°: 1/(1 + 1)."""
     x, y = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
     w = torch.tensor([[0.0, 1.0], [0.5, 0.75**0.5], [0.0, -1.0], [-1.0, 0.0]], dtype=torch.float64)
     value = sub_center_arc_face(x, y, w, centers_per_class=2, scale=S, margin=math.pi / 6)
@@ -50,7 +50,7 @@ def test_equal_centres_move_only_the_first() -> None:
 
 @pytest.mark.parametrize("near", [0.0, 1e-12])
 def test_sharding_agrees_where_two_centres_are_nearly_equal(near: float) -> None:
-    """The nearest centre is found by two products; neither may leave another centre among the negatives."""
+    """Two products find the nearest centre; neither product may keep a different centre among the negatives."""
     x, y = rows(6, 7), torch.arange(6) % 3
     weights = rows(3, 8).repeat_interleave(2, dim=0)
     weights[1::2] *= 1 + near
@@ -63,7 +63,7 @@ def test_sharding_agrees_where_two_centres_are_nearly_equal(near: float) -> None
 
 
 def test_memvir_takes_all_centres_of_earlier_steps_as_constants() -> None:
-    """Virtual classes have K centres each: the loss joined by hand is the same."""
+    """Virtual classes have K centres each; the loss is the same if they are joined by hand."""
     loss = MemVir(SubCenterArcFace(4, 5, centers_per_class=2, scale=8.0).double(), num_steps=1, margin=0)
     first, second, y = rows(6, 9), rows(6, 10), torch.arange(6) % 4
     loss(first, y)
@@ -84,6 +84,6 @@ def test_labels_count_classes_and_sharding_divides_classes() -> None:
     loss = ShardedClasses(SubCenterArcFace(3, 5, centers_per_class=4))
     assert loss.num_classes == 3
     assert tuple(loss.sharded_parameters()["loss.class_weights"]) == (0, 12)
-    for refusing in (loss, loss.loss):
-        with pytest.raises(ValueError, match=r"labels holds 3; expected class indices in \[0, 3\)"):
-            refusing(rows(2, 4), torch.tensor([0, 3]))
+    for sharded_or_not in (loss, loss.loss):
+        with pytest.raises(ValueError, match=r"labels contains 3; expected class indices in \[0, 3\)"):
+            sharded_or_not(rows(2, 4), torch.tensor([0, 3]))

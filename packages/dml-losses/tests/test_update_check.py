@@ -1,4 +1,4 @@
-"""A loss warns once when no optimizer updates its parameters, and never otherwise."""
+"""A loss warns once if no optimizer updates its parameters, and doesn't warn otherwise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 import dml_losses as dml
 
-STEPS = 150  # the warning comes after 100 gradients
+STEPS = 150  # the warning is raised after 100 gradients
 Steps = Callable[[Iterable[torch.nn.Parameter]], Callable[[], object]]
 
 
@@ -54,9 +54,8 @@ def _in_place_past_autograd(parameters: Iterable[torch.nn.Parameter]) -> Callabl
     "steps",
     [
         lambda parameters: torch.optim.SGD(parameters, lr=0.1).step,
-        lambda parameters: (
-            torch.optim.SGD(parameters, lr=0.0).step
-        ),  # the optimizer has them: a schedule's start
+        # The optimizer has the parameters, but a schedule starts at zero.
+        lambda parameters: torch.optim.SGD(parameters, lr=0.0).step,
         lambda parameters: torch.optim.AdamW(parameters, fused=True).step,
         lambda parameters: torch.optim.AdamW(parameters, foreach=True).step,
         _in_place_past_autograd,
@@ -66,7 +65,8 @@ def _in_place_past_autograd(parameters: Iterable[torch.nn.Parameter]) -> Callabl
 def test_updated_parameters_are_not_reported(steps: Steps) -> None:
     loss = dml.NormSoftmax(3, 4)
     assert train(loss, steps(loss.parameters())) == []
-    assert not loss.class_weights._post_accumulate_grad_hooks  # nothing is left to pay for
+    # The hook was removed, so that steps don't cost anything.
+    assert not loss.class_weights._post_accumulate_grad_hooks
 
 
 def test_neither_frozen_nor_accumulated_gradients_are_reported() -> None:

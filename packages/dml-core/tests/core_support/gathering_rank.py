@@ -1,6 +1,6 @@
-"""One of two ranks that gather rows over gloo: it saves the results of each case of `CASES`.
+"""Run one of two ranks that gather rows over gloo, and save the results for each case in `CASES`.
 
-One process with all rows must agree with the ranks.
+The results must agree with one process that has all rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import distributed
 from dml_core import all_gather_rows
 
 DIM = 3
-CASES: dict[str, list[int]] = {  # rows of each of two ranks
+CASES: dict[str, list[int]] = {  # the number of rows on each of the two ranks
     "equal": [4, 4],
     "unequal": [5, 2],
     "none on the first rank": [0, 3],
@@ -22,14 +22,14 @@ CASES: dict[str, list[int]] = {  # rows of each of two ranks
 
 
 def rows_and_labels(counts: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """All ranks' rows, (B, DIM) float64, and their labels, (B,) int64."""
+    """Draw the rows of all ranks, (B, DIM) float64, and their labels, (B,) int64."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(sum(counts), DIM, generator=generator, dtype=torch.float64)
     return rows, torch.arange(sum(counts))
 
 
 def loss(rows: torch.Tensor) -> torch.Tensor:
-    """A loss in which each row's gradient depends on all rows."""
+    """Compute a loss that makes the gradient of each row depend on all rows."""
     return (rows @ rows.T).tanh().sum()
 
 
@@ -39,15 +39,14 @@ def train(counts: list[int], gradients: str | None, rank: int) -> dict[str, torc
     leaf = rows[own].clone().requires_grad_()
     given = None if len(set(counts)) == 1 else counts
     options = {} if gradients is None else {"gradients": gradients}
-    gathered = all_gather_rows(
-        leaf.T.contiguous().T, given, **options
-    )  # not contiguous, where it has a choice
+    # Pass rows that aren't contiguous if there is more than one.
+    gathered = all_gather_rows(leaf.T.contiguous().T, given, **options)
     loss(gathered).backward()
     gathered_labels = all_gather_rows(labels[own], given)
     return {"rows": gathered.detach(), "labels": gathered_labels, "gradient": leaf.grad}
 
 
-def refusal() -> str:
+def catch_wrong_counts() -> str:
     try:
         all_gather_rows(torch.zeros(2, DIM), [3, 3])
     except ValueError as error:
@@ -66,5 +65,5 @@ def gather(rank: int, folder: Path) -> None:
         for name, counts in CASES.items()
         for gradients in (None, "sum", "mean")
     }
-    torch.save({"results": results, "refusal": refusal()}, folder / str(rank))
+    torch.save({"results": results, "error": catch_wrong_counts()}, folder / str(rank))
     distributed.destroy_process_group()

@@ -1,6 +1,6 @@
-"""Slow references of the losses: their equations as loops over float64 numbers, without code of the package.
+"""Slow references for the losses: the equations as loops over float64 numbers, without code of the package.
 
-Each returns its value and, where the paper itself defines the gradient, that gradient.
+A reference returns the value and, if the paper defines the gradient, also this gradient.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def unit(rows: Tensor) -> Tensor:
 
 
 def through_the_norm(rows: Tensor, unit_gradient: Tensor) -> Tensor:
-    """∂L/∂x from ∂L/∂x̂: (I − x̂x̂ᵀ)/‖x‖ · ∂L/∂x̂."""
+    """Compute ∂L/∂x from ∂L/∂x̂: (I − x̂x̂ᵀ)/‖x‖ · ∂L/∂x̂."""
     result = torch.zeros_like(rows)
     for i, row in enumerate(rows):
         norm = row.norm()
@@ -30,14 +30,14 @@ def through_the_norm(rows: Tensor, unit_gradient: Tensor) -> Tensor:
 def sides(
     embeddings: Tensor, labels: Tensor, gallery: Tensor | None = None, gallery_labels: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """Unit rows of the batch and of what it is compared with, the labels of these, and whether they are the batch."""
+    """Return unit rows of batch and gallery, the gallery's labels, and whether the gallery is the batch."""
     f = unit(embeddings)
     g_labels = labels if gallery_labels is None else gallery_labels
     return f, f if gallery is None else unit(gallery), g_labels, gallery is None
 
 
 def cross_entropy(logits: list[list[Tensor]], labels: Tensor) -> Tensor:
-    """The mean of −log softmax at y, each row of logits a list."""
+    """Compute the mean of −log softmax at y, given a list of logits per row."""
     terms = [torch.logsumexp(torch.stack(row), 0) - row[y] for row, y in zip(logits, labels.tolist())]
     return torch.stack(terms).mean()
 
@@ -261,13 +261,13 @@ def heated_up_batch_value(embeddings: Tensor, labels: Tensor, class_weights: Ten
     return cross_entropy([[alpha * (row @ weight) for weight in w] for row in f], labels)
 
 
-# --- smooth ranks
+# --- losses of smooth ranks
 
 
 def _queries(
     embeddings: Tensor, labels: Tensor, *gallery: Tensor
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """The similarities of each query that has a positive: of its positives and of its negatives."""
+    """Yield the similarities of positives and of negatives for each query that has a positive."""
     f, g, g_labels, within = sides(embeddings, labels, *gallery)
     for q in range(len(f)):
         positives, negatives = positives_and_negatives(q, labels, g_labels, within)
@@ -276,7 +276,7 @@ def _queries(
 
 
 def _mean(terms: list[Tensor], embeddings: Tensor) -> Tensor:
-    nothing = embeddings.sum() * 0  # back-propagates where all terms are constants
+    nothing = embeddings.sum() * 0  # back-propagates even if all terms are constants
     return torch.stack(terms).mean() + nothing if terms else nothing
 
 
@@ -343,7 +343,7 @@ def recall_at_k_value(
     return _mean(terms, embeddings)
 
 
-# --- all pairs
+# --- losses of all pairs
 
 
 def sup_con_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor, temperature: float) -> Tensor:
@@ -374,7 +374,7 @@ def siglip_value(
     return total / len(f)
 
 
-# --- faces
+# --- losses for faces
 
 
 def sub_center_arc_face_value(
@@ -399,7 +399,7 @@ def ada_face_value(
     margin: float,
     concentration: float,
 ) -> Tensor:
-    """Kim et al. 2022, with the limits of the authors' code, but for those of angles."""
+    """Kim et al. 2022, with the limits of the authors' code, except the limits of angles."""
     logits = []
     for x, cosines, y in zip(embeddings, cosine_lists(embeddings, class_weights), labels.tolist()):
         length = min(max(float(x.detach().norm()), 0.001), 100.0)

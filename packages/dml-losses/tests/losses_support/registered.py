@@ -1,6 +1,6 @@
-"""The registered losses that need nothing but the sizes of their data, built with their defaults.
+"""The registered losses that only need the sizes of their data, built with defaults.
 
-Tests that iterate over them hold for a new loss without a change.
+Tests that iterate over these losses include new losses automatically.
 """
 
 from __future__ import annotations
@@ -31,5 +31,5 @@ PAIR_LOSSES = [name for name in REGISTERED if name not in CLASS_LOSSES]
 
 
 def build(name: str, num_classes: int, embedding_dim: int) -> nn.Module:
-    """Build a loss with its defaults."""
+    """Build a loss with default parameters."""
     return REGISTERED[name](*(num_classes, embedding_dim) if name in CLASS_LOSSES else ())

@@ -1,4 +1,4 @@
-"""Gloo ranks that train with sharded class weights; they must agree with `train` without sharding."""
+"""Train with sharded class weights on gloo ranks, which must agree with `train` without sharding."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ CLASSES, DIM, STEPS = 7, 5, 8
 
 
 class PluginLoss(nn.Module):
-    """A class loss of a plugin that knows `dml_core` alone.
+    """A class loss from a plugin that only knows `dml_core`.
 
-    Its gradient takes every possible way: the margin is the embedding's length, which every rank computes, and each
-    logit grows with the true class's logit, which one rank has.
+    The gradient takes all possible paths: the margin is the embedding's length, which all ranks compute, and each logit
+    grows with the true class's logit, which only one rank has.
     """
 
     def __init__(self, num_classes: int, embedding_dim: int) -> None:
@@ -78,7 +78,7 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
 
 
 def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw eleven rows, which neither two nor four ranks share evenly; in some steps all of one class."""
+    """Draw eleven rows, which can't be divided evenly over two or four ranks; in some steps, all have one class."""
     generator = torch.Generator().manual_seed(step)
     return (
         torch.randn(11, DIM, generator=generator, dtype=torch.float64),
@@ -87,7 +87,7 @@ def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, Any]:
-    """Train, and return the value of every step, the state at the end and this rank's rows of each parameter."""
+    """Train, and return the values of all steps, the state at the end and this rank's rows of each parameter."""
     torch.manual_seed(0)
     module = dml.ShardedClasses(lambda: LOSSES[name]().double()) if sharded else LOSSES[name]().double()
     loss = dml.GlobalBatch(module)
@@ -98,7 +98,7 @@ def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, 
         x, y = (part.tensor_split(world_size)[rank] for part in global_batch(index))
         value = loss(network(x), y)
         value.backward()
-        # As DistributedDataParallel and SGD, without the seconds that each takes to import.
+        # Do the same as DistributedDataParallel and SGD, which would each take seconds to import.
         for parameter in network.parameters() if world_size > 1 else []:
             distributed.all_reduce(parameter.grad)
             parameter.grad /= world_size
@@ -113,7 +113,7 @@ def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, 
 
 
 def report_write_errors(world_size: int, made_before: nn.Module) -> dict[str, str]:
-    """Collect the errors that need several ranks: of too few classes, and of a loss made before the ranks joined."""
+    """Collect the errors that need multiple ranks: too few classes, and a loss made before the ranks joined."""
     batch = torch.randn(2, DIM), torch.tensor([0, 1])
     wrong: dict[str, Callable[[], object]] = {
         "too few classes": lambda: dml.ShardedClasses(dml.NormSoftmax(world_size - 1, DIM)),
@@ -129,7 +129,7 @@ def report_write_errors(world_size: int, made_before: nn.Module) -> dict[str, st
 
 
 def train_on_ranks(rank: int, folder: Path, sizes: Sequence[int]) -> None:
-    """Train as this rank of each number of ranks in turn, and save the results in the folder."""
+    """Train as this rank, with each number of ranks in turn, and save the results in the folder."""
     torch.set_num_threads(1)
     for size in sizes:
         if rank < size:
