@@ -11,21 +11,21 @@ use crate::rows::narrow_panels::{NarrowPanels, Panel};
 use crate::rows::packing::{Axis, Extent, Packing};
 use crate::side::Side;
 
-/// Some rows of one side, packed for the products, with the sizes that bound their errors.
+/// Some rows of one side, packed for products, with the extents that bound the errors.
 pub(crate) struct Block {
     pub rows: Range<usize>,
-    /// The largest of each size of an extent.
+    /// The elementwise maximum of all extents.
     pub worst: Extent,
     pub extents: Vec<Extent>,
-    /// The rests of the extents; empty if all are 0.
+    /// The residual norms of the extents, or an empty list if all are 0.
     pub rests: Vec<f64>,
     panels: NarrowPanels,
-    /// The same rows abridged, where that may rule out tiles.
+    /// The same rows abridged, if this may rule out tiles.
     pub abridged: Option<Abridged>,
 }
 
 impl Block {
-    /// Packs `rows` for an axis of tiles, into panels of `width` lanes, padded with zeros.
+    /// Packs `rows` for one axis of a tile into panels of `width` lanes, padded with zeros.
     pub fn load(
         packing: &impl Packing,
         side: Side,
@@ -38,7 +38,7 @@ impl Block {
         let encode = |rows: Range<usize>, lanes: usize, panel: &mut [u32], extents: &mut [Extent]| {
             packing.encode(side, axis, start + rows.start..start + rows.end, lanes, panel, extents)
         };
-        // The products of int16 and of codes take whole panels; their rows are never long.
+        // Products of int16 rows and of codes require full panels. These rows are never long.
         let may_be_narrow = matches!(packing.word(), Word::Float32 | Word::BFloat16Pair);
         let narrow_from = if may_be_narrow { control.sizes().narrow_panel_words } else { usize::MAX };
         let (panels, extents) = NarrowPanels::load(rows.len(), width, packing.steps(), encode, narrow_from)?;
@@ -53,7 +53,7 @@ impl Block {
         Ok(Block { abridged, ..Block::new(rows, panels, extents)? })
     }
 
-    /// Takes packed rows.
+    /// Makes a block from packed rows.
     pub fn new(rows: Range<usize>, panels: NarrowPanels, extents: Vec<Extent>) -> Result<Block> {
         let worst = extents.iter().copied().fold(Extent::default(), Extent::max);
         let rests = if worst.rest > 0.0 { collect(extents.iter().map(|extent| extent.rest))? } else { Vec::new() };

@@ -1,4 +1,4 @@
-//! Thresholds that a screen will reach, expected from a sample, by which its packing is chosen.
+//! Estimates from a sample the thresholds that a screen will reach, to choose a packing.
 
 use rayon::prelude::*;
 
@@ -9,12 +9,12 @@ use crate::random::Random;
 use crate::rows::space::Space;
 use crate::side::Side;
 
-/// Queries of a sample.
+/// Queries in a sample.
 const QUERIES: usize = 48;
-/// Gallery items of a sample.
+/// Gallery items in a sample.
 const ITEMS: usize = 1024;
 
-/// Some queries, and for each the values of the items of a sample, descending.
+/// Some queries, and the values of sampled items per query, in descending order.
 pub(crate) struct SampledValues {
     pub queries: Vec<u32>,
     items: usize,
@@ -23,11 +23,11 @@ pub(crate) struct SampledValues {
 }
 
 impl SampledValues {
-    /// Computes the values of some of these queries; those of items for which `is_left_out` is −∞.
+    /// Computes the values for some of `queries`. The value of an excluded item is −∞.
     pub fn compute<S: Space>(
         space: &S,
         queries: &[u32],
-        is_left_out: impl Fn(u32, u32) -> bool + Sync,
+        is_excluded: impl Fn(u32, u32) -> bool + Sync,
         control: &Control,
     ) -> Result<Self> {
         let gallery = space.rows(Side::Gallery);
@@ -37,7 +37,7 @@ impl SampledValues {
         space.key_table(&queries, &items, &mut values, control)?;
         values.par_chunks_exact_mut(items.len()).zip(&queries).for_each(|(values, &query)| {
             for (value, &item) in values.iter_mut().zip(&items) {
-                *value = if is_left_out(query, item) { f64::NEG_INFINITY } else { space.value(query as usize, *value) };
+                *value = if is_excluded(query, item) { f64::NEG_INFINITY } else { space.value(query as usize, *value) };
             }
             values.sort_unstable_by(|a, b| b.total_cmp(a));
         });
@@ -48,12 +48,12 @@ impl SampledValues {
         &self.values[i * self.items..][..self.items]
     }
 
-    /// Estimates the value of the item of this rank, from 1, for the `i`-th of the queries.
+    /// Estimates the value of the item at `rank` (from 1) for the `i`-th query.
     pub fn at_rank(&self, i: usize, rank: usize) -> f64 {
         self.of(i)[(rank.saturating_sub(1) * self.items / self.gallery).min(self.items - 1)]
     }
 
-    /// Estimates the number of items above a value, for the `i`-th of the queries.
+    /// Estimates the number of items above a value for the `i`-th query.
     pub fn above(&self, i: usize, value: f64) -> f64 {
         let above = self.of(i).partition_point(|v| *v > value);
         above as f64 * self.gallery as f64 / self.items as f64

@@ -1,4 +1,4 @@
-//! The screen: approximate values of all pairs, compared with thresholds that allow for their error bounds.
+//! Screens all pairs: computes approximate values, and compares them with thresholds that allow for the errors.
 
 pub(crate) mod block;
 pub(crate) mod expected;

@@ -1,11 +1,11 @@
-//! Corrections of a tile of products before it is swept.
+//! Corrects a tile of products before the sweep.
 
 use std::ops::Range;
 
 use crate::screen::tiling::{columns_up_to, reaches_diagonal};
 
-/// Sets the values that do not count to −∞: those of padding columns, and, for the pairs of one array, those whose row does not
-/// come before the column. The tile is `width` wide; `rows` and `columns` are its items.
+/// Sets values to −∞ in padding columns and, for pairs of one array, where the row doesn't come before the column. The tile has
+/// `width` columns; `rows` and `columns` are its items.
 #[inline]
 pub(crate) fn mask_uncounted(
     tile: &mut [f32],

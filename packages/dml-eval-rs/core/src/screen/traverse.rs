@@ -1,6 +1,6 @@
-//! The traversal of all pairs, tile by tile: products, their corrections, and a sweep against thresholds.
+//! Traverses all pairs tile by tile: multiplies, corrects the products, and compares them with thresholds.
 //!
-//! An observer receives the screened values of each task: `rank` counts them, `search` keeps the nearest.
+//! An observer receives the screened values per task: `rank` counts values, and `search` keeps the nearest items.
 
 use std::ops::Range;
 
@@ -21,30 +21,30 @@ use crate::screen::tiling::{TaskGrid, TileShape, blocks, count_pairs, reaches_ab
 use crate::screen::uncounted::UncountedPairs;
 use crate::side::Side;
 
-/// A receiver of the screened values of tasks, called by many threads at once.
+/// Receives the screened values of tasks, from many threads at the same time.
 pub(crate) trait Observer: Sync {
-    /// A thread's buffers.
+    /// Buffers for one thread.
     type Buffers: Default + Send;
 
-    /// Returns an item's group. Two items of one group are not compared.
+    /// Returns the group of an item. Items in the same group are not compared.
     fn group(&self, side: Side, item: usize) -> u32;
 
-    /// Returns the gallery items that a query is not compared with although their group is another, ascending. A traversal of a
-    /// triangle ignores them.
+    /// Returns the gallery items to exclude although their group differs from the query's, in ascending order. Ignored when a triangle
+    /// is traversed.
     fn uncounted(&self, _query: usize) -> &[u32] {
         &[]
     }
 
-    /// Visits brackets of a query's values, and counts them: items whose values are above one are counted for it, unless their values
-    /// are within another; those are listed. Items whose values are below all are ignored.
+    /// Visits the brackets (ranges of values) per query. Items with a value in a bracket are listed, other items are counted for each
+    /// bracket that is below their value, and items below all brackets are ignored.
     fn brackets(&self, query: usize, visit: impl FnMut((f64, f64)));
 
-    /// Whether the values of a triangle are compared with the brackets of their columns, too.
+    /// Whether values in a triangle are also compared with the brackets of columns.
     fn compares_columns(&self) -> bool {
         true
     }
 
-    /// Receives the first blocks of rows and columns before any task of these rows.
+    /// Receives a block of rows and the first block of columns, before the tasks for these rows begin.
     fn begin<S: Space>(
         &self,
         _space: &S,
@@ -55,7 +55,7 @@ pub(crate) trait Observer: Sync {
         Ok(())
     }
 
-    /// Receives the values of a task.
+    /// Receives the values per task.
     fn observe<S: Space>(
         &self,
         space: &S,
@@ -68,24 +68,24 @@ pub(crate) trait Observer: Sync {
 
 /// A rectangle of pairs.
 pub(crate) struct Task<'a> {
-    /// The items of its rows (queries).
+    /// The items in rows (queries).
     pub rows: Range<usize>,
-    /// The items of its columns (gallery).
+    /// The items in columns (gallery).
     pub columns: Range<usize>,
-    /// The error bounds of its rows' values.
+    /// The error bound for the values in each row.
     pub row_margins: &'a [f64],
-    /// The error bounds of its columns' values.
+    /// The error bound for the values in each column.
     pub column_margins: &'a [f64],
-    /// The rests of rows and columns, where not all of them is packed.
+    /// The residual norms of rows and columns, if only a prefix is packed.
     rests: Option<(&'a [f64], &'a [f64])>,
-    /// The number to add to every product.
+    /// The number to add to each product.
     offset: f64,
-    /// Whether the columns are queries of the rows, too. Only pairs whose row comes before the column count then.
+    /// Whether columns are also queries. If so, only pairs whose row comes before the column count.
     pub symmetric: bool,
 }
 
 impl Task<'_> {
-    /// Returns bounds of the value of a row and a column from their product and the margin.
+    /// Returns bounds for the value of a row and a column, given the product and the margin.
     #[inline]
     pub fn bounds(&self, row: u32, column: u32, product: f32, margin: f64) -> (f64, f64) {
         let value = f64::from(product) + self.offset;
@@ -93,7 +93,7 @@ impl Task<'_> {
         (value - margin - 2.0 * rests, value + margin)
     }
 
-    /// Returns the least product of a row with this margin whose value may be at least this.
+    /// Returns the smallest product that may belong to `value` in a row with this margin.
     pub fn least_product(&self, value: f64, margin: f64) -> f32 {
         round_down(value - self.offset - margin)
     }
@@ -110,9 +110,10 @@ struct TaskBuffers<B> {
     observer: B,
 }
 
-/// Computes what a tile's products are compared with, from two values of a query.
+/// Converts two values of a query to thresholds for products.
 ///
-/// A product plus `offset` is at most the margin below a value, and at most the margin and twice the product of the rests above it.
+/// A product plus `offset` is no more than the margin below the exact value, and no more than the margin plus twice the product of the
+/// residual norms above.
 fn product_thresholds((low, high): (f64, f64), offset: f64, margin: f64, rests: f64) -> (f32, f32) {
     (round_down(low - offset - margin), round_up(high - offset + margin + 2.0 * rests))
 }
@@ -144,7 +145,7 @@ fn tile_shape<S: Space>(space: &S, packing: &impl Packing) -> TileShape {
     TileShape { height: rows, width: columns, steps: packing.steps() }
 }
 
-/// Traverses every pair of an item in `rows` and a later one in `columns`, of one array.
+/// Traverses all pairs of an item in `rows` and a later item in `columns` of one array.
 pub(crate) fn traverse_triangle<S: Space, O: Observer>(
     space: &S,
     packing: &impl Packing,
@@ -167,7 +168,7 @@ pub(crate) fn traverse_triangle<S: Space, O: Observer>(
     Ok(())
 }
 
-/// Traverses every pair of a query in `queries` and a gallery item.
+/// Traverses all pairs of a query in `queries` and a gallery item.
 pub(crate) fn traverse_rectangle<S: Space, O: Observer>(
     space: &S,
     packing: &impl Packing,

@@ -1,6 +1,6 @@
-//! Nearest neighbours from tables of keys, for a k that is a large share of the gallery.
+//! Finds nearest neighbours from tables of keys, to be used if k is a large share of the gallery.
 //!
-//! A screen rules out few of the items then, and each item left costs a key of its own; a key of a table costs less.
+//! A screen would rule out few items, and computing the remaining keys one by one costs more than computing a table.
 
 use std::sync::Mutex;
 
@@ -17,7 +17,7 @@ use crate::search::cells::keep_larger;
 use crate::search::places::{Nearest, Results};
 use crate::side::Side;
 
-/// Finds the `k` nearest gallery items of every query, as [`nearest`](super::nearest::nearest) does.
+/// Finds the `k` nearest gallery items for each query, as [`nearest`](super::nearest::nearest) does.
 pub(super) fn nearest_from_tables<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>(
     space: &S,
     own: OwnItem<'_>,
@@ -47,7 +47,7 @@ pub(super) fn nearest_from_tables<S: Space, T: Send, F: Fn(usize, f64) -> T + Sy
                     found.try_resize(keys.len(), 0)?;
                     let mut count = 0;
                     for (i, key) in keys.iter().enumerate() {
-                        // Without a branch, which the CPU would mispredict often.
+                        // A branch would often be mispredicted.
                         found[count] = i as u32;
                         count += usize::from(*key >= least);
                     }
@@ -65,13 +65,13 @@ pub(super) fn nearest_from_tables<S: Space, T: Send, F: Fn(usize, f64) -> T + Sy
     Ok(())
 }
 
-/// A divisor of the number of lanes, so that the compiler may keep their largest in vectors.
+/// The number of lanes is a multiple of this, so that the compiler can use vector registers.
 const LANES: usize = 8;
 
-/// Bounds the key of the k-th nearest item of a table's line, whichever item is the query's own.
+/// Computes a lower bound for the key of the k-th nearest item in a row of a table, where any item may be the query itself.
 ///
-/// The keys are divided into lanes, whose largest are those of different items. So k items other than the own one are at least the
-/// (k + 1)-th largest of them.
+/// Each lane keeps the largest of its keys, and these belong to different items. Therefore at least k items other than the query have a
+/// key that is no smaller than the (k + 1)-th largest.
 fn least_of_nearest(k: usize, keys: &[f64], maxima: &mut Vec<f64>, kernel: &Kernel) -> Result<f64> {
     let lanes = (2 * k + 1).next_multiple_of(LANES);
     if keys.len() < 2 * lanes {

@@ -25,43 +25,43 @@ use crate::search::cells::{Cells, Nearness, keep_larger};
 use crate::search::filter::Filter;
 use crate::side::Side;
 
-/// Neighbours that a sample contains on average, unless it were too large a part of the gallery.
+/// The expected number of neighbours in a sample, unless the sample would be too large a part of the gallery.
 const SAMPLED_NEIGHBOURS: usize = 128;
-/// Standard deviations of the sampled neighbours' number by which a guess is lower than expected.
+/// A guess allows for this number of standard deviations in the number of neighbours in the sample.
 const DEVIATIONS: f64 = 3.0;
-/// One of so many lanes of a sample holds a neighbour at most, where several items share a lane.
+/// If items share lanes, at most one lane in this number contains a neighbour.
 const LANES_PER_NEIGHBOUR: usize = 8;
-/// Items of a sample without a guess: the least, and for each neighbour.
+/// The size of a sample if the threshold isn't guessed: at least this number of items, and this number per neighbour.
 const LEAST_SAMPLED: usize = 1536;
 const SAMPLED_PER_NEIGHBOUR: usize = 64;
 
-/// What the search of a query starts with.
+/// The start of a query's search.
 pub(super) enum Start<'a> {
-    /// A threshold.
+    /// Use this threshold.
     Value(f32),
-    /// Values and items. The keys of the items give a threshold, because the bounds of a prefix's values are too wide.
+    /// Use the keys of these items (with their values) to find a threshold, because the values of prefixes have wide bounds.
     Items(&'a [(f32, u32)]),
 }
 
-/// A sample of panels. The panels form groups, and each lane of a group keeps the largest value of its items.
+/// A sample of panels. The panels form groups, and each lane of a group keeps the largest value.
 pub(super) struct Guess {
-    /// Items drawn one by one. `None` if the rows are prefixes, which take longer to pack: use panels of the gallery.
+    /// Items that were drawn one by one, or `None` to use panels of the gallery because prefixes take long to pack.
     packed: Option<Block>,
     /// The items that were drawn, in ascending order.
     items: Vec<u32>,
-    /// Their labels, if items with the query's label don't count.
+    /// The labels of `items`, if a filter excludes by label.
     labels: Vec<u32>,
     /// The number of panels.
     count: usize,
     groups: usize,
-    /// The rank of the guess among the largest values of the lanes, from 0.
+    /// The rank (from 0) of the threshold among the largest values of the lanes.
     rank: usize,
-    /// Whether fewer than k items of the sample may reach the threshold.
+    /// Whether fewer than k items may reach the threshold.
     is_guess: bool,
 }
 
 impl Guess {
-    /// Draws and packs a sample for k neighbours; `None` if the gallery is too small.
+    /// Draws and packs a sample for k neighbours. Returns `None` if the gallery is too small.
     pub fn draw<S: Space>(
         space: &S,
         packing: &impl Packing,
@@ -90,7 +90,7 @@ impl Guess {
             return Ok(Some(guess));
         }
         let drawn = collect(Random::new(4).spread(items, count * width).map(|item| item as u32))?;
-        // A product of codes takes columns that are arranged together.
+        // The product of codes requires arranged columns.
         let is_code = packing.word() == Word::Bits;
         let axis = if is_code { Axis::Rows } else { Axis::Columns };
         let encode = |lanes: Range<usize>, width: usize, panel: &mut [u32], extents: &mut [Extent]| {
@@ -112,7 +112,7 @@ impl Guess {
         Ok(Some(guess))
     }
 
-    /// Calls `take` with each query of a row block and its start.
+    /// Calls `take` with each query in a row block and its start.
     pub fn starts(
         &self,
         kernel: &Kernel,
@@ -142,7 +142,7 @@ impl Guess {
         each(
             (0..rows.rows.len().div_ceil(height)).into_par_iter(),
             || {
-                // A tile, the largest values of the lanes and the panels that have them, and those of a row.
+                // A tile, the largest values of all lanes with the panels that have these values, and the largest values for one row.
                 let (largest, of_row) = (zeros(self.groups * size)?, zeros(self.groups * width)?);
                 let origins = zeros(if is_prefix { self.groups * size } else { 0 })?;
                 Ok((zeros(MAX_TILE)?, (largest, origins), of_row, Vec::new(), <(Nearness, Vec<_>, Keys)>::default()))
@@ -152,11 +152,11 @@ impl Guess {
                 let queries = first..rows.rows.end.min(first + height);
                 let row_panel = rows.panel(panel);
                 let panels = match &cells {
-                    // These are nearer than a sample, so that half as many give the same threshold.
+                    // Items in these cells are nearer than in a sample, so half as many give the same threshold.
                     Some(cells) => cells.nearest(kernel, row_panel, queries.len(), self.count / 2, nearness)?,
                     None => &drawn,
                 };
-                // Items that don't count: their panels, and their places in a tile.
+                // Panels and places in a tile of excluded items.
                 left_out.clear();
                 for (row, query) in queries.clone().enumerate() {
                     let own = filter.own.of(query).map(|own| own as u32);
@@ -200,7 +200,7 @@ impl Guess {
                             let of_line = of_line.filter(|(_, (value, _))| **value > f32::NEG_INFINITY);
                             found.try_extend(of_line.map(|(lane, (value, panel))| (*value, item(lane, panel))))?;
                         }
-                        // Some more than k, because values are not quite in the order of keys.
+                        // Use slightly more than k items, because the order by value differs from the order by key.
                         let most = self.rank + self.rank / 4 + 2;
                         if found.len() > most {
                             found.select_nth_unstable_by(most - 1, |a, b| b.0.total_cmp(&a.0));
@@ -220,7 +220,7 @@ impl Guess {
     }
 }
 
-/// Keeps the larger of each two numbers, and where it comes from, without a branch.
+/// Replaces `largest` by the elementwise maximum, and `origins` where `values` was larger, without branches.
 #[inline(always)]
 fn keep_larger_of(largest: &mut [f32], origins: &mut [u32], values: &[f32], origin: u32) {
     for ((most, from), value) in largest.iter_mut().zip(origins).zip(values) {
@@ -229,7 +229,7 @@ fn keep_larger_of(largest: &mut [f32], origins: &mut [u32], values: &[f32], orig
     }
 }
 
-/// Sets the values of items with the query's label, and values from `most` on, to −∞.
+/// Sets values to −∞ if the item has the query's label, or if the value is at least `most`.
 #[inline(always)]
 fn mask(values: &mut [f32], labels: Option<(u32, &[u32])>, most: f32) {
     for value in &mut *values {
@@ -242,7 +242,7 @@ fn mask(values: &mut [f32], labels: Option<(u32, &[u32])>, most: f32) {
     }
 }
 
-/// Subtracts half the width of their bounds from the values of a tile of prefixes.
+/// Subtracts half the width of the bounds from the values in a tile of prefixes.
 #[inline(always)]
 fn subtract_rests(tile: &mut [f32], rows: &[f64], columns: &[f64]) {
     for (line, row) in tile.chunks_exact_mut(columns.len()).zip(rows) {

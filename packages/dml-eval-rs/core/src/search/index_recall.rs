@@ -1,4 +1,4 @@
-//! Recall of an approximate index: its results against the exact nearest neighbours.
+//! Computes the recall of an approximate index by comparing its results with the exact nearest neighbours.
 
 use ndarray::{ArrayView1, ArrayView2};
 use rayon::prelude::*;
@@ -12,13 +12,13 @@ use crate::rows::own_item::OwnItem;
 use crate::search::nearest::nearest;
 use crate::side::Side;
 
-/// The id that an index returns where it found nothing.
+/// The id that an index returns if it found no item.
 const NONE: i64 = -1;
 
-/// Computes, for every query, the share of its first `k` found items with a key no lower than the k-th nearest item's.
+/// Computes for each query the share of the first `k` found items whose key is at least the key of the k-th nearest item.
 ///
-/// `found` is (queries, k or more): gallery indices in the order of the index that is measured, −1 for none. With `exclude_self`
-/// each query's own index is skipped, there and among the exact neighbours.
+/// `found` has the shape (queries, k or more) and contains gallery indices in the order that the index returned, or −1 for no item.
+/// With `exclude_self`, the query itself is skipped in `found` and excluded from the exact neighbours.
 pub fn index_recall<S: Comparable>(
     space: &S,
     found: ArrayView2<'_, i64>,
@@ -34,7 +34,7 @@ pub fn index_recall<S: Comparable>(
             found.ncols()
         ));
     }
-    // The first fault, whichever thread finds its own first.
+    // Report the first invalid row, even if a thread finds a later one earlier.
     let rows = found.outer_iter().into_par_iter().enumerate();
     let fault = rows.map_init(Vec::new, |sorted, (query, row)| check_row(query, row, gallery, sorted).err());
     if let Some(fault) = fault.find_map_first(|fault| fault) {
@@ -64,7 +64,7 @@ pub fn index_recall<S: Comparable>(
 fn check_row(query: usize, row: ArrayView1<'_, i64>, gallery: usize, sorted: &mut Vec<i64>) -> Result<()> {
     if let Some(id) = row.iter().find(|id| **id < NONE || **id >= gallery as i64) {
         return argument(format!(
-            "found row {query} holds {id}; expected indices of the gallery, 0 to {}, or -1 for none",
+            "found row {query} contains {id}; expected indices of the gallery, 0 to {}, or -1 for none",
             gallery - 1
         ));
     }
@@ -72,7 +72,7 @@ fn check_row(query: usize, row: ArrayView1<'_, i64>, gallery: usize, sorted: &mu
     sorted.try_extend(row.iter().copied().filter(|id| *id != NONE))?;
     sorted.sort_unstable();
     match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => argument(format!("found row {query} holds {} twice; expected each index once", pair[0])),
+        Some(pair) => argument(format!("found row {query} contains {} twice; expected each index once", pair[0])),
         None => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! Exact nearest neighbours: the keys of the items that the screen can't rule out, or of all items where k is a large share.
+//! Finds exact nearest neighbours by comparing keys: of the items that a screen can't rule out or, if k is a large share, of all items.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -27,7 +27,7 @@ use crate::search::guess::{Guess, Start};
 use crate::search::places::{Nearest, Results};
 use crate::side::Side;
 
-/// Halves of a search, each of the rest, whose thresholds are expected.
+/// Thresholds are expected for the first half of a search, then half of the rest, and so on, this number of times.
 const HALVES: usize = 5;
 
 /// A search in progress.
@@ -36,16 +36,16 @@ struct Search<'a, 'f> {
     filter: &'a Filter<'f>,
     guess: Option<&'a Guess>,
     lists: &'a [Mutex<Nearest>],
-    /// For each query the value from which on items are listed, as float32 bits: the guess, and then that of the k-th nearest item so far.
+    /// The smallest value per query that is listed, as float32 bits: first the guess, then the value of the k-th nearest item so far.
     thresholds: Vec<AtomicU32>,
-    /// For each query the value from which on items were listed at first.
+    /// The first threshold per query, if a sample gave it.
     guesses: Vec<AtomicU32>,
-    /// The value of each query's bound, from which on items don't count.
+    /// The value of the bound per query. Items that reach the bound are excluded.
     below: Vec<f64>,
     control: &'a Control,
 }
 
-/// Bounds the value of a query's key from below.
+/// Computes a lower bound for the value of a key.
 fn least_value<S: Space>(space: &S, query: usize, key: f64) -> f32 {
     round_down(space.value(query, key) - space.value_slack())
 }
@@ -55,7 +55,7 @@ fn float(bits: &AtomicU32) -> f32 {
 }
 
 impl Search<'_, '_> {
-    /// Adds hits of a query to its list.
+    /// Adds hits to a list.
     fn receive<S: Space>(
         &self,
         space: &S,
@@ -65,7 +65,7 @@ impl Search<'_, '_> {
     ) -> Result<()> {
         let (q, margin) = (query - self.first_query, task.row_margins[query - task.rows.start]);
         let (threshold, below) = (float(&self.thresholds[q]), self.below[q]);
-        // The threshold may have risen since the task began.
+        // The threshold may have increased since the task began.
         let (least, most) = (task.least_product(f64::from(threshold), margin), task.least_product(below, margin));
         let mut list = self.lists[q].lock().expect("no thread panics while it holds the lock");
         let item = |hit: &Hit| task.columns.start as u32 + hit.column;
@@ -88,7 +88,7 @@ impl Search<'_, '_> {
 }
 
 impl Observer for Search<'_, '_> {
-    /// The ends of the rows' hits, the hits by row, and the items of a query with their keys.
+    /// The end of the hits per row, the hits sorted by row, and the items and keys for one query.
     type Buffers = (Vec<u32>, Vec<Hit>, (Vec<u32>, Keys));
 
     fn group(&self, side: Side, item: usize) -> u32 {
@@ -144,10 +144,10 @@ impl Observer for Search<'_, '_> {
     }
 }
 
-/// Finds the `k` nearest gallery items that count for every query: keys and indices, nearest first, ties by index.
+/// Finds the `k` nearest gallery items that the filter allows, for each query: scores and indices, nearest first, ties by index.
 ///
-/// `scores` and `indices` are (queries, k), row by row; `score` computes a score from a query and a key. Where fewer than k items count,
-/// the other indices are −1, and the other scores remain.
+/// `scores` and `indices` have the shape (queries, k), and `score` computes a score from a query and a key. If the filter allows fewer
+/// than k items, the remaining indices are −1, and the remaining scores are left as they are.
 pub fn nearest<'a, S: Comparable, T: Send>(
     space: &S,
     k: usize,
@@ -183,8 +183,8 @@ pub fn nearest<'a, S: Comparable, T: Send>(
     }
 }
 
-/// Validates rows, and finds the `k` nearest gallery items of every query, as [`nearest`] does: similarities and indices. A few queries
-/// are compared with each item while it is validated, as the rows lie in memory: to pack them for a screen would take longer.
+/// Validates rows and finds the `k` nearest gallery items for each query, as [`nearest`] does. A few queries are compared with each
+/// gallery row while the row is validated, because packing the gallery for a screen would take longer.
 pub fn knn<'a>(
     (queries, gallery): (Matrix<'a>, Option<Matrix<'a>>),
     (similarity, precision, kernel): (Similarity, Precision, &'static Kernel),
@@ -216,14 +216,13 @@ pub fn knn<'a>(
     results.store(0, &mut lists, control, |_, _, _, _| Ok(false))
 }
 
-/// Whether so many neighbours of so many items take less time from tables of keys than from a screen, by the measurements in
-/// docs/internals/evaluator-speed.md.
+/// Whether tables of keys are faster than a screen, as measured in docs/internals/evaluator-speed.md.
 fn prefers_tables(k: usize, gallery: usize, control: &Control) -> bool {
     let sizes = control.sizes();
     gallery <= sizes.few_items || k >= sizes.table_neighbours.max(gallery / sizes.items_per_table_neighbour)
 }
 
-/// Finds the `k` nearest gallery items of every query among those that the screen can't rule out.
+/// Finds the `k` nearest gallery items for each query among the items that a screen can't rule out.
 pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>(
     space: &S,
     filter: Filter<'_>,
@@ -237,7 +236,7 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
     let thresholds = || {
         let all = collect(0..queries as u32)?;
         let sampled = SampledValues::compute(space, &all, |query, item| filter.leaves_out(query, item), control)?;
-        // When a share 1/m of the items was compared, the k-th nearest of these has about the rank m·k among all.
+        // After comparing a share 1/m of the items, the k-th nearest of them has a rank of about m·k among all items.
         let mut thresholds = allocate(sampled.queries.len() * HALVES)?;
         for (i, &query) in sampled.queries.iter().enumerate() {
             let beyond = sampled.above(i, value_of_bound(query as usize)) as usize;
@@ -272,7 +271,7 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
         let guesses = search.guesses;
         results.store(rows.start, &mut lists[..rows.len()], control, |query, last, list, keys| {
             let guess = float(&guesses[query - rows.start]);
-            // Otherwise items that were not listed may be nearer.
+            // If the k-th key is below the guess, items that were not listed may be nearer.
             let is_complete =
                 guess == f32::MIN || last.is_some_and(|last| least_value(space, query, last.key()) >= guess);
             if !is_complete {
@@ -313,7 +312,7 @@ mod tests {
     const DIM: usize = 40;
     const ITEMS: usize = 900;
 
-    /// Makes classes of some like rows, which adjoin or not, and of which some are equal.
+    /// Makes classes of similar rows, some of them equal, in class order or not.
     fn rows(of_a_class: usize, is_in_order: bool, seed: u64) -> Array2<f32> {
         let mut random = Random::new(seed);
         let classes = ITEMS.div_ceil(of_a_class);

@@ -1,4 +1,4 @@
-//! Keys and items in the order of a search, and its output.
+//! Sorts keys and items from near to far, keeps the nearest, and stores results.
 
 use std::sync::Mutex;
 
@@ -10,14 +10,14 @@ use crate::error::Result;
 use crate::memory::{allocate, each};
 use crate::rows::keys::Keys;
 
-/// A key and an item as one integer, the smaller the nearer: integers compare without a branch that the CPU could mispredict.
+/// A key and an item as one integer, which is smaller if the item is nearer. Integers are compared without branches to mispredict.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place(u128);
 
 impl Place {
     pub fn new(key: f64, item: u32) -> Self {
         let bits = key.to_bits();
-        // In the order of the keys, descending: larger magnitudes of negative keys are further away.
+        // Sort keys in descending order: a negative key with a larger magnitude is farther away.
         let descending = if key.is_sign_negative() { bits } else { !bits ^ (1 << 63) };
         Place(u128::from(descending) << 32 | u128::from(item))
     }
@@ -32,10 +32,10 @@ impl Place {
     }
 }
 
-/// A place after that of any item.
+/// A place after the places of all items.
 const BEYOND: Place = Place(u128::MAX);
 
-/// Drops all but the k nearest, and returns the last of these; one beyond any item while there are fewer.
+/// Drops all but the k nearest, and returns the k-th nearest, or `BEYOND` if there are fewer than k.
 fn cut(places: &mut Vec<Place>, k: usize) -> Place {
     if places.len() < k {
         return BEYOND;
@@ -45,18 +45,18 @@ fn cut(places: &mut Vec<Place>, k: usize) -> Place {
     worst
 }
 
-/// A thread's buffers for a sort.
+/// Buffers of one thread for sorting.
 #[derive(Default)]
 struct Spare {
     places: Vec<Place>,
     ends: Vec<u32>,
 }
 
-/// Sorts places. Many are first divided into as many parts of the range of their keys, most of which have few.
+/// Sorts places. Many places are first distributed over as many parts of the range of keys, so that most parts have few.
 fn sort(places: &mut Vec<Place>, spare: &mut Spare) -> Result<()> {
-    /// Places from which on they are divided.
+    /// If there are fewer places, they are sorted directly.
     const MANY: usize = 64;
-    /// The range that is divided, in multiples of the mean distance from the last key: what is nearer belongs to the first part.
+    /// The width of the range, relative to the mean distance from the last key. Nearer places belong to the first part.
     const RANGE: f64 = 4.0;
     let parts = places.len();
     let (least, sum) = places
@@ -69,7 +69,7 @@ fn sort(places: &mut Vec<Place>, spare: &mut Spare) -> Result<()> {
         places.sort_unstable();
         return Ok(());
     }
-    // None of these roundings reverses the order of keys.
+    // Rounding doesn't reverse the order of keys.
     let part = |place: &Place| ((range - (place.key() - least)) * scale) as usize;
     sort_by_part(places.iter().copied(), parts, part, &mut spare.ends, &mut spare.places)?;
     std::mem::swap(places, &mut spare.places);
@@ -81,20 +81,20 @@ fn sort(places: &mut Vec<Place>, spare: &mut Spare) -> Result<()> {
     Ok(())
 }
 
-/// The k nearest so far of the items of one query.
+/// The k nearest items of one query so far.
 pub(super) struct Nearest {
     k: usize,
     places: Vec<Place>,
-    /// The k-th nearest, or one beyond any item while there are fewer.
+    /// The k-th nearest, or `BEYOND` if there are fewer than k.
     worst: Place,
     worst_key: f64,
-    /// Whether the search may come again to items of the list.
+    /// Whether the search may find items again that are in the list.
     has_first: bool,
 }
 
-/// Places beyond one and a half times k that a list has room for: with more, its threshold rises later, and more keys are computed.
+/// A list has room for one and a half times k places and this number. With more, the threshold would increase later.
 const SPARE: usize = 4;
-/// Neighbours up to which a list keeps the items that it begins with: among more it takes longer to look for an item than to compute its key.
+/// Up to this k, lists are sorted and keep the first items. In longer lists, finding an item takes longer than computing its key.
 const FEW: usize = 40;
 
 impl Nearest {
@@ -103,12 +103,12 @@ impl Nearest {
         Ok(Nearest { k, places, worst: BEYOND, worst_key: f64::NEG_INFINITY, has_first: false })
     }
 
-    /// The bytes of a list, approximately.
+    /// Returns the approximate size of a list in bytes.
     pub fn bytes(k: usize) -> usize {
         size_of::<Place>() * (k + k / 2 + SPARE) + size_of::<Nearest>()
     }
 
-    /// Adds items with their keys, except the query's own item; returns whether the k-th nearest came nearer.
+    /// Adds items with keys, except the query itself. Returns whether the k-th nearest is nearer than before.
     #[expect(clippy::disallowed_methods, reason = "a list that is full is cut")]
     pub fn add(&mut self, items: impl IntoIterator<Item = (u32, f64)>, own: Option<u32>) -> bool {
         let before = self.worst;
@@ -122,7 +122,7 @@ impl Nearest {
                     }
                     self.worst = cut(&mut self.places, self.k);
                 } else {
-                    // Few places stay sorted, so that the threshold rises with each.
+                    // Keep few places sorted, so that the threshold increases with each insertion.
                     self.places.truncate(self.k - 1);
                     let at = self.places.iter().rposition(|other| *other < place).map_or(0, |before| before + 1);
                     self.places.insert(at, place);
@@ -134,7 +134,7 @@ impl Nearest {
         self.worst != before
     }
 
-    /// Adds the first items to an empty list, and returns the key of the k-th nearest, if there are k. The list keeps only few.
+    /// Adds the first items to an empty list, and returns the key of the k-th nearest, if there are k. A long list drops the items.
     pub fn begin(&mut self, items: impl IntoIterator<Item = (u32, f64)>) -> Option<f64> {
         self.add(items, None);
         self.has_first = self.k <= FEW;
@@ -145,18 +145,18 @@ impl Nearest {
         (last != BEYOND).then(|| last.key())
     }
 
-    /// Whether the list has an item from its beginning.
+    /// Whether the item may be one of the first items, and is still in the list.
     pub fn began_with(&self, item: u32) -> bool {
         self.has_first && self.places.iter().any(|place| place.item() == item)
     }
 
-    /// Forgets all items.
+    /// Removes all items.
     pub fn clear(&mut self) {
         self.places.clear();
         (self.worst, self.worst_key, self.has_first) = (BEYOND, f64::NEG_INFINITY, false);
     }
 
-    /// Returns the k-th nearest when the list was last full.
+    /// Returns the k-th nearest, as of the last time that the list was full.
     pub fn worst(&self) -> Place {
         self.worst
     }
@@ -176,7 +176,7 @@ impl Nearest {
     }
 }
 
-/// The output of a search: k scores and indices for each query, which `score` computes from a query and a key.
+/// The output of a search: k scores and indices per query, where `score` computes a score from a query and a key.
 pub(crate) struct Results<'a, T, F> {
     pub k: usize,
     pub score: F,
@@ -185,8 +185,8 @@ pub(crate) struct Results<'a, T, F> {
 }
 
 impl<T: Send, F: Fn(usize, f64) -> T + Sync> Results<'_, T, F> {
-    /// Stores the nearest items of the queries from `first` on, and empties their lists. `search_again` is called with a query and its
-    /// k-th nearest item, if there is one; it may fill the list anew, and then returns true.
+    /// Stores the nearest items for the queries that begin with `first`, and clears the lists. `search_again` receives a query and the
+    /// k-th nearest item, if there is one. It may fill the list again, and must then return true.
     pub(super) fn store(
         &mut self,
         first: usize,

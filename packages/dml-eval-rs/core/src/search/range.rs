@@ -1,4 +1,4 @@
-//! All gallery items within a threshold: screened candidates, decided by their scores.
+//! Finds all gallery items that reach a threshold: a screen finds candidates, and scores decide.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,27 +16,27 @@ use crate::rows::space::{Scratch, Space};
 use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
 use crate::side::Side;
 
-/// Groups of all queries and of all gallery items, so that every query is compared with every item.
+/// Different groups for queries and gallery items, so that all pairs are compared.
 const QUERY_GROUP: u32 = u32::MAX - 1;
 const GALLERY_GROUP: u32 = u32::MAX;
 
-/// The items of all queries, one query after the other.
+/// The items found for all queries, query by query.
 #[derive(Debug, PartialEq)]
 pub struct Ranges<T> {
-    /// The start of each query's items, and the end of the last's.
+    /// The start of each query's items, then the end of the last query's.
     pub offsets: Vec<i64>,
     /// Gallery indices, nearest first, ties by index.
     pub indices: Vec<i64>,
-    /// Their similarities or distances.
+    /// The similarities or distances of these items.
     pub values: Vec<T>,
 }
 
-/// A search in progress, of some queries.
+/// A search in progress for some queries.
 struct Search<'a, S> {
     space: &'a S,
     threshold: f64,
     first_query: usize,
-    /// Whether query i leaves out item i of a gallery of its own length.
+    /// Whether to exclude item i for query i.
     exclude_self: bool,
     found: Vec<Mutex<Vec<(f64, u32)>>>,
     total: &'a AtomicU64,
@@ -44,7 +44,7 @@ struct Search<'a, S> {
 }
 
 impl<S: Space> Search<'_, S> {
-    /// Counts items, and tells whether there are too many: beyond the limit they are only counted, for the error message.
+    /// Counts items, and tells whether there are too many. Items above the limit are only counted, for the error message.
     fn exceeds(&self, items: usize) -> bool {
         self.total.fetch_add(items as u64, Relaxed) + items as u64 > self.most
     }
@@ -56,7 +56,7 @@ impl<S: Space> Search<'_, S> {
 }
 
 impl<S: Space> Observer for Search<'_, S> {
-    /// Pairs, and their scores.
+    /// Pairs and scores.
     type Buffers = (Vec<(u32, u32)>, Vec<f64>);
 
     fn group(&self, side: Side, item: usize) -> u32 {
@@ -71,7 +71,7 @@ impl<S: Space> Observer for Search<'_, S> {
         visit((lowest_value(self.space, self.threshold), f64::INFINITY));
     }
 
-    /// A row's hits are those of its columns, too.
+    /// A pair is a hit for both of its items.
     fn compares_columns(&self) -> bool {
         false
     }
@@ -109,13 +109,13 @@ fn lowest_value(space: &impl Space, threshold: f64) -> f64 {
     space.value_of_score(threshold).clamp(f64::MIN, f64::MAX)
 }
 
-/// Queries by which a packing is chosen.
+/// The number of queries that determine the packing.
 const SAMPLE: usize = 48;
 
-/// Finds all gallery items with a similarity of at least `threshold`, or a distance of at most that, for every query; more than `most`
-/// in all are an error.
+/// Finds all gallery items with a similarity of at least `threshold` (or a distance of at most `threshold`) for each query. Fails if
+/// there are more than `most` in total.
 ///
-/// With `exclude_self` the gallery is the query set, and each query leaves itself out by index.
+/// With `exclude_self`, the queries must be the gallery, and item i is excluded for query i.
 pub fn range_search<S: Comparable>(
     space: &S,
     threshold: f64,
@@ -144,7 +144,7 @@ pub fn range_search<S: Comparable>(
     };
     if space.is_own_gallery() {
         control.add_to_total(queries as u64 * (queries as u64 - 1) / 2);
-        // Each pair is found once for both of its items, so all items are found before any are sorted.
+        // Each pair is found once for both of its items, so sorting can begin only after the traversal.
         let search = Search { exclude_self: false, ..search(0, queries)? };
         traverse_triangle(space, &packing, &search, 0..queries, 0..queries, control)?;
         if !exclude_self {
@@ -181,7 +181,7 @@ pub fn range_search<S: Comparable>(
     Ok(found)
 }
 
-/// Sorts the items of some queries and appends them, unless they are too many.
+/// Sorts the items of some queries and appends them, unless there are too many.
 fn append<S: Comparable>(
     space: &S,
     found: &mut Ranges<S::Reported>,
