@@ -352,7 +352,7 @@ def test_given_pairs_of_codes_with_folds_are_those_of_their_bits() -> None:
         (lambda: verify(CODES, CODE_LABELS), TypeError, "embeddings has dtype uint8; .* similarity='hamming'"),
         (lambda: verify(X, LABELS, folds=10), ValueError, "folds is given without pairs"),
         (lambda: verify(X, LABELS, pairs=[[0, 1]], peers=object()), ValueError, "pairs and peers are both given"),  # type: ignore[arg-type]
-        (lambda: verify(X, LABELS, pairs=[[0, 40]]), ValueError, r"pair 0 is \[0, 40\]; nonnegative indices below 40"),
+        (lambda: verify(X, LABELS, pairs=[[0, 40]]), ValueError, r"\[0, 40\]; expected nonnegative indices below 40"),
         (lambda: verify(X, LABELS, pairs=[[0, 1], [-1, 2]]), ValueError, r"pair 1 is \[-1, 2\]"),
         (lambda: verify(X, LABELS, pairs=[[0, 1], [3, 3]]), ValueError, r"pair 1 is \[3, 3\]; .* distinct items"),
         (lambda: verify(X, LABELS, pairs=[[0.0, 1]]), TypeError, "pairs has dtype float64"),

@@ -73,7 +73,8 @@ def check_alike(peers: Peers | None, options: object, *arrays: npt.NDArray[Any] 
             f"peers.all_gather returned shape {gathered.shape}; expected ({world_size},), a number per rank"
         )
     if gathered[rank] != own:
-        raise ValueError(f"peers.all_gather changed rank {rank}'s number; expected numbers sorted by rank")
+        came = f"peers.all_gather returned a different number for rank {rank} than this rank sent"
+        raise ValueError(f"{came}; expected the numbers of all ranks, sorted by rank")
     differing = np.flatnonzero(gathered != gathered[0])
     if len(differing):
         raise ValueError(

@@ -71,10 +71,10 @@ class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
             for each in np.unique(category_Q):
                 mask = torch.from_numpy(category_Q == each)
                 found[each] = take_unreduced_metrics_by_mask(retrieval, mask)
-            shape = calc_topological_metrics(categories=categories, **topology)
+            topological = calc_topological_metrics(categories=categories, **topology)
         else:
-            shape = {OVERALL_CATEGORIES_KEY: calc_topological_metrics(**topology)}
-        self.metrics_unreduced = {each: {**found[each], **shape.get(each, {})} for each in found}
+            topological = {OVERALL_CATEGORIES_KEY: calc_topological_metrics(**topology)}
+        self.metrics_unreduced = {each: {**found[each], **topological.get(each, {})} for each in found}
         self.metrics = reduce_metrics(self.metrics_unreduced)
         if self.return_only_overall_category:
             return {OVERALL_CATEGORIES_KEY: self.metrics[OVERALL_CATEGORIES_KEY]}

@@ -73,12 +73,12 @@ def _check_address(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"no Ray cluster at {address!r} ({error}); expected the address that 'ray start --head' prints"
+            f"no Ray cluster answers at {address!r} ({error}); expected the address that 'ray start --head' prints"
         ) from None
     if ray.is_initialized() and not address.startswith("ray://"):
         connected = ray.get_runtime_context().gcs_address
         if connected != address:
             raise ValueError(
-                f"this process is already connected to the Ray cluster {connected}, not {address}; use that address, "
-                "or call ray.shutdown() first"
+                f"this process is already connected to the Ray cluster {connected}; expected this address instead of "
+                f"{address}, or call ray.shutdown() first"
             )

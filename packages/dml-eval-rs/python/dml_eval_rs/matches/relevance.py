@@ -27,7 +27,7 @@ class ListedItems:
 
     offsets: npt.NDArray[np.uint64]  # (Q + 1,) the start of each query's items, and the end
     items: npt.NDArray[np.uint32]  # (M,) indices in the gallery
-    grades: npt.NDArray[np.float64] | None = None  # (M,) above 0; None to grade all items equally
+    grades: npt.NDArray[np.float64] | None = None  # (M,) above 0; None if all items count equally
 
     def check_bounds(self, name: str, queries: int, gallery: int) -> None:
         """Raise a ValueError if there are more or fewer lists than queries, or a list has an index out of range."""
@@ -156,8 +156,8 @@ def relevance_from_labels(
 
     Args:
         labels: (Q, C) booleans, or 0 and 1, with a column per label; or Q sets (or collections) of hashable labels.
-        gallery_labels: the labels per gallery item, in the same form. By default, queries are searched, and also list
-            themselves, but this will be excluded by `evaluate`.
+        gallery_labels: the labels per gallery item, in the same form. By default, the queries are searched. Note that
+            queries also list themselves, but `evaluate` will exclude this.
         graded: whether to use the number of shared labels as the grade.
 
     Raises:

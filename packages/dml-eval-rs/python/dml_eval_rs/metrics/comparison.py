@@ -211,7 +211,7 @@ def compare(
 
     Args:
         results: model → result of `evaluate` or `verify`. All results must have the same queries in the same order.
-        metrics: names. By default, the metrics that all results contain, except precision@1 if it equals recall@1.
+        metrics: names. By default, those that all results contain, except precision@1 when the equal recall@1 is used.
         level, seed, by: see `Evaluation.compare`.
 
     Raises:

@@ -71,7 +71,7 @@ class Shard:
             return np.load(self.source, mmap_mode="r", allow_pickle=False)
         except FileNotFoundError:
             raise ValueError(
-                f"{self.name} does not exist on {socket.gethostname()}; expected a path that all workers can read, for "
+                f"{self.name} is absent on {socket.gethostname()}; expected a path that all workers can read, for "
                 "example in a shared folder"
             ) from None
         except (OSError, ValueError) as error:
