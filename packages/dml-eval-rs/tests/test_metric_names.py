@@ -59,7 +59,7 @@ def test_an_unknown_name_gives_the_nearest_one_and_the_list(name: str, nearest: 
         (evaluate, "recall@0.5", ValueError, "'recall@0.5' has K '0.5'; expected an integer, for example 'recall@10'"),
         (evaluate, "mrr@r", ValueError, "metric 'mrr@r' has K 'r'"),
         (evaluate, f"ndcg@{2**63}", ValueError, "expected an integer from 1"),
-        (evaluate, "tar@far=0.1", ValueError, "'tar@far=0.1' is a verification metric, but this function does not"),
+        (evaluate, "tar@far=0.1", ValueError, "'tar@far=0.1' is a verification metric, which this function can't"),
         (evaluate, ["auc"], ValueError, "'auc' is a verification metric"),
         (verify, "tar", ValueError, "unknown metric 'tar'; did you mean 'tar@far=X'"),
         (verify, "tar@far=0", ValueError, "metric 'tar@far=0' needs a FAR between 0 and 1"),

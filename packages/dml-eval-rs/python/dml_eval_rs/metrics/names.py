@@ -75,7 +75,7 @@ def check_metrics(
         if family is None:
             raise ValueError(_describe_unknown(name, known))
         if family not in known:
-            came = f"{name!r} is a {METRICS[family].kind} metric, but this function does not measure these"
+            came = f"{name!r} is a {METRICS[family].kind} metric, which this function can't measure"
             raise ValueError(f"{came}; expected one of {', '.join(known)}")
         _check_parameter(name, family)
     return names

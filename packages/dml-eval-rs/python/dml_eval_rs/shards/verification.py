@@ -50,10 +50,9 @@ def verify_shards(
     """Measure thresholds if embeddings are in shards, by tasks on any kind of worker; return the bits of `verify`.
 
     Tasks compare two blocks of rows. Embeddings need two passes over all pairs of blocks: first to find the positives'
-    scores and sample the negatives, then to count the negatives near each threshold. More passes are needed if a
-    threshold is not found yet, for example when a great number of scores are equal. Codes need only one pass. The
-    calling process uses memory for the labels, 8 bytes per positive pair, and the scores of 2**22 negatives, but not
-    for the embeddings.
+    scores and sample the negatives, then to count the negatives near each threshold. More passes are needed when a
+    threshold is not found yet, for example because a great number of scores are equal. Codes need a single pass. The
+    calling process stores the labels, 8 bytes per positive pair, and the scores of 2**22 negatives, but no embeddings.
 
     Args:
         shards, gallery, map, block: see `evaluate_shards`.

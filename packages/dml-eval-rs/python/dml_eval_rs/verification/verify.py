@@ -48,8 +48,8 @@ def verify(
 
     A pair is accepted if the score is at least the threshold. ``"tar@far=X"`` is the largest share of positives that a
     threshold can accept if it must not accept a larger share of negatives than X. ``"eer"`` is the FAR where the ROC
-    curve, joined by straight lines, meets TAR = 1 − FAR. ``"auc"`` is the area under these lines, P(positive >
-    negative) + P(equal)/2.
+    curve, drawn with straight lines between its points, meets TAR = 1 − FAR. ``"auc"`` is the area under this curve,
+    P(positive > negative) + P(equal)/2.
 
     Scores are float64, and do not depend on the machine or the number of threads: see docs/reference/verification.md in
     the repository. Memory does not grow with the negatives.
