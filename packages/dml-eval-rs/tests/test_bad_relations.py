@@ -39,9 +39,9 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
      "gallery_labels and a Relevance are both given; expected only one"),
     (lambda: evaluate(X, LABELS, X, Relevance(*LISTS)), TypeError, "gallery_labels is a Relevance"),  # type: ignore[arg-type]
     (lambda: evaluate(X, Relevance(*LISTS), metrics="nmi"), ValueError,
-     "clustering metrics compare clusters with the labels of all items"),
+     "clustering metrics need all labels; expected no distractors and no Relevance"),
     (lambda: evaluate(X, Labels(LABELS, distractors=1), metrics=["mrr", "ari"]), ValueError,
-     "clustering metrics .* expected labels without distractors"),
+     "clustering metrics .* expected no distractors"),
     (lambda: evaluate(X, Relevance([0, 1, 3], [1, 0, 0])), ValueError,
      "Relevance lists item 0 for query 1 twice|Relevance has 3 offsets; expected 4"),
     (lambda: evaluate(X, Relevance([0, 1, 2], [1, 0])), ValueError,

@@ -47,7 +47,7 @@ def test_rates_are_those_of_all_thresholds(similarity: Any, data: Any) -> None:
             unknown.append(s)
     arguments: Any = (x, labels) if gallery is None else (x, labels, gallery, item_labels)
     if not known or not unknown:
-        with pytest.raises(ValueError, match="expected at least one of both"):
+        with pytest.raises(ValueError, match="expected some, not all"):
             open_set(*arguments, similarity=similarity)
         return
     found = open_set(*arguments, similarity=similarity, far=FAR)
@@ -86,8 +86,8 @@ def test_the_result_is_ready_for_json() -> None:
     [
         (lambda: open_set(X, LABELS, far=1.5), "far contains 1.5"),
         (lambda: open_set(X, Labels(LABELS, LABELS)), "labels have groups"),
-        (lambda: open_set(X, np.arange(40)), "0 of 40 queries have a label that is in the gallery, and 40 do not"),
-        (lambda: open_set(X, np.zeros(40, int)), "40 of 40 queries have a label that is in the gallery, and 0 do not"),
+        (lambda: open_set(X, np.arange(40)), "0 of 40 labels are in the gallery; expected some, not all"),
+        (lambda: open_set(X, np.zeros(40, int)), "40 of 40 labels are in the gallery; expected some, not all"),
         (lambda: open_set(X, LABELS, X), "gallery is given without gallery_labels"),
         (lambda: open_set(np.full_like(X, np.inf), LABELS), "row 0 holds NaN"),
     ],

@@ -218,9 +218,7 @@ def evaluate_levels(
         except (TypeError, ValueError) as error:
             raise type(error)(f"level {name!r}: {error}") from error
         if relations[-1].kept is not None:
-            raise ValueError(
-                f"level {name!r} has junk; expected none: drop the rows, or evaluate this level separately"
-            )
+            raise ValueError(f"level {name!r} has junk; expected none: drop the rows, or use evaluate")
     found = dict(zip(labels, _count(sides, relations, checked), strict=True))
     for name, level in found.items():
         if not checked.zero_unmatched and level.n_unmatched == level.n_queries:
@@ -360,10 +358,7 @@ def _labelled_parts(
     """Return the rows to be clustered, excluding junk, and their labels."""
     given = [labels, gallery_labels]
     if relation.labels is None or any(isinstance(of, Labels) and len(of.distractors) for of in given):
-        raise ValueError(
-            "clustering metrics compare clusters with the labels of all items; expected labels without distractors, "
-            "not a Relevance"
-        )
+        raise ValueError("clustering metrics need all labels; expected no distractors and no Relevance")
     sides = sides.keep(relation.kept)
     if sides.gallery is None or relation.gallery_labels is None:
         return [(sides.queries, relation.labels)]

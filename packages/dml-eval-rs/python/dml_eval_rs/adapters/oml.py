@@ -47,8 +47,7 @@ class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
             )
         if self.postprocessor is not None:
             raise ValueError(
-                f"postprocessor is a {type(self.postprocessor).__name__}, which reorders the nearest items; expected "
-                "None, since the items are only counted"
+                f"postprocessor is a {type(self.postprocessor).__name__}; expected None, because items are only counted"
             )
 
     def compute_metrics(self) -> dict[str, Any]:

@@ -66,8 +66,7 @@ def run_tasks(
     for result in map(partial(_run, function), issued):
         if not isinstance(result, Result):
             raise TypeError(
-                f"map returned a {type(result).__name__}; expected the function's results: if map uses futures, wait "
-                "for their results"
+                f"map returned a {type(result).__name__}; expected the function's results: if these are futures, wait"
             )
         if result.call != call or not (result.key in waiting or result.key in done):
             raise ValueError("map returned a result from a different call; expected results of these tasks")

@@ -140,8 +140,7 @@ class Verification(Measured):
     def _count(self, shares: list[float]) -> by_identity.AcceptedPairs:
         if self._identities is None:
             raise ValueError(
-                "intervals need the embeddings, to count pairs per identity, but this result does not contain them, "
-                "because it was pickled or comes from verify_shards; use a result of verify"
+                "intervals need the embeddings, but this result was pickled or comes from verify_shards; use verify"
             )
         return self._identities.count(by_identity.depth_for(shares))
 

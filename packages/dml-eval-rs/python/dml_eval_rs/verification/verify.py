@@ -290,10 +290,7 @@ def open_set(
     n_known = int(np.count_nonzero(known_Q))
     n_unknown = len(known_Q) - n_known
     if n_known == 0 or n_unknown == 0:
-        raise ValueError(
-            f"{n_known} of {len(known_Q)} queries have a label that is in the gallery, and {n_unknown} do not; "
-            "expected at least one of both"
-        )
+        raise ValueError(f"{n_known} of {len(known_Q)} labels are in the gallery; expected some, not all")
     options: Any = {"exclude_self": sides.gallery is None, "threads": threads, "progress": progress}
     _, nearest_Q1 = knn(sides.queries, sides.gallery, 1, similarity=similarity, **options)
     pairs_Q2 = np.stack([np.arange(len(code_Q)), nearest_Q1[:, 0]], axis=1).astype(np.uint32)
