@@ -76,8 +76,7 @@ impl ArgumentNames {
     }
 }
 
-/// Converts the error when a thread can't be started. The system reports the same error if memory or the number of threads is
-/// exhausted, so this tries to allocate a stack.
+/// Converts the error if a thread can't be started: tries to allocate a stack, to see if memory or the number of threads is short.
 fn no_thread(reason: io::Error) -> PyErr {
     let mut room = Vec::<u8>::new();
     let fits = room.try_reserve_exact(THREAD_BYTES).is_ok();

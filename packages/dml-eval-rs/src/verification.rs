@@ -111,8 +111,7 @@ pub fn count_distances<'py>(
     Ok((found.positives.into_pyarray(py), found.negatives.into_pyarray(py)))
 }
 
-/// Returns the corners of the ROC curve, and twice the number of (positive, negative) pairs in which the positive is higher; if
-/// both are equal, the pair counts half.
+/// Returns the corners of the ROC curve, and twice the number of pairs with the positive above the negative; ties count half.
 #[pyfunction]
 pub fn roc_curve<'py>(
     py: Python<'py>,
