@@ -1,4 +1,4 @@
-"""The package's shape: no import through an `__init__`, few modules at the top, a short way through `evaluate`."""
+"""The package's structure: no import through an `__init__`, few top-level modules, few files used by `evaluate`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def names_of(path: Path) -> str:
 
 
 def imports_of(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield each imported module of this package, with the names taken from it; type checkers' imports don't count."""
+    """Yield the package's imported modules, and the imported names, except imports for type checkers."""
     tree = ast.parse(path.read_text())
     ignored = {
         child
@@ -94,7 +94,7 @@ def test_a_class_imported_first_does_not_hide_the_function_of_its_module() -> No
 
 
 def files_of(call: Any) -> set[str]:
-    """Return the package's Python files whose functions a call runs."""
+    """Return the package's Python files that a call uses."""
     seen: set[str] = set()
 
     def note(frame: FrameType, event: str, argument: Any) -> None:

@@ -1,4 +1,4 @@
-"""The evaluator in a process: progress, errors, mapped files, scarce memory."""
+"""The evaluator in a process: progress, errors, mapped files, and too little memory."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ print("continued")
     ],
 )
 def test_a_failed_allocation_is_an_error_and_the_process_continues(call: str) -> None:
-    # The limit adds 16 MiB: the first block of packed rows needs 10 MiB, and two blocks exist at a time.
+    # The limit adds 16 MiB, but a block of packed rows needs 10 MiB, and two blocks are used at a time.
     done = run(STARVED, call)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("refused "), done.stdout

@@ -1,4 +1,4 @@
-"""Ranks that share a verification get the bits of one process."""
+"""Ranks that share a verification get the bits of a single process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROWS["ties"][:, 0] = 1
 @pytest.mark.parametrize("kind", ROWS)
 @pytest.mark.parametrize("sizes", [(None, None), (300, 400), (1, 1)])
 def test_ranks_get_the_bits_of_one_process(kind: str, sizes: tuple[Any, Any]) -> None:
-    """With small samples and lists, brackets are wrong and lists overflow on some ranks only."""
+    """Use small samples and lists, so that brackets are wrong and lists overflow, but only on some ranks."""
     rows = ROWS[kind].astype(np.float32)
     for similarity, gallery in (("cosine", False), ("dot", True)):
         arrays = (rows[:70], LABELS[:70], rows, LABELS) if gallery else (rows, LABELS)
@@ -46,7 +46,7 @@ def test_ranks_with_other_arrays_are_an_error() -> None:
         run_together(2, lambda peer: verify(rows + peer.rank, LABELS, peers=peer))
     with pytest.raises(ValueError, match="different arrays or options than rank 0"):
         run_together(2, lambda peer: verify(rows, LABELS, metrics=f"tar@far=0.{1 + peer.rank}", peers=peer))
-    with pytest.raises(ValueError, match="peers came with pairs"):
+    with pytest.raises(ValueError, match="pairs and peers are both given"):
         verify(rows, LABELS, pairs=[[0, 1]], peers=object())  # type: ignore[arg-type]
 
 
