@@ -1,7 +1,7 @@
-"""Use a loss and the evaluator in your own loop: no trainer, no recipe, no registry.
+"""Use a loss and the evaluator in your loop, without a trainer, recipe or registry.
 
-Points of 300 classes lie around 300 centres in 8 dimensions. A random map takes them to 64 dimensions, and 64
-dimensions of noise are added. A small network learns on half of the classes to undo that, and is measured on the
+The data are points of 300 classes around 300 centres in 8 dimensions, mapped to 64 dimensions by a random map, with
+64 dimensions of noise added. A small network learns to undo this on half of the classes, and is measured on the
 other half.
 """
 

@@ -1,6 +1,6 @@
-"""Do in Python what the command `dml` does: train, evaluate, embed, search, export, report.
+"""Use the functions of the command `dml` in Python: train, evaluate, embed, search, export, report.
 
-The recipe trains for some seconds on rendered characters, so that there is nothing to download.
+The recipe trains for some seconds on rendered characters, so you don't need to download data.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from PIL import Image
 
 import dml_train
 
-# A recipe: a bundled name or a file, with keys changed.
+# Load a recipe by bundled name or from a file, and change keys.
 recipe = dml_train.load_recipe("glyphs-tiny", {"training.steps": 20, "dataset.max_classes": 100})
 run = dml_train.train(recipe, "runs/tiny")
 
@@ -21,10 +21,10 @@ run = dml_train.open_run("runs/tiny")
 print(f"Recall@1 {run.read_evaluation()['recall@1']:.3f}")
 print(f"loss after the last step {run.read_metrics()[-2]['loss']:.3f}")
 
-# Evaluate it with other options.
+# Evaluate the run with different options.
 print(dml_train.evaluate_run(run.path, options={"metrics": ["recall@1", "recall@5"], "ties": "expected"}))
 
-# Open the trained network; embed prepared inputs, images in memory, image files, and a folder.
+# Open the trained network, and embed prepared inputs, images in memory, image files, and a folder.
 model = dml_train.open_model(run.path)
 print(f"{model.dim} dimensions; an input has the shape {model.input_shape}")
 inputs = np.zeros((3, *model.input_shape), dtype=np.float32)
@@ -39,7 +39,7 @@ print(model.embed_images([picture, folder / "upright.png"]).shape)
 embedded = dml_train.embed_folder(model, folder, "pictures.npy")
 print(f"{len(embedded.paths)} images in pictures.npy")
 
-# Search: in a folder, in a file of embeddings, or in the images that the run was evaluated on.
+# Search a file of embeddings. You can also search a folder, or the images on which the run was evaluated.
 gallery = dml_train.Gallery.of_index(model, Path("pictures.npy"))
 (result,) = dml_train.search(model, gallery, [folder / "upright.png"], k=2)
 for index, score in zip(result.indices, result.scores, strict=True):

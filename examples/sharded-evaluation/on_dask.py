@@ -20,7 +20,7 @@ def main(address: str, labels: str, *shards: str) -> None:
     with Client(address) as client:
 
         def on_workers(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterable[Any]:
-            # Otherwise Dask hashes every task, to find equal ones.
+            # By default, Dask hashes all tasks to find duplicates; pure=False avoids this.
             return client.gather(client.map(function, list(tasks), pure=False))
 
         result = evaluate_shards(shards, np.load(labels), map=on_workers)

@@ -1,4 +1,4 @@
-"""Measure embeddings in shards on several processes of one machine.
+"""Measure embeddings in shards with processes on a single machine.
 
 python on_processes.py 4 labels.npy part-0.npy part-1.npy part-2.npy
 """

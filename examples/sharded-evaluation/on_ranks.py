@@ -1,4 +1,4 @@
-"""Measure embeddings in shards on the ranks of torch.distributed; every rank gets the result.
+"""Measure embeddings in shards on the ranks of torch.distributed; all ranks receive the result.
 
 torchrun --nproc-per-node 2 on_ranks.py labels.npy part-0.npy part-1.npy part-2.npy
 """
@@ -18,7 +18,7 @@ from dml_eval_rs import evaluate_shards
 
 
 def on_ranks(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterable[Any]:
-    """Run every task on one rank, and return the results of all ranks."""
+    """Run each task on one rank, and return the results of all tasks."""
     own = [function(task) for task in islice(tasks, dist.get_rank(), None, dist.get_world_size())]
     every: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(every, own)

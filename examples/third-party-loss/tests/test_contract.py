@@ -1,4 +1,4 @@
-"""The toolkit's contract suite, inherited: the properties on which the trainer and the wrappers rely."""
+"""Check the properties that the trainer and the wrappers need, by inheriting the toolkit's contract suite."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from dml_core import Component, hookimpl
 
 
 class SupervisedContrastive(torch.nn.Module):
-    """Softmax of each item's positives against everything else in the batch.
+    """Softmax of the positives per anchor, compared with all other items in the batch.
 
     L = −mean_a 1/|P(a)| · Σ_{p ∈ P(a)} log( exp(z_aᵀz_p/τ) / Σ_{k ≠ a} exp(z_aᵀz_k/τ) )
 
@@ -45,7 +45,7 @@ class SupervisedContrastive(torch.nn.Module):
         with torch.autocast(embeddings.device.type, enabled=False):
             logits_BG = z_BD @ z_GD.T / self.temperature
         positive_BG = labels[:, None] == labels_G
-        if gallery is None:  # an item is neither its own positive nor in its own denominator
+        if gallery is None:  # exclude the item itself from the positives and the denominator
             itself_BG = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
             positive_BG = positive_BG & ~itself_BG
             logits_BG = logits_BG.masked_fill(itself_BG, torch.finfo(logits_BG.dtype).min)
@@ -61,6 +61,6 @@ def dml_losses() -> Iterable[Component]:
     yield Component(
         "supervised-contrastive",
         SupervisedContrastive,
-        "each item's positives against everything else in the batch",
+        "softmax of the positives per anchor against all other items",
         source="Khosla et al. 2020, Eq. 2",
     )
