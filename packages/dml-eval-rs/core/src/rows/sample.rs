@@ -1,4 +1,4 @@
-//! A sample of rows, from which a packing is chosen: prefixes and centres gain only on some data, and a few products tell on which.
+//! Draws a sample of rows to choose a packing: prefixes and centres help only for some data, and a few products show whether they do.
 
 use crate::error::Result;
 use crate::memory::{Grow, allocate, collect};
@@ -6,21 +6,21 @@ use crate::random::Random;
 use crate::rows::dense::Dense;
 use crate::side::Side;
 
-/// Some rows in the units of the screen: those of the gallery, and those of the queries if they are others.
+/// Some rows in the units of the screen: gallery rows, then query rows if the queries aren't the gallery.
 pub(super) struct Sample {
-    /// (rows, dim).
+    /// An array of shape (rows, dim).
     pub rows: Vec<f64>,
-    /// The gallery items that the sample begins with.
+    /// The gallery items, which come first in the sample.
     pub items: Vec<u32>,
 }
 
 impl Sample {
-    /// Rows of each side that suffice for a frame.
+    /// The number of rows per side that suffice for a frame.
     pub const FOR_FRAME: usize = 128;
-    /// The most numbers of a sample.
+    /// The maximum number of values in a sample.
     const NUMBERS: usize = 1 << 22;
 
-    /// Copies at most `rows` rows of each side.
+    /// Copies at most `rows` rows per side.
     pub fn draw(of: &Dense<'_>, rows: usize) -> Result<Sample> {
         let rows = rows.min(Sample::NUMBERS / of.dim()).max(1);
         let drawn = |side: Side| Random::new(0).spread(of.rows(side), rows).map(|row| row as u32);
