@@ -1,12 +1,13 @@
-//! Coordinates of rows along a few orthonormal directions, and the length of the rest.
+//! Computes coordinates of rows along a few orthonormal directions, and the length of the rest.
 //!
-//! Gain over whole rows: 1.5 in all metrics of 19,744 x 256 rows with a decaying spectrum, and 2.9 in their `knn` if classes adjoin
-//! (`benchmarks/evaluator/compare.py --work trained trained-knn` measures trained embeddings). Isotropic rows don't use it.
+//! Compared with complete rows, all metrics of 19,744 x 256 rows with a decaying spectrum are 1.5 times as fast, and `knn` is 2.9
+//! times as fast if classes are adjacent (`benchmarks/evaluator/compare.py --work trained trained-knn` measures trained embeddings).
+//! Isotropic rows don't use prefixes.
 //!
-//! Let Q be the (count, dim) directions, and |QQᵀ − I| ≤ ε. The directions' span is orthogonal to the rest of a row, so
-//! |cᵢ·cⱼ − Qcᵢ·Qcⱼ| ≤ ρᵢρⱼ + ε|cᵢ||cⱼ| with ρ² = |c|² − |Qc|²/(1 + ε): docs/internals/evaluator-exactness.md.
+//! Let Q be the (count, dim) directions, and |QQᵀ − I| ≤ ε. The span of the directions is orthogonal to the rest of a row, so |cᵢ·cⱼ
+//! − Qcᵢ·Qcⱼ| ≤ ρᵢρⱼ + ε|cᵢ||cⱼ| with ρ² = |c|² − |Qc|²/(1 + ε): see docs/internals/evaluator-exactness.md.
 //!
-//! Coordinates are float32 products of parts of rows, added up in float64. They are κ|c| from Qc at most.
+//! Coordinates are float32 products of parts of rows, added up in float64. They differ from Qc by at most κ|c|.
 
 use crate::control::Control;
 use crate::error::Result;
@@ -16,24 +17,24 @@ use crate::memory::Grow;
 use crate::rows::panels::Panels;
 use crate::rows::principal::multiply;
 
-/// Numbers of a row whose products are added up in float32.
+/// Numbers per part of a row, whose products are added up in float32.
 const PART: usize = 64;
-/// More than the sum of what underflows in a product of float32, in units of the numbers of a row and the root of the directions.
+/// Exceeds the sum of what underflows in a float32 product, in units of a row's numbers and the root of the number of directions.
 const UNDERFLOW: f64 = f32::from_bits(1) as f64 * 2.0;
 
-/// Orthonormal directions, measured.
+/// Orthonormal directions, and how exact they are.
 pub(super) struct Prefix {
     kernel: &'static Kernel,
     count: usize,
     dim: usize,
-    /// The bits of float32.
+    /// The bits of float32 numbers.
     directions: Panels<u32>,
     error: f64,
-    /// κ, and a distance that does not depend on the row.
+    /// κ, and a distance that doesn't depend on the row.
     rounding: (f64, f64),
 }
 
-/// Buffers of a thread: coordinates, (rows, count), and what they are computed from.
+/// Buffers of a thread: the coordinates, (rows, count), and their inputs.
 #[derive(Default)]
 pub(super) struct Coordinates {
     pub found: Vec<f64>,
@@ -41,7 +42,7 @@ pub(super) struct Coordinates {
     tile: Vec<f32>,
 }
 
-/// Writes the bits of a row's numbers into a lane of a panel of so many lanes.
+/// Writes the bits of a row's numbers into a lane of a panel that has `lanes` lanes.
 #[inline(always)]
 fn interleave(row: &[f32], lane: usize, lanes: usize, panel: &mut [u32]) {
     const TOGETHER: usize = 8;
@@ -66,14 +67,14 @@ fn add(sums: &mut [f64], values: &[f32]) {
 }
 
 impl Prefix {
-    /// Packs directions, (count, dim), and measures how far from orthonormal they are.
+    /// Packs `directions`, (count, dim), and measures how much they depart from orthonormality.
     pub fn new(kernel: &'static Kernel, directions: &[f64], dim: usize, control: &Control) -> Result<Self> {
         let count = directions.len() / dim;
         let products = multiply(kernel, directions, directions, dim, control)?;
         let departure = |(at, v): (usize, &f64)| (v - f64::from(u8::from(at / count == at % count))).powi(2);
         let departure = products.iter().enumerate().map(departure).sum::<f64>().sqrt();
         let root = (count as f64).sqrt();
-        // The departure's own rounding, that of coordinates (each along one direction), of their squares and of the row's.
+        // The rounding of the departure, of coordinates (each along one direction), of their squares and of the row's square.
         let rounding = 32.0 * (dim as f64 + 8.0) * UNIT64 * (1.0 + root);
         let (directions, _) = Panels::load(count, kernel.number_tiles.columns, dim, |index, _, row| {
             for (out, v) in row.iter_mut().zip(&directions[index * dim..][..dim]) {
@@ -81,7 +82,7 @@ impl Prefix {
             }
             Ok(())
         })?;
-        // Of both factors, the product, and the sums.
+        // The rounding of both factors, of the product, and of sums.
         let operations = (PART.min(dim) as f64 + 8.0) * UNIT32;
         let of_products = operations / (1.0 - operations) * root * (1.0 + departure);
         Ok(Prefix {
@@ -98,17 +99,17 @@ impl Prefix {
         self.count
     }
 
-    /// Rows that are multiplied together.
+    /// Returns the number of rows that are multiplied together.
     pub fn rows(&self) -> usize {
         self.kernel.number_tiles.rows
     }
 
-    /// Bounds the errors of products of exact coordinates, relative to the rows' lengths.
+    /// Bounds the errors of products of exact coordinates, relative to the lengths of the rows.
     pub fn error(&self) -> f64 {
         self.error
     }
 
-    /// Computes the coordinates of some rows, (at most `self.rows()`, dim).
+    /// Computes the coordinates of `rows`, which has shape (at most `self.rows()`, dim).
     #[inline(always)]
     pub fn coordinates(&self, rows: &[f32], buffers: &mut Coordinates) -> Result<()> {
         let (height, width) = (self.kernel.number_tiles.rows, self.kernel.number_tiles.columns);
@@ -135,14 +136,14 @@ impl Prefix {
         Ok(())
     }
 
-    /// Bounds the distance of the computed coordinates of a row from the exact ones, by its squared length, whose rounding errors
-    /// are relative to `length`.
+    /// Bounds the distance of a row's computed coordinates from the exact ones, given the row's squared length, whose rounding
+    /// errors are relative to `length`.
     pub fn rounding(&self, square: f64, length: f64) -> f64 {
         self.rounding.0 * (square.max(0.0) + self.error * length * length).sqrt() + self.rounding.1
     }
 
-    /// Bounds the squared length of the rest of a row from the squared lengths of the row and of its computed coordinates, which are
-    /// at most `rounding` from the exact ones. Other rounding errors are relative to `length`.
+    /// Bounds the length of the rest of a row, given the squared lengths of the row and of its computed coordinates, which differ
+    /// by at most `rounding` from the exact ones. Other rounding errors are relative to `length`.
     pub fn rest(&self, square: f64, coordinates_square: f64, rounding: f64, length: f64) -> f64 {
         let least = (coordinates_square.sqrt() - rounding).max(0.0);
         ((square - least * least).max(0.0) + self.error * length * length).sqrt()
@@ -158,7 +159,7 @@ mod tests {
     use crate::kernel::{names, select};
     use crate::random::Random;
 
-    /// Returns the distance of the computed coordinates of a row of float32 from the exact ones, as a share of its bound.
+    /// Returns the distance of a float32 row's computed coordinates from the exact ones, as a share of the bound.
     fn share_of_bound(kernel: &'static Kernel, directions: &[f64], row: &[f32]) -> f64 {
         let exact: Vec<f64> = row.iter().map(|v| f64::from(*v)).collect();
         let prefix = Prefix::new(kernel, directions, row.len(), &Control::default()).unwrap();
@@ -187,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_sum_that_loses_all_terms_but_one_takes_much_of_the_bound() {
-        // The square of the small number is a quarter of the last place of 1: it is lost, 63 times in a row.
+        // The square of the small number is a quarter of the last place of 1, so it is lost 63 times in a row.
         let small = 2f64.powf(-12.51);
         let mut direction = [small; PART];
         direction[0] = 1.0;

@@ -1,8 +1,8 @@
-//! The choice of a prefix: how many directions make a screen cheapest, or none.
+//! Chooses a prefix: the number of directions for which a screen is cheapest, or none.
 //!
-//! A screen of whole rows costs their words. A screen of prefixes costs fewer, and a key for each value that remains above its
-//! threshold. A sample of both sides tells how many do. Data without long directions, on which a prefix can't pay, is recognised
-//! by a few products. What a prefix gains is in prefix.rs.
+//! A screen of complete rows costs their words. A screen of prefixes costs fewer words, plus a key for each value that remains
+//! above its threshold. A sample of both sides estimates how many remain. If data has no long directions, prefixes can't pay, and
+//! a few products reveal this. See prefix.rs for what prefixes gain.
 
 use rayon::prelude::*;
 
@@ -19,32 +19,32 @@ use crate::rows::row_words;
 use crate::rows::sample::Sample;
 use crate::side::Side;
 
-/// The least work, in words of pairs for each product of a choice's sample: a choice takes at most a third of the time of a screen
-/// of whole rows.
+/// The least work, in words of pairs per product in the sample, so that a choice takes at most a third of the time of a screen of
+/// complete rows.
 const LEAST_WORK: u64 = 100;
-/// Rows of each side in the sample for each direction, and the most.
+/// Sampled rows of each side per direction, and the maximum.
 const SAMPLE_PER_DIRECTION: usize = 4;
 const SAMPLE: usize = 1024;
-/// Rows whose products tell the effective dimension.
+/// Rows whose products determine the effective dimension.
 const EFFECTIVE: usize = 128;
 /// The largest effective dimension, as a share of the dimension, for which a prefix may pay.
 const LARGEST_EFFECTIVE: f64 = 1.0 / 3.0;
-/// Items of the sample that are compared with thresholds.
+/// Sampled items that are compared with thresholds.
 const ITEMS: usize = 512;
-/// Directions by which prefixes differ, and the most.
+/// The number of directions by which prefixes differ, and the maximum number.
 const DIRECTIONS: usize = 16;
 const MOST: usize = 256;
-/// Costs in words of a pair: of its comparison, and of a key, that of a short row and each of its numbers.
+/// Costs in words of a pair: of a comparison, and of a key, as the cost of a short row plus the cost per number.
 const COMPARISON: f64 = 12.0;
 const SHORT_KEY: f64 = 5000.0;
 const KEY_NUMBER: f64 = 30.0;
-/// The largest cost relative to that of whole rows, since a sample tells only approximately.
+/// The largest cost relative to complete rows that is worth it, because a sample is only approximate.
 const WORTH: f64 = 0.8;
-/// The relative rounding errors of two rows of bfloat16, all of half a unit in the last place; of int16 approximately, and of float32.
+/// The relative rounding errors of two bfloat16 rows, all of half a unit in the last place; the approximate errors of two int16 rows.
 const BFLOAT16_ERROR: f64 = 1.0 / 256.0;
 const INT16_ERROR: f64 = 1.0 / 8192.0;
 
-/// Chooses the prefix that makes a screen cheapest. `None` if that is whole rows, of `steps` words.
+/// Chooses the prefix for which a screen is cheapest, or `None` if complete rows of `steps` words are.
 pub(super) fn choose_prefix(
     of: &Dense<'_>,
     frame: &Frame,
@@ -68,7 +68,7 @@ pub(super) fn choose_prefix(
     if framed.len() < 2 * count || effective_dimension(of, some, control)? > LARGEST_EFFECTIVE * dim as f64 {
         return Ok(None);
     }
-    // Rows of both sides, as many together as are drawn of one.
+    // Use rows of both sides, in total as many as are drawn from one side.
     let every = if of.is_own_gallery() { 1 } else { 2 };
     let mut some = allocate(framed.len().div_ceil(every) * dim)?;
     for row in rows.chunks_exact(dim).step_by(every) {
@@ -96,7 +96,7 @@ pub(super) fn choose_prefix(
     }
 }
 
-/// Makes a prefix of about so many directions, or none if 0.
+/// Makes a prefix of about `directions` directions, or none if 0.
 fn prefix_of(of: &Dense<'_>, frame: &Frame, directions: usize, control: &Control) -> Result<Option<Prefix>> {
     let Sample { mut rows, .. } = Sample::draw(of, SAMPLE)?;
     let count = directions.min(of.dim()).min(rows.len() / of.dim());
@@ -110,7 +110,7 @@ fn prefix_of(of: &Dense<'_>, frame: &Frame, directions: usize, control: &Control
     if directions.is_empty() { Ok(None) } else { Prefix::new(of.kernel(), &directions, of.dim(), control).map(Some) }
 }
 
-/// Estimates the number of directions, were all equally long, for which the rows' products are as large as these.
+/// Estimates the effective dimension: with this number of equally long directions, products of rows would be as large as these.
 fn effective_dimension(of: &Dense<'_>, rows: &[f64], control: &Control) -> Result<f64> {
     let products = multiply(of.kernel(), rows, rows, of.dim(), control)?;
     let count = rows.len() / of.dim();
@@ -122,7 +122,7 @@ fn effective_dimension(of: &Dense<'_>, rows: &[f64], control: &Control) -> Resul
     Ok(if mean_other > 0.0 { mean_square * mean_square / mean_other } else { f64::INFINITY })
 }
 
-/// Computes the share of the pairs that remain above their thresholds, for prefixes of one, two, ... times `DIRECTIONS` directions.
+/// Computes the share of pairs that remain above their thresholds, for prefixes of 1, 2, ... times `DIRECTIONS` directions.
 fn passing_shares(
     of: &Dense<'_>,
     frame: &Frame,
@@ -210,14 +210,14 @@ mod tests {
     const DIM: usize = 96;
     const ROWS: usize = 2000;
 
-    /// Makes rows whose numbers beyond the first `long` are smaller by a factor.
+    /// Makes rows whose numbers after the first `long` are smaller by a factor.
     fn rows(long: usize, factor: f64) -> Array2<f32> {
         let mut random = Random::new(4);
         let factor = |i: usize| if i < long { 1.0 } else { factor };
         Array2::from_shape_fn((ROWS, DIM), |(_, i)| ((random.uniform() - 0.5) * factor(i)) as f32)
     }
 
-    /// Returns the words of a packed row of a screen whose items count above the similarity 0.95.
+    /// Returns the words per packed row for a screen with a threshold of 0.95: as chosen, and for complete rows.
     fn words(x: &Array2<f32>, kernel: &'static str, pairs: u64) -> (usize, usize) {
         let (kernel, control) = (select(Some(kernel)).unwrap(), Control::default());
         let whole = Control::traced(Sizes { directions: Some(0), ..Sizes::default() });

@@ -1,4 +1,4 @@
-//! A sample of rows, from which a packing is chosen: prefixes and centres gain only on some data, and a few products tell on which.
+//! Samples rows to choose a packing. Prefixes and centres help only on some data, and a few products reveal if they do.
 
 use crate::error::Result;
 use crate::memory::{Grow, allocate, collect};
@@ -6,18 +6,18 @@ use crate::random::Random;
 use crate::rows::dense::Dense;
 use crate::side::Side;
 
-/// Some rows in the units of the screen: those of the gallery, and those of the queries if they are others.
+/// Some rows in the units of the screen: gallery rows, then query rows if these are different.
 pub(super) struct Sample {
-    /// (rows, dim).
+    /// The rows, (rows, dim).
     pub rows: Vec<f64>,
-    /// The gallery items that the sample begins with.
+    /// The gallery items with which the sample begins.
     pub items: Vec<u32>,
 }
 
 impl Sample {
-    /// Rows of each side that suffice for a frame.
+    /// The number of rows of each side that suffices for a frame.
     pub const FOR_FRAME: usize = 128;
-    /// The most numbers of a sample.
+    /// The maximum number of numbers in a sample.
     const NUMBERS: usize = 1 << 22;
 
     /// Copies at most `rows` rows of each side.

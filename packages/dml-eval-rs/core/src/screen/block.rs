@@ -11,16 +11,16 @@ use crate::rows::narrow_panels::{NarrowPanels, Panel};
 use crate::rows::packing::{Axis, Extent, Packing};
 use crate::side::Side;
 
-/// Some rows of one side, packed for the products, with the sizes that bound their errors.
+/// Packed rows of one side, with the sizes that bound their errors.
 pub(crate) struct Block {
     pub rows: Range<usize>,
-    /// The largest of each size of an extent.
+    /// The maximum of each size over all extents.
     pub worst: Extent,
     pub extents: Vec<Extent>,
-    /// The rests of the extents; empty if all are 0.
+    /// The `rest` of each extent, or empty if all are 0.
     pub rests: Vec<f64>,
     panels: NarrowPanels,
-    /// The same rows abridged, where that may rule out tiles.
+    /// The same rows abridged, if this may exclude tiles.
     pub abridged: Option<Abridged>,
 }
 
@@ -38,7 +38,7 @@ impl Block {
         let encode = |rows: Range<usize>, lanes: usize, panel: &mut [u32], extents: &mut [Extent]| {
             packing.encode(side, axis, start + rows.start..start + rows.end, lanes, panel, extents)
         };
-        // The products of int16 and of codes take whole panels; their rows are never long.
+        // Products of int16 and of codes need complete panels, but their rows are never long.
         let may_be_narrow = matches!(packing.word(), Word::Float32 | Word::BFloat16Pair);
         let narrow_from = if may_be_narrow { control.sizes().narrow_panel_words } else { usize::MAX };
         let (panels, extents) = NarrowPanels::load(rows.len(), width, packing.steps(), encode, narrow_from)?;
@@ -53,7 +53,7 @@ impl Block {
         Ok(Block { abridged, ..Block::new(rows, panels, extents)? })
     }
 
-    /// Takes packed rows.
+    /// Makes a block from packed rows.
     pub fn new(rows: Range<usize>, panels: NarrowPanels, extents: Vec<Extent>) -> Result<Block> {
         let worst = extents.iter().copied().fold(Extent::default(), Extent::max);
         let rests = if worst.rest > 0.0 { collect(extents.iter().map(|extent| extent.rest))? } else { Vec::new() };

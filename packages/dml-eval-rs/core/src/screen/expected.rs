@@ -1,4 +1,4 @@
-//! Thresholds that a screen will reach, expected from a sample, by which its packing is chosen.
+//! Estimates from a sample which thresholds a screen will reach, in order to choose its packing.
 
 use rayon::prelude::*;
 
@@ -9,12 +9,12 @@ use crate::random::Random;
 use crate::rows::space::Space;
 use crate::side::Side;
 
-/// Queries of a sample.
+/// The number of queries in a sample.
 const QUERIES: usize = 48;
-/// Gallery items of a sample.
+/// The number of gallery items in a sample.
 const ITEMS: usize = 1024;
 
-/// Some queries, and for each the values of the items of a sample, descending.
+/// Some queries, and for each the values of sampled items in descending order.
 pub(crate) struct SampledValues {
     pub queries: Vec<u32>,
     items: usize,
@@ -23,7 +23,7 @@ pub(crate) struct SampledValues {
 }
 
 impl SampledValues {
-    /// Computes the values of some of these queries; those of items for which `is_left_out` is −∞.
+    /// Computes the values for a sample of `queries`. Items for which `is_left_out` is true get −∞.
     pub fn compute<S: Space>(
         space: &S,
         queries: &[u32],
@@ -48,12 +48,12 @@ impl SampledValues {
         &self.values[i * self.items..][..self.items]
     }
 
-    /// Estimates the value of the item of this rank, from 1, for the `i`-th of the queries.
+    /// Estimates the value of the item at `rank`, counted from 1, for the `i`-th query.
     pub fn at_rank(&self, i: usize, rank: usize) -> f64 {
         self.of(i)[(rank.saturating_sub(1) * self.items / self.gallery).min(self.items - 1)]
     }
 
-    /// Estimates the number of items above a value, for the `i`-th of the queries.
+    /// Estimates the number of items above a value, for the `i`-th query.
     pub fn above(&self, i: usize, value: f64) -> f64 {
         let above = self.of(i).partition_point(|v| *v > value);
         above as f64 * self.gallery as f64 / self.items as f64

@@ -1,4 +1,4 @@
-//! The screen: approximate values of all pairs, compared with thresholds that allow for their error bounds.
+//! The screen: compares approximate values of all pairs with thresholds, allowing for error bounds.
 
 pub(crate) mod block;
 pub(crate) mod expected;

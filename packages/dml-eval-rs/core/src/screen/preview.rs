@@ -1,11 +1,11 @@
-//! Tiles ruled out by the products of abridged rows, as long as these rule out enough of a task's.
+//! Excludes tiles by the products of abridged rows, as long as this excludes enough tiles of a task.
 
 use std::ops::Range;
 
 use crate::kernel::{ItemBrackets, Kernel};
 use crate::screen::block::Blocks;
 
-/// How many tiles of a task were tried, and how many of these were not ruled out.
+/// Counts the tiles of a task that were tried, and the tried tiles that were not excluded.
 #[derive(Default)]
 pub(super) struct Preview {
     tried: u32,
@@ -13,13 +13,13 @@ pub(super) struct Preview {
 }
 
 impl Preview {
-    /// Whether some of the tried tiles were ruled out.
+    /// Whether some tried tiles were excluded.
     pub fn has_ruled_out(&self) -> bool {
         self.left < self.tried
     }
 
-    /// Tells which tiles of some row panels, at most 64, and a column panel may have values that reach a bracket: the p-th bit for the
-    /// p-th row panel. The brackets are those of the task's rows, and of the columns from one on.
+    /// Tells which tiles may have values that reach a bracket, for at most 64 row panels and one column panel: one bit per row
+    /// panel. The brackets are for the task's rows, and for its columns from an index on.
     pub fn left(
         &mut self,
         kernel: &Kernel,
@@ -29,7 +29,7 @@ impl Preview {
     ) -> u64 {
         let all = u64::MAX >> (64 - row_panels.len());
         let (Some(rows), Some(columns)) = (&rows.abridged, &columns.abridged) else { return all };
-        // A tile of abridged rows costs half of a tile.
+        // A tile of abridged rows costs half as much as a full tile.
         if 2 * self.left > self.tried {
             return all;
         }
@@ -69,14 +69,14 @@ mod tests {
     const ROWS: usize = 330;
     const DIM: usize = 60;
 
-    /// The pairs whose values may be at least the threshold of one of their items: this, the other, and the bits of the upper bound.
+    /// The pairs whose values may reach the threshold of one of their items: this item, the other, and the bits of the upper bound.
     struct Above {
-        /// The least threshold; without one all pairs are listed.
+        /// The least threshold. If `None`, all pairs are listed.
         least: Option<f64>,
         found: Mutex<BTreeSet<(usize, usize, u64)>>,
     }
 
-    /// Returns an item's threshold, which few items have that a value can reach, so that no other's makes up for it.
+    /// Returns the threshold of an item. Values can reach it only for a few items, so that other items don't hide an error.
     fn threshold(least: f64, item: usize) -> f64 {
         if item % 61 == 5 { least } else { 2.0 }
     }
@@ -122,7 +122,7 @@ mod tests {
         }
     }
 
-    /// Makes classes of ten like rows, which differ along few directions.
+    /// Makes classes of ten similar rows, which differ along a few directions.
     fn rows(seed: u64) -> Array2<f32> {
         let mut random = Random::new(seed);
         let mut centre = [0.0; DIM];
@@ -135,7 +135,7 @@ mod tests {
         })
     }
 
-    /// The axes along which rows differ most.
+    /// Returns the axes along which rows differ most.
     fn longest_axes() -> Vec<f64> {
         (0..40 * DIM).map(|at| f64::from(u8::from(at / DIM == at % DIM))).collect()
     }
@@ -191,11 +191,11 @@ mod tests {
                 preview.left(kernel, blocks, (0..panels, 0), (&of_rows, (&of_columns, 0))).count_ones() as usize
             };
             let mut preview = Preview::default();
-            // The panel's own rows are like it, and few others.
+            // Only rows of the panel's classes are similar to it.
             let found = left(&mut preview, 0.95);
             assert!(0 < found && found < panels / 2, "{}: {found} of {panels}", kernel.name);
             assert_eq!(left(&mut preview, -2.0), panels);
-            // Most of the tiles were left: the next are not tried, even if they would be ruled out.
+            // Most tiles were left, so no more tiles are tried, even if they could be excluded.
             assert_eq!(left(&mut preview, 2.0), panels);
         }
     }

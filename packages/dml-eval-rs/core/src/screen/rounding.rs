@@ -1,15 +1,15 @@
-//! Rounding of bounds to float32, outwards, so that they remain bounds.
+//! Rounds bounds to float32, outwards, so that they remain bounds.
 
-/// Moves a float32 up or down by so many steps, from −0 to +0 being one. Without a branch, which the rounding of values would
-/// mislead half of the time.
+/// Moves a float32 up or down by `steps` steps, where −0 to +0 is one step. Doesn't branch, because the CPU would mispredict half
+/// of the branches.
 #[inline(always)]
 fn step(y: f32, steps: i32) -> f32 {
-    // The order of the integers is that of the numbers; the mapping is its own inverse.
+    // These integers have the same order as the numbers, and the mapping is its inverse.
     let in_order = |bits: i32| bits ^ (((bits >> 31) as u32) >> 1) as i32;
     f32::from_bits(in_order(in_order(y.to_bits() as i32) + steps) as u32)
 }
 
-/// Rounds down to float32, to no less than the lowest finite one.
+/// Rounds down to float32, but not below the lowest finite number.
 #[inline(always)]
 pub(crate) fn round_down(x: f64) -> f32 {
     let y = x as f32;

@@ -1,11 +1,11 @@
-//! Corrections of a tile of products before it is swept.
+//! Corrects a tile of products before it is compared with thresholds.
 
 use std::ops::Range;
 
 use crate::screen::tiling::{columns_up_to, reaches_diagonal};
 
-/// Sets the values that do not count to −∞: those of padding columns, and, for the pairs of one array, those whose row does not
-/// come before the column. The tile is `width` wide; `rows` and `columns` are its items.
+/// Sets values that must not be counted to −∞: padding columns and, for pairs in one array, pairs whose row isn't before the
+/// column. The tile has a width of `width`; `rows` and `columns` are its items.
 #[inline]
 pub(crate) fn mask_uncounted(
     tile: &mut [f32],
@@ -44,7 +44,7 @@ mod tests {
             mask_uncounted(&mut tile, width, &rows, &columns, symmetric);
             for (at, value) in tile.into_iter().enumerate() {
                 let (row, column) = (first_row + at / width, first_column + at % width);
-                // The kernel ignores the lines below the last row.
+                // The kernel skips lines below the last row.
                 let counts = row >= rows.end || column < columns.end && (!symmetric || row < column);
                 prop_assert_eq!(value == 1.0, counts);
             }

@@ -1,62 +1,62 @@
-//! The index arithmetic of a traversal: blocks that bound memory, tasks that fit into caches, and the diagonal of an array's
-//! pairs with itself.
+//! Computes the indices of a traversal: blocks that limit memory, tasks that fit into caches, and the diagonal for pairs in one
+//! array.
 
 use std::ops::Range;
 
 use crate::sizes::Sizes;
 
-/// Approximate packed bytes of a task's rows and columns, which stay in a core's second-level cache.
+/// Approximate packed bytes of a task's rows and columns, which should stay in a core's second-level cache.
 const TASK_ROW_BYTES: usize = 192 << 10;
 const TASK_COLUMN_BYTES: usize = 512 << 10;
-/// Approximate packed bytes of a band of tasks, which stays in a core's share of the third-level cache.
+/// Approximate packed bytes of a band of tasks, which should stay in a core's share of the third-level cache.
 const BAND_BYTES: usize = 2 << 20;
-/// Bytes of a packed word.
+/// Bytes per packed word.
 const WORD_BYTES: usize = 4;
 
-/// The shapes that the tiling depends on.
+/// The shapes on which the tiling depends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TileShape {
-    /// Rows of a tile.
+    /// Rows per tile.
     pub height: usize,
-    /// Columns of a tile.
+    /// Columns per tile.
     pub width: usize,
-    /// Words in a packed row.
+    /// Words per packed row.
     pub steps: usize,
 }
 
 impl TileShape {
-    /// Computes the rows (or columns) of a block: whole panels of `lanes` rows, at least one.
+    /// Computes the rows (or columns) per block, in complete panels of `lanes` rows, at least one panel.
     pub fn rows_per_block(self, lanes: usize, sizes: &Sizes) -> usize {
         (sizes.block_bytes / (WORD_BYTES * self.steps * lanes)).max(1) * lanes
     }
 
-    /// Computes the rows (or columns) of a task: whole panels of `lanes` rows in about so many bytes, and at most so many panels.
+    /// Computes the rows (or columns) per task: complete panels of `lanes` rows, about `bytes` bytes, at most `most_panels` panels.
     fn lanes_per_task(self, bytes: usize, lanes: usize, most_panels: usize) -> usize {
         (bytes / (WORD_BYTES * self.steps * lanes)).clamp(1, most_panels) * lanes
     }
 }
 
-/// Splits a range into blocks of `size`; the last may be shorter.
+/// Splits a range into blocks of `size`. The last block may be shorter.
 pub(crate) fn blocks(range: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> {
     let end = range.end;
     range.step_by(size).map(move |start| start..(start + size).min(end))
 }
 
-/// The tasks of a pair of blocks: a grid of rectangles, ordered for the caches.
+/// The tasks in a pair of blocks: a grid of rectangles, in an order that suits the caches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TaskGrid {
-    /// Rows and columns of the blocks.
+    /// Rows and columns per pair of blocks.
     rows: usize,
     columns: usize,
-    /// Rows and columns of a task.
+    /// Rows and columns per task.
     task_rows: usize,
     task_columns: usize,
-    /// Rows of tasks in a band.
+    /// Rows of tasks per band.
     band_tasks: usize,
 }
 
 impl TaskGrid {
-    /// Divides blocks of so many rows and columns into tasks.
+    /// Divides a pair of blocks with `rows` rows and `columns` columns into tasks.
     pub fn new(rows: usize, columns: usize, shape: TileShape, sizes: &Sizes) -> Self {
         TaskGrid {
             rows,
@@ -80,10 +80,10 @@ impl TaskGrid {
         self.row_tasks() * self.column_tasks()
     }
 
-    /// Returns the rows and columns of a task, counted from the starts of the blocks.
+    /// Returns the rows and columns of a task, relative to the starts of the blocks.
     ///
-    /// Consecutive tasks share columns, which stay in the second-level cache while the rows of a band pass. The band and its
-    /// original rows stay in the third-level cache while the columns pass.
+    /// Consecutive tasks share columns, which stay in the second-level cache while the rows of a band are processed. The band and
+    /// its original rows stay in the third-level cache while the columns are processed.
     pub fn task(self, index: usize) -> (Range<usize>, Range<usize>) {
         let tasks_per_band = self.band_tasks * self.column_tasks();
         let (band, within) = (index / tasks_per_band, index % tasks_per_band);
@@ -94,25 +94,25 @@ impl TaskGrid {
     }
 }
 
-/// Whether some row comes before some column of the same array.
+/// Whether some row is before some column of the same array.
 #[inline]
 pub(crate) fn reaches_above_diagonal(rows: &Range<usize>, columns: &Range<usize>) -> bool {
     rows.start + 1 < columns.end
 }
 
-/// Whether some row does not come before some column of the same array.
+/// Whether some row isn't before some column of the same array.
 #[inline]
 pub(crate) fn reaches_diagonal(rows: &Range<usize>, columns: &Range<usize>) -> bool {
     rows.end > columns.start
 }
 
-/// Counts the columns from `first_column` on, of `width` in all, that a row of the same array does not come before.
+/// Counts the columns that aren't after `row` in the same array, among `width` columns from `first_column` on.
 #[inline]
 pub(crate) fn columns_up_to(row: usize, first_column: usize, width: usize) -> usize {
     (row + 1).saturating_sub(first_column).min(width)
 }
 
-/// Counts pairs of a row and a column; of one array, those whose row comes before the column.
+/// Counts the pairs of a row and a column. For one array, counts only pairs whose row is before the column.
 pub(crate) fn count_pairs(rows: &Range<usize>, columns: &Range<usize>, symmetric: bool) -> u64 {
     if !symmetric {
         return rows.len() as u64 * columns.len() as u64;

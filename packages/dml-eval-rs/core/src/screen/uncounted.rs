@@ -1,20 +1,20 @@
-//! Single pairs of a task whose values do not count.
+//! Single pairs in a task that must not be counted.
 
 use std::ops::Range;
 
 use crate::error::Result;
 use crate::memory::Grow;
 
-/// Pairs of a row and a column of a task, sorted by tile, so that each tile finds its own, whichever tiles were swept before.
+/// Pairs of a row and a column in a task, sorted by tile, so that each tile finds its pairs even if other tiles were skipped.
 #[derive(Default)]
 pub(crate) struct UncountedPairs {
-    /// Rows and columns of a tile.
+    /// Rows and columns per tile.
     shape: (usize, usize),
     pairs: Vec<(u32, u32)>,
 }
 
 impl UncountedPairs {
-    /// Replaces the pairs by those of a task, given each row's items, ascending, and the items of the task's columns.
+    /// Replaces the pairs, given each row's items in ascending order, and the items of the task's columns.
     pub fn fill<'a>(
         &mut self,
         shape: (usize, usize),
@@ -32,12 +32,12 @@ impl UncountedPairs {
         Ok(())
     }
 
-    /// Whether no pair of the task is left out.
+    /// Whether all pairs of the task are counted.
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()
     }
 
-    /// Sets the values of a tile's pairs to −∞. The tile begins at this row and column of the task.
+    /// Sets the values of the pairs in a tile to −∞. The tile begins at this row and column of the task.
     #[inline]
     pub fn mask(&self, tile: &mut [f32], (i, j): (usize, usize)) {
         let (height, width) = self.shape;
@@ -49,7 +49,7 @@ impl UncountedPairs {
     }
 }
 
-/// Returns the column and the row of the tile that holds a pair.
+/// Returns the column and the row of the tile that includes a pair.
 fn tile_of((height, width): (usize, usize), (row, column): &(u32, u32)) -> (usize, usize) {
     (*column as usize / width, *row as usize / height)
 }

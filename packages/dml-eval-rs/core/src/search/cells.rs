@@ -1,8 +1,8 @@
-//! Cells: a few adjoining panels of a block each, with their mean. If like items adjoin, as in a data set in the order of its classes, the
-//! means tell which cells probably hold the nearest items of a query, and thresholds from these cells rule out most tiles.
+//! Cells are groups of adjacent panels, represented by their mean. If similar items are adjacent, as in data sets sorted by class,
+//! means tell which cells probably include the nearest items of a query, and thresholds from these cells exclude most tiles.
 //!
-//! Gain: `knn`, k = 10, of 19,744 x 256 rows with a decaying spectrum in adjoining classes of 8, 16, 32 and 64: 1.04, 1.1 to 1.2,
-//! 1.3 and 1.8 times as fast as with a random sample. `benchmarks/evaluator/compare.py --work trained-knn` measures trained embeddings.
+//! `knn` (k = 10) of 19,744 x 256 rows with a decaying spectrum, in adjacent classes of 8, 16, 32 and 64, is 1.04, 1.1 to 1.2, 1.3 and
+//! 1.8 times as fast as with a random sample. `benchmarks/evaluator/compare.py --work trained-knn` measures trained embeddings.
 
 use std::ops::Range;
 
@@ -17,31 +17,31 @@ use crate::rows::packing::Packing;
 use crate::rows::row_words::{Numbers, RowWords};
 use crate::screen::block::Block;
 
-/// The least variance of the cells' means, in multiples of that of as many items taken at random.
+/// The least variance of cell means, relative to the variance of means of equally many random items.
 const LEAST_VARIANCE: f64 = 2.0;
-/// Lanes whose sums the compiler may keep in a vector; a divisor of the width of panels of int16.
+/// Lanes whose sums the compiler can keep in a vector. Must divide the width of int16 panels.
 const LANES: usize = 16;
 
-/// The means of a block's cells, packed.
+/// The packed means of the cells in a block.
 pub(super) struct Cells {
     means: NarrowPanels,
     cells: usize,
-    /// Panels of a cell.
+    /// Panels per cell.
     together: usize,
     steps: usize,
 }
 
-/// A thread's buffers.
+/// Buffers of a thread.
 #[derive(Default)]
 pub(super) struct Nearness {
     tile: Vec<f32>,
-    /// Each cell's largest value, and the cell.
+    /// The largest value of each cell, and the cell.
     values: Vec<(f32, u32)>,
     panels: Vec<u32>,
 }
 
 impl Cells {
-    /// Makes the cells of a block whose rows are packed as int16; `None` where items that adjoin aren't alike.
+    /// Makes the cells of a block with int16 rows. Returns `None` if adjacent items aren't similar.
     pub fn of(block: &Block, packing: &impl Packing, kernel: &Kernel, control: &Control) -> Result<Option<Cells>> {
         let (width, steps) = (kernel.number_tiles.columns, packing.steps());
         let together = (control.sizes().cell_items / width).max(1);
@@ -49,7 +49,7 @@ impl Cells {
         if packing.word() != Word::Int16Pair || !packing.is_sorted() || cells == 0 {
             return Ok(None);
         }
-        // The numbers of a mean, and its bias.
+        // The numbers of a mean, followed by its bias.
         let numbers = 2 * (steps - AFFINE_STEPS);
         let mut means: Vec<f64> = zeros(cells * (numbers + 1))?;
         means.par_chunks_exact_mut(numbers + 1).enumerate().for_each(|(cell, mean)| {
@@ -74,7 +74,7 @@ impl Cells {
         Ok(Some(Cells { means, cells, together, steps }))
     }
 
-    /// Returns about so many panels of the cells whose means have the largest values with one of so many queries of a panel.
+    /// Returns about `panels` panels, from the cells whose means have the largest values with any of a panel's `queries` queries.
     pub fn nearest<'a>(
         &self,
         kernel: &Kernel,
@@ -107,7 +107,7 @@ impl Cells {
     }
 }
 
-/// Keeps the larger of each two numbers, without a branch.
+/// Keeps the larger of two numbers for each lane, without branching.
 #[inline(always)]
 pub(super) fn keep_larger<T: Copy + PartialOrd>(largest: &mut [T], values: &[T]) {
     for (most, value) in largest.iter_mut().zip(values) {
@@ -115,7 +115,7 @@ pub(super) fn keep_larger<T: Copy + PartialOrd>(largest: &mut [T], values: &[T])
     }
 }
 
-/// Computes the ratio of the variance of means to that of the means of as many items taken at random.
+/// Computes the variance of the means, relative to the variance of means of equally many random items.
 fn variance_ratio(means: &[f64], numbers: usize, block: &Block, items: usize) -> Result<f64> {
     let cells = (means.len() / (numbers + 1)) as f64;
     let mut common: Vec<f64> = zeros(numbers)?;
@@ -132,7 +132,7 @@ fn variance_ratio(means: &[f64], numbers: usize, block: &Block, items: usize) ->
     Ok(if within > 0.0 { (squares - common) * items as f64 / within } else { 0.0 })
 }
 
-/// Adds the numbers of a panel's rows, and then their biases, to sums.
+/// Adds the numbers of all rows in a panel to `sums`, then their biases.
 struct AddRows<'a> {
     words: &'a [u32],
     width: usize,
@@ -181,7 +181,7 @@ mod tests {
     const CLASSES: usize = 30;
     const OF_A_CLASS: usize = 96;
 
-    /// Makes classes of like rows, in their order or not.
+    /// Makes classes of similar rows, either sorted by class or not.
     fn rows(is_in_order: bool) -> Array2<f32> {
         let mut random = Random::new(3);
         let centres = Array2::from_shape_fn((CLASSES, DIM), |_| random.uniform() - 0.5);
@@ -213,7 +213,7 @@ mod tests {
                 let Some(cells) = cells else { continue };
                 let mut nearness = Nearness::default();
                 for class in 0..CLASSES {
-                    // A whole panel of queries of the class.
+                    // A complete panel with queries of this class.
                     let panel = (class * OF_A_CLASS).div_ceil(height);
                     let of_class = OF_A_CLASS / width;
                     let found = cells.nearest(kernel, rows.panel(panel), height, of_class, &mut nearness).unwrap();

@@ -1,4 +1,4 @@
-//! The items among which a search looks for a query's nearest.
+//! The items among which a search looks for a query's nearest items.
 
 use crate::error::{Result, argument};
 use crate::rows::keys::Keys;
@@ -6,19 +6,19 @@ use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
 use crate::side::Side;
 
-/// The group of a query that is no gallery item; without labels, an item's group is its index, which is below this.
+/// The group of a query that isn't a gallery item. Without labels, the group of an item is its index, which is below this.
 const NO_GROUP: u32 = u32::MAX;
 
-/// Predicates over the items of a gallery, for each query. An item counts if it meets all of them.
+/// Predicates over gallery items, for each query. A search finds only items that meet all of them.
 #[derive(Clone, Copy)]
 pub struct Filter<'a> {
-    /// A query's own item doesn't count.
+    /// Excludes the query itself.
     pub own: OwnItem<'a>,
-    /// Labels of the queries and of the items: an item of the query's label doesn't count. A query's own item has its label.
+    /// Labels of queries and items. Excludes items with the query's label, and so the query itself.
     pub labels: Option<(&'a [u32], &'a [u32])>,
-    /// Returns the items that don't count for a query, ascending.
+    /// Returns the items to exclude for a query, in ascending order.
     pub left_out: Option<&'a (dyn Fn(usize) -> &'a [u32] + Sync)>,
-    /// A number for each query: only items with a lower score count.
+    /// A bound per query: excludes items unless their score is lower.
     pub below: Option<&'a [f64]>,
 }
 
@@ -29,7 +29,7 @@ impl<'a> From<OwnItem<'a>> for Filter<'a> {
 }
 
 impl<'a> Filter<'a> {
-    /// Whether own items alone don't count.
+    /// Whether the query itself is the only item excluded.
     pub(super) fn leaves_out_own_alone(&self) -> bool {
         self.labels.is_none() && self.left_out.is_none() && self.below.is_none()
     }
@@ -40,17 +40,17 @@ impl<'a> Filter<'a> {
             && (of_queries.len(), of_items.len()) != (queries, gallery)
         {
             let (a, b) = (of_queries.len(), of_items.len());
-            return argument(format!("there are {a} and {b} labels; expected {queries} and {gallery}"));
+            return argument(format!("labels have {a} and {b} entries; expected {queries} and {gallery}"));
         }
         if let Some(below) = self.below
             && (below.len() != queries || below.iter().any(|bound| bound.is_nan()))
         {
-            return argument(format!("there are {} bounds, or one is NaN; expected {queries} numbers", below.len()));
+            return argument(format!("below has {} entries, or contains NaN; expected {queries} numbers", below.len()));
         }
         Ok(())
     }
 
-    /// Returns an item's group: items of a query's group don't count for it.
+    /// Returns the group of an item. Items with the query's group are excluded.
     pub(super) fn group(&self, side: Side, item: usize) -> u32 {
         match (side, self.labels) {
             (Side::Query, Some((queries, _))) => queries[item],
@@ -60,19 +60,19 @@ impl<'a> Filter<'a> {
         }
     }
 
-    /// Returns the items that don't count for a query although their group is another, ascending.
+    /// Returns the items to exclude for a query although their group is different, in ascending order.
     pub(super) fn left_out(&self, query: usize) -> &[u32] {
         self.left_out.map_or(&[], |left_out| left_out(query))
     }
 
-    /// Whether an item doesn't count for a query, whatever its score.
+    /// Whether an item is excluded for a query, whatever its score is.
     pub(super) fn leaves_out(&self, query: u32, item: u32) -> bool {
         let query = query as usize;
         self.group(Side::Query, query) == self.group(Side::Gallery, item as usize)
             || self.left_out(query).binary_search(&item).is_ok()
     }
 
-    /// Drops items whose scores aren't below the query's bound.
+    /// Drops items whose scores aren't below the bound for this query.
     pub(super) fn drop_beyond<S: Space>(
         &self,
         space: &S,

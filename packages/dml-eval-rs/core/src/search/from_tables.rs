@@ -1,6 +1,6 @@
-//! Nearest neighbours from tables of keys, for a k that is a large share of the gallery.
+//! Finds nearest neighbours from tables of keys, to be used if k is a large share of the gallery.
 //!
-//! A screen rules out few of the items then, and each item left costs a key of its own; a key of a table costs less.
+//! In this case, a screen excludes few items and each other item needs a key, which is cheaper to compute in a table.
 
 use std::sync::Mutex;
 
@@ -17,7 +17,7 @@ use crate::search::cells::keep_larger;
 use crate::search::places::{Nearest, Results};
 use crate::side::Side;
 
-/// Finds the `k` nearest gallery items of every query, as [`nearest`](super::nearest::nearest) does.
+/// Finds the `k` nearest gallery items of each query, like [`nearest`](super::nearest::nearest) does.
 pub(super) fn nearest_from_tables<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>(
     space: &S,
     own: OwnItem<'_>,
@@ -47,7 +47,7 @@ pub(super) fn nearest_from_tables<S: Space, T: Send, F: Fn(usize, f64) -> T + Sy
                     found.try_resize(keys.len(), 0)?;
                     let mut count = 0;
                     for (i, key) in keys.iter().enumerate() {
-                        // Without a branch, which the CPU would mispredict often.
+                        // Don't branch, because the CPU would mispredict the branch often.
                         found[count] = i as u32;
                         count += usize::from(*key >= least);
                     }
@@ -65,13 +65,13 @@ pub(super) fn nearest_from_tables<S: Space, T: Send, F: Fn(usize, f64) -> T + Sy
     Ok(())
 }
 
-/// A divisor of the number of lanes, so that the compiler may keep their largest in vectors.
+/// Divides the number of lanes, so that the compiler can keep the largest keys in vectors.
 const LANES: usize = 8;
 
-/// Bounds the key of the k-th nearest item of a table's line, whichever item is the query's own.
+/// Returns a lower bound on the key of the k-th nearest item in a line of a table, whichever item is the query itself.
 ///
-/// The keys are divided into lanes, whose largest are those of different items. So k items other than the own one are at least the
-/// (k + 1)-th largest of them.
+/// The keys are divided into lanes, and the largest keys of the lanes belong to different items. So at least k items other than
+/// the query have keys of at least the (k + 1)-th largest of these.
 fn least_of_nearest(k: usize, keys: &[f64], maxima: &mut Vec<f64>, kernel: &Kernel) -> Result<f64> {
     let lanes = (2 * k + 1).next_multiple_of(LANES);
     if keys.len() < 2 * lanes {

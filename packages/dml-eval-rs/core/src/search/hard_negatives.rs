@@ -1,4 +1,4 @@
-//! Hard negatives: the nearest items of other labels, perhaps only those less similar than an item's positives.
+//! Hard negatives: the nearest items with different labels, optionally only items that are less similar than an item's positives.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -15,12 +15,12 @@ use crate::search::filter::Filter;
 use crate::search::nearest::nearest;
 use crate::side::Side;
 
-/// The positive whose score bounds those of an item's negatives.
+/// The positive whose score is the bound for an item's negatives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hardness {
-    /// The one with the lowest score.
+    /// The positive with the lowest score.
     Hardest,
-    /// The one with the highest score.
+    /// The positive with the highest score.
     Easiest,
 }
 
@@ -36,8 +36,8 @@ impl std::str::FromStr for Hardness {
     }
 }
 
-/// Finds the `k` nearest items of other labels of every item, as [`nearest`] does; with `below`, only items whose score is below that
-/// of this positive, less a margin. An item without a positive has no bound. After an item's last negative its places are absent.
+/// Finds the `k` nearest items with different labels for each item, like [`nearest`] does; with `below`, only items whose score is
+/// below that of this positive, minus a margin. Items without a positive have no bound. Places after the last negative are absent.
 pub fn hard_negatives<S: Comparable>(
     space: &S,
     labels: &[u32],
@@ -49,7 +49,7 @@ pub fn hard_negatives<S: Comparable>(
 ) -> Result<()> {
     let items = space.rows(Side::Query);
     if !space.is_own_gallery() || labels.len() != items {
-        return argument(format!("there are {} labels; expected {items}, and no other gallery", labels.len()));
+        return argument(format!("labels has {} entries; expected {items}, and no separate gallery", labels.len()));
     }
     let bounds = match below {
         Some((hardness, margin)) => {
@@ -65,8 +65,8 @@ pub fn hard_negatives<S: Comparable>(
     nearest(space, k, filter, control, |query, key| space.report(query, key), reported, indices)
 }
 
-/// Computes the score of each item with its hardest or easiest positive, or infinity where it has none: pair by pair in small classes,
-/// from tables in large ones.
+/// Computes the score of each item with its hardest or easiest positive, or infinity if it has none: pair by pair in small
+/// classes, from tables in large classes.
 fn positive_scores<S: Comparable>(
     space: &S,
     labels: &[u32],
@@ -79,7 +79,7 @@ fn positive_scores<S: Comparable>(
         Hardness::Hardest => (f64::INFINITY, f64::min),
         Hardness::Easiest => (f64::NEG_INFINITY, f64::max),
     };
-    // A label's members are no other's.
+    // Each item is in one class only, so that threads write to different entries.
     let out: Vec<AtomicU64> = collect(labels.iter().map(|_| AtomicU64::new(f64::INFINITY.to_bits())))?;
     (0..count).into_par_iter().try_for_each_init(<(Scratch, Vec<_>)>::default, |(scratch, pairs), label| {
         let (members, sizes) = (classes.members(label), control.sizes());
@@ -90,7 +90,7 @@ fn positive_scores<S: Comparable>(
         let mut start = 0;
         while start < members.len() {
             control.check()?;
-            // Each pair once: some items, and those from the first of them on.
+            // Compute each pair once: between some items, and all items from the first of these on.
             let items = &members[start..];
             let queries = &items[..(sizes.table_keys / items.len()).clamp(1, items.len())];
             scores.clear();

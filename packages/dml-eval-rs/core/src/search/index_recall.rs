@@ -1,4 +1,4 @@
-//! Recall of an approximate index: its results against the exact nearest neighbours.
+//! Measures the recall of an approximate index, compared with exact nearest neighbours.
 
 use ndarray::{ArrayView1, ArrayView2};
 use rayon::prelude::*;
@@ -12,13 +12,13 @@ use crate::rows::own_item::OwnItem;
 use crate::search::nearest::nearest;
 use crate::side::Side;
 
-/// The id that an index returns where it found nothing.
+/// The id that an index returns if it finds nothing.
 const NONE: i64 = -1;
 
-/// Computes, for every query, the share of its first `k` found items with a key no lower than the k-th nearest item's.
+/// Computes for each query which share of the first `k` items found has a key of at least the k-th nearest item's key.
 ///
-/// `found` is (queries, k or more): gallery indices in the order of the index that is measured, −1 for none. With `exclude_self`
-/// each query's own index is skipped, there and among the exact neighbours.
+/// `found` has shape (queries, k or more): gallery indices in the order in which the index returned them, or −1 for none. With
+/// `exclude_self`, each query is excluded by index, from `found` and from the exact neighbours.
 pub fn index_recall<S: Comparable>(
     space: &S,
     found: ArrayView2<'_, i64>,
@@ -34,7 +34,7 @@ pub fn index_recall<S: Comparable>(
             found.ncols()
         ));
     }
-    // The first fault, whichever thread finds its own first.
+    // Return the error for the first row, even if threads find several.
     let rows = found.outer_iter().into_par_iter().enumerate();
     let fault = rows.map_init(Vec::new, |sorted, (query, row)| check_row(query, row, gallery, sorted).err());
     if let Some(fault) = fault.find_map_first(|fault| fault) {

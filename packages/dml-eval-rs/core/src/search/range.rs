@@ -1,4 +1,4 @@
-//! All gallery items within a threshold: screened candidates, decided by their scores.
+//! Finds all gallery items within a threshold: a screen finds candidates, and their scores decide.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,27 +15,27 @@ use crate::rows::space::{Scratch, Space};
 use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
 use crate::side::Side;
 
-/// Groups of all queries and of all gallery items, so that every query is compared with every item.
+/// The groups of all queries and of all gallery items, so that every query is compared with every item.
 const QUERY_GROUP: u32 = u32::MAX - 1;
 const GALLERY_GROUP: u32 = u32::MAX;
 
-/// The items of all queries, one query after the other.
+/// The items found for all queries, one query after the other.
 #[derive(Debug, PartialEq)]
 pub struct Ranges<T> {
-    /// The start of each query's items, and the end of the last's.
+    /// The start of each query's items, then the end of the last query's.
     pub offsets: Vec<i64>,
     /// Gallery indices, nearest first, ties by index.
     pub indices: Vec<i64>,
-    /// Their similarities or distances.
+    /// The similarities or distances of these items.
     pub values: Vec<T>,
 }
 
-/// A search in progress, of some queries.
+/// A search for some queries, in progress.
 struct Search<'a, S> {
     space: &'a S,
     threshold: f64,
     first_query: usize,
-    /// Whether query i leaves out item i of a gallery of its own length.
+    /// Whether to exclude item i for query i.
     exclude_self: bool,
     found: Vec<Mutex<Vec<(f64, u32)>>>,
     total: &'a AtomicU64,
@@ -43,7 +43,7 @@ struct Search<'a, S> {
 }
 
 impl<S: Space> Search<'_, S> {
-    /// Counts items, and tells whether there are too many: beyond the limit they are only counted, for the error message.
+    /// Counts items, and returns whether there are too many. Items over the limit are only counted, for the error message.
     fn exceeds(&self, items: usize) -> bool {
         self.total.fetch_add(items as u64, Relaxed) + items as u64 > self.most
     }
@@ -70,7 +70,7 @@ impl<S: Space> Observer for Search<'_, S> {
         visit((lowest_value(self.space, self.threshold), f64::INFINITY));
     }
 
-    /// A row's hits are those of its columns, too.
+    /// The hits of rows include the hits of columns.
     fn compares_columns(&self) -> bool {
         false
     }
@@ -108,13 +108,13 @@ fn lowest_value(space: &impl Space, threshold: f64) -> f64 {
     space.value_of_score(threshold).clamp(f64::MIN, f64::MAX)
 }
 
-/// Queries by which a packing is chosen.
+/// The number of queries that determine the packing.
 const SAMPLE: usize = 48;
 
-/// Finds all gallery items with a similarity of at least `threshold`, or a distance of at most that, for every query; more than `most`
-/// in all are an error.
+/// Finds all gallery items with a similarity of at least `threshold`, or a distance of at most `threshold`, for each query.
+/// Returns an error if there are more than `most` in total.
 ///
-/// With `exclude_self` the gallery is the query set, and each query leaves itself out by index.
+/// With `exclude_self`, the queries must be the gallery, and each query is excluded by index.
 pub fn range_search<S: Comparable>(
     space: &S,
     threshold: f64,
@@ -144,7 +144,7 @@ pub fn range_search<S: Comparable>(
     };
     if space.is_own_gallery() {
         control.add_to_total(queries as u64 * (queries as u64 - 1) / 2);
-        // Each pair is found once for both of its items, so all items are found before any are sorted.
+        // Each pair is found once for both of its items, so all items must be found before they are sorted.
         let search = Search { exclude_self: false, ..search(0, queries)? };
         traverse_triangle(space, &packing, &search, 0..queries, 0..queries, control)?;
         if !exclude_self {
@@ -181,7 +181,7 @@ pub fn range_search<S: Comparable>(
     Ok(found)
 }
 
-/// Sorts the items of some queries and appends them, unless they are too many.
+/// Sorts the items of some queries and appends them, unless there are too many.
 fn append<S: Comparable>(
     space: &S,
     found: &mut Ranges<S::Reported>,
