@@ -1,4 +1,4 @@
-//! Chooses a prefix: the number of directions for which a screen is cheapest, or none.
+//! Chooses a prefix: the number of directions that makes a screen cheapest, or none.
 //!
 //! A screen of complete rows costs their words. A screen of prefixes costs fewer words, plus a key for each value that remains
 //! above its threshold. A sample of both sides estimates how many remain. If data has no long directions, prefixes can't pay, and
@@ -44,7 +44,7 @@ const WORTH: f64 = 0.8;
 const BFLOAT16_ERROR: f64 = 1.0 / 256.0;
 const INT16_ERROR: f64 = 1.0 / 8192.0;
 
-/// Chooses the prefix for which a screen is cheapest, or `None` if complete rows of `steps` words are.
+/// Chooses the prefix that makes a screen cheapest, or returns `None` if complete rows, of `steps` words, are cheaper.
 pub(super) fn choose_prefix(
     of: &Dense<'_>,
     frame: &Frame,
