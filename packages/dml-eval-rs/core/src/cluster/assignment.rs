@@ -107,8 +107,8 @@ fn share(
     Ok(Assignment { labels: collect(labels.into_iter().map(|l| l as u32))?, distances })
 }
 
-/// Moves rows to centroids that are nearer than their current ones. `indices` numbers the given centroids among all. If `None`,
-/// all centroids are given, and the current distances are computed; otherwise no row may currently have a given centroid.
+/// Moves rows to nearer centroids. If `centroids` are only some of all, `indices` has their indices, and no row may be assigned to
+/// any of them yet. If `indices` is `None`, `centroids` are all, and the distances to the current ones are computed first.
 fn improve(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,

@@ -1,4 +1,4 @@
-//! AVX-512: the sweeps of a tile, with masks.
+//! AVX-512: compares tiles with thresholds, using masks.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -8,15 +8,15 @@ use super::sweep::{Hit, Sides, SweepResult, add};
 use super::tiles::Tiles;
 
 pub(super) const ROWS: usize = 8;
-/// Columns of a tile, and their registers.
+/// The columns of a tile, and the registers that they need.
 pub(super) const COLUMNS: usize = 48;
 pub(super) const VECTORS: usize = COLUMNS / 16;
 
-/// The tiles of numbers and of codes.
+/// The tiles for numbers and codes.
 pub(super) const TILES: Tiles =
     Tiles { rows: ROWS, columns: COLUMNS, sweep: sweep::<true>, sweep_rows: sweep::<false>, sweep_brackets };
 
-/// Counts and lists values, of both sides or of the rows alone.
+/// Counts and lists values, for both sides or only for the rows.
 #[target_feature(enable = "avx512f,popcnt")]
 pub(super) fn sweep<const BOTH: bool>(
     tile: &[f32],
@@ -31,7 +31,7 @@ pub(super) fn sweep<const BOTH: bool>(
     let mut above = [_mm512_setzero_si512(); VECTORS];
     let ones = _mm512_set1_epi32(1);
     for v in 0..VECTORS {
-        // SAFETY: the caller (`Kernel::sweep`) checked that each array of the columns holds COLUMNS elements.
+        // SAFETY: the caller (`Tiles::sweep`) checked that each array of `columns` has COLUMNS elements.
         unsafe {
             group[v] = _mm512_loadu_si512(columns.group.as_ptr().add(16 * v).cast());
             low[v] = _mm512_loadu_ps(columns.low.as_ptr().add(16 * v));
@@ -43,14 +43,14 @@ pub(super) fn sweep<const BOTH: bool>(
         let mut values = [_mm512_setzero_ps(); VECTORS];
         let (mut row_passing, mut column_passing) = ([0; VECTORS], [0; VECTORS]);
         for v in 0..VECTORS {
-            // SAFETY: the caller checked that the tile holds ROWS × COLUMNS values.
+            // SAFETY: the caller checked that the tile has ROWS × COLUMNS values.
             values[v] = unsafe { _mm512_loadu_ps(tile.as_ptr().add(r * COLUMNS + 16 * v)) };
             row_passing[v] = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(values[v], row_low);
             if BOTH {
                 column_passing[v] = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(values[v], low[v]);
             }
         }
-        // In most rows no value passes.
+        // In most rows, no value reaches a threshold.
         if row_passing.iter().chain(&column_passing).fold(0, |any, mask| any | mask) == 0 {
             continue;
         }
@@ -64,7 +64,7 @@ pub(super) fn sweep<const BOTH: bool>(
             let column_counted = if BOTH { _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(apart, values, high[v]) } else { 0 };
             row_above += row_counted.count_ones();
             above[v] = _mm512_mask_add_epi32(above[v], column_counted, above[v], ones);
-            // Counting takes no branch; listing is rare.
+            // Counting must not branch; listing may, because it is rare.
             row_listed |= u64::from(row_passing[v] & apart & !row_counted) << (16 * v);
             column_listed |= u64::from(column_passing[v] & apart & !column_counted) << (16 * v);
         }
@@ -79,7 +79,7 @@ pub(super) fn sweep<const BOTH: bool>(
     }
     for (v, counts) in above.iter().enumerate() {
         let out = &mut result.column_above.of(0)[origin.1 as usize + 16 * v..][..16];
-        // SAFETY: `out` holds 16 elements.
+        // SAFETY: `out` has 16 elements.
         unsafe {
             let before = _mm512_loadu_si512(out.as_ptr().cast());
             _mm512_storeu_si512(out.as_mut_ptr().cast(), _mm512_add_epi32(before, *counts));
@@ -96,7 +96,7 @@ fn list(mut mask: u64, line: &[f32], (row, column): (usize, usize), hits: &mut V
     }
 }
 
-/// Counts and lists values by several brackets.
+/// Counts and lists values if items have several brackets.
 #[target_feature(enable = "avx512f,avx512vl,popcnt")]
 pub(super) fn sweep_brackets(
     sides: Sides,
@@ -108,7 +108,7 @@ pub(super) fn sweep_brackets(
     assert!(tile.len() >= tile_rows.len() * COLUMNS);
     let load = |of: &[f32], v: usize| {
         let of = &of[16 * v..][..16];
-        // SAFETY: the slice holds 16 elements.
+        // SAFETY: the slice has 16 elements.
         unsafe { _mm512_loadu_ps(of.as_ptr()) }
     };
     let (of_columns, first) = (columns.part(column, COLUMNS), tile_rows.start);
@@ -166,7 +166,7 @@ pub(super) fn sweep_brackets(
                 let is_above = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(passing, values[v], high);
                 within |= _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(passing, values[v], low) & !is_above;
                 let above = result.column_above.of(b)[column + 16 * v..][..16].as_mut_ptr().cast();
-                // SAFETY: the slice holds 16 elements.
+                // SAFETY: the slice has 16 elements.
                 unsafe {
                     let counts = _mm512_loadu_si512(above);
                     _mm512_storeu_si512(above.cast(), _mm512_mask_add_epi32(counts, is_above, counts, ones));
@@ -177,7 +177,7 @@ pub(super) fn sweep_brackets(
                     let high = load(of_columns.high(b), v);
                     let counted = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(within, values[v], high);
                     let above = result.column_above.of(b)[column + 16 * v..][..16].as_mut_ptr().cast();
-                    // SAFETY: the slice holds 16 elements.
+                    // SAFETY: the slice has 16 elements.
                     unsafe {
                         let counts = _mm512_loadu_si512(above);
                         _mm512_storeu_si512(above.cast(), _mm512_mask_sub_epi32(counts, counted, counts, ones));

@@ -1,4 +1,4 @@
-//! Sweeps: a tile's products counted and listed. This one takes several brackets an item; the kernels have faster ones.
+//! Sweeps count and list the products in a tile. This sweep supports several brackets per item; kernels have faster ones.
 
 use std::ops::Range;
 
@@ -6,14 +6,14 @@ use super::brackets::ItemBrackets;
 use crate::error::Result;
 use crate::memory::Grow;
 
-/// The sides of a tile whose thresholds its values are compared with.
+/// The sides of a tile whose thresholds are compared with its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sides {
     Rows,
     Both,
 }
 
-/// A value between the thresholds of its row or column, with its position in the task.
+/// A value between the thresholds of its row or column, and its position in the task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hit {
     pub row: u32,
@@ -21,7 +21,7 @@ pub(crate) struct Hit {
     pub value: f32,
 }
 
-/// For each bracket and each item of a side, the number of values above that are not listed.
+/// The number of unlisted values above each bracket of each item on a side.
 #[derive(Default)]
 pub(crate) struct Above {
     counts: Vec<u32>,
@@ -35,18 +35,18 @@ impl Above {
         self.counts.try_resize(items * brackets, 0)
     }
 
-    /// Returns the counts of each bracket, item by item.
+    /// Returns the counts for each bracket, item by item.
     pub fn by_bracket(&self) -> std::slice::ChunksExact<'_, u32> {
         self.counts.chunks_exact(self.items.max(1))
     }
 
-    /// Returns the counts of one bracket.
+    /// Returns the counts for one bracket.
     pub fn of(&mut self, bracket: usize) -> &mut [u32] {
         &mut self.counts[bracket * self.items..][..self.items]
     }
 }
 
-/// The counts and the hits of a task's sweeps.
+/// The counts and hits from the sweeps of a task.
 #[derive(Default)]
 pub(crate) struct SweepResult {
     pub row_above: Above,
@@ -56,7 +56,7 @@ pub(crate) struct SweepResult {
 }
 
 impl SweepResult {
-    /// Starts a task of so many rows and columns, each side with at most so many brackets an item.
+    /// Starts a task with these numbers of rows and columns, and of brackets per item on each side.
     pub fn reset(
         &mut self,
         (rows, row_brackets): (usize, usize),
@@ -68,14 +68,14 @@ impl SweepResult {
         self.column_above.reset(columns, column_brackets)
     }
 
-    /// Reserves room for the hits of tiles of so many values, so that their sweeps, which can't fail, allocate nothing.
+    /// Reserves room for the hits of tiles with `values` values, so that sweeps, which can't fail, needn't allocate.
     pub fn make_room(&mut self, sides: Sides, values: usize) -> Result<()> {
         self.row_hits.make_room(values)?;
         if sides == Sides::Both { self.column_hits.make_room(values) } else { Ok(()) }
     }
 }
 
-/// Adds a hit of a tile, for which there is room.
+/// Adds a hit in a tile. There must be room for it.
 #[inline(always)]
 #[expect(clippy::disallowed_methods, reason = "room for all values of a tile is reserved before its sweep")]
 pub(super) fn add(hits: &mut Vec<Hit>, hit: Hit) {
@@ -83,7 +83,7 @@ pub(super) fn add(hits: &mut Vec<Hit>, hit: Hit) {
     hits.push(hit);
 }
 
-/// Sweeps a tile of `C` columns, which begins at `column` of the task, and whose rows are these.
+/// Sweeps a tile of `C` columns. `column` and `tile_rows` tell where it begins in the task.
 #[inline(always)]
 pub(super) fn several<const C: usize>(
     sides: Sides,
@@ -158,7 +158,7 @@ pub(super) fn several<const C: usize>(
     }
 }
 
-/// Calls a function with the lanes that are set, few of all.
+/// Calls a function for each lane that is set, expecting that few are.
 #[inline(always)]
 fn list<const C: usize>(lanes: &[u32; C], mut of: impl FnMut(usize)) {
     const PART: usize = 4;
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use crate::kernel::{Word, names, select};
 
-    /// An item's group and brackets.
+    /// The group and the brackets of an item.
     type Item = (u32, Vec<(f32, f32)>);
 
     fn items(most: usize) -> impl Strategy<Value = Vec<Item>> {
@@ -199,7 +199,7 @@ mod tests {
         brackets
     }
 
-    /// Counts and lists the values of one item by the definition: the counts of each bracket, and the listed positions.
+    /// Counts and lists the values of one item by definition. Returns the count for each bracket, and the listed positions.
     fn reference((group, of_item): &Item, values: &[(u32, f32)]) -> (Vec<u32>, Vec<usize>) {
         let apart = || values.iter().enumerate().filter(|(_, (other, _))| other != group);
         let is_within = |value: f32| of_item.iter().any(|(low, high)| value >= *low && value <= *high);
@@ -222,7 +222,7 @@ mod tests {
                 let (height, width) = (tiles.rows, tiles.columns);
                 let (row_items, column_items) = (&row_items[..height], &column_items[..width]);
                 let tile: Vec<f32> = values[..height * width].iter().map(|v| f32::from(*v)).collect();
-                // Of the columns only the groups count if the rows alone are compared.
+                // If only rows are compared, columns have groups but no brackets.
                 let groups = || column_items.iter().map(|(group, _)| (*group, Vec::new())).collect::<Vec<Item>>();
                 let (rows, columns) = (fill(row_items), if both { fill(column_items) } else { fill(&groups()) });
                 let mut result = SweepResult::default();

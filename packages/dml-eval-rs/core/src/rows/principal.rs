@@ -64,7 +64,7 @@ fn subtract(row: &mut [f64], factor: f64, other: &[f64]) {
 /// Makes `rows`, (count, dim), orthonormal, each to all previous rows, and omits rows that depend on previous rows. A second pass
 /// removes the rounding errors of the first.
 fn orthonormalize(kernel: &'static Kernel, rows: &mut Vec<f64>, dim: usize, passes: usize) {
-    /// The least share of a row's length that must remain: if less remains, this is mostly rounding errors.
+    /// The least share of a row's length that must remain: if less remains, it consists mostly of rounding errors.
     const LEAST: f64 = 1e-9;
     let mut kept = 0;
     for index in 0..rows.len() / dim {

@@ -31,7 +31,7 @@ pub(crate) struct Numbers<'a> {
 }
 
 impl<'a> Numbers<'a> {
-    /// Returns the numbers for a mean of rows, which may end with a mean rest. `added` is added to products.
+    /// Returns the numbers of a mean of rows, including the mean rest if rows have rests. `added` is added to products.
     pub fn of_mean(numbers: &'a [f64], added: f64) -> Self {
         Numbers { coordinates: numbers, size: measure(numbers), rest: None, bias: Some(-added), axis: Axis::Columns }
     }

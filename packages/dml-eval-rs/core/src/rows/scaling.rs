@@ -15,7 +15,7 @@ fn power_of_two(e: i32) -> f64 {
 /// square of the factor, remains far below the rounding errors that the margin allows for.
 const SHORTEST: f64 = f64::from_bits((1023 - 500) << 52);
 
-/// Returns the power of two that scales `length` to between 1/4 and 1. If `length` is below 2^−500, scales for 2^−500 instead.
+/// Returns the power of two that scales `length` to between 1/4 and 1. A `length` below 2^−500 is treated as 2^−500.
 pub(crate) fn scale_below_one(length: f64) -> f64 {
     power_of_two(-(exponent(length.max(SHORTEST)) + 1))
 }

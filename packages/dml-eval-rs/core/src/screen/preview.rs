@@ -13,7 +13,7 @@ pub(super) struct Preview {
 }
 
 impl Preview {
-    /// Whether some of the tried tiles were ruled out.
+    /// Whether some tried tiles were excluded.
     pub fn has_ruled_out(&self) -> bool {
         self.left < self.tried
     }
@@ -135,7 +135,7 @@ mod tests {
         })
     }
 
-    /// The axes along which rows differ most.
+    /// Returns the axes along which rows differ most.
     fn longest_axes() -> Vec<f64> {
         (0..40 * DIM).map(|at| f64::from(u8::from(at / DIM == at % DIM))).collect()
     }

@@ -12,7 +12,7 @@ const BAND_BYTES: usize = 2 << 20;
 /// Bytes per packed word.
 const WORD_BYTES: usize = 4;
 
-/// The shapes that the tiling depends on.
+/// The shapes on which the tiling depends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TileShape {
     /// Rows per tile.
@@ -35,7 +35,7 @@ impl TileShape {
     }
 }
 
-/// Splits a range into blocks of `size`; the last may be shorter.
+/// Splits a range into blocks of `size`. The last block may be shorter.
 pub(crate) fn blocks(range: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> {
     let end = range.end;
     range.step_by(size).map(move |start| start..(start + size).min(end))

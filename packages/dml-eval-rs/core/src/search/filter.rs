@@ -40,7 +40,7 @@ impl<'a> Filter<'a> {
             && (of_queries.len(), of_items.len()) != (queries, gallery)
         {
             let (a, b) = (of_queries.len(), of_items.len());
-            return argument(format!("there are {a} and {b} labels; expected {queries} and {gallery}"));
+            return argument(format!("labels have {a} and {b} entries; expected {queries} and {gallery}"));
         }
         if let Some(below) = self.below
             && (below.len() != queries || below.iter().any(|bound| bound.is_nan()))

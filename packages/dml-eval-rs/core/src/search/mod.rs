@@ -1,4 +1,4 @@
-//! Searches of a gallery.
+//! Searches a gallery.
 
 mod cells;
 pub(crate) mod filter;

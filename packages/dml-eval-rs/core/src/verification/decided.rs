@@ -1,5 +1,5 @@
 //! Finds crossings that the screen can't find, mostly because very many pairs have the same score. In each traversal, float64
-//! decides all negatives near a bracket, and brackets shrink until one has only the crossing.
+//! decides all negatives near a bracket, and brackets shrink until one contains only the crossing.
 //!
 //! A bracket keeps a limited number of scores: the fuller it is, the more zeros the hash of a pair must end in to be kept. The
 //! kept scores are a sample to estimate the next bracket, or all scores, which determine the crossing.

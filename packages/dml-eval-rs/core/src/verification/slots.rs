@@ -201,7 +201,7 @@ impl Work for Count<'_, '_> {
 }
 
 impl Ladder<'_> {
-    /// Counts scores as between two numbers or equal to a number, given the count of numbers in lower cells.
+    /// Counts each score between two numbers or at an equal number, given how many numbers are in lower cells.
     #[inline(always)]
     fn compare(&self, open: &[(f64, u16)], between: &mut [u64], equal: &mut [u64]) {
         for &(score, before) in open {
