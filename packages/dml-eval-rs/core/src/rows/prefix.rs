@@ -142,7 +142,7 @@ impl Prefix {
         self.rounding.0 * (square.max(0.0) + self.error * length * length).sqrt() + self.rounding.1
     }
 
-    /// Bounds the squared residual norm, given the squared lengths of the row and of the computed coordinates, which differ from exact
+    /// Bounds the residual norm, given the squared lengths of the row and of the computed coordinates, which differ from exact
     /// coordinates by at most `rounding`. Further rounding errors are relative to `length`.
     pub fn rest(&self, square: f64, coordinates_square: f64, rounding: f64, length: f64) -> f64 {
         let least = (coordinates_square.sqrt() - rounding).max(0.0);
