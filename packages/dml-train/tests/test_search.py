@@ -175,8 +175,8 @@ def test_each_mistake_is_one_message(dml, run, photos, query, tmp_path):
     assert "expected floats (N, 12) or uint8 (N, 2)" in refusal(run, query, "--index", tmp_path / "wide.npy")
     about = json.loads(index.with_suffix(".json").read_text())
     for change, message in (
-        ({"weights": "other"}, "was embedded with other weights"),
-        ({"paths": about["paths"][1:]}, "names 29 images, and"),
+        ({"weights": "other"}, "was embedded with different weights"),
+        ({"paths": about["paths"][1:]}, "names 29 images, but"),
         ({"paths": None}, "e.json is damaged"),
     ):
         index.with_suffix(".json").write_text(json.dumps(about | change))

@@ -1,4 +1,4 @@
-"""A trained network for the workers of other frameworks: batches in, embeddings out.
+"""A trained network for the workers of other frameworks, such as Ray Data.
 
 Shapes: `B` images of a batch, `D` embedding dimension.
 """
@@ -19,26 +19,26 @@ from dml_core import DmlError, Registry
 from dml_train.data.decoding import ImageSource
 from dml_train.trained.model import TrainedModel, open_model
 
-# Sought in this order.
+# The first of these columns in a batch contains the images.
 _COLUMNS = ("image", "bytes", "jpg", "jpeg", "png", "webp", "path")
 
 
 class Embedder:
-    """A function of batches that opens a run once in each process, at its first batch.
+    """A function that embeds batches. Each process opens the run when it receives the first batch.
 
-    ``dataset.map_batches(Embedder, fn_constructor_args=["runs/mine"], batch_size=256, concurrency=4)`` with Ray Data,
-    on what ``ray.data.read_images``, ``read_binary_files``, ``read_parquet`` or ``read_webdataset(decode=False)``
-    returns. The last bits of an embedding depend on the images of its batch. Leave decoding to the embedder for the
-    embeddings of `embed_folder`: it decodes a large JPEG at a part of its size.
+    For example, use ``dataset.map_batches(Embedder, fn_constructor_args=["runs/mine"], batch_size=256, concurrency=4)``
+    with a Ray data set that ``ray.data.read_images``, ``read_binary_files``, ``read_parquet`` or
+    ``read_webdataset(decode=False)`` returns. The last bits of an embedding depend on the other images in the batch. To
+    get the embeddings of `embed_folder`, pass paths or encoded images: this class decodes large JPEGs at reduced size.
 
     Args:
-        run: the run's folder; every worker must see it.
-        column: holds the images: paths, encoded images (bytes), tables with ``bytes`` (as Hugging Face's), or arrays
-            (height, width, 3) of RGB; default: the first of image, bytes, jpg, jpeg, png, webp and path.
-        skip: whether to drop the rows of images that can't be decoded; otherwise they are an error.
-        threads: of torch; None: as they are.
-        step: use the weights of this step's checkpoint; default: those that the run is evaluated by.
-        registry: provides the components; default: all installed ones.
+        run: the run's folder, which all workers must see.
+        column: the column of images: paths, encoded images (bytes), dictionaries with ``bytes`` (as in Hugging Face
+            data sets), or RGB arrays (height, width, 3); default: the first of image, bytes, jpg, jpeg, png, webp and
+            path.
+        skip: whether to drop the rows of images that can't be decoded, instead of raising an error.
+        threads: number of threads for torch; default: unchanged.
+        step, registry: see `open_model`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Embedder:
 
     @property
     def model(self) -> TrainedModel:
-        """The opened run."""
+        """The run's network, opened at first use."""
         if self._model is None:
             if self.threads is not None:
                 torch.set_num_threads(self.threads)
@@ -68,9 +68,9 @@ class Embedder:
         return self._model
 
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-        """Add the column ``embedding``, (B, D) float32, to a batch of columns; bad images lose their rows.
+        """Add the column ``embedding``, (B, D) float32, to a batch of columns; `skip` drops rows with bad images.
 
-        Raise DmlError if no column holds images, or an image can't be decoded, unless `skip`.
+        Raise DmlError if no column contains images or, unless `skip` is true, an image can't be decoded.
         """
         column = self.column or next((name for name in _COLUMNS if name in batch), None)
         if column is None or column not in batch:
@@ -93,7 +93,7 @@ class Embedder:
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """A `StoredImage` in memory: its name for messages, and its content."""
+    """A `StoredImage` in memory: the name for messages, and the content."""
 
     name: str
     content: bytes
