@@ -25,7 +25,7 @@ import torch
 from rich.console import Console
 
 from dml_core import DmlError, Registry
-from dml_train.cluster.workers import Expected, UnfitWorker, expect, first_line, refuse_missing_package
+from dml_train.cluster.workers import Expected, UnfitWorker, check_missing_package, expect, first_line
 from dml_train.files import FolderLocked, WriteRefused, read_json, write_json, write_text
 from dml_train.processes.loaders import end_with_parent
 from dml_train.processes.stopping import (
@@ -343,6 +343,6 @@ def _take(call: Any) -> _Result:
     except BrokenExecutor:
         raise
     except Exception as error:  # libraries raise different errors if a worker dies
-        refuse_missing_package(error)
+        check_missing_package(error)
         return _Result(stopped=f"its worker ended ({type(error).__name__}: {first_line(error)})")
     return result
