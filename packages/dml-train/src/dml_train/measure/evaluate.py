@@ -278,7 +278,7 @@ def select_levels(embedded: Embedded, recipe: Recipe, levels: Sequence[str]) -> 
         if name not in columns:
             raise DmlError(
                 f"the run's embedding has no level {name!r}{nearest(name, columns)} "
-                f"levels: {', '.join(columns) or 'it has one only'}"
+                f"levels: {', '.join(columns) or 'only one, without a name'}"
             )
     return embedded.select(np.concatenate([columns[name] for name in levels]))
 
