@@ -15,7 +15,7 @@ from train_support.photo_world import write_photos
 from dml_core import DmlError
 from dml_train.trained.embedder import Embedder
 from dml_train.trained.folder import embed_images
-from dml_train.trained.images import find_images, list_folder, open_images
+from dml_train.trained.images import list_folder, open_images
 from dml_train.trained.model import open_model
 from dml_train.trained.plan import EmbeddingPlan, ThisProcess
 from dml_train.trained.search import Gallery
@@ -40,7 +40,7 @@ def photos(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def paths(photos):
-    return [path.as_posix() for path in find_images(photos)]
+    return list_folder(photos).names
 
 
 @pytest.fixture

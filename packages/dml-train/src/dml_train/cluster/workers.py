@@ -45,12 +45,15 @@ class Expected:
                 raise UnfitWorker(
                     f"{worker} {came}; expected {version}, as here. Install the same versions on all machines"
                 )
-        if self.probe is not None and not _appears(self.probe):
-            raise UnfitWorker(
-                f"{worker} doesn't see {self.probe.parent}, where this command writes; "
-                "expected a folder that all machines share, for example on NFS",
-                arguments=("out",),
-            )
+        give_up = time.monotonic() + SECONDS_TO_APPEAR
+        while self.probe is not None and not self.probe.is_file():
+            if time.monotonic() > give_up:
+                raise UnfitWorker(
+                    f"{worker} doesn't see {self.probe.parent}, where this command writes; "
+                    "expected a folder that all machines share, for example on NFS",
+                    arguments=("out",),
+                )
+            time.sleep(0.2)
         if self.folder.is_dir():  # paths on this machine may differ
             os.chdir(self.folder)
 
@@ -95,12 +98,3 @@ def _find_version(distribution: str) -> str | None:
         return metadata.version(distribution).partition("+")[0]
     except metadata.PackageNotFoundError:
         return None
-
-
-def _appears(probe: Path) -> bool:
-    give_up = time.monotonic() + SECONDS_TO_APPEAR
-    while not probe.is_file():
-        if time.monotonic() > give_up:
-            return False
-        time.sleep(0.2)
-    return True

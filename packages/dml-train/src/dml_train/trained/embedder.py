@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from dml_core import DmlError, Registry
@@ -23,6 +23,7 @@ from dml_train.trained.model import TrainedModel, open_model
 _COLUMNS = ("image", "bytes", "jpg", "jpeg", "png", "webp", "path")
 
 
+@dataclass(eq=False)
 class Embedder:
     """A function that embeds batches. Each process opens the run when it receives the first batch.
 
@@ -30,42 +31,27 @@ class Embedder:
     with a Ray data set that ``ray.data.read_images``, ``read_binary_files``, ``read_parquet`` or
     ``read_webdataset(decode=False)`` returns. The last bits of an embedding depend on the other images in the batch. To
     get the embeddings of `embed_folder`, pass paths or encoded images: this class decodes large JPEGs at reduced size.
-
-    Args:
-        run: the run's folder, which all workers must see.
-        column: the column of images: paths, encoded images (bytes), dictionaries with ``bytes`` (as in Hugging Face
-            data sets), or RGB arrays (height, width, 3); default: the first of image, bytes, jpg, jpeg, png, webp and
-            path.
-        skip: whether to drop the rows of images that can't be decoded, instead of raising an error.
-        threads: number of threads for torch; default: unchanged.
-        step, registry: see `open_model`.
     """
 
-    def __init__(
-        self,
-        run: str | Path,
-        *,
-        column: str | None = None,
-        skip: bool = False,
-        threads: int | None = None,
-        step: int | None = None,
-        registry: Registry | None = None,
-    ) -> None:
-        self.run, self.column, self.skip, self.threads, self.step = Path(run), column, skip, threads, step
-        self._registry = registry
-        self._model: TrainedModel | None = None
+    run: str | Path  # the run's folder, which all workers must see
+    _: KW_ONLY
+    # The column of images: paths, encoded images (bytes), dictionaries with ``bytes`` as in Hugging Face data sets, or
+    # RGB arrays (height, width, 3); default: the first of image, bytes, jpg, jpeg, png, webp and path.
+    column: str | None = None
+    skip: bool = False  # whether to drop rows of images that can't be decoded, instead of raising an error
+    threads: int | None = None  # number of threads for torch; default: unchanged
+    step: int | None = None  # see `open_model`
+    registry: Registry | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_model": None}
+        return {name: value for name, value in self.__dict__.items() if name != "model"}
 
-    @property
+    @cached_property
     def model(self) -> TrainedModel:
         """The run's network, opened at first use."""
-        if self._model is None:
-            if self.threads is not None:
-                torch.set_num_threads(self.threads)
-            self._model = open_model(self.run, self._registry, step=self.step)
-        return self._model
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        return open_model(self.run, self.registry, step=self.step)
 
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         """Add the column ``embedding``, (B, D) float32, to a batch of columns; `skip` drops rows with bad images.
@@ -87,7 +73,11 @@ class Embedder:
         if embedded.bad and not self.skip:
             raise DmlError(f"{embedded.bad[0].reason}; or skip such images", arguments=("skip",))
         kept = np.delete(np.arange(len(images)), [image.position for image in embedded.bad])
-        columns = {name: _select(values, kept) for name, values in batch.items()}
+        columns: dict[str, Any] = dict(batch)
+        if embedded.bad:
+            for name, values in columns.items():
+                is_array = isinstance(values, np.ndarray)
+                columns[name] = values[kept] if is_array else [values[row] for row in kept]
         return {**columns, "embedding": embedded.embeddings}
 
 
@@ -117,9 +107,3 @@ def _as_source(cell: Any, name: str) -> ImageSource:
     raise DmlError(
         f"{name} is {type(cell).__name__}; expected a path, an encoded image (bytes), or an array of uint8"
     )
-
-
-def _select(values: Any, kept: npt.NDArray[np.int64]) -> Any:
-    if len(kept) == len(values):
-        return values
-    return values[kept] if isinstance(values, np.ndarray) else [values[row] for row in kept]

@@ -90,29 +90,19 @@ class ImageList:
         return [f"{self.names[item]} {statuses[file]}" for item, file in zip(items, found)]
 
 
-def find_images(folder: Path) -> list[Path]:
-    """Find all images in a folder and its subfolders except hidden ones; return sorted paths relative to the folder.
+def list_folder(folder: Path) -> ImageList:
+    """List all images in a folder and its subfolders except hidden ones, sorted by path.
 
     Raise DmlError if `folder` isn't a folder, contains no image, or a subfolder can't be read.
     """
     if not folder.is_dir():
         raise DmlError(f"{folder} is not a folder; expected a folder of images, with or without subfolders")
-    images = [file.relative_to(folder) for file in image_files(folder)]
-    images = [path for path in images if not any(part.startswith(".") for part in path.parts)]
-    if not images:
+    paths = [file.relative_to(folder) for file in image_files(folder)]
+    names = [path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)]
+    if not names:
         raise DmlError(f"{folder} contains no images: no file ends in {', '.join(sorted(SUFFIXES))}")
-    return images
-
-
-def list_folder(folder: Path) -> ImageList:
-    """List all images in a folder and its subfolders; see `find_images` for the errors."""
-    return list_files(folder, folder, [path.as_posix() for path in find_images(folder)])
-
-
-def list_files(title: Path, folder: Path, names: Sequence[str]) -> ImageList:
-    """List image files, given as paths relative to a folder, with ``/`` between folders."""
     files = [folder / name for name in names]
-    return ImageList(str(title), names, files, files, folder)
+    return ImageList(str(folder), names, files, files, folder)
 
 
 def list_split(model: TrainedModel, name: SplitName, registry: Registry | None = None) -> ImageList:
@@ -245,7 +235,9 @@ def _list_tables(path: Path, files: Sequence[Path]) -> ImageList:
     if rows and paths:
         raise DmlError(f"some tables in {path} contain images, others paths; expected either in all tables")
     if paths:
-        return list_files(path, files[0].parent, paths)
+        folder = files[0].parent
+        images = [folder / name for name in paths]
+        return ImageList(str(path), paths, images, images, folder)
     if not rows:
         raise DmlError(f"{path} contains no images: its tables have no rows")
     names = [f"{row.table.name}/{row.row}" for row in rows]

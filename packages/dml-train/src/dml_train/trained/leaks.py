@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ from rich.console import Console
 
 from dml_core import DmlError, FileBackedSplit, RangeEvaluator, Registry, Split, TrainingFilesFactory
 from dml_core import registry as installed
-from dml_train.files import write_csv
 from dml_train.measure.embed import CHUNK_SIZE, embed, split_chunks
 from dml_train.measure.evaluate import Embedded
 from dml_train.progress import stage
@@ -101,11 +100,6 @@ def find_leaks(
                 ]
             show(int(items[-1]) + 1, f"{len(leaks):,} pairs")
     return sorted(leaks, key=lambda leak: (-leak.similarity, *leak[1:]))
-
-
-def write_leaks(leaks: Sequence[Leak], path: Path) -> None:
-    """Write leaks as a CSV file with a header; see `dml_train.files.write_csv`."""
-    write_csv(path, Leak._fields, leaks)
 
 
 def _describe(split: Split, item: int) -> tuple[str, str]:

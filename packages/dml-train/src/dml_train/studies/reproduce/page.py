@@ -198,7 +198,8 @@ def _section(name: str, section: Section) -> list[str]:
         f"| {' | '.join(header)} |",
         "|---" * len(header) + "|",
     ]
-    places = _decimals(section)
+    figures = [value for row in section.rows for values in row.row.published.values() for value in values]
+    decimals = 1 if all(value == round(value, 1) for value in drop_nan(figures)) else 2
     spreads = {
         metric: pool_spread([row.values.get(metric, ()) for row in section.rows]) for metric in metrics
     }
@@ -206,7 +207,7 @@ def _section(name: str, section: Section) -> list[str]:
         cells = [row.row.label]
         for dataset, place, _ in published:
             figure = row.row.published.get(dataset, [])[place : place + 1]
-            text = f"{figure[0]:.{places}f}" if drop_nan(figure) else "–"
+            text = f"{figure[0]:.{decimals}f}" if drop_nan(figure) else "–"
             cells.append(f"({text})" if section.reasons and text != "–" else text)
         cells += [_format_interval(row, metric, spreads[metric]) for metric in metrics]
         cells.append(f"{row.seconds:.0f}" if row.folders else "–")
@@ -224,12 +225,6 @@ def _section(name: str, section: Section) -> list[str]:
         for fault in dict.fromkeys(row.faults)
     ]
     return lines
-
-
-def _decimals(section: Section) -> int:
-    """Return with how many decimals a table's figures are printed: 1 or 2."""
-    figures = [value for row in section.rows for values in row.row.published.values() for value in values]
-    return 1 if all(value == round(value, 1) for value in drop_nan(figures)) else 2
 
 
 def _sentence(key: tuple[str, str, str], found: Order) -> str:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dml_core import InvalidOption, Registry, UnknownName, nearest
+from dml_train.measure.evaluate import check_levels
 from dml_train.recipe.checking import parse
 from dml_train.recipe.extending import remove
 from dml_train.recipe.loading import assign, read, set_value
@@ -191,12 +192,7 @@ def row_recipe(
         training["seed"] = training.get("seed", 0) + seed
         recipe = parse(document, registry, origin)
         stored = recipe.embedding.levels or recipe.backbone.get("levels") or []
-        for level in row.levels.get(dataset, []):
-            if level not in stored:
-                raise InvalidOption(
-                    f"no level {level!r} to measure{nearest(level, stored)} "
-                    f"levels of the embedding: {', '.join(stored) or 'only one, without a name'}"
-                )
+        check_levels(row.levels.get(dataset, []), stored)
         return recipe
     except InvalidOption as error:
         raise InvalidOption(f"row {row.label!r} on {dataset}: {error}") from error
