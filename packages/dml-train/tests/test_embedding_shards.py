@@ -116,7 +116,7 @@ def test_a_killed_shard_resumes_and_a_finished_one_does_nothing(plan, folder, mo
         ),
         ({"shard": "0/3"}, r"-1-of-3\.npy .* shard is '0/3'; expected '1/3'"),
         (lambda manifest: manifest.pop("slice"), r"e\.shard-1-of-3\.json is corrupt: 'slice' is missing"),
-        (lambda manifest: manifest.update(slice="0"), r"have changed since .*; embed shard 1/3 again"),
+        (lambda manifest: manifest.update(slice="0"), r"changed since .*; embed shard 1/3 again"),
     ],
     ids=["weights", "kind", "list", "renamed", "corrupt", "changed"],
 )
@@ -164,7 +164,7 @@ def test_other_images_and_another_run_are_refused(dml, run, registry, photos, pl
         join_shards(EmbeddingPlan(plan.model, plan.images), out)
     content = (photos / "class-0" / "0.png").read_bytes()
     (photos / "class-0" / "0.png").write_bytes(content + b"longer")
-    with pytest.raises(DmlError, match=r"have changed since .*; embed shard 0/1 again"):
+    with pytest.raises(DmlError, match=r"changed since .*; embed shard 0/1 again"):
         join_shards(plan, out)
     assert embed_shard(plan, out, Shard(0, 1), ThisProcess()).reused == 0  # in place of the outdated one
     (photos / "class-0" / "0.png").unlink()

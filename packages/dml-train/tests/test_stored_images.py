@@ -129,10 +129,10 @@ def test_what_holds_no_images_is_named(photos, paths, tmp_path):
 
     refused(tmp_path / "none", "is not a folder; expected a folder of images.* or a table")
     (tmp_path / "notes.tar").write_bytes(b"no archive" * 100)
-    refused(tmp_path / "notes.tar", "can't read the archive .* expected an uncompressed tar file")
+    refused(tmp_path / "notes.tar", "can't read the archive .* expected an uncompressed tar")
     (tmp_path / "notes.parquet").write_bytes(b"no table")
     refused(tmp_path / "notes.parquet", "can't read the table")
-    refused(tmp_path, r"contains \.parquet and \.tar files; expected images, or files of one type")
+    refused(tmp_path, r"contains \.parquet and \.tar files; expected images or a single type")
     (tmp_path / "lone.png").touch()
     assert open_images(tmp_path).names == [
         "lone.png"

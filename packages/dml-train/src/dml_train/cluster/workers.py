@@ -83,9 +83,7 @@ def expect(registry: Registry, shared: Path | None) -> Iterator[Expected]:
 def check_missing_package(error: Exception) -> None:
     """Raise UnfitWorker if the error of a worker says that it lacks a package and couldn't even load the call."""
     if missing := re.search(r"No module named '([\w.]+)'", str(error)):
-        raise UnfitWorker(
-            f"a worker lacks the package {missing[1]}; install the same packages on all machines"
-        ) from error
+        raise UnfitWorker(f"a worker lacks the package {missing[1]}; install it on all machines") from error
 
 
 def first_line(error: BaseException) -> str:

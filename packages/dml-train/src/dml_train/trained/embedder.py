@@ -104,6 +104,4 @@ def _as_source(cell: Any, name: str) -> ImageSource:
         return EncodedImage(name, bytes(cell))
     if isinstance(cell, np.ndarray) and cell.dtype == np.uint8 and cell.ndim in (2, 3):
         return cell
-    raise DmlError(
-        f"{name} is {type(cell).__name__}; expected a path, an encoded image (bytes), or an array of uint8"
-    )
+    raise DmlError(f"{name} is {type(cell).__name__}; expected a path, encoded image (bytes), or uint8 array")

@@ -118,11 +118,9 @@ class ChunkStore:
         with lock_folder(self.folder, doing):
             todo = [chunk for chunk in self._chunks if not self._is_complete(chunk, skip)]
             reused = plan.count(self._chunks) - plan.count(todo)
-            with closing(
-                embed_chunks(plan, todo, engine, skip=skip, console=console, done=reused)
-            ) as results:
-                for result in results:
-                    self._write(result)
+            with closing(embed_chunks(plan, todo, engine, skip=skip, console=console, done=reused)) as chunks:
+                for chunk_rows in chunks:
+                    self._write(chunk_rows)
             named = [plan.names(chunk, self._read(chunk)[1]) for chunk in self._chunks]
             kept = [name for names, _ in named for name in names]
             yield FolderEmbedding(kept, [image for _, omitted in named for image in omitted], reused)
@@ -229,10 +227,8 @@ def _write_parquet(
             end, width = done + len(rows), rows.shape[1]
             columns = {"path": pa.array(names[done:end], pa.string())}
             if rows.dtype == np.uint8:
-                content = pa.py_buffer(np.ascontiguousarray(rows))
-                columns["code"] = pa.FixedSizeBinaryArray.from_buffers(
-                    pa.binary(width), len(rows), [None, content]
-                )
+                buffers = [None, pa.py_buffer(np.ascontiguousarray(rows))]
+                columns["code"] = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(rows), buffers)
             else:
                 columns["embedding"] = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), width)
             if labels is not None:

@@ -189,9 +189,7 @@ def open_images(path: Path) -> ImageList:
                 raise
         kinds = sorted({file.suffix for file in files})
         if len(kinds) > 1:
-            raise DmlError(
-                f"{path} contains {' and '.join(kinds)} files; expected images, or files of one type"
-            )
+            raise DmlError(f"{path} contains {' and '.join(kinds)} files; expected images or a single type")
     kind = files[0].suffix
     if not all(file.is_file() for file in files) or kind not in {".tar", *TABLES}:
         raise DmlError(
@@ -213,9 +211,7 @@ def _list_archives(path: Path, files: Sequence[Path]) -> ImageList:
                     if entry.isreg() and Path(entry.name).suffix.lower() in SUFFIXES
                 ]
         except (tarfile.TarError, OSError) as error:
-            raise DmlError(
-                f"can't read the archive {file}: {error}; expected an uncompressed tar file"
-            ) from error
+            raise DmlError(f"can't read the archive {file}: {error}; expected an uncompressed tar") from error
     if not members:
         raise DmlError(f"{path} contains no images: no member ends in {', '.join(sorted(SUFFIXES))}")
     names = [f"{member.archive.name}/{member.member}" for member in members]

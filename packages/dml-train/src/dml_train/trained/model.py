@@ -97,11 +97,9 @@ class TrainedModel:
             self.network, source, device=self.device, precision=self.precision, workers=workers
         )
 
-    def chunks_of(
-        self, images: Sequence[ImageSource], chunks: Sequence[npt.NDArray[np.int64]]
-    ) -> ImageChunks:
-        """Divide images into chunks, given as indices of images; see `split_of` for the error."""
-        return ImageChunks(self.split_of(images), chunks, _names(images))
+    def chunks_of(self, images: Sequence[ImageSource], items: Sequence[npt.NDArray[np.int64]]) -> ImageChunks:
+        """Divide images into chunks of these items; see `split_of` for the error."""
+        return ImageChunks(self.split_of(images), items, _names(images))
 
     def split_of(self, images: Sequence[ImageSource]) -> Split:
         """Return a split that prepares these images for the network; raise DmlError if there is no reader."""

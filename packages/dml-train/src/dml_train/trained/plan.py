@@ -41,9 +41,7 @@ class EmbeddingPlan:
 
     model: TrainedModel
     images: ImageList
-    codes: bool = (
-        False  # whether a row is a packed binary code, (ceil(D / 8),) uint8, instead of (D,) float32
-    )
+    codes: bool = False  # whether rows are packed binary codes, (ceil(D / 8),) uint8, instead of (D,) float32
     chunk_size: int = CHUNK_SIZE  # images per forward pass
 
     def __len__(self) -> int:
@@ -135,9 +133,7 @@ def embed_chunks(
         for result in results:
             if result.bad and not skip:
                 reason = result.bad[0].reason
-                if (
-                    plan.images.split is not None
-                ):  # items can't be skipped: each needs a row, as it has a label
+                if plan.images.split is not None:  # its items can't be skipped, since each has a label
                     raise DmlError(reason)
                 raise DmlError(f"{reason}; or skip such images", arguments=("skip",))
             yield result

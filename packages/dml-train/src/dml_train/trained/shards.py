@@ -154,9 +154,7 @@ def _read_manifest(plan: EmbeddingPlan, path: Path, shard: Shard) -> dict[str, A
     file = index_path(path)
     manifest = read_json(file)
     if missing := _KEYS - manifest.keys():
-        raise DmlError(
-            f"{file} is corrupt: {min(missing)!r} is missing; remove it and embed that shard again"
-        )
+        raise DmlError(f"{file} is corrupt: {min(missing)!r} is missing; remove it and embed the shard again")
     for key, expected in json.loads(json.dumps(_made_by(plan, shard))).items():
         if (came := manifest["made_by"].get(key)) != expected:
             raise DmlError(
@@ -180,9 +178,7 @@ def _find_damage(plan: EmbeddingPlan, path: Path, shard: Shard, manifest: Mappin
         return f"{path} is damaged: the checksum differs from the manifest; embed shard {shard} again"
     # Names and sizes only: the times of a copy on a different machine may differ.
     if _digest_slice(plan, shard) != manifest["slice"]:
-        return (
-            f"images in {plan.images.title} have changed since {path} was embedded; embed shard {shard} again"
-        )
+        return f"images in {plan.images.title} changed since {path} was embedded; embed shard {shard} again"
     return None
 
 

@@ -200,9 +200,7 @@ def _section(name: str, section: Section) -> list[str]:
     ]
     figures = [value for row in section.rows for values in row.row.published.values() for value in values]
     decimals = 1 if all(value == round(value, 1) for value in drop_nan(figures)) else 2
-    spreads = {
-        metric: pool_spread([row.values.get(metric, ()) for row in section.rows]) for metric in metrics
-    }
+    spreads = {name: pool_spread([row.values.get(name, ()) for row in section.rows]) for name in metrics}
     for row in section.rows:
         cells = [row.row.label]
         for dataset, place, _ in published:

@@ -75,9 +75,7 @@ def tune(
     search = SettingsSearch(read(source, overrides)[0], space, folds, seed, registry or installed())
     done = run_search(search, out, trials, console, processes=processes, executor=executor)
     if not done:
-        raise DmlError(
-            f"none of the {trials} trials has ended, since other machines train them; repeat this later"
-        )
+        raise DmlError(f"none of the {trials} trials has ended on other machines; repeat this later")
     return TuningResult(search, done, write(search, done, out, Path(source).stem))
 
 
@@ -195,9 +193,8 @@ def markdown(plan: SettingsSearch, trials: Sequence[Trial], recipe: str) -> str:
     ]
     for trial in sorted(trials, key=lambda t: (t.value is None, -(t.value or 0.0), t.number))[:_SHOWN]:
         value = "failed" if trial.value is None else f"{trial.value:.4f}"
-        lines.append(
-            f"| {trial.number} | {value} | {' | '.join(format_value(trial.settings[key]) for key in keys)} |"
-        )
+        cells = " | ".join(format_value(trial.settings[key]) for key in keys)
+        lines.append(f"| {trial.number} | {value} | {cells} |")
     return "\n".join(lines) + "\n"
 
 

@@ -35,9 +35,7 @@ class Range:
 
     def __post_init__(self) -> None:
         if not self.low < self.high:
-            raise InvalidOption(
-                f"the range is {self.low} to {self.high}; expected the first below the second"
-            )
+            raise InvalidOption(f"the range is {self.low} to {self.high}; expected the lower end first")
         if self.log and self.low <= 0:
             raise InvalidOption(f"the logarithmic range starts at {self.low}; expected a start above 0")
 
@@ -219,11 +217,8 @@ class SettingsSearch:
             return [parse(document, self.registry)]
         validation = document.setdefault("validation", {})
         validation.pop("class_fraction", None)
-        recipes = []
-        for fold in range(self.folds):
-            validation |= {"fold": fold, "folds": self.folds}
-            recipes.append(parse(document, self.registry))
-        return recipes
+        folds = [{**validation, "fold": fold, "folds": self.folds} for fold in range(self.folds)]
+        return [parse({**document, "validation": each}, self.registry) for each in folds]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the identity of the search in JSON's types."""
