@@ -41,9 +41,8 @@ class RayCluster:
     def connect(self, registry: Registry, shared: Path | None) -> Iterator[Expected]:
         """Connect this process to the cluster, unless it is connected, and yield the requirements for workers.
 
-        Raises:
-            UnfitWorker: if a worker lacks a package.
-            DmlError: if ray isn't installed, or no cluster answers at the address within seconds.
+        Raise DmlError if ray isn't installed or no cluster answers within seconds, or UnfitWorker if a worker lacks a
+        package.
         """
         ray = _import_ray()
         connected = ray.is_initialized()

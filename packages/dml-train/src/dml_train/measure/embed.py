@@ -8,6 +8,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -57,13 +58,13 @@ class EmbeddedChunk(NamedTuple):
     bad: Sequence[BadImage]
 
 
+@dataclass(eq=False)
 class ImageChunks(Dataset[LoadedChunk | LoadFailure]):
-    """Items of a split in chunks, without augmentation; messages use `names`, by default index and class."""
+    """Items of a split in chunks, without augmentation."""
 
-    def __init__(
-        self, split: Split, chunks: Sequence[npt.NDArray[np.int64]], names: Sequence[object] | None = None
-    ) -> None:
-        self.split, self.chunks, self.names = split, chunks, names
+    split: Split
+    chunks: Sequence[npt.NDArray[np.int64]]  # the items of each chunk
+    names: Sequence[object] | None = None  # names of all items for messages; default: index and class
 
     def __len__(self) -> int:
         """Return the number of chunks."""
@@ -122,11 +123,8 @@ def embed_chunks(
 ) -> Generator[EmbeddedChunk, None, None]:
     """Embed images chunk by chunk in evaluation mode, and restore the network's mode.
 
-    Raise DmlError if a chunk can't be loaded for a reason other than bad images, or an embedding isn't finite.
-
-    Args:
-        device, precision: the network's device, and the data type to compute in, by autocast.
-        workers: number of processes that load ahead.
+    The network must be on `device`, and computes in `precision` by autocast; `workers` processes load ahead. Raise
+    DmlError if a chunk can't be loaded for a reason other than bad images, or an embedding isn't finite.
     """
     was_training = network.training
     network.train(False)

@@ -174,7 +174,7 @@ def evaluate_arrays(
             f"{type(evaluator).__name__} only supports labels, but the data have groups or lists of items; use an "
             "evaluator that supports them, for example 'exact'"
         )
-    with _refusals_as_dml_errors():
+    with _convert_errors():
         return evaluator.evaluate(embeddings, labels, gallery, gallery_labels)
 
 
@@ -185,7 +185,7 @@ def evaluate_on_ranks(ranks: Ranks, evaluator: Evaluator, embedded: Embedded) ->
     evaluator rejects the arrays.
     """
     if ranks.world_size > 1 and isinstance(evaluator, PeersEvaluator):
-        with _refusals_as_dml_errors():
+        with _convert_errors():
             shared = evaluator.evaluate_with_peers(ranks, *embedded.arguments())
         return Measurement(shared.to_dict(), shared)
     evaluation: Evaluation | None = None
@@ -199,7 +199,7 @@ def evaluate_on_ranks(ranks: Ranks, evaluator: Evaluator, embedded: Embedded) ->
 
 
 @contextmanager
-def _refusals_as_dml_errors() -> Iterator[None]:
+def _convert_errors() -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:

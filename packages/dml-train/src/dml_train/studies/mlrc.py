@@ -78,12 +78,8 @@ def fold_recipe(recipe: Recipe, registry: Registry, *, run: int, fold: int, dim:
     # With the same initial weights, the models would be more similar than the protocol intends.
     document["training"]["seed"] += run * FOLDS + fold
     document["embedding"]["dim"] = dim
-    document["validation"] = {
-        "fold": fold,
-        "folds": FOLDS,
-        "metric": METRIC,
-        "patience": recipe.validation.patience,
-    }
+    patience = recipe.validation.patience
+    document["validation"] = {"fold": fold, "folds": FOLDS, "metric": METRIC, "patience": patience}
     document["evaluation"]["test"] = True
     if "metrics" in document["evaluation"]:
         names = [*document["evaluation"]["metrics"], *_SHOWN]
@@ -119,16 +115,14 @@ def reality_check(
 ) -> RealityCheck:
     """Run the Metric Learning Reality Check; finished runs in `out` are kept, and unfinished runs resume.
 
+    Raise DmlError if the recipe doesn't fit the protocol or a run failed, or StudyInterrupted as `run_all`.
+
     Args:
         recipe: system, data set and settings.
         out: the folder for the models' runs, ``run-I/fold-J``.
         runs: number of repetitions; seeds count up from the recipe's seed.
         dim: embedding dimension of each model; 128 in the paper.
         processes, executor, registry, console: see `reproduce`.
-
-    Raises:
-        DmlError: if the recipe doesn't fit the protocol, or a run failed.
-        StudyInterrupted: see `run_all`.
     """
     registry, console = registry or installed(), console or Console(quiet=True)
     jobs = plan_models(recipe, Path(out), registry, runs=runs, dim=dim)
@@ -148,7 +142,9 @@ def reality_check(
     for run in range(runs):
         models = outcomes[run * FOLDS : (run + 1) * FOLDS]
         joined = concatenate([Embedded.read(RunFolder(model.job.folder)) for model in models])
-        means = _mean([select_numbers(model.metrics()) for model in models])
+        metrics = [select_numbers(model.metrics()) for model in models]
+        shared = [name for name in metrics[0] if name != "step" and all(name in each for each in metrics)]
+        means = {name: statistics.fmean(each[name] for each in metrics) for name in shared}
         together = select_numbers(evaluate(evaluator, joined).to_dict())
         for found, values in ((separated, means), (concatenated, together)):
             for name, value in values.items():
@@ -175,9 +171,3 @@ def write(check: RealityCheck, out: Path, recipe: str) -> list[Path]:
     write_json(data, {"runs": results.pop("runs"), "folds": FOLDS, **results})
     write_text(page, check.markdown(recipe))
     return [page, data]
-
-
-def _mean(models: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Average each metric that all models have; `step` isn't a metric."""
-    shared = [name for name in models[0] if name != "step" and all(name in model for model in models)]
-    return {name: statistics.fmean(model[name] for model in models) for name in shared}

@@ -27,7 +27,7 @@ from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 from dml_train.trained.images import SplitName, list_split, open_images
 from dml_train.trained.model import TrainedModel, open_model
-from dml_train.trained.plan import EmbeddedImages, EmbeddingPlan, embed_in_memory
+from dml_train.trained.plan import EmbeddingPlan, FolderEmbedding, embed_in_memory
 from dml_train.training.run import read_recipe, reopen
 
 
@@ -47,8 +47,8 @@ def embed_split(
     model = open_model(run, registry, step=step)
     images = list_split(model, split, registry)
     workers = model.recipe.training.workers
-    found = embed_in_memory(EmbeddingPlan(model, images), workers=workers, console=console)
-    return found.rows, images.labels(found.paths)[0]
+    rows, done = embed_in_memory(EmbeddingPlan(model, images), workers=workers, console=console)
+    return rows, images.labels(done.paths)[0]
 
 
 def evaluate_run(
@@ -66,7 +66,10 @@ def evaluate_run(
 ) -> Evaluation:
     """Evaluate a run on its test split, for example with options that differ from the recipe, or on other images.
 
-    If the run is finished, the embeddings of the test split are read from the run's folder.
+    If the run is finished, the embeddings of the test split are read from the run's folder. Raise DmlError if `run`
+    isn't a run's folder; a result file is damaged; a checkpoint is missing or damaged; an evaluator, option or level
+    doesn't exist; `prefix` exceeds the dimension; or `folder` contains no images, an image that can't be decoded or is
+    in no subfolder, or no class with at least two images.
 
     Args:
         run: the run's folder.
@@ -80,11 +83,6 @@ def evaluate_run(
         prefix: evaluate only the first `prefix` dimensions of these levels; default: all.
         step, registry: see `open_model`.
         console: shows progress; default: none.
-
-    Raises:
-        DmlError: if `run` isn't a run's folder; a result file is damaged; a checkpoint is missing or damaged; an
-            evaluator, option or level doesn't exist; or `prefix` exceeds the dimension. Also if `folder` contains no
-            images, an image that can't be decoded or is in no subfolder, or no class with at least two images.
     """
     registry = registry or installed()
     recipe, measure = choose_evaluator(run, evaluator, options, registry)
@@ -151,7 +149,7 @@ def evaluate_embedded(
 
 def embed_classes(
     model: TrainedModel, folder: Path, *, skip: bool, console: Console | None
-) -> tuple[Embedded, EmbeddedImages]:
+) -> tuple[Embedded, FolderEmbedding]:
     """Embed the images of a folder for `evaluate_run`, which documents the arguments and errors."""
     images = open_images(folder)
 
@@ -167,5 +165,5 @@ def embed_classes(
 
     label(images.names)  # fail before the work if no query has a match
     workers = model.recipe.training.workers
-    found = embed_in_memory(EmbeddingPlan(model, images), skip=skip, workers=workers, console=console)
-    return Embedded(found.rows, label(found.paths)), found
+    rows, done = embed_in_memory(EmbeddingPlan(model, images), skip=skip, workers=workers, console=console)
+    return Embedded(rows, label(done.paths)), done

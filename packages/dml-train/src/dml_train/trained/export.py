@@ -60,14 +60,13 @@ def export(model: TrainedModel, format: Format, out: Path | str) -> float:
     network in float32. The exported network always computes in float32 on the CPU. Return the largest difference from
     ``model.embed_images``, as 1 minus the cosine.
 
+    Raise DmlError if the format is unknown, a package for ONNX is missing, the folder contains a different
+    ``prepare.py``, the network can't be exported, the embeddings differ, or writing fails.
+
     Args:
         model, out: the network, and the file to create.
         format: ``"onnx"`` for an ONNX model with weights, checked with ONNX Runtime; ``"torch-export"`` for a program
             that ``torch.export.load`` can load without this package.
-
-    Raises:
-        DmlError: if the format is unknown, a package for ONNX is missing, the folder contains a different
-            ``prepare.py``, the network can't be exported, the embeddings differ, or writing fails.
     """
     out = Path(out)
     if format not in EXPORTERS:
@@ -180,8 +179,7 @@ def _compare(model: TrainedModel, network: EmbeddingModel, exported: Compute) ->
     prepared, loaded, embeddings_ND = _embed_photographs(model)
     largest, difference = 1e-30, 0.0
     for size in _BATCHES:
-        images = prepared[:size]
-        expected, found = network(images).numpy(), exported(images)
+        expected, found = network(prepared[:size]).numpy(), exported(prepared[:size])
         if found.shape != expected.shape or not np.isfinite(found).all():
             difference = math.inf
             break

@@ -13,7 +13,6 @@ import shutil
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,17 +25,7 @@ from dml_train.files import lock_folder, report_write_errors, write_array, write
 from dml_train.measure.embed import CHUNK_SIZE, BadImage
 from dml_train.trained.images import list_folder
 from dml_train.trained.model import TrainedModel
-from dml_train.trained.plan import ChunkRows, EmbeddingPlan, Engine, ThisProcess, check_decoded, embed_chunks
-
-
-@dataclass(frozen=True, slots=True)
-class FolderEmbedding:
-    """The result of `embed_folder`."""
-
-    paths: Sequence[str]  # (N,) paths of the embedded images, relative to the folder, with / between folders
-    skipped: Sequence[tuple[str, str]]  # path and reason for each omitted image
-    reused: int  # number of images that an earlier call had embedded
-    machines: Sequence[str] = ()  # for joined shards: the kinds of machine that embedded the shards
+from dml_train.trained.plan import EmbeddingPlan, Engine, FolderEmbedding, ThisProcess, embed_chunks
 
 
 def embed_folder(
@@ -119,8 +108,8 @@ class ChunkStore:
             todo = [chunk for chunk in self._chunks if not self._is_complete(chunk, skip)]
             reused = plan.count(self._chunks) - plan.count(todo)
             with closing(embed_chunks(plan, todo, engine, skip=skip, console=console, done=reused)) as chunks:
-                for chunk_rows in chunks:
-                    self._write(chunk_rows)
+                for embedded in chunks:
+                    self._write(*embedded)
             named = [plan.names(chunk, self._read(chunk)[1]) for chunk in self._chunks]
             kept = [name for names, _ in named for name in names]
             yield FolderEmbedding(kept, [image for _, omitted in named for image in omitted], reused)
@@ -143,12 +132,10 @@ class ChunkStore:
             key, bad = json.loads(str(stored["about"]))
             return key, [BadImage(*image) for image in bad], stored["rows"]
 
-    def _write(self, result: ChunkRows) -> None:
-        about = json.dumps([self._plan.key(result.chunk), result.bad])
-        write_atomically(
-            self._path(result.chunk),
-            lambda file: np.savez(file, allow_pickle=False, about=np.array(about), rows=result.rows),
-        )
+    def _write(self, chunk: int, rows: npt.NDArray[Any], bad: Sequence[BadImage]) -> None:
+        about = np.array(json.dumps([self._plan.key(chunk), bad]))
+        path = self._path(chunk)
+        write_atomically(path, lambda file: np.savez(file, allow_pickle=False, about=about, rows=rows))
 
     def _path(self, chunk: int) -> Path:
         return self.folder / f"{chunk:06d}.npz"
@@ -163,7 +150,7 @@ def write_embedding(
 ) -> None:
     """Write the files of a complete embedding: labels, the description of the rows, and the rows, given in parts."""
     kept = done.paths
-    check_decoded(plan, kept, done.skipped)
+    plan.check_decoded(done)
     label_ids, classes = (None, {}) if labels is None else plan.images.labels(kept)
     if labels is not None and label_ids is not None:
         write_array(Path(labels), label_ids)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import tarfile
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -86,7 +87,13 @@ class ImageList:
         if self.split is not None:
             return [self.names[item] for item in items]
         found = [self.files[item] for item in items]
-        statuses = {file: _describe_file(file, with_time) for file in dict.fromkeys(found)}
+        statuses = dict.fromkeys(found, "gone")  # unless it still exists: later, the image can't be decoded
+        for file in statuses:
+            with suppress(FileNotFoundError):
+                status = file.stat()
+                statuses[file] = (
+                    f"{status.st_size} {status.st_mtime_ns}" if with_time else str(status.st_size)
+                )
         return [f"{self.names[item]} {statuses[file]}" for item, file in zip(items, found)]
 
 
@@ -116,14 +123,6 @@ def list_split(model: TrainedModel, name: SplitName, registry: Registry | None =
         )
     names = [f"{item} {split.class_names[label]}" for item, label in enumerate(split.labels.tolist())]
     return ImageList(f"the {name} split", names, split=split, split_name=name)
-
-
-def _describe_file(file: Path, with_time: bool) -> str:
-    try:
-        status = file.stat()
-    except FileNotFoundError:  # removed after it was listed; reported later as an image that can't be decoded
-        return "gone"
-    return f"{status.st_size} {status.st_mtime_ns}" if with_time else str(status.st_size)
 
 
 TABLES = frozenset({".parquet", ".arrow", ".feather"})

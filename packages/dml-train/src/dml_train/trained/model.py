@@ -68,16 +68,11 @@ class TrainedModel:
     def embed_images(
         self, images: Sequence[str | Path | StoredImage | npt.NDArray[np.uint8]], *, workers: int = 0
     ) -> npt.NDArray[np.float32]:
-        """Decode, prepare and embed images, (N, D) float32.
+        """Decode, prepare and embed N >= 1 images, (N, D) float32; `workers` processes load ahead.
 
-        Args:
-            images: N >= 1 image files, images inside files, or arrays (height, width, 3) of RGB or (height, width) of
-                grey values.
-            workers: number of processes that load ahead.
-
-        Raises:
-            DmlError: if there is no image, an image can't be decoded, an embedding isn't finite, or the run's data set
-                doesn't say how to prepare images.
+        Images can be files, images inside files, RGB arrays (height, width, 3) or grey arrays (height, width). Raise
+        DmlError if there is no image, an image can't be decoded, an embedding isn't finite, or the run's data set
+        doesn't say how to prepare images.
         """
         if not len(images):
             raise DmlError("images is empty; expected at least one image")
@@ -114,14 +109,14 @@ class TrainedModel:
 
 
 def _names(images: Sequence[ImageSource]) -> list[object]:
-    """Name images for messages."""
-
-    def name(number: int, image: ImageSource) -> object:
+    """Return names of images for messages."""
+    names: list[object] = []
+    for number, image in enumerate(images):
         if isinstance(image, np.ndarray):
-            return f"image {number}"
-        return image if isinstance(image, Path) else image.name
-
-    return [name(number, image) for number, image in enumerate(images)]
+            names.append(f"image {number}")
+        else:
+            names.append(image if isinstance(image, Path) else image.name)
+    return names
 
 
 def open_model(
@@ -129,16 +124,13 @@ def open_model(
 ) -> TrainedModel:
     """Open the trained network of a run.
 
-    The data set is only needed if it doesn't define an ``image_reader``.
+    The data set is only needed if it doesn't define an ``image_reader``. Raise DmlError if `run_dir` isn't a run's
+    folder, the checkpoint is missing or damaged, or a component isn't installed.
 
     Args:
         run_dir: the run's folder.
         registry: provides backbones and data sets; default: all installed ones.
         step: use the weights of this step's checkpoint; default: the weights that the run is evaluated by.
-
-    Raises:
-        DmlError: if `run_dir` isn't a run's folder, the checkpoint is missing or damaged, or a component isn't
-            installed.
     """
     registry = registry or installed()
     folder = RunFolder.open(Path(run_dir))

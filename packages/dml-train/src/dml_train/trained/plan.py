@@ -90,6 +90,12 @@ class EmbeddingPlan:
         kept = [name for position, name in enumerate(names) if position not in reasons]
         return kept, [(names[position], reason) for position, reason in reasons.items()]
 
+    def check_decoded(self, done: FolderEmbedding) -> None:
+        """Raise DmlError if no image could be decoded."""
+        if not done.paths:
+            count, title = len(self.images.names), self.images.title
+            raise DmlError(f"none of the {count} images in {title} can be decoded; e.g. {done.skipped[0][1]}")
+
 
 # Embeds chunks in any order, in this process (`ThisProcess`) or on other machines (`RayEngine`).
 Engine = Callable[[EmbeddingPlan, Sequence[int]], Generator[ChunkRows, None, None]]
@@ -141,18 +147,20 @@ def embed_chunks(
             show(done, "")
 
 
-class EmbeddedImages(NamedTuple):
-    """Embedded images in memory."""
+@dataclass(frozen=True, slots=True)
+class FolderEmbedding:
+    """The names of embedded images, for example the result of `embed_folder`."""
 
-    rows: npt.NDArray[Any]  # (N, D) float32, or codes
-    paths: Sequence[str]  # (N,) names of the images
-    skipped: Sequence[tuple[str, str]]  # name and reason for each omitted image
+    paths: Sequence[str]  # (N,) names of the rows: paths relative to the folder, with / between folders
+    skipped: Sequence[tuple[str, str]]  # path and reason for each omitted image
+    reused: int = 0  # number of images that an earlier call had embedded
+    machines: Sequence[str] = ()  # for joined shards: the kinds of machine that embedded the shards
 
 
 def embed_in_memory(
     plan: EmbeddingPlan, *, skip: bool = False, workers: int = 0, console: Console | None = None
-) -> EmbeddedImages:
-    """Embed all images of a plan in this process; raise DmlError as `embed_chunks`, or if no image can be decoded."""
+) -> tuple[npt.NDArray[Any], FolderEmbedding]:
+    """Embed all images of a plan in this process, and return rows and names; see `embed_folder` for the errors."""
     rows, kept, skipped = list[npt.NDArray[Any]](), list[str](), list[tuple[str, str]]()
     engine = ThisProcess(workers)
     with closing(embed_chunks(plan, range(len(plan)), engine, skip=skip, console=console)) as chunks:
@@ -161,15 +169,9 @@ def embed_in_memory(
             rows.append(chunk.rows)
             kept += names
             skipped += omitted
-    check_decoded(plan, kept, skipped)
-    return EmbeddedImages(np.concatenate(rows), kept, skipped)
-
-
-def check_decoded(plan: EmbeddingPlan, kept: Sequence[str], skipped: Sequence[tuple[str, str]]) -> None:
-    """Raise DmlError if no image of a plan could be decoded."""
-    if not kept:
-        count, title = len(plan.images.names), plan.images.title
-        raise DmlError(f"none of the {count} images in {title} can be decoded; e.g. {skipped[0][1]}")
+    done = FolderEmbedding(kept, skipped)
+    plan.check_decoded(done)
+    return np.concatenate(rows), done
 
 
 def digest(texts: Iterable[str]) -> str:

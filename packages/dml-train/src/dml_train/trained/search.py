@@ -85,9 +85,9 @@ class Gallery:
     ) -> Gallery:
         """Embed the images of a folder as a gallery; see `embed_folder` for the arguments and errors."""
         plan = EmbeddingPlan(model, list_folder(Path(folder)))
-        found = embed_in_memory(plan, skip=skip, workers=workers, console=console)
-        note = f"{len(found.skipped)} images skipped" if found.skipped else ""
-        return cls._of_files(model, found.rows, Path(folder), found.paths, note)
+        rows, done = embed_in_memory(plan, skip=skip, workers=workers, console=console)
+        note = f"{len(done.skipped)} images skipped" if done.skipped else ""
+        return cls._of_files(model, rows, Path(folder), done.paths, note)
 
     @classmethod
     def of_index(cls, model: TrainedModel, index: Path | str) -> Gallery:

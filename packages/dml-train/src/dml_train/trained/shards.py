@@ -20,15 +20,8 @@ from rich.console import Console
 from dml_core import DmlError, InvalidOption
 from dml_train.checksums import sha256_of
 from dml_train.files import read_array, read_json, write_atomically, write_json
-from dml_train.trained.folder import (
-    ChunkStore,
-    FolderEmbedding,
-    index_path,
-    list_skipped,
-    write_embedding,
-    write_rows,
-)
-from dml_train.trained.plan import EmbeddingPlan, Engine, digest
+from dml_train.trained.folder import ChunkStore, index_path, list_skipped, write_embedding, write_rows
+from dml_train.trained.plan import EmbeddingPlan, Engine, FolderEmbedding, digest
 
 _KEYS = {"made_by", "slice", "machine", "sha256", "paths", "skipped"}
 _MOST_LISTED = 10  # missing shards in an error message
@@ -186,7 +179,6 @@ def _summarize(manifests: Sequence[Mapping[str, Any]]) -> FolderEmbedding:
     return FolderEmbedding(
         [name for manifest in manifests for name in manifest["paths"]],
         [(image["path"], image["reason"]) for manifest in manifests for image in manifest["skipped"]],
-        reused=0,
         machines=sorted({manifest["machine"] for manifest in manifests}),
     )
 

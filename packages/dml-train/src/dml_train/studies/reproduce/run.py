@@ -70,7 +70,8 @@ def plan_tables(
     known, registry = known or papers(), registry or installed()
     tables = [(paper, name) for paper, names in choose(tuple(names), known).items() for name in names]
     wanted = {dataset for paper, name in tables for dataset in known[paper].tables[name].datasets()}
-    roots, missing = _find_datasets(sorted(wanted), Path(data) if data else None, registry)
+    on_disk = sorted(wanted - {GLYPHS})
+    roots, missing = _find_datasets(on_disk, Path(data) if data else None, registry)
     groups: dict[tuple[str, str, str | None], list[PlannedRow]] = {}
     left_out = []
     for paper, name in tables:
@@ -97,21 +98,18 @@ def _find_datasets(
 
     Return the folder of each data set that is found (None for `GLYPHS`), and the reason for each missing data set.
     """
-    found: dict[str, str | None] = {GLYPHS: None} if data is None and GLYPHS in names else {}
+    if data is None:
+        return {GLYPHS: None}, dict.fromkeys(names, "the folder of the data sets wasn't given")
+    found: dict[str, str | None] = {}
     missing: dict[str, str] = {}
     for name in names:
-        if name == GLYPHS:
-            continue
-        if data is None:
-            missing[name] = "the folder of the data sets wasn't given"
+        folder = data / name if (data / name).is_dir() else data
+        try:
+            registry.build("datasets", {"name": name, "root": str(folder)}, {"seed": 0})
+        except DmlError as error:
+            missing[name] = str(error)
         else:
-            folder = data / name if (data / name).is_dir() else data
-            try:
-                registry.build("datasets", {"name": name, "root": str(folder)}, {"seed": 0})
-            except DmlError as error:
-                missing[name] = str(error)
-            else:
-                found[name] = str(folder)
+            found[name] = str(folder)
     return found, missing
 
 
@@ -126,10 +124,9 @@ def _plan_rows(
 ) -> list[PlannedRow]:
     """Plan the runs of a table's rows on a data set.
 
-    The names of the runs' folders contain a hash of the recipe, so that equal rows of any tables share a run, and rows
-    that measure different levels of the same network, too. Rows without runs are kept if they have published figures on
-    the data set. If no plugin provides a component of a table that the row replaces, for example since
-    pytorch-metric-learning isn't installed, the row has a fault.
+    The names of the runs' folders contain a hash of the recipe, so that equal rows share a run, also if they measure
+    different levels. Rows without runs are kept if they have published figures on the data set. If a row replaces a
+    table and no plugin provides the component, such as pytorch-metric-learning, the row has a fault.
     """
     planned = []
     for row in table.rows:
@@ -187,6 +184,9 @@ def reproduce(
 ) -> Reproduced:
     """Run tables of the papers on the available data sets, and write a page per paper.
 
+    Raise DmlError if a name is unknown, a recipe is invalid, or there is no data set for any of the tables, or
+    StudyInterrupted as `run_all`.
+
     Args:
         names: papers and tables, for example ``["ice/table-2", "rll"]``.
         out: the folder for runs and pages. Finished runs are kept, unfinished runs resume, and pages are replaced.
@@ -195,12 +195,8 @@ def reproduce(
         processes, executor: number of runs at a time; trains the runs instead of processes, see `run_all`.
         overrides: changes of all recipes, for example ``["training.steps=100"]``.
         known: the papers by name; default: the bundled papers.
-        registry: provides the components; default: the components of all installed plugins.
+        registry: provides the components; default: all installed ones.
         console: shows progress; default: none.
-
-    Raises:
-        DmlError: if a name is unknown, a recipe is invalid, or there is no data set for any of the tables.
-        StudyInterrupted: see `run_all`.
     """
     names, overrides, out = tuple(names), tuple(overrides), Path(out)
     known, console = known or papers(), console or Console(quiet=True)

@@ -55,6 +55,9 @@ def tune(
     To search on several machines, call this function on each with the same arguments, and `out` in a shared folder. The
     values that are known when a trial is chosen then depend on the speed of the machines.
 
+    Raise DmlError if optuna isn't installed, the recipe holds out no classes, the space doesn't fit the recipe or `out`
+    belongs to a different search, or StudyInterrupted at SIGTERM or Ctrl-C.
+
     Args:
         source, overrides: the recipe, see `dml_train.load_recipe`.
         space: the keys to vary, for example ``{"optimizer.lr": Range(1e-4, 1e-2, log=True)}``.
@@ -65,11 +68,6 @@ def tune(
         seed: the seed for choosing settings.
         processes: number of trainings at a time, all of the same trial.
         executor, registry, console: see `reproduce`.
-
-    Raises:
-        DmlError: if optuna isn't installed, the recipe holds out no classes, the space doesn't fit the recipe, or `out`
-            belongs to a different search.
-        StudyInterrupted: at SIGTERM or Ctrl-C.
     """
     out, console = Path(out), console or Console(quiet=True)
     search = SettingsSearch(read(source, overrides)[0], space, folds, seed, registry or installed())

@@ -44,10 +44,6 @@ class Range:
         """Whether all values are integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
-    def examples(self) -> Sequence[Scalar]:
-        """Return both ends, to check a recipe with them."""
-        return (self.low, self.high)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the table that `read_space` reads."""
         return {"low": self.low, "high": self.high, "log": self.log}
@@ -64,10 +60,6 @@ class Choice:
             raise InvalidOption(f"the choices are {list(self.values)}; expected at least two, all different")
         if odd := [value for value in self.values if not isinstance(value, Scalar)]:
             raise InvalidOption(f"a choice is {odd[0]!r}; expected a number, a string, true or false")
-
-    def examples(self) -> Sequence[Scalar]:
-        """Return all values, to check a recipe with them."""
-        return self.values
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table that `read_space` reads."""
@@ -185,9 +177,12 @@ class SettingsSearch:
                 "set validation.class_fraction in it (e.g. 0.25), or give a number of folds (e.g. 4)",
                 arguments=("folds",),
             )
-        first = {key: dimension.examples()[0] for key, dimension in self.space.items()}
-        for key, dimension in self.space.items():
-            for value in dimension.examples():
+        examples = {
+            key: (d.low, d.high) if isinstance(d, Range) else d.values for key, d in self.space.items()
+        }
+        first = {key: values[0] for key, values in examples.items()}
+        for key, values in examples.items():
+            for value in values:
                 try:
                     self.recipes({**first, key: value})
                 except DmlError as error:
