@@ -86,13 +86,13 @@ class RayCluster:
 class RayExecutor:
     """An executor on a connected cluster. Pass it to a study as `executor`."""
 
-    cluster: RayCluster  # the resources of a call
-    # Maximal number of calls that a study submits at a time; None: any number, of which as many as fit run.
+    cluster: RayCluster  # the resources per call
+    # Maximal number of calls that a study submits at a time; None to submit all, so that as many run as fit.
     most: int | None = None
     _references: list[Any] = field(default_factory=list)
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        """Submit a call. If the worker dies, the future raises an error, and the caller may submit the call again."""
+        """Submit a function. If the worker dies, the future raises an error, and the caller may submit it again."""
         ray = _import_ray()
         call = ray.remote(_call).options(**self.cluster.options(), max_retries=0)
         reference = call.remote(self.cluster.cpus, function, arguments)

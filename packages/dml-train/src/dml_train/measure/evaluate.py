@@ -290,6 +290,18 @@ def select_prefix(embedded: Embedded, prefix: int) -> Embedded:
     return embedded.select(slice(prefix))
 
 
+def evaluate_selected(
+    evaluator: Evaluator,
+    embedded: Embedded,
+    recipe: Recipe,
+    levels: Sequence[str],
+    prefix: int | None = None,
+) -> Evaluation:
+    """Evaluate a run's embeddings, or only some levels or the first `prefix` dimensions."""
+    chosen = select_levels(embedded, recipe, levels) if levels else embedded
+    return evaluate(evaluator, chosen if prefix is None else select_prefix(chosen, prefix))
+
+
 def check_prefixes(prefixes: Sequence[int], dim: int) -> None:
     """Raise DmlError unless all prefixes are in [1, dim]."""
     for prefix in prefixes:

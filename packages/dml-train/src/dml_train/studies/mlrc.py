@@ -6,7 +6,7 @@ classes select nothing. *Separated* metrics are the mean of the four models' met
 metrics use the four L2-normalised embeddings as a single vector. Both are repeated with different seeds.
 
 Departures: the recipe chooses network, optimizer, batch content and early stopping, which the paper fixes. The paper
-first searches hyper-parameters on the same four folds, for which `dml tune --folds 4` can be used.
+first searches hyper-parameters on the same four folds; use `dml tune --folds 4` for this search.
 """
 
 from __future__ import annotations

@@ -79,10 +79,8 @@ def measure_seconds(folder: Path) -> Iterator[None]:
     wall, processor = time.perf_counter(), time.process_time()
     yield
     if not done_before:
-        write_json(
-            folder / _SECONDS,
-            {"wall": time.perf_counter() - wall, "processor": time.process_time() - processor},
-        )
+        spent = {"wall": time.perf_counter() - wall, "processor": time.process_time() - processor}
+        write_json(folder / _SECONDS, spent)
 
 
 def train_job(
@@ -109,7 +107,7 @@ def list_commands(jobs: Iterable[Job]) -> list[str]:
     """Return a command that can be repeated for each unfinished run, once per folder.
 
     The recipe of a new run is written to its folder, where the command reads it. Relative paths in recipes start at the
-    folder in which a command is executed. Raise DmlError if a folder contains a different run, or writing fails.
+    folder where a command is executed. Raise DmlError if a folder contains a different run, or writing fails.
     """
     commands = []
     for job in {job.folder: job for job in jobs}.values():
@@ -123,7 +121,7 @@ def list_commands(jobs: Iterable[Job]) -> list[str]:
     return commands
 
 
-MOST_DEATHS = 3  # a run fails after so many deaths of workers without a new checkpoint in between
+MOST_DEATHS = 3  # a run fails after this number of dead workers without a new checkpoint in between
 # Processes of a dead node, or their locks on a network file system, may exist for a while after its death.
 SECONDS_FOR_LOCK = 120.0
 _SECONDS_BETWEEN_LOOKS = 0.2

@@ -15,14 +15,7 @@ from rich.console import Console
 
 from dml_core import DmlError, Evaluation, Evaluator, Labels, Registry, Relevance
 from dml_core import registry as installed
-from dml_train.measure.evaluate import (
-    Embedded,
-    evaluate,
-    evaluate_arrays,
-    make_evaluator,
-    select_levels,
-    select_prefix,
-)
+from dml_train.measure.evaluate import Embedded, evaluate_arrays, evaluate_selected, make_evaluator
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 from dml_train.trained.images import SplitName, list_split, open_images
@@ -91,7 +84,7 @@ def evaluate_run(
     else:
         model = open_model(run, registry, step=step)
         embedded, _ = embed_classes(model, Path(folder), skip=skip, console=console)
-    return evaluate_embedded(measure, embedded, recipe, levels, prefix)
+    return evaluate_selected(measure, embedded, recipe, levels, prefix)
 
 
 def evaluate_embeddings(
@@ -137,14 +130,6 @@ def choose_evaluator(
     same = evaluator in (None, recipe.evaluation.name)
     table = recipe.evaluation.component() if same else {"name": evaluator}
     return recipe, make_evaluator({**table, **(options or {})}, registry, recipe.training.seed)
-
-
-def evaluate_embedded(
-    evaluator: Evaluator, embedded: Embedded, recipe: Recipe, levels: Sequence[str], prefix: int | None
-) -> Evaluation:
-    """Evaluate a run's embeddings, or only some levels and the first `prefix` dimensions."""
-    chosen = select_levels(embedded, recipe, levels) if levels else embedded
-    return evaluate(evaluator, chosen if prefix is None else select_prefix(chosen, prefix))
 
 
 def embed_classes(

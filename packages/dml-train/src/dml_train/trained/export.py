@@ -1,6 +1,6 @@
 """Export a trained network to a file for other programs, and check that it embeds image files the same way.
 
-Shapes: `N` and `B` images, `C`, `H`, `W` channels, height and width of an image, `D` embedding dimension.
+Shapes: `N` and `B` images, `C`, `H`, `W` channels, height and width of images, `D` embedding dimension.
 """
 
 from __future__ import annotations

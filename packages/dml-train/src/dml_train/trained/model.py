@@ -33,7 +33,7 @@ class TrainedModel:
     weights: str  # the SHA-256 of the weights file
     network: EmbeddingModel  # images to embeddings
     device: torch.device  # the network's device
-    input_shape: tuple[int, int, int]  # channels, height and width of an image
+    input_shape: tuple[int, int, int]  # channels, height and width of images
     # Prepares image files for the network; None if the run's data set doesn't say how.
     reader: ImageReader | None
 
@@ -44,7 +44,7 @@ class TrainedModel:
 
     @property
     def precision(self) -> torch.dtype:
-        """The data type in which the network computes."""
+        """The data type that the network computes with."""
         return PRECISIONS[self.recipe.training.precision]
 
     def embed(self, inputs: Tensor | npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

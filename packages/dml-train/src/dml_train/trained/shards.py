@@ -78,9 +78,8 @@ def embed_shard(
         manifest = _read_manifest(plan, path, shard)
         if _find_damage(plan, path, shard, manifest) is None:
             return replace(_summarize([manifest]), reused=plan.count(chunks))
-    doing = f"embedding shard {shard} of {out}"
     store = ChunkStore(path, plan, chunks)
-    with store.filled(engine, doing=doing, skip=skip, console=console) as done:
+    with store.filled(engine, doing=f"embedding shard {shard} of {out}", skip=skip, console=console) as done:
         write_atomically(path, lambda file: write_rows(file, plan, len(done.paths), store.parts()))
         manifest = {
             "made_by": _made_by(plan, shard),
@@ -97,7 +96,7 @@ def embed_shard(
 def join_shards(plan: EmbeddingPlan, out: Path | str, *, labels: Path | str | None = None) -> FolderEmbedding:
     """Join the shards of `out` to the files that `embed_images` would have written; the shards are kept.
 
-    The result counts all images as reused. If it names only one kind of `machines`, the bits are those of a single
+    The result counts all images as reused. If it names a single kind of `machines`, the bits are equal to a single
     process. Raise DmlError, before anything is written, if a shard is missing, unfinished, damaged, or made from a
     different run, checkpoint, kind, list of images or number of shards.
     """

@@ -35,8 +35,7 @@ class Order(NamedTuple):
 
     pairs: int
     same: int  # pairs whose measured means have the published order
-    # Pairs where the 95 % interval of the measured difference excludes 0, and the order is the same or opposite; None
-    # with one seed.
+    # Pairs of either order whose 95 % interval of the measured difference excludes 0; None with a single seed.
     surely_same: int | None
     surely_opposite: int | None
 

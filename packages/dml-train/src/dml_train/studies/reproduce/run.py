@@ -17,9 +17,8 @@ from dml_train.files import make_folder, write_json, write_text
 from dml_train.measure.evaluate import (
     Embedded,
     build_evaluator,
-    evaluate,
+    evaluate_selected,
     make_evaluator,
-    select_levels,
     select_numbers,
 )
 from dml_train.recipe.tables import Recipe
@@ -266,12 +265,10 @@ def _read_metrics(planned: PlannedRow, outcome: Outcome, registry: Registry) -> 
     if evaluator is None and not planned.levels:
         return outcome.metrics()
     embedded = Embedded.read(RunFolder(outcome.job.folder))
-    if planned.levels:
-        embedded = select_levels(embedded, recipe, planned.levels)
     if evaluator is None:
         built = build_evaluator(recipe, registry)
     else:
         options = recipe.evaluation.component()
         shared = {"metrics": options["metrics"]} if "metrics" in options else {}
         built = make_evaluator({"name": evaluator, **shared}, registry, recipe.training.seed)
-    return evaluate(built, embedded).to_dict()
+    return evaluate_selected(built, embedded, recipe, planned.levels).to_dict()
