@@ -135,7 +135,9 @@ def print_study(record: Record, name: str, study: Study, seeds: int) -> None:
     }
     print(f"| variant | {' | '.join(columns)} | seeds | s |\n|{'---|' * (len(columns) + 3)}")
     spreads = {
-        title: pool_spread([[get(line) for line in lines] for lines in rows.values() if get(lines[0]) is not None])
+        title: pool_spread(
+            [[get(line) for line in lines] for lines in rows.values() if get(lines[0]) is not None]
+        )
         for title, get in columns.items()
     }
     for label, lines in rows.items():

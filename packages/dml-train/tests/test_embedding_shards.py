@@ -149,7 +149,9 @@ def test_a_damaged_or_lost_shard_is_named_and_embedded_again(plan, folder):
     with pytest.raises(DmlError, match=r"the shards 0/3, 2/3 are missing or unfinished"):
         join_shards(plan, out)
     embed_shard(plan, out, Shard(0, 4), ThisProcess())
-    with pytest.raises(DmlError, match=r"divisions into 3 and into 4 shards; keep only the shards of one division"):
+    with pytest.raises(
+        DmlError, match=r"divisions into 3 and into 4 shards; keep only the shards of one division"
+    ):
         join_shards(plan, out)
     assert not files(folder)
     (folder / "e.shard-0-of-4.json").unlink()

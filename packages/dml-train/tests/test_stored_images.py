@@ -118,7 +118,9 @@ def test_loader_processes_and_a_bad_image(embed, photos, paths, tmp_path):
     assert len(np.load(io.BytesIO(embed(images, skip=True)))) == 30
     contents[9] = None
     write_table(tmp_path / "u.parquet", "bytes", contents)
-    with pytest.raises(DmlError, match=r"row 9: the column 'bytes' contains NoneType; expected encoded images"):
+    with pytest.raises(
+        DmlError, match=r"row 9: the column 'bytes' contains NoneType; expected encoded images"
+    ):
         embed(open_images(tmp_path / "u.parquet"), "u.npy")
 
 
