@@ -151,8 +151,10 @@ def write_embedding(
     """Write the files of a complete embedding: labels, the description of the rows, and the rows, given in parts."""
     kept = done.paths
     plan.check_decoded(done)
-    label_ids, classes = (None, {}) if labels is None else plan.images.labels(kept)
-    if labels is not None and label_ids is not None:
+    label_ids: npt.NDArray[np.int64] | None = None
+    classes: dict[str, Any] = {}
+    if labels is not None:
+        label_ids, classes = plan.images.labels(kept)
         write_array(Path(labels), label_ids)
     if (described := plan.images.describe()) is not None:
         model = plan.model

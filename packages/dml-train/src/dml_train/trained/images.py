@@ -87,7 +87,7 @@ class ImageList:
         if self.split is not None:
             return [self.names[item] for item in items]
         found = [self.files[item] for item in items]
-        statuses = dict.fromkeys(found, "gone")  # unless it still exists: later, the image can't be decoded
+        statuses = dict.fromkeys(found, "gone")  # a file can be removed after it was listed
         for file in statuses:
             with suppress(FileNotFoundError):
                 status = file.stat()
