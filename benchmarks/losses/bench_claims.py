@@ -27,7 +27,7 @@ from rich.console import Console
 
 from dml_core import registry
 from dml_train import load_recipe
-from dml_train.measure.intervals import pooled
+from dml_train.measure.intervals import pool_spread
 from dml_train.run_folder import RunFolder
 from dml_train.studies.runs import Job, Outcome, run_all
 
@@ -135,7 +135,9 @@ def print_study(record: Record, name: str, study: Study, seeds: int) -> None:
     }
     print(f"| variant | {' | '.join(columns)} | seeds | s |\n|{'---|' * (len(columns) + 3)}")
     spreads = {
-        title: pooled([[get(line) for line in lines] for lines in rows.values() if get(lines[0]) is not None])
+        title: pool_spread(
+            [[get(line) for line in lines] for lines in rows.values() if get(lines[0]) is not None]
+        )
         for title, get in columns.items()
     }
     for label, lines in rows.items():

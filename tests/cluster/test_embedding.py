@@ -24,7 +24,7 @@ from dml_train.trained.folder import embed_images
 from dml_train.trained.images import list_split
 from dml_train.trained.model import open_model
 from dml_train.trained.plan import EmbeddingPlan, ThisProcess
-from dml_train.trained.ray_engine import ChunkEmbedder, RayEngine, sources_of, worker_arguments
+from dml_train.trained.ray_engine import ChunkEmbedder, RayEngine, list_sources, worker_arguments
 from dml_train.training.run import train
 
 ray = pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
@@ -96,7 +96,7 @@ def test_a_cluster_that_loses_a_machine_and_its_driver_gives_the_bits_of_one_pro
     # The images that share a chunk with the bad one are read again one by one, to find it. Otherwise the machine that
     # died had a chunk at work, some that waited, and one that it hadn't handed over: no others were read twice.
     bad = plan.images.names.index("class-3/7.png") // 16
-    beside = {image.name for image in sources_of(plan, bad)}
+    beside = {image.name for image in list_sources(plan, bad)}
     twice = [path for path, count in first.items() if count > 1 and path not in beside]
     assert len(twice) <= 3 * 16
 
@@ -110,7 +110,7 @@ def worker(plan):
     with expect(registry(), None) as expected:
 
         def work(chunk: int, plan: EmbeddingPlan = plan, **changes):
-            sources = pickle.dumps(sources_of(plan, chunk))
+            sources = pickle.dumps(list_sources(plan, chunk))
             columns = {"chunk": np.array([chunk]), "sources": np.array([sources], dtype=object)}
             embedder = ChunkEmbedder(**worker_arguments(plan, 1, expected) | changes)
             answer = pickle.loads(pickle.dumps(embedder(columns)))
@@ -143,7 +143,7 @@ def test_a_worker_names_bad_images_and_what_it_does_not_see(worker, plan, tmp_pa
     assert "doesn't see" in error
     assert "not shared; expected a path that all machines share" in error
     _, _, error = worker(0, weights="0" * 64)
-    assert "sees another run, with other weights" in error
+    assert "sees different weights in the run" in error
     with expect(registry(), None) as expected:
         _, _, error = worker(0, expected=replace(expected, versions={"dml-train": "0"}))
     assert "expected 0, as here. Install the same versions" in error

@@ -127,10 +127,12 @@ def test_wrong_options_exit_with_2(world, arguments, message):
 
 def test_too_many_pairs_and_other_data_are_refused(world, monkeypatch):
     monkeypatch.setattr(module, "MOST", 100)
-    with pytest.raises(DmlError, match=r"can't list the pairs: .*raise the threshold, which is -1"):
+    with pytest.raises(
+        DmlError, match=r"can't list more than .* pairs: .*Increase the threshold, which is -1"
+    ):
         find_leaks(world[1], -1)
     extra = world[0] / "query" / "class 4" / "new.png"
     Image.new("RGB", (32, 32)).save(extra)
-    with pytest.raises(DmlError, match="part 'test' has 14 items now and had 13 when the run ended"):
+    with pytest.raises(DmlError, match="split 'test' has 14 items now, but had 13 when the run ended"):
         find_leaks(world[1])
     extra.unlink()

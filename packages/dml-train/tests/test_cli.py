@@ -62,7 +62,7 @@ def test_eval_evaluates_arrays_with_the_given_options(dml, tmp_path):
         (["e.npy", "none.npy"], "none.npy doesn't exist; expected labels (.npy)"),
         (["e.npy", "text.npy"], "can't read text.npy as a .npy file"),
         (["e.npy", "both.npz"], "both.npz is an archive of arrays; expected a .npy file"),
-        (["e.npy", "l.npy", "--gallery", "e.npy"], "gallery and gallery_labels belong together"),
+        (["e.npy", "l.npy", "--gallery", "e.npy"], "gallery and gallery_labels must be given together"),
         (["e.npy", "l.npy", "--evaluator", "exat"], "unknown evaluator 'exat'; did you mean 'exact'?"),
         (["e.npy", "l.npy", "--set", "evaluation.metric=1"], "did you mean 'metrics'?"),
         (
@@ -70,7 +70,7 @@ def test_eval_evaluates_arrays_with_the_given_options(dml, tmp_path):
             "can't set 'metrics': dml eval changes only keys of the table",
         ),
         (["e.npy", "l.npy", "--groups", "short.npy"], "l.npy and short.npy: groups has shape (2,)"),
-        (["e.npy", "l.npy", "--groups", "l.npy"], "TinyEvaluator takes labels alone"),
+        (["e.npy", "l.npy", "--groups", "l.npy"], "TinyEvaluator only supports labels"),
         (["e.npy", "l.npy", "--gallery-groups", "l.npy"], "give the gallery's labels, too"),
         (
             ["e.npy", "l.npy", "--evaluator", "exact", "--set", "evaluation.name=other"],

@@ -170,7 +170,7 @@ def test_a_step_is_evaluated_anew_and_its_weights_do_not_search_other_embeddings
     of_steps = [embed_split(intact, step=step, registry=registry) for step in (8, 12)]
     assert not np.array_equal(of_steps[0][0], of_steps[1][0])
     assert [TinyEvaluator().evaluate(*of_step).to_dict() for of_step in of_steps] == metrics[1:]
-    with pytest.raises(DmlError, match="embeddings of step 12, and the model has the weights of step 8"):
+    with pytest.raises(DmlError, match="embeddings of step 12, but the model has the weights of step 8"):
         Gallery.of_run(open_model(intact, registry, step=8), registry)
 
 

@@ -93,7 +93,7 @@ def test_a_killed_shard_resumes_and_a_finished_one_does_nothing(plan, folder, mo
     with pytest.raises(Killed):
         embed_shard(plan, out, Shard(1, 2), ThisProcess())
     assert [path.name for path in folder.iterdir()] == [".e.shard-1-of-2.npy.chunks"]
-    with pytest.raises(DmlError, match=r"holds no finished shards of e\.npy"):
+    with pytest.raises(DmlError, match=r"contains no finished shards of e\.npy"):
         join_shards(plan, out)
     (folder / "go on").touch()
     assert embed_shard(plan, out, Shard(1, 2), ThisProcess()).reused == 4
@@ -107,16 +107,16 @@ def test_a_killed_shard_resumes_and_a_finished_one_does_nothing(plan, folder, mo
     [
         (
             {"weights": "0" * 64},
-            r"e\.shard-1-of-3\.npy belongs to another embedding: its weights .*at step 3",
+            r"e\.shard-1-of-3\.npy belongs to a different embedding: weights .*at step 3",
         ),
-        ({"kind": "codes"}, r"its kind is 'codes'; expected 'float32'"),
+        ({"kind": "codes"}, r"kind is 'codes'; expected 'float32'"),
         (
             {"list of images": "30, SHA-256 00"},
-            r"its list of images is '30, SHA-256 00'; expected '30, SHA-256 ",
+            r"list of images is '30, SHA-256 00'; expected '30, SHA-256 ",
         ),
-        ({"shard": "0/3"}, r"-1-of-3\.npy .* its shard is '0/3'; expected '1/3'"),
-        (lambda manifest: manifest.pop("slice"), r"e\.shard-1-of-3\.json is corrupt: it lacks 'slice'"),
-        (lambda manifest: manifest.update(slice="0"), r"have changed since shard 1/3 was embedded"),
+        ({"shard": "0/3"}, r"-1-of-3\.npy .* shard is '0/3'; expected '1/3'"),
+        (lambda manifest: manifest.pop("slice"), r"e\.shard-1-of-3\.json is corrupt: 'slice' is missing"),
+        (lambda manifest: manifest.update(slice="0"), r"changed since .*; embed shard 1/3 again"),
     ],
     ids=["weights", "kind", "list", "renamed", "corrupt", "changed"],
 )
@@ -146,10 +146,12 @@ def test_a_damaged_or_lost_shard_is_named_and_embedded_again(plan, folder):
         join_shards(plan, out)
     (folder / "e.shard-0-of-3.json").unlink()
     (folder / "e.shard-2-of-3.json").unlink()
-    with pytest.raises(DmlError, match=r"of its shards, 0/3, 2/3 are missing or unfinished"):
+    with pytest.raises(DmlError, match=r"the shards 0/3, 2/3 are missing or unfinished"):
         join_shards(plan, out)
     embed_shard(plan, out, Shard(0, 4), ThisProcess())
-    with pytest.raises(DmlError, match=r"different divisions, of 3 and of 4; remove those of all but one"):
+    with pytest.raises(
+        DmlError, match=r"divisions into 3 and into 4 shards; keep only the shards of one division"
+    ):
         join_shards(plan, out)
     assert not files(folder)
     (folder / "e.shard-0-of-4.json").unlink()
@@ -160,18 +162,18 @@ def test_a_damaged_or_lost_shard_is_named_and_embedded_again(plan, folder):
 def test_other_images_and_another_run_are_refused(dml, run, registry, photos, plan, folder, tmp_path):
     out = folder / "e.npy"
     embed_shard(plan, out, Shard(0, 1), ThisProcess())
-    with pytest.raises(DmlError, match="its chunk_size is 4; expected 256"):
+    with pytest.raises(DmlError, match="chunk_size is 4; expected 256"):
         join_shards(EmbeddingPlan(plan.model, plan.images), out)
     content = (photos / "class-0" / "0.png").read_bytes()
     (photos / "class-0" / "0.png").write_bytes(content + b"longer")
-    with pytest.raises(DmlError, match="have changed since shard 0/1"):
+    with pytest.raises(DmlError, match=r"changed since .*; embed shard 0/1 again"):
         join_shards(plan, out)
     assert embed_shard(plan, out, Shard(0, 1), ThisProcess()).reused == 0  # in place of the outdated one
     (photos / "class-0" / "0.png").unlink()
     fewer = EmbeddingPlan(plan.model, list_folder(photos), chunk_size=4)
-    with pytest.raises(DmlError, match=r"its list of images is '30, SHA.*expected '29, SHA"):
+    with pytest.raises(DmlError, match=r"list of images is '30, SHA.*expected '29, SHA"):
         join_shards(fewer, out)
-    with pytest.raises(DmlError, match=r"its list of images is '30, SHA.*expected '29, SHA"):
+    with pytest.raises(DmlError, match=r"list of images is '30, SHA.*expected '29, SHA"):
         embed_shard(fewer, out, Shard(0, 1), ThisProcess())
 
 
@@ -185,7 +187,7 @@ def test_mistakes_in_the_options_are_named(dml, run, photos, folder):
     assert "the shard is 3/3; expected I/N with I from 0 to N - 1" in refused("--shard", "3/3")
     assert "both --shard and --join" in refused("--shard", "0/3", "--join")
     assert "give --labels with --join" in refused("--shard", "0/3", "--labels", folder / "l.npy")
-    assert "holds no finished shards of e.npy" in refused("--join")
+    assert "contains no finished shards of e.npy" in refused("--join")
     assert "--address was given without --engine ray" in refused("--address", "127.0.0.1:6379")
     assert "--engine ray was given with --join" in refused("--join", "--engine", "ray")
     assert "--engine ray was given with --workers" in refused("--workers", "2", "--engine", "ray")

@@ -109,7 +109,7 @@ def test_a_program_that_prepares_otherwise_is_found(model, tmp_path, monkeypatch
     model = dataclasses.replace(model, recipe=model.recipe.model_copy(update={"training": training}))
     monkeypatch.setattr(prepare, "prepare", normalised_otherwise)
     with pytest.raises(
-        DmlError, match=r"prepare\.py and the exported network give other embeddings of image files"
+        DmlError, match=r"prepare\.py and the exported network give different embeddings of image files"
     ):
         exporting.export(model, "torch-export", tmp_path / "m.pt2")
     assert list(tmp_path.iterdir()) == []
@@ -163,7 +163,7 @@ def test_an_export_with_other_embeddings_is_removed(model, tmp_path, monkeypatch
             network.head.linear.bias -= 1e-2
 
     monkeypatch.setitem(exporting.EXPORTERS, "torch-export", exporter._replace(write=wrong))
-    with pytest.raises(DmlError, match="gives other embeddings: they differ by"):
+    with pytest.raises(DmlError, match="gives different embeddings: they differ by"):
         exporting.export(model, "torch-export", tmp_path / "m.pt2")
     assert list(tmp_path.iterdir()) == []
 
@@ -182,7 +182,7 @@ def test_an_unknown_format_and_missing_packages_are_named_with_their_remedy(mode
         exporting.export(model, "tflite", tmp_path / "m.tflite")
     exporter = exporting.EXPORTERS["onnx"]
     monkeypatch.setitem(exporting.EXPORTERS, "onnx", exporter._replace(packages=("onnx_that_nobody_has",)))
-    with pytest.raises(DmlError, match=r"needs onnx_that_nobody_has; run: pip install 'dml-train\[onnx\]'"):
+    with pytest.raises(DmlError, match=r"needs onnx_that_nobody_has .* pip install 'dml-train\[onnx\]'"):
         exporting.export(model, "onnx", tmp_path / "m.onnx")
 
 

@@ -67,7 +67,7 @@ def test_codes_and_labels(dml, run, photos, tmp_path):
     assert json.loads((tmp_path / "e.json").read_text())["classes"] == [f"class-{c}" for c in range(6)]
     (photos / "loose.png").write_bytes((photos / "class-1" / "0.png").read_bytes())
     refused = dml("embed", run, photos, "--out", tmp_path / "d.npy", "--labels", tmp_path / "m.npy", code=2)
-    assert "loose.png lies in none" in refused.stderr
+    assert "loose.png is in none" in refused.stderr
     assert not (tmp_path / "d.npy").exists()
 
 
@@ -229,7 +229,7 @@ def test_nothing_is_overwritten_and_mistakes_are_reported_first(dml, run, photos
     assert "ends in .npy" in refused("photos", out="mine.json")
     assert "expected one of them" in refused("photos", "--split", "test")
     assert "is not a folder" in refused("none")
-    assert "holds no images" in refused("empty")
+    assert "contains no images" in refused("empty")
     for file in photos.rglob("*.png"):
         file.write_bytes(b"")
     assert "none of the 30 images" in refused("photos", "--on-bad-image", "skip")

@@ -70,11 +70,11 @@ def test_a_broken_image_is_an_error_or_skipped(dml, registry, world, held):
     ("damage", "message"),
     [
         (shutil.rmtree, "doesn't exist; expected a folder of images"),
-        (lambda held: [shutil.rmtree(folder) for folder in held.iterdir()], "holds no images"),
-        (lambda held: shutil.copy(held / "class-1" / "1.png", held / "loose.png"), "loose.png lies in none"),
+        (lambda held: [shutil.rmtree(folder) for folder in held.iterdir()], "contains no images"),
+        (lambda held: shutil.copy(held / "class-1" / "1.png", held / "loose.png"), "loose.png is in none"),
         (
             lambda held: [file.unlink() for file in held.rglob("*.png") if file.name != "1.png"],
-            "holds 4 images of 4 classes, one of each: no query would have a match",
+            "contains a single image in each of 4 classes, so that no query has a match",
         ),
     ],
     ids=["no folder", "no image", "a loose image", "one of each"],
@@ -86,6 +86,6 @@ def test_images_without_classes_are_one_message(dml, world, held, damage, messag
 
 def test_a_run_takes_no_arrays(dml, world, held):
     embeddings = world[1] / "embeddings.npy"
-    assert "is not a folder; expected one with images" in dml("eval", world[1], embeddings, code=2).stderr
+    assert "is not a folder; expected a folder of images" in dml("eval", world[1], embeddings, code=2).stderr
     expected = "its images have no other gallery or groups"
     assert expected in dml("eval", world[1], held, "--gallery", embeddings, code=2).stderr

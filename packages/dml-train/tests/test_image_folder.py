@@ -14,7 +14,7 @@ from PIL import Image
 from dml_core import DmlError
 from dml_train.data.factories import image_folder
 from dml_train.data.image_folder import read_image_folder
-from dml_train.trained.images import find_images
+from dml_train.trained.images import list_folder
 
 
 def write(root: Path, *files: str) -> Path:
@@ -149,7 +149,7 @@ def test_a_file_that_is_no_image_is_named_before_training(folder):
 
 
 @pytest.mark.parametrize(
-    "find", [lambda folder: read_image_folder(str(folder)), find_images], ids=["classes", "images"]
+    "find", [lambda folder: read_image_folder(str(folder)), list_folder], ids=["classes", "images"]
 )
 def test_a_folder_that_cannot_be_read_is_no_empty_one(folder, monkeypatch, find):
     closed, scandir = folder / "class 4" / "deeper", os.scandir

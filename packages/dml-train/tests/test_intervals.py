@@ -6,35 +6,35 @@ import math
 
 import pytest
 
-from dml_train.measure.intervals import of_runs, of_share, pooled
+from dml_train.measure.intervals import average_runs, pool_spread, share_interval
 
 
 def test_three_runs_have_students_interval_with_two_degrees_of_freedom():
-    mean, half_width = of_runs([1.0, 2.0, 3.0])
+    mean, half_width = average_runs([1.0, 2.0, 3.0])
     assert mean == 2.0
     assert half_width == pytest.approx(4.303 / math.sqrt(3), abs=1e-12)
 
 
 def test_one_run_has_no_interval_and_no_run_is_an_error():
-    assert of_runs([0.5]) == (0.5, None)
+    assert average_runs([0.5]) == (0.5, None)
     with pytest.raises(ValueError, match="at least one"):
-        of_runs([])
+        average_runs([])
 
 
 def test_many_runs_have_nearly_the_normal_interval():
-    mean, half_width = of_runs([0.0, 1.0] * 200)
+    mean, half_width = average_runs([0.0, 1.0] * 200)
     assert mean == 0.5
     assert half_width == pytest.approx(1.96 * 0.5 / 20, rel=2e-3)  # n - 1 for n, and 1.96 rounded
 
 
 def test_the_spread_of_settings_is_pooled_about_each_settings_mean():
-    spread = pooled([[0.0, 2.0], [10.0, 14.0], [5.0], []])
+    spread = pool_spread([[0.0, 2.0], [10.0, 14.0], [5.0], []])
     assert spread == (pytest.approx(math.sqrt((1 + 1 + 4 + 4) / 2)), 2)
     assert spread.half_width(2) == pytest.approx(4.303 * math.sqrt(5 / 2))
     assert spread.half_width_of_difference(2) == pytest.approx(4.303 * math.sqrt(5))
-    assert pooled([[1.0], [2.0]]) is None
+    assert pool_spread([[1.0], [2.0]]) is None
 
 
 def test_a_share_of_queries_has_the_binomial_interval():
-    assert of_share(0.5, 10_000).half_width == pytest.approx(1.96 * 0.005, rel=1e-4)  # 1.96 is rounded
-    assert of_share(1.0, 10).half_width == 0.0
+    assert share_interval(0.5, 10_000).half_width == pytest.approx(1.96 * 0.005, rel=1e-4)  # 1.96 is rounded
+    assert share_interval(1.0, 10).half_width == 0.0

@@ -142,7 +142,7 @@ def test_an_unknown_level_of_an_embedding_is_named(levelled, tiny_document, tiny
         DmlError, match=r"no level 'block3'; did you mean 'block[12]'\? levels: block1, block2"
     ):
         select_levels(embedded, levelled(), ["block3"])
-    with pytest.raises(DmlError, match="no level 'block1'; levels: it has one only"):
+    with pytest.raises(DmlError, match="no level 'block1'; levels: only one, without a name"):
         select_levels(embedded, parse(tiny_document(), tiny_registry), ["block1"])
     with pytest.raises(
         InvalidOption,

@@ -149,7 +149,7 @@ MATCHED = {"name": "matched"}
         (
             {},
             dataset(GROUPED),
-            "TinyEvaluator takes labels alone, and the data have groups or lists of items",
+            "TinyEvaluator only supports labels, but the data have groups or lists of items",
         ),
         (MATCHED, dataset(GROUPED, matches=LISTED), "the splits have groups, and matches is a Relevance"),
         (
@@ -202,7 +202,7 @@ def test_held_out_classes_are_checked_and_an_unseen_test_split_is_not(registry, 
     }
     recipe = parse(tiny_document(**unseen), registry)
     check_matching(recipe, registry, dataset(GROUPED), split([0, 0]))
-    with pytest.raises(DmlError, match="TinyEvaluator takes labels alone"):
+    with pytest.raises(DmlError, match="TinyEvaluator only supports labels"):
         check_matching(recipe, registry, dataset(split([0, 0])), GROUPED)
     unseen["evaluation"]["name"] = "matched"
     recipe = parse(tiny_document(**unseen), registry)

@@ -31,7 +31,7 @@ def test_a_prefix_cuts_queries_and_gallery_alike() -> None:
     expected = NearestBySorting().evaluate(rows[:4, :2], labels[:4], rows[4:, :2], labels[4:]).to_dict()
     assert found == expected
     for prefix in (0, 7):
-        with pytest.raises(DmlError, match=f"a prefix of {prefix} numbers was asked of an embedding of 6"):
+        with pytest.raises(DmlError, match=f"the prefix is {prefix}; expected 1 to 6"):
             select_prefix(whole, prefix)
 
 
@@ -52,7 +52,7 @@ def test_the_end_of_a_run_and_the_command_measure_the_same(run, registry, dml, t
 
 
 def test_a_prefix_longer_than_the_embedding_is_refused_before_training(run, out) -> None:
-    with pytest.raises(DmlError, match="a prefix of 4096 numbers was asked of an embedding of"):
+    with pytest.raises(DmlError, match="the prefix is 4096; expected 1 to"):
         run(evaluation={"prefixes": [4096]})
     assert not out.exists()
 

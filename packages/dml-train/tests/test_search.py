@@ -12,7 +12,7 @@ import pytest
 from train_support.photo_world import write_photos
 from train_support.report_world import Page, check_page
 
-from dml_train.trained.images import find_images
+from dml_train.trained.images import list_folder
 from dml_train.trained.model import open_model
 from dml_train.trained.search import Gallery, search
 
@@ -88,7 +88,7 @@ def test_a_file_of_embeddings_gives_the_results_of_its_folder(dml, run, photos, 
     (tmp_path / "e.json").unlink()
     bare = dml("search", run, query, "--index", tmp_path / "e.npy")
     assert "so the rows have no names" in bare.stderr
-    names = [path.as_posix() for path in find_images(photos)]
+    names = list_folder(photos).names
     rows = [(score, names[int(name.removeprefix("row "))]) for score, name in rows_of(bare)]
     assert rows == rows_of(direct)
 
@@ -175,8 +175,8 @@ def test_each_mistake_is_one_message(dml, run, photos, query, tmp_path):
     assert "expected floats (N, 12) or uint8 (N, 2)" in refusal(run, query, "--index", tmp_path / "wide.npy")
     about = json.loads(index.with_suffix(".json").read_text())
     for change, message in (
-        ({"weights": "other"}, "was embedded with other weights"),
-        ({"paths": about["paths"][1:]}, "names 29 images, and"),
+        ({"weights": "other"}, "was embedded with different weights"),
+        ({"paths": about["paths"][1:]}, "names 29 images, but"),
         ({"paths": None}, "e.json is damaged"),
     ):
         index.with_suffix(".json").write_text(json.dumps(about | change))

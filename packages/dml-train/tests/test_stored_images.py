@@ -15,7 +15,7 @@ from train_support.photo_world import write_photos
 from dml_core import DmlError
 from dml_train.trained.embedder import Embedder
 from dml_train.trained.folder import embed_images
-from dml_train.trained.images import find_images, list_folder, open_images
+from dml_train.trained.images import list_folder, open_images
 from dml_train.trained.model import open_model
 from dml_train.trained.plan import EmbeddingPlan, ThisProcess
 from dml_train.trained.search import Gallery
@@ -40,7 +40,7 @@ def photos(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def paths(photos):
-    return [path.as_posix() for path in find_images(photos)]
+    return list_folder(photos).names
 
 
 @pytest.fixture
@@ -118,7 +118,9 @@ def test_loader_processes_and_a_bad_image(embed, photos, paths, tmp_path):
     assert len(np.load(io.BytesIO(embed(images, skip=True)))) == 30
     contents[9] = None
     write_table(tmp_path / "u.parquet", "bytes", contents)
-    with pytest.raises(DmlError, match=r"row 9: the column 'bytes' holds NoneType; expected encoded images"):
+    with pytest.raises(
+        DmlError, match=r"row 9: the column 'bytes' contains NoneType; expected encoded images"
+    ):
         embed(open_images(tmp_path / "u.parquet"), "u.npy")
 
 
@@ -127,19 +129,19 @@ def test_what_holds_no_images_is_named(photos, paths, tmp_path):
         with pytest.raises(DmlError, match=message):
             open_images(path)
 
-    refused(tmp_path / "none", "is not a folder; expected one with images .* or a table")
+    refused(tmp_path / "none", "is not a folder; expected a folder of images.* or a table")
     (tmp_path / "notes.tar").write_bytes(b"no archive" * 100)
-    refused(tmp_path / "notes.tar", "can't read the archive .* expected a tar file that isn't compressed")
+    refused(tmp_path / "notes.tar", "can't read the archive .* expected an uncompressed tar")
     (tmp_path / "notes.parquet").write_bytes(b"no table")
     refused(tmp_path / "notes.parquet", "can't read the table")
-    refused(tmp_path, r"holds \.parquet and \.tar files; expected images, or files of one kind")
+    refused(tmp_path, r"contains \.parquet and \.tar files; expected images or a single type")
     (tmp_path / "lone.png").touch()
     assert open_images(tmp_path).names == [
         "lone.png"
     ]  # files of another kind beside images are ignored, as ever
     (tmp_path / "empty").mkdir()
     write_tar(tmp_path / "empty" / "0.tar", photos, [])
-    refused(tmp_path / "empty", "holds no images: no member ends in")
+    refused(tmp_path / "empty", "contains no images: no member ends in")
     write_table(tmp_path / "other.parquet", "picture", [b""])
     refused(tmp_path / "other.parquet", "has the columns id, picture; expected encoded images in 'image' or")
 

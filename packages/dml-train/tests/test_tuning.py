@@ -168,7 +168,7 @@ def test_a_stopped_search_resumes_to_the_same_trials(plan, tmp_path, quiet, monk
     assert outcomes(resumed) == outcomes(whole)
     assert run_search(plan(), tmp_path / "stopped", 4, quiet) == resumed  # all trials are finished
     assert len(run_search(plan(), tmp_path / "stopped", 5, quiet)) == 5
-    with pytest.raises(DmlError, match=r"holds a different search:\n  seed: 0 there, 1 here"):
+    with pytest.raises(DmlError, match=r"contains a different search:\n  seed: 0 there, 1 here"):
         run_search(plan(seed=1), tmp_path / "stopped", 4, quiet)
 
 
@@ -189,7 +189,7 @@ def test_a_search_killed_while_it_writes_a_line_of_its_journal_resumes(plan, qui
 
 def test_a_folder_with_other_files_is_refused_unchanged(plan, tmp_path, quiet):
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(DmlError, match="holds other files; nothing was touched"):
+    with pytest.raises(DmlError, match="contains other files; nothing was written"):
         run_search(plan(), tmp_path, 1, quiet)
     assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(DmlError, match="can't make the folder"):

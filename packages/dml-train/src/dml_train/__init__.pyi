@@ -25,7 +25,6 @@ from dml_train.trained.evaluation import embed_split as embed_split
 from dml_train.trained.evaluation import evaluate_embeddings as evaluate_embeddings
 from dml_train.trained.evaluation import evaluate_run as evaluate_run
 from dml_train.trained.export import export as export
-from dml_train.trained.folder import FolderEmbedding as FolderEmbedding
 from dml_train.trained.folder import embed_folder as embed_folder
 from dml_train.trained.folder import embed_images as embed_images
 from dml_train.trained.images import open_images as open_images
@@ -34,6 +33,7 @@ from dml_train.trained.leaks import find_leaks as find_leaks
 from dml_train.trained.model import TrainedModel as TrainedModel
 from dml_train.trained.model import open_model as open_model
 from dml_train.trained.plan import EmbeddingPlan as EmbeddingPlan
+from dml_train.trained.plan import FolderEmbedding as FolderEmbedding
 from dml_train.trained.ray_engine import RayEngine as RayEngine
 from dml_train.trained.search import Gallery as Gallery
 from dml_train.trained.search import SearchResult as SearchResult

@@ -1,1 +1,1 @@
-"""Work on other machines: a Ray cluster, and what any worker must have before it works."""
+"""Work on other machines: a Ray cluster, and checks of the workers."""

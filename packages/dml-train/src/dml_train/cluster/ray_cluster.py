@@ -1,4 +1,4 @@
-"""A Ray cluster: connecting to it, and an executor of its workers."""
+"""Connect to a Ray cluster, and execute calls on the workers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,34 +16,33 @@ from typing import Any
 import torch
 
 from dml_core import DmlError, Registry
-from dml_train.cluster.workers import Expected, expect, first_line, refuse_missing_package
+from dml_train.cluster.workers import Expected, check_missing_package, expect, first_line
 from dml_train.extras import extra
 from dml_train.processes.signals import handle_signals
 
-_SECONDS_TO_ANSWER = 5.0  # of the cluster's address
-# How a client greets a gRPC server, such as the head of a cluster, and the type of the frame that answers.
+_SECONDS_TO_ANSWER = 5.0  # for the head of the cluster
+# The first bytes of an HTTP/2 client. A gRPC server, such as the head of a cluster, answers with a settings frame.
 _SETTINGS_FRAME = b"\4"
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _SETTINGS_FRAME + b"\0" * 5
-_SECONDS_TO_SAVE = 60.0  # of runs that are asked to stop
+_SECONDS_TO_SAVE = 60.0  # for runs that must stop
 
 
 @dataclass(frozen=True, slots=True)
 class RayCluster:
-    """How Ray is used."""
+    """The address of a Ray cluster, and the resources of each worker."""
 
-    # ``HOST:PORT`` of the cluster's head; ``"auto"``: the one that runs on this machine; None: that of the
-    # environment's ``RAY_ADDRESS``, or else a new one on this machine.
+    # ``HOST:PORT`` of the cluster's head; ``"auto"`` to use the cluster that runs on this machine; None to use the
+    # environment variable ``RAY_ADDRESS`` or, if it isn't set, a new cluster on this machine.
     address: str | None = None
-    cpus: int = 1  # cores of each worker, and threads that it computes with
-    gpus: float = 0.0  # GPUs of each worker; a half lets two workers share one
+    cpus: int = 1  # cores and threads per worker
+    gpus: float = 0.0  # GPUs per worker; with 0.5, two workers share a GPU
 
     @contextmanager
     def connect(self, registry: Registry, shared: Path | None) -> Iterator[Expected]:
-        """Connect this process to the cluster, unless it is connected, and yield what its workers must have.
+        """Connect this process to the cluster, unless it is connected, and yield the requirements for workers.
 
-        Raises:
-            UnfitWorker: if a worker lacks a package.
-            DmlError: if ray isn't installed, or no cluster answers at the address within seconds.
+        Raise DmlError if ray isn't installed or no cluster answers within seconds, or UnfitWorker if a worker lacks a
+        package.
         """
         ray = _import_ray()
         connected = ray.is_initialized()
@@ -53,7 +53,7 @@ class RayCluster:
             with expect(registry, shared) as expected:
                 yield expected
         except ray.exceptions.RayError as error:
-            refuse_missing_package(error)
+            check_missing_package(error)
             raise
         finally:
             if not connected:
@@ -61,13 +61,13 @@ class RayCluster:
                     ray.shutdown()
 
     def count_workers(self) -> int:
-        """Return the number of workers that fit into the connected cluster now; raise DmlError if none does."""
+        """Return the number of workers that fit into the connected cluster now; raise DmlError if none fits."""
         machines = [node["Resources"] for node in _import_ray().nodes() if node["Alive"]]
         count = sum(self._fitting(resources) for resources in machines)
         if count == 0:
             largest = max((node.get("CPU", 0.0) for node in machines), default=0.0)
             raise DmlError(
-                f"no machine of the cluster has the {self.cpus} cores and {self.gpus:g} GPUs of a worker; "
+                f"no machine in the cluster has the {self.cpus} cores and {self.gpus:g} GPUs that a worker needs; "
                 f"the largest has {largest:g} cores",
                 arguments=("worker_cpus", "worker_gpus"),
             )
@@ -84,47 +84,31 @@ class RayCluster:
 
 @dataclass(slots=True)
 class RayExecutor:
-    """An executor of a connected cluster, for the argument `executor` of studies."""
+    """An executor on a connected cluster. Pass it to a study as `executor`."""
 
-    cluster: RayCluster  # the resources of a call
-    # Calls that a caller should submit at a time; None: any number, as many as fit run.
+    cluster: RayCluster  # the resources per call
+    # Maximal number of calls that a study submits at a time; None to submit all, so that as many run as fit.
     most: int | None = None
-    _tasks: list[RayTask] = field(default_factory=list)
+    _references: list[Any] = field(default_factory=list)
 
-    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> RayTask:
-        """Submit a call. If its worker dies, so does the call: the caller decides whether to repeat it."""
-        call = _import_ray().remote(_call).options(**self.cluster.options(), max_retries=0)
-        task = RayTask(call.remote(self.cluster.cpus, function, arguments))
-        self._tasks.append(task)
-        return task
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+        """Submit a function. If the worker dies, the future raises an error, and the caller may submit it again."""
+        ray = _import_ray()
+        call = ray.remote(_call).options(**self.cluster.options(), max_retries=0)
+        reference = call.remote(self.cluster.cpus, function, arguments)
+        self._references.append(reference)
+        future: Future[Any] = reference.future()
+        # Cancelling the future doesn't stop the call: interrupt it as Ctrl-C does, so that a run saves.
+        future.add_done_callback(lambda ended: ended.cancelled() and ray.cancel(reference, force=False))
+        return future
 
     def __enter__(self) -> RayExecutor:
         return self
 
     def __exit__(self, *error: object) -> None:
         """Wait until cancelled calls have saved."""
-        if unfinished := [task.reference for task in self._tasks if not task.done()]:
-            _import_ray().wait(unfinished, num_returns=len(unfinished), timeout=_SECONDS_TO_SAVE)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RayTask:
-    """A submitted call."""
-
-    reference: Any
-
-    def done(self) -> bool:
-        """Return whether the call has ended."""
-        ready, _ = _import_ray().wait([self.reference], timeout=0)
-        return bool(ready)
-
-    def result(self) -> Any:
-        """Return the call's result, or raise its error or that of the death of its worker."""
-        return _import_ray().get(self.reference)
-
-    def cancel(self) -> None:
-        """Ask the call to stop, as by Ctrl-C."""
-        _import_ray().cancel(self.reference, force=False)
+        if submitted := self._references:
+            _import_ray().wait(submitted, num_returns=len(submitted), timeout=_SECONDS_TO_SAVE)
 
 
 def _import_ray() -> Any:
@@ -137,7 +121,7 @@ def _import_ray() -> Any:
 def _deferred_interrupt() -> Iterator[None]:
     """Defer a Ctrl-C to the end of this context.
 
-    An interrupted `ray.init` leaves threads that no `ray.shutdown` ends, and Python then crashes at its exit (SIGSEGV).
+    If `ray.init` is interrupted, `ray.shutdown` doesn't end all threads, and Python crashes at exit (SIGSEGV).
     """
     came: list[int] = []
     try:
@@ -149,46 +133,47 @@ def _deferred_interrupt() -> Iterator[None]:
 
 
 def _call(threads: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    torch.set_num_threads(threads)  # the last bits of a result may depend on their number
+    torch.set_num_threads(threads)  # their number may change the last bits of a result
     return function(*arguments)
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    """Connect to a cluster, or fail within seconds: Ray itself tries for minutes."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that this process starts
+    """Connect to a cluster, or fail within seconds, while Ray itself would try for minutes."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # for a cluster that this process starts
     wanted = address if address is not None else os.environ.get("RAY_ADDRESS")
     if wanted is not None and wanted not in ("auto", "local"):
-        _refuse_silent(wanted)
+        _check_address(wanted)
     try:
         ray.init(address=wanted, logging_level="ERROR", log_to_driver=False)
     except ConnectionError as error:
         raise _no_cluster(wanted or "auto", first_line(error)) from error
-    except (RuntimeError, ValueError, OSError) as error:  # other versions of Ray or Python among them
+    except (RuntimeError, ValueError, OSError) as error:  # for example different versions of Ray or Python
         raise DmlError(f"can't connect to Ray at {wanted or 'this machine'}: {first_line(error)}") from error
 
 
-def _refuse_silent(address: str) -> None:
+def _check_address(address: str) -> None:
+    """Raise DmlError unless a gRPC server, as on the head of a cluster, answers at this address."""
     host, colon, port = address.rpartition(":")
     if "://" in address or not (host and colon and port.isdecimal()):
         raise DmlError(
             f"the address of the Ray cluster is {address!r}; expected HOST:PORT of its head, 'auto' or 'local'. "
-            "Ray's client (ray://) can't carry data sets: execute this command on a machine of the cluster",
+            "Ray's client (ray://) doesn't support data sets: run this command on a machine of the cluster",
             arguments=("address",),
         )
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_ANSWER) as there:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_ANSWER) as head:
             if os.environ.get("RAY_USE_TLS", "0") != "0":
                 return
-            there.sendall(_HTTP2_PREFACE)
-            answer = there.recv(9)
+            head.sendall(_HTTP2_PREFACE)
+            answer = head.recv(9)
     except (OSError, OverflowError) as error:
         raise _no_cluster(address, str(error)) from error
     if answer[3:4] != _SETTINGS_FRAME:
-        raise _no_cluster(address, "something else listens there")
+        raise _no_cluster(address, "a different server listens there")
 
 
 def _no_cluster(address: str, reason: str) -> DmlError:
     return DmlError(
-        f"no Ray cluster answers at {address}: {reason}. Start one by 'ray start --head', which prints its address",
+        f"no Ray cluster answers at {address}: {reason}. Start one with 'ray start --head', which prints the address",
         arguments=("address",),
     )

@@ -1,7 +1,7 @@
-"""Checks of a worker before it works: the packages and the folder of the process that asks.
+"""Check workers, which are processes on any machine, before they work.
 
-A worker is a process on any machine. It must have the same packages in the same versions, since another version may
-give other bits or not read the same files, and must see the folder that receives the results.
+A worker must have the same versions of packages, since a different version may compute different bits or not read the
+same files, and must see the folder that receives the results.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from pathlib import Path
 from dml_core import DmlError, Registry
 from dml_train.files import report_write_errors
 
-PROBE = ".probe-"  # how the name of a probe begins, which may lie in a new study's folder
+PROBE = ".probe-"  # the start of the name of a probe, a file that may be in the folder of a new study
 SECONDS_TO_APPEAR = 10.0  # network file systems may show a new file late
 
 
 class UnfitWorker(DmlError):
-    """A worker has other packages, or doesn't see the shared folder."""
+    """A worker has different packages, or doesn't see the shared folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a worker must have."""
+    """The requirements for workers."""
 
-    versions: Mapping[str, str]  # by distribution, without their local parts: ``2.11.0`` of ``2.11.0+cu128``
-    probe: Path | None  # a file in the shared folder; None: nothing is shared
-    folder: Path  # where relative paths start
+    versions: Mapping[str, str]  # by distribution, without local parts: ``2.11.0`` for ``2.11.0+cu128``
+    probe: Path | None  # a file in the shared folder; None if no folder is shared
+    folder: Path  # the current folder, where relative paths start
 
     def enter(self) -> None:
-        """Check the calling process, and change to `folder`; raise UnfitWorker for other versions or no probe."""
+        """Check this process, and change to `folder`; raise UnfitWorker for a wrong version or a missing probe."""
         worker = f"a worker on {platform.node()}"
         for name, version in self.versions.items():
             if (found := _find_version(name)) != version:
@@ -45,22 +45,25 @@ class Expected:
                 raise UnfitWorker(
                     f"{worker} {came}; expected {version}, as here. Install the same versions on all machines"
                 )
-        if self.probe is not None and not _appears(self.probe):
-            raise UnfitWorker(
-                f"{worker} doesn't see {self.probe.parent}, where this command writes; "
-                "expected a folder that all machines share, such as one on NFS",
-                arguments=("out",),
-            )
-        if self.folder.is_dir():  # paths of this machine may be others
+        give_up = time.monotonic() + SECONDS_TO_APPEAR
+        while self.probe is not None and not self.probe.is_file():
+            if time.monotonic() > give_up:
+                raise UnfitWorker(
+                    f"{worker} doesn't see {self.probe.parent}, where this command writes; "
+                    "expected a folder that all machines share, for example on NFS",
+                    arguments=("out",),
+                )
+            time.sleep(0.2)
+        if self.folder.is_dir():  # paths on this machine may differ
             os.chdir(self.folder)
 
 
 @contextmanager
 def expect(registry: Registry, shared: Path | None) -> Iterator[Expected]:
-    """Describe what workers must have; a probe lies in the shared folder as long as this context.
+    """Yield the requirements: the packages of the `registry` and, if given, a probe in the folder `shared`.
 
-    Workers must have the packages of the `registry`, and see the folder `shared`, made if it is missing; None: none.
-    Raise DmlError if the folder can't be written.
+    The folder is created if it is missing; raise DmlError if it can't be written. When this context ends, the probe is
+    removed.
     """
     names = {"dml-train", "torch", *(provider.distribution for provider in registry.plugins.providers)}
     versions = {name: version for name in sorted(names) if (version := _find_version(name)) is not None}
@@ -77,16 +80,14 @@ def expect(registry: Registry, shared: Path | None) -> Iterator[Expected]:
         probe.unlink(missing_ok=True)
 
 
-def refuse_missing_package(error: Exception) -> None:
-    """Raise UnfitWorker if an error names a package that a worker lacks, so that it can't even load its call."""
+def check_missing_package(error: Exception) -> None:
+    """Raise UnfitWorker if the error of a worker says that it lacks a package and couldn't even load the call."""
     if missing := re.search(r"No module named '([\w.]+)'", str(error)):
-        raise UnfitWorker(
-            f"a worker lacks the package {missing[1]}; install the same packages on all machines"
-        ) from error
+        raise UnfitWorker(f"a worker lacks the package {missing[1]}; install it on all machines") from error
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message that isn't empty, or else the name of its type."""
+    """Return the first line of an error's message that isn't empty, or the name of the error's type."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
@@ -95,12 +96,3 @@ def _find_version(distribution: str) -> str | None:
         return metadata.version(distribution).partition("+")[0]
     except metadata.PackageNotFoundError:
         return None
-
-
-def _appears(probe: Path) -> bool:
-    give_up = time.monotonic() + SECONDS_TO_APPEAR
-    while not probe.is_file():
-        if time.monotonic() > give_up:
-            return False
-        time.sleep(0.2)
-    return True

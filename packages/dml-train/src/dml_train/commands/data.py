@@ -118,12 +118,13 @@ def _check_leaks(
 ) -> bool:
     """List the leaks of a run; return whether there are none."""
     refuse_existing(out)
-    from dml_train.trained.leaks import THRESHOLD, find_leaks, write_leaks
+    from dml_train.files import write_csv
+    from dml_train.trained.leaks import THRESHOLD, Leak, find_leaks
 
     least = THRESHOLD if threshold is None else threshold
     found = find_leaks(run, least, step=step, registry=registry, console=error_console())
     if out is not None:
-        write_leaks(found, out)
+        write_csv(out, Leak._fields, found)
     for leak in found[:_MOST_LISTED]:
         click.echo(
             f"{leak.similarity:.4f}  {leak.part} {printable(leak.test)} ({printable(leak.test_class)})"

@@ -103,7 +103,8 @@ def evaluate_command(
             raise DmlError(
                 f"{source} is a run's folder: its images have no other gallery or groups; give none"
             )
-        from dml_train.trained.evaluation import choose_evaluator, embed_test, evaluate_embedded
+        from dml_train.measure.evaluate import evaluate_selected
+        from dml_train.trained.evaluation import choose_evaluator, embed_test
 
         recipe, measure = choose_evaluator(source, evaluator, options, registry)
         if labels is None:
@@ -111,7 +112,7 @@ def evaluate_command(
         else:
             embedded = _embed_folder(registry, source, labels, step, on_bad_image == "skip")
         lengths = prefixes or (None,)
-        results = {n: evaluate_embedded(measure, embedded, recipe, levels, n) for n in lengths}
+        results = {n: evaluate_selected(measure, embedded, recipe, levels, n) for n in lengths}
     else:
         for name, value, reason in (
             ("--step", step, "it has no checkpoints"),

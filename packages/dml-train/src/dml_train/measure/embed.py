@@ -1,6 +1,6 @@
-"""From images to their embeddings, in chunks of one forward pass each.
+"""Embed images, one chunk per forward pass.
 
-Shapes: `N` items, `B` images of one forward pass, `D` embedding dimension.
+Shapes: `N` items, `B` images per forward pass, `D` embedding dimension.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,11 +21,11 @@ from dml_core import DmlError, GroupedSplit, Labels, Relevance, Split
 from dml_train.data.batches import LoadFailure, load_ahead, load_item
 from dml_train.ranks.ranks import Ranks
 
-CHUNK_SIZE = 256  # images; the last bits of an embedding depend on it
+CHUNK_SIZE = 256  # images per forward pass; the last bits of an embedding depend on it
 
 
 class Network(Protocol):
-    """An `EmbeddingModel`, or another module from images (B, channels, height, width) to embeddings (B, D)."""
+    """A module from images (B, channels, height, width) to embeddings (B, D), for example an `EmbeddingModel`."""
 
     training: bool
 
@@ -39,41 +40,38 @@ class Network(Protocol):
 class BadImage(NamedTuple):
     """An image that can't be loaded."""
 
-    position: int  # in its chunk
+    position: int  # in the chunk
     reason: str
 
 
 class LoadedChunk(NamedTuple):
-    """A chunk's images in their order, without the bad ones."""
+    """The images of a chunk in order, without bad images."""
 
-    images: Tensor | None  # (B, channels, height, width) float32; None if all are bad
+    images: Tensor | None  # (B, channels, height, width) float32; None if all images are bad
     bad: Sequence[BadImage]
 
 
 class EmbeddedChunk(NamedTuple):
-    """The embeddings of a chunk's images in their order, without the bad ones."""
+    """The embeddings of a chunk's images in order, without bad images."""
 
     embeddings: npt.NDArray[np.float32]  # (B, D)
     bad: Sequence[BadImage]
 
 
+@dataclass(eq=False)
 class ImageChunks(Dataset[LoadedChunk | LoadFailure]):
-    """Chosen items of a split, without augmentation, chunk by chunk.
+    """Items of a split in chunks, without augmentation."""
 
-    Messages call the split's items by `names`, by default by index and class.
-    """
-
-    def __init__(
-        self, split: Split, chunks: Sequence[npt.NDArray[np.int64]], names: Sequence[object] | None = None
-    ) -> None:
-        self.split, self.chunks, self.names = split, chunks, names
+    split: Split
+    chunks: Sequence[npt.NDArray[np.int64]]  # the items of each chunk
+    names: Sequence[object] | None = None  # names of all items for messages; default: index and class
 
     def __len__(self) -> int:
         """Return the number of chunks."""
         return len(self.chunks)
 
     def __getitem__(self, chunk: int) -> LoadedChunk | LoadFailure:
-        """Load a chunk; if that fails, load its images one by one to find the bad ones."""
+        """Load a chunk; if that fails, load the images one by one to find bad images."""
         items = self.chunks[chunk]
         try:
             return LoadedChunk(self.split.load(items), [])
@@ -89,18 +87,18 @@ class ImageChunks(Dataset[LoadedChunk | LoadFailure]):
                 images.append(result)
         if not bad:
             first, last = self.describe(items[0]), self.describe(items[-1])
-            return LoadFailure(f"{first} to {last} can't be loaded together, though each can alone:\n{trace}")
+            return LoadFailure(f"{first} to {last} can only be loaded one by one, not together:\n{trace}")
         return LoadedChunk(torch.cat(images) if images else None, bad)
 
     def describe(self, item: int) -> str:
-        """Name an item for messages."""
+        """Return an item's name for messages."""
         if self.names is not None:
             return str(self.names[item])
         return f"item {item} (class {self.split.class_names[self.split.labels[item]]!r})"
 
 
 def split_chunks(items: npt.NDArray[np.int64], size: int = CHUNK_SIZE) -> list[npt.NDArray[np.int64]]:
-    """Split items into consecutive chunks of `size`; the last chunk may be smaller."""
+    """Split items into consecutive chunks of `size`; the last chunk can be smaller."""
     return [items[begin : begin + size] for begin in range(0, len(items), size)]
 
 
@@ -108,7 +106,7 @@ def split_chunks(items: npt.NDArray[np.int64], size: int = CHUNK_SIZE) -> list[n
 def forward(
     network: Network, images: Tensor, device: torch.device, precision: torch.dtype
 ) -> npt.NDArray[np.float32]:
-    """Pass images through the network, (B, D) float32; it computes in `precision`, by autocast."""
+    """Embed images in `precision`, by autocast, and return (B, D) float32."""
     with torch.autocast(device.type, precision, enabled=precision != torch.float32):
         embeddings = network(images.to(device, non_blocking=device.type == "cuda"))
     embeddings_BD: npt.NDArray[np.float32] = embeddings.float().cpu().numpy()
@@ -123,15 +121,10 @@ def embed_chunks(
     precision: torch.dtype = torch.float32,
     workers: int = 0,
 ) -> Generator[EmbeddedChunk, None, None]:
-    """Embed images chunk by chunk, in evaluation mode; afterwards the network's mode is as before.
+    """Embed images chunk by chunk in evaluation mode, and restore the network's mode.
 
-    Args:
-        device: the network's.
-        precision: of the network's arithmetic, by autocast if it isn't float32.
-        workers: number of processes that load ahead.
-
-    Raises:
-        DmlError: if a chunk can't be loaded for another reason than its bad images, or an embedding isn't finite.
+    The network must be on `device`, and computes in `precision` by autocast; `workers` processes load ahead. Raise
+    DmlError if a chunk can't be loaded for a reason other than bad images, or an embedding isn't finite.
     """
     was_training = network.training
     network.train(False)
@@ -146,7 +139,7 @@ def embed_chunks(
                 kept = np.delete(items, [image.position for image in loaded.bad])
                 raise DmlError(
                     f"the embedding of {source.describe(int(kept[finite.argmin()]))} isn't finite; "
-                    "the network's weights or that image are damaged"
+                    "check this image and the network's weights"
                 )
             yield EmbeddedChunk(embeddings_BD, loaded.bad)
     finally:
@@ -164,18 +157,17 @@ def embed(
     names: Sequence[object] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Embed items of a split (default: all) without augmentation, (N, D) float32, in the order of the items.
+    """Embed items of a split (default: all) in order, without augmentation, and return (N, D) float32.
 
-    See `embed_chunks` and `ImageChunks` for the arguments. `progress` is called with the number of embedded items and
-    the number of all. Raise DmlError if an item can't be loaded or its embedding isn't finite, with the item's name.
+    See `embed_chunks` and `ImageChunks` for the arguments; `progress` is called with the number of embedded items and
+    the total. Raise DmlError with the name of the item if it can't be loaded or its embedding isn't finite.
     """
     items = np.arange(len(split)) if items is None else items
     source = ImageChunks(split, split_chunks(items), names)
     parts = [np.empty((0, network.embedding_dim), dtype=np.float32)]
     done = 0
-    with closing(
-        embed_chunks(network, source, device=device, precision=precision, workers=workers)
-    ) as chunks:
+    chunks = embed_chunks(network, source, device=device, precision=precision, workers=workers)
+    with closing(chunks):
         for chunk in chunks:
             if chunk.bad:
                 raise DmlError(chunk.bad[0].reason)
@@ -187,10 +179,9 @@ def embed(
 
 
 def items_of_rank(num_items: int, ranks: Ranks) -> npt.NDArray[np.int64]:
-    """Return the items that this rank embeds, (n,): whole forward passes.
+    """Return the items that this rank must embed, (n,).
 
-    The last bits of an embedding depend on the images in its pass, so that passes are divided among ranks, not items:
-    any number of ranks gives the embeddings of one.
+    Ranks embed whole chunks, so that the last bits don't depend on the number of ranks.
     """
     passes = -(-num_items // CHUNK_SIZE)
     begin, end = (passes * rank // ranks.world_size * CHUNK_SIZE for rank in (ranks.rank, ranks.rank + 1))
@@ -198,24 +189,23 @@ def items_of_rank(num_items: int, ranks: Ranks) -> npt.NDArray[np.int64]:
 
 
 def align_labels(split: Split, reference: Split) -> npt.NDArray[np.int64]:
-    """Express a gallery's labels by the ids of the queries' classes, (N,); classes without queries get new ids."""
+    """Map a gallery's labels, (N,), to the labels of the query classes of the same name, or to new labels."""
     ids = {name: label for label, name in enumerate(reference.class_names)}
     mapping = np.array([ids.setdefault(name, len(ids)) for name in split.class_names], dtype=np.int64)
     return mapping[split.labels]
 
 
 def groups_of(split: Split | None) -> npt.NDArray[Any] | None:
-    """Return the groups of a split's items, (N,); None without a split, or if its items have none."""
+    """Return the groups of a split's items, (N,), or None if there is no split or the items have no groups."""
     return split.groups if isinstance(split, GroupedSplit) else None
 
 
 def match_sides(
     queries: Split, gallery: Split | None = None, matches: Labels | Relevance | None = None
 ) -> tuple[Labels | Relevance | None, Labels | None]:
-    """Return who matches whom as both sides of an evaluation take it; None where only labels decide.
+    """Return the matches of queries and gallery for an evaluation, or None if labels suffice.
 
-    `matches` are those of the queries, if the data set has any (`RelatedDataset`). Raise TypeError or ValueError if the
-    groups of a split don't fit it.
+    For a `RelatedDataset`, pass the queries' `matches`. Raise TypeError or ValueError if groups don't fit a split.
     """
     groups = groups_of(queries), groups_of(gallery)
     if isinstance(matches, Relevance) or (matches is None and all(each is None for each in groups)):

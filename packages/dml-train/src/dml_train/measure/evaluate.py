@@ -1,4 +1,4 @@
-"""From embeddings to metrics, on one rank or shared by several.
+"""Evaluate embeddings, on a single rank or shared by all ranks.
 
 Shapes: `N` items, `Q` queries, `G` gallery, `D` embedding dimension.
 """
@@ -21,6 +21,7 @@ from dml_core import (
     DmlError,
     Evaluation,
     Evaluator,
+    InvalidOption,
     Labels,
     Matching,
     PeersEvaluator,
@@ -40,18 +41,18 @@ from dml_train.run_folder import RunFolder
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Embedded queries, and the gallery that they are searched in; without a gallery they search one another."""
+    """Embedded queries, and the gallery to search; without a gallery, the queries search each other."""
 
     embeddings: npt.NDArray[Any]  # (Q, D) floating
     labels: npt.NDArray[Any]  # (Q,) integers
     gallery: npt.NDArray[Any] | None = None  # (G, D)
     gallery_labels: npt.NDArray[Any] | None = None  # (G,)
-    matches: Labels | Relevance | None = None  # who matches whom, if the labels alone don't tell
-    gallery_matches: Labels | None = None  # the gallery's side, if `matches` has one
+    matches: Labels | Relevance | None = None  # which items match, if labels don't suffice
+    gallery_matches: Labels | None = None  # for the gallery, if `matches` is a `Labels`
 
     @classmethod
     def read(cls, folder: RunFolder) -> Embedded:
-        """Map a finished run's arrays into memory; raise DmlError if one is missing, changed or damaged."""
+        """Map a finished run's arrays into memory; raise DmlError if an array is missing, changed or damaged."""
         written = folder.read_manifest()
         parts = [""] if folder.embeddings("gallery").name not in written else ["", "gallery"]
         has_matches = folder.matches.name in written
@@ -61,7 +62,7 @@ class Embedded:
         return cls(*read, **_read_matches(folder, *read[1::2]) if has_matches else {})
 
     def write(self, folder: RunFolder) -> None:
-        """Write the arrays into the run's folder, and remove the files of absent arrays."""
+        """Write the arrays to the run's folder, and remove the files of absent arrays."""
         for path, array in {
             folder.embeddings(): self.embeddings,
             folder.labels(): self.labels,
@@ -79,12 +80,12 @@ class Embedded:
             write_atomically(folder.matches, lambda file: np.savez(file, allow_pickle=False, **stored))
 
     def select(self, columns: slice | npt.NDArray[np.int64]) -> Embedded:
-        """Cut queries and gallery to some columns."""
+        """Select columns of queries and gallery."""
         gallery = None if self.gallery is None else self.gallery[:, columns]
         return replace(self, embeddings=self.embeddings[:, columns], gallery=gallery)
 
     def list_matches(self) -> dict[str, npt.NDArray[Any]]:
-        """List the arrays of both sides' matches, beside labels, by name."""
+        """List the arrays of the matches by name, except labels."""
         matches, found = self.matches, dict[str, npt.NDArray[Any] | None]()
         if isinstance(matches, Relevance):
             found = {"offsets": matches.offsets, "indices": matches.indices, "grades": matches.grades}
@@ -104,7 +105,7 @@ class Embedded:
         return self.embeddings, self.matches, self.gallery, items
 
     def matching(self) -> Matching:
-        """Return who matches whom, for queries and items that a search finds."""
+        """Return which queries match which items of a search."""
         _, queries, _, items = self.arguments()
         return Matching(queries, items, None if self.gallery is None else len(self.gallery))
 
@@ -112,7 +113,7 @@ class Embedded:
 def _read_matches(
     folder: RunFolder, labels: npt.NDArray[Any], gallery_labels: npt.NDArray[Any] | None = None
 ) -> dict[str, Any]:
-    """Read the arrays of `list_matches` as both sides' matches, by the names of `Embedded`."""
+    """Read the arrays of `list_matches` as the fields of `Embedded`."""
     with folder.matches.open("rb") as file, np.load(file, allow_pickle=False) as npz:
         stored = dict(npz)
     gallery_groups = stored.pop("gallery_groups", None)
@@ -125,20 +126,20 @@ def _read_matches(
 
 
 class Measurement(NamedTuple):
-    """An evaluation on several ranks."""
+    """An evaluation on ranks."""
 
     metrics: dict[str, Any]  # `Evaluation.to_dict`
-    evaluation: Evaluation | None  # on the first rank, and on all if they shared the work
+    evaluation: Evaluation | None  # None on all but the first rank, unless the ranks shared the work
 
 
 def build_evaluator(recipe: Recipe, registry: Registry, *, clustering: bool = True) -> Evaluator:
-    """Build a recipe's evaluator; unless `clustering`, omit metrics of clusters and pairs, which take the most time."""
+    """Build a recipe's evaluator; unless `clustering`, without metrics of clusters and pairs, which take longest."""
     table = recipe.evaluation.component()
     return make_evaluator(table if clustering else select_retrieval(table), registry, recipe.training.seed)
 
 
 def make_evaluator(table: Mapping[str, Any], registry: Registry, seed: int) -> Evaluator:
-    """Make an evaluator, ``{"name": "exact", "metrics": ["recall@1"]}``; raise DmlError if there is none."""
+    """Make an evaluator, for example ``{"name": "exact", "metrics": ["recall@1"]}``, or raise DmlError."""
     if (old := find_old_keys(table, registry)) is not None:
         raise old
     evaluator: Evaluator = registry.build("evaluators", table, {"seed": seed})
@@ -146,7 +147,7 @@ def make_evaluator(table: Mapping[str, Any], registry: Registry, seed: int) -> E
 
 
 def select_retrieval(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an evaluator's table without metrics of clusters and of pairs, or without any if no other is left."""
+    """Remove metrics of clusters and pairs from an evaluator's table, or the key `metrics` if none is left."""
     kept = {key: value for key, value in table.items() if key not in ("metrics", "n_clusters")}
     names = [
         name
@@ -157,34 +158,34 @@ def select_retrieval(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def evaluate(evaluator: Evaluator, embedded: Embedded) -> Evaluation:
-    """Evaluate embeddings; raises as `evaluate_arrays`."""
+    """Evaluate embeddings; see `evaluate_arrays` for the errors."""
     return evaluate_arrays(evaluator, *embedded.arguments())
 
 
 def evaluate_arrays(
     evaluator: Evaluator, embeddings: Any, labels: Any, gallery: Any = None, gallery_labels: Any = None
 ) -> Evaluation:
-    """Evaluate embeddings, given as `Evaluator.evaluate` takes them.
+    """Evaluate embeddings; see `Evaluator.evaluate` for the arguments.
 
-    Raise DmlError if the evaluator refuses the arrays, or takes labels alone and there are groups or lists.
+    Raise DmlError if the evaluator rejects the arrays, or doesn't support groups or lists and the data have some.
     """
     if isinstance(labels, Labels | Relevance) and not takes_matches(evaluator):
         raise DmlError(
-            f"{type(evaluator).__name__} takes labels alone, and the data have groups or lists of items; expected an "
-            "evaluator that takes them, such as 'exact'"
+            f"{type(evaluator).__name__} only supports labels, but the data have groups or lists of items; use an "
+            "evaluator that supports them, for example 'exact'"
         )
-    with _refusals_as_dml_errors():
+    with _convert_errors():
         return evaluator.evaluate(embeddings, labels, gallery, gallery_labels)
 
 
 def evaluate_on_ranks(ranks: Ranks, evaluator: Evaluator, embedded: Embedded) -> Measurement:
-    """Evaluate embeddings on several ranks, which share the work if the evaluator is a `PeersEvaluator`.
+    """Evaluate embeddings on ranks, which share the work if the evaluator is a `PeersEvaluator`.
 
-    Otherwise the first rank does all of it, and `embedded` need be complete only there. Raise DmlError on every rank if
-    the evaluator refuses the arrays.
+    Otherwise only the first rank evaluates and needs the complete `embedded`. Raise DmlError on all ranks if the
+    evaluator rejects the arrays.
     """
     if ranks.world_size > 1 and isinstance(evaluator, PeersEvaluator):
-        with _refusals_as_dml_errors():
+        with _convert_errors():
             shared = evaluator.evaluate_with_peers(ranks, *embedded.arguments())
         return Measurement(shared.to_dict(), shared)
     evaluation: Evaluation | None = None
@@ -198,7 +199,7 @@ def evaluate_on_ranks(ranks: Ranks, evaluator: Evaluator, embedded: Embedded) ->
 
 
 @contextmanager
-def _refusals_as_dml_errors() -> Iterator[None]:
+def _convert_errors() -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -206,7 +207,7 @@ def _refusals_as_dml_errors() -> Iterator[None]:
 
 
 def select_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the finite numbers of an evaluation's metrics."""
+    """Select the finite numbers in an evaluation's metrics."""
     return {
         name: value
         for name, value in metrics.items()
@@ -215,15 +216,15 @@ def select_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def pack_codes(embeddings: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.uint8]:
-    """Pack binary codes, one bit per dimension, set above 0: (N, ceil(D / 8)), most significant bit first."""
+    """Pack embeddings into codes (N, ceil(D / 8)): a bit per dimension, set above 0, most significant bit first."""
     return np.packbits(embeddings > 0, axis=1)
 
 
-_CHECKSUM = "checksum"  # its name among the arrays
+_CHECKSUM = "checksum"  # the name of the array with the checksum
 
 
 def save_per_query(folder: RunFolder, recipe: Recipe, evaluation: Evaluation) -> None:
-    """Save an evaluation's values per query, and a checksum of the recipe's evaluator and seed, in the run's folder."""
+    """Save an evaluation's values per query in the run's folder, with a checksum of the evaluator and the seed."""
     arrays = {name: np.asarray(values_Q, dtype=np.float64) for name, values_Q in evaluation.per_query.items()}
     arrays[_CHECKSUM] = np.array(_checksum(recipe))
     write_atomically(folder.per_query, lambda file: np.savez(file, allow_pickle=False, **arrays))
@@ -232,11 +233,10 @@ def save_per_query(folder: RunFolder, recipe: Recipe, evaluation: Evaluation) ->
 def restore_evaluation(
     folder: RunFolder, recipe: Recipe, result: Mapping[str, Any], evaluator: Evaluator
 ) -> Evaluation | None:
-    """Restore a run's final evaluation from its folder, with `result`, the contents of ``evaluation.json``.
+    """Restore a run's final evaluation from its folder and from `result`, the contents of ``evaluation.json``.
 
-    Return None if the recipe's evaluator isn't a `RestoringEvaluator`, or if the folder's values are missing, of
-    another evaluator, or lack a metric that the evaluator has since gained. Raise DmlError if the file was changed or
-    damaged.
+    Return None if the evaluator isn't a `RestoringEvaluator`, or if the saved values are missing, from a different
+    evaluator, or lack a new metric of the evaluator. Raise DmlError if the file was changed or damaged.
     """
     if not isinstance(evaluator, RestoringEvaluator) or not folder.per_query.exists():
         return None
@@ -247,7 +247,7 @@ def restore_evaluation(
         per_query = {name: stored[name] for name in stored.files if name != _CHECKSUM}
     try:
         return evaluator.restore(result, per_query)
-    except KeyError:  # saved before the evaluator measured one of its metrics
+    except KeyError:  # saved by a version of the evaluator without this metric
         return None
 
 
@@ -258,11 +258,11 @@ def _checksum(recipe: Recipe) -> str:
 
 
 def select_levels(embedded: Embedded, recipe: Recipe, levels: Sequence[str]) -> Embedded:
-    """Cut a run's embeddings to some of its levels, in their order, to measure each level alone and several together.
+    """Select levels of a run's embeddings in the given order, for example to compare single levels with combinations.
 
     Source: Wang et al. 2021, Ranked List Loss for Deep Metric Learning, tables 6 and 7.
 
-    Raise DmlError for a name that isn't a level of the run's embedding.
+    Raise DmlError if the run's embedding lacks a level.
     """
     names = list(recipe.backbone.get("levels") or ())
     dims = {
@@ -270,38 +270,49 @@ def select_levels(embedded: Embedded, recipe: Recipe, levels: Sequence[str]) -> 
         for name, level in zip(names, recipe.embedding.of_levels(len(names) or 1), strict=False)
     }
     stored = recipe.embedding.levels or names
-    columns, first = {}, 0
-    for name in stored:
-        columns[name] = np.arange(first, first + dims[name])
-        first += dims[name]
-    for name in levels:
-        if name not in columns:
-            raise DmlError(
-                f"the run's embedding has no level {name!r}{nearest(name, columns)} "
-                f"levels: {', '.join(columns) or 'it has one only'}"
-            )
+    check_levels(levels, stored)
+    ends = np.cumsum([dims[name] for name in stored])
+    columns = dict(zip(stored, np.split(np.arange(ends[-1]), ends[:-1])))
     return embedded.select(np.concatenate([columns[name] for name in levels]))
 
 
+def check_levels(levels: Sequence[str], known: Sequence[str]) -> None:
+    """Raise InvalidOption unless all levels are among the known levels of an embedding."""
+    for name in levels:
+        if name not in known:
+            listed = ", ".join(known) or "only one, without a name"
+            raise InvalidOption(f"the embedding has no level {name!r}{nearest(name, known)} levels: {listed}")
+
+
 def select_prefix(embedded: Embedded, prefix: int) -> Embedded:
-    """Cut queries (Q, D) and gallery (G, D) to their first `prefix` numbers; raise DmlError unless it is in [1, D]."""
+    """Select the first `prefix` dimensions; raise DmlError unless 1 <= prefix <= D."""
     check_prefixes([prefix], embedded.embeddings.shape[1])
     return embedded.select(slice(prefix))
 
 
+def evaluate_selected(
+    evaluator: Evaluator,
+    embedded: Embedded,
+    recipe: Recipe,
+    levels: Sequence[str],
+    prefix: int | None = None,
+) -> Evaluation:
+    """Evaluate a run's embeddings, or only some levels or the first `prefix` dimensions."""
+    chosen = select_levels(embedded, recipe, levels) if levels else embedded
+    return evaluate(evaluator, chosen if prefix is None else select_prefix(chosen, prefix))
+
+
 def check_prefixes(prefixes: Sequence[int], dim: int) -> None:
-    """Raise DmlError unless every prefix is in [1, dim]."""
+    """Raise DmlError unless all prefixes are in [1, dim]."""
     for prefix in prefixes:
         if not 1 <= prefix <= dim:
-            raise DmlError(
-                f"a prefix of {prefix} numbers was asked of an embedding of {dim}; expected 1 to {dim}"
-            )
+            raise DmlError(f"the prefix is {prefix}; expected 1 to {dim}, the dimension of the embedding")
 
 
 def evaluate_prefixes_on_ranks(
     ranks: Ranks, evaluator: Evaluator, embedded: Embedded, prefixes: Sequence[int]
 ) -> dict[str, dict[str, Any]]:
-    """Evaluate prefixes of an embedding on several ranks; return the metrics by their lengths, in JSON's types."""
+    """Evaluate prefixes of an embedding on ranks; return the metrics by prefix, in JSON's types."""
     return {
         str(prefix): evaluate_on_ranks(ranks, evaluator, select_prefix(embedded, prefix)).metrics
         for prefix in prefixes

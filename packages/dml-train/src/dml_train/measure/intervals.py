@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 _NORMAL = statistics.NormalDist().inv_cdf(0.975)
-# 97.5 % quantiles of Student's distribution for 1, 2, … degrees of freedom; beyond, the normal's is within 2 %.
+# 97.5 % quantiles of Student's distribution for 1, 2, … degrees of freedom; for more, the normal's is within 2 %.
 # Source: NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2.
 _STUDENT = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -18,33 +18,38 @@ _STUDENT = (
 
 
 class Interval(NamedTuple):
-    """A mean, and half the width of its 95 % interval; None for a single value."""
+    """A mean, and half the width of the 95 % interval; None for a single value."""
 
     mean: float
     half_width: float | None
 
+    def percent(self, decimals: int) -> str:
+        """Format as a percentage, for example ``76.4 ± 1.2``."""
+        mean = f"{100 * self.mean:.{decimals}f}"
+        return mean if self.half_width is None else f"{mean} ± {100 * self.half_width:.{decimals}f}"
+
 
 class Spread(NamedTuple):
-    """The standard deviation of runs with one setting, and its degrees of freedom, at least 1."""
+    """The standard deviation of runs with the same settings, and its degrees of freedom, at least 1."""
 
     deviation: float
     degrees: int
 
     def half_width(self, runs: int) -> float:
-        """Return half the width of the 95 % interval of the mean of n runs, ``t · s / √n``."""
+        """Return half the width of the 95 % interval for the mean of n runs, ``t · s / √n``."""
         student = _STUDENT[self.degrees - 1] if self.degrees <= len(_STUDENT) else _NORMAL
         return student * self.deviation / math.sqrt(runs)
 
     def half_width_of_difference(self, runs: int) -> float:
-        """Return half the width of the 95 % interval of the difference of two means of n runs, ``t · s · √(2 / n)``."""
+        """Return half the width of the 95 % interval for the difference between two means, ``t · s · √(2 / n)``."""
         return math.sqrt(2) * self.half_width(runs)
 
 
-def pooled(settings: Sequence[Sequence[float]]) -> Spread | None:
-    """Estimate the spread of runs within several settings, assumed to be the same in all; None without two runs.
+def pool_spread(settings: Sequence[Sequence[float]]) -> Spread | None:
+    """Estimate the spread of runs, which must be equal for all settings; None if no setting has two runs.
 
-    ``s² = Σ_j Σ_i (x_ij − x̄_j)² / Σ_j (n_j − 1)`` for the values x_ij of setting j. Two or three runs of one setting
-    say next to nothing about the spread; the runs of all settings together do.
+    ``s² = Σ_j Σ_i (x_ij − x̄_j)² / Σ_j (n_j − 1)`` for the values x_ij of setting j. Use this if each setting has only
+    two or three runs, too few to estimate a spread from.
     """
     settings = [values for values in settings if values]
     degrees = sum(len(values) - 1 for values in settings)
@@ -55,25 +60,23 @@ def pooled(settings: Sequence[Sequence[float]]) -> Spread | None:
     return Spread(math.sqrt(math.fsum(squares) / degrees), degrees)
 
 
-def of_runs(values: Sequence[float]) -> Interval:
-    """Return the mean of n independent runs, and its interval if n exceeds 1.
+def average_runs(values: Sequence[float]) -> Interval:
+    """Average n independent runs, with an interval if n exceeds 1; raise ValueError if there are no runs.
 
     ``x̄ ± t · s / √n``, t of Student's distribution with n − 1 degrees of freedom.
 
     Source: Student 1908, The Probable Error of a Mean.
-
-    Raise ValueError if `values` is empty.
     """
     if not values:
         raise ValueError("values is empty; expected one value per run, at least one")
-    spread = pooled([values])
+    spread = pool_spread([values])
     return Interval(statistics.fmean(values), None if spread is None else spread.half_width(len(values)))
 
 
-def of_share(share: float, count: int) -> Interval:
-    """Return a share p of the n = `count` queries of one run with its interval, ``p ± 1.96 · √(p(1 − p) / n)``.
+def share_interval(share: float, count: int) -> Interval:
+    """Return the interval of a share p of n = `count` queries in a run, ``p ± 1.96 · √(p(1 − p) / n)``.
 
-    The interval is over other queries, not over other runs, and rather too narrow: queries of one class aren't
-    independent.
+    The interval is for different queries, not for different runs, and is too narrow, since queries of the same class
+    aren't independent.
     """
     return Interval(share, _NORMAL * math.sqrt(share * (1 - share) / count))

@@ -1,4 +1,4 @@
-"""The metrics of an evaluation that readers see, with their intervals, and the names of logged values."""
+"""List metrics for readers, with intervals, and name logged values."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from dml_core import METRICS, Evaluation, IntervalEvaluation, metric_family, metric_title
 
-LEVEL = 0.95  # of all intervals
-_PREFIXES = ("evaluation", "validation")  # of logged values
+LEVEL = 0.95  # the confidence level of all intervals
+_PREFIXES = ("evaluation", "validation")  # the prefixes of logged metrics
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric of an evaluation, and the bounds of its bootstrap interval, if it has one."""
+    """A metric of an evaluation, and the bounds of the bootstrap interval, if there is any."""
 
     name: str  # "recall@1"
     value: float
@@ -24,15 +24,15 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """The name for readers, ``"Recall@1"``."""
+        """The name for readers, for example ``"Recall@1"``."""
         return metric_title(self.name)
 
 
 def list_metrics(result: Mapping[str, Any], evaluation: Evaluation | None = None) -> list[Metric]:
-    """List the metrics of ``to_dict()`` of an evaluation in the order in which they were asked.
+    """List the metrics in `result`, the dictionary of an evaluation, in order, without its integers, which are counts.
 
-    Its floats are metrics, and its integers counts. An `IntervalEvaluation` gives the intervals. Omitted are metrics of
-    a K beyond the gallery beside those of smaller ones, and precision@1 beside recall@1.
+    Pass an `IntervalEvaluation` to get intervals. A metric at a K that exceeds the gallery's size is omitted if the
+    metric is also listed at a smaller K; precision@1 is omitted if recall@1 is listed.
     """
     items = result.get("n_gallery", math.inf)
     values = {name: value for name, value in result.items() if isinstance(value, float)}
@@ -50,19 +50,19 @@ def list_metrics(result: Mapping[str, Any], evaluation: Evaluation | None = None
 
 
 def _k_of(name: str) -> int:
-    """Return K of ``"recall@K"``; 0 of any other metric."""
+    """Return K of ``"recall@K"``, or 0 for metrics without K."""
     k = name.partition("@")[2]
     return int(k) if k.isdecimal() else 0
 
 
 def explain(names: Iterable[str]) -> dict[str, str]:
-    """Return title and meaning of these metrics; all Recall@K have one."""
+    """Return the titles and meanings of metrics; all Recall@K share a title."""
     families = dict.fromkeys(family for name in names if (family := metric_family(name)) is not None)
     return {METRICS[family].title: METRICS[family].meaning for family in families}
 
 
 def title_of(logged: str) -> str:
-    """Return the title of a logged value: Recall@1 of ``"evaluation/recall@1"``; of ``"loss"``, the same."""
+    """Return the title of a logged value: Recall@1 for ``"evaluation/recall@1"``, loss for ``"loss"``."""
     prefix, _, name = logged.partition("/")
     if prefix not in _PREFIXES:
         return logged
@@ -71,10 +71,10 @@ def title_of(logged: str) -> str:
 
 
 def is_count(logged: str) -> bool:
-    """Whether a logged value is a number of queries or items, which is the same at every evaluation."""
+    """Return whether a logged value is a number of queries or items, which is equal in all evaluations."""
     return logged.rpartition("/")[2] in ("n_queries", "n_unmatched", "n_gallery")
 
 
 def repeats(name: str, names: Collection[str]) -> bool:
-    """Whether a value, logged or not, repeats another of these: Precision@1 is Recall@1."""
+    """Return whether a value repeats a different value in `names`: Precision@1 equals Recall@1."""
     return name.endswith("precision@1") and name.removesuffix("precision@1") + "recall@1" in names

@@ -1,12 +1,12 @@
 """The protocol of A Metric Learning Reality Check: four class-disjoint folds, separated and concatenated.
 
-Source: Musgrave, Belongie & Lim 2020, A Metric Learning Reality Check. The training classes, in their order, are split
-into four parts. Each of four models trains on three of them and keeps the weights with the best MAP@R on the fourth;
-the test classes select nothing. *Separated* is the mean of the four models' metrics on the test split, *concatenated*
-the metrics of their embeddings, L2-normalised and joined. Both are repeated with other seeds.
+Source: Musgrave, Belongie & Lim 2020, A Metric Learning Reality Check. The training classes are split in order into
+four parts. Each of four models is trained on three parts, and keeps the weights with the best MAP@R on the fourth; test
+classes select nothing. *Separated* metrics are the mean of the four models' metrics on the test split, *concatenated*
+metrics use the four L2-normalised embeddings as a single vector. Both are repeated with different seeds.
 
 Departures: the recipe chooses network, optimizer, batch content and early stopping, which the paper fixes. The paper
-first searches hyper-parameters on the same four folds: `dml tune --folds 4` does that.
+first searches hyper-parameters on the same four folds; use `dml tune --folds 4` for this search.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dml_core import DmlError, Registry
 from dml_core import registry as installed
 from dml_train.files import write_json, write_text
 from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, select_numbers
-from dml_train.measure.intervals import Interval, of_runs
+from dml_train.measure.intervals import average_runs
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
@@ -38,12 +38,12 @@ _SHOWN = {"precision@1": "P@1", "r_precision": "RP", METRIC: "MAP@R"}
 
 @dataclass(frozen=True, slots=True)
 class RealityCheck:
-    """The protocol's results."""
+    """The results of the protocol."""
 
     runs: int  # number of repetitions
-    dim: int  # embedding dimensions of one model
-    separated: Mapping[str, Sequence[float]]  # by metric, one value per run: the mean of the models
-    concatenated: Mapping[str, Sequence[float]]  # by metric, one value per run: of the joined embeddings
+    dim: int  # embedding dimension of a model
+    separated: Mapping[str, Sequence[float]]  # by metric, a value per run
+    concatenated: Mapping[str, Sequence[float]]
 
     def markdown(self, recipe: str) -> str:
         """Write the results as a Markdown page, in percent."""
@@ -62,28 +62,24 @@ class RealityCheck:
         for name in [*_SHOWN, *(name for name in self.separated if name.startswith("recall@"))]:
             if name in self.separated and name in self.concatenated:
                 title = _SHOWN.get(name) or f"R@{name.removeprefix('recall@')}"
-                cells = [_percent(of_runs(values[name])) for values in (self.separated, self.concatenated)]
-                lines.append(f"| {title} | {' | '.join(cells)} |")
+                both = [average_runs(values[name]) for values in (self.separated, self.concatenated)]
+                lines.append(f"| {title} | {' | '.join(interval.percent(2) for interval in both)} |")
         return "\n".join(lines) + "\n"
 
 
 def fold_recipe(recipe: Recipe, registry: Registry, *, run: int, fold: int, dim: int) -> Recipe:
-    """Make a model's recipe, with the protocol's seed, size and validation; raise DmlError if it selects on test."""
+    """Set seed, dimension and validation of a model's recipe; raise DmlError if the recipe selects on test classes."""
     if recipe.validation.on_test:
         raise DmlError(
             "the recipe has validation.on_test = true; the protocol selects weights on held-out training classes "
             "only. Remove it from the recipe, or set it to false"
         )
     document = recipe.to_dict()
-    # Models with the same initial weights would be more alike than their data make them.
+    # With the same initial weights, the models would be more similar than the protocol intends.
     document["training"]["seed"] += run * FOLDS + fold
     document["embedding"]["dim"] = dim
-    document["validation"] = {
-        "fold": fold,
-        "folds": FOLDS,
-        "metric": METRIC,
-        "patience": recipe.validation.patience,
-    }
+    patience = recipe.validation.patience
+    document["validation"] = {"fold": fold, "folds": FOLDS, "metric": METRIC, "patience": patience}
     document["evaluation"]["test"] = True
     if "metrics" in document["evaluation"]:
         names = [*document["evaluation"]["metrics"], *_SHOWN]
@@ -94,7 +90,7 @@ def fold_recipe(recipe: Recipe, registry: Registry, *, run: int, fold: int, dim:
 
 
 def plan_models(recipe: Recipe, out: Path, registry: Registry, *, runs: int, dim: int) -> list[Job]:
-    """Plan the models of `reality_check`, four a repetition; the arguments are the same."""
+    """Plan the models of `reality_check`, four per repetition; see there for the arguments."""
     return [
         Job(
             f"run {run}, fold {fold}",
@@ -117,18 +113,16 @@ def reality_check(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> RealityCheck:
-    """Run the Metric Learning Reality Check, keeping finished runs in `out` and resuming unfinished ones.
+    """Run the Metric Learning Reality Check; finished runs in `out` are kept, and unfinished runs resume.
+
+    Raise DmlError if the recipe doesn't fit the protocol or a run failed, or StudyInterrupted as `run_all`.
 
     Args:
         recipe: system, data set and settings.
-        out: the folder of the models' runs, ``run-I/fold-J``.
-        runs: number of repetitions; seeds count up from the recipe's.
-        dim: dimensions of each model; 128 in the paper.
+        out: the folder for the models' runs, ``run-I/fold-J``.
+        runs: number of repetitions; seeds count up from the recipe's seed.
+        dim: embedding dimension of each model; 128 in the paper.
         processes, executor, registry, console: see `reproduce`.
-
-    Raises:
-        DmlError: if the recipe doesn't suit the protocol, or a run failed.
-        StudyInterrupted: as `run_all`.
     """
     registry, console = registry or installed(), console or Console(quiet=True)
     jobs = plan_models(recipe, Path(out), registry, runs=runs, dim=dim)
@@ -148,7 +142,9 @@ def reality_check(
     for run in range(runs):
         models = outcomes[run * FOLDS : (run + 1) * FOLDS]
         joined = concatenate([Embedded.read(RunFolder(model.job.folder)) for model in models])
-        means = _mean([select_numbers(model.metrics()) for model in models])
+        metrics = [select_numbers(model.metrics()) for model in models]
+        shared = [name for name in metrics[0] if name != "step" and all(name in each for each in metrics)]
+        means = {name: statistics.fmean(each[name] for each in metrics) for name in shared}
         together = select_numbers(evaluate(evaluator, joined).to_dict())
         for found, values in ((separated, means), (concatenated, together)):
             for name, value in values.items():
@@ -157,7 +153,7 @@ def reality_check(
 
 
 def concatenate(models: Sequence[Embedded]) -> Embedded:
-    """Concatenate the models' embeddings of the same items, each L2-normalised: its cosine is the mean of theirs."""
+    """Concatenate the models' L2-normalised embeddings of the same items, so that cosines are averaged."""
 
     def join(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
         rows = [part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12) for part in parts]
@@ -169,20 +165,9 @@ def concatenate(models: Sequence[Embedded]) -> Embedded:
 
 
 def write(check: RealityCheck, out: Path, recipe: str) -> list[Path]:
-    """Write the results into the folder, as Markdown and as JSON."""
+    """Write the results to the folder as Markdown and JSON, and return the files."""
     page, data = out / "mlrc.md", out / "mlrc.json"
     results = asdict(check)
     write_json(data, {"runs": results.pop("runs"), "folds": FOLDS, **results})
     write_text(page, check.markdown(recipe))
     return [page, data]
-
-
-def _mean(models: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Average each metric that all models have; `step` is none."""
-    shared = [name for name in models[0] if name != "step" and all(name in model for model in models)]
-    return {name: statistics.fmean(model[name] for model in models) for name in shared}
-
-
-def _percent(interval: Interval) -> str:
-    mean = f"{100 * interval.mean:.2f}"
-    return mean if interval.half_width is None else f"{mean} ± {100 * interval.half_width:.2f}"

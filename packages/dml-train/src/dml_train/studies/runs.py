@@ -1,7 +1,7 @@
-"""Train many runs, several at a time, each in a different folder; finished runs are kept.
+"""Train many runs, each in a different folder, in parallel; finished runs are kept.
 
-Any executor can train them, on this machine or others. If a worker dies, its run resumes on another worker from the
-last checkpoint.
+Any executor can train the runs, on this machine or on others. If a worker dies, a different worker resumes the run from
+the last checkpoint.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 from rich.console import Console
 
 from dml_core import DmlError, Registry
-from dml_train.cluster.workers import Expected, UnfitWorker, expect, first_line, refuse_missing_package
+from dml_train.cluster.workers import Expected, UnfitWorker, check_missing_package, expect, first_line
 from dml_train.files import FolderLocked, WriteRefused, read_json, write_json, write_text
 from dml_train.processes.loaders import end_with_parent
 from dml_train.processes.stopping import (
@@ -34,20 +34,21 @@ from dml_train.processes.stopping import (
     record_stop_signals,
     wake_at_death_of_parent,
 )
+from dml_train.progress import say
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 from dml_train.training.run import list_differences, train
 
-_SECONDS = "seconds.json"  # the time of a run, in its folder beside the files that `train` writes
+_SECONDS = "seconds.json"  # the file with a run's time, in the run's folder
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run to train, without its baselines: runs of a study are compared with one another."""
+    """A run to train. Baselines are skipped, since the runs of a study are compared with each other."""
 
     name: str  # shown in progress
     recipe: Recipe
-    folder: Path  # an existing run in it, complete or not, is resumed
+    folder: Path  # the run's folder; an existing run is resumed, complete or not
 
     def __post_init__(self) -> None:
         evaluation = self.recipe.evaluation.model_copy(update={"baselines": False})
@@ -66,34 +67,33 @@ class Outcome:
         return RunFolder(self.job.folder).read_evaluation()
 
     def seconds(self) -> float | None:
-        """Read the run's processor time; None if no study and no ``dml train`` trained it."""
+        """Read the run's processor time; None if neither a study nor ``dml train`` trained the run."""
         path = self.job.folder / _SECONDS
         return float(read_json(path)["processor"]) if path.is_file() else None
 
 
 @contextmanager
 def measure_seconds(folder: Path) -> Iterator[None]:
-    """Write this context's training time (since it was resumed) into the run's folder, unless the run was complete."""
+    """Write the duration of this context to the run's folder, unless the run was complete before."""
     done_before = RunFolder(folder).is_finished
     wall, processor = time.perf_counter(), time.process_time()
     yield
     if not done_before:
-        write_json(
-            folder / _SECONDS,
-            {"wall": time.perf_counter() - wall, "processor": time.process_time() - processor},
-        )
+        spent = {"wall": time.perf_counter() - wall, "processor": time.process_time() - processor}
+        write_json(folder / _SECONDS, spent)
 
 
 def train_job(
     job: Job, registry: Registry | None, console: Console, *, seconds_for_lock: float = 0.0
 ) -> str | None:
-    """Train a run; return why it failed, or None. If another process locks its folder, wait `seconds_for_lock`."""
+    """Train a run, and return why it failed, or None. If the folder is locked, try for `seconds_for_lock`."""
     give_up = time.monotonic() + seconds_for_lock
     while True:
         try:
             with measure_seconds(job.folder):
                 train(job.recipe, job.folder, resume=True, registry=registry, console=console)
-        except WriteRefused:  # no fault of this run's settings, and the next one would have it, too
+            return None
+        except WriteRefused:  # the disk is the cause, and would make other runs fail, too
             raise
         except FolderLocked as error:
             if time.monotonic() >= give_up:
@@ -101,16 +101,13 @@ def train_job(
             time.sleep(1.0)
         except DmlError as error:
             return str(error)
-        else:
-            return None
 
 
 def list_commands(jobs: Iterable[Job]) -> list[str]:
-    """Return the command that trains each unfinished run, once for each folder.
+    """Return a command that can be repeated for each unfinished run, once per folder.
 
-    It writes the recipe of a run that hasn't begun into the run's folder: the command reads it there, and may be
-    repeated. Relative paths in recipes start at the folder in which a command is executed. Raise DmlError if a run's
-    folder holds another run, or the disk refuses.
+    The recipe of a new run is written to its folder, where the command reads it. Relative paths in recipes start at the
+    folder where a command is executed. Raise DmlError if a folder contains a different run, or writing fails.
     """
     commands = []
     for job in {job.folder: job for job in jobs}.values():
@@ -124,8 +121,8 @@ def list_commands(jobs: Iterable[Job]) -> list[str]:
     return commands
 
 
-MOST_DEATHS = 3  # of a run's workers without a new checkpoint between them; then the run has failed
-# A dead node's processes, or its locks on a network file system, may outlive it for a while.
+MOST_DEATHS = 3  # a run fails after this number of dead workers without a new checkpoint in between
+# Processes of a dead node, or their locks on a network file system, may exist for a while after its death.
 SECONDS_FOR_LOCK = 120.0
 _SECONDS_BETWEEN_LOOKS = 0.2
 
@@ -133,12 +130,12 @@ _SECONDS_BETWEEN_LOOKS = 0.2
 class Executor(Protocol):
     """An executor of concurrent.futures, submitit or Dask, or a `RayExecutor`.
 
-    A submitted call has ``done()`` and ``result()``, and may have ``cancel()``. If the executor has an attribute
-    ``most``, it limits the number of calls that are submitted at a time.
+    A submitted call must have ``done()`` and ``result()``, and can have ``cancel()``. An attribute ``most`` of the
+    executor limits the number of calls that are submitted at a time.
     """
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Any:
-        """Submit a call, and return it."""
+        """Submit a call."""
         ...
 
 
@@ -151,27 +148,24 @@ def run_all(
     console: Console,
     on_end: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
-    """Train all runs, and return their outcomes in the order of the jobs. One that fails doesn't stop the others.
+    """Train all runs, and return the outcomes in the order of the jobs. If a run fails, the others continue.
 
-    Every process has an equal share of the cores. Results can differ in the last bits with the number of threads, and
-    so with `processes`.
-
-    An `executor` trains them on other machines, each with the number of threads that its library sets. A run whose
-    worker dies resumes on another from its last checkpoint.
+    The processes share the cores equally. The last bits of results can change with the number of threads, and therefore
+    with `processes`.
 
     Args:
-        jobs: the runs. Jobs that share a folder must be the same run; it is trained once.
-        processes: runs at a time; 1 trains in this process. Other processes use the installed components.
-        executor: trains the runs, instead of processes of this machine. Its workers need the same packages, and must
-            see the runs' folders and data under the same paths.
-        registry: where this process finds components.
-        console: where the progress of a run in this process is shown.
+        jobs: the runs. Jobs with the same folder must be the same run, which is trained once.
+        processes: number of runs at a time; with 1, this process trains. Other processes use the installed components.
+        executor: trains the runs instead of processes on this machine, with as many threads as its library sets. The
+            workers must have the same packages, and see the runs' folders and data under the same paths.
+        registry: provides components to this process.
+        console: shows the progress of runs in this process.
         on_end: called when a run has ended.
 
     Raises:
         DmlError: if a process died; finished runs are kept.
-        UnfitWorker: if a worker of the executor has other packages, or doesn't see the runs' folders.
-        WriteRefused: if the disk is full or refuses; the runs resume.
+        UnfitWorker: if a worker of the executor has different packages, or doesn't see the runs' folders.
+        WriteRefused: if writing fails, for example on a full disk; the runs can resume.
         StudyInterrupted: at SIGTERM or Ctrl-C.
     """
     ended: dict[Path, Outcome] = {}
@@ -191,12 +185,12 @@ def run_all(
         unfinished = []
         for job in distinct:
             if RunFolder(job.folder).is_finished:
-                end(job, train_job(job, registry, Console(quiet=True)))  # which only checks it
+                end(job, train_job(job, registry, Console(quiet=True)))  # only checks a finished run
             else:
                 unfinished.append(job)
         if executor is None:
             with _start_processes(processes) as pool:
-                # Not more calls than processes: the pool would queue one that it can't cancel.
+                # Don't submit more calls than processes, since the pool can't cancel queued calls.
                 _train_by(pool, unfinished, processes, None, end, console)
         elif unfinished:
             shared = Path(os.path.commonpath([job.folder.parent.absolute() for job in unfinished]))
@@ -207,7 +201,7 @@ def run_all(
 
 
 def show_ends(jobs: Sequence[Job], console: Console) -> Callable[[Outcome], None]:
-    """Return an `on_end` of `run_all` that counts the runs, and shows their recall and time, or their fault."""
+    """Return an `on_end` for `run_all` that counts the runs, and shows the recall and time or the fault of each."""
     total, numbers = len({job.folder for job in jobs}), itertools.count(1)
 
     def show(outcome: Outcome) -> None:
@@ -215,8 +209,7 @@ def show_ends(jobs: Sequence[Job], console: Console) -> Callable[[Outcome], None
         if text is None:
             text = f"R@1 {outcome.metrics().get('recall@1', math.nan):.3f}"
             text += f" ({seconds:.0f} s)" if (seconds := outcome.seconds()) is not None else ""
-        line = f"[{next(numbers)}/{total}] {outcome.job.name}: {text}"
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(console, f"[{next(numbers)}/{total}] {outcome.job.name}: {text}")
 
     return show
 
@@ -225,7 +218,7 @@ def show_ends(jobs: Sequence[Job], console: Console) -> Callable[[Outcome], None
 def _start_processes(count: int) -> Iterator[Executor]:
     pool = ProcessPoolExecutor(
         count,
-        # Not fork: this process may have threads, and a fork would copy their locks.
+        # Don't fork: this process may have threads, and a fork would copy their locks.
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_process,
         initargs=(max(1, (os.cpu_count() or 1) // count),),
@@ -234,7 +227,7 @@ def _start_processes(count: int) -> Iterator[Executor]:
         yield pool
     except BaseException:
         for child in multiprocessing.active_children():
-            child.terminate()  # its run saves and stops
+            child.terminate()  # the run in it saves and stops
         raise
     finally:
         pool.shutdown(cancel_futures=True)
@@ -243,33 +236,33 @@ def _start_processes(count: int) -> Iterator[Executor]:
 def _start_process(threads: int) -> None:
     torch.set_num_threads(threads)
     end_with_parent()
-    wake_at_death_of_parent()  # to end then, even if this process is suspended
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops this process by SIGTERM
+    wake_at_death_of_parent()  # so that this process ends even if it is suspended
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops this process with SIGTERM
 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """How a run ended on a worker: by one of these, or, without any, finished. They pickle everywhere."""
+    """How a run ended on a worker; if no field is set, the run finished. All fields can be pickled."""
 
     fault: str | None = None  # why the run failed
-    stopped: str | None = None  # by a signal or the worker's death; the run can resume
+    stopped: str | None = None  # the signal or the worker's death after which the run can resume
     refusal: DmlError | None = None  # why the worker can't train any run
 
 
-_training = threading.Lock()  # held while this process trains
+_training = threading.Lock()  # locked while this process trains
 
 
 def train_there(job: Job, expected: Expected | None) -> _Result:
-    """Train a run on a worker, after checks of the worker; `expected` is None in a process of the same machine."""
+    """Check a worker, and train a run on it; `expected` is None for processes of the same machine."""
     if not _training.acquire(blocking=False):
-        unfit = "a worker would train two runs at a time in threads, which share torch's random numbers; "
-        return _Result(refusal=UnfitWorker(f"{unfit}expected an executor with one run a process"))
+        shared = "threads of a worker would train two runs at a time, but share torch's random numbers"
+        return _Result(refusal=UnfitWorker(f"{shared}; expected an executor that runs one call per process"))
     try:
         if expected is not None:
             expected.enter()
         seconds = 0.0 if expected is None else SECONDS_FOR_LOCK
         return _Result(train_job(job, None, Console(quiet=True), seconds_for_lock=seconds))
-    except (UnfitWorker, WriteRefused) as error:  # not raised: some libraries replace a worker's error
+    except (UnfitWorker, WriteRefused) as error:  # don't raise it: some libraries replace a worker's error
         return _Result(refusal=error)
     except Interrupted as error:
         return _Result(stopped=str(error))
@@ -285,7 +278,7 @@ def _train_by(
     end: Callable[[Job, str | None], None],
     console: Console,
 ) -> None:
-    """Train runs by an executor, `most` at a time, until each ends or its workers die too often; raise as `run_all`."""
+    """Train runs with an executor, `most` at a time, until each ends or too many of its workers die; see `run_all`."""
     waiting, pending = deque(jobs), list[tuple[Any, Job]]()
     deaths: Counter[Path] = Counter()  # since the last new checkpoint
     checkpoints: dict[Path, list[Path]] = {}
@@ -298,7 +291,7 @@ def _train_by(
         return deaths[job.folder] < MOST_DEATHS
 
     try:
-        # The signals' handler mustn't raise: in the middle of Ray's code, the error becomes a SystemError.
+        # The signal handler mustn't raise an error, which would become a SystemError in the middle of Ray's code.
         with record_stop_signals() as stop:
             while waiting or pending:
                 if stop.signal_number:
@@ -312,23 +305,22 @@ def _train_by(
                     time.sleep(_SECONDS_BETWEEN_LOOKS)
                     continue
                 call, job = pending.pop(place)
-                # An error from a process of this machine is a bug; from elsewhere, it may mean that the worker died.
+                # An error from a process on this machine is a bug; from elsewhere, it can mean that the worker died.
                 result: _Result = call.result() if expected is None else _take(call)
                 if result.refusal is not None:
                     raise result.refusal
                 if result.stopped is None:
                     end(job, result.fault)
                 elif resumes(job):
-                    text = f"{job.name}: {result.stopped}; it resumes elsewhere"
-                    console.print(text, markup=False, highlight=False, soft_wrap=True)
+                    say(console, f"{job.name}: {result.stopped}; it resumes elsewhere")
                     waiting.appendleft(job)
                 else:
-                    without = f"{MOST_DEATHS} workers ended without a checkpoint in between"
-                    end(job, f"{without}; {result.stopped}")
+                    fault = f"{MOST_DEATHS} workers ended without a checkpoint in between; {result.stopped}"
+                    end(job, fault)
     except BrokenExecutor as error:
         raise DmlError(
-            "a process that trained died, and with it the executor; if it was killed for memory, train fewer "
-            "runs at a time. Finished work is kept: the same call or command resumes the rest"
+            "a training process died, which stops the executor; if it was killed for lack of memory, train fewer runs "
+            "at a time. Finished work is kept: the same call or command resumes the rest"
         ) from error
     finally:
         for call, _ in pending:
@@ -337,12 +329,12 @@ def _train_by(
 
 
 def _take(call: Any) -> _Result:
-    """Take a call's result; the death of its worker counts as a stop."""
+    """Return a call's result; if its worker died, return that the run stopped."""
     try:
         result: _Result = call.result()
     except BrokenExecutor:
         raise
     except Exception as error:  # libraries raise different errors if a worker dies
-        refuse_missing_package(error)
+        check_missing_package(error)
         return _Result(stopped=f"its worker ended ({type(error).__name__}: {first_line(error)})")
     return result

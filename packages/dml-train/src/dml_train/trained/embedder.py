@@ -1,4 +1,4 @@
-"""A trained network for the workers of other frameworks: batches in, embeddings out.
+"""A trained network for the workers of other frameworks, such as Ray Data.
 
 Shapes: `B` images of a batch, `D` embedding dimension.
 """
@@ -7,70 +7,56 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from dml_core import DmlError, Registry
 from dml_train.data.decoding import ImageSource
 from dml_train.trained.model import TrainedModel, open_model
 
-# Sought in this order.
+# The first of these columns in a batch contains the images.
 _COLUMNS = ("image", "bytes", "jpg", "jpeg", "png", "webp", "path")
 
 
+@dataclass(eq=False)
 class Embedder:
-    """A function of batches that opens a run once in each process, at its first batch.
+    """A function that embeds batches. Each process opens the run when it receives the first batch.
 
-    ``dataset.map_batches(Embedder, fn_constructor_args=["runs/mine"], batch_size=256, concurrency=4)`` with Ray Data,
-    on what ``ray.data.read_images``, ``read_binary_files``, ``read_parquet`` or ``read_webdataset(decode=False)``
-    returns. The last bits of an embedding depend on the images of its batch. Leave decoding to the embedder for the
-    embeddings of `embed_folder`: it decodes a large JPEG at a part of its size.
-
-    Args:
-        run: the run's folder; every worker must see it.
-        column: holds the images: paths, encoded images (bytes), tables with ``bytes`` (as Hugging Face's), or arrays
-            (height, width, 3) of RGB; default: the first of image, bytes, jpg, jpeg, png, webp and path.
-        skip: whether to drop the rows of images that can't be decoded; otherwise they are an error.
-        threads: of torch; None: as they are.
-        step: use the weights of this step's checkpoint; default: those that the run is evaluated by.
-        registry: provides the components; default: all installed ones.
+    For example, use ``dataset.map_batches(Embedder, fn_constructor_args=["runs/mine"], batch_size=256, concurrency=4)``
+    with a Ray data set that ``ray.data.read_images``, ``read_binary_files``, ``read_parquet`` or
+    ``read_webdataset(decode=False)`` returns. The last bits of an embedding depend on the other images in the batch. To
+    get the embeddings of `embed_folder`, pass paths or encoded images: this class decodes large JPEGs at reduced size.
     """
 
-    def __init__(
-        self,
-        run: str | Path,
-        *,
-        column: str | None = None,
-        skip: bool = False,
-        threads: int | None = None,
-        step: int | None = None,
-        registry: Registry | None = None,
-    ) -> None:
-        self.run, self.column, self.skip, self.threads, self.step = Path(run), column, skip, threads, step
-        self._registry = registry
-        self._model: TrainedModel | None = None
+    run: str | Path  # the run's folder, which all workers must see
+    _: KW_ONLY
+    # The column of images: paths, encoded images (bytes), dictionaries with ``bytes`` as in Hugging Face data sets, or
+    # RGB arrays (height, width, 3); default: the first of image, bytes, jpg, jpeg, png, webp and path.
+    column: str | None = None
+    skip: bool = False  # whether to drop rows of images that can't be decoded, instead of raising an error
+    threads: int | None = None  # number of threads for torch; default: unchanged
+    step: int | None = None  # see `open_model`
+    registry: Registry | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_model": None}
+        return {name: value for name, value in self.__dict__.items() if name != "model"}
 
-    @property
+    @cached_property
     def model(self) -> TrainedModel:
-        """The opened run."""
-        if self._model is None:
-            if self.threads is not None:
-                torch.set_num_threads(self.threads)
-            self._model = open_model(self.run, self._registry, step=self.step)
-        return self._model
+        """The run's network, opened at first use."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        return open_model(self.run, self.registry, step=self.step)
 
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-        """Add the column ``embedding``, (B, D) float32, to a batch of columns; bad images lose their rows.
+        """Add the column ``embedding``, (B, D) float32, to a batch of columns; `skip` drops rows with bad images.
 
-        Raise DmlError if no column holds images, or an image can't be decoded, unless `skip`.
+        Raise DmlError if no column contains images or, unless `skip` is true, an image can't be decoded.
         """
         column = self.column or next((name for name in _COLUMNS if name in batch), None)
         if column is None or column not in batch:
@@ -87,13 +73,17 @@ class Embedder:
         if embedded.bad and not self.skip:
             raise DmlError(f"{embedded.bad[0].reason}; or skip such images", arguments=("skip",))
         kept = np.delete(np.arange(len(images)), [image.position for image in embedded.bad])
-        columns = {name: _select(values, kept) for name, values in batch.items()}
+        columns: dict[str, Any] = dict(batch)
+        if embedded.bad:
+            for name, values in columns.items():
+                is_array = isinstance(values, np.ndarray)
+                columns[name] = values[kept] if is_array else [values[row] for row in kept]
         return {**columns, "embedding": embedded.embeddings}
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """A `StoredImage` in memory: its name for messages, and its content."""
+    """A `StoredImage` in memory: the name for messages, and the content."""
 
     name: str
     content: bytes
@@ -114,12 +104,4 @@ def _as_source(cell: Any, name: str) -> ImageSource:
         return EncodedImage(name, bytes(cell))
     if isinstance(cell, np.ndarray) and cell.dtype == np.uint8 and cell.ndim in (2, 3):
         return cell
-    raise DmlError(
-        f"{name} is {type(cell).__name__}; expected a path, an encoded image (bytes), or an array of uint8"
-    )
-
-
-def _select(values: Any, kept: npt.NDArray[np.int64]) -> Any:
-    if len(kept) == len(values):
-        return values
-    return values[kept] if isinstance(values, np.ndarray) else [values[row] for row in kept]
+    raise DmlError(f"{name} is {type(cell).__name__}; expected a path, encoded image (bytes), or uint8 array")

@@ -1,4 +1,4 @@
-"""Evaluate a run on its splits or on other images, or evaluate arrays.
+"""Evaluate a run on its test split or on other images, or evaluate arrays.
 
 Shapes: `N` items, `Q` queries, `G` gallery, `D` embedding dimension.
 """
@@ -15,19 +15,12 @@ from rich.console import Console
 
 from dml_core import DmlError, Evaluation, Evaluator, Labels, Registry, Relevance
 from dml_core import registry as installed
-from dml_train.measure.evaluate import (
-    Embedded,
-    evaluate,
-    evaluate_arrays,
-    make_evaluator,
-    select_levels,
-    select_prefix,
-)
+from dml_train.measure.evaluate import Embedded, evaluate_arrays, evaluate_selected, make_evaluator
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 from dml_train.trained.images import SplitName, list_split, open_images
 from dml_train.trained.model import TrainedModel, open_model
-from dml_train.trained.plan import EmbeddedImages, EmbeddingPlan, embed_in_memory
+from dml_train.trained.plan import EmbeddingPlan, FolderEmbedding, embed_in_memory
 from dml_train.training.run import read_recipe, reopen
 
 
@@ -39,20 +32,16 @@ def embed_split(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Embed a split of the run's data set: embeddings (N, D) float32, and labels (N,) int64.
+    """Embed a split of the run's data set, and return embeddings (N, D) float32 and labels (N,) int64.
 
-    Args:
-        split: ``"train"``, ``"test"``, or ``"gallery"``.
-        run, step, registry, console: see `evaluate_run`.
-
-    Raises:
-        DmlError: not a run's folder, a checkpoint that is missing or damaged, or a data set without a separate gallery.
+    See `evaluate_run` for the arguments. Raise DmlError if `run` isn't a run's folder, a checkpoint is missing or
+    damaged, or the data set lacks the split.
     """
     model = open_model(run, registry, step=step)
     images = list_split(model, split, registry)
     workers = model.recipe.training.workers
-    found = embed_in_memory(EmbeddingPlan(model, images), workers=workers, console=console)
-    return found.rows, images.labels(found.paths)[0]
+    rows, done = embed_in_memory(EmbeddingPlan(model, images), workers=workers, console=console)
+    return rows, images.labels(done.paths)[0]
 
 
 def evaluate_run(
@@ -68,28 +57,25 @@ def evaluate_run(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> Evaluation:
-    """Evaluate a run's test split, for instance with other options than the recipe's, or the run on other images.
+    """Evaluate a run on its test split, for example with options that differ from the recipe, or on other images.
 
-    The embeddings of a finished run's test split are read from its folder; otherwise images are embedded.
+    If the run is finished, the embeddings of the test split are read from the run's folder. Raise DmlError if `run`
+    isn't a run's folder; a result file is damaged; a checkpoint is missing or damaged; an evaluator, option or level
+    doesn't exist; `prefix` exceeds the dimension; or `folder` contains no images, an image that can't be decoded or is
+    in no subfolder, or no class with at least two images.
 
     Args:
         run: the run's folder.
-        folder: other images, ``FOLDER/CLASS/IMAGE``: each is a query and searches all others, and images of one class
-            match. Metrics of images that trained the run are too high.
-        skip: whether to omit images of `folder` that can't be decoded; otherwise they are an error.
-        evaluator: a name that ``dml plugins`` lists; default: the run's.
-        options: of the evaluator, over those of the recipe if the evaluator is the same:
-            ``{"metrics": ["recall@1", "recall@5"]}``.
-        levels: measure only these levels of a run with several, ``["inception_4e"]``; default: the whole embedding.
-        prefix: measure only the first `prefix` numbers of these; default: all.
-        step: embed with the weights of this step's checkpoint; default: those that the run is evaluated by.
-        registry: provides the components; default: all installed ones.
+        folder: other images, ``FOLDER/CLASS/IMAGE``. Each image is a query that searches all others; images of the same
+            class match. If the run was trained on these images, metrics are too high.
+        skip: whether to omit images in `folder` that can't be decoded, instead of raising an error.
+        evaluator: a name that ``dml plugins`` lists; default: the run's evaluator.
+        options: options of the evaluator, for example ``{"metrics": ["recall@1", "recall@5"]}``. They override the
+            options in the recipe if the evaluator is the run's.
+        levels: evaluate only these levels of the embedding, for example ``["inception_4e"]``; default: all.
+        prefix: evaluate only the first `prefix` dimensions of these levels; default: all.
+        step, registry: see `open_model`.
         console: shows progress; default: none.
-
-    Raises:
-        DmlError: not a run's folder, a damaged result file, a checkpoint that is missing or damaged, an evaluator,
-            option or level that doesn't exist, or a prefix longer than the embedding; of `folder`: no images, an image
-            in no subfolder, no two images of one class, or an image that can't be decoded.
     """
     registry = registry or installed()
     recipe, measure = choose_evaluator(run, evaluator, options, registry)
@@ -98,7 +84,7 @@ def evaluate_run(
     else:
         model = open_model(run, registry, step=step)
         embedded, _ = embed_classes(model, Path(folder), skip=skip, console=console)
-    return evaluate_embedded(measure, embedded, recipe, levels, prefix)
+    return evaluate_selected(measure, embedded, recipe, levels, prefix)
 
 
 def evaluate_embeddings(
@@ -113,24 +99,23 @@ def evaluate_embeddings(
 ) -> Evaluation:
     """Evaluate embeddings with any installed evaluator.
 
-    Args:
-        embeddings: (Q, D) floating; a memory map is not read at once.
-        labels: (Q,); or `dml_core.Labels`, for items with groups or junk; or `dml_core.Relevance`, which lists matches.
-        gallery: (G, D); default: the queries themselves, each of which excludes itself.
-        gallery_labels: (G,), or `dml_core.Labels`; with `gallery`, unless `labels` is a `Relevance`.
-        evaluator, options, registry: see `evaluate_run`.
+    Raise DmlError if an evaluator or option doesn't exist, or the evaluator rejects the arrays.
 
-    Raises:
-        DmlError: an evaluator or option that doesn't exist, or arrays that the evaluator refuses.
+    Args:
+        embeddings: (Q, D) floating. A memory map isn't read at once.
+        labels: (Q,); or `dml_core.Labels` for items with groups or junk; or `dml_core.Relevance`, which lists matches.
+        gallery: (G, D); default: the queries, where each query excludes itself.
+        gallery_labels: (G,), or `dml_core.Labels`. Must be given with `gallery`, unless `labels` is a `Relevance`.
+        evaluator, options, registry: see `evaluate_run`.
     """
     if (gallery is None) != (gallery_labels is None) and not isinstance(labels, Relevance):
-        raise DmlError("gallery and gallery_labels belong together; only one of them was given")
+        raise DmlError("gallery and gallery_labels must be given together, but only one was given")
     measure = make_evaluator({"name": evaluator, **(options or {})}, registry or installed(), seed=0)
     return evaluate_arrays(measure, embeddings, labels, gallery, gallery_labels)
 
 
 def embed_test(run: str | Path, step: int | None, registry: Registry, console: Console | None) -> Embedded:
-    """Return the embeddings that `evaluate_run` evaluates, and raise as it does."""
+    """Return the embeddings of a run's test split; see `evaluate_run` for the errors."""
     folder = RunFolder.open(Path(run))
     if step is None and folder.is_finished and folder.embeddings().is_file():
         return Embedded.read(folder)
@@ -140,28 +125,17 @@ def embed_test(run: str | Path, step: int | None, registry: Registry, console: C
 def choose_evaluator(
     run: str | Path, evaluator: str | None, options: Mapping[str, Any] | None, registry: Registry
 ) -> tuple[Recipe, Evaluator]:
-    """Return a run's recipe, and its evaluator or another one; options override the recipe's if it is the same."""
+    """Return a run's recipe and the evaluator for `evaluate_run`."""
     recipe = read_recipe(RunFolder.open(Path(run)), registry)
     same = evaluator in (None, recipe.evaluation.name)
     table = recipe.evaluation.component() if same else {"name": evaluator}
     return recipe, make_evaluator({**table, **(options or {})}, registry, recipe.training.seed)
 
 
-def evaluate_embedded(
-    evaluator: Evaluator, embedded: Embedded, recipe: Recipe, levels: Sequence[str], prefix: int | None
-) -> Evaluation:
-    """Evaluate a run's embeddings, or some of their levels or first numbers."""
-    chosen = select_levels(embedded, recipe, levels) if levels else embedded
-    return evaluate(evaluator, chosen if prefix is None else select_prefix(chosen, prefix))
-
-
 def embed_classes(
     model: TrainedModel, folder: Path, *, skip: bool, console: Console | None
-) -> tuple[Embedded, EmbeddedImages]:
-    """Embed ``FOLDER/CLASS/**`` with a run's weights; images in the same subfolder match.
-
-    See `evaluate_run` for arguments and errors.
-    """
+) -> tuple[Embedded, FolderEmbedding]:
+    """Embed the images of a folder for `evaluate_run`, which documents the arguments and errors."""
     images = open_images(folder)
 
     def label(names: Sequence[str]) -> npt.NDArray[np.int64]:
@@ -169,12 +143,12 @@ def embed_classes(
         sizes = np.bincount(labels)
         if sizes.max(initial=0) < 2:
             raise DmlError(
-                f"{folder} holds {len(labels):,} images of {len(sizes):,} classes, one of each: no query would have a "
-                "match; expected FOLDER/CLASS/IMAGE with at least two images of some class"
+                f"{folder} contains a single image in each of {len(sizes):,} classes, so that no query has a match; "
+                "expected FOLDER/CLASS/IMAGE with at least two images in some class"
             )
         return labels
 
-    label(images.names)  # or fail before the work
+    label(images.names)  # fail before the work if no query has a match
     workers = model.recipe.training.workers
-    found = embed_in_memory(EmbeddingPlan(model, images), skip=skip, workers=workers, console=console)
-    return Embedded(found.rows, label(found.paths)), found
+    rows, done = embed_in_memory(EmbeddingPlan(model, images), skip=skip, workers=workers, console=console)
+    return Embedded(rows, label(done.paths)), done

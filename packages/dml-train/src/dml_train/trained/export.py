@@ -1,12 +1,12 @@
-"""A trained network as a file for other programs, checked to give the same embeddings of image files.
+"""Export a trained network to a file for other programs, and check that it embeds image files the same way.
 
-Shapes: `N` and `B` images, `C`, `H`, `W` of the network's input, `D` embedding dimension.
+Shapes: `N` and `B` images, `C`, `H`, `W` channels, height and width of images, `D` embedding dimension.
 """
 
 from __future__ import annotations
 
 import copy
-import importlib.util
+import importlib
 import math
 import tempfile
 import warnings
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from dml_core import DmlError
 from dml_train.data import prepare
+from dml_train.extras import extra
 from dml_train.files import partial_path, report_write_errors, write_atomically, write_json
 from dml_train.networks.model import EmbeddingModel
 from dml_train.trained.model import TrainedModel
@@ -32,55 +33,53 @@ Shape = tuple[int, int, int]  # C, H, W
 Compute = Callable[[Tensor], npt.NDArray[np.float32]]  # (B, C, H, W) to (B, D)
 
 INPUT, OUTPUT = "images", "embeddings"
-# Relative to the embeddings' largest entry: other programs add in other orders, and fold batch norms into weights.
+# Relative to the largest entry of the embeddings: programs may change the order of sums, or fold batch norms.
 _TOLERANCE = 1e-4
-_COSINE_TOLERANCE = 1e-5  # 1 minus the cosine, for image files
+_COSINE_TOLERANCE = 1e-5  # for 1 minus the cosine, for image files
 _PROGRAM = Path(prepare.__file__)
 _BATCHES = (1, 2, 5)
-# Heights and widths of the photographs. Most data sets decode the first, of a phone's size, at a fraction of its size.
+# Heights and widths of the test photographs. Most data sets decode the first, as large as a phone's, at reduced size.
 _SIDES = ((3000, 4000), (1600, 1200), (768, 1024), (480, 640), (90, 120))
 
 
 class Exporter(NamedTuple):
-    """How a network is written in one format, and read again."""
+    """The functions that write and read a format."""
 
-    suffix: str  # of the file
-    packages: Sequence[str]  # beside torch
+    suffix: str  # the suffix of the file
+    packages: Sequence[str]  # the packages that are needed in addition to torch
     write: Callable[[EmbeddingModel, Shape, Path], None]
     read: Callable[[Path], Compute]
 
 
 def export(model: TrainedModel, format: Format, out: Path | str) -> float:
-    """Write the network, (B, C, H, W) float32 to (B, D) float32 for any B, and describe it in ``OUT.json``.
+    """Export the network, (B, C, H, W) float32 to (B, D) float32 for any B, and describe it in ``OUT.json``.
 
-    ``prepare.py`` in the same folder prepares image files without this package, unless a plugin prepares its images
-    differently. To check both, this function draws photographs, prepares them with ``prepare.py`` and embeds them with
-    the written file in batches of 1, 2 and 5. `out` appears only if the embeddings agree with the network in float32.
-    The exported network computes in float32 on the CPU, whatever the precision of the run. Return the largest
-    difference from ``model.embed_images``: 1 minus the cosine.
+    This function also writes ``prepare.py`` to the same folder, to prepare image files without this package, unless a
+    plugin prepares images differently. To check both files, photographs are drawn, prepared with ``prepare.py`` and
+    embedded with the exported network in batches of 1, 2 and 5; `out` is only created if the embeddings agree with the
+    network in float32. The exported network always computes in float32 on the CPU. Return the largest difference from
+    ``model.embed_images``, as 1 minus the cosine.
+
+    Raise DmlError if the format is unknown, a package for ONNX is missing, the folder contains a different
+    ``prepare.py``, the network can't be exported, the embeddings differ, or writing fails.
 
     Args:
-        model: holds the network.
-        format: ``"onnx"``: an ONNX model with its weights, checked with ONNX Runtime; ``"torch-export"``: a program
-            that ``torch.export.load`` reads, without this package.
-        out: the new file.
-
-    Raises:
-        DmlError: an unknown format, missing packages for ONNX, another ``prepare.py`` in the folder, a network that
-            can't be exported, an exported one that gives other embeddings, or a disk that refuses to write. Then `out`
-            doesn't appear.
+        model, out: the network, and the file to create.
+        format: ``"onnx"`` for an ONNX model with weights, checked with ONNX Runtime; ``"torch-export"`` for a program
+            that ``torch.export.load`` can load without this package.
     """
     out = Path(out)
     if format not in EXPORTERS:
         raise DmlError(f"unknown export format {format!r}; expected one of: {', '.join(EXPORTERS)}")
     exporter = EXPORTERS[format]
-    if missing := [name for name in exporter.packages if importlib.util.find_spec(name) is None]:
-        raise DmlError(f"export to {format} needs {', '.join(missing)}; run: pip install 'dml-train[onnx]'")
+    with extra("onnx", f"export to {format}"):
+        for name in exporter.packages:
+            importlib.import_module(name)
     program = out.with_name(_PROGRAM.name) if _prepares_files(model) else None
     if program is not None and program.exists() and program.read_bytes() != _PROGRAM.read_bytes():
         raise DmlError(
-            f"{program} exists already and differs from the {_PROGRAM.name} of this version; nothing was touched. "
-            "Export into another folder"
+            f"{program} exists already and differs from the {_PROGRAM.name} of this version; nothing was written. "
+            "Export to a different folder"
         )
     network = copy.deepcopy(model.network).cpu().to(memory_format=torch.contiguous_format).eval()
     partial = partial_path(out)
@@ -90,7 +89,7 @@ def export(model: TrainedModel, format: Format, out: Path | str) -> float:
                 exporter.write(network, model.input_shape, partial)
             except OSError:
                 raise
-            except Exception as error:  # exporters raise any exception at code that they can't trace
+            except Exception as error:  # exporters may raise any exception if they can't trace the network
                 reason = f"{type(error).__name__}: {error}"
                 raise DmlError(f"the network can't be exported to {format}: {reason}") from error
             difference, angle = _compare(model, network, exporter.read(partial))
@@ -113,7 +112,7 @@ def _write_torch(network: EmbeddingModel, shape: Shape, path: Path) -> None:
 
 def _read_torch(path: Path) -> Compute:
     with path.open("rb") as file, warnings.catch_warnings():
-        # torch 2.11 warns that nobody may write to the tensors that it reads here. Nobody does.
+        # torch 2.11 warns that the tensors that it loads here aren't writable. They are never written to.
         warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
         program = torch.export.load(file).module()
     return lambda images: np.asarray(program(images).detach().numpy(), dtype=np.float32)
@@ -128,7 +127,7 @@ def _write_onnx(network: EmbeddingModel, shape: Shape, path: Path) -> None:
         output_names=[OUTPUT],
         dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
         dynamo=True,
-        external_data=False,  # one file
+        external_data=False,  # write a single file
         verbose=False,
     )
 
@@ -147,7 +146,7 @@ EXPORTERS: dict[Format, Exporter] = {
 
 
 def _prepares_files(model: TrainedModel) -> bool:
-    """Whether ``prepare.py`` can prepare image files for the network, and not only a plugin's reader."""
+    """Return whether ``prepare.py``, and not only the reader of a plugin, can prepare image files for the network."""
     return model.reader is not None and model.reader.describe().get("kind") in prepare.KINDS
 
 
@@ -172,16 +171,15 @@ def _describe(model: TrainedModel, format: Format, program: Path | None) -> dict
 
 @torch.no_grad()
 def _compare(model: TrainedModel, network: EmbeddingModel, exported: Compute) -> tuple[float, float]:
-    """Embed photographs by the network, the exported network and the run, and compare.
+    """Embed photographs with the network, the exported network and the run, and compare.
 
-    Return the largest differences: from the network in float32, relative to the largest entry; and from the run, 1
-    minus the cosine, larger if the run computes in half precision.
+    Return the largest differences of the exported network: from the network in float32, relative to the largest entry;
+    and from the run, as 1 minus the cosine, which is larger if the run computes in half precision.
     """
     prepared, loaded, embeddings_ND = _embed_photographs(model)
     largest, difference = 1e-30, 0.0
     for size in _BATCHES:
-        images = prepared[:size]
-        expected, found = network(images).numpy(), exported(images)
+        expected, found = network(prepared[:size]).numpy(), exported(prepared[:size])
         if found.shape != expected.shape or not np.isfinite(found).all():
             difference = math.inf
             break
@@ -190,21 +188,21 @@ def _compare(model: TrainedModel, network: EmbeddingModel, exported: Compute) ->
     difference /= largest
     if not difference <= _TOLERANCE:
         raise DmlError(
-            f"the exported network gives other embeddings: they differ by {difference:.2g} of their largest "
-            f"entry; expected at most {_TOLERANCE:.0e}. Nothing was written"
+            f"the exported network gives different embeddings: they differ by {difference:.2g} of the largest entry; "
+            f"expected at most {_TOLERANCE:.0e}. Nothing was written"
         )
     exported_ND = exported(prepared)
     angle = _largest_angle(network(loaded).numpy(), exported_ND)
     if not angle <= _COSINE_TOLERANCE:
         raise DmlError(
-            f"{_PROGRAM.name} and the exported network give other embeddings of image files: they differ by "
+            f"{_PROGRAM.name} and the exported network give different embeddings of image files: they differ by "
             f"{angle:.2g} in cosine; expected at most {_COSINE_TOLERANCE:.0e}. Nothing was written"
         )
     return difference, _largest_angle(embeddings_ND, exported_ND)
 
 
 def _embed_photographs(model: TrainedModel) -> tuple[Tensor, Tensor, npt.NDArray[np.float32]]:
-    """Draw photographs (or noise), prepare them by ``prepare.py`` and by the data set, and embed them."""
+    """Draw photographs (noise without a reader), prepare them with ``prepare.py`` and the data set, and embed them."""
     if model.reader is None:
         images = _draw_noise(max(_BATCHES), model.input_shape)
         return images, images, model.embed(images)
@@ -218,7 +216,7 @@ def _embed_photographs(model: TrainedModel) -> tuple[Tensor, Tensor, npt.NDArray
 
 
 def _draw_photographs(folder: Path, max_pixels: int) -> list[Path]:
-    """Write JPEG files of smooth colours with grain, of at most `max_pixels` each."""
+    """Write JPEG files of smooth colours with grain, each of at most `max_pixels` pixels."""
     random = np.random.default_rng(0)
     files = [folder / f"{number}.jpg" for number in range(len(_SIDES))]
     for file, (height, width) in zip(files, _SIDES):

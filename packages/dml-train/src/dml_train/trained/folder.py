@@ -1,7 +1,7 @@
-"""Images to one file of embeddings, in steps that survive the end of the process.
+"""Embed images into one file, so that an interrupted call can resume.
 
-Called again, `embed_images` embeds only chunks that are missing, damaged, or of other sources (see `ChunkStore`); then
-it joins all chunks.
+When called again, `embed_images` embeds only chunks that are missing, damaged or outdated (see `ChunkStore`), and then
+joins all chunks.
 
 Shapes: `N` images that can be decoded, `D` embedding dimension.
 """
@@ -13,7 +13,6 @@ import shutil
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,17 +25,7 @@ from dml_train.files import lock_folder, report_write_errors, write_array, write
 from dml_train.measure.embed import CHUNK_SIZE, BadImage
 from dml_train.trained.images import list_folder
 from dml_train.trained.model import TrainedModel
-from dml_train.trained.plan import ChunkRows, EmbeddingPlan, Engine, ThisProcess, embed_chunks, refuse_none
-
-
-@dataclass(frozen=True, slots=True)
-class FolderEmbedding:
-    """The result of `embed_folder`."""
-
-    paths: Sequence[str]  # (N,) of the rows, relative to the folder, with / between folders
-    skipped: Sequence[tuple[str, str]]  # path and reason of each omitted image
-    reused: int  # number of images that an earlier call had embedded
-    machines: Sequence[str] = ()  # of joined shards: the kinds of machine that embedded them
+from dml_train.trained.plan import EmbeddingPlan, Engine, FolderEmbedding, ThisProcess, embed_chunks
 
 
 def embed_folder(
@@ -51,27 +40,23 @@ def embed_folder(
     workers: int = 0,
     console: Console | None = None,
 ) -> FolderEmbedding:
-    """Embed all images of a folder and its subfolders, in the order of their paths.
+    """Embed all images in a folder and its subfolders, sorted by path.
 
-    Beside `out` it writes a JSON file of the same name with ``.json`` for ``.npy``: the paths of the rows, the skipped
-    images, the run and its step, and how images were prepared. Until all is done, chunks lie in ``.NAME.npy.chunks``.
+    This function also writes a JSON file, with the suffix ``.json`` instead of ``.npy``: the paths of the rows, the
+    skipped images, the run and step, and how images were prepared. Chunks are kept in ``.NAME.npy.chunks`` until the
+    file is complete, also after an error.
 
     Args:
-        model: embeds the images.
-        folder: holds the images.
-        out: the new .npy file: (N, D) float32, or, with `codes`, (N, ceil(D / 8)) uint8.
+        out: the .npy file to create: (N, D) float32, or, with `codes`, (N, ceil(D / 8)) uint8.
         codes: whether to write one bit per dimension, see `pack_codes`.
-        skip: whether to omit images that can't be decoded; otherwise they are an error.
-        labels: a new .npy file for labels, (N,) int64: the index of the image's first folder among all first folders,
-            sorted by name.
-        chunk_size: number of images that pass through the network, and are written, at a time; the last bits of the
-            embeddings depend on it.
+        skip: whether to omit images that can't be decoded, instead of raising an error.
+        labels: a .npy file to create for labels, (N,) int64; see `ImageList.labels`.
+        chunk_size: number of images to embed and write at a time. The last bits of the embeddings depend on this size.
         workers: number of processes that load ahead.
-        console: shows the progress; default: no progress is shown.
+        console: shows progress; default: none.
 
-    Raises:
-        DmlError: no images, an image that can't be decoded, labels for images in no folder, a full disk, or another
-            process that writes the same file. Finished chunks stay.
+    Raise DmlError if there are no images, an image can't be decoded, an image to label is in no subfolder, the disk is
+    full, or another process writes the same file.
     """
     plan = EmbeddingPlan(model, list_folder(Path(folder)), codes, chunk_size)
     return embed_images(plan, out, ThisProcess(workers), skip=skip, labels=labels, console=console)
@@ -86,14 +71,14 @@ def embed_images(
     labels: Path | str | None = None,
     console: Console | None = None,
 ) -> FolderEmbedding:
-    """Embed the images of a plan by an engine, as `embed_folder` does.
+    """Embed the images of a plan with an engine; see `embed_folder` for the other arguments and errors.
 
-    `out` may also be a .parquet file, with a row per image: ``path``, ``embedding`` (D float32) or ``code`` (bytes),
-    and, with `labels`, ``label``. See `embed_folder` for the other arguments and the errors.
+    `out` can also be a .parquet file, with a row per image: ``path``, ``embedding`` (D float32) or ``code`` (bytes),
+    and, with `labels`, ``label``.
     """
     out = Path(out)
     if labels is not None:
-        plan.images.labels(plan.images.names)  # or fail before the work
+        plan.images.labels(plan.images.names)  # fail before the work if there are no labels
     store = ChunkStore(out, plan, range(len(plan)))
     with store.filled(engine, doing=f"writing {out}", skip=skip, console=console) as done:
         write_embedding(plan, out, done, store.parts(), labels)
@@ -101,10 +86,10 @@ def embed_images(
 
 
 class ChunkStore:
-    """The folder of a file's finished `chunks`, each a .npz file: a key of its sources, the bad images, and the rows.
+    """A folder of finished `chunks`, to be joined to the file `path`.
 
-    The key is a digest of the weights, the preparation, and the images' names, sizes and times. A damaged file fails
-    zip's checksums. `path` is the file that the chunks will be joined to.
+    Each chunk is a .npz file with the plan's key for the chunk, the bad images, and the rows. The checksums of the zip
+    format reveal a damaged file.
     """
 
     def __init__(self, path: Path, plan: EmbeddingPlan, chunks: Sequence[int]) -> None:
@@ -115,18 +100,16 @@ class ChunkStore:
     def filled(
         self, engine: Engine, *, doing: str, skip: bool, console: Console | None
     ) -> Iterator[FolderEmbedding]:
-        """Embed chunks that are missing, damaged, or of other sources; when the context ends, remove all chunks."""
+        """Embed chunks that are missing, damaged or outdated; when the context ends, remove all chunks."""
         with report_write_errors(f"make the folder {self.folder}"):
             self.folder.mkdir(exist_ok=True)
         plan = self._plan
         with lock_folder(self.folder, doing):
             todo = [chunk for chunk in self._chunks if not self._is_complete(chunk, skip)]
             reused = plan.count(self._chunks) - plan.count(todo)
-            with closing(
-                embed_chunks(plan, todo, engine, skip=skip, console=console, done=reused)
-            ) as embedded:
-                for result in embedded:
-                    self._write(result)
+            with closing(embed_chunks(plan, todo, engine, skip=skip, console=console, done=reused)) as chunks:
+                for embedded in chunks:
+                    self._write(*embedded)
             named = [plan.names(chunk, self._read(chunk)[1]) for chunk in self._chunks]
             kept = [name for names, _ in named for name in names]
             yield FolderEmbedding(kept, [image for _, omitted in named for image in omitted], reused)
@@ -137,7 +120,7 @@ class ChunkStore:
         return (self._read(chunk)[2] for chunk in self._chunks)
 
     def _is_complete(self, chunk: int, skip: bool) -> bool:
-        """Whether a chunk is intact and of the present sources, and, unless `skip`, without bad images."""
+        """Return whether a chunk is intact and up to date and, unless `skip`, has no bad images."""
         try:
             key, bad, _ = self._read(chunk)
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
@@ -149,12 +132,10 @@ class ChunkStore:
             key, bad = json.loads(str(stored["about"]))
             return key, [BadImage(*image) for image in bad], stored["rows"]
 
-    def _write(self, result: ChunkRows) -> None:
-        about = json.dumps([self._plan.key(result.chunk), result.bad])
-        write_atomically(
-            self._path(result.chunk),
-            lambda file: np.savez(file, allow_pickle=False, about=np.array(about), rows=result.rows),
-        )
+    def _write(self, chunk: int, rows: npt.NDArray[Any], bad: Sequence[BadImage]) -> None:
+        about = np.array(json.dumps([self._plan.key(chunk), bad]))
+        path = self._path(chunk)
+        write_atomically(path, lambda file: np.savez(file, allow_pickle=False, about=about, rows=rows))
 
     def _path(self, chunk: int) -> Path:
         return self.folder / f"{chunk:06d}.npz"
@@ -167,9 +148,9 @@ def write_embedding(
     parts: Iterable[npt.NDArray[Any]],
     labels: Path | str | None,
 ) -> None:
-    """Write the files of a complete embedding: labels, the description of the rows, and the rows in their parts."""
+    """Write the files of a complete embedding: labels, the description of the rows, and the rows, given in parts."""
     kept = done.paths
-    refuse_none(plan, kept, done.skipped)
+    plan.check_decoded(done)
     label_ids: npt.NDArray[np.int64] | None = None
     classes: dict[str, Any] = {}
     if labels is not None:
@@ -199,7 +180,7 @@ def write_embedding(
         else:
             write_rows(file, plan, len(kept), parts)
 
-    write_atomically(out, write)  # last: where it exists, the others do
+    write_atomically(out, write)  # last, so that the other files exist if this file does
 
 
 def list_skipped(done: FolderEmbedding) -> list[dict[str, str]]:
@@ -208,7 +189,7 @@ def list_skipped(done: FolderEmbedding) -> list[dict[str, str]]:
 
 
 def write_rows(file: BinaryIO, plan: EmbeddingPlan, count: int, parts: Iterable[npt.NDArray[Any]]) -> None:
-    """Write rows, given in consecutive parts, as one .npy file."""
+    """Write rows, given in consecutive parts, as a .npy file."""
     header = {
         "descr": np.lib.format.dtype_to_descr(plan.dtype),
         "fortran_order": False,
@@ -225,7 +206,7 @@ def _write_parquet(
     names: Sequence[str],
     labels: npt.NDArray[np.int64] | None,
 ) -> None:
-    """Write a row group for each part, see `embed_images`."""
+    """Write a table with a row group per part, see `embed_images`."""
     with extra("tables", "a Parquet file"):
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -235,10 +216,8 @@ def _write_parquet(
             end, width = done + len(rows), rows.shape[1]
             columns = {"path": pa.array(names[done:end], pa.string())}
             if rows.dtype == np.uint8:
-                content = pa.py_buffer(np.ascontiguousarray(rows))
-                columns["code"] = pa.FixedSizeBinaryArray.from_buffers(
-                    pa.binary(width), len(rows), [None, content]
-                )
+                buffers = [None, pa.py_buffer(np.ascontiguousarray(rows))]
+                columns["code"] = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(rows), buffers)
             else:
                 columns["embedding"] = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), width)
             if labels is not None:
@@ -255,5 +234,5 @@ def index_path(embeddings: Path) -> Path:
 
 
 def chunks_folder(out: Path) -> Path:
-    """Return the folder of a file's finished chunks, as long as others are missing."""
+    """Return the folder that keeps finished chunks of a file until the file is complete."""
     return out.with_name(f".{out.name}.chunks")

@@ -1,12 +1,13 @@
-"""Images that a run must not be measured on: near-copies of training images, and training images themselves.
+"""Find images that a run must not be evaluated on: near-copies of training images, and training images themselves.
 
 Shapes: `T` test items, `N` training items of a block, `D` embedding dimension.
 """
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,6 @@ from rich.console import Console
 
 from dml_core import DmlError, FileBackedSplit, RangeEvaluator, Registry, Split, TrainingFilesFactory
 from dml_core import registry as installed
-from dml_train.files import write_csv
 from dml_train.measure.embed import CHUNK_SIZE, embed, split_chunks
 from dml_train.measure.evaluate import Embedded
 from dml_train.progress import stage
@@ -24,18 +24,18 @@ from dml_train.recipe.tables import Recipe
 from dml_train.training.run import reopen
 
 THRESHOLD = 0.98
-MOST = 1_000_000  # pairs: nobody can read more
-_BLOCK = 64 * CHUNK_SIZE  # training items in memory at a time
+MOST = 1_000_000  # maximal number of pairs: nobody can read more
+_BLOCK = 64 * CHUNK_SIZE  # number of training items in memory at a time
 
 
 class Leak(NamedTuple):
-    """A test image and a training image that are alike."""
+    """A test image that is similar to a training image."""
 
-    similarity: float  # the cosine of their embeddings
-    part: str  # of the test image: "test" or "gallery"
-    test: str  # its file; for a data set without files, its index in the split
+    similarity: float  # the cosine of the embeddings
+    part: str  # the split of the test image: "test" or "gallery"
+    test: str  # the file of the test image or, in a data set without files, the index in the split
     test_class: str
-    train: str  # likewise
+    train: str  # the same for the training image
     train_class: str
 
 
@@ -49,17 +49,13 @@ def find_leaks(
 ) -> list[Leak]:
     """Find all pairs with ``cosine(test image, training image) ≥ threshold``, exactly; most similar first.
 
-    Searched are all images of the test split and the gallery, and all of the training half, held-out classes included.
-    Training images are embedded block by block, and only a block's embeddings are in memory.
+    This function compares all images of the test split and the gallery with all training images, also of held-out
+    classes. Training images are embedded block by block to limit memory. Raise DmlError if `run` isn't a run's folder,
+    a checkpoint is missing or damaged, the threshold is out of range, or there are more than a million pairs.
 
     Args:
-        threshold: -1 to 1. Copies that were scaled or compressed again are a little below 1; how far depends on the
-            network.
+        threshold: -1 to 1. Scaled or recompressed copies are slightly below 1, depending on the network.
         run, step, registry, console: see `evaluate_run`; the registry must provide the evaluator ``"exact"``.
-
-    Raises:
-        DmlError: not a run's folder, a checkpoint that is missing or damaged, a threshold out of range, or more than a
-            million pairs.
     """
     if not -1 <= threshold <= 1:
         raise DmlError(f"the threshold is {threshold}; expected a cosine from -1 to 1, such as {THRESHOLD}")
@@ -67,7 +63,7 @@ def find_leaks(
     folder, experiment = reopen(run, registry, step)
     evaluator = registry.build("evaluators", {"name": "exact"}, {"seed": 0})
     if not isinstance(evaluator, RangeEvaluator):
-        raise DmlError("the evaluator 'exact' doesn't find all items above a similarity; install dml-eval-rs")
+        raise DmlError("the evaluator 'exact' can't find all items above a similarity; install dml-eval-rs")
     if step is None and folder.is_finished and folder.embeddings().is_file():
         embedded = Embedded.read(folder)
     else:
@@ -79,8 +75,8 @@ def find_leaks(
     for name, (split, rows) in parts.items():
         if len(split) != len(rows):
             raise DmlError(
-                f"the data set's part {name!r} has {len(split):,} items now and had {len(rows):,} when the run ended; "
-                "evaluate the run's own data"
+                f"the split {name!r} has {len(split):,} items now, but had {len(rows):,} when the run ended; "
+                "restore the data of the run"
             )
     network, device, precision = experiment.evaluated_model, experiment.device, experiment.precision
     workers = experiment.recipe.training.workers
@@ -95,8 +91,7 @@ def find_leaks(
                     )
                 except (TypeError, ValueError) as error:
                     raise DmlError(
-                        f"can't list the pairs: {error}. At most {MOST:,} are listed; raise the threshold, which is "
-                        f"{threshold:g}"
+                        f"can't list more than {MOST:,} pairs: {error}. Increase the threshold, which is {threshold:g}"
                     ) from error
                 tests = np.repeat(np.arange(len(rows_TD)), np.diff(offsets))
                 leaks += [
@@ -107,33 +102,26 @@ def find_leaks(
     return sorted(leaks, key=lambda leak: (-leak.similarity, *leak[1:]))
 
 
-def write_leaks(leaks: Sequence[Leak], path: Path) -> None:
-    """Write leaks as a CSV file in UTF-8 with a line of column names; a path that isn't UTF-8 keeps its bytes."""
-    write_csv(path, Leak._fields, leaks)
-
-
 def _describe(split: Split, item: int) -> tuple[str, str]:
-    """Return an item's file, or its index, and its class."""
+    """Return the file of an item, or otherwise the index, and the class."""
     name = str(split.files[item]) if isinstance(split, FileBackedSplit) else f"item {item}"
     return name, split.class_names[int(split.labels[item])]
 
 
 def count_training_images(recipe: Recipe, registry: Registry, files: Iterable[Path]) -> int:
-    """Count the files that a run's data set lists for training (`TrainingFilesFactory`), held-out classes included."""
+    """Count the files that a run's data set lists for training (`TrainingFilesFactory`), also of held-out classes."""
     factory = registry.entry("datasets", recipe.dataset["name"]).component.factory
     if not isinstance(factory, TrainingFilesFactory):
         return 0
     options = {key: value for key, value in recipe.dataset.items() if key != "name"}
-    real_folders: dict[Path, str] = {}  # files are many, and their folders few
+    # Only resolve folders, which are few, since resolving each file takes long.
+    resolve_folder = functools.cache(os.path.realpath)
 
-    def real(file: Path) -> str:
-        folder = file.parent
-        if folder not in real_folders:
-            real_folders[folder] = os.path.realpath(folder)
-        return f"{real_folders[folder]}{os.sep}{file.name}"
+    def resolve(file: Path) -> tuple[str, str]:
+        return resolve_folder(file.parent), file.name
 
     try:
-        trained = {real(file) for file in factory.training_files(**options)}
+        trained = {resolve(file) for file in factory.training_files(**options)}
     except (DmlError, OSError):  # the data set isn't on this machine
         return 0
-    return sum(real(file) in trained for file in files)
+    return sum(resolve(file) in trained for file in files)

@@ -1,4 +1,4 @@
-"""A trained network, opened for use: it needs neither the data nor the loss and sampler of its training."""
+"""A trained network, opened for use. Neither its training data nor the loss and the sampler are needed."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from dml_train.training.run import evaluated_checkpoint, read_recipe
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """The network of a run with the weights that the run is evaluated by, in evaluation mode."""
+    """A run's network in evaluation mode, with the weights that the run is evaluated by."""
 
     folder: RunFolder  # the run's folder
     recipe: Recipe  # the run's recipe, as resolved
-    step: int  # number of optimizer steps that the weights have seen
+    step: int  # number of optimizer steps before these weights were saved
     weights: str  # the SHA-256 of the weights file
     network: EmbeddingModel  # images to embeddings
     device: torch.device  # the network's device
-    input_shape: tuple[int, int, int]  # channels, height and width of an image
+    input_shape: tuple[int, int, int]  # channels, height and width of images
     # Prepares image files for the network; None if the run's data set doesn't say how.
     reader: ImageReader | None
 
@@ -44,17 +44,13 @@ class TrainedModel:
 
     @property
     def precision(self) -> torch.dtype:
-        """The precision in which the network computes."""
+        """The data type that the network computes with."""
         return PRECISIONS[self.recipe.training.precision]
 
     def embed(self, inputs: Tensor | npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Embed prepared network inputs, (N, D) float32.
+        """Embed N >= 1 network inputs, (N, *input_shape) float32, prepared as `reader.describe` says: (N, D) float32.
 
-        Args:
-            inputs: (N, channels, height, width) float32, prepared as `reader.describe` says, N at least 1.
-
-        Raises:
-            DmlError: another shape than `input_shape`, or an embedding that isn't finite.
+        Raise DmlError if the inputs have a different shape, or an embedding isn't finite.
         """
         tensor = torch.as_tensor(inputs)
         if tensor.ndim != 4 or tensor.shape[1:] != self.input_shape or not len(tensor):
@@ -72,19 +68,14 @@ class TrainedModel:
     def embed_images(
         self, images: Sequence[str | Path | StoredImage | npt.NDArray[np.uint8]], *, workers: int = 0
     ) -> npt.NDArray[np.float32]:
-        """Decode, prepare and embed images, (N, D) float32.
+        """Decode, prepare and embed N >= 1 images, (N, D) float32; `workers` processes load ahead.
 
-        Args:
-            images: N image files, images inside files, or arrays (height, width, 3) of RGB or (height, width) of grey
-                values, at least 1.
-            workers: number of processes that load ahead.
-
-        Raises:
-            DmlError: no image, one that can't be decoded, an embedding that isn't finite, or a run whose data set
-                doesn't say how images are prepared.
+        Images can be files, images inside files, RGB arrays (height, width, 3) or grey arrays (height, width). Raise
+        DmlError if there is no image, an image can't be decoded, an embedding isn't finite, or the run's data set
+        doesn't say how to prepare images.
         """
         if not len(images):
-            raise DmlError("images is empty; expected at least one")
+            raise DmlError("images is empty; expected at least one image")
         sources = [Path(image) if isinstance(image, str) else image for image in images]
         return embed(
             self.network,
@@ -96,38 +87,36 @@ class TrainedModel:
         )
 
     def embed_chunks(self, source: ImageChunks, *, workers: int = 0) -> Generator[EmbeddedChunk, None, None]:
-        """Embed images, one forward pass for each chunk; see `dml_train.measure.embed.embed_chunks`."""
+        """Embed images with one forward pass per chunk; see `dml_train.measure.embed.embed_chunks`."""
         return embed_chunks(
             self.network, source, device=self.device, precision=self.precision, workers=workers
         )
 
-    def chunks_of(
-        self, images: Sequence[ImageSource], chunks: Sequence[npt.NDArray[np.int64]]
-    ) -> ImageChunks:
-        """Return images in chunks, each the indices of its images; raises as `split_of`."""
-        return ImageChunks(self.split_of(images), chunks, _names(images))
+    def chunks_of(self, images: Sequence[ImageSource], items: Sequence[npt.NDArray[np.int64]]) -> ImageChunks:
+        """Divide images into chunks of these items; see `split_of` for the error."""
+        return ImageChunks(self.split_of(images), items, _names(images))
 
     def split_of(self, images: Sequence[ImageSource]) -> Split:
-        """Return the images as a split, prepared for the network; raise DmlError without a reader."""
+        """Return a split that prepares these images for the network; raise DmlError if there is no reader."""
         if self.reader is None:
             raise DmlError(
-                f"the data set {self.recipe.dataset['name']!r} of the run in {self.folder.path} doesn't say how image "
-                "files become the network's input: its factory has no attribute 'image_reader'. "
-                "Embed one of the data set's own splits instead",
+                f"the data set {self.recipe.dataset['name']!r} of the run in {self.folder.path} doesn't say how to "
+                "prepare image files: its factory has no attribute 'image_reader'. "
+                "Embed a split of the data set instead",
                 arguments=("split",),
             )
         return self.reader.of_images(images)
 
 
 def _names(images: Sequence[ImageSource]) -> list[object]:
-    """Name images for messages."""
-
-    def name(number: int, image: ImageSource) -> object:
+    """Return names of images for messages."""
+    names: list[object] = []
+    for number, image in enumerate(images):
         if isinstance(image, np.ndarray):
-            return f"image {number}"
-        return image if isinstance(image, Path) else image.name
-
-    return [name(number, image) for number, image in enumerate(images)]
+            names.append(f"image {number}")
+        else:
+            names.append(image if isinstance(image, Path) else image.name)
+    return names
 
 
 def open_model(
@@ -135,16 +124,13 @@ def open_model(
 ) -> TrainedModel:
     """Open the trained network of a run.
 
-    Only a data set without an ``image_reader`` is built, and must still exist.
+    The data set is only needed if it doesn't define an ``image_reader``. Raise DmlError if `run_dir` isn't a run's
+    folder, the checkpoint is missing or damaged, or a component isn't installed.
 
     Args:
         run_dir: the run's folder.
         registry: provides backbones and data sets; default: all installed ones.
-        step: use the weights of this step's checkpoint; default: those that the run is evaluated by.
-
-    Raises:
-        DmlError: if it isn't a run's folder, its checkpoint is missing or damaged, or it needs a component that isn't
-            installed.
+        step: use the weights of this step's checkpoint; default: the weights that the run is evaluated by.
     """
     registry = registry or installed()
     folder = RunFolder.open(Path(run_dir))

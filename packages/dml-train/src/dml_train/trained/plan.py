@@ -1,7 +1,7 @@
 """A plan to embed images chunk by chunk: which images share a forward pass, and what their rows depend on.
 
-The last bits of an embedding depend on the images of its forward pass. So work is divided into chunks, never into
-images, and every division of a plan's chunks gives the same bits.
+The last bits of an embedding depend on the other images in the forward pass. Therefore work is divided into chunks and
+not into images: however the chunks are divided, the bits are equal.
 
 Shapes: `N` images that can be decoded, `B` images of one chunk, `D` embedding dimension.
 """
@@ -28,38 +28,38 @@ from dml_train.trained.model import TrainedModel
 
 
 class ChunkRows(NamedTuple):
-    """The result of a chunk."""
+    """The rows of a chunk's images in order, without the bad images."""
 
-    chunk: int  # its number
-    rows: npt.NDArray[Any]  # (B, D) float32, or codes: of its images in their order, without the bad ones
+    chunk: int  # the number of the chunk
+    rows: npt.NDArray[Any]  # (B, D) float32, or codes
     bad: Sequence[BadImage]
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingPlan:
-    """Images, the network that embeds them, and the kind of its rows."""
+    """Images to embed, the network that embeds the images, and the format of the rows."""
 
-    model: TrainedModel  # embeds the images
-    images: ImageList  # the images
-    codes: bool = False  # whether a row is packed binary codes, (ceil(D / 8),) uint8, instead of (D,) float32
-    chunk_size: int = CHUNK_SIZE  # images of a forward pass
+    model: TrainedModel
+    images: ImageList
+    codes: bool = False  # whether rows are packed binary codes, (ceil(D / 8),) uint8, instead of (D,) float32
+    chunk_size: int = CHUNK_SIZE  # images per forward pass
 
     def __len__(self) -> int:
         """Return the number of chunks."""
         return -(-len(self.images.names) // self.chunk_size)
 
     def items(self, chunk: int) -> range:
-        """Return the images of a chunk."""
+        """Return the indices of a chunk's images."""
         begin = chunk * self.chunk_size
         return range(begin, min(begin + self.chunk_size, len(self.images.names)))
 
     def count(self, chunks: Iterable[int]) -> int:
-        """Count the images of some chunks."""
+        """Count the images in these chunks."""
         return sum(len(self.items(chunk)) for chunk in chunks)
 
     @property
     def width(self) -> int:
-        """Entries per row."""
+        """The number of entries per row."""
         return -(-self.model.dim // 8) if self.codes else self.model.dim
 
     @property
@@ -69,7 +69,7 @@ class EmbeddingPlan:
 
     @property
     def made_by(self) -> dict[str, Any]:
-        """What all rows depend on in addition to the images, in JSON's types."""
+        """The settings, in JSON's types, that change all rows: rows with different settings must not be joined."""
         recipe = self.model.recipe
         return {
             "weights": self.model.weights,
@@ -80,29 +80,35 @@ class EmbeddingPlan:
         }
 
     def key(self, chunk: int) -> str:
-        """Return a digest of all that a chunk's rows depend on."""
+        """Return a digest that changes whenever the rows of this chunk would change."""
         return digest([json.dumps(self.made_by, sort_keys=True), *self.images.states(self.items(chunk))])
 
     def names(self, chunk: int, bad: Sequence[BadImage]) -> tuple[list[str], list[tuple[str, str]]]:
-        """Return the names of a chunk's rows, and name and reason of each bad image."""
+        """Return the names of a chunk's rows, and the name and reason for each bad image."""
         names = [self.images.names[item] for item in self.items(chunk)]
         reasons = dict(bad)
         kept = [name for position, name in enumerate(names) if position not in reasons]
         return kept, [(names[position], reason) for position, reason in reasons.items()]
 
+    def check_decoded(self, done: FolderEmbedding) -> None:
+        """Raise DmlError if no image could be decoded."""
+        if not done.paths:
+            count, title = len(self.images.names), self.images.title
+            raise DmlError(f"none of the {count} images in {title} can be decoded; e.g. {done.skipped[0][1]}")
 
-# A way to embed chunks, in any order: in this process (`ThisProcess`), or on other machines (`RayEngine`).
+
+# Embeds chunks in any order, in this process (`ThisProcess`) or on other machines (`RayEngine`).
 Engine = Callable[[EmbeddingPlan, Sequence[int]], Generator[ChunkRows, None, None]]
 
 
 @dataclass(frozen=True, slots=True)
 class ThisProcess:
-    """The engine of one process."""
+    """The engine that embeds in this process."""
 
-    workers: int = 0  # processes that load ahead
+    workers: int = 0  # number of processes that load ahead
 
     def __call__(self, plan: EmbeddingPlan, chunks: Sequence[int]) -> Generator[ChunkRows, None, None]:
-        """Embed chunks of a plan in their order."""
+        """Embed chunks of a plan in this order."""
         source = plan.images.chunks(plan.model, [plan.items(chunk) for chunk in chunks])
         with closing(plan.model.embed_chunks(source, workers=self.workers)) as embedded_chunks:
             for embedded, chunk in zip(embedded_chunks, chunks):
@@ -119,10 +125,10 @@ def embed_chunks(
     console: Console | None,
     done: int = 0,
 ) -> Generator[ChunkRows, None, None]:
-    """Embed chunks of a plan by an engine, in any order, and show the progress on the console, if there is one.
+    """Embed chunks of a plan with an engine, in any order, and show the progress on the console, if given.
 
-    An earlier call has embedded `done` images. Raise DmlError if an embedding isn't finite or, unless `skip`, an image
-    can't be decoded.
+    Set `done` to the number of images that an earlier call has embedded. Raise DmlError if an embedding isn't finite
+    or, unless `skip` is true, an image can't be decoded.
     """
     if not chunks:
         return
@@ -133,7 +139,7 @@ def embed_chunks(
         for result in results:
             if result.bad and not skip:
                 reason = result.bad[0].reason
-                if plan.images.split is not None:  # an item for each of its labels
+                if plan.images.split is not None:  # its items can't be skipped, since each has a label
                     raise DmlError(reason)
                 raise DmlError(f"{reason}; or skip such images", arguments=("skip",))
             yield result
@@ -141,18 +147,20 @@ def embed_chunks(
             show(done, "")
 
 
-class EmbeddedImages(NamedTuple):
-    """Embedded images in memory."""
+@dataclass(frozen=True, slots=True)
+class FolderEmbedding:
+    """The names of embedded images, for example the result of `embed_folder`."""
 
-    rows: npt.NDArray[Any]  # (N, D) float32, or codes
-    paths: Sequence[str]  # (N,) the names of the rows
-    skipped: Sequence[tuple[str, str]]  # name and reason of each omitted image
+    paths: Sequence[str]  # (N,) names of the rows: paths relative to the folder, with / between folders
+    skipped: Sequence[tuple[str, str]]  # path and reason for each omitted image
+    reused: int = 0  # number of images that an earlier call had embedded
+    machines: Sequence[str] = ()  # for joined shards: the kinds of machine that embedded the shards
 
 
 def embed_in_memory(
     plan: EmbeddingPlan, *, skip: bool = False, workers: int = 0, console: Console | None = None
-) -> EmbeddedImages:
-    """Embed all images of a plan in this process; raises as `embed_chunks`, and if no image can be decoded."""
+) -> tuple[npt.NDArray[Any], FolderEmbedding]:
+    """Embed all images of a plan in this process, and return rows and names; see `embed_folder` for the errors."""
     rows, kept, skipped = list[npt.NDArray[Any]](), list[str](), list[tuple[str, str]]()
     engine = ThisProcess(workers)
     with closing(embed_chunks(plan, range(len(plan)), engine, skip=skip, console=console)) as chunks:
@@ -161,21 +169,13 @@ def embed_in_memory(
             rows.append(chunk.rows)
             kept += names
             skipped += omitted
-    refuse_none(plan, kept, skipped)
-    return EmbeddedImages(np.concatenate(rows), kept, skipped)
-
-
-def refuse_none(plan: EmbeddingPlan, kept: Sequence[str], skipped: Sequence[tuple[str, str]]) -> None:
-    """Raise DmlError if no image of a plan could be decoded."""
-    if not kept:
-        raise DmlError(
-            f"none of the {len(plan.images.names)} images in {plan.images.title} can be decoded; "
-            f"e.g. {skipped[0][1]}"
-        )
+    done = FolderEmbedding(kept, skipped)
+    plan.check_decoded(done)
+    return np.concatenate(rows), done
 
 
 def digest(texts: Iterable[str]) -> str:
-    """Return the SHA-256 of texts; names that aren't UTF-8 keep their bytes."""
+    """Return the SHA-256 of texts; file names that aren't UTF-8 are hashed as their bytes."""
     sha256 = hashlib.sha256()
     for text in texts:
         sha256.update(text.encode(errors="surrogateescape") + b"\0")

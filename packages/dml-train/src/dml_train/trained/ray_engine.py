@@ -1,8 +1,8 @@
-"""The engine 'ray': chunks of images are embedded by the workers of a Ray cluster, through Ray Data.
+"""The engine 'ray', which embeds chunks of images on the workers of a Ray cluster, by Ray Data.
 
-A row of the data set is a chunk, so that a chunk's images share a forward pass, as in one process. Embeddings return to
-this process, which writes them: finished chunks survive its death, and machines needn't share the folder of results. A
-chunk whose machine dies is embedded on another one.
+Each row of the Ray data set is a chunk, so that a chunk's images share a forward pass, as in a single process. This
+process receives and writes the embeddings, so that finished chunks survive an interruption and machines needn't share
+the output folder. If a machine dies, a different machine embeds the chunk again.
 """
 
 from __future__ import annotations
@@ -29,34 +29,31 @@ from dml_train.trained.images import ImageList, SplitName, list_split
 from dml_train.trained.model import open_model
 from dml_train.trained.plan import ChunkRows, EmbeddingPlan, ThisProcess
 
-_MOST_BLOCKS = 10_000  # of Ray's data set; more would slow its scheduler
+_MOST_BLOCKS = 10_000  # more blocks in a Ray data set would slow down its scheduler
 
 
 @dataclass(frozen=True, slots=True)
 class RayEngine:
-    """The engine of a Ray cluster. Workers use the installed components."""
+    """The engine that embeds on a Ray cluster. Workers use the installed components."""
 
-    cluster: RayCluster  # where, and the resources of each worker
-    most: int | None = None  # workers at a time; None: as many as fit
-    registry: Registry | None = None  # this process's components: workers must have the same packages
+    cluster: RayCluster  # the cluster, and the resources of each worker
+    most: int | None = None  # maximal number of workers; None: as many as fit
+    registry: Registry | None = None  # workers must have the same packages; default: all installed components
 
     def __call__(self, plan: EmbeddingPlan, chunks: Sequence[int]) -> Generator[ChunkRows, None, None]:
-        """Embed chunks of a plan, and yield each as soon as it ends."""
+        """Embed chunks of a plan, and yield each as soon as it is finished."""
         with self.cluster.connect(self.registry or installed(), None) as expected:
             import ray
 
             context = ray.data.DataContext.get_current()
             context.enable_progress_bars = False
-            logging.getLogger("ray.data").setLevel(logging.ERROR)  # it says how each execution goes
+            logging.getLogger("ray.data").setLevel(logging.ERROR)  # otherwise it reports each execution
             workers = self.cluster.count_workers()
             workers = min(workers, len(chunks), self.most or workers)
-            rows = [
-                {"chunk": chunk, "sources": ray.cloudpickle.dumps(sources_of(plan, chunk))}
-                for chunk in chunks
-            ]
-            embedded = ray.data.from_items(
-                rows, override_num_blocks=min(len(rows), _MOST_BLOCKS)
-            ).map_batches(
+            sources = {chunk: ray.cloudpickle.dumps(list_sources(plan, chunk)) for chunk in chunks}
+            rows = [{"chunk": chunk, "sources": pickled} for chunk, pickled in sources.items()]
+            data = ray.data.from_items(rows, override_num_blocks=min(len(rows), _MOST_BLOCKS))
+            embedded = data.map_batches(
                 ChunkEmbedder,
                 fn_constructor_kwargs=worker_arguments(plan, self.cluster.cpus, expected),
                 batch_size=1,
@@ -71,15 +68,14 @@ class RayEngine:
                 yield ChunkRows(int(row["chunk"]), values, bad)
 
 
-def sources_of(plan: EmbeddingPlan, chunk: int) -> list[ImageSource]:
-    """Return what another machine needs to read a chunk's images; nothing for a split, whose data set it builds."""
-    sources = plan.images.sources
-    found = [sources[item] for item in plan.items(chunk)] if sources else []
+def list_sources(plan: EmbeddingPlan, chunk: int) -> list[ImageSource]:
+    """List a chunk's images for a worker to read; empty for a split, since the worker builds the data set."""
+    found = [plan.images.sources[item] for item in plan.items(chunk)] if plan.images.sources else []
     return [source.absolute() if isinstance(source, Path) else source for source in found]
 
 
 def worker_arguments(plan: EmbeddingPlan, threads: int, expected: Expected) -> dict[str, Any]:
-    """Return what a worker needs to know of a plan: the arguments of `ChunkEmbedder`."""
+    """Return the arguments of `ChunkEmbedder` for a plan."""
     return {
         "run": plan.model.folder.path.absolute(),
         "step": plan.model.step,
@@ -94,9 +90,9 @@ def worker_arguments(plan: EmbeddingPlan, threads: int, expected: Expected) -> d
 
 
 class ChunkEmbedder:
-    """A worker, which opens the run once, and embeds a chunk per call.
+    """A worker that opens the run once, and embeds a chunk per call.
 
-    Errors are returned as values, since Ray repeats a call that raises, and wraps its error.
+    Errors are returned as values, since Ray repeats a call that raises an error, and wraps the error.
     """
 
     def __init__(
@@ -113,7 +109,7 @@ class ChunkEmbedder:
     ) -> None:
         self._codes, self._chunk_size, self._error = codes, chunk_size, ""
         try:
-            torch.set_num_threads(threads)  # the last bits of an embedding may depend on their number
+            torch.set_num_threads(threads)  # their number may change the last bits of an embedding
             expected.enter()
             worker = f"a worker on {platform.node()}"
             for place in (run, *places):
@@ -122,7 +118,7 @@ class ChunkEmbedder:
             self._model = open_model(run, step=step)
             if self._model.weights != weights:
                 raise DmlError(
-                    f"{worker} sees another run, with other weights, at {run}; expected a path that all machines share"
+                    f"{worker} sees different weights in the run {run}; expected a path that all machines share"
                 )
             self._split = list_split(self._model, split) if split else None
         except DmlError as error:
@@ -140,10 +136,8 @@ class ChunkEmbedder:
         return {"chunk": [chunk], **answer, "error": [self._error]}
 
     def _embed(self, chunk: int, sources: list[ImageSource]) -> ChunkRows:
-        if self._split is not None:
-            plan = EmbeddingPlan(self._model, self._split, self._codes, self._chunk_size)
-        else:
-            images = ImageList("a chunk", [""] * len(sources), sources)
-            plan, chunk = EmbeddingPlan(self._model, images, self._codes, len(sources)), 0
-        (result,) = ThisProcess()(plan, [chunk])
+        images, size = self._split, self._chunk_size
+        if images is None:  # only the images of this chunk are known here
+            images, size, chunk = ImageList("a chunk", [""] * len(sources), sources), len(sources), 0
+        (result,) = ThisProcess()(EmbeddingPlan(self._model, images, self._codes, size), [chunk])
         return result

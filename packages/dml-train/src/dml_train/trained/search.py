@@ -1,4 +1,4 @@
-"""Search among a run's own items, a folder of images, or a file of embeddings.
+"""Search a run's gallery, a folder of images, or a file of embeddings.
 
 Shapes: `Q` queries, `G` items of the gallery, `D` embedding dimension, `K` nearest.
 """
@@ -28,14 +28,14 @@ from dml_train.training.build import build_dataset
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """Items to search in."""
+    """Items to search."""
 
     rows: npt.NDArray[Any]  # (G, D) floating, or (G, ceil(D / 8)) uint8 codes
-    names: Sequence[str]  # (G,) of the items: paths, or classes
-    files: Sequence[Path | None]  # (G,) their images; None for an item without a file
+    names: Sequence[str]  # (G,) paths or classes of the items
+    files: Sequence[Path | None]  # (G,) image files; None for an item without a file
     # Returns an item's picture, (height, width, 3) uint8; None if there are no pictures.
     picture: Callable[[int], npt.NDArray[np.uint8]] | None
-    note: str = ""  # a remark for the user, such as a reason for missing names; empty if there is none
+    note: str = ""  # a remark for the user, for example why there are no names
 
     @property
     def coded(self) -> bool:
@@ -44,16 +44,15 @@ class Gallery:
 
     @classmethod
     def of_run(cls, model: TrainedModel, registry: Registry | None = None) -> Gallery:
-        """Return the run's gallery, or else its test split; raise DmlError unless the run ended and evaluated it."""
+        """Return a run's gallery, or the test split if there is none; raise DmlError unless the run evaluated it."""
         folder, reason = model.folder, ""
         if not folder.is_finished or not folder.embeddings().is_file():
             reason = "no embeddings to search in (it isn't finished, or evaluation.test is false)"
         elif model.step != (evaluated := folder.read_evaluation()["step"]):
-            reason = f"embeddings of step {evaluated}, and the model has the weights of step {model.step}"
+            reason = f"embeddings of step {evaluated}, but the model has the weights of step {model.step}"
         if reason:
             raise DmlError(
-                f"the run in {folder.path} has {reason}; search in a folder of images or in a file of embeddings "
-                "instead",
+                f"the run in {folder.path} has {reason}; search a folder of images or a file of embeddings instead",
                 arguments=("gallery", "index"),
             )
         embedded = Embedded.read(folder)
@@ -62,11 +61,11 @@ class Gallery:
             dataset = build_dataset(model.recipe, registry or installed())
             split = dataset.gallery or dataset.test
             if len(split) != len(rows):
-                raise DmlError(f"it has {len(split)} items now and had {len(rows)}")
+                raise DmlError(f"it has {len(split)} items now, but had {len(rows)}")
         except DmlError as error:
             names = [f"item {row}" for row in range(len(rows))]
-            note = f"Without names and pictures, as the run's data set can't be loaded: {error}"
-            return cls._without_files(rows, names, note)
+            note = f"Without names and pictures, since the run's data set can't be loaded: {error}"
+            return cls(rows, names, [None] * len(rows), None, note)
         files: Sequence[Path | None] = (
             split.files if isinstance(split, FileBackedSplit) else [None] * len(rows)
         )
@@ -84,15 +83,15 @@ class Gallery:
         workers: int = 0,
         console: Console | None = None,
     ) -> Gallery:
-        """Embed the images of a folder as a gallery; see `embed_folder` for arguments and errors."""
+        """Embed the images of a folder as a gallery; see `embed_folder` for the arguments and errors."""
         plan = EmbeddingPlan(model, list_folder(Path(folder)))
-        found = embed_in_memory(plan, skip=skip, workers=workers, console=console)
-        note = f"{len(found.skipped)} images skipped" if found.skipped else ""
-        return cls._of_files(model, found.rows, Path(folder), found.paths, note)
+        rows, done = embed_in_memory(plan, skip=skip, workers=workers, console=console)
+        note = f"{len(done.skipped)} images skipped" if done.skipped else ""
+        return cls._of_files(model, rows, Path(folder), done.paths, note)
 
     @classmethod
     def of_index(cls, model: TrainedModel, index: Path | str) -> Gallery:
-        """Read a .npy file of embeddings or codes, with the images in the JSON file beside it, or raise DmlError."""
+        """Read a .npy file of embeddings or codes, and the JSON file that names the images, or raise DmlError."""
         index = Path(index)
         rows, description = read_array(index), index_path(index)
         code_bytes = -(-model.dim // 8)
@@ -100,36 +99,31 @@ class Gallery:
         width = code_bytes if coded else model.dim
         if rows.ndim != 2 or rows.shape[1] != width or not (coded or rows.dtype.kind == "f"):
             raise DmlError(
-                f"{index} holds {rows.dtype} of shape {rows.shape}; expected floats (N, {model.dim}) or uint8 "
-                f"(N, {code_bytes}), as the run in {model.folder.path} embeds"
+                f"{index} contains {rows.dtype} of shape {rows.shape}; expected floats (N, {model.dim}) or uint8 "
+                f"(N, {code_bytes}), as embedded by the run in {model.folder.path}"
             )
         if not description.is_file():
             names = [f"row {row}" for row in range(len(rows))]
             note = f"{description} is missing, so the rows have no names"
-            return cls._without_files(rows, names, note)
+            return cls(rows, names, [None] * len(rows), None, note)
         try:
             described = json.loads(description.read_text(encoding="utf-8"))
             paths = [Path(path).as_posix() for path in described["paths"]]
-            weights, folder = described["weights"], described.get("folder")
-            folder = None if folder is None else Path(folder)
+            weights = described["weights"]
+            folder = None if described.get("folder") is None else Path(described["folder"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DmlError(f"{description} is damaged: {type(error).__name__}: {error}") from error
         if weights != model.weights:
             raise DmlError(
-                f"{index} was embedded with other weights (the run {described.get('run')}, step "
+                f"{index} was embedded with different weights (run {described.get('run')}, step "
                 f"{described.get('step')}); embed it again with the run in {model.folder.path}"
             )
         if len(paths) != len(rows):
-            raise DmlError(f"{description} names {len(paths)} images, and {index} has {len(rows)} rows")
+            raise DmlError(f"{description} names {len(paths)} images, but {index} has {len(rows)} rows")
         if folder is None:
-            return cls._without_files(
-                rows, paths, "Without pictures, as the images lie in archives or tables"
-            )
+            note = "Without pictures, since the images are in archives or tables"
+            return cls(rows, paths, [None] * len(rows), None, note)
         return cls._of_files(model, rows, folder, paths)
-
-    @classmethod
-    def _without_files(cls, rows: npt.NDArray[Any], names: Sequence[str], note: str) -> Gallery:
-        return cls(rows, names, [None] * len(rows), None, note)
 
     @classmethod
     def _of_files(
@@ -141,12 +135,12 @@ class Gallery:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The nearest items of one query, nearest first."""
+    """The items nearest to a query, nearest first."""
 
     query: Path
-    indices: Sequence[int]  # (K,) of the items in the gallery
+    indices: Sequence[int]  # (K,) indices of items in the gallery
     scores: Sequence[float]  # (K,) similarities, or Hamming distances of codes
-    score: str  # the scores' name
+    score: str  # the name of the scores
 
 
 def search(
@@ -158,20 +152,17 @@ def search(
     codes: bool = False,
     registry: Registry | None = None,
 ) -> list[SearchResult]:
-    """Find the k nearest items of every query, exactly; ties are ordered by gallery index.
+    """Find the k nearest items for each query, exactly; ties are ordered by gallery index.
 
-    A query that is itself a file of the gallery is excluded from its own results.
+    If a query is a file of the gallery, it is excluded from the results of this query. Raise DmlError if a query can't
+    be decoded.
 
     Args:
-        model: embeds the queries.
-        gallery: the items to search in.
+        model, gallery: embeds the queries; the items to search.
         queries: image files.
-        k: maximal number of items for each query.
-        codes: whether to compare binary codes; a gallery of codes always does.
+        k: maximal number of items per query.
+        codes: whether to compare binary codes. A gallery of codes is always compared by codes.
         registry: provides the run's evaluator, which compares floats; default: all installed ones.
-
-    Raises:
-        DmlError: a query that can't be decoded.
     """
     if not queries:
         return []
@@ -187,10 +178,10 @@ def search(
         table = model.recipe.evaluation.component()
         score = f"similarity ({table.get('similarity', table['name'])})"
         scores_QK, indices_QK = evaluator.nearest(embeddings_QD, gallery.rows, count)
-    own = {file.resolve(): index for index, file in enumerate(gallery.files) if file is not None}
+    positions = {file.resolve(): index for index, file in enumerate(gallery.files) if file is not None}
     results = []
     for query, indices_K, scores_K in zip(files, indices_QK, scores_QK):
-        kept = np.flatnonzero(indices_K != own.get(query.resolve(), -1))[:k]
+        kept = np.flatnonzero(indices_K != positions.get(query.resolve(), -1))[:k]
         results.append(SearchResult(query, indices_K[kept].tolist(), scores_K[kept].tolist(), score))
     return results
 
@@ -198,7 +189,7 @@ def search(
 def _nearest_codes(
     queries_QB: npt.NDArray[np.uint8], gallery_GB: npt.NDArray[np.uint8], k: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return Hamming distances and indices, both (Q, k)."""
+    """Return the Hamming distances and indices of the nearest codes, both (Q, k)."""
     indices_QK = np.empty((len(queries_QB), k), np.int64)
     distances_QK = np.empty_like(indices_QK)
     for row, code in enumerate(queries_QB):

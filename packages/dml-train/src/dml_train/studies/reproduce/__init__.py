@@ -1,1 +1,1 @@
-"""The papers' tables as data: which runs make a row, what was published, and what is measured here."""
+"""The papers' tables as data: the runs per row, and the published and measured figures."""

@@ -1,4 +1,4 @@
-"""Tables of published beside measured figures, as Markdown and as JSON."""
+"""Write tables that compare published and measured figures, as Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 from dml_core import metric_title
 from dml_train import __version__
-from dml_train.measure.intervals import Interval, Spread, of_share, pooled
+from dml_train.measure.intervals import Interval, Spread, pool_spread, share_interval
 from dml_train.studies.reproduce.paper import COMPARED, GLYPHS, Paper, PublishedTable, Row, drop_nan
 
 _ON_GLYPHS = ["recall@1", "recall@10", "recall@100"]
@@ -23,32 +23,32 @@ NAMES = {"sop": "SOP", "cub": "CUB", "cars196": "CARS196", "in-shop": "In-shop",
 
 
 class Standing(NamedTuple):
-    """A row: its groups, its published figure, and the measured values, one a seed."""
+    """A row for `compare_order`."""
 
     groups: frozenset[str]
     published: float
-    measured: Sequence[float]
+    measured: Sequence[float]  # a value per seed
 
 
 class Order(NamedTuple):
-    """Pairs of rows whose published figures differ."""
+    """Numbers of pairs of rows whose published figures differ."""
 
     pairs: int
     same: int  # pairs whose measured means have the published order
-    # Pairs whose difference's 95 % interval lies on the published side of 0, and on the other; None with one seed.
+    # Pairs of either order whose 95 % interval of the measured difference excludes 0; None with a single seed.
     surely_same: int | None
     surely_opposite: int | None
 
 
 def compare_order(rows: Sequence[Standing]) -> Order:
-    """Compare the measured order of rows with the published one; a row whose published figure is NaN doesn't count.
+    """Compare the measured order of rows with the published order, except rows whose published figure is NaN.
 
-    Two rows are compared if they share a group, or neither has one; all have equally many measured values. A
-    difference's interval is Student's, with the spread of runs pooled over all rows. Of pairs without a true
-    difference, 2.5 % are expected beyond it on the wrong side.
+    Rows are compared if they share a group, or none has a group. All rows must have the same number of measured values.
+    The interval of a difference is Student's, with the spread of runs pooled over all rows. Among pairs without a true
+    difference, expect 2.5 % to be surely opposite.
     """
     pairs = same = surely_same = surely_opposite = 0
-    spread = pooled([row.measured for row in rows])
+    spread = pool_spread([row.measured for row in rows])
     for first, second in itertools.combinations(rows, 2):
         unrelated = (first.groups or second.groups) and not first.groups & second.groups
         published = first.published - second.published
@@ -70,39 +70,37 @@ class RowResult:
     """The results of a row's runs."""
 
     row: Row
-    values: Mapping[str, Sequence[float]]  # by metric, a value for each finished run, in [0, 1]
-    faults: Sequence[str]  # the errors of failed runs, or why none could be planned
-    queries: int  # of each run's evaluation
-    seconds: float  # processor time of the runs together; a run that rows share counts in each
+    values: Mapping[str, Sequence[float]]  # by metric, a value in [0, 1] per finished run
+    faults: Sequence[str]  # the errors of failed runs, or why no run could be planned
+    queries: int  # number of queries per evaluation
+    seconds: float  # processor time of all runs, including runs that are shared with other rows
     folders: Sequence[str]  # names of the runs' folders
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table on one data set."""
+    """The results of a table on a data set."""
 
     name: str  # "table-2"
     table: PublishedTable
-    dataset: str | None  # of the measured rows; None if no row of the table can be run
+    dataset: str | None  # None if no row of the table can be run
     rows: Sequence[RowResult]
     reasons: Sequence[str]  # why the figures can't be compared; empty if they can
 
     def metrics(self) -> list[str]:
-        """List the measured metrics to show: the table's own, and MAP@R."""
+        """List the measured metrics to show: the metrics of the table, and MAP@R."""
         if self.dataset is None:
             return []
-        asked = self.table.metrics.get(self.dataset, _ON_GLYPHS)
-        return [*asked, *(name for name in ("map@r",) if name not in asked)]
+        return list(dict.fromkeys([*self.table.metrics.get(self.dataset, _ON_GLYPHS), "map@r"]))
 
     def published(self) -> list[tuple[str, int, str]]:
-        """List the columns of published figures: data set, index among its metrics, metric."""
-        datasets = (
-            list(self.table.metrics) if self.dataset is None or self.dataset == GLYPHS else [self.dataset]
-        )
-        return [(d, i, m) for d in datasets for i, m in enumerate(self.table.metrics.get(d, []))]
+        """List the columns of published figures: data set, index of the metric, metric."""
+        shows_all = self.dataset is None or self.dataset == GLYPHS
+        datasets = [name for name in self.table.metrics if shows_all or name == self.dataset]
+        return [(name, i, metric) for name in datasets for i, metric in enumerate(self.table.metrics[name])]
 
     def orders(self) -> dict[tuple[str, str, str], Order]:
-        """Compare the order of the rows, by published data set, its metric, and the measured metric."""
+        """Compare the order of the rows, by published data set, published metric, and measured metric."""
         found = {}
         complete = max((len(v) for row in self.rows for v in row.values.values()), default=0)
         for dataset, place, metric in self.published():
@@ -122,7 +120,7 @@ class Section:
 
 
 def list_incomparabilities(paper: Paper, dataset: str | None, overrides: Sequence[str] = ()) -> list[str]:
-    """List why published figures can't be compared with those measured on a data set (None: on none)."""
+    """List why published figures can't be compared with figures measured on a data set, if any."""
     if dataset is None:
         return []
     reasons = []
@@ -146,15 +144,13 @@ def _title(metric: str) -> str:
 
 
 def _format_interval(row: RowResult, metric: str, spread: Spread | None) -> str:
-    """Format a percentage, ``76.4 ± 1.2``: over runs, by their spread; for one run's recall, over its queries."""
+    """Format a percentage with an interval over runs or, for the recall of a single run, over queries."""
     values = row.values.get(metric)
     if not values:
         return "–"
-    value = Interval(statistics.fmean(values), spread and spread.half_width(len(values)))
     if spread is None and metric.startswith("recall@") and row.queries:
-        value = of_share(values[0], row.queries)
-    mean = f"{100 * value.mean:.1f}"
-    return mean if value.half_width is None else f"{mean} ± {100 * value.half_width:.1f}"
+        return share_interval(values[0], row.queries).percent(1)
+    return Interval(statistics.fmean(values), spread and spread.half_width(len(values))).percent(1)
 
 
 def markdown(name: str, paper: Paper, sections: Sequence[Section], seeds: int, command: str) -> str:
@@ -164,14 +160,11 @@ def markdown(name: str, paper: Paper, sections: Sequence[Section], seeds: int, c
         if seeds > 1
         else "one seed; the interval of a recall is over its queries (± 1.96 standard errors), not over runs"
     )
-    machine = f"{os.cpu_count()} cores ({platform.machine()})"
-    made = (
-        f"dml-train {__version__}, torch {torch.__version__}, Python {platform.python_version()}, {machine}"
-    )
     lines = [
         f"# {paper.title}: published and measured",
         "",
-        f"`{command}` with {made}.",
+        f"`{command}` with dml-train {__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
+        f"{os.cpu_count()} cores ({platform.machine()}).",
         "",
         f"Percentages; measured: {over}. Published figures in brackets can't be compared with the measured ones, for "
         "the reasons given; rows that are published alone aren't run. s: processor time of the row's runs, in seconds; "
@@ -204,13 +197,14 @@ def _section(name: str, section: Section) -> list[str]:
         f"| {' | '.join(header)} |",
         "|---" * len(header) + "|",
     ]
-    places = _decimals(section)
-    spreads = {metric: pooled([row.values.get(metric, ()) for row in section.rows]) for metric in metrics}
+    figures = [value for row in section.rows for values in row.row.published.values() for value in values]
+    decimals = 1 if all(value == round(value, 1) for value in drop_nan(figures)) else 2
+    spreads = {name: pool_spread([row.values.get(name, ()) for row in section.rows]) for name in metrics}
     for row in section.rows:
         cells = [row.row.label]
         for dataset, place, _ in published:
             figure = row.row.published.get(dataset, [])[place : place + 1]
-            text = f"{figure[0]:.{places}f}" if drop_nan(figure) else "–"
+            text = f"{figure[0]:.{decimals}f}" if drop_nan(figure) else "–"
             cells.append(f"({text})" if section.reasons and text != "–" else text)
         cells += [_format_interval(row, metric, spreads[metric]) for metric in metrics]
         cells.append(f"{row.seconds:.0f}" if row.folders else "–")
@@ -228,12 +222,6 @@ def _section(name: str, section: Section) -> list[str]:
         for fault in dict.fromkeys(row.faults)
     ]
     return lines
-
-
-def _decimals(section: Section) -> int:
-    """Count the decimals with which a table's figures are printed: 1 or 2."""
-    figures = [value for row in section.rows for values in row.row.published.values() for value in values]
-    return 1 if all(value == round(value, 1) for value in drop_nan(figures)) else 2
 
 
 def _sentence(key: tuple[str, str, str], found: Order) -> str:

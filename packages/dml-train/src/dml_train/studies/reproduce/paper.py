@@ -1,6 +1,6 @@
-"""A paper's tables: rows of recipes with some keys changed, and the published figures.
+"""The tables of papers: rows, which change keys of a recipe, and the published figures.
 
-Each paper is a TOML file in ``tables/``. Figures there are percentages, as printed; ``nan`` where nothing is.
+Each paper is a TOML file in ``tables/``. Figures are percentages as printed, or ``nan`` if nothing is printed.
 """
 
 from __future__ import annotations
@@ -15,50 +15,51 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dml_core import InvalidOption, Registry, UnknownName, nearest
+from dml_train.measure.evaluate import check_levels
 from dml_train.recipe.checking import parse
 from dml_train.recipe.extending import remove
 from dml_train.recipe.loading import assign, read, set_value
 from dml_train.recipe.tables import Recipe
 
 GLYPHS = "glyphs"  # the data set that needs no download
-COMPARED = ("recall@1", "map@r")  # measured in every run, to compare the order of rows
+COMPARED = ("recall@1", "map@r")  # measured in all runs, to compare the order of rows
 
 
 class _Strict(BaseModel):
-    """A table of a paper's file; unknown keys and values of another type are refused."""
+    """A table in a paper's file, without unknown keys or values of wrong types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Row(_Strict):
-    """One row: how its recipe differs from the table's, and the published figures.
+    """A row: changes of the table's recipe, and the published figures.
 
-    Its recipe is the table's, changed in this order: `replace` replaces whole tables, `drop` removes keys, then the
-    overrides of the table's `set`, the row's `set`, and of both `on` the data set. It runs on the data sets for which
-    it has both a recipe and published figures, and on glyphs. A row with `published_only` has figures and no run.
+    The recipe is changed in this order: `replace` replaces whole tables, `drop` removes keys, then overrides come
+    from `set` of the table, `set` of the row, and `on` of both for the data set. The row runs on glyphs, and on data
+    sets with both a recipe and published figures.
     """
 
     label: str
-    # The row's order is compared with rows of the same group; without one, with all ungrouped.
+    # Only compare the order with rows in the same group; rows without a group are compared with each other.
     groups: list[str] = []
-    recipes: dict[str, str] = {}  # by data set, instead of the table's
+    recipes: dict[str, str] = {}  # by data set, instead of the table's recipes
     replace: dict[str, dict[str, Any]] = {}  # by dotted key
     drop: list[str] = []
     set: list[str] = []
     on: dict[str, list[str]] = {}
-    evaluator: str | None = None  # measures the stored embeddings, instead of the recipe's
+    evaluator: str | None = None  # measures the stored embeddings instead of the recipe's evaluator
     levels: dict[str, list[str]] = {}  # by data set: the stored levels to measure; default: all
-    published_only: str = ""  # why this toolkit can't run the row
+    published_only: str = ""  # if not empty: why this toolkit can't run the row
     published: dict[str, list[float]] = {}  # by data set, in the order of the table's metrics
 
 
 class PublishedTable(_Strict):
-    """One table, or a figure read as one; raise ValueError if figures don't fit metrics, or a row lacks a recipe."""
+    """A table, or a figure in its form; raise ValueError if figures don't fit metrics, or a row lacks a recipe."""
 
     title: str
-    expected: str  # what the paper's figures say
+    expected: str  # the paper's conclusion from its figures
     recipes: dict[str, str] = {}  # by data set
-    metrics: dict[str, list[str]]  # by data set: an evaluation's names, "recall@1"
+    metrics: dict[str, list[str]]  # by data set: names of metrics, for example "recall@1"
     set: list[str] = []
     on: dict[str, list[str]] = {}
     notes: list[str] = []
@@ -67,20 +68,17 @@ class PublishedTable(_Strict):
     @model_validator(mode="after")
     def _check_rows(self) -> Self:
         for row in self.rows:
-            if wrong := self._find_wrong_figures(row) or self._find_contradiction(row):
+            if wrong := self._find_mistake(row):
                 raise ValueError(f"row {row.label!r}: {wrong}")
         return self
 
-    def _find_wrong_figures(self, row: Row) -> str:
+    def _find_mistake(self, row: Row) -> str:
         for dataset, values in row.published.items():
             metrics = self.metrics.get(dataset, [])
             if len(values) != len(metrics):
                 return f"{len(values)} figures for {dataset}, where the table has {len(metrics)} metrics"
             if not all(0 <= value <= 100 for value in drop_nan(values)):
                 return f"{values} aren't percentages"
-        return ""
-
-    def _find_contradiction(self, row: Row) -> str:
         names = {*self.recipes, *row.recipes}
         if not row.published_only:
             if not any(self.recipe_name(row, name) for name in names):
@@ -96,7 +94,7 @@ class PublishedTable(_Strict):
         return ""
 
     def datasets(self) -> list[str]:
-        """List the data sets on which some row runs."""
+        """List the data sets on which any row runs."""
         named = dict.fromkeys([*self.recipes, *(name for row in self.rows for name in row.recipes)])
         return [name for name in named if any(self.recipe_name(row, name) for row in self.rows)]
 
@@ -108,7 +106,7 @@ class PublishedTable(_Strict):
 
 
 class Paper(_Strict):
-    """A paper's tables, and how its figures were obtained."""
+    """The tables of a paper, and how the figures were obtained."""
 
     title: str
     backbone: str
@@ -120,14 +118,12 @@ class Paper(_Strict):
 @cache
 def papers() -> Mapping[str, Paper]:
     """Load all papers by name."""
-    tables = files(__package__) / "tables"
-    return {
-        entry.name.removesuffix(".toml"): Paper.model_validate(
-            tomllib.loads(entry.read_text(encoding="utf-8"))
-        )
-        for entry in sorted(tables.iterdir(), key=lambda entry: entry.name)
-        if entry.name.endswith(".toml")
-    }
+    found = {}
+    for entry in sorted((files(__package__) / "tables").iterdir(), key=lambda entry: entry.name):
+        if entry.name.endswith(".toml"):
+            document = tomllib.loads(entry.read_text(encoding="utf-8"))
+            found[entry.name.removesuffix(".toml")] = Paper.model_validate(document)
+    return found
 
 
 def drop_nan(values: list[float]) -> list[float]:
@@ -136,9 +132,10 @@ def drop_nan(values: list[float]) -> list[float]:
 
 
 def choose(names: tuple[str, ...], known: Mapping[str, Paper]) -> dict[str, list[str]]:
-    """Resolve names of papers and tables to tables by paper, in the order given.
+    """Resolve names of papers and tables to lists of tables by paper, in the given order.
 
-    ``"ice"`` names all tables of a paper, ``"ice/table-2"`` or ``"ice/2"`` one. Raise UnknownName for an unknown name.
+    ``"ice"`` means all tables of a paper, ``"ice/table-2"`` or ``"ice/2"`` a single table. Raise UnknownName if a paper
+    or table doesn't exist.
     """
     chosen: dict[str, list[str]] = {}
     for name in names:
@@ -169,10 +166,10 @@ def row_recipe(
     seed: int = 0,
     overrides: tuple[str, ...] = (),
 ) -> Recipe | None:
-    """Make the recipe of a row on a data set; None if the row doesn't run on it.
+    """Make the recipe of a row for a data set, or return None if the row doesn't run on the data set.
 
-    The data set's folder is `root`, None if it needs none; `seed` is added to the recipe's; `overrides` come after all
-    other changes. Raise DmlError if the recipe is invalid.
+    `root` is the folder of the data set, if it needs any, `seed` is added to the recipe's seed, and `overrides` are
+    applied after all other changes. Raise DmlError if the recipe is invalid.
     """
     name = table.recipe_name(row, dataset)
     if name is None:
@@ -185,7 +182,7 @@ def row_recipe(
             remove(document, path)
         if root is not None:
             document["dataset"]["root"] = root
-            # Other metrics don't affect training.
+            # These can replace the recipe's metrics, since metrics don't affect training.
             names = list(dict.fromkeys([*table.metrics[dataset], *COMPARED]))
             document.setdefault("evaluation", {})["metrics"] = names
         of_dataset = (*table.on.get(dataset, []), *row.on.get(dataset, []))
@@ -195,12 +192,7 @@ def row_recipe(
         training["seed"] = training.get("seed", 0) + seed
         recipe = parse(document, registry, origin)
         stored = recipe.embedding.levels or recipe.backbone.get("levels") or []
-        for level in row.levels.get(dataset, []):
-            if level not in stored:
-                raise InvalidOption(
-                    f"no level {level!r} to measure{nearest(level, stored)} "
-                    f"levels of the embedding: {', '.join(stored) or 'it has one only'}"
-                )
+        check_levels(row.levels.get(dataset, []), stored)
         return recipe
     except InvalidOption as error:
         raise InvalidOption(f"row {row.label!r} on {dataset}: {error}") from error

@@ -1,4 +1,4 @@
-"""`dml reproduce`: plan the runs of tables, measure their rows, and write their pages."""
+"""Plan the runs of papers' tables, train and evaluate them, and write a page per paper."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from dml_train.files import make_folder, write_json, write_text
 from dml_train.measure.evaluate import (
     Embedded,
     build_evaluator,
-    evaluate,
+    evaluate_selected,
     make_evaluator,
-    select_levels,
     select_numbers,
 )
 from dml_train.recipe.tables import Recipe
@@ -31,19 +30,19 @@ from dml_train.studies.runs import Executor, Job, Outcome, run_all, show_ends
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """A row on a data set, and its runs, one a seed."""
+    """A row on a data set."""
 
     row: Row
-    jobs: Sequence[Job] = ()  # none if only its published figures are shown
+    jobs: Sequence[Job] = ()  # a run per seed; none if only published figures are shown
     levels: Sequence[str] = ()  # the levels of the stored embeddings to measure; empty: all
     fault: str | None = None  # why it can't be planned; None if it can
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTables:
-    """The runs of some tables."""
+    """The planned runs of tables."""
 
-    # The rows, by paper, table and data set (None: no row of the table can be run).
+    # The rows, by paper, table and data set; the data set is None if no row of the table can be run.
     groups: Mapping[tuple[str, str, str | None], Sequence[PlannedRow]]
     left_out: list[str]  # tables on missing data sets, with the reasons
 
@@ -52,7 +51,7 @@ class PlannedTables:
         return [row for group in self.groups.values() for row in group]
 
     def jobs(self) -> list[Job]:
-        """Return all runs; rows may share some."""
+        """Return all runs, with duplicates if rows share runs."""
         return [job for row in self.rows() for job in row.jobs]
 
 
@@ -66,11 +65,12 @@ def plan_tables(
     known: Mapping[str, Paper] | None = None,
     registry: Registry | None = None,
 ) -> PlannedTables:
-    """Plan the runs of `reproduce`; the arguments and errors are the same."""
+    """Plan the runs of `reproduce`, which documents the arguments and errors."""
     known, registry = known or papers(), registry or installed()
     tables = [(paper, name) for paper, names in choose(tuple(names), known).items() for name in names]
     wanted = {dataset for paper, name in tables for dataset in known[paper].tables[name].datasets()}
-    roots, missing = _find_datasets(sorted(wanted), Path(data) if data else None, registry)
+    on_disk = sorted(wanted - {GLYPHS})
+    roots, missing = _find_datasets(on_disk, Path(data) if data else None, registry)
     groups: dict[tuple[str, str, str | None], list[PlannedRow]] = {}
     left_out = []
     for paper, name in tables:
@@ -80,42 +80,35 @@ def plan_tables(
             groups[paper, name, None] = [PlannedRow(row) for row in table.rows]
         for dataset in datasets:
             if dataset in roots:
-                root = roots[dataset]
-                groups[paper, name, dataset] = _plan_rows(
-                    table, dataset, Path(out), registry, root, seeds, tuple(overrides)
-                )
+                changes = roots[dataset], seeds, tuple(overrides)
+                groups[paper, name, dataset] = _plan_rows(table, dataset, Path(out), registry, *changes)
             elif dataset in missing and (data is not None or GLYPHS not in datasets):
                 left_out.append(f"{paper}/{name} on {dataset}: {missing[dataset]}")
     if not any(groups.values()):
-        raise DmlError(
-            "no data set of these tables was found:\n  " + "\n  ".join(left_out), arguments=("data",)
-        )
+        reasons = "\n  ".join(left_out)
+        raise DmlError(f"no data set of these tables was found:\n  {reasons}", arguments=("data",))
     return PlannedTables(groups, left_out)
 
 
 def _find_datasets(
     names: Iterable[str], data: Path | None, registry: Registry
 ) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Find the usable data sets: without `data`, only `GLYPHS`; otherwise those in its subfolders, or in `data` itself.
+    """Find data sets in the subfolders of `data`, or in `data` itself; without `data`, only use `GLYPHS`.
 
-    Return the folder of each usable data set (None: it needs none), and the reason for each other one.
+    Return the folder of each data set that is found (None for `GLYPHS`), and the reason for each missing data set.
     """
+    if data is None:
+        return {GLYPHS: None}, dict.fromkeys(names, "the folder of the data sets wasn't given")
     found: dict[str, str | None] = {}
     missing: dict[str, str] = {}
     for name in names:
-        if name == GLYPHS:
-            if data is None:
-                found[name] = None
-        elif data is None:
-            missing[name] = "the folder of the data sets wasn't given"
+        folder = data / name if (data / name).is_dir() else data
+        try:
+            registry.build("datasets", {"name": name, "root": str(folder)}, {"seed": 0})
+        except DmlError as error:
+            missing[name] = str(error)
         else:
-            folder = data / name if (data / name).is_dir() else data
-            try:
-                registry.build("datasets", {"name": name, "root": str(folder)}, {"seed": 0})
-            except DmlError as error:
-                missing[name] = str(error)
-            else:
-                found[name] = str(folder)
+            found[name] = str(folder)
     return found, missing
 
 
@@ -130,10 +123,9 @@ def _plan_rows(
 ) -> list[PlannedRow]:
     """Plan the runs of a table's rows on a data set.
 
-    A hash of the resolved recipe names a run's folder, so that equal rows of any table share it, and so do rows that
-    measure different levels of one network. Rows that can't be run stay, without runs; rows that have neither a run nor
-    a published figure on the data set are omitted. A component that no installed plugin provides is the fault of its
-    row if the row itself replaces a table: pytorch-metric-learning is optional.
+    The names of the runs' folders contain a hash of the recipe, so that equal rows share a run, also if they measure
+    different levels. Rows without runs are kept if they have published figures on the data set. If a row replaces a
+    table and no plugin provides the component, such as pytorch-metric-learning, the row has a fault.
     """
     planned = []
     for row in table.rows:
@@ -160,7 +152,7 @@ def _plan_rows(
 
 
 def _key(recipe: Recipe) -> str:
-    """Hash a recipe without the keys that don't affect its results."""
+    """Hash a recipe without keys that don't affect the results."""
     document = recipe.to_dict()
     del document["checkpoints"], document["logging"]
     for name in ("workers", "device"):
@@ -171,7 +163,7 @@ def _key(recipe: Recipe) -> str:
 class Reproduced(NamedTuple):
     """The results of `reproduce`."""
 
-    pages: list[Path]  # the Markdown files; beside each is a JSON file with the same values
+    pages: list[Path]  # the Markdown files; a JSON file next to each has the same values
     faults: list[str]  # the errors of failed runs
     left_out: list[str]  # tables on missing data sets, with the reasons
 
@@ -191,21 +183,19 @@ def reproduce(
 ) -> Reproduced:
     """Run tables of the papers on the available data sets, and write a page per paper.
 
-    Args:
-        names: papers and tables: ``["ice/table-2", "rll"]``.
-        out: receives runs and pages. Finished runs are kept, unfinished ones resume; pages are replaced.
-        data: the folder of the papers' data sets; None: every table on glyphs.
-        seeds: runs per row.
-        processes: runs at a time.
-        executor: does the runs, instead of processes of this machine; see `run_all`.
-        overrides: changes of every recipe: ``["training.steps=100"]``.
-        known: the papers by name; default: the bundled ones.
-        registry: provides the components; default: those of all installed plugins.
-        console: shows progress; default: none.
+    Raise DmlError if a name is unknown, a recipe is invalid, or there is no data set for any of the tables, or
+    StudyInterrupted as `run_all`.
 
-    Raises:
-        DmlError: an unknown name, an invalid recipe, or no data set for any of the tables.
-        StudyInterrupted: as `run_all`.
+    Args:
+        names: papers and tables, for example ``["ice/table-2", "rll"]``.
+        out: the folder for runs and pages. Finished runs are kept, unfinished runs resume, and pages are replaced.
+        data: the folder of the papers' data sets; None to run all tables on glyphs.
+        seeds: number of runs per row.
+        processes, executor: number of runs at a time; trains the runs instead of processes, see `run_all`.
+        overrides: changes of all recipes, for example ``["training.steps=100"]``.
+        known: the papers by name; default: the bundled papers.
+        registry: provides the components; default: all installed ones.
+        console: shows progress; default: none.
     """
     names, overrides, out = tuple(names), tuple(overrides), Path(out)
     known, console = known or papers(), console or Console(quiet=True)
@@ -252,7 +242,7 @@ def reproduce(
 
 
 def _measure(planned: PlannedRow, outcomes: Mapping[Path, Outcome], registry: Registry) -> RowResult:
-    """Collect the results of a row's runs, by its evaluator and on its levels."""
+    """Collect the results of a row's runs."""
     values: dict[str, list[float]] = {}
     faults, seconds, queries = [planned.fault] if planned.fault else [], 0.0, 0
     for job in planned.jobs:
@@ -270,17 +260,15 @@ def _measure(planned: PlannedRow, outcomes: Mapping[Path, Outcome], registry: Re
 
 
 def _read_metrics(planned: PlannedRow, outcome: Outcome, registry: Registry) -> dict[str, Any]:
-    """Read a run's metrics, or measure its stored embeddings by another evaluator or on some of its levels."""
+    """Read a run's metrics, or evaluate the stored embeddings with the row's evaluator or levels, if it has any."""
     evaluator, recipe = planned.row.evaluator, outcome.job.recipe
     if evaluator is None and not planned.levels:
         return outcome.metrics()
     embedded = Embedded.read(RunFolder(outcome.job.folder))
-    if planned.levels:
-        embedded = select_levels(embedded, recipe, planned.levels)
     if evaluator is None:
         built = build_evaluator(recipe, registry)
     else:
         options = recipe.evaluation.component()
         shared = {"metrics": options["metrics"]} if "metrics" in options else {}
         built = make_evaluator({"name": evaluator, **shared}, registry, recipe.training.seed)
-    return evaluate(built, embedded).to_dict()
+    return evaluate_selected(built, embedded, recipe, planned.levels).to_dict()

@@ -1,1 +1,1 @@
-"""The search for settings, on classes held out of training."""
+"""Search for settings on held-out training classes."""

@@ -1,4 +1,4 @@
-"""A search for settings in one call: the recipe, the loop over trials, and the files of the result."""
+"""Search for settings: the loop over trials, and the files of the result."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.console import Console
 from dml_core import DmlError, Registry
 from dml_core import registry as installed
 from dml_train.files import FolderLocked, lock_folder, make_folder, write_json, write_text
+from dml_train.progress import say
 from dml_train.recipe.checking import parse
 from dml_train.recipe.loading import read
 from dml_train.run_folder import RunFolder
@@ -26,7 +27,7 @@ class TuningResult(NamedTuple):
     """The result of `tune`."""
 
     search: SettingsSearch
-    trials: Sequence[Trial]  # the finished ones
+    trials: Sequence[Trial]  # the finished trials
     pages: Sequence[Path]  # a page, a JSON file, and the recipe with the best settings
 
     @property
@@ -51,33 +52,28 @@ def tune(
 ) -> TuningResult:
     """Search settings of a recipe on held-out training classes; the test classes stay unseen.
 
-    Several machines search together if each calls this function with the same arguments, and `out` in a folder that
-    they share. Which values a trial's settings are based on then depends on the machines' speed.
+    To search on several machines, call this function on each with the same arguments, and `out` in a shared folder. The
+    values that are known when a trial is chosen then depend on the speed of the machines.
+
+    Raise DmlError if optuna isn't installed, the recipe holds out no classes, the space doesn't fit the recipe or `out`
+    belongs to a different search, or StudyInterrupted at SIGTERM or Ctrl-C.
 
     Args:
-        source: a recipe's path, or the name of a bundled one.
-        space: the keys that vary: ``{"optimizer.lr": Range(1e-4, 1e-2, log=True)}``.
-        out: receives the trials and the result. An existing search resumes, and more trials extend it.
+        source, overrides: the recipe, see `dml_train.load_recipe`.
+        space: the keys to vary, for example ``{"optimizer.lr": Range(1e-4, 1e-2, log=True)}``.
+        out: the folder for trials and results. An existing search resumes, and can be extended by more trials.
         trials: the total number of trials.
-        folds: the number of class-disjoint folds of the training classes, each held out in turn; None: the classes
-            that the recipe itself holds out.
-        seed: of the choices.
-        overrides: changes of the recipe, as in `dml_train.load_recipe`.
-        processes: trainings at a time, of one trial.
+        folds: the number of class-disjoint folds of the training classes, each held out in turn; default: use the
+            classes that the recipe holds out.
+        seed: the seed for choosing settings.
+        processes: number of trainings at a time, all of the same trial.
         executor, registry, console: see `reproduce`.
-
-    Raises:
-        DmlError: if optuna isn't installed, the recipe holds out nothing, the space doesn't fit it, or `out` belongs to
-            another search.
-        StudyInterrupted: at SIGTERM or Ctrl-C.
     """
     out, console = Path(out), console or Console(quiet=True)
     search = SettingsSearch(read(source, overrides)[0], space, folds, seed, registry or installed())
     done = run_search(search, out, trials, console, processes=processes, executor=executor)
     if not done:
-        raise DmlError(
-            f"none of the {trials} trials has ended yet; other machines train them. Repeat the command later"
-        )
+        raise DmlError(f"none of the {trials} trials has ended on other machines; repeat this later")
     return TuningResult(search, done, write(search, done, out, Path(source).stem))
 
 
@@ -90,9 +86,9 @@ def run_search(
     processes: int = 1,
     executor: Executor | None = None,
 ) -> list[Trial]:
-    """Run trials until `trials` exist, and return the finished ones, sorted by number; see `tune` for the arguments.
+    """Run trials until `trials` exist, and return finished trials, sorted by number; see `tune` for the arguments.
 
-    If a machine dies, its trial resumes on another one. Trials that other machines still train aren't finished.
+    Trials that other machines train aren't finished. If a machine dies, a different machine resumes its trial.
     """
     store = TrialStore(plan, out)
     while _train_next(store, console, processes, executor) or store.ask(trials):
@@ -110,10 +106,10 @@ def run_search(
 
 
 def list_trainings(plan: SettingsSearch, out: Path, trials: int) -> list[Job]:
-    """Return the unfinished trainings whose settings are known, for execution by other means; arguments as of `tune`.
+    """List unfinished trainings to run by other means, after recording the values of complete trials; see `tune`.
 
-    The first `RANDOM_TRIALS` trials don't depend on values, so all of them are listed at once; then one trial at a
-    time, as its settings depend on all earlier values. Trials whose trainings are complete are counted first.
+    The first `RANDOM_TRIALS` trials are listed at once, since they don't depend on values. Later trials are listed one
+    by one, since their settings depend on all earlier values.
     """
     store = TrialStore(plan, out)
     while True:
@@ -129,11 +125,7 @@ def list_trainings(plan: SettingsSearch, out: Path, trials: int) -> list[Job]:
 
 
 def _train_next(store: TrialStore, console: Console, processes: int, executor: Executor | None) -> bool:
-    """Train the first trial that no other process trains, and record its value; return whether there was one."""
-
-    def show(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
+    """Train the first trial that no other process trains, and record its value; return False if there is none."""
     for trial in store.unfinished():
         folder = store.folder(trial)
         with ExitStack() as until_the_end:
@@ -143,7 +135,7 @@ def _train_next(store: TrialStore, console: Console, processes: int, executor: E
             except FolderLocked:
                 continue
             if trial.number not in [each.number for each in store.unfinished()]:
-                continue  # another process ended it before it was locked
+                continue  # a different process ended the trial before this process locked it
             outcomes = run_all(
                 store.jobs(trial),
                 processes=processes,
@@ -153,26 +145,26 @@ def _train_next(store: TrialStore, console: Console, processes: int, executor: E
             )
             faults = dict.fromkeys(outcome.fault for outcome in outcomes if outcome.fault is not None)
             for fault in faults:
-                show(fault)
+                say(console, fault)
             value = None if faults else _mean_value(store.plan, outcomes)
             store.tell(trial.number, value)
             settings = ", ".join(f"{key} = {format_value(each)}" for key, each in trial.params.items())
             judged = "failed" if value is None else f"{store.plan.metric} {value:.4f}"
-            show(f"trial {trial.number}: {settings}: {judged}")
+            say(console, f"trial {trial.number}: {settings}: {judged}")
             return True
     return False
 
 
 def _mean_value(plan: SettingsSearch, outcomes: Sequence[Outcome]) -> float:
-    """Return a trial's value: the mean over its folds."""
+    """Return a trial's value, the mean over the folds."""
     return statistics.fmean(outcome.metrics()[plan.metric] for outcome in outcomes)
 
 
-_SHOWN = 20  # trials on the page; the JSON file has all
+_SHOWN = 20  # trials on the page, while the JSON file lists all
 
 
 def markdown(plan: SettingsSearch, trials: Sequence[Trial], recipe: str) -> str:
-    """Write the page: the budget first, then the best trials."""
+    """Format the budget and the best trials as a Markdown page."""
     winner = best_trial(trials)
     failed = sum(trial.value is None for trial in trials)
     folds = plan.folds or 1
@@ -199,14 +191,13 @@ def markdown(plan: SettingsSearch, trials: Sequence[Trial], recipe: str) -> str:
     ]
     for trial in sorted(trials, key=lambda t: (t.value is None, -(t.value or 0.0), t.number))[:_SHOWN]:
         value = "failed" if trial.value is None else f"{trial.value:.4f}"
-        lines.append(
-            f"| {trial.number} | {value} | {' | '.join(format_value(trial.settings[key]) for key in keys)} |"
-        )
+        cells = " | ".join(format_value(trial.settings[key]) for key in keys)
+        lines.append(f"| {trial.number} | {value} | {cells} |")
     return "\n".join(lines) + "\n"
 
 
 def write(plan: SettingsSearch, trials: Sequence[Trial], out: Path, recipe: str) -> list[Path]:
-    """Write the page, the JSON file, and the recipe with the best settings into the search's folder."""
+    """Write the page, the JSON file, and the recipe with the best settings to the search's folder."""
     page, data, chosen = out / "tuning.md", out / "tuning.json", out / "best.toml"
     text = markdown(plan, trials, recipe)
     toml = parse(plan.apply(best_trial(trials).settings), plan.registry).to_toml()

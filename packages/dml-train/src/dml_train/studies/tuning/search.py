@@ -1,7 +1,6 @@
-"""A search for settings on validation classes only: its space, its recipes, its trials.
+"""A search for settings on validation classes only: the space, and the recipes of the trials.
 
-A trial is one choice of settings: a training for each fold; its value is the mean of a metric over the folds'
-validation classes.
+A trial chooses settings, and trains a run per fold; its value is the mean of a metric on the folds' validation classes.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ Scalar: TypeAlias = bool | int | float | str
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers from `low` to `high`, both included; integers if both are. With `log`, uniform in the logarithm.
+    """Numbers from `low` to `high` inclusive, or integers if both are; with `log`, uniform in the logarithm.
 
-    Raise InvalidOption if `low` isn't below `high`, or `log` is given and `low` isn't above 0.
+    Raise InvalidOption if `low` isn't below `high`, or isn't above 0 with `log`.
     """
 
     low: float
@@ -36,20 +35,14 @@ class Range:
 
     def __post_init__(self) -> None:
         if not self.low < self.high:
-            raise InvalidOption(
-                f"the range is {self.low} to {self.high}; expected the first below the second"
-            )
+            raise InvalidOption(f"the range is {self.low} to {self.high}; expected the lower end first")
         if self.log and self.low <= 0:
             raise InvalidOption(f"the logarithmic range starts at {self.low}; expected a start above 0")
 
     @property
     def is_integer(self) -> bool:
-        """Whether the values are integers."""
+        """Whether all values are integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
-
-    def examples(self) -> Sequence[Scalar]:
-        """Return values to check a recipe with: the ends."""
-        return (self.low, self.high)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table that `read_space` reads."""
@@ -58,7 +51,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of at least two different numbers, strings or booleans; raise InvalidOption for anything else."""
+    """A choice from at least two different numbers, strings or booleans; raise InvalidOption for other values."""
 
     values: tuple[Scalar, ...]
 
@@ -67,10 +60,6 @@ class Choice:
             raise InvalidOption(f"the choices are {list(self.values)}; expected at least two, all different")
         if odd := [value for value in self.values if not isinstance(value, Scalar)]:
             raise InvalidOption(f"a choice is {odd[0]!r}; expected a number, a string, true or false")
-
-    def examples(self) -> Sequence[Scalar]:
-        """Return values to check a recipe with: all."""
-        return self.values
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table that `read_space` reads."""
@@ -81,9 +70,9 @@ Space: TypeAlias = dict[str, Range | Choice]
 
 
 def read_space(path: Path) -> Space:
-    """Read a search space from TOML: a table for each key, with `low`, `high` and `log`, or with `choices`.
+    """Read a search space from TOML: a table per key, either with `low`, `high` and `log`, or with `choices`.
 
-    Raise DmlError if the file can't be read, or a table has neither form.
+    Raise DmlError if the file can't be read, or a table has a different form.
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -94,25 +83,24 @@ def read_space(path: Path) -> Space:
     space: Space = {}
     for key, table in document.items():
         with _named(f"{path}: [{key!r}]"):
-            space[key] = _of_table(table)
+            space[key] = _parse_table(table)
     return space
 
 
 def read_range(text: str) -> tuple[str, Range]:
-    """Read ``KEY=LOW:HIGH`` or ``KEY=LOW:HIGH:log``; raise InvalidOption if it has another form."""
+    """Read ``KEY=LOW:HIGH`` or ``KEY=LOW:HIGH:log``; raise InvalidOption for any other text."""
     with _named(f"range {text!r}"):
         try:
             key, low, high, log = re.fullmatch(r"([^=]+)=([^:]+):([^:]+)(:log)?", text).groups()  # type: ignore[union-attr]
             ends = _number(low), _number(high)
         except (AttributeError, ValueError):
-            raise InvalidOption(
-                "expected KEY=LOW:HIGH or KEY=LOW:HIGH:log, e.g. optimizer.lr=1e-4:1e-2:log"
-            ) from None
+            example = "optimizer.lr=1e-4:1e-2:log"
+            raise InvalidOption(f"expected KEY=LOW:HIGH or KEY=LOW:HIGH:log, e.g. {example}") from None
         return key, Range(*ends, log=log is not None)
 
 
 def read_choice(text: str) -> tuple[str, Choice]:
-    """Read ``KEY=[A, B, …]``, with a list in TOML; raise InvalidOption if it has another form."""
+    """Read ``KEY=[A, B, …]``, where the list is TOML; raise InvalidOption for any other text."""
     key, _, values = text.partition("=")
     with _named(f"choice {text!r}"):
         try:
@@ -126,14 +114,14 @@ def read_choice(text: str) -> tuple[str, Choice]:
 
 @contextmanager
 def _named(what: str) -> Iterator[None]:
-    """Name the file or option at the start of an error message."""
+    """Prefix error messages with the file or option."""
     try:
         yield
     except InvalidOption as error:
         raise InvalidOption(f"{what}: {error}") from error
 
 
-def _of_table(table: object) -> Range | Choice:
+def _parse_table(table: object) -> Range | Choice:
     match table:
         case {"choices": list(values), **others} if not others:
             return Choice(tuple(values))
@@ -153,34 +141,30 @@ def _number(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One choice of settings and its result."""
+    """A choice of settings and its result."""
 
     number: int  # from 0
     settings: dict[str, Scalar]  # values by key
     value: float | None  # the mean of the metric over the folds; None if a training failed
-    seconds: float  # processor time of its trainings
+    seconds: float  # processor time of the trainings
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsSearch:
-    """A search for settings of a recipe: its space, and the classes that judge a trial.
+    """A search for settings of a recipe; see `tune` for the fields.
 
-    Raise DmlError if the recipe holds out nothing, selects on the test split, or doesn't accept the space's values.
+    Raise DmlError if the recipe holds out no classes, selects on the test split, or rejects values of the space.
     """
 
-    document: dict[str, Any]  # the recipe's, resolved
+    document: dict[str, Any]  # the resolved recipe
     space: Space
-    folds: (
-        int | None
-    )  # class-disjoint parts of the training classes, held out in turn; None: as in the recipe
-    seed: int  # of the choices
+    folds: int | None
+    seed: int
     registry: Registry
 
     def __post_init__(self) -> None:
         if not self.space:
-            raise DmlError(
-                "there is nothing to search; give at least one range or choice", arguments=("space",)
-            )
+            raise DmlError("there is nothing to search; give a range or choice", arguments=("space",))
         base = parse(self.document, self.registry)
         if base.validation.on_test:
             raise DmlError(
@@ -193,9 +177,12 @@ class SettingsSearch:
                 "set validation.class_fraction in it (e.g. 0.25), or give a number of folds (e.g. 4)",
                 arguments=("folds",),
             )
-        first = {key: dimension.examples()[0] for key, dimension in self.space.items()}
-        for key, dimension in self.space.items():
-            for value in dimension.examples():
+        examples = {
+            key: (d.low, d.high) if isinstance(d, Range) else d.values for key, d in self.space.items()
+        }
+        first = {key: values[0] for key, values in examples.items()}
+        for key, values in examples.items():
+            for value in values:
                 try:
                     self.recipes({**first, key: value})
                 except DmlError as error:
@@ -203,19 +190,19 @@ class SettingsSearch:
 
     @property
     def metric(self) -> str:
-        """The metric that judges a trial."""
+        """The metric to maximize."""
         name: str = self.document.get("validation", {}).get("metric", Validation().metric)
         return name
 
     def apply(self, settings: Mapping[str, Scalar]) -> dict[str, Any]:
-        """Return a copy of the recipe's document with these settings."""
+        """Return a copy of the recipe with these settings."""
         document = copy.deepcopy(self.document)
         for key, value in settings.items():
             set_value(document, key, value)
         return document
 
     def recipes(self, settings: Mapping[str, Scalar]) -> list[Recipe]:
-        """Return a trial's recipes, one for each fold; none measures the test split."""
+        """Return a trial's recipes, one per fold; none evaluates the test split."""
         document = self.apply(settings)
         evaluation = document.setdefault("evaluation", {})
         evaluation["test"] = False
@@ -225,14 +212,11 @@ class SettingsSearch:
             return [parse(document, self.registry)]
         validation = document.setdefault("validation", {})
         validation.pop("class_fraction", None)
-        recipes = []
-        for fold in range(self.folds):
-            validation |= {"fold": fold, "folds": self.folds}
-            recipes.append(parse(document, self.registry))
-        return recipes
+        folds = [{**validation, "fold": fold, "folds": self.folds} for fold in range(self.folds)]
+        return [parse({**document, "validation": each}, self.registry) for each in folds]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what identifies the search, in JSON's types."""
+        """Return the identity of the search in JSON's types."""
         return {
             "recipe": parse(self.document, self.registry).to_dict(),
             "space": {key: dimension.to_dict() for key, dimension in self.space.items()},
@@ -242,7 +226,7 @@ class SettingsSearch:
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial:
-    """Return the first trial with the highest value; raise DmlError if every trial failed."""
+    """Return the first trial with the highest value; raise DmlError if all trials failed."""
     finished = [trial for trial in trials if trial.value is not None]
     if not finished:
         raise DmlError(f"all {len(trials)} trials failed; their errors are printed above")

@@ -1,8 +1,8 @@
-"""The trials of a search: Optuna proposes them, and its storage keeps them for all processes that search together.
+"""The trials of a search, which Optuna proposes and stores for all processes that search together.
 
-A trial's settings are a function of the seed, its number and the values known when it is proposed. So a search of one
-process that was interrupted ends as an uninterrupted one; with several processes, the known values depend on their
-speed.
+The settings of a trial are a function of the seed, the trial's number, and the values that are known when it is
+proposed. Therefore interruptions don't change the search of a single process; with more processes, the known values
+depend on the speed of the processes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from dml_train.studies.runs import Job
 from dml_train.studies.tuning.search import Choice, Range, SettingsSearch
 
 _SEARCH = "search.json"
-_STREAM = 0x74756E65  # of the trials' seeds, distinct from those of `dml_train.seeds`
-RANDOM_TRIALS = 10  # at the beginning, before the sampler has values to learn from
+_STREAM = 0x74756E65  # the stream for the trials' seeds, distinct from the streams in `dml_train.seeds`
+RANDOM_TRIALS = 10  # random trials at the start, before the sampler has values to learn from
 
 
 class TrialStore:
-    """The trials of a search, which is begun or resumed in the folder `out`.
+    """The trials of a new or resumed search in the folder `out`.
 
-    Raise DmlError if optuna isn't installed, `out` is another search's, or the trials can't be read.
+    Raise DmlError if optuna isn't installed, `out` belongs to a different search, or the trials can't be read.
     """
 
     def __init__(self, plan: SettingsSearch, out: Path) -> None:
@@ -39,29 +39,34 @@ class TrialStore:
             import optuna
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.plan, self.out = plan, out
-        self._optuna = optuna
+        self._optuna: Any = optuna
         _begin({**plan.to_dict(), "optuna": optuna.__version__}, out)
-        with _writing(out):
-            storage = _open_journal(optuna, out / "journal.log")
+        journal, storages = out / "journal.log", self._optuna.storages
+        with _report_errors(out):
+            try:
+                backend = storages.journal.JournalFileBackend(str(journal), _JournalLock(journal))
+                storage = storages.JournalStorage(backend)
+            except (ValueError, RecursionError) as error:
+                raise DmlError(f"{journal} is corrupt: {error}") from error
             self._study = optuna.create_study(
                 storage=storage, study_name="search", direction="maximize", load_if_exists=True
             )
 
     def chosen(self) -> list[Any]:
-        """Return Optuna's trials whose settings are chosen, by number; one whose choice was interrupted isn't."""
+        """Return Optuna's trials, sorted by number, except trials whose choice of settings was interrupted."""
         known = self._study.get_trials(deepcopy=False)
         return [trial for trial in known if trial.params.keys() == self.plan.space.keys()]
 
     def unfinished(self) -> list[Any]:
-        """Return the trials that have no result yet."""
+        """Return the trials without a result."""
         return [trial for trial in self.chosen() if not trial.state.is_finished()]
 
     def folder(self, trial: Any) -> Path:
-        """Return the folder of a trial's trainings."""
+        """Return the folder for a trial's trainings."""
         return self.out / "trials" / f"{trial.number:04d}"
 
     def jobs(self, trial: Any) -> list[Job]:
-        """Return a trial's trainings, one a fold."""
+        """Return a trial's trainings, one per fold."""
         folder = self.folder(trial)
         return [
             Job(f"{folder.name}, fold {fold}", recipe, folder / f"fold-{fold}")
@@ -69,26 +74,26 @@ class TrialStore:
         ]
 
     def ask(self, trials: int) -> bool:
-        """Let the sampler choose the settings of a new trial, if fewer than `trials` exist; return whether it did."""
-        with _writing(self.out), hold_lock(self.out, wait=True):
+        """Choose the settings of a new trial if fewer than `trials` exist; return whether they were chosen."""
+        with _report_errors(self.out), hold_lock(self.out, wait=True):
             if len(self.chosen()) >= trials:
                 return False
             number = len(self._study.get_trials(deepcopy=False))
-            with warnings.catch_warnings():  # before Optuna 5.0, two of these options were experiments
+            with warnings.catch_warnings():  # before Optuna 5.0, two of these options were experimental
                 warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
                 self._study.sampler = self._optuna.samplers.TPESampler(
                     n_startup_trials=RANDOM_TRIALS,
                     seed=derive(self.plan.seed, _STREAM, number)
                     >> 32,  # numpy's legacy generators take 32 bits
                     multivariate=True,
-                    constant_liar=True,  # machines that search together don't propose the same
+                    constant_liar=True,  # so that machines that search together propose different settings
                 )
             self._study.ask({key: self._distribution(kind) for key, kind in self.plan.space.items()})
         return True
 
     def tell(self, number: int, value: float | None) -> None:
-        """Record a trial's value; None: it failed."""
-        with _writing(self.out):
+        """Record a trial's value, or None if the trial failed."""
+        with _report_errors(self.out):
             state = self._optuna.trial.TrialState.FAIL if value is None else None
             self._study.tell(number, value, state, skip_if_finished=True)
 
@@ -101,9 +106,9 @@ class TrialStore:
 
 
 class _JournalLock:
-    """A lock of Optuna's journal that ends with its process; it drops an incomplete last line.
+    """A lock for Optuna's journal that ends with the process, and removes an incomplete last line.
 
-    Optuna's default lock outlives a killed process, and a line appended to an incomplete one corrupts the journal.
+    Optuna's default lock outlives a killed process, and appending to an incomplete line would corrupt the journal.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -120,36 +125,29 @@ class _JournalLock:
         self._held.close()
 
 
-def _open_journal(optuna: Any, path: Path) -> Any:
-    journal = optuna.storages.journal
-    try:
-        return optuna.storages.JournalStorage(journal.JournalFileBackend(str(path), _JournalLock(path)))
-    except (ValueError, RecursionError) as error:
-        raise DmlError(f"{path} is corrupt: {error}") from error
-
-
 def _begin(identity: dict[str, Any], out: Path) -> None:
-    """Make the search's folder, or check that an existing one is of this search; Optuna's version may differ."""
+    """Create the search's folder, or check that it belongs to this search; Optuna's version may differ."""
     path = out / _SEARCH
     make_folder(out)
-    with _writing(out), hold_lock(out, wait=True):  # several machines may begin it at the same time
+    with (
+        _report_errors(out),
+        hold_lock(out, wait=True),
+    ):  # several machines may start the search simultaneously
         if path.is_file():
             saved = read_json(path)
             if found := differences(saved, {**identity, "optuna": saved.get("optuna")}):
-                raise DmlError(
-                    f"{out} holds a different search:\n  " + "\n  ".join(found) + "\nChoose another folder",
-                    arguments=("out",),
-                )
+                listed = "\n  ".join(found)
+                message = f"{out} contains a different search:\n  {listed}\nChoose a different folder"
+                raise DmlError(message, arguments=("out",))
             return
-        # A search killed before this file was complete has nothing to lose. `expect` puts a probe there.
-        left = partial_path(path).name, PROBE
-        if not all(entry.name.startswith(left) for entry in out.iterdir()):
-            raise DmlError(
-                f"{out} holds other files; nothing was touched. Choose another folder", arguments=("out",)
-            )
+        # The folder may contain a partial `path`, if a search was killed while writing it, and the probe of `expect`.
+        harmless = partial_path(path).name, PROBE
+        if not all(entry.name.startswith(harmless) for entry in out.iterdir()):
+            message = f"{out} contains other files; nothing was written. Choose a different folder"
+            raise DmlError(message, arguments=("out",))
         write_json(path, identity)
 
 
-def _writing(folder: Path) -> AbstractContextManager[None]:
+def _report_errors(folder: Path) -> AbstractContextManager[None]:
     advice = "; finished trials are kept. Solve that, then repeat the command"
     return report_write_errors(f"write the search in {folder}", advice)
