@@ -14,7 +14,7 @@ from dml_train.processes.limits import MOST_RUNS
 
 @click.group()
 def protocol() -> None:
-    """Evaluate a recipe by a protocol of several runs."""
+    """Evaluate a recipe by a protocol with several runs."""
 
 
 @protocol.command()
@@ -26,10 +26,10 @@ def protocol() -> None:
     type=click.IntRange(1, MOST_RUNS),
     default=1,
     show_default=True,
-    help="Repetitions; the paper has 10.",
+    help="Number of repetitions; the paper has 10.",
 )
 @click.option(
-    "--dim", type=click.IntRange(min=1), default=128, show_default=True, help="Dimensions of each model."
+    "--dim", type=click.IntRange(min=1), default=128, show_default=True, help="Dimension of each model."
 )
 @JOBS
 @engine_options
@@ -48,8 +48,8 @@ def mlrc(
 ) -> None:
     """Run the protocol of A Metric Learning Reality Check.
 
-    Trains four models, each holding out another fourth of the training classes, and evaluates them separately and
-    concatenated. The same command resumes after an interruption; finished runs in --out are kept.
+    Train four models, each with a different quarter of the training classes held out, and evaluate the models
+    separately and concatenated. Repeat the command to resume after an interruption; finished runs in --out are kept.
     """
     from dml_train.recipe.loading import load_recipe
     from dml_train.studies.mlrc import plan_models, reality_check, write
