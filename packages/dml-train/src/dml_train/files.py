@@ -52,11 +52,7 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
 
 
 def check_path(path: Path) -> None:
-    """Check that a file could have this path, whether it exists or not.
-
-    Raises:
-        DmlError: if a name is too long or contains an invalid character.
-    """
+    """Raise a `DmlError` if no file can have this path, because a name is too long or has an invalid character."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -67,11 +63,7 @@ def check_path(path: Path) -> None:
 
 
 def read_array(path: Path) -> npt.NDArray[Any]:
-    """Map a .npy file into memory.
-
-    Raises:
-        DmlError: if it isn't a readable .npy file.
-    """
+    """Map a .npy file into memory; raise a `DmlError` if it isn't a readable .npy file."""
     try:
         array: npt.NDArray[Any] | np.lib.npyio.NpzFile = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -90,11 +82,7 @@ def read_array(path: Path) -> npt.NDArray[Any]:
 
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> None:
-    """Write a .npy file atomically.
-
-    Raises:
-        WriteRefused: if the write fails, see `write_atomically`.
-    """
+    """Write a .npy file with `write_atomically`."""
     # Hide the file's descriptor: numpy would otherwise use C's fwrite, and then errors don't say why a write failed.
     write_atomically(path, lambda file: np.save(_WriteOnly(file), array, allow_pickle=False))
 
@@ -107,11 +95,7 @@ class _WriteOnly:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        DmlError: if it is corrupt, or can't be read.
-    """
+    """Read a JSON object; raise a `DmlError` if the file is corrupt or can't be read."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:
@@ -122,16 +106,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file in UTF-8 atomically; a path in the text that isn't UTF-8 keeps its bytes.
-
-    Raises:
-        WriteRefused: as `write_atomically`.
-    """
+    """Write a text file in UTF-8 with `write_atomically`; if a path in the text isn't UTF-8, the bytes don't change."""
     write_atomically(path, lambda file: file.write(text.encode(errors="surrogateescape")))
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a CSV file in UTF-8, with a line of column names, as `write_text`."""
+    """Write a CSV file with `write_text`; the first line has the column names."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -140,19 +120,14 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file atomically.
-
-    Raises:
-        WriteRefused: if the write fails, see `write_atomically`.
-    """
+    """Write a JSON file with `write_atomically`."""
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file under a temporary name, sync and rename it, so that `path` is always complete.
 
-    Raises:
-        WriteRefused: if the write fails, for example on a full disk; an existing file at `path` is unchanged.
+    If the write fails, for example on a full disk, raise `WriteRefused`; an existing file at `path` doesn't change.
     """
     partial = partial_path(path)
     with report_write_errors(f"write {path}"):
@@ -184,7 +159,7 @@ def report_write_errors(doing: str, advice: str = "", arguments: tuple[str, ...]
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents, unless they exist; raise WriteRefused if that fails."""
+    """Make a folder and the parents, unless they exist; raise `WriteRefused` if this fails."""
     with report_write_errors(f"make the folder {path}"):
         path.mkdir(parents=True, exist_ok=True)
 

@@ -48,8 +48,7 @@ def part_name(rank: int, world_size: int) -> str:
 def write_part(path: Path, rows: Mapping[str, OwnRows]) -> FileRecord:
     """Write and sync a file of rows, and return the entry for the manifest; only tensors on a GPU are copied.
 
-    Raises:
-        OSError, SafetensorError: if the write fails.
+    Raise an OSError or SafetensorError if the write fails.
     """
     offsets = {
         name: {"saved_offsets": [own.first, *[0] * (own.values.ndim - 1)]} for name, own in rows.items()
@@ -62,13 +61,9 @@ def write_part(path: Path, rows: Mapping[str, OwnRows]) -> FileRecord:
 
 
 class Parts:
-    """The rows in a folder of parts.
+    """The rows in the folder of parts of an intact checkpoint.
 
-    Args:
-        folder: the folder of parts in an intact checkpoint.
-
-    Raises:
-        DmlError: if a file isn't a part, or the rows of a tensor have a gap.
+    Raises a `DmlError` if a file isn't a part, or the rows of a tensor have a gap.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -93,15 +88,12 @@ class Parts:
                 raise DmlError(f"{folder} holds other rows of {name} than 0 to {ends[-1]}, each once")
 
     def read(self, name: str, placeholder: Tensor, first: int, last: int) -> Tensor:
-        """Read rows `first` to `last` of a tensor, on the CPU.
+        """Read rows of a tensor, on the CPU; raise a `DmlError` if the parts don't have such a tensor.
 
         Args:
             name: the tensor's path in the state.
-            placeholder: a tensor with the whole tensor's shape and dtype.
+            placeholder: a tensor with the full shape and the dtype.
             first, last: the first row to read, and the row after the last.
-
-        Raises:
-            DmlError: if the parts don't hold such a tensor.
         """
         pieces = self._pieces.get(name, [])
         overlaps = [(piece, max(first, piece.first), min(last, piece.last)) for piece in pieces]

@@ -35,19 +35,12 @@ Number = TypeVar("Number", bound=np.number[Any])
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process's rank among the processes that train together. A single process is rank 0 of 1.
+    """This process's rank in the processes that train together. A single process is rank 0 of 1."""
 
-    Args:
-        rank: rank of this process, from 0.
-        world_size: number of ranks.
-        local_rank: rank among the processes on this machine, and index of this rank's GPU.
-        local_world_size: number of ranks on this machine.
-    """
-
-    rank: int = 0
-    world_size: int = 1
-    local_rank: int = 0
-    local_world_size: int = 1
+    rank: int = 0  # of this process, counted from 0
+    world_size: int = 1  # number of ranks
+    local_rank: int = 0  # rank on this machine, and index of this rank's GPU
+    local_world_size: int = 1  # number of ranks on this machine
 
     @property
     def is_first(self) -> bool:
@@ -99,11 +92,7 @@ class Ranks:
             values /= self.world_size
 
     def run_on_first(self, function: Callable[[], T]) -> T:
-        """Run the function only on the first rank, and return the result on every rank.
-
-        Raises:
-            DmlError: on every rank, if the function raised it.
-        """
+        """Run the function only on the first rank; on all ranks, return the result, or raise the `DmlError`."""
         if self.world_size == 1:
             return function()
         outcome: list[Any] = [None, None]
@@ -156,11 +145,7 @@ SINGLE_PROCESS = Ranks()
 
 
 class DelayedMaximum:
-    """The maximum of a number over all ranks, one call late, so that the exchange overlaps with a step.
-
-    Args:
-        ranks: the ranks that exchange numbers.
-    """
+    """The maximum of a number over all ranks, returned one call later, so that the exchange overlaps with a step."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -184,11 +169,7 @@ class DelayedMaximum:
 def join_ranks(timeout: float) -> Iterator[Ranks]:
     """Join the other ranks for the duration of this context, if torchrun started this process.
 
-    Args:
-        timeout: seconds after which a rank stops waiting for the others.
-
-    Raises:
-        DmlError: if another rank died, or didn't answer within `timeout`.
+    Raise a `DmlError` if a different rank died, or didn't answer within `timeout` seconds.
     """
     if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
         yield Ranks()

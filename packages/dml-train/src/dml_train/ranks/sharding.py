@@ -105,14 +105,12 @@ class Shards:
     def load_state(self, loss: dict[str, Any], optimizer: dict[str, Any], stored: Parts) -> None:
         """Load this rank's rows of a state that was saved on any number of ranks.
 
-        The optimizer keeps its current hyper-parameters (momentum, betas, …).
+        The optimizer keeps the current hyper-parameters (momentum, betas, …). Raise a ValueError if the state is of a
+        different kind of optimizer, or has a different number of rows.
 
         Args:
             loss, optimizer: the parts of a `SavedState`; changed in place.
             stored: the rows that replace the placeholders.
-
-        Raises:
-            ValueError: if the state is of a different kind of optimizer, or has a different number of rows.
         """
         groups = self._optimizer.state_dict()["param_groups"]
         if [group.keys() for group in groups] != [group.keys() for group in optimizer["param_groups"]]:

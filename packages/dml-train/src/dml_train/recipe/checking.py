@@ -24,13 +24,12 @@ _COMPONENTS: Mapping[str, Kind] = {
 def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the recipe") -> Recipe:
     """Check a TOML document and return the recipe with all defaults.
 
+    Raise a `DmlError` if there are mistakes; the message lists all mistakes with the key and the expected value.
+
     Args:
         document: the resolved document (see `dml_train.recipe.loading.read`); not changed.
         registry: provides the components' names and options.
         origin: name of the document in messages.
-
-    Raises:
-        DmlError: if there are mistakes; the message lists each with the key and what was expected.
     """
     mistakes: list[DmlError] = []
     try:
@@ -62,12 +61,7 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
 
 
 def find_old_keys(table: Mapping[str, Any], registry: Registry) -> InvalidOption | None:
-    """Find former keys of metrics in an evaluator's table; the message shows the replacement.
-
-    Args:
-        table: an evaluator's name and options.
-        registry: provides the evaluator, which may have options with these names.
-    """
+    """Describe former keys of metrics in an evaluator's table, unless the evaluator has options with these names."""
     found = [key for key in OLD_METRIC_KEYS if key in table]
     name = table.get("name")
     if not found or not isinstance(name, str) or name not in registry.entries("evaluators"):

@@ -8,15 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import tomli_w
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from dml_core import InvalidOption
 from dml_train.networks import Pooling
@@ -145,8 +137,7 @@ class Embedding(Table):
     def of_levels(self, count: int) -> list[Level]:
         """Expand the table to `count` levels.
 
-        Raises:
-            InvalidOption: if a list doesn't have `count` values, or a single level has a weight.
+        Raise an `InvalidOption` if a list doesn't have `count` values, or a single level has a weight.
         """
         given = {"dim": self.dim, "pooling": self.pooling, "level_weight": self.level_weight}
         spread: dict[str, list[Any]] = {}

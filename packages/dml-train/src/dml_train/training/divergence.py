@@ -18,12 +18,9 @@ _ADVICE = (
 
 
 def divergence(what: str, newest_checkpoint: str, more: str = "") -> DmlError:
-    """Compose the error that ends a diverged run.
+    """Compose the error that ends a diverged run: what isn't finite, the checkpoint to resume from, and advice.
 
-    Args:
-        what: says what is not finite, and when.
-        newest_checkpoint: describes the checkpoint to resume from.
-        more: a further sentence, for example to name the items of the batch.
+    Use `more` for a further sentence, for example to name the items of the batch.
     """
     return DmlError(f"{what}; {newest_checkpoint}. {_ADVICE}{more and '. ' + more}")
 

@@ -56,8 +56,7 @@ class Observers:
     ) -> None:
         """Call an observer unless it is disabled; disable it if it fails.
 
-        Raises:
-            DmlError: if the observer raises it, or, with ``DML_STRICT_PLUGINS``, any other error.
+        Raise a `DmlError` if the observer raises it, or, with ``DML_STRICT_PLUGINS``, any other error.
         """
         if id(observer) in self._set_aside:
             return

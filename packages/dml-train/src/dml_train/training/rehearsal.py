@@ -17,10 +17,7 @@ ITEMS = 2  # a batch norm fails on a single row
 def rehearse(experiment: Experiment) -> None:
     """Pass two training images through network, loss and backward pass, and leave the experiment unchanged.
 
-    Every rank must call this function.
-
-    Raises:
-        DmlError: if any of these fails, with the reason.
+    Every rank must call this function. Raise a `DmlError` with the reason if any of these fails.
     """
     split = experiment.train
     indices = np.arange(min(ITEMS, len(split)))
@@ -49,11 +46,7 @@ def rehearse(experiment: Experiment) -> None:
 
 
 def check_value(loss: nn.Module, value: object) -> Tensor:
-    """Check that a loss returned a scalar tensor, and return it.
-
-    Raises:
-        DmlError: if it isn't.
-    """
+    """Return the value of a loss if it is a scalar tensor; otherwise raise a `DmlError`."""
     if isinstance(value, Tensor) and not value.dim():
         return value
     returned = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)

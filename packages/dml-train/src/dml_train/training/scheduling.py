@@ -62,11 +62,7 @@ def build_schedules(
 def check_loss_schedules(
     tables: Mapping[str, Mapping[str, Any]], loss: Mapping[str, Any], registry: Registry
 ) -> None:
-    """Check that the loss accepts the extreme values of each schedule that moves an option of the loss.
-
-    Raises:
-        InvalidOption: if the loss rejects a value; the message names the schedule.
-    """
+    """Raise an `InvalidOption` if the loss rejects an extreme value of a schedule that moves an option of the loss."""
     classes = max(2, rank_and_world_size()[1])  # at least one per rank, if ranks share the classes
     context = {"num_classes": classes, "embedding_dim": 2, "steps_per_epoch": 1, "seed": 0}
     for path, options in tables.items():

@@ -222,15 +222,10 @@ class TrackioRun:
 def _starting(
     tracker: Tracker, directory: Path, create: Callable[[], dict[str, str]]
 ) -> Iterator[dict[str, str]]:
-    """Read the run's identity in a tracker from the run's folder, or create and save a new one; yield it.
+    """Yield the run's identity in a tracker, which is read from the run's folder, or created and saved.
 
-    Args:
-        tracker: the tracker's name.
-        directory: the run's folder.
-        create: makes an identity, such as ``{"id": "4f7a", "project": "dml"}``.
-
-    Raises:
-        DmlError: if any error occurs, here or in the context; the message names the logger.
+    `create` makes an identity, such as ``{"id": "4f7a", "project": "dml"}``. If any error occurs, here or in the
+    context, raise a `DmlError` that names the logger.
     """
     path = RunFolder(directory).tracker(tracker)
     try:

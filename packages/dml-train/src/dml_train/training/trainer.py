@@ -147,10 +147,8 @@ class Trainer:
     def load_batches(self) -> Iterator[Batch]:
         """Load the batches of the remaining steps ahead; none if early stopping has ended the run.
 
-        Don't load ahead beyond a step at which the sampler mines negatives, since later batches depend on them.
-
-        Raises:
-            DmlError: if an image can't be loaded; the message names the checkpoint to resume from.
+        Don't load ahead past a step at which the sampler mines negatives, since later batches depend on them. If an
+        image can't be loaded, raise a `DmlError` that names the checkpoint to resume from.
         """
         experiment = self.experiment
         pin = experiment.device.type == "cuda"
@@ -207,9 +205,8 @@ class Trainer:
     ) -> Tensor:
         """Compute the loss of the global batch.
 
-        Raises:
-            DmlError: if a schedule moved an option of the loss out of range (the loss checks options only when it is
-                built), or if the loss isn't a scalar tensor.
+        Raise a `DmlError` if a schedule moved an option of the loss out of range (the loss checks options only when it
+        is built), or if the loss isn't a scalar tensor.
         """
         try:
             value = self.experiment.loss(embeddings_BD, labels_B)
@@ -225,11 +222,7 @@ class Trainer:
         return check_value(self.experiment.loss, value)
 
     def log(self, show: Show) -> None:
-        """Flush the values buffered on the device to loggers and hooks.
-
-        Raises:
-            DmlError: if a loss isn't finite.
-        """
+        """Flush the values buffered on the device to loggers and hooks; raise a `DmlError` if a loss isn't finite."""
         for step, values in self.values.flush():
             if not math.isfinite(values["loss"]):
                 raise divergence(
@@ -298,10 +291,9 @@ class Trainer:
         return measured
 
     def save(self) -> None:
-        """Write a checkpoint, and remove old ones.
+        """Write a checkpoint, and remove old checkpoints.
 
-        Raises:
-            DmlError: if a weight or a moment isn't finite, or the disk is full or fails; nothing is written.
+        Raise a `DmlError` and write nothing if a weight or a moment isn't finite, or the disk is full or fails.
         """
         experiment, folder = self.experiment, self.folder.checkpoints
         saved = self.shards.split_state()
@@ -335,11 +327,7 @@ class Trainer:
     def check_finite(
         self, weights: Mapping[str, Tensor], state: Mapping[str, Any], rows: Mapping[str, OwnRows]
     ) -> None:
-        """Check weights and state on the first rank, and the rows of each rank.
-
-        Raises:
-            DmlError: on every rank, if a number isn't finite.
-        """
+        """On every rank, raise a `DmlError` if a number in weights or state, or in any rank's rows, isn't finite."""
         untrained = untrained_names(self.experiment.model, self.experiment.loss)
         name = find_nonfinite(weights, state, rows, untrained, shared=self.ranks.is_first)
         names = self.ranks.gather_object(name)

@@ -39,11 +39,7 @@ def _names(folder: Traversable, prefix: str) -> Iterator[str]:
 
 
 def bundled_text(name: str) -> str:
-    """Read the text of a bundled recipe, with comments.
-
-    Raises:
-        UnknownName: if there is no such recipe; the message suggests the nearest name.
-    """
+    """Read the text of a bundled recipe with comments; raise `UnknownName` if there is no such recipe."""
     if name not in _names(_FOLDER, ""):
         names = bundled_recipes()
         raise UnknownName(
