@@ -78,7 +78,7 @@ def test_eval_evaluates_arrays_with_the_given_options(dml, tmp_path):
         ),
         (["e.npy", "l.npy", "--out", "l.npy"], "l.npy exists already; nothing was touched"),
         (["e.npy", "l.npy", "--out", "no/such/file.json"], "no/such is not a folder"),
-        (["."], "is not a run's folder: it holds no recipe.toml"),
+        (["."], "is not a run's folder: it has no recipe.toml"),
     ],
 )
 def test_errors_of_eval_are_one_message_and_exit_code_2(dml, tmp_path, monkeypatch, arguments, message):

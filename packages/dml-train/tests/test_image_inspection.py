@@ -187,7 +187,7 @@ def test_the_suggested_command_is_one_that_checks_the_same_images(dml, photos, m
         (["data", "check", "cub"], "expected the folder: --root FOLDER"),
         (["data", "check", ".", "--decode"], "--decode only works with a published data set"),
         (["data", "check", ".", "--root", "."], "omit root"),
-        (["data", "check", "."], "holds 0 folders with images"),
+        (["data", "check", "."], "contains 0 folders with images"),
         (["data", "check", "cub", "--root", ".", "--out", "x.csv"], "cub is a published data set"),
         (["data", "check", ".", "--threshold", "0.5"], "--threshold and --step need --leaks RUN"),
     ],

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -69,9 +70,7 @@ def read_array(path: Path) -> npt.NDArray[Any]:
     except (OSError, ValueError, EOFError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         if "allow_pickle" in str(error) or "Python objects" in str(error):
-            reason = (
-                "it's a text file or another format, or it holds Python objects; expected numbers or strings"
-            )
+            reason = "it is in a different format, or contains Python objects; expected numbers or strings"
         raise DmlError(f"can't read {path} as a .npy file: {reason}") from error
     if isinstance(array, np.lib.npyio.NpzFile):
         array.close()
@@ -83,15 +82,13 @@ def read_array(path: Path) -> npt.NDArray[Any]:
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> None:
     """Write a .npy file with `write_atomically`."""
-    # Hide the file's descriptor: numpy would otherwise use C's fwrite, and then errors don't say why a write failed.
-    write_atomically(path, lambda file: np.save(_WriteOnly(file), array, allow_pickle=False))
 
+    def write(file: BinaryIO) -> None:
+        # Hide the file's descriptor: numpy would otherwise use C's fwrite, and errors wouldn't say why a write failed.
+        writable: Any = SimpleNamespace(write=file.write)
+        np.save(writable, array, allow_pickle=False)
 
-class _WriteOnly:
-    """A file that has only the method `write`."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.write = file.write
+    write_atomically(path, write)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -101,7 +98,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, OSError, RecursionError) as error:
         raise DmlError(f"{path} is corrupt: {error}") from error
     if not isinstance(value, dict):
-        raise DmlError(f"{path} is corrupt: it holds {type(value).__name__}; expected a JSON object")
+        raise DmlError(f"{path} is corrupt: it contains {type(value).__name__}; expected a JSON object")
     return value
 
 

@@ -128,7 +128,7 @@ class RunFolder:
             return
         exists = f"{path} exists already; nothing was touched"
         if path.is_dir() and not folder.recipe.is_file():
-            message = f"the folder {exists}. It holds files but no run: choose another folder"
+            message = f"the folder {exists}. It contains files but no run: choose another folder"
             raise DmlError(message, arguments=("out",))
         if path.exists() or path.is_symlink():
             message = f"the run folder {exists}. Resume that run, or choose another folder"
@@ -179,7 +179,7 @@ class RunFolder:
         check_path(path)
         folder = cls(path)
         if not folder.recipe.is_file():
-            what = "holds no recipe.toml" if path.is_dir() else "doesn't exist"
+            what = "has no recipe.toml" if path.is_dir() else "doesn't exist"
             raise DmlError(f"{path} is not a run's folder: it {what}")
         return folder
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import click
 
 from dml_core import DmlError, Registry
+from dml_train.commands.options import error_console
 from dml_train.processes.limits import MOST_PROCESSES
 
 if TYPE_CHECKING:
-    from dml_train.cluster.ray_cluster import RayCluster, RayExecutor
+    from dml_train.cluster.ray_cluster import RayCluster
 
 Cluster: TypeAlias = "RayCluster | None"  # None for this machine
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -74,18 +75,19 @@ def engine_options(command: Command) -> Command:
 
 
 @contextmanager
-def executor(
-    cluster: Cluster, registry: Registry, out: Path, most: int | None
-) -> Iterator[RayExecutor | None]:
-    """Connect to the cluster, and yield an executor that trains up to `most` runs at a time; None for this machine.
+def study_arguments(
+    cluster: Cluster, registry: Registry, out: Path, jobs: int | None
+) -> Iterator[dict[str, Any]]:
+    """Connect to the cluster, if any, and yield the keyword arguments that all studies share.
 
     All machines must have the packages in `registry`, and must see the study's folder `out`.
     """
+    shared = {"registry": registry, "console": error_console(), "processes": jobs or 1}
     if cluster is None:
-        yield None
+        yield shared
         return
     from dml_train.cluster.ray_cluster import RayExecutor
 
-    with cluster.connect(registry, out), RayExecutor(cluster, most) as runs:
+    with cluster.connect(registry, out), RayExecutor(cluster, jobs) as executor:
         cluster.count_workers()
-        yield runs
+        yield {**shared, "executor": executor}

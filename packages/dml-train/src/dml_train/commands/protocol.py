@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from dml_core import Registry
-from dml_train.commands.engine import Cluster, engine_options, executor
-from dml_train.commands.options import FOLDER, JOBS, LIST_COMMANDS, SET, echo_commands, error_console
+from dml_train.commands.engine import Cluster, engine_options, study_arguments
+from dml_train.commands.options import FOLDER, JOBS, LIST_COMMANDS, SET, echo_commands
 from dml_train.processes.limits import MOST_RUNS
 
 
@@ -58,17 +58,8 @@ def mlrc(
     if list_commands:
         echo_commands(plan_models(checked, out, registry, runs=runs, dim=dim))
         return
-    with executor(cluster, registry, out, jobs) as remote:
-        found = reality_check(
-            checked,
-            out,
-            registry=registry,
-            console=error_console(),
-            runs=runs,
-            dim=dim,
-            processes=jobs or 1,
-            executor=remote,
-        )
+    with study_arguments(cluster, registry, out, jobs) as shared:
+        found = reality_check(checked, out, runs=runs, dim=dim, **shared)
     click.echo(found.markdown(Path(source).stem))
     for path in write(found, out, Path(source).stem):
         click.echo(path)

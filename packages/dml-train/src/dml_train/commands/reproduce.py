@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from dml_core import Registry
-from dml_train.commands.engine import Cluster, engine_options, executor
-from dml_train.commands.options import FOLDER, JOBS, LIST_COMMANDS, echo_commands, error_console
+from dml_train.commands.engine import Cluster, engine_options, study_arguments
+from dml_train.commands.options import FOLDER, JOBS, LIST_COMMANDS, echo_commands
 from dml_train.processes.limits import MOST_RUNS
 
 
@@ -76,18 +76,8 @@ def reproduce(
             click.echo(f"left out: {text}", err=True)
         echo_commands(planned.jobs())
         return
-    with executor(cluster, registry, out, jobs) as remote:
-        found = run(
-            tables,
-            out,
-            registry=registry,
-            console=error_console(),
-            data=data,
-            seeds=seeds,
-            processes=jobs or 1,
-            executor=remote,
-            overrides=overrides,
-        )
+    with study_arguments(cluster, registry, out, jobs) as shared:
+        found = run(tables, out, data=data, seeds=seeds, overrides=overrides, **shared)
     for text in found.left_out:
         click.echo(f"left out: {text}", err=True)
     if found.left_out and data is None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from dml_core import DmlError, Registry
-from dml_train.commands.engine import Cluster, engine_options, executor
-from dml_train.commands.options import FILE, FOLDER, JOBS, LIST_COMMANDS, SET, echo_commands, error_console
+from dml_train.commands.engine import Cluster, engine_options, study_arguments
+from dml_train.commands.options import FILE, FOLDER, JOBS, LIST_COMMANDS, SET, echo_commands
 from dml_train.processes.limits import MOST_RUNS
 
 
@@ -79,19 +79,9 @@ def tune(
         search = SettingsSearch(read(source, overrides)[0], dict(varied), folds, seed, registry)
         echo_commands(list_trainings(search, out, trials))
         return
-    with executor(cluster, registry, out, jobs) as remote:
+    with study_arguments(cluster, registry, out, jobs) as shared:
         result = run_tuning(
-            source,
-            dict(varied),
-            out,
-            trials=trials,
-            folds=folds,
-            seed=seed,
-            overrides=overrides,
-            processes=jobs or 1,
-            executor=remote,
-            registry=registry,
-            console=error_console(),
+            source, dict(varied), out, trials=trials, folds=folds, seed=seed, overrides=overrides, **shared
         )
     if (others := trials - len(result.trials)) > 0:
         click.echo(

@@ -1,7 +1,7 @@
 """Parts of a checkpoint: one file per rank, with the rank's rows of the tensors that ranks share.
 
 The files have torch.distributed.checkpoint's safetensors format: the metadata ``DCP_SHARDING_INFO`` gives the position
-of the first row in the whole tensor. Use `HuggingFaceStorageReader` of torch.distributed.checkpoint to read the folder
+of the first row in the full tensor. Use `HuggingFaceStorageReader` of torch.distributed.checkpoint to read the folder
 with other programs. Nothing is pickled, so reading the files runs no code.
 """
 
@@ -79,13 +79,15 @@ class Parts:
                     self._pieces.setdefault(name, []).append(piece)
             except Exception as error:  # a file that isn't a part raises errors of many kinds
                 raise DmlError(
-                    f"{path} holds no rows of a checkpoint: {type(error).__name__}: {error}"
+                    f"{path} contains no rows of a checkpoint: {type(error).__name__}: {error}"
                 ) from error
         for name, pieces in self._pieces.items():
             pieces.sort(key=lambda piece: (piece.first, piece.last))
             ends = [0, *(piece.last for piece in pieces)]
             if any(piece.first != end for piece, end in zip(pieces, ends, strict=False)):
-                raise DmlError(f"{folder} holds other rows of {name} than 0 to {ends[-1]}, each once")
+                raise DmlError(
+                    f"{folder} contains wrong rows of {name}; expected rows 0 to {ends[-1]}, each once"
+                )
 
     def read(self, name: str, placeholder: Tensor, first: int, last: int) -> Tensor:
         """Read rows of a tensor, on the CPU; raise a `DmlError` if the parts don't have such a tensor.
@@ -102,7 +104,7 @@ class Parts:
         fits = all((rows.dtype, rows.shape[1:]) == (empty.dtype, empty.shape[1:]) for rows in found)
         if not pieces or pieces[-1].last != len(placeholder) or not fits:
             raise DmlError(
-                f"{self._folder} doesn't hold the {tuple(placeholder.shape)} rows of {name} in {placeholder.dtype} "
+                f"{self._folder} doesn't contain the {tuple(placeholder.shape)} rows of {name} in {placeholder.dtype} "
                 "that the checkpoint's state expects"
             )
         # Copy the rows, since they are mapped from files that the run may remove.

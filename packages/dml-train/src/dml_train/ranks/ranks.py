@@ -1,6 +1,6 @@
-"""Ranks: several processes that take each step together, started by torchrun or by ``dml train --nproc``.
+"""Ranks: processes that take each step together, started by torchrun or by ``dml train --nproc``.
 
-Each rank embeds a part of the global batch, gathers all rows, and computes the loss of the whole batch. A loss, and any
+Each rank embeds a part of the global batch, gathers all rows, and computes the loss of this batch. A loss, and any
 queue in it, therefore sees the same rows in the same order on every rank and needs no code for ranks. W ranks take the
 same steps as one process, up to rounding.
 
@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dml_core import DmlError, all_gather_rows
+from dml_core import DmlError
 
 LOST_RANK = "lost another rank"  # part of the error of a rank whose peer died
 # References to the groups that this process has left. Dropping the last reference joins gloo's threads while holding
@@ -52,12 +52,6 @@ class Ranks:
         """This rank's share of the cores that the process may use, at least 1."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return max(1, cores // self.local_world_size)
-
-    def all_gather_with_gradient(self, rows_RD: Tensor) -> Tensor:
-        """Gather the rows of all ranks in rank order, (B, D), with gradient."""
-        if self.world_size == 1:
-            return rows_RD
-        return all_gather_rows(rows_RD)
 
     def replicate(self, model: nn.Module) -> nn.Module:
         """Wrap the model for training, so that gradients are averaged over the ranks."""
@@ -200,7 +194,7 @@ def join_ranks(timeout: float) -> Iterator[Ranks]:
             raise
         raise DmlError(
             f"rank {rank} of {world_size} {LOST_RANK}, which died or was silent for {timeout:g} s "
-            "(training.timeout); fix its error, then resume the run",
+            "(training.timeout); fix the error of that rank, then resume the run",
             arguments=("resume",),
         ) from error
     finally:

@@ -1,7 +1,7 @@
 """Parameters of the loss that are sharded over the ranks by rows, in training and in a checkpoint.
 
-Each rank saves its rows; the state has a placeholder with the tensor's shape and dtype on the device ``meta``. A run
-can resume on any number of ranks. A single rank has all rows, and saves the tensor in the state.
+Each rank saves only its rows; the state has a placeholder with the tensor's shape and dtype on the device ``meta``. A
+run can resume on any number of ranks. A single rank has all rows, and saves the tensor in the state.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SavedState(NamedTuple):
 
 
 class Shards:
-    """The sharded parameters of a loss and their state in the optimizer; with one rank there are none.
+    """The sharded parameters of a loss and their state in the optimizer; with one rank, there are none.
 
     Args:
         loss: a loss whose modules may be a `ShardedLoss`, to name the parameters that are sharded.
@@ -56,7 +56,7 @@ class Shards:
         return bool(self._rows)
 
     def select_unsharded(self, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-        """Select the parameters that every rank holds in full."""
+        """Select the parameters that aren't sharded."""
         return [parameter for parameter in parameters if id(parameter) not in self._names]
 
     def scaler(self, device: torch.device, *, enabled: bool) -> torch.amp.GradScaler:

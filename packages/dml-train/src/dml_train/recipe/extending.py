@@ -8,7 +8,7 @@ that ends in ``.toml``, relative to the file. The child is merged into the paren
 - Any other value, also an array, replaces the parent's value.
 - ``drop = ["training.epochs", "schedule.'loss.alpha'"]`` first removes keys or tables from the parent's document.
 
-The result is the document of a recipe that extends nothing.
+The result is the document of a recipe without `extends`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def read_source(source: str | Path) -> Source:
 
 
 def read_chain(source: str | Path) -> list[Source]:
-    """Read a recipe, its parent, and so on, up to a recipe that extends nothing.
+    """Read a recipe, its parent, and so on, up to a recipe without `extends`.
 
     Raise a `DmlError` if a recipe can't be read (see `read_source`), or extends itself directly or indirectly.
     """

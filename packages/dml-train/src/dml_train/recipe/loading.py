@@ -63,7 +63,7 @@ def read(source: str | Path, overrides: Iterable[str] | Mapping[str, Any] = ()) 
 def assign(document: dict[str, Any], override: str) -> None:
     """Apply ``KEY=VALUE`` to a TOML document; a value that isn't TOML is a string.
 
-    The value replaces the previous value, even a whole table. For example, ``loss={name="arc-face"}`` removes all
+    The value replaces the previous value, even a table. For example, ``loss={name="arc-face"}`` removes all
     options of the previous loss. Raise an `InvalidOption` if there is no ``=`` or more than one key; see `set_value`.
     """
     key, equals, text = override.partition("=")

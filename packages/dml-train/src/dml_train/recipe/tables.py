@@ -115,7 +115,7 @@ class Level(NamedTuple):
 
 
 class Embedding(Table):
-    """``[embedding]``: the head. With several levels of the backbone, use one value for all levels or a list."""
+    """``[embedding]``: the head. If the backbone has several levels, use one value for all levels or a list."""
 
     dim: ScalarOrList[Size] = 512
     """dimension of the embedding, per level"""
@@ -151,7 +151,7 @@ class Embedding(Table):
         if count == 1 and spread["level_weight"] != [1.0]:
             raise InvalidOption(
                 f"embedding.level_weight is {self.level_weight!r}, but the backbone has only one level; "
-                "omit it, or name several levels in backbone.levels"
+                "omit it, or name more levels in backbone.levels"
             )
         return [Level(*values) for values in zip(*spread.values(), strict=True)]
 

@@ -28,14 +28,12 @@ def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
     """Write or replace a finished run's ``report.html``: metrics with intervals, curves, retrievals, maps, classes.
 
     The page is one file that needs no scripts or external resources. If the data set can't be loaded, the page has a
-    note with the reason instead of names and pictures.
+    note with the reason instead of names and pictures. Raise a `DmlError` if `run_dir` isn't a run's folder, the run
+    isn't finished, or a file is damaged.
 
     Args:
         run_dir: the run's folder. If it has a ``comparison.json``, ``{name: metrics}``, the page also shows this table.
-        registry: provides the data set and the evaluator; default: all installed ones.
-
-    Raises:
-        DmlError: if `run_dir` isn't a run's folder, the run isn't finished, or a file is damaged.
+        registry: provides the data set and the evaluator; default: all installed components.
     """
     run_dir, registry = Path(run_dir), registry or installed()
     run = FinishedRun.read(run_dir, registry)

@@ -2,7 +2,7 @@
 
 Use baselines to judge whether a metric is good: on easy images, raw pixels reach much of it. Both depend only on the
 data set and the recipe's seed. They need one pass over the test images and two evaluations, about twice the cost of
-evaluating the run, and change nothing in the run.
+evaluating the run, and don't change the run.
 
 Shapes: `B` images, `C` channels, `H`, `W` height and width, `D` dimension of the network's embedding, `P` of pixels.
 """

@@ -120,7 +120,7 @@ class Experiment:
     ) -> npt.NDArray[np.float32]:
         """Embed a split, (N, D) float32, with `network`; default: the evaluated model with the current weights.
 
-        If the evaluator divides the work over ranks, every rank receives all rows. Otherwise only the first rank does,
+        If the evaluator divides the work over ranks, all ranks receive all rows. Otherwise only the first rank does,
         and the other ranks receive (0, D).
         """
         part = self.embed_share(network or self.evaluated_model, split, console, ranks)

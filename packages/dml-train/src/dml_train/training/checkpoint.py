@@ -59,7 +59,7 @@ class Checkpoint:
         try:
             return safetensors.torch.load_file(self.path / WEIGHTS)
         except (safetensors.SafetensorError, OSError, ValueError, RecursionError) as error:
-            raise DmlError(f"{self.path / WEIGHTS} holds no weights: {error}") from error
+            raise DmlError(f"{self.path / WEIGHTS} contains no weights: {error}") from error
 
     def load_into(self, network: nn.Module) -> None:
         """Load the weights into a network; raise a `DmlError` if the names or shapes don't match."""
@@ -81,19 +81,21 @@ class Checkpoint:
             state = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
         except pickle.UnpicklingError as error:
             raise DmlError(
-                f"{file} holds more than tensors and plain values, so it was not loaded: {error}"
+                f"{file} contains more than tensors and plain values, so it was not loaded: {error}"
             ) from error
         except Exception as error:  # torch raises errors of many kinds for a file that it didn't write
-            raise DmlError(f"{file} holds no state of a run: {type(error).__name__}: {error}") from error
+            raise DmlError(f"{file} contains no state of a run: {type(error).__name__}: {error}") from error
         if not isinstance(state, dict):
-            raise DmlError(f"{file} holds no state of a run: it is a {type(state).__name__}")
+            raise DmlError(f"{file} contains no state of a run: it is a {type(state).__name__}")
         return state
 
     def best_step(self) -> int:
         """Return the step of the best weights so far, 0 if the run doesn't select weights, or raise as `state`."""
         best = self.state(mapped=True).get("best")
         if not isinstance(best, Mapping) or not isinstance(best.get("step"), int):
-            raise DmlError(f"{self.path / STATE} holds no state of a run: it doesn't say which step was best")
+            raise DmlError(
+                f"{self.path / STATE} contains no state of a run: it doesn't say which step was best"
+            )
         return int(best["step"])
 
 

@@ -132,7 +132,7 @@ def _check_part(
     if not Matching(stated, items, None if gallery is None else len(gallery)).has_match().any():
         raise ValueError(
             "no query has a match: there are none, or rankings exclude all matches; expected classes with items in "
-            "several groups, and lists that don't exclude all matches"
+            "more than one group, and lists that don't exclude all matches"
         )
     return stated
 

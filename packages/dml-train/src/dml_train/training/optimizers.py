@@ -23,7 +23,7 @@ class PartedOptimizer:
 
     If a parameter of the loss has a sparse gradient (`dml_core.SparseLoss`), only the gradient's rows are updated:
     with ``adamw`` and ``adam`` by `torch.optim.SparseAdam`, whose moments also change only in these rows; with ``sgd``
-    without momentum. These parameters have no weight decay, since it would change every row.
+    without momentum. These parameters have no weight decay, since it would change all rows.
 
     Frozen parameters aren't part of the optimizer, so they have no state, and no entry in a checkpoint. Raises an
     `InvalidOption` if no parameter trains.
@@ -131,7 +131,7 @@ class Joined(torch.optim.Optimizer):
         self._share()
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Step every part."""
+        """Step all parts."""
         value = None if closure is None else closure()
         for part in self._parts:
             part.step()

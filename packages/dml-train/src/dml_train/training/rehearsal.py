@@ -27,7 +27,7 @@ def rehearse(experiment: Experiment) -> None:
     labels = torch.from_numpy(split.labels[indices])
     buffers = [(buffer, buffer.clone()) for buffer in experiment.model.buffers()]  # statistics of batch norms
     experiment.model.train()
-    experiment.loss.eval()  # memories store nothing
+    experiment.loss.eval()  # memories don't store these items
     try:
         _step(experiment, images.to(experiment.device), labels.to(experiment.device))
     except DmlError:

@@ -221,7 +221,7 @@ def evaluated_checkpoint(folder: RunFolder, step: int | None = None) -> Checkpoi
     newest = checkpoint.newest_step(folder.checkpoints)
     if not newest:
         raise DmlError(
-            f"{folder.checkpoints} holds no checkpoint yet; resume the training first", arguments=("resume",)
+            f"{folder.checkpoints} has no checkpoint yet; resume the training first", arguments=("resume",)
         )
     found = _open_checkpoint(folder, newest)
     best = found.best_step()
@@ -316,7 +316,7 @@ def _open_folder(folder: RunFolder, recipe: Recipe, is_locked: bool, until_the_e
         # Another process may have trained in the folder before this process locked it.
         RunFolder.check_new(folder.path)
     if not folder.recipe.is_file():
-        _save_recipe(folder, recipe)
+        write_text(folder.recipe, recipe.to_toml())
 
 
 def _save_start(folder: RunFolder, experiment: Experiment, differs: list[str] | None) -> None:
@@ -325,11 +325,7 @@ def _save_start(folder: RunFolder, experiment: Experiment, differs: list[str] | 
         folder.drop_results()
     if differs or not folder.data.is_file():
         save_fingerprint(folder, experiment.dataset)
-    _save_recipe(folder, experiment.recipe)
-
-
-def _save_recipe(folder: RunFolder, recipe: Recipe) -> None:
-    write_text(folder.recipe, recipe.to_toml())
+    write_text(folder.recipe, experiment.recipe.to_toml())
 
 
 @contextmanager

@@ -168,17 +168,11 @@ class MlflowRun:
 class TrackioRun:
     """A run of Trackio, in the local database (``TRACKIO_DIR``) unless Trackio's environment variables name a server.
 
-    Args:
-        directory, recipe, project: see the module.
-        run_name: see the module. Trackio resumes by name, so if the project has the name already, a number is added.
+    Trackio resumes by name, so if the project has the name already, a number is added.
     """
 
     def __init__(
-        self,
-        directory: Path,
-        recipe: Mapping[str, Any],
-        project: str = PROJECT,
-        run_name: str | None = None,
+        self, directory: Path, recipe: Mapping[str, Any], project: str = PROJECT, run_name: str | None = None
     ) -> None:
         with extra("trackio", "the logger 'trackio'"):
             import trackio

@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from dml_core import DmlError, MiningSampler, Registry
+from dml_core import DmlError, MiningSampler, Registry, all_gather_rows
 from dml_core.components import Run
 from dml_train.data.batches import Batch, StepBatches, load_ahead
 from dml_train.files import write_json
@@ -56,12 +56,7 @@ from dml_train.training.step_values import StepValues
 class Trainer:
     """A run, from the newest intact checkpoint in `folder` to the end.
 
-    Args:
-        experiment: the parts of the run: data, network, loss, optimizer, evaluator.
-        folder: the run's folder.
-        registry: used to build loggers, observers, and a second backbone for the baselines.
-        console: shows progress.
-        ranks: the processes that train together.
+    The `registry` provides loggers, plugins' hooks, and a second backbone for the baselines.
     """
 
     def __init__(
@@ -178,9 +173,7 @@ class Trainer:
 
         embeddings_RD = self.replica.embed(images_R, batch.step)
         seed_torch(device, self.training.seed, LOSS, batch.step)
-        loss = self.compute_loss(
-            self.ranks.all_gather_with_gradient(embeddings_RD), labels_B, batch.step, scheduled
-        )
+        loss = self.compute_loss(all_gather_rows(embeddings_RD), labels_B, batch.step, scheduled)
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.replica.finish_backward()
         if batch.step == self.first_step:
@@ -252,7 +245,7 @@ class Trainer:
             self.console,
             f"the loss of step {step} is exactly 0: no two of the batch's {len(labels_B)} items have the same class, "
             f"and the loss {recipe.loss['name']!r} compares such pairs. The sampler {recipe.sampler['name']!r} rarely "
-            "draws them; use one that draws several items per class: --set "
+            "draws them; use a sampler that draws several items per class: --set "
             "'sampler={name=\"class-balanced\", classes_per_batch=16, images_per_class=4}'",
         )
 
