@@ -94,7 +94,7 @@ def train(
 
             click.echo(write_report(folder.path, registry))
         except MissingExtra as error:
-            click.echo(f"no report is written: {error}, then: dml report {out}", err=True)
+            click.echo(f"can't write the report: {error}, then: dml report {out}", err=True)
 
 
 def _print_metrics(folder: RunFolder) -> None:
@@ -113,4 +113,4 @@ def _print_metrics(folder: RunFolder) -> None:
         table.add_row(metric.title, *("" if value is None else f"{value:.4f}" for value in values))
     Console(markup=False, highlight=False).print(table)
     if baselines.omitted:
-        click.echo(f"without baselines: {baselines.omitted}", err=True)
+        click.echo(f"baselines were not measured: {baselines.omitted}", err=True)

@@ -2,7 +2,7 @@
 
 The files have torch.distributed.checkpoint's safetensors format: the metadata ``DCP_SHARDING_INFO`` gives the position
 of the first row in the full tensor. Use `HuggingFaceStorageReader` of torch.distributed.checkpoint to read the folder
-with other programs. Nothing is pickled, so reading the files runs no code.
+with other programs. The files don't use pickle, so reading can't run code.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Ranks: processes that take each step together, started by torchrun or by ``dml train --nproc``.
 
 Each rank embeds a part of the global batch, gathers all rows, and computes the loss of this batch. A loss, and any
-queue in it, therefore sees the same rows in the same order on every rank and needs no code for ranks. W ranks take the
-same steps as one process, up to rounding.
+queue in it, therefore sees the same rows in the same order on every rank and doesn't need code for ranks. W ranks take
+the same steps as one process, up to rounding.
 
 Shapes: `W` ranks, `R` rows per rank, `B` = W · R rows of the global batch, `D` embedding dimension.
 """

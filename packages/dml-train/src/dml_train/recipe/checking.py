@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from dml_core import CONTEXT, DmlError, InvalidOption, Kind, Registry, metric_family, nearest
 from dml_core.errors import join_errors
-from dml_train.recipe.tables import OLD_METRIC_KEYS, VARIANT_TAGS, Evaluation, Logging, Recipe
+from dml_train.recipe.tables import OLD_METRIC_KEYS, VARIANT_TAGS, Evaluation, Logging, Recipe, list_tables
 
 # Tables that select a component by `name`.
 _COMPONENTS: Mapping[str, Kind] = {
@@ -149,16 +149,6 @@ def _message(details: ErrorDetails, document: Mapping[str, Any]) -> str:
 
 def _tables_with(key: str, document: Mapping[str, Any]) -> list[str]:
     """List the dotted keys ``TABLE.key`` that exist in recipes in general, or in a table of this document."""
-    found = {
-        f"{name}.{key}": None
-        for name, field in Recipe.model_fields.items()
-        if isinstance(field.annotation, type)
-        and issubclass(field.annotation, BaseModel)
-        and key in field.annotation.model_fields
-    }
-    given = {
-        f"{name}.{key}": None
-        for name, table in document.items()
-        if isinstance(table, Mapping) and key in table
-    }
-    return list(found | given)
+    found = [f"{name}.{key}" for name, table in list_tables().items() if key in table.model_fields]
+    given = {name: table for name, table in document.items() if isinstance(table, Mapping)}
+    return list(dict.fromkeys([*found, *(f"{name}.{key}" for name, table in given.items() if key in table)]))

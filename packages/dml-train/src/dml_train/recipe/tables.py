@@ -384,17 +384,21 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") 
     return found
 
 
+def list_tables() -> dict[str, type[Table]]:
+    """List the tables of a recipe by name, except the tables of components."""
+    tables = {name: field.annotation for name, field in Recipe.model_fields.items()}
+    return {name: t for name, t in tables.items() if isinstance(t, type) and issubclass(t, Table)}
+
+
 def describe_keys() -> str:
-    """Describe keys, defaults and meanings of all tables that aren't a component's, as Markdown."""
+    """Describe keys, defaults and meanings of all tables except components, as Markdown."""
     text = ""
-    for name, field in Recipe.model_fields.items():
-        table = field.annotation
-        if isinstance(table, type) and issubclass(table, Table):
-            text += f"\n### `[{name}]`\n\n| key | default | what it sets |\n|---|---|---|\n"
-            for key, option in table.model_fields.items():
-                value = option.default
-                # TOML and JSON write these types in the same way.
-                written = isinstance(value, bool | int | float | str | list | tuple)
-                default = f"`{json.dumps(value)}`" if written else ""
-                text += f"| `{key}` | {default} | {' '.join((option.description or '').split())} |\n"
+    for name, table in list_tables().items():
+        text += f"\n### `[{name}]`\n\n| key | default | what it sets |\n|---|---|---|\n"
+        for key, option in table.model_fields.items():
+            value = option.default
+            # TOML and JSON write these types in the same way.
+            written = isinstance(value, bool | int | float | str | list | tuple)
+            default = f"`{json.dumps(value)}`" if written else ""
+            text += f"| `{key}` | {default} | {' '.join((option.description or '').split())} |\n"
     return text

@@ -88,7 +88,7 @@ class FinishedRun:
         queries = gallery = Items(None)
         if recipe.evaluation.test:
             embedded = Embedded.read(folder)
-            # `result` has the metrics of clusters.
+            # Don't cluster again, since `result` already has these metrics.
             evaluator = build_evaluator(recipe, registry, clustering=False)
             evaluation = restore_evaluation(folder, recipe, result, evaluator)
             if evaluation is None:

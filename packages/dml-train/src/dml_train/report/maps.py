@@ -102,7 +102,7 @@ def principal_plane(rows_ND: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]
     """
     rows_ND = rows_ND - rows_ND.mean(axis=0)
     _, axes_DD = np.linalg.eigh(rows_ND.T @ rows_ND)
-    # Rows of one dimension lie on a line in the plane.
+    # If rows have only one dimension, the points lie on a line.
     axes_D2 = np.pad(axes_DD, ((0, 0), (1, 0)))[:, :-3:-1]
     axes_D2 = axes_D2 * np.sign(axes_D2[np.abs(axes_D2).argmax(axis=0), [0, 1]])
     plane_N2: npt.NDArray[np.float64] = rows_ND @ axes_D2

@@ -3,7 +3,7 @@
 A checkpoint is a folder ``step-00001000`` with
 
 - ``model.safetensors``: the weights of backbone and head, readable by other programs;
-- ``state.pt``: the remaining state that a resumed run needs, read with ``weights_only=True``, so that loading runs no
+- ``state.pt``: the remaining state that a resumed run needs, read with ``weights_only=True``, so that loading can't run
   code. The bytes depend only on the values, so a resumed run writes the same file as an uninterrupted run;
 - ``parts/``, if ranks share tensors: a file per rank with the rank's rows (`dml_train.ranks.parts`); the state has
   placeholders for these tensors;

@@ -121,7 +121,7 @@ def _check_part(
         np.array_equal(matches.ids, queries.labels)
         and (groups is matches.groups is None or np.array_equal(np.array(groups), np.array(matches.groups)))
     ):
-        raise ValueError("matches has other labels or groups than the split; expected the same")
+        raise ValueError("matches has different labels or groups than the split; expected the same")
     if not isinstance(matches, Labels | Relevance | None):
         raise TypeError(f"matches is a {type(matches).__name__}; expected Labels or Relevance")
     stated, items = match_sides(queries, gallery, matches)

@@ -1,6 +1,6 @@
 """The fingerprint of a run's data set, to notice a change when a run resumes: path, size and class of each image.
 
-``data.npz`` has three arrays per part: ``train_items``, ``train_sizes`` and ``train_classes``. No pixel is read.
+``data.npz`` has three arrays per part: ``train_items``, ``train_sizes`` and ``train_classes``. Pixels aren't read.
 
 Shapes: `N` items, `C` classes.
 """

@@ -29,7 +29,7 @@ _LISTS = "train_test_split"  # of PKU VehicleID
 # The number of images in each test list; one image per vehicle is in the gallery.
 _IMAGES: Mapping[Vehicles, int] = {800: 6_493, 1600: 13_377, 2400: 19_777}
 _NAME = re.compile(r"(?P<identity>-1|\d+)_(?P<camera>c\d+)")
-# Boxes in Market-1501 that are neither good nor bad, and must have no influence. Keep the distractors, 0000: they match
+# Boxes in Market-1501 that are neither good nor bad, and must be ignored. Keep the distractors, 0000: they match
 # nobody and are an additional class in the gallery.
 _JUNK = "-1"
 

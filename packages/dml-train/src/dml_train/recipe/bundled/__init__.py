@@ -21,7 +21,7 @@ PAPERS = {
     "norm-softmax": "Making Classification Competitive for Deep Metric Learning",
     "rll": "Ranked List Loss for Deep Metric Learning",
 }
-PRETRAINED = "pretrained"  # the folder of recipes that fine-tune learned features and follow no paper
+PRETRAINED = "pretrained"  # the folder of recipes that fine-tune learned features and don't follow a paper
 _FOLDER = files(__name__)
 
 
