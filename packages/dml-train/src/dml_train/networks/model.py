@@ -92,7 +92,7 @@ class EmbeddingHead(nn.Module):
 
 
 class LevelledHead(nn.Module):
-    """Heads for features at several depths; the outputs are concatenated to an embedding.
+    """Heads for features at several depths, whose outputs are concatenated to an embedding.
 
     The embedding is ``[x_1, …, x_L]`` in training, so that each level's loss sees the rows unchanged (`LevelledLoss`),
     and ``[x_1/‖x_1‖, …, x_L/‖x_L‖]`` in evaluation, so that a similarity is the mean over the levels.
@@ -157,7 +157,7 @@ class EmbeddingModel(nn.Module):
     """A backbone and a head, from images to embeddings.
 
     If parameters of the backbone are frozen when the model is built, they stay frozen, and so do the
-    statistics of batch norms.
+    statistics of their batch norms.
 
     Attributes:
         backbone_trains: whether the backbone trains, 1 or 0; a schedule may set it (``"model.backbone_trains"``). If 0,

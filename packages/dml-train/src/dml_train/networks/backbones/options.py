@@ -62,7 +62,7 @@ def adapt_first_convolution(network: nn.Module, in_channels: int, keep: bool) ->
 def read_state(weights: str, expected: str) -> dict[str, Tensor]:
     """Read the state dict in the file `weights`; in messages, describe the right file as `expected`.
 
-    Raise an `InvalidOption` if there is no such file, or another `DmlError` if the file has no state dict.
+    Raise an `InvalidOption` if there is no such file, and a `DmlError` if the file doesn't contain a state dict.
     """
     file = Path(weights).expanduser()
     if not file.is_file():
