@@ -112,7 +112,7 @@ def test_a_path_that_is_not_utf8_keeps_its_bytes_in_the_table_and_is_escaped_on_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["cub", "--leaks", "RUN"], "--leaks searches the run's own data set; omit FOLDER"),
+        (["cub", "--leaks", "RUN"], "--leaks searches the run's data set; omit FOLDER"),
         (["--leaks", "RUN", "--threshold", "2"], "the threshold is 2.0; expected a cosine from -1 to 1"),
         (["--leaks", "nowhere"], "is not a run's folder"),
     ],

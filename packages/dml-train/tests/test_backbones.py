@@ -271,7 +271,7 @@ def test_a_damaged_file_or_another_content_is_named(tmp_path):
         with pytest.raises(DmlError, match=f"can't read the weights .*{name}"):
             TorchvisionModel(3, "resnet18", str(tmp_path / name))
     torch.save([1, 2], tmp_path / "w.pt")
-    with pytest.raises(DmlError, match="holds a list; expected a state dict"):
+    with pytest.raises(DmlError, match="contains a list; expected a state dict"):
         TorchvisionModel(3, "resnet18", str(tmp_path / "w.pt"))
 
 

@@ -67,7 +67,7 @@ def remove(photos):
 def replace(photos):
     one, other = images(photos, "train", 2)
     other.write_bytes(one.read_bytes() + b"\0")
-    return "train: of 15 images, 1 of another size"
+    return "train: of 15 images, 1 with a different size"
 
 
 def move(photos):
@@ -114,7 +114,7 @@ def test_rows_without_files_are_compared_by_their_classes(run):
         arrays[f"test_{field}"] = np.append(arrays[f"test_{field}"], arrays[f"test_{field}"][-1:])
     np.savez(folder.data, **arrays)
     with pytest.raises(
-        DmlError, match=r"train: of 48 images, 2 of another class\n  test: of 49 images, 1 removed"
+        DmlError, match=r"train: of 48 images, 2 with a different class\n  test: of 49 images, 1 removed"
     ):
         run(resume=True)
 
@@ -124,7 +124,7 @@ def test_another_order_is_a_change(run):
     folder.evaluation.unlink()
     with np.load(folder.data) as stored:
         np.savez(folder.data, **{name: stored[name][::-1] for name in stored.files})
-    with pytest.raises(DmlError, match="train: of 48 images, some at another place"):
+    with pytest.raises(DmlError, match="train: of 48 images, some at a different place"):
         run(resume=True)
 
 

@@ -161,6 +161,6 @@ class Evil:
 def test_loading_runs_no_code(tmp_path, capsys):
     path = save(tmp_path, 1).path
     torch.save(Evil(), path / STATE)
-    with pytest.raises(DmlError, match="holds more than tensors and plain values"):
+    with pytest.raises(DmlError, match="contains more than tensors and plain values"):
         checkpoint.Checkpoint(1, path).state()
     assert capsys.readouterr().out == ""

@@ -57,7 +57,7 @@ def test_eval_evaluates_arrays_with_the_given_options(dml, tmp_path):
             ["nothing"],
             "nothing doesn't exist; expected a run's folder, or embeddings (.npy) and their labels",
         ),
-        (["e.npy"], "to evaluate embeddings, give their labels, too"),
+        (["e.npy"], "to evaluate embeddings, also give labels"),
         (["e.npy", "short.npy"], "can't evaluate: labels has shape (2,); expected (4,)"),
         (["e.npy", "none.npy"], "none.npy doesn't exist; expected labels (.npy)"),
         (["e.npy", "text.npy"], "can't read text.npy as a .npy file"),
@@ -71,14 +71,14 @@ def test_eval_evaluates_arrays_with_the_given_options(dml, tmp_path):
         ),
         (["e.npy", "l.npy", "--groups", "short.npy"], "l.npy and short.npy: groups has shape (2,)"),
         (["e.npy", "l.npy", "--groups", "l.npy"], "TinyEvaluator only supports labels"),
-        (["e.npy", "l.npy", "--gallery-groups", "l.npy"], "give the gallery's labels, too"),
+        (["e.npy", "l.npy", "--gallery-groups", "l.npy"], "also give --gallery-labels"),
         (
             ["e.npy", "l.npy", "--evaluator", "exact", "--set", "evaluation.name=other"],
             "expected one of them",
         ),
         (["e.npy", "l.npy", "--out", "l.npy"], "l.npy exists already; nothing was touched"),
         (["e.npy", "l.npy", "--out", "no/such/file.json"], "no/such is not a folder"),
-        (["."], "is not a run's folder: it holds no recipe.toml"),
+        (["."], "is not a run's folder: it has no recipe.toml"),
     ],
 )
 def test_errors_of_eval_are_one_message_and_exit_code_2(dml, tmp_path, monkeypatch, arguments, message):

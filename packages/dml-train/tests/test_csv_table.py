@@ -115,7 +115,7 @@ def test_the_column_group_names_the_group_of_every_image(root):
             "path,label,split | 1.png,a,train | 2.png,a,test",
             "class 'a' is in the train part .* and in the test",
         ),
-        ("path,label,split | 1.png,a,train | 2.png,b,train", "the test part of .* holds no image"),
+        ("path,label,split | 1.png,a,train | 2.png,b,train", "the test part of .* contains no image"),
         (
             "path,label,split | 1.png,a,train | 2.png,b,query",
             "has the splits train, query; expected train and test",

@@ -183,7 +183,7 @@ def test_fetch_unpacks_archives_downloaded_by_hand(tmp_path, small_in_shop, fold
 def test_fetch_exits_with_2_if_a_download_by_hand_is_missing(tmp_path):
     result = dml("fetch", "in-shop", "--root", tmp_path)
     assert result.exit_code == 2
-    assert "doesn't hold list_eval_partition.txt and img.zip" in one_line(result)
+    assert "doesn't contain list_eval_partition.txt and img.zip" in one_line(result)
     assert "download it by hand" in one_line(result)
 
 

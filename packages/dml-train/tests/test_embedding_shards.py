@@ -186,7 +186,7 @@ def test_mistakes_in_the_options_are_named(dml, run, photos, folder):
     assert "the shard is '3'; expected I/N" in refused("--shard", "3")
     assert "the shard is 3/3; expected I/N with I from 0 to N - 1" in refused("--shard", "3/3")
     assert "both --shard and --join" in refused("--shard", "0/3", "--join")
-    assert "give --labels with --join" in refused("--shard", "0/3", "--labels", folder / "l.npy")
+    assert "use --labels with --join" in refused("--shard", "0/3", "--labels", folder / "l.npy")
     assert "contains no finished shards of e.npy" in refused("--join")
     assert "--address was given without --engine ray" in refused("--address", "127.0.0.1:6379")
     assert "--engine ray was given with --join" in refused("--join", "--engine", "ray")

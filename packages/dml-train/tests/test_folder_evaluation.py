@@ -87,5 +87,5 @@ def test_images_without_classes_are_one_message(dml, world, held, damage, messag
 def test_a_run_takes_no_arrays(dml, world, held):
     embeddings = world[1] / "embeddings.npy"
     assert "is not a folder; expected a folder of images" in dml("eval", world[1], embeddings, code=2).stderr
-    expected = "its images have no other gallery or groups"
+    expected = "omit --gallery, --gallery-labels, --groups and --gallery-groups"
     assert expected in dml("eval", world[1], held, "--gallery", embeddings, code=2).stderr

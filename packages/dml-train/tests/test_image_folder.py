@@ -96,7 +96,7 @@ def test_queries_without_a_match_are_logged(tmp_path, caplog):
     (record,) = caplog.records
     message = record.getMessage()
     assert message.startswith("2 of the 3 classes of ")
-    assert message.endswith("e.g. 'c'; every mean omits their queries")
+    assert message.endswith("e.g. 'c'; metrics omit the queries of these classes")
 
 
 # --- folders of another form ------------------------------------------------------------------------------------
@@ -106,8 +106,8 @@ def test_queries_without_a_match_are_logged(tmp_path, caplog):
     ("files", "message"),
     [
         (["train/cat/a.png", "test/cat/a.png"], r"class 'cat' is in .*train and in .*test \(1 such\)"),
-        (["train/cat/a.png", "test/cat/a.txt"], "test holds no folder with images"),
-        (["train/cat/a.txt", "test/cat/a.png"], "train holds no folder with images"),
+        (["train/cat/a.png", "test/cat/a.txt"], "test contains no folder with images"),
+        (["train/cat/a.txt", "test/cat/a.png"], "train contains no folder with images"),
         (
             ["train/a/1.png", "query/c/1.png", "gallery/e/1.png"],
             r"no class of .*query is in .*gallery \(e\.g\. 'c' and 'e'\)",
@@ -116,14 +116,14 @@ def test_queries_without_a_match_are_logged(tmp_path, caplog):
             ["train/a/1.png", "query/c/1.png", "gallery/a/1.png", "gallery/c/1.png"],
             r"class 'a' is in .*train and in .*gallery",
         ),
-        ([], "holds 0 folders with images"),
+        ([], "contains 0 folders with images"),
         (["caf\u00e9/1.png", "cafe\u0301/1.png", "tea/1.png"], "have one name: .* differ only in spaces or in the"),
-        (["1.png", "2.png"], "holds 0 folders with images and 2 images directly in it; expected ROOT/CLASS"),
+        (["1.png", "2.png"], "contains 0 folders with images and 2 images directly in it; expected ROOT/CLASS"),
         ([".hidden", "cat/1.heic"], r"0 folders with images and other files, such as cat/1\.heic; expected ROOT"),
-        (["cat/a.png"], r"holds 1 folder with images \(cat\); expected .* at least two classes"),
+        (["cat/a.png"], r"contains 1 folder with images \(cat\); expected .* at least two classes"),
         (
             ["train/a/1.png", "train/b/1.png", "val/c/1.png"],
-            "holds the folders train, val, which are names of parts and not of classes",
+            "contains the folders train, val, which are names of parts, not of classes",
         ),
     ],
 )  # fmt: skip
@@ -138,7 +138,7 @@ def test_a_missing_folder_is_refused(tmp_path):
 
 
 def test_a_folder_above_the_class_folders_is_answered_with_the_setting(tmp_path, folder):
-    with pytest.raises(DmlError, match=f"holds class folders: --set dataset.root={folder}$"):
+    with pytest.raises(DmlError, match=f"contains class folders: --set dataset.root={folder}$"):
         small(tmp_path)
 
 

@@ -184,12 +184,12 @@ def test_the_suggested_command_is_one_that_checks_the_same_images(dml, photos, m
     [
         (["data", "check"], "expected a folder of images, a table"),
         (["data", "check", "cubs"], "cubs doesn't exist; did you mean 'cub'?"),
-        (["data", "check", "cub"], "expected its folder: --root FOLDER"),
-        (["data", "check", ".", "--decode"], "--decode belongs to a published data set"),
+        (["data", "check", "cub"], "expected the folder: --root FOLDER"),
+        (["data", "check", ".", "--decode"], "--decode only works with a published data set"),
         (["data", "check", ".", "--root", "."], "omit root"),
-        (["data", "check", "."], "holds 0 folders with images"),
+        (["data", "check", "."], "contains 0 folders with images"),
         (["data", "check", "cub", "--root", ".", "--out", "x.csv"], "cub is a published data set"),
-        (["data", "check", ".", "--threshold", "0.5"], "--threshold and --step belong to --leaks RUN"),
+        (["data", "check", ".", "--threshold", "0.5"], "--threshold and --step need --leaks RUN"),
     ],
 )
 def test_a_mistake_is_one_message(dml, tmp_path, monkeypatch, arguments, message):

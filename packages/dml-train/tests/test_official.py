@@ -219,7 +219,7 @@ def test_cars_are_found_in_the_devkits_layout_too(tmp_path, nested, labelled_in)
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_missing_data_set_is_reported_with_source_and_size_of_its_download(tmp_path, name, message, exists):
     root = tmp_path if exists else tmp_path / "nowhere"
-    start = r"is not in|holds" if exists else "is not a folder"
+    start = r"is not in|contains" if exists else "is not a folder"
     with pytest.raises(DmlError, match=rf"(?s){start}.*{message}"):
         OFFICIAL[name].read(str(root))
 
@@ -265,7 +265,7 @@ def test_damaged_lists_and_lists_that_contradict_one_another_are_refused(cub, na
     ("rows", "message"),
     [
         (["img/a.jpg id_1 val"], r"img/a\.jpg is in 'val'; expected one of: train, query, gallery"),
-        (["img/a.jpg id_1 train"], "the test part of .* holds no image of any class"),
+        (["img/a.jpg id_1 train"], "the test part of .* contains no image of any class"),
         (
             ["img/a.jpg id_1 train", "img/b.jpg id_2 query", "img/c.jpg id_3 gallery"],
             r"no class of .*test.* is in .*gallery.*'id_2' and 'id_3'",

@@ -48,7 +48,7 @@ def test_the_end_of_a_run_and_the_command_measure_the_same(run, registry, dml, t
     assert "The first 3 numbers:" in printed
     assert json.loads(out.read_text()) == result["prefixes"]
     message = dml("eval", name / "embeddings.npy", name / "labels.npy", "--prefix", 1, code=2).output
-    assert "cut the array itself" in message
+    assert "slice the array instead" in message
 
 
 def test_a_prefix_longer_than_the_embedding_is_refused_before_training(run, out) -> None:

@@ -86,7 +86,7 @@ def test_a_check_finds_what_a_run_would_and_starts_none(dml, registry, tiny_docu
     assert sorted(tmp_path.rglob("*")) == before
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes").write_text("mine")
-    assert "It holds files but no run" in dml(*train, "--out", tmp_path / "run", code=2).output
+    assert "It contains files but no run" in dml(*train, "--out", tmp_path / "run", code=2).output
 
 
 def test_a_loss_that_takes_other_arguments_is_named_with_them(run, tiny_registry, out):

@@ -177,4 +177,4 @@ def test_a_separate_gallery_is_searched(run, registry):
     page = page_of(run, registry)
     assert "it has changed since" in page.text  # the data set has no such gallery
     assert "✓ right" in page.text
-    assert "their number of items in the gallery" in page.text
+    assert "by number of items in the gallery" in page.text

@@ -72,8 +72,8 @@ def test_metrics_tests_and_disagreements_are_those_of_a_plain_count(unchanged):
     difference = f"{two.mean() - one.mean():+.4f}".replace("-", "−")
     assert f"Recall@1 0.5000 0.5000 {difference} −0.5000 to +0.5000 0.0312" in words
     assert (
-        f"right for both in {(one & two).sum()} queries, for neither in {(~one & ~two).sum()}, only for “<i>one” in "
-        f"{(one & ~two).sum()} and only for “two” in {(~one & two).sum()}."
+        f"right for both runs in {(one & two).sum()} queries, for neither in {(~one & ~two).sum()}, only for "
+        f"“<i>one” in {(one & ~two).sum()} and only for “two” in {(~one & two).sum()}."
     ) in words
     shown = min(6, (one & ~two).sum()) + min(6, (~one & two).sum())
     assert words.count("✓ right") == words.count("✗ wrong") == shown > 0
@@ -124,7 +124,7 @@ def test_curves_are_drawn_together(unchanged):
 
 def test_runs_with_one_name_are_distinguished_by_their_parents(page_of, tmp_path, registry):
     runs = [finished_run(tmp_path / parent / "run", registry) for parent in ("a", "b")]
-    assert "“b/run” against “a/run”" in page_of(*runs).words
+    assert "“b/run” compared with “a/run”" in page_of(*runs).words
 
 
 def test_different_items_are_not_tested_in_pairs(page_of, runs):
@@ -173,7 +173,7 @@ def test_a_run_given_twice_is_refused(runs, tmp_path, registry):
 def test_the_command_writes_a_page_of_one_run_or_of_several(dml, runs, tmp_path):
     out = tmp_path / "page.html"
     assert dml("report", runs[0]).stdout == f"{runs[0] / 'report.html'}\n"
-    assert "give the page's file as --out" in dml("report", *runs, code=2).stderr
+    assert "choose the page to write: --out FILE.html" in dml("report", *runs, code=2).stderr
     assert "omit --out" in dml("report", runs[0], "--out", out, code=2).stderr
     assert dml("report", *runs, "--out", out).stdout == f"{out}\n"
     assert "exists already; nothing was touched" in dml("report", *runs, "--out", out, code=2).stderr

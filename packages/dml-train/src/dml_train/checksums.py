@@ -20,11 +20,7 @@ def record_of(path: Path) -> FileRecord:
 
 
 def compare(path: Path, expected: FileRecord) -> str | None:
-    """Describe how a file differs from its entry in the manifest; None if it doesn't differ.
-
-    Raises:
-        OSError: if the file is missing or can't be read.
-    """
+    """Describe how a file differs from the manifest's entry, or return None; raise an OSError if it can't be read."""
     if (size := path.stat().st_size) != expected["bytes"]:
         return f"has {size} bytes; the manifest says {expected['bytes']}"
     if sha256_of(path) != expected["sha256"]:

@@ -21,7 +21,7 @@ from dml_train.ranks.environment import is_first_process, report_error
 # Descriptions of missing arguments, since click has help texts only for options.
 _ARGUMENTS = {
     "RECIPE": "A TOML file, or a name that 'dml recipes' lists",
-    "RUN": "The folder that 'dml train' wrote, its --out",
+    "RUN": "The folder that 'dml train' wrote (--out)",
     "QUERY": "An image file",
 }
 
@@ -50,7 +50,7 @@ class Dml(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; if there is none, suggest one, and name plugins that failed to load and may have it."""
+        """Find the command; if it doesn't exist, suggest a name, and list plugins that failed to load."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:

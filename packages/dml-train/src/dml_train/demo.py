@@ -45,6 +45,7 @@ def run_demo(
 
     This function prints a table of raw pixels, the untrained network, the trained network, and its binary codes (the
     signs of the embedding). The same metrics are saved in the run's folder, in ``comparison.json`` and in a report.
+    Raise a `DmlError` if `out` isn't empty, or a package that the recipe needs isn't installed.
 
     Args:
         out: the run's folder; must be new or empty, unless `resume` is true.
@@ -52,13 +53,10 @@ def run_demo(
         overrides: changes to the recipe, for example ``"training.steps=100"``.
         registry: provides the components; default: all installed components.
         console: prints the table; default: the standard output. Progress goes to the error stream.
-
-    Raises:
-        DmlError: if `out` isn't empty, or a package that the recipe needs isn't installed.
     """
     out, registry, console = Path(out), registry or installed(), console or Console()
     if not resume:
-        RunFolder.refuse_existing(out)
+        RunFolder.check_new(out)
     # Build everything first, so that a missing package fails before training.
     try:
         recipe = load_recipe("demo", overrides, registry)

@@ -14,14 +14,11 @@ class MissingExtra(DmlError):
 
 @contextmanager
 def extra(name: str, what: str) -> Iterator[None]:
-    """Import packages of an extra in this context.
+    """Import packages of an extra in this context; raise `MissingExtra` if an import fails.
 
     Args:
         name: name of the extra, for example ``"report"``.
         what: the feature that needs the packages, for the message: ``"a report"``.
-
-    Raises:
-        MissingExtra: if an import fails.
     """
     try:
         yield

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -52,11 +53,7 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
 
 
 def check_path(path: Path) -> None:
-    """Check that a file could have this path, whether it exists or not.
-
-    Raises:
-        DmlError: if a name is too long or contains an invalid character.
-    """
+    """Raise a `DmlError` if no file can have this path, because a name is too long or has an invalid character."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -67,19 +64,13 @@ def check_path(path: Path) -> None:
 
 
 def read_array(path: Path) -> npt.NDArray[Any]:
-    """Map a .npy file into memory.
-
-    Raises:
-        DmlError: if it isn't a readable .npy file.
-    """
+    """Map a .npy file into memory; raise a `DmlError` if it isn't a readable .npy file."""
     try:
         array: npt.NDArray[Any] | np.lib.npyio.NpzFile = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         if "allow_pickle" in str(error) or "Python objects" in str(error):
-            reason = (
-                "it's a text file or another format, or it holds Python objects; expected numbers or strings"
-            )
+            reason = "it is in a different format, or contains Python objects; expected numbers or strings"
         raise DmlError(f"can't read {path} as a .npy file: {reason}") from error
     if isinstance(array, np.lib.npyio.NpzFile):
         array.close()
@@ -90,48 +81,34 @@ def read_array(path: Path) -> npt.NDArray[Any]:
 
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> None:
-    """Write a .npy file atomically.
+    """Write a .npy file with `write_atomically`."""
 
-    Raises:
-        WriteRefused: if the write fails, see `write_atomically`.
-    """
-    # Hide the file's descriptor: numpy would otherwise use C's fwrite, and then errors don't say why a write failed.
-    write_atomically(path, lambda file: np.save(_WriteOnly(file), array, allow_pickle=False))
+    def write(file: BinaryIO) -> None:
+        # Hide the file's descriptor: numpy would otherwise use C's fwrite, and errors wouldn't say why a write failed.
+        writable: Any = SimpleNamespace(write=file.write)
+        np.save(writable, array, allow_pickle=False)
 
-
-class _WriteOnly:
-    """A file that has only the method `write`."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.write = file.write
+    write_atomically(path, write)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        DmlError: if it is corrupt, or can't be read.
-    """
+    """Read a JSON object; raise a `DmlError` if the file is corrupt or can't be read."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:
         raise DmlError(f"{path} is corrupt: {error}") from error
     if not isinstance(value, dict):
-        raise DmlError(f"{path} is corrupt: it holds {type(value).__name__}; expected a JSON object")
+        raise DmlError(f"{path} is corrupt: it contains {type(value).__name__}; expected a JSON object")
     return value
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file in UTF-8 atomically; a path in the text that isn't UTF-8 keeps its bytes.
-
-    Raises:
-        WriteRefused: as `write_atomically`.
-    """
+    """Write a text file in UTF-8 with `write_atomically`; if a path in the text isn't UTF-8, the bytes don't change."""
     write_atomically(path, lambda file: file.write(text.encode(errors="surrogateescape")))
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a CSV file in UTF-8, with a line of column names, as `write_text`."""
+    """Write a CSV file with `write_text`; the first line has the column names."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -140,19 +117,14 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file atomically.
-
-    Raises:
-        WriteRefused: if the write fails, see `write_atomically`.
-    """
+    """Write a JSON file with `write_atomically`."""
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file under a temporary name, sync and rename it, so that `path` is always complete.
 
-    Raises:
-        WriteRefused: if the write fails, for example on a full disk; an existing file at `path` is unchanged.
+    If the write fails, for example on a full disk, raise `WriteRefused`; an existing file at `path` doesn't change.
     """
     partial = partial_path(path)
     with report_write_errors(f"write {path}"):
@@ -184,7 +156,7 @@ def report_write_errors(doing: str, advice: str = "", arguments: tuple[str, ...]
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents, unless they exist; raise WriteRefused if that fails."""
+    """Make a folder and the parents, unless they exist; raise `WriteRefused` if this fails."""
     with report_write_errors(f"make the folder {path}"):
         path.mkdir(parents=True, exist_ok=True)
 

@@ -18,17 +18,9 @@ def dml_datasets() -> Iterable[Component]:
         "dml_train.data.glyphs:Glyphs",
         "characters drawn with matplotlib's fonts or yours, half of the classes unseen; no download",
     )
-    yield Component(
-        "image-folder",
-        "dml_train.data.factories:image_folder",
-        "a folder of images with one subfolder per class, split into disjoint halves of classes",
-    )
-    yield Component(
-        "csv",
-        "dml_train.data.factories:csv",
-        "a table of images: a CSV file with the columns path, label and, optionally, split and group",
-    )
     for name, summary, source in (
+        ("image-folder", "a folder of images with one subfolder per class; half of the classes train", ""),
+        ("csv", "a CSV file of images with the columns path, label and, optionally, split and group", ""),
         ("cub", "CUB-200-2011: 200 species of birds; the first 100 train", "Wah et al. 2011"),
         ("cars196", "CARS196: 196 models of cars; the first 98 train", "Krause et al. 2013"),
         ("sop", "Stanford Online Products: 22,634 products; about half train", "Song et al. 2016"),

@@ -1,4 +1,4 @@
-"""The folder of a run: the files in it, by name."""
+"""The folder of a run, and the names of the files in the folder."""
 
 from __future__ import annotations
 
@@ -16,46 +16,31 @@ from dml_train.files import check_path, lock_folder, partial_path, read_json, re
 Tracker = Literal["wandb", "mlflow", "trackio"]  # experiment trackers, by the logger's name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(unsafe_hash=True)
 class RunFolder:
-    """The files of a run."""
+    """The files of a run.
+
+    Attributes:
+        recipe: the resolved recipe, with all defaults.
+        data: the fingerprint of the data set: path, size and class of each image.
+        metrics: one JSON object per line, with a step and the metrics of this step.
+        checkpoints: the folder of checkpoints.
+        evaluation: the metrics of the trained embedding.
+        baselines: the same metrics for raw pixels and for the network before training.
+        per_query: the same metrics per query, (Q,) float64 arrays by name; see `save_per_query`.
+        matches: groups and lists of items, if the data set has any; arrays of `dml_core.Labels` or `Relevance`.
+        manifest: size and SHA-256 of each result file and of the logged metrics; written last, when the run ends.
+    """
 
     path: Path
 
-    @property
-    def recipe(self) -> Path:
-        """The resolved recipe, with every default."""
-        return self.path / "recipe.toml"
-
-    @property
-    def data(self) -> Path:
-        """The fingerprint of the data set: path, size and class of each image."""
-        return self.path / "data.npz"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON object per line: the step and its metrics."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def evaluation(self) -> Path:
-        """The metrics of the trained embedding."""
-        return self.path / "evaluation.json"
-
-    @property
-    def baselines(self) -> Path:
-        """The same metrics for raw pixels and for the network before training."""
-        return self.path / "baselines.json"
-
-    @property
-    def per_query(self) -> Path:
-        """Values of the same metrics per query, (Q,) float64 arrays by name; see `save_per_query`."""
-        return self.path / "per_query.npz"
+    def __post_init__(self) -> None:
+        path = self.path
+        self.recipe, self.data = path / "recipe.toml", path / "data.npz"
+        self.metrics, self.checkpoints = path / "metrics.jsonl", path / "checkpoints"
+        self.evaluation, self.baselines = path / "evaluation.json", path / "baselines.json"
+        self.per_query, self.matches = path / "per_query.npz", path / "matches.npz"
+        self.manifest = path / "manifest.json"
 
     def tracker(self, name: Tracker) -> Path:
         """Return the file with this run's identity in an experiment tracker, which a resumed run uses to continue."""
@@ -74,16 +59,6 @@ class RunFolder:
         return self.path / f"{part and part + '_'}labels.npy"
 
     @property
-    def matches(self) -> Path:
-        """Groups and lists of items, if the data set has any: arrays of `dml_core.Labels` or `dml_core.Relevance`."""
-        return self.path / "matches.npz"
-
-    @property
-    def manifest(self) -> Path:
-        """Size and SHA-256 of each result file and of the logged metrics; written last, when the run ends."""
-        return self.path / "manifest.json"
-
-    @property
     def is_finished(self) -> bool:
         """Whether the run has ended and written results; the results may have been damaged since."""
         return self.evaluation.is_file() and self.manifest.is_file()
@@ -94,30 +69,18 @@ class RunFolder:
         return shlex.join(["dml", "train", str(self.recipe), "--out", str(self.path), "--resume"])
 
     def write_manifest(self) -> None:
-        """Write the manifest of the existing result files.
-
-        Raises:
-            WriteRefused: if the disk is full or fails.
-        """
+        """Write the manifest of the existing result files; raise `WriteRefused` if the disk is full or fails."""
         files = {path.name: record_of(path) for path in (*self._results(), self.metrics) if path.is_file()}
         write_json(self.manifest, {"files": files})
 
     def drop_results(self) -> None:
-        """Remove the manifest, then the result files.
-
-        Raises:
-            WriteRefused: if a file can't be removed.
-        """
+        """Remove the manifest, then the result files; raise `WriteRefused` if a file can't be removed."""
         for path in (self.manifest, *self._results()):
             with report_write_errors(f"remove {path}"):
                 path.unlink(missing_ok=True)
 
     def read_manifest(self) -> dict[str, FileRecord]:
-        """Read size and SHA-256 of each result file, by file name.
-
-        Raises:
-            DmlError: if the run isn't finished, or the manifest is corrupt.
-        """
+        """Read the manifest, by file name; raise a `DmlError` if the run isn't finished, or the manifest is corrupt."""
         if not self.is_finished:
             missing = self.manifest if self.evaluation.is_file() else self.evaluation
             raise DmlError(
@@ -133,14 +96,10 @@ class RunFolder:
             raise DmlError(f"{self.manifest} is corrupt. Write it again: {self.resume_command}") from error
 
     def check_results(self, *paths: Path) -> None:
-        """Check that result files haven't changed since the run wrote them.
+        """Check that these result files, by default all, haven't changed since the run wrote them.
 
-        Args:
-            paths: the files to check; default: all files in the manifest.
-
-        Raises:
-            DmlError: if a file is missing, changed or damaged (the message names the first such file, and how to
-                restore it), if the run isn't finished, or if the manifest is corrupt.
+        Raise a `DmlError` if a file is missing, changed or damaged (the message names the first such file, and how to
+        restore it), if the run isn't finished, or if the manifest is corrupt.
         """
         records = self.read_manifest()
         for path in paths or [self.path / name for name in records]:
@@ -162,25 +121,21 @@ class RunFolder:
         return [*of_parts, self.matches, self.per_query, self.baselines, self.evaluation]
 
     @staticmethod
-    def refuse_existing(path: Path) -> None:
-        """Check that a new run can use a path.
-
-        Raises:
-            DmlError: if the path exists, unless it is an empty folder or the run there ended before the first step.
-        """
+    def check_new(path: Path) -> None:
+        """Raise a `DmlError` if the path exists, unless it is an empty folder, or a run that took no step."""
         folder = RunFolder(path)
         if path.is_dir() and folder._has_no_step():
             return
         exists = f"{path} exists already; nothing was touched"
         if path.is_dir() and not folder.recipe.is_file():
-            message = f"the folder {exists}. It holds files but no run: choose another folder"
+            message = f"the folder {exists}. It contains files but no run: choose another folder"
             raise DmlError(message, arguments=("out",))
         if path.exists() or path.is_symlink():
             message = f"the run folder {exists}. Resume that run, or choose another folder"
             raise DmlError(message, arguments=("resume", "out"))
 
     def _has_no_step(self) -> bool:
-        """Return whether a folder is empty, or holds only files of a run that took no step, so nothing can be lost."""
+        """Return whether a folder is empty, or only has files of a run that took no step, so that no result is lost."""
         names = {entry.name for entry in self.path.iterdir()}
         if self.recipe.name in names and self.metrics.name not in names:
             return False  # a folder with only a recipe may be the user's
@@ -192,19 +147,14 @@ class RunFolder:
         return names <= left and not is_logged and not is_saved
 
     def read_evaluation(self) -> dict[str, Any]:
-        """Read the metrics of the trained embedding.
-
-        Raises:
-            DmlError: if the run isn't finished, or the file was changed or damaged.
-        """
+        """Read the metrics of the trained embedding; raise a `DmlError` if missing or damaged."""
         self.check_results(self.evaluation)
         return read_json(self.evaluation)
 
     def read_metrics(self) -> list[dict[str, float | None]]:
         """Read the values logged during training, with a dict per line of ``metrics.jsonl``; empty if there is no file.
 
-        Raises:
-            DmlError: if the file is corrupt, or was changed or damaged after the run ended.
+        Raise a `DmlError` if the file is corrupt, or was changed or damaged after the run ended.
         """
         if not self.metrics.is_file():
             return []
@@ -217,36 +167,23 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path) -> RunFolder:
-        """Create the folder of a new run.
-
-        Raises:
-            DmlError: if the folder exists and isn't empty.
-            WriteRefused: if the folder can't be created.
-        """
-        cls.refuse_existing(path)
+        """Create the folder of a new run; raise a `DmlError` if the path isn't new, or the folder can't be created."""
+        cls.check_new(path)
         with report_write_errors(f"make the run folder {path}"):
             path.mkdir(parents=True, exist_ok=True)
         return cls(path)
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """Open the folder of an existing run.
-
-        Raises:
-            DmlError: if it isn't a run's folder.
-        """
+        """Open the folder of an existing run; raise a `DmlError` if it isn't a run's folder."""
         check_path(path)
         folder = cls(path)
         if not folder.recipe.is_file():
-            what = "holds no recipe.toml" if path.is_dir() else "doesn't exist"
+            what = "has no recipe.toml" if path.is_dir() else "doesn't exist"
             raise DmlError(f"{path} is not a run's folder: it {what}")
         return folder
 
 
 def open_run(path: str | Path) -> RunFolder:
-    """Open a run's folder, to read metrics and find checkpoints, embeddings and other files.
-
-    Raises:
-        DmlError: if it isn't a run's folder.
-    """
+    """Open a run's folder, to read metrics and find other files; raise a `DmlError` if it isn't a run's folder."""
     return RunFolder.open(Path(path))

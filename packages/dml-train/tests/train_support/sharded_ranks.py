@@ -22,7 +22,7 @@ from rich.console import Console
 from torch import nn
 from torch.distributed import TCPStore
 
-from dml_core import DmlError, Rows
+from dml_core import DmlError, Rows, all_gather_rows
 from dml_train.ranks.ranks import Ranks, join_ranks
 from dml_train.ranks.sharding import Shards
 from dml_train.recipe.checking import parse
@@ -98,7 +98,7 @@ def gather_large_gradients() -> None:
     with join_ranks(120) as ranks:
         rows_RD = torch.ones(3, 2, dtype=torch.float16, requires_grad=True)
         gradient_BD = torch.arange(12, dtype=torch.float16).reshape(6, 2) + 40_000
-        ranks.all_gather_with_gradient(rows_RD).backward(gradient_BD)
+        all_gather_rows(rows_RD).backward(gradient_BD)
         assert torch.equal(rows_RD.grad, gradient_BD[3 * ranks.rank : 3 * ranks.rank + 3])
 
 
@@ -111,14 +111,14 @@ def lose_the_other(silent: bool) -> None:
 
 def _gather_twice(silent: bool) -> None:
     with join_ranks(10.0) as ranks:
-        ranks.all_gather_with_gradient(torch.zeros(1, 1))
+        all_gather_rows(torch.zeros(1, 1))
         if ranks.rank == 1:
             if silent:
                 _notes().wait(
                     ["missed"], timedelta(seconds=300)
                 )  # if it times out, this rank fails, not the first
             os.kill(os.getpid(), signal.SIGKILL)
-        ranks.all_gather_with_gradient(torch.zeros(1, 1))
+        all_gather_rows(torch.zeros(1, 1))
 
 
 def train_until(document: dict[str, Any], out: Path, last: int, plugins: Sequence[str] = ()) -> None:

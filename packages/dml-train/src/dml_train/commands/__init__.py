@@ -1,4 +1,4 @@
-"""The commands of `dml`, a file each. A new one is a file here and a line in `COMMANDS`."""
+"""The commands of `dml`, one per file. To add a command, add a file here and a line in `COMMANDS`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from dml_train.commands.options import FOLDER
 def demo(out: Path, resume: bool) -> None:
     """Train on rendered characters, in minutes.
 
-    Prints the metrics of the trained network beside those of raw pixels and the untrained network, on characters that
+    Print the metrics of the trained network, raw pixels, and the untrained network for comparison, on characters that
     training never saw.
     """
     from dml_train.demo import run_demo

@@ -9,7 +9,7 @@ import click
 
 from dml_core import DmlError, Registry
 from dml_train.commands.engine import Cluster, engine_options
-from dml_train.commands.options import FILE, FOLDER, ON_BAD_IMAGE, STEP, error_console, refuse_existing
+from dml_train.commands.options import FILE, FOLDER, ON_BAD_IMAGE, STEP, check_new, error_console
 from dml_train.processes.limits import MOST_PROCESSES
 
 
@@ -19,21 +19,21 @@ from dml_train.processes.limits import MOST_PROCESSES
 @click.option(
     "--split",
     type=click.Choice(["test", "gallery", "train"]),
-    help="Split of the run's data set; default: test.",
+    help="Split of the run's data set to embed; default: test.",
 )
 @click.option(
     "--out", type=FILE, required=True, help="A new .npy file: (N, dim) float32; with IMAGES, also .parquet."
 )
 @click.option("--labels", type=FILE, help="Also write labels to a new .npy file: (N,) int64.")
-@click.option("--codes", is_flag=True, help="Write a bit per dimension: (N, ceil(dim / 8)) uint8.")
+@click.option("--codes", is_flag=True, help="Write one bit per dimension: (N, ceil(dim / 8)) uint8.")
 @ON_BAD_IMAGE
 @click.option(
-    "--workers", type=click.IntRange(0, MOST_PROCESSES), help="Loader processes; default: the run's."
+    "--workers", type=click.IntRange(0, MOST_PROCESSES), help="Loader processes; default: as in the run."
 )
 @click.option(
-    "--shard", metavar="I/N", help="Embed only slice I of N, I from 0, into its own files beside --out."
+    "--shard", metavar="I/N", help="Embed only slice I of N, I from 0, into separate files next to --out."
 )
-@click.option("--join", is_flag=True, help="Embed nothing: join the slices to the file of one process.")
+@click.option("--join", is_flag=True, help="Don't embed, but join the slices into one file.")
 @STEP
 @engine_options
 @click.pass_obj
@@ -55,20 +55,20 @@ def embed(
 ) -> None:
     """Embed images with a run's weights.
 
-    Embeds all images in the folder IMAGES and its subfolders or, without IMAGES, a split of the run's data set. IMAGES
-    may also be a .tar archive (WebDataset), a table with a column of images or paths (.parquet, .arrow), or a folder of
-    them. With IMAGES, a JSON file beside --out names the image of each row, and each image's label is the folder that
-    contains it. The same command resumes after an interruption.
+    Embed all images in the folder IMAGES and subfolders or, without IMAGES, a split of the run's data set. IMAGES can
+    also be a .tar archive (WebDataset), a table with a column of images or paths (.parquet, .arrow), or a folder of
+    these files. With IMAGES, a JSON file next to --out names the image of each row, and an image's label is the folder
+    that contains the image. Repeat the command to resume after an interruption.
 
-    Several machines share the images by --shard I/N, each with another I. Then the same command with --join instead
-    writes the file.
+    To share the images between machines, use --shard I/N with a different I on each machine. Then use --join instead of
+    --shard to write the file.
     """
     if images is not None and split is not None:
         raise DmlError(f"both a folder ({images}) and --split {split} were given; expected one of them")
     if shard is not None and join:
         raise DmlError("both --shard and --join were given; expected one of them: --join after all shards")
     if shard is not None and labels is not None:
-        raise DmlError("--labels with --shard: labels are those of all images; give --labels with --join")
+        raise DmlError("--labels was given with --shard, which embeds some images; use --labels with --join")
     if cluster is not None and (join or workers is not None):
         raise DmlError(
             f"--engine ray was given with {'--join' if join else '--workers'}, which works only on this machine"
@@ -82,9 +82,9 @@ def embed(
     from dml_train.trained.plan import EmbeddingPlan, Engine, ThisProcess
     from dml_train.trained.shards import Shard, embed_shard, join_shards
 
-    refuse_existing(out)
-    if not chunks_folder(out).is_dir():  # of an interrupted call, which may have written these files
-        refuse_existing(labels, None if images is None else index_path(out))
+    check_new(out)
+    if not chunks_folder(out).is_dir():  # an interrupted call may have written these files
+        check_new(labels, None if images is None else index_path(out))
     slice_ = None if shard is None else Shard.read(shard)
     model = open_model(run, registry, step=step)
     listed = (
@@ -93,7 +93,7 @@ def embed(
         else open_images(images)
     )
     plan = EmbeddingPlan(model, listed, codes)
-    # A data set omits its bad images itself: its items stay those of its labels.
+    # A data set drops bad images itself, since items must stay in line with the labels.
     skip, console = on_bad_image == "skip" and images is not None, error_console()
     embedder: Engine = ThisProcess(model.recipe.training.workers if workers is None else workers)
     if cluster is not None:
@@ -104,7 +104,7 @@ def embed(
         done = join_shards(plan, out, labels=labels)
         if len(done.machines) > 1:
             machines = "; ".join(done.machines)
-            click.echo(f"embedded by different machines, whose last bits may differ: {machines}", err=True)
+            click.echo(f"embedded by different machines, so last bits may differ: {machines}", err=True)
     elif slice_ is not None:
         done = embed_shard(plan, out, slice_, embedder, skip=skip, console=console)
         out = slice_.path(out)
@@ -117,7 +117,7 @@ def embed(
             unseen = out.with_stem(f"{out.stem}-test")
             click.echo(
                 f"{seen:,} of these {len(done.paths):,} images are training images of the run: metrics of them "
-                f"overestimate; for the unseen classes: dml embed {run} --split test --out {unseen}",
+                f"overestimate; to embed unseen classes: dml embed {run} --split test --out {unseen}",
                 err=True,
             )
     if done.reused and not join:

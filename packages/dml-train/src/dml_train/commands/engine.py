@@ -1,4 +1,4 @@
-"""The options of commands that can work on other machines, and what they mean."""
+"""The options of commands that can work on other machines."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import click
 
 from dml_core import DmlError, Registry
+from dml_train.commands.options import error_console
 from dml_train.processes.limits import MOST_PROCESSES
 
 if TYPE_CHECKING:
-    from dml_train.cluster.ray_cluster import RayCluster, RayExecutor
+    from dml_train.cluster.ray_cluster import RayCluster
 
-Cluster: TypeAlias = "RayCluster | None"  # None: this machine
+Cluster: TypeAlias = "RayCluster | None"  # None for this machine
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _OPTIONS = (
@@ -25,28 +26,28 @@ _OPTIONS = (
         type=click.Choice(["local", "ray"]),
         default="local",
         show_default=True,
-        help="Work on this machine, or on a Ray cluster: pip install 'dml-train[ray]'.",
+        help="Where to work: this machine, or a Ray cluster (pip install 'dml-train[ray]').",
     ),
     click.option(
         "--address",
         metavar="HOST:PORT",
-        help="With --engine ray: the head of the cluster; default: $RAY_ADDRESS, or a new cluster on this machine.",
+        help="With --engine ray: address of the cluster; default: $RAY_ADDRESS, or a new cluster on this machine.",
     ),
     click.option(
         "--worker-cpus",
         type=click.IntRange(1, MOST_PROCESSES),
-        help="With --engine ray: cores and threads of each worker; default: 1.",
+        help="With --engine ray: cores and threads per worker; default: 1.",
     ),
     click.option(
         "--worker-gpus",
         type=click.FloatRange(min=0.0),
-        help="With --engine ray: GPUs of each worker; 0.5 lets two share one; default: 0.",
+        help="With --engine ray: GPUs per worker; with 0.5, two workers share a GPU; default: 0.",
     ),
 )
 
 
 def engine_options(command: Command) -> Command:
-    """Add the options to a command, which receives them as its argument `cluster`."""
+    """Add the options to a command, which receives them as the argument `cluster`."""
 
     @functools.wraps(command)
     def with_cluster(
@@ -74,18 +75,19 @@ def engine_options(command: Command) -> Command:
 
 
 @contextmanager
-def executor(
-    cluster: Cluster, registry: Registry, out: Path, most: int | None
-) -> Iterator[RayExecutor | None]:
-    """Connect to the cluster, and yield its executor of runs, of which `most` train at a time; None: this machine.
+def study_arguments(
+    cluster: Cluster, registry: Registry, out: Path, jobs: int | None
+) -> Iterator[dict[str, Any]]:
+    """Connect to the cluster, if any, and yield the keyword arguments that all studies share.
 
-    All machines must have the packages of the `registry`, and see the study's folder `out`.
+    All machines must have the packages in `registry`, and must see the study's folder `out`.
     """
+    shared = {"registry": registry, "console": error_console(), "processes": jobs or 1}
     if cluster is None:
-        yield None
+        yield shared
         return
     from dml_train.cluster.ray_cluster import RayExecutor
 
-    with cluster.connect(registry, out), RayExecutor(cluster, most) as runs:
+    with cluster.connect(registry, out), RayExecutor(cluster, jobs) as executor:
         cluster.count_workers()
-        yield runs
+        yield {**shared, "executor": executor}

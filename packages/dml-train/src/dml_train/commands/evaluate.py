@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dml_core import DmlError, Evaluation, Registry
-from dml_train.commands.options import FILE, ON_BAD_IMAGE, STEP, error_console, printable, refuse_existing
+from dml_train.commands.options import FILE, ON_BAD_IMAGE, STEP, check_new, error_console, printable
 
 if TYPE_CHECKING:
     from dml_train.measure.evaluate import Embedded
@@ -20,32 +20,32 @@ if TYPE_CHECKING:
 @click.option("--gallery", type=FILE, help="Gallery embeddings (.npy); default: the queries themselves.")
 @click.option("--gallery-labels", type=FILE, help="Labels of the gallery (.npy).")
 @click.option(
-    "--groups", type=FILE, help="Groups (.npy), such as cameras: items of one label and group don't match."
+    "--groups", type=FILE, help="Groups (.npy), e.g. cameras; items with equal label and group don't match."
 )
 @click.option("--gallery-groups", type=FILE, help="Groups of the gallery (.npy).")
 @click.option(
-    "--evaluator", metavar="NAME", help="A name that 'dml plugins' lists; default: the run's, or exact."
+    "--evaluator", metavar="NAME", help="A name that 'dml plugins' lists; default: as in the run, or exact."
 )
 @click.option(
     "--set",
     "assignments",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Set a key of the recipe's table of the evaluator ('evaluation.metrics=[\"recall@1\"]'); repeatable.",
+    help="Set an option of the evaluator ('evaluation.metrics=[\"recall@1\"]'); repeatable.",
 )
 @click.option(
     "--level",
     "levels",
     metavar="NAME",
     multiple=True,
-    help="Measure only this level of a run with several (backbone.levels); repeatable.",
+    help="Measure only this level of a run with several levels (backbone.levels); repeatable.",
 )
 @click.option(
     "--prefix",
     "prefixes",
     type=click.IntRange(min=1),
     multiple=True,
-    help="Measure the first so many numbers of a run's embedding; repeatable.",
+    help="Measure only the first N numbers of a run's embedding; repeatable.",
 )
 @ON_BAD_IMAGE
 @STEP
@@ -69,8 +69,8 @@ def evaluate_command(
 ) -> None:
     """Evaluate a run, also on other images, or embeddings.
 
-    With RUN alone: its test split. With FOLDER (FOLDER/CLASS/IMAGE), RUN is evaluated on these images: each is a query,
-    and searches all others. With EMBEDDINGS.npy and LABELS.npy: these arrays.
+    With only RUN: evaluate the test split. With FOLDER (FOLDER/CLASS/IMAGE): evaluate RUN on these images, and search
+    for each image in all other images. With EMBEDDINGS.npy and LABELS.npy: evaluate these arrays.
     """
     from dml_train.files import write_json
     from dml_train.recipe.loading import assign
@@ -82,13 +82,13 @@ def evaluate_command(
     if document or not isinstance(options, dict):
         raise DmlError(
             f"can't set {next(iter(document), 'evaluation')!r}: dml eval changes only keys of the table [evaluation], "
-            'as evaluation.metrics=["recall@1", "recall@5"]'
+            'for example evaluation.metrics=["recall@1", "recall@5"]'
         )
     named = options.pop("name", None)
     if evaluator and named and evaluator != named:
-        raise DmlError(f"--evaluator is {evaluator!r} and evaluation.name {named!r}; expected one of them")
+        raise DmlError(f"--evaluator is {evaluator!r}, evaluation.name is {named!r}; expected one of them")
     evaluator = evaluator or named
-    refuse_existing(out)
+    check_new(out)
     if not source.exists():
         raise DmlError(
             f"{source} doesn't exist; expected a run's folder, or embeddings (.npy) and their labels"
@@ -101,7 +101,7 @@ def evaluate_command(
     if source.is_dir():
         if gallery or gallery_labels or groups or gallery_groups:
             raise DmlError(
-                f"{source} is a run's folder: its images have no other gallery or groups; give none"
+                f"{source} is a run's folder; omit --gallery, --gallery-labels, --groups and --gallery-groups"
             )
         from dml_train.measure.evaluate import evaluate_selected
         from dml_train.trained.evaluation import choose_evaluator, embed_test
@@ -115,14 +115,14 @@ def evaluate_command(
         results = {n: evaluate_selected(measure, embedded, recipe, levels, n) for n in lengths}
     else:
         for name, value, reason in (
-            ("--step", step, "it has no checkpoints"),
-            ("--level", levels, "its levels are unknown"),
-            ("--prefix", prefixes, "cut the array itself, embeddings[:, :32]"),
+            ("--step", step, "an array has no checkpoints"),
+            ("--level", levels, "the levels are unknown"),
+            ("--prefix", prefixes, "slice the array instead, embeddings[:, :32]"),
         ):
             if value:
                 raise DmlError(f"{source} is not a run's folder: {reason}; omit {name}")
         if labels is None or labels.is_dir():
-            raise DmlError(f"{source} is not a run's folder; to evaluate embeddings, give their labels, too")
+            raise DmlError(f"{source} is not a run's folder; to evaluate embeddings, also give labels")
         from dml_train.files import read_array
         from dml_train.trained.evaluation import evaluate_embeddings
 
@@ -144,13 +144,13 @@ def evaluate_command(
 
 
 def _read_labels(labels: Path | None, groups: Path | None) -> Any:
-    """Read one side's labels, with groups if there are any."""
+    """Read the labels of queries or gallery, with groups if there are any."""
     from dml_core import Labels
     from dml_train.files import read_array
 
     if labels is None:
         if groups is not None:
-            raise DmlError(f"{groups} has groups of a gallery; give the gallery's labels, too")
+            raise DmlError(f"{groups} has groups of a gallery; also give --gallery-labels")
         return None
     if groups is None:
         return read_array(labels)
@@ -161,7 +161,7 @@ def _read_labels(labels: Path | None, groups: Path | None) -> Any:
 
 
 def _embed_folder(registry: Registry, run: Path, folder: Path, step: int | None, skip: bool) -> Embedded:
-    """Embed a folder of images with a run's weights, and report the skipped ones and those that trained the run."""
+    """Embed a folder of images with a run's weights, and report skipped images and training images of the run."""
     from dml_train.trained.evaluation import embed_classes
     from dml_train.trained.leaks import count_training_images
     from dml_train.trained.model import open_model

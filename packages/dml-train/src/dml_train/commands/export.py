@@ -8,7 +8,7 @@ from typing import cast
 import click
 
 from dml_core import DmlError, Registry
-from dml_train.commands.options import FILE, FOLDER, STEP, refuse_existing
+from dml_train.commands.options import FILE, FOLDER, STEP, check_new
 
 
 @click.command()
@@ -20,8 +20,8 @@ from dml_train.commands.options import FILE, FOLDER, STEP, refuse_existing
 def export(registry: Registry, run: Path, form: str, out: Path, step: int | None) -> None:
     """Export a run's network to ONNX or torch.export.
 
-    Checks that the exported network computes the same embeddings of image files. Two files beside it say how an image
-    becomes the network's input: OUT.json describes it, and prepare.py does it, with Pillow and numpy alone. ONNX needs
+    Check that the exported network computes the same embeddings of image files, and write two files to prepare images
+    for the network: OUT.json describes the steps, and prepare.py runs the steps with only Pillow and numpy. ONNX needs
     dml-train[onnx].
     """
     from dml_train.trained.export import EXPORTERS, Format
@@ -31,7 +31,7 @@ def export(registry: Registry, run: Path, form: str, out: Path, step: int | None
     suffix = EXPORTERS[cast("Format", form)].suffix
     if out.suffix != suffix:
         raise DmlError(f"--out is {out}; expected a name that ends in {suffix}")
-    refuse_existing(out, out.with_name(f"{out.name}.json"))
+    check_new(out, out.with_name(f"{out.name}.json"))
     difference = write(open_model(run, registry, step=step), cast("Format", form), out)
     click.echo(
         f"{out}: embeddings of image files differ from dml embed's by at most {difference:.1e} in cosine"

@@ -12,9 +12,9 @@ from dml_core.registry import suggest
 @click.argument("name", required=False)
 @click.pass_obj
 def list_plugins(registry: Registry, name: str | None) -> None:
-    """List the components of each plugin, and the plugins that failed to load.
+    """List the components of each plugin, and plugins that failed to load.
 
-    With a kind as NAME, such as losses, list the components of this kind; with a component, describe its options.
+    If NAME is a kind, such as losses, list the components of this kind; if it is a component, describe the options.
     """
     kinds = [kind for kind in KINDS if name in (None, kind)]
     if name is not None and not kinds:
@@ -34,7 +34,7 @@ def list_plugins(registry: Registry, name: str | None) -> None:
 
 
 def _describe(registry: Registry, name: str) -> None:
-    """Print the components of this name: provider, source, and each option with its type and default."""
+    """Print the components with this name: provider, source, and the type and default of each option."""
     found = [(kind, registry.entries(kind)[name]) for kind in KINDS if name in registry.entries(kind)]
     if not found:
         known = [each for kind in KINDS for each in registry.entries(kind)]

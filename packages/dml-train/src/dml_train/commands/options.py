@@ -1,7 +1,7 @@
-"""Options, checks and error messages that several commands share.
+"""Options, checks and error messages that commands share.
 
-All commands are imported for ``dml --help`` and for a shell's completion. So each imports what computes (torch, numpy)
-or draws (rich) only when it runs.
+``dml --help`` and shell completion import all commands, so a command must import torch, numpy and rich only when it
+runs.
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ SET = click.option(
 STEP = click.option(
     "--step",
     type=click.IntRange(min=1),
-    help="Use the weights of this step's checkpoint; default: those that the run is evaluated by.",
+    help="Use the weights of this step's checkpoint; default: the weights that the run was evaluated with.",
 )
 ON_BAD_IMAGE = click.option(
     "--on-bad-image",
     type=click.Choice(["error", "skip"]),
     default="error",
     show_default=True,
-    help="Stop at, or skip, an image of a folder that can't be decoded.",
+    help="Whether to stop at an image that can't be decoded, or to skip it.",
 )
 JOBS = click.option(
     "--jobs",
     type=click.IntRange(1, MOST_PROCESSES),
-    help="Runs to train at a time; default: 1; with --engine ray: as many as fit.",
+    help="Number of runs to train at a time; default: 1; with --engine ray: as many as fit.",
 )
 LIST_COMMANDS = click.option(
     "--list-commands",
     is_flag=True,
-    help="Train nothing: print a command for each unfinished run, for any scheduler; then repeat this command.",
+    help="Don't train, but print a command for each unfinished run, for any scheduler; then repeat this command.",
 )
-# Arguments of Python functions whose option has another name, or belongs to another command.
+# Arguments of Python functions whose option has a different name, or belongs to a different command.
 _OPTIONS = {"skip": "--on-bad-image skip", "space": "--range, --choice or --space"}
 
 
 def error_console() -> Console:
-    """Return the console of progress, on the error stream."""
+    """Return the console to show progress, on the error stream."""
     from rich.console import Console
 
     return Console(stderr=True)
 
 
 def echo_commands(jobs: Sequence[Job]) -> None:
-    """Print the commands of a study's unfinished runs, and on the error stream the number of finished ones."""
+    """Print the commands of a study's unfinished runs, and the number of finished runs on the error stream."""
     from dml_train.studies.runs import list_commands
 
     commands = list_commands(jobs)
@@ -78,7 +78,7 @@ def echo_commands(jobs: Sequence[Job]) -> None:
 def error_message(error: DmlError | Interrupted, command: click.Command | None = None) -> str:
     """Return the error's message, followed by the options of `dml` that fix it.
 
-    If the `command` that failed resumes runs itself, its own option is named, otherwise that of `dml train`.
+    If the failed `command` has the option `--resume`, name this option, otherwise the option of `dml train`.
     """
     resumes = command is not None and any(parameter.name == "resume" for parameter in command.params)
     resume = f"dml {command.name if command and resumes else 'train'} --resume"
@@ -91,8 +91,8 @@ def printable(name: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
-def refuse_existing(*paths: Path | None) -> None:
-    """Raise DmlError, with the first such path, rather than overwrite a file or write into a missing folder."""
+def check_new(*paths: Path | None) -> None:
+    """Raise a `DmlError` if a file already exists, or would be in a missing folder."""
     for path in paths:
         if path and path.exists():
             raise DmlError(f"{path} exists already; nothing was touched. Choose another name")

@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 
 from dml_core import Registry
-from dml_train.commands.engine import Cluster, engine_options, executor
-from dml_train.commands.options import FOLDER, JOBS, LIST_COMMANDS, SET, echo_commands, error_console
+from dml_train.commands.engine import Cluster, engine_options, study_arguments
+from dml_train.commands.options import FOLDER, JOBS, LIST_COMMANDS, SET, echo_commands
 from dml_train.processes.limits import MOST_RUNS
 
 
 @click.group()
 def protocol() -> None:
-    """Evaluate a recipe by a protocol of several runs."""
+    """Evaluate a recipe by a protocol with several runs."""
 
 
 @protocol.command()
@@ -26,10 +26,10 @@ def protocol() -> None:
     type=click.IntRange(1, MOST_RUNS),
     default=1,
     show_default=True,
-    help="Repetitions; the paper has 10.",
+    help="Number of repetitions; the paper has 10.",
 )
 @click.option(
-    "--dim", type=click.IntRange(min=1), default=128, show_default=True, help="Dimensions of each model."
+    "--dim", type=click.IntRange(min=1), default=128, show_default=True, help="Dimension of each model."
 )
 @JOBS
 @engine_options
@@ -48,8 +48,8 @@ def mlrc(
 ) -> None:
     """Run the protocol of A Metric Learning Reality Check.
 
-    Trains four models, each holding out another fourth of the training classes, and evaluates them separately and
-    concatenated. The same command resumes after an interruption; finished runs in --out are kept.
+    Train four models, each with a different quarter of the training classes held out, and evaluate the models
+    separately and concatenated. Repeat the command to resume after an interruption; finished runs in --out are kept.
     """
     from dml_train.recipe.loading import load_recipe
     from dml_train.studies.mlrc import plan_models, reality_check, write
@@ -58,17 +58,8 @@ def mlrc(
     if list_commands:
         echo_commands(plan_models(checked, out, registry, runs=runs, dim=dim))
         return
-    with executor(cluster, registry, out, jobs) as remote:
-        found = reality_check(
-            checked,
-            out,
-            registry=registry,
-            console=error_console(),
-            runs=runs,
-            dim=dim,
-            processes=jobs or 1,
-            executor=remote,
-        )
+    with study_arguments(cluster, registry, out, jobs) as shared:
+        found = reality_check(checked, out, runs=runs, dim=dim, **shared)
     click.echo(found.markdown(Path(source).stem))
     for path in write(found, out, Path(source).stem):
         click.echo(path)

@@ -19,13 +19,13 @@ from dml_train.recipe.bundled import (
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--keys", is_flag=True, help="List the keys of a recipe's tables, with defaults, and exit.")
+@click.option("--keys", is_flag=True, help="List the keys of a recipe's tables with defaults.")
 @click.pass_obj
 def recipes(registry: Registry, name: str | None, keys: bool) -> None:
-    """List the bundled recipes; or print one, by its NAME or a path.
+    """List the bundled recipes; or print one, by NAME or path.
 
-    With the NAME of a paper or group, as in the list, its recipes are listed. A recipe that extends another is printed
-    resolved: with all its parents' keys, and every default filled in.
+    If NAME is a paper or group in the list, list the recipes of this paper or group. If a recipe extends a different
+    recipe, print it resolved: with the keys of all parents, and with all defaults.
     """
     if keys:
         from dml_train.recipe.tables import describe_keys
@@ -51,10 +51,10 @@ def recipes(registry: Registry, name: str | None, keys: bool) -> None:
 
 
 def _list_all() -> None:
-    """List the recipes for everybody, and the papers with the number of theirs."""
+    """List the recipes that fit any data, and the papers with the number of recipes."""
     names = bundled_recipes()
     small = [name for name in names if name.endswith("/glyphs") or name in ("demo", "glyphs-tiny")]
-    click.echo("a folder of your own images")
+    click.echo("a folder of your images")
     _list((name for name in names if "/" not in name and name not in small), "  ")
     click.echo("\non rendered characters, without a download")
     _list(sorted(small, key=lambda name: ("/" in name, name)), "  ")

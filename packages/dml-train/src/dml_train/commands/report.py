@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from dml_core import DmlError, Registry
-from dml_train.commands.options import FILE, FOLDER, refuse_existing
+from dml_train.commands.options import FILE, FOLDER, check_new
 
 
 @click.command()
@@ -17,9 +17,9 @@ from dml_train.commands.options import FILE, FOLDER, refuse_existing
 def report(registry: Registry, runs: tuple[Path, ...], out: Path | None) -> None:
     """Write a run's report, or a comparison of several runs.
 
-    Rewrites one run's report.html from the files in its folder. Compares several runs with the first: metrics side by
-    side, paired tests on the same queries, curves, settings that differ, and queries that only one run answers
-    correctly.
+    With one run: write report.html again from the files in the folder. With several runs: compare them with the first
+    run, with metrics side by side, paired tests on the same queries, curves, settings that differ, and queries that
+    only one run gets right.
     """
     from dml_train.report import write_report, write_side_by_side
 
@@ -29,6 +29,6 @@ def report(registry: Registry, runs: tuple[Path, ...], out: Path | None) -> None
         click.echo(write_report(runs[0], registry))
         return
     if out is None:
-        raise DmlError(f"{len(runs)} runs were given to compare; give the page's file as --out")
-    refuse_existing(out)
+        raise DmlError(f"{len(runs)} runs were given to compare; choose the page to write: --out FILE.html")
+    check_new(out)
     click.echo(write_side_by_side(runs, out, registry))

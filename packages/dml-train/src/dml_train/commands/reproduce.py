@@ -7,22 +7,22 @@ from pathlib import Path
 import click
 
 from dml_core import Registry
-from dml_train.commands.engine import Cluster, engine_options, executor
-from dml_train.commands.options import FOLDER, JOBS, LIST_COMMANDS, echo_commands, error_console
+from dml_train.commands.engine import Cluster, engine_options, study_arguments
+from dml_train.commands.options import FOLDER, JOBS, LIST_COMMANDS, echo_commands
 from dml_train.processes.limits import MOST_RUNS
 
 
 @click.command()
 @click.argument("tables", metavar="[PAPER[/TABLE]]...", nargs=-1)
 @click.option(
-    "--data", type=FOLDER, help="Folder of the papers' data sets; without it, every table runs on glyphs."
+    "--data", type=FOLDER, help="Folder of the papers' data sets; if omitted, all tables run on glyphs."
 )
 @click.option(
     "--seeds", type=click.IntRange(1, MOST_RUNS), default=1, show_default=True, help="Runs per row."
 )
 @JOBS
 @click.option(
-    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Set a key of every recipe; repeatable."
+    "--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Set a key in all recipes; repeatable."
 )
 @click.option(
     "--out",
@@ -47,8 +47,8 @@ def reproduce(
 ) -> None:
     """Reproduce the papers' tables.
 
-    ice/table-2 names a table, and ice all tables of that paper; without a name, all are listed. Pages in --out show
-    published beside measured metrics. The same command resumes after an interruption; finished runs in --out are kept.
+    Use ice/table-2 for one table, or ice for all tables of a paper; without a name, list all tables. Pages in --out
+    compare measured with published metrics. Repeat the command to resume; finished runs in --out are kept.
     """
     from dml_train.studies.reproduce.paper import papers
     from dml_train.studies.reproduce.run import plan_tables
@@ -65,7 +65,7 @@ def reproduce(
             listing.add_column(column, no_wrap=column == "table")
         for name, paper in known.items():
             for key, table in paper.tables.items():
-                on = ", ".join(table.datasets()) or "published figures alone"
+                on = ", ".join(table.datasets()) or "only published figures"
                 listing.add_row(f"{name}/{key}", str(len(table.rows)), on, escape(table.title))
         Console().print(listing)
         return
@@ -76,18 +76,8 @@ def reproduce(
             click.echo(f"left out: {text}", err=True)
         echo_commands(planned.jobs())
         return
-    with executor(cluster, registry, out, jobs) as remote:
-        found = run(
-            tables,
-            out,
-            registry=registry,
-            console=error_console(),
-            data=data,
-            seeds=seeds,
-            processes=jobs or 1,
-            executor=remote,
-            overrides=overrides,
-        )
+    with study_arguments(cluster, registry, out, jobs) as shared:
+        found = run(tables, out, data=data, seeds=seeds, overrides=overrides, **shared)
     for text in found.left_out:
         click.echo(f"left out: {text}", err=True)
     if found.left_out and data is None:

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dml_core import DmlError, Registry
-from dml_train.commands.options import (
-    FILE,
-    FOLDER,
-    ON_BAD_IMAGE,
-    STEP,
-    error_console,
-    printable,
-    refuse_existing,
-)
+from dml_train.commands.options import FILE, FOLDER, ON_BAD_IMAGE, STEP, check_new, error_console, printable
 
 if TYPE_CHECKING:
     from dml_train.trained.search import Gallery, SearchResult
@@ -30,7 +22,11 @@ if TYPE_CHECKING:
 )
 @click.option("--index", type=FILE, help="Instead of --gallery: a file that 'dml embed RUN FOLDER' wrote.")
 @click.option(
-    "-k", type=click.IntRange(min=1), default=10, show_default=True, help="Images to find per query."
+    "-k",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Number of images to find per query.",
 )
 @click.option("--codes", is_flag=True, help="Compare binary codes by Hamming distance instead of embeddings.")
 @click.option("--html", type=FILE, help="Also write a page of the images to a new HTML file.")
@@ -51,12 +47,12 @@ def search(
 ) -> None:
     """Find the images nearest to each QUERY, exactly.
 
-    Compares images by a run's embedding, and prints the nearest ones with their scores. A query that is itself in the
-    gallery is not among its results.
+    Compare images by a run's embedding, and print the nearest images with scores. If a query is in the gallery, it is
+    excluded from the results.
     """
     if gallery is not None and index is not None:
         raise DmlError("both --gallery and --index were given; expected one of them")
-    refuse_existing(html)
+    check_new(html)
     if (missing := next((query for query in queries if not query.is_file()), None)) is not None:
         raise DmlError(f"the image {missing} doesn't exist")
     from dml_train.trained.model import open_model
@@ -92,5 +88,5 @@ def _print(result: SearchResult, gallery: Gallery) -> None:
     for rank, (index, value) in enumerate(zip(result.indices, result.scores), start=1):
         shown = f"{value}" if isinstance(value, int) else f"{value:.4f}"
         table.add_row(str(rank), shown, printable(gallery.names[index]))
-    # As wide as the names are: a path that is cut, or folded, can't be copied.
+    # Don't limit the width, since users can't copy a path that is cut or folded.
     Console(width=10_000, markup=False, highlight=False, soft_wrap=True).print(table)

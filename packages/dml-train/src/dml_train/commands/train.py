@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("source", metavar="RECIPE")
 @SET
-@click.option("--out", type=FOLDER, help="The run's folder; must be new. Required, unless with --check.")
+@click.option("--out", type=FOLDER, help="The run's folder; must be new. Required, except with --check.")
 @click.option(
-    "--check", is_flag=True, help="Only check what a run checks before its first step; no run starts."
+    "--check", is_flag=True, help="Only run the checks before the first step, and don't start a run."
 )
-@click.option("--resume", is_flag=True, help="Resume from the newest checkpoint in --out, if it has one.")
-@click.option("--force", is_flag=True, help="Resume with a recipe or data that differ from the run's.")
+@click.option("--resume", is_flag=True, help="Resume from the newest checkpoint in --out, if there is one.")
+@click.option("--force", is_flag=True, help="Resume even if the recipe or the data have changed.")
 @click.option(
     "--nproc", type=click.IntRange(1, MOST_PROCESSES), default=1, help="Number of ranks on this machine."
 )
@@ -46,7 +46,7 @@ def train(
 ) -> None:
     """Train RECIPE: a TOML file, or a bundled recipe's name.
 
-    torchrun starts ranks, too: torchrun ... -m dml_train train RECIPE --out DIR.
+    You can also start ranks with torchrun: torchrun ... -m dml_train train RECIPE --out DIR.
     """
     if out is None and not check:
         raise click.MissingParameter(
@@ -57,7 +57,7 @@ def train(
     from dml_train.recipe.loading import load_recipe
 
     if sys.stderr.isatty() and is_first_process():
-        # With the components' classes, so torch is imported, which takes seconds.
+        # The check imports the components and torch, which takes seconds.
         click.echo("checking the recipe", err=True)
     recipe = load_recipe(source, overrides, registry)
     if check or out is None:
@@ -81,7 +81,7 @@ def train(
     from dml_train.studies.runs import measure_seconds
     from dml_train.training.run import train as run_training
 
-    # A study reads the time of a run that it has listed as a command. That of several ranks is no rank's own.
+    # A study that has listed this command reads the seconds, which are only measured without ranks.
     with nullcontext() if "RANK" in os.environ else measure_seconds(out):
         folder = run_training(recipe, out, resume=resume, force=force, registry=registry)
     if not is_first_process():
@@ -94,11 +94,11 @@ def train(
 
             click.echo(write_report(folder.path, registry))
         except MissingExtra as error:
-            click.echo(f"no report is written: {error}, then: dml report {out}", err=True)
+            click.echo(f"can't write the report: {error}, then: dml report {out}", err=True)
 
 
 def _print_metrics(folder: RunFolder) -> None:
-    """Print a run's metrics and its baselines'."""
+    """Print the metrics of a run and of the baselines."""
     from rich.console import Console
     from rich.table import Table
 
@@ -113,4 +113,4 @@ def _print_metrics(folder: RunFolder) -> None:
         table.add_row(metric.title, *("" if value is None else f"{value:.4f}" for value in values))
     Console(markup=False, highlight=False).print(table)
     if baselines.omitted:
-        click.echo(f"without baselines: {baselines.omitted}", err=True)
+        click.echo(f"baselines were not measured: {baselines.omitted}", err=True)

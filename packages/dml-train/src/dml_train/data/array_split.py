@@ -1,4 +1,4 @@
-"""A split of images in memory, and augmentation of a whole batch at once.
+"""A split of images in memory, and augmentation of a batch at once.
 
 Shapes: `N` items, `B` batch, `H`, `W` height and width.
 """
@@ -93,7 +93,7 @@ class Jitter:
 
 
 def _maximum_3x3(images_B1HW: Tensor) -> Tensor:
-    """Take the maximum of each pixel and its eight neighbours; pixels outside the image are 0."""
+    """Take the maximum of each pixel and the eight neighbours; pixels outside the image are 0."""
     # Compute along rows, then columns: with one channel on a CPU, this is forty times as fast as max_pool2d.
     padded = F.pad(images_B1HW, (1, 1, 1, 1))
     wide = torch.maximum(torch.maximum(padded[..., :-2], padded[..., 1:-1]), padded[..., 2:])

@@ -77,14 +77,13 @@ def load_ahead(
 ) -> Generator[Item, None, None]:
     """Yield ``source[place]`` for each place, in order.
 
+    Raise a `DmlError` if an item can't be loaded, a worker can't start or dies, or `workers` exceeds `MOST_PROCESSES`.
+
     Args:
         source: the items; must support pickle if there are workers.
         places: indices into `source`.
         workers: number of processes that load ahead; 0 loads each item in this process when it is requested.
         pin: whether to pin tensors in memory, so that copies to a GPU can overlap.
-
-    Raises:
-        DmlError: if an item can't be loaded, a worker can't start or dies, or `workers` exceeds `MOST_PROCESSES`.
     """
     if not 0 <= workers <= MOST_PROCESSES:
         raise InvalidOption(f"workers is {workers}; expected 0 to {MOST_PROCESSES} processes")

@@ -85,7 +85,7 @@ def _read_rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
                 if column not in columns:
                     raise DmlError(
                         f"{file} has no column {column!r}{nearest(column, columns)} its first line must name path "
-                        f"and label, and optionally split and group; it names: {', '.join(columns) or 'nothing'}"
+                        f"and label, and optionally split and group; it names: {', '.join(columns) or 'no columns'}"
                     )
             used = [column for column in ("path", "label", "split", "group") if column in columns]
             for row in reader:

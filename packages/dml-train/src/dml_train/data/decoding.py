@@ -26,13 +26,8 @@ _STRIPS = ((273, 279), (324, 325))
 def read_image(source: ImageSource, min_side: int | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Decode an image to upright RGB, see `decode`.
 
-    Args:
-        source: a file, an image inside a file, or an array.
-        min_side, max_pixels: see `decode`.
-
-    Raises:
-        DmlError: if the image can't be decoded, has too many pixels or a format that isn't in `FORMATS`, or isn't a
-            regular file; the message names the file.
+    Raise a `DmlError` that names the file if the image can't be decoded, has too many pixels or a format that isn't in
+    `FORMATS`, or isn't a regular file.
     """
     try:
         if isinstance(source, np.ndarray):
@@ -54,10 +49,8 @@ def check_complete_image(file: Path) -> None:
     """Check that an image file is complete from the header and the last bytes, mostly without decoding.
 
     A complete file ends with an end mark (JPEG, PNG, GIF), or isn't shorter than the stated length (BMP, WebP, TIFF);
-    this check reads only a few bytes. A different end may still be valid, so such a file is decoded.
-
-    Raises:
-        DmlError: if the header isn't an image's, or the image is truncated; the message names the file.
+    this check reads only a few bytes. A different end may still be valid, so such a file is decoded. Raise a `DmlError`
+    that names the file if the header isn't an image's, or the image is truncated.
     """
     try:
         _check_regular_file(file)

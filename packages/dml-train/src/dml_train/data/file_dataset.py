@@ -26,9 +26,6 @@ class PathTable(Sequence[Path]):
     """A compact sequence of paths, which takes 8 bytes per path besides the characters.
 
     A list of `Path` objects takes some 400 bytes per path in each loader process, and seconds to send there.
-
-    Args:
-        paths: the paths, in order.
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
@@ -105,6 +102,8 @@ class FileSplit:
 class FileDataset:
     """A `Dataset` of image files.
 
+    Raises a `DmlError` if a file is bad, unless ``on_bad_image="skip"``, or a part has no images.
+
     Args:
         parts: the files of each part.
         preparation: how an image becomes the network's input.
@@ -112,9 +111,6 @@ class FileDataset:
             the run later. ``"skip"`` decodes each file now, and excludes and logs bad files, so that batches depend
             only on good files.
         cache: a folder for decoded and resized images, see `open_pack`; None disables the cache. Results don't change.
-
-    Raises:
-        DmlError: if a file is bad, unless ``on_bad_image="skip"``, or a part has no images.
     """
 
     in_channels = 3
@@ -149,11 +145,7 @@ class FileDataset:
 
 
 class FileDatasetFactory:
-    """A data set's factory, with the options of `read`, `Preparation` and `FileDataset`.
-
-    Args:
-        read: lists the files of each part.
-    """
+    """A data set's factory, with the options of `Preparation`, `FileDataset` and `read`, which lists the files."""
 
     def __init__(self, read: Callable[..., Parts]) -> None:
         self.read = read

@@ -22,7 +22,7 @@ with extra("glyphs", "the data set 'glyphs'"):
     from fontTools.ttLib.ttCollection import TTCollection
 
 _EM = 26 / 32  # pixels per em, as a share of the image's side
-NO_CHARACTER = "\uffff"  # no font has this character, so a face draws its sign for a missing glyph
+NO_CHARACTER = "\uffff"  # no font has this character, so a face draws the sign for a missing glyph
 PLACEHOLDER_USES = 16  # if 16 characters of a face share a drawing, it is a sign for missing glyphs
 UNDRAWN = {"Cc", "Cf", "Co", "Cs"}  # control, format, private use, surrogate
 _SCRIPTS = {"all": "", "han": "CJK UNIFIED IDEOGRAPH", "latin": "LATIN "}

@@ -1,7 +1,7 @@
 """The data set 'glyphs': characters drawn with fonts, one image per font face.
 
-By default the data set uses matplotlib's fonts and needs no download and no file: drawing the images takes a few
-seconds, and they are identical each time.
+By default, the data set uses matplotlib's fonts and doesn't need a download: drawing the images takes a few
+seconds, and the images are identical each time.
 
 - A **class** is a character's image in DejaVu Sans. Characters with identical images there (Latin A, Greek Alpha,
   Cyrillic A) form one class. Blank images, control characters and private use are omitted.

@@ -10,19 +10,8 @@ from dml_core import DmlError
 from dml_train.data.decoding import SUFFIXES
 from dml_train.data.parts import Classes, Parts, check_parts, split_classes
 
-# Names that people give to parts of a data set.
-_PART_NAMES = {
-    "train",
-    "training",
-    "val",
-    "valid",
-    "validation",
-    "dev",
-    "test",
-    "testing",
-    "query",
-    "gallery",
-}
+# Common names for the parts of a data set.
+_PARTS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "query", "gallery"}
 # The folders of each layout, by part.
 _LAYOUTS = ({"train": "train", "test": "test"}, {"train": "train", "test": "query", "gallery": "gallery"})
 
@@ -54,14 +43,14 @@ def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 
             for part, name in layout.items():
                 if not listed[part]:
                     raise DmlError(
-                        f"{folder / name} holds no folder with images; expected {name}/CLASS/IMAGE"
+                        f"{folder / name} contains no folder with images; expected {name}/CLASS/IMAGE"
                     )
             parts = Parts(listed["train"], listed["test"], listed.get("gallery"))
             check_parts(parts, {part: str(folder / name) for part, name in layout.items()})
             return parts
-    if children and children <= _PART_NAMES:
+    if children and children <= _PARTS:
         raise DmlError(
-            f"{folder} holds the folders {', '.join(sorted(children))}, which are names of parts and not of classes; "
+            f"{folder} contains the folders {', '.join(sorted(children))}, which are names of parts, not of classes; "
             "expected train and test, or train, query and gallery, each with class folders; or only class folders"
         )
     classes = _list_classes(folder)
@@ -115,11 +104,11 @@ def _too_few_classes(folder: Path, classes: Classes) -> DmlError:
         if visible := next((p for p in below if not any(part.startswith(".") for part in p.parts)), None):
             found.append(f"other files, such as {visible}")
     message = (
-        f"{folder} holds {' and '.join(found)}; expected ROOT/CLASS/IMAGE with at least two classes: a folder for the "
-        f"images ({', '.join(sorted(SUFFIXES))}) of each class"
+        f"{folder} contains {' and '.join(found)}; expected ROOT/CLASS/IMAGE with at least two classes: a folder for "
+        f"the images ({', '.join(sorted(SUFFIXES))}) of each class"
     )
     for child in sorted(_list_folders(folder)):
         if len(_list_classes(child)) >= 2:
-            message += f". {child} holds class folders: --set dataset.root={child}"
+            message += f". {child} contains class folders: --set dataset.root={child}"
             break
     return DmlError(message)

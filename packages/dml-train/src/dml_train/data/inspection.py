@@ -89,14 +89,13 @@ def inspect_images(
 ) -> Inspection:
     """Decode all images of a folder or table, and find problems before training.
 
+    Raise a `DmlError` if the data set ``image-folder`` or ``csv`` can't read the source.
+
     Args:
         source: a folder ``ROOT/CLASS/IMAGE`` or a CSV file, as for the data sets ``image-folder`` and ``csv``.
         root: the folder that a table's paths are relative to; default: the folder of the table.
         registry: provides the evaluator ``"exact"`` to search near-duplicates; default: all installed components.
         preparation: report times and sizes for these steps; default: ``Preparation()``.
-
-    Raises:
-        DmlError: if the data set ``image-folder`` or ``csv`` can't read the source.
     """
     source, preparation = Path(source).expanduser(), preparation or Preparation()
     options, parts, is_split = _read_folder(source, root) if source.is_dir() else _read_table(source, root)
@@ -236,10 +235,7 @@ def _time_loading(files: Sequence[Path], preparation: Preparation) -> float:
 
 
 def describe_inspection(found: Inspection, batch_size: int) -> Iterator[str]:
-    """Describe an inspection: counts, sizes, findings, and how to begin with the recipe `my-images`.
-
-    Use `batch_size`, the recipe's, to check that the images suffice for a batch.
-    """
+    """Describe counts, sizes, findings, and how to begin with the recipe `my-images`, with this batch size."""
     sizes = Counter(found.class_of.values())
     broken = f", {len(found.bad):,} of them broken" if found.bad else ""
     yield f"{found.source}: {len(found.class_of):,} images of {len(sizes):,} classes{broken}"

@@ -54,7 +54,7 @@ class PackedImages:
             pixels = folder / "pixels"
             if pixels.stat().st_size != (size := int(self._begin[-1])):
                 raise ValueError(f"pixels has {pixels.stat().st_size} bytes; expected {size}")
-            # Map with copy-on-write although nothing writes, since torch warns about read-only arrays.
+            # Map with copy-on-write, although the images don't change, since torch warns about read-only arrays.
             mapped = np.memmap(pixels, np.uint8, mode="c") if size else np.empty(0, np.uint8)
             self._pixels = mapped.view(np.ndarray)
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:

@@ -71,16 +71,14 @@ def split_classes(classes: Classes, train_fraction: float, seed: int, source: st
 def check_parts(parts: Parts, sources: Mapping[str, str]) -> None:
     """Check that parts allow evaluation on unseen classes, and log queries without a match.
 
-    The messages name the `sources`, the folder or table of each part.
-
-    Raises:
-        DmlError: if a part is empty, a class is both in training and in evaluation, the gallery has no match for any
-            query, or two class names differ only in spaces or the Unicode form of accents.
+    Raise a `DmlError` if a part is empty, a class is both in training and in evaluation, the gallery has no match for
+    any query, or two class names differ only in spaces or the Unicode form of accents. The message names the `sources`,
+    the folder or table of each part.
     """
     by_name = parts.by_name()
     for part, classes in by_name.items():
         if not classes:
-            raise DmlError(f"{sources[part]} holds no image of any class")
+            raise DmlError(f"{sources[part]} contains no image of any class")
     spellings: dict[str, str] = {}
     for name in sorted({name for classes in by_name.values() for name in classes}):
         normal = " ".join(unicodedata.normalize("NFC", name).split())
@@ -107,4 +105,4 @@ def check_parts(parts: Parts, sources: Mapping[str, str]) -> None:
     if unmatched and is_first_process():
         count = f"{len(unmatched):,} of the {len(parts.test):,} classes of {sources['test']}"
         example = f"{sources['gallery']}, e.g. {unmatched[0]!r}"
-        _LOG.warning("%s have no image in %s; every mean omits their queries", count, example)
+        _LOG.warning("%s have no image in %s; metrics omit the queries of these classes", count, example)

@@ -67,10 +67,7 @@ class Preparation:
 
     Source: for resizing to 256 × 256, random crops of 227 or 224 and mirroring, Song et al. 2016, section 6, and the
     papers that follow it; for ``"resized"``, torchvision's RandomResizedCrop, applied to the resized image as in Ranked
-    List Loss, section 4.1.2 (with `square`).
-
-    Raises:
-        ValueError: if a number is out of range.
+    List Loss, section 4.1.2 (with `square`). Raises a ValueError if a number is out of range.
     """
 
     in_channels: ClassVar[int] = 3

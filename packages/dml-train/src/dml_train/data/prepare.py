@@ -109,16 +109,14 @@ def decode(file: Source, min_side: int | None = None, max_pixels: int = MAX_PIXE
     """Decode an image to upright RGB.
 
     The image is rotated according to the EXIF data; grey, palette, CMYK and 16-bit images are converted; transparent
-    pixels become white; if there are several frames, the first is used.
+    pixels become white; if there are several frames, the first is used. If Pillow can't decode the image, raise an
+    OSError, SyntaxError or the like.
 
     Args:
         file: a path or a binary file.
         min_side: decode a JPEG file at a half, quarter or eighth of its size if both sides stay at least `min_side`
             pixels, which saves most of the time for a large photograph. None decodes at full size.
         max_pixels: maximum number of pixels to decode, after this reduction; more raise `Image.DecompressionBombError`.
-
-    Raises:
-        OSError, SyntaxError, …: if Pillow can't decode the image.
     """
     with Image.open(file, formats=FORMATS) as stored:
         if min_side is not None:

@@ -92,7 +92,7 @@ class EmbeddingHead(nn.Module):
 
 
 class LevelledHead(nn.Module):
-    """Heads for features of several depths, one head per level, whose outputs are concatenated to one embedding.
+    """Heads for features at several depths, whose outputs are concatenated to an embedding.
 
     The embedding is ``[x_1, …, x_L]`` in training, so that each level's loss sees the rows unchanged (`LevelledLoss`),
     and ``[x_1/‖x_1‖, …, x_L/‖x_L‖]`` in evaluation, so that a similarity is the mean over the levels.
@@ -121,7 +121,7 @@ class LevelledHead(nn.Module):
 
 
 class LevelledLoss(nn.Module):
-    """The weighted sum of the levels' losses; each loss sees its own part of the embedding.
+    """The weighted sum of the levels' losses, where the loss of a level sees only this level's part of the embedding.
 
     ``Σ_l w_l · loss_l(x_l, labels)`` with ``x = [x_1, …, x_L]``.
 
@@ -129,7 +129,7 @@ class LevelledLoss(nn.Module):
     L, M and H. The paper gives no weights; the authors' published settings weigh all levels equally.
 
     Args:
-        levels: each level's loss, with its own weights and memory.
+        levels: each level's loss, with separate weights and memory.
         dims: each level's number of dimensions, in the order of concatenation.
         weights: each level's weight, at least 0.
     """
@@ -156,8 +156,8 @@ class LevelledLoss(nn.Module):
 class EmbeddingModel(nn.Module):
     """A backbone and a head, from images to embeddings.
 
-    If parameters of the backbone are frozen when the model is built, they stay frozen, with the statistics of their
-    batch norms.
+    If parameters of the backbone are frozen when the model is built, they stay frozen, and so do the
+    statistics of their batch norms.
 
     Attributes:
         backbone_trains: whether the backbone trains, 1 or 0; a schedule may set it (``"model.backbone_trains"``). If 0,
@@ -239,7 +239,7 @@ def layers_of(backbone: nn.Module, wanted_by: str) -> list[list[nn.Parameter]]:
 
 
 def freeze_early_layers(backbone: nn.Module, trained: int) -> None:
-    """Freeze all layers of a backbone except the last `trained`; 0 freezes it as a whole."""
+    """Freeze all layers of a backbone except the last `trained`; 0 freezes all layers."""
     if trained == 0:
         backbone.requires_grad_(False)
         return

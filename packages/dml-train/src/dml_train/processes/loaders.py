@@ -30,7 +30,7 @@ class Loader(ContextProcess):
 
     def run(self) -> None:
         """Block signals to stop, and load until the parent ends."""
-        block_signals()  # in case another library started the server, without the mask
+        block_signals()  # in case a different library started the server without the mask
         end_with_parent()
         super().run()
 

@@ -47,7 +47,7 @@ class RunInterrupted(Interrupted):
 
 
 class StudyInterrupted(Interrupted):
-    """A stop of several runs by a signal; each unfinished run has saved a checkpoint."""
+    """A stop of a study by a signal; each unfinished run has saved a checkpoint."""
 
     def __init__(self, signal_number: int) -> None:
         name = signal.Signals(signal_number).name

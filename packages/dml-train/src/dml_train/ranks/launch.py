@@ -40,7 +40,7 @@ def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -
     """
     logging.disable(logging.ERROR)  # silence torchrun, since this function reports failing ranks
     os.environ[LAUNCHED] = str(os.getpid())
-    # Divide the cores among ranks on the CPU.
+    # Divide the cores between ranks on the CPU.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(math.ceil(timeout)))
     # Don't forward SIGHUP: it then ends this process, at which the ranks save (except under nohup, which ignores it).

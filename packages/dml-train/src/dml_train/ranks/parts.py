@@ -1,8 +1,8 @@
 """Parts of a checkpoint: one file per rank, with the rank's rows of the tensors that ranks share.
 
 The files have torch.distributed.checkpoint's safetensors format: the metadata ``DCP_SHARDING_INFO`` gives the position
-of the first row in the whole tensor. Use `HuggingFaceStorageReader` of torch.distributed.checkpoint to read the folder
-with other programs. Nothing is pickled, so reading the files runs no code.
+of the first row in the full tensor. Use `HuggingFaceStorageReader` of torch.distributed.checkpoint to read the folder
+with other programs. The files don't use pickle, so reading can't run code.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ def part_name(rank: int, world_size: int) -> str:
 def write_part(path: Path, rows: Mapping[str, OwnRows]) -> FileRecord:
     """Write and sync a file of rows, and return the entry for the manifest; only tensors on a GPU are copied.
 
-    Raises:
-        OSError, SafetensorError: if the write fails.
+    Raise an OSError or SafetensorError if the write fails.
     """
     offsets = {
         name: {"saved_offsets": [own.first, *[0] * (own.values.ndim - 1)]} for name, own in rows.items()
@@ -62,13 +61,9 @@ def write_part(path: Path, rows: Mapping[str, OwnRows]) -> FileRecord:
 
 
 class Parts:
-    """The rows in a folder of parts.
+    """The rows in the folder of parts of an intact checkpoint.
 
-    Args:
-        folder: the folder of parts in an intact checkpoint.
-
-    Raises:
-        DmlError: if a file isn't a part, or the rows of a tensor have a gap.
+    Raises a `DmlError` if a file isn't a part, or the rows of a tensor have a gap.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -84,24 +79,23 @@ class Parts:
                     self._pieces.setdefault(name, []).append(piece)
             except Exception as error:  # a file that isn't a part raises errors of many kinds
                 raise DmlError(
-                    f"{path} holds no rows of a checkpoint: {type(error).__name__}: {error}"
+                    f"{path} contains no rows of a checkpoint: {type(error).__name__}: {error}"
                 ) from error
         for name, pieces in self._pieces.items():
             pieces.sort(key=lambda piece: (piece.first, piece.last))
             ends = [0, *(piece.last for piece in pieces)]
             if any(piece.first != end for piece, end in zip(pieces, ends, strict=False)):
-                raise DmlError(f"{folder} holds other rows of {name} than 0 to {ends[-1]}, each once")
+                raise DmlError(
+                    f"{folder} contains wrong rows of {name}; expected rows 0 to {ends[-1]}, each once"
+                )
 
     def read(self, name: str, placeholder: Tensor, first: int, last: int) -> Tensor:
-        """Read rows `first` to `last` of a tensor, on the CPU.
+        """Read rows of a tensor, on the CPU; raise a `DmlError` if the parts don't have such a tensor.
 
         Args:
             name: the tensor's path in the state.
-            placeholder: a tensor with the whole tensor's shape and dtype.
+            placeholder: a tensor with the full shape and the dtype.
             first, last: the first row to read, and the row after the last.
-
-        Raises:
-            DmlError: if the parts don't hold such a tensor.
         """
         pieces = self._pieces.get(name, [])
         overlaps = [(piece, max(first, piece.first), min(last, piece.last)) for piece in pieces]
@@ -110,7 +104,7 @@ class Parts:
         fits = all((rows.dtype, rows.shape[1:]) == (empty.dtype, empty.shape[1:]) for rows in found)
         if not pieces or pieces[-1].last != len(placeholder) or not fits:
             raise DmlError(
-                f"{self._folder} doesn't hold the {tuple(placeholder.shape)} rows of {name} in {placeholder.dtype} "
+                f"{self._folder} doesn't contain the {tuple(placeholder.shape)} rows of {name} in {placeholder.dtype} "
                 "that the checkpoint's state expects"
             )
         # Copy the rows, since they are mapped from files that the run may remove.

@@ -1,8 +1,8 @@
-"""Ranks: several processes that take each step together, started by torchrun or by ``dml train --nproc``.
+"""Ranks: processes that take each step together, started by torchrun or by ``dml train --nproc``.
 
-Each rank embeds a part of the global batch, gathers all rows, and computes the loss of the whole batch. A loss, and any
-queue in it, therefore sees the same rows in the same order on every rank and needs no code for ranks. W ranks take the
-same steps as one process, up to rounding.
+Each rank embeds a part of the global batch, gathers all rows, and computes the loss of this batch. A loss, and any
+queue in it, therefore sees the same rows in the same order on every rank and doesn't need code for ranks. W ranks take
+the same steps as one process, up to rounding.
 
 Shapes: `W` ranks, `R` rows per rank, `B` = W · R rows of the global batch, `D` embedding dimension.
 """
@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dml_core import DmlError, all_gather_rows
+from dml_core import DmlError
 
 LOST_RANK = "lost another rank"  # part of the error of a rank whose peer died
 # References to the groups that this process has left. Dropping the last reference joins gloo's threads while holding
@@ -35,19 +35,12 @@ Number = TypeVar("Number", bound=np.number[Any])
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process's rank among the processes that train together. A single process is rank 0 of 1.
+    """This process's rank in the processes that train together. A single process is rank 0 of 1."""
 
-    Args:
-        rank: rank of this process, from 0.
-        world_size: number of ranks.
-        local_rank: rank among the processes on this machine, and index of this rank's GPU.
-        local_world_size: number of ranks on this machine.
-    """
-
-    rank: int = 0
-    world_size: int = 1
-    local_rank: int = 0
-    local_world_size: int = 1
+    rank: int = 0  # of this process, counted from 0
+    world_size: int = 1  # number of ranks
+    local_rank: int = 0  # rank on this machine, and index of this rank's GPU
+    local_world_size: int = 1  # number of ranks on this machine
 
     @property
     def is_first(self) -> bool:
@@ -59,12 +52,6 @@ class Ranks:
         """This rank's share of the cores that the process may use, at least 1."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return max(1, cores // self.local_world_size)
-
-    def all_gather_with_gradient(self, rows_RD: Tensor) -> Tensor:
-        """Gather the rows of all ranks in rank order, (B, D), with gradient."""
-        if self.world_size == 1:
-            return rows_RD
-        return all_gather_rows(rows_RD)
 
     def replicate(self, model: nn.Module) -> nn.Module:
         """Wrap the model for training, so that gradients are averaged over the ranks."""
@@ -99,11 +86,7 @@ class Ranks:
             values /= self.world_size
 
     def run_on_first(self, function: Callable[[], T]) -> T:
-        """Run the function only on the first rank, and return the result on every rank.
-
-        Raises:
-            DmlError: on every rank, if the function raised it.
-        """
+        """Run the function only on the first rank; on all ranks, return the result, or raise the `DmlError`."""
         if self.world_size == 1:
             return function()
         outcome: list[Any] = [None, None]
@@ -156,11 +139,7 @@ SINGLE_PROCESS = Ranks()
 
 
 class DelayedMaximum:
-    """The maximum of a number over all ranks, one call late, so that the exchange overlaps with a step.
-
-    Args:
-        ranks: the ranks that exchange numbers.
-    """
+    """The maximum of a number over all ranks, returned one call later, so that the exchange overlaps with a step."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -184,11 +163,7 @@ class DelayedMaximum:
 def join_ranks(timeout: float) -> Iterator[Ranks]:
     """Join the other ranks for the duration of this context, if torchrun started this process.
 
-    Args:
-        timeout: seconds after which a rank stops waiting for the others.
-
-    Raises:
-        DmlError: if another rank died, or didn't answer within `timeout`.
+    Raise a `DmlError` if a different rank died, or didn't answer within `timeout` seconds.
     """
     if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
         yield Ranks()
@@ -219,7 +194,7 @@ def join_ranks(timeout: float) -> Iterator[Ranks]:
             raise
         raise DmlError(
             f"rank {rank} of {world_size} {LOST_RANK}, which died or was silent for {timeout:g} s "
-            "(training.timeout); fix its error, then resume the run",
+            "(training.timeout); fix the error of that rank, then resume the run",
             arguments=("resume",),
         ) from error
     finally:

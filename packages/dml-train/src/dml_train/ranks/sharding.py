@@ -1,7 +1,7 @@
 """Parameters of the loss that are sharded over the ranks by rows, in training and in a checkpoint.
 
-Each rank saves its rows; the state has a placeholder with the tensor's shape and dtype on the device ``meta``. A run
-can resume on any number of ranks. A single rank has all rows, and saves the tensor in the state.
+Each rank saves only its rows; the state has a placeholder with the tensor's shape and dtype on the device ``meta``. A
+run can resume on any number of ranks. A single rank has all rows, and saves the tensor in the state.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SavedState(NamedTuple):
 
 
 class Shards:
-    """The sharded parameters of a loss and their state in the optimizer; with one rank there are none.
+    """The sharded parameters of a loss and their state in the optimizer; with one rank, there are none.
 
     Args:
         loss: a loss whose modules may be a `ShardedLoss`, to name the parameters that are sharded.
@@ -56,7 +56,7 @@ class Shards:
         return bool(self._rows)
 
     def select_unsharded(self, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-        """Select the parameters that every rank holds in full."""
+        """Select the parameters that aren't sharded."""
         return [parameter for parameter in parameters if id(parameter) not in self._names]
 
     def scaler(self, device: torch.device, *, enabled: bool) -> torch.amp.GradScaler:
@@ -105,14 +105,12 @@ class Shards:
     def load_state(self, loss: dict[str, Any], optimizer: dict[str, Any], stored: Parts) -> None:
         """Load this rank's rows of a state that was saved on any number of ranks.
 
-        The optimizer keeps its current hyper-parameters (momentum, betas, …).
+        The optimizer keeps the current hyper-parameters (momentum, betas, …). Raise a ValueError if the state is of a
+        different kind of optimizer, or has a different number of rows.
 
         Args:
             loss, optimizer: the parts of a `SavedState`; changed in place.
             stored: the rows that replace the placeholders.
-
-        Raises:
-            ValueError: if the state is of a different kind of optimizer, or has a different number of rows.
         """
         groups = self._optimizer.state_dict()["param_groups"]
         if [group.keys() for group in groups] != [group.keys() for group in optimizer["param_groups"]]:

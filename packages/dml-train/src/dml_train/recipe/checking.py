@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from dml_core import CONTEXT, DmlError, InvalidOption, Kind, Registry, metric_family, nearest
 from dml_core.errors import join_errors
-from dml_train.recipe.tables import OLD_METRIC_KEYS, VARIANT_TAGS, Evaluation, Logging, Recipe
+from dml_train.recipe.tables import OLD_METRIC_KEYS, VARIANT_TAGS, Evaluation, Logging, Recipe, list_tables
 
 # Tables that select a component by `name`.
 _COMPONENTS: Mapping[str, Kind] = {
@@ -24,13 +24,12 @@ _COMPONENTS: Mapping[str, Kind] = {
 def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the recipe") -> Recipe:
     """Check a TOML document and return the recipe with all defaults.
 
+    Raise a `DmlError` if there are mistakes; the message lists all mistakes with the key and the expected value.
+
     Args:
         document: the resolved document (see `dml_train.recipe.loading.read`); not changed.
         registry: provides the components' names and options.
         origin: name of the document in messages.
-
-    Raises:
-        DmlError: if there are mistakes; the message lists each with the key and what was expected.
     """
     mistakes: list[DmlError] = []
     try:
@@ -62,12 +61,7 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
 
 
 def find_old_keys(table: Mapping[str, Any], registry: Registry) -> InvalidOption | None:
-    """Find former keys of metrics in an evaluator's table; the message shows the replacement.
-
-    Args:
-        table: an evaluator's name and options.
-        registry: provides the evaluator, which may have options with these names.
-    """
+    """Describe former keys of metrics in an evaluator's table, unless the evaluator has options with these names."""
     found = [key for key in OLD_METRIC_KEYS if key in table]
     name = table.get("name")
     if not found or not isinstance(name, str) or name not in registry.entries("evaluators"):
@@ -155,16 +149,6 @@ def _message(details: ErrorDetails, document: Mapping[str, Any]) -> str:
 
 def _tables_with(key: str, document: Mapping[str, Any]) -> list[str]:
     """List the dotted keys ``TABLE.key`` that exist in recipes in general, or in a table of this document."""
-    found = {
-        f"{name}.{key}": None
-        for name, field in Recipe.model_fields.items()
-        if isinstance(field.annotation, type)
-        and issubclass(field.annotation, BaseModel)
-        and key in field.annotation.model_fields
-    }
-    given = {
-        f"{name}.{key}": None
-        for name, table in document.items()
-        if isinstance(table, Mapping) and key in table
-    }
-    return list(found | given)
+    found = [f"{name}.{key}" for name, table in list_tables().items() if key in table.model_fields]
+    given = {name: table for name, table in document.items() if isinstance(table, Mapping)}
+    return list(dict.fromkeys([*found, *(f"{name}.{key}" for name, table in given.items() if key in table)]))

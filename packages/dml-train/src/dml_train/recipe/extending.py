@@ -8,7 +8,7 @@ that ends in ``.toml``, relative to the file. The child is merged into the paren
 - Any other value, also an array, replaces the parent's value.
 - ``drop = ["training.epochs", "schedule.'loss.alpha'"]`` first removes keys or tables from the parent's document.
 
-The result is the document of a recipe that extends nothing.
+The result is the document of a recipe without `extends`.
 """
 
 from __future__ import annotations
@@ -32,27 +32,16 @@ _DEFAULT_NAMES = {"optimizer": Optimizer().name, "evaluation": Evaluation().name
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A recipe as written.
-
-    Args:
-        text: the text of the recipe.
-        document: the parsed text.
-        path: the file; None for a bundled recipe.
-        name: the path, or the bundled name.
-    """
+    """A recipe as written."""
 
     text: str
-    document: Mapping[str, Any]
-    path: Path | None
-    name: str
+    document: Mapping[str, Any]  # the parsed text
+    path: Path | None  # None for a bundled recipe
+    name: str  # the path, or the bundled name
 
 
 def read_source(source: str | Path) -> Source:
-    """Read a recipe from a file, or a bundled recipe by name.
-
-    Raises:
-        DmlError: if there is no such file or name, or the file isn't UTF-8.
-    """
+    """Read a recipe by path or bundled name; raise a `DmlError` if there is no such recipe, or it isn't UTF-8."""
     path = Path(source)
     if path.suffix == ".toml" or path.is_file():
         return _read(str(path), path)
@@ -68,10 +57,9 @@ def read_source(source: str | Path) -> Source:
 
 
 def read_chain(source: str | Path) -> list[Source]:
-    """Read a recipe, its parent, and so on, up to a recipe that extends nothing.
+    """Read a recipe, its parent, and so on, up to a recipe without `extends`.
 
-    Raises:
-        DmlError: if a recipe can't be read (see `read_source`), or extends itself directly or indirectly.
+    Raise a `DmlError` if a recipe can't be read (see `read_source`), or extends itself directly or indirectly.
     """
     chain = [read_source(source)]
     seen: set[str] = set()
@@ -98,8 +86,7 @@ def read_chain(source: str | Path) -> list[Source]:
 def resolve(chain: list[Source]) -> dict[str, Any]:
     """Merge a chain of recipes, child first, into one document without `extends`.
 
-    Raises:
-        InvalidOption: if a recipe drops a key that the parent doesn't have.
+    Raise an `InvalidOption` if a recipe drops a key that the parent doesn't have.
     """
     *children, root = chain
     resolved = copy.deepcopy({**root.document})
@@ -115,7 +102,7 @@ def resolve(chain: list[Source]) -> dict[str, Any]:
 
 
 def merge(parent: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge a child's table into its parent's; neither is changed."""
+    """Return the parent's table with the child's table merged into it; the arguments don't change."""
     merged = dict(parent)
     for key, value in child.items():
         inherited = parent.get(key)
@@ -129,11 +116,7 @@ def merge(parent: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]
 
 
 def split_key(key: str) -> list[str]:
-    """Split a dotted TOML key: ``schedule."optimizer.lr".end`` has three parts.
-
-    Raises:
-        InvalidOption: if it isn't a dotted TOML key.
-    """
+    """Split a dotted TOML key, such as ``schedule."optimizer.lr".end``; raise an `InvalidOption` if it isn't one."""
     try:
         table = tomllib.loads(f"{key} = 0")
     except tomllib.TOMLDecodeError as error:
@@ -149,11 +132,7 @@ def split_key(key: str) -> list[str]:
 
 
 def remove(document: dict[str, Any], key: str) -> None:
-    """Remove a key, or a whole table, from a document.
-
-    Raises:
-        InvalidOption: if `key` isn't a dotted TOML key, or the document doesn't have it.
-    """
+    """Remove a dotted key or a table from a document; raise an `InvalidOption` if the document doesn't have it."""
     parts = split_key(key)
     owner, value = document, document
     for part in parts:

@@ -15,11 +15,9 @@ from dml_train.recipe.tables import Recipe
 
 
 def load_recipe(
-    source: str | Path,
-    overrides: Iterable[str] | Mapping[str, Any] = (),
-    registry: Registry | None = None,
+    source: str | Path, overrides: Iterable[str] | Mapping[str, Any] = (), registry: Registry | None = None
 ) -> Recipe:
-    """Load a recipe, change some keys, and check it.
+    """Load a recipe, change some keys, and check the result.
 
     Args:
         source: a path, or the name of a bundled recipe.
@@ -42,12 +40,7 @@ def load_recipe(
 def read(source: str | Path, overrides: Iterable[str] | Mapping[str, Any] = ()) -> tuple[dict[str, Any], str]:
     """Read a recipe, resolve `extends` and apply overrides; return the unchecked document, and a name for messages.
 
-    Args:
-        source: a path, or the name of a bundled recipe.
-        overrides: changes to make in order: values by dotted key, or strings for `assign`.
-
-    Raises:
-        DmlError: see `dml_train.recipe.extending.read_chain` and `resolve`, and `assign`.
+    See `load_recipe` for the arguments, and `read_chain`, `resolve` and `assign` for the errors.
     """
     chain = read_chain(source)
     document = resolve(chain)
@@ -70,12 +63,8 @@ def read(source: str | Path, overrides: Iterable[str] | Mapping[str, Any] = ()) 
 def assign(document: dict[str, Any], override: str) -> None:
     """Apply ``KEY=VALUE`` to a TOML document; a value that isn't TOML is a string.
 
-    The value replaces the previous value, even a whole table. For example, ``loss={name="arc-face"}`` removes all
-    options of the previous loss.
-
-    Raises:
-        InvalidOption: if there is no ``=`` or more than one key, the key isn't a dotted TOML key, or a part of the key
-            names a value that isn't a table.
+    The value replaces the previous value, even a table. For example, ``loss={name="arc-face"}`` removes all
+    options of the previous loss. Raise an `InvalidOption` if there is no ``=`` or more than one key; see `set_value`.
     """
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
@@ -92,8 +81,7 @@ def assign(document: dict[str, Any], override: str) -> None:
 def set_value(document: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key in a TOML document, and replace the previous value.
 
-    Raises:
-        InvalidOption: if the key isn't a dotted TOML key, or a part of the key names a value that isn't a table.
+    Raise an `InvalidOption` if the key isn't a dotted TOML key, or a part of the key names a value that isn't a table.
     """
     try:
         *tables, last = split_key(key)

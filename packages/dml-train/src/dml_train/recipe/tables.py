@@ -8,15 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import tomli_w
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from dml_core import InvalidOption
 from dml_train.networks import Pooling
@@ -123,7 +115,7 @@ class Level(NamedTuple):
 
 
 class Embedding(Table):
-    """``[embedding]``: the head. With several levels of the backbone, use one value for all levels or a list."""
+    """``[embedding]``: the head. If the backbone has several levels, use one value for all levels or a list."""
 
     dim: ScalarOrList[Size] = 512
     """dimension of the embedding, per level"""
@@ -145,8 +137,7 @@ class Embedding(Table):
     def of_levels(self, count: int) -> list[Level]:
         """Expand the table to `count` levels.
 
-        Raises:
-            InvalidOption: if a list doesn't have `count` values, or a single level has a weight.
+        Raise an `InvalidOption` if a list doesn't have `count` values, or a single level has a weight.
         """
         given = {"dim": self.dim, "pooling": self.pooling, "level_weight": self.level_weight}
         spread: dict[str, list[Any]] = {}
@@ -160,7 +151,7 @@ class Embedding(Table):
         if count == 1 and spread["level_weight"] != [1.0]:
             raise InvalidOption(
                 f"embedding.level_weight is {self.level_weight!r}, but the backbone has only one level; "
-                "omit it, or name several levels in backbone.levels"
+                "omit it, or name more levels in backbone.levels"
             )
         return [Level(*values) for values in zip(*spread.values(), strict=True)]
 
@@ -393,17 +384,21 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") 
     return found
 
 
+def list_tables() -> dict[str, type[Table]]:
+    """List the tables of a recipe by name, except the tables of components."""
+    tables = {name: field.annotation for name, field in Recipe.model_fields.items()}
+    return {name: t for name, t in tables.items() if isinstance(t, type) and issubclass(t, Table)}
+
+
 def describe_keys() -> str:
-    """Describe keys, defaults and meanings of all tables that aren't a component's, as Markdown."""
+    """Describe keys, defaults and meanings of all tables except components, as Markdown."""
     text = ""
-    for name, field in Recipe.model_fields.items():
-        table = field.annotation
-        if isinstance(table, type) and issubclass(table, Table):
-            text += f"\n### `[{name}]`\n\n| key | default | what it sets |\n|---|---|---|\n"
-            for key, option in table.model_fields.items():
-                value = option.default
-                # TOML and JSON write these types in the same way.
-                written = isinstance(value, bool | int | float | str | list | tuple)
-                default = f"`{json.dumps(value)}`" if written else ""
-                text += f"| `{key}` | {default} | {' '.join((option.description or '').split())} |\n"
+    for name, table in list_tables().items():
+        text += f"\n### `[{name}]`\n\n| key | default | what it sets |\n|---|---|---|\n"
+        for key, option in table.model_fields.items():
+            value = option.default
+            # TOML and JSON write these types in the same way.
+            written = isinstance(value, bool | int | float | str | list | tuple)
+            default = f"`{json.dumps(value)}`" if written else ""
+            text += f"| `{key}` | {default} | {' '.join((option.description or '').split())} |\n"
     return text

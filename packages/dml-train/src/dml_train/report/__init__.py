@@ -1,4 +1,4 @@
-"""Pages of runs, each a single file that needs no network: one run's report, and several runs side by side."""
+"""Write pages about runs, each a single file to be viewed offline: a run's report, and a comparison of runs."""
 
 from __future__ import annotations
 

@@ -17,19 +17,19 @@ from dml_train.report.finished import EvaluatedEmbeddings, FinishedRun
 from dml_train.report.rendering import MARKS, Figure, draw_figure
 
 _POINTS_A_CURVE = 400
-_PLACES = 200  # values of K on a curve, at most
+_PLACES = 200  # maximum number of values of K on a curve
 _LEAST_FAR = 1e-6
-_FARS = 20  # FARs on a curve, beside those named in its caption
+_FARS = 20  # number of FARs on a curve, in addition to `_NAMED`, which the caption names
 _NAMED = (1e-4, 1e-3, 1e-2, 1e-1)
-_OF_PREFIXES = ("recall@1", "map@r", "r_precision", "map")  # those that the run measured are drawn
+_PREFIX_METRICS = ("recall@1", "map@r", "r_precision", "map")  # drawn if the run measured them
 _BINS = 6
 
 
 def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> list[Figure]:
-    """Draw each value that any run logged at more than one step, in the order of first appearance.
+    """Draw each value that a run logged at more than one step, in the order of first appearance.
 
-    Of at most eight runs, `runs` has the lines of ``metrics.jsonl`` by name. A value that isn't finite, None, is
-    omitted. Long curves are drawn as means of equal intervals of steps.
+    `runs` maps the names of up to eight runs to the lines of ``metrics.jsonl``. Values that aren't finite are None, and
+    omitted. To draw a long curve, average the values over equal intervals of steps.
     """
     names = dict.fromkeys(name for lines in runs.values() for line in lines for name in line)
     figures = [
@@ -41,8 +41,8 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> lis
 
 
 def _draw_curve(name: str, runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> Figure | None:
-    """Draw one value of every run that logged it at more than one step; None if no run did."""
-    title, alone = title_of(name), len(runs) == 1
+    """Draw one value for the runs that logged it at more than one step; return None if no run did."""
+    title, single = title_of(name), len(runs) == 1
     series, courses, key = [], [], []
     longest = 1
     for (marker, symbol, colour), (run, lines) in zip(MARKS, runs.items(), strict=False):
@@ -56,8 +56,8 @@ def _draw_curve(name: str, runs: Mapping[str, Sequence[Mapping[str, float | None
         means = [np.add.reduceat(v, cuts) / np.diff([*cuts, len(v)]) for v in (steps, values)]
         series.append((means, marker, colour))
         course = f"from {values[0]:.4g} to {values[-1]:.4g}"
-        courses.append(course if alone else f"{run} {course}")
-        if not alone:
+        courses.append(course if single else f"{run} {course}")
+        if not single:
             key.append((symbol, colour, run))
     if not series:
         return None
@@ -66,7 +66,7 @@ def _draw_curve(name: str, runs: Mapping[str, Sequence[Mapping[str, float | None
         for means, marker, colour in series:
             # A few marks per line distinguish the runs where colours don't.
             marks = {"color": colour, "marker": marker, "markevery": 0.15, "markersize": 5}
-            axes.plot(*means, linewidth=1.4, **({"color": line} if alone else marks))
+            axes.plot(*means, linewidth=1.4, **({"color": line} if single else marks))
         axes.set_xlabel("step")
         axes.set_title(title, fontsize=10, parse_math=False)
 
@@ -78,14 +78,14 @@ def _draw_curve(name: str, runs: Mapping[str, Sequence[Mapping[str, float | None
 
 
 class Accuracy(NamedTuple):
-    """The diagrams, and a note where one is missing."""
+    """The diagrams, and a note if one is missing."""
 
     figures: Sequence[Figure]
     note: str
 
 
 def draw_accuracy(run: FinishedRun) -> Accuracy | None:
-    """Draw recall over K, and the ROC curve where the evaluator verifies; None for a run without test embeddings."""
+    """Draw recall over K, and the ROC curve if the evaluator verifies; return None if there are no test embeddings."""
     if run.test is None:
         return None
     figures, note = [], ""
@@ -107,7 +107,7 @@ def draw_accuracy(run: FinishedRun) -> Accuracy | None:
 
 
 def _recall_by_k(test: EvaluatedEmbeddings, measured: Mapping[int, float]) -> dict[int, float]:
-    """Return Recall@K for many K from the rank of each query's first match; without definite ranks, as measured."""
+    """Compute Recall@K for many K from the rank of each query's first match; use measured values if ranks are means."""
     reciprocal_Q = test.evaluation.per_query.get("mrr")
     if reciprocal_Q is None:
         return dict(measured)
@@ -115,7 +115,7 @@ def _recall_by_k(test: EvaluatedEmbeddings, measured: Mapping[int, float]) -> di
     matched = reciprocal_Q[reciprocal_Q > 0]
     rank_M = np.rint(1 / matched)
     if len(matched) == 0 or (1 / rank_M != matched).any():
-        return dict(measured)  # means over the orders of tied items
+        return dict(measured)  # ranks are means over the orders of tied items
     items = len(test.embedded.labels) if test.embedded.gallery is None else len(test.embedded.gallery)
     most = min(items, max(measured))
     ks = np.unique(np.rint(np.geomspace(1, most, _PLACES)).astype(np.int64))
@@ -124,7 +124,7 @@ def _recall_by_k(test: EvaluatedEmbeddings, measured: Mapping[int, float]) -> di
 
 
 def _measure_rates(test: EvaluatedEmbeddings) -> Mapping[float, float] | None:
-    """Measure TAR at FARs from one negative pair on; None for listed items, or an evaluator that doesn't verify."""
+    """Measure TAR at FARs of one negative pair or more; return None for listed items, or if the evaluator can't."""
     embedded, matches = test.embedded, test.embedded.matches
     has_lists = isinstance(matches, Relevance) or (matches is not None and matches.ignored is not None)
     if has_lists or not isinstance(test.evaluator, VerifyingEvaluator):
@@ -152,7 +152,7 @@ def _draw_recall(recall: Mapping[int, float], measured: Mapping[int, float]) -> 
     return draw_figure(
         draw,
         alt=f"Recall@K over K on a logarithmic axis: {words}",
-        caption=f"Recall@K, the share of queries with a match among the K nearest: {words}.",
+        caption=f"Recall@K, the share of queries with a match in the K nearest items: {words}.",
     )
 
 
@@ -175,21 +175,21 @@ def _draw_roc(rates: Mapping[float, float]) -> Figure:
     return draw_figure(
         draw,
         alt=f"True over false acceptance rate of pairs, on a logarithmic axis: {words}",
-        caption="The share of pairs of one class that a threshold accepts, over its share of pairs of two classes: "
-        f"{words}. Dotted: chance.",
+        caption="The share of pairs with the same class that a threshold accepts, over the share of pairs with "
+        f"different classes: {words}. The dotted line is chance.",
     )
 
 
 class Prefixes(NamedTuple):
-    """Metrics by the number of dimensions, ascending; the whole embedding comes last."""
+    """Metrics by number of dimensions, in ascending order; the last row is the full embedding."""
 
-    titles: Sequence[str]  # of the metrics, one a column
-    rows: Sequence[tuple[int, Sequence[float | None]]]  # dimensions and metrics; None where one is missing
+    titles: Sequence[str]  # the metrics' titles, one per column
+    rows: Sequence[tuple[int, Sequence[float | None]]]  # dimensions and metrics; None if one is missing
     figure: Figure  # the metrics over the number of dimensions
 
 
 def list_prefixes(result: Mapping[str, Any], dim: int) -> Prefixes | None:
-    """List the metrics of prefixes and of the whole embedding of `dim` dimensions; None if no prefix was measured."""
+    """List the metrics of prefixes and of all `dim` dimensions; return None if no prefix was measured."""
     measured: dict[int, Mapping[str, Any]] = {int(m): each for m, each in result.get("prefixes", {}).items()}
     if not measured:
         return None
@@ -198,7 +198,7 @@ def list_prefixes(result: Mapping[str, Any], dim: int) -> Prefixes | None:
         m: {metric.name: metric.value for metric in list_metrics(each)}
         for m, each in sorted(measured.items())
     }
-    names = [name for name in _OF_PREFIXES if any(name in each for each in values.values())]
+    names = [name for name in _PREFIX_METRICS if any(name in each for each in values.values())]
     if not names:
         return None
     rows = [(m, [each.get(name) for name in names]) for m, each in values.items()]
@@ -227,18 +227,18 @@ class SizeBin(NamedTuple):
     """Classes of similar size."""
 
     low: int  # number of items of the smallest class
-    high: int  # and of the largest
+    high: int  # number of items of the largest class
     classes: int  # number of classes
-    recall: float  # the mean of their Recall@1; each class counts once
-    worst: float  # the lowest Recall@1 of a class
+    recall: float  # mean Recall@1; each class counts once
+    worst: float  # lowest Recall@1
 
 
 def group_by_size(sizes_C: npt.NDArray[np.int64], recalls_C: npt.NDArray[np.float64]) -> list[SizeBin]:
-    """Group classes by number of items: at most six groups of about equal numbers; equal sizes stay together."""
+    """Group classes by number of items into at most six groups of similar numbers; equal sizes stay together."""
     if not len(sizes_C):
         return []
     edges = np.unique(np.quantile(sizes_C, np.linspace(0, 1, _BINS + 1)[1:], method="inverted_cdf"))
-    bins_C = np.searchsorted(edges, sizes_C)  # the first edge that isn't below
+    bins_C = np.searchsorted(edges, sizes_C)  # index of the first edge that isn't below the size
     groups = []
     for b in np.unique(bins_C):
         sizes, recalls = sizes_C[bins_C == b], recalls_C[bins_C == b]
@@ -250,7 +250,7 @@ def group_by_size(sizes_C: npt.NDArray[np.int64], recalls_C: npt.NDArray[np.floa
 def draw_recall_by_size(
     sizes_C: npt.NDArray[np.int64], recalls_C: npt.NDArray[np.float64], bins: list[SizeBin]
 ) -> Figure:
-    """Draw the classes as points, equal ones as one larger point, and the means of `group_by_size` as a line."""
+    """Draw classes as points, with a larger point for equal classes, and the means of `group_by_size` as a line."""
     pairs, counts = np.unique(np.stack([sizes_C, recalls_C]), axis=1, return_counts=True)
     middles = [(b.low + b.high) / 2 for b in bins]
 
@@ -269,5 +269,5 @@ def draw_recall_by_size(
         (4.8, 3.0),
         "png",
         alt=f"Scatter plot of {len(sizes_C)} classes, items against Recall@1; the mean goes {course}",
-        caption=f"Each class by its items and its Recall@1 (larger points: several alike), and their mean: {course}.",
+        caption=f"Items and Recall@1 per class (a larger point shows equal classes), and the mean: {course}.",
     )

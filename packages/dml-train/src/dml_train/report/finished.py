@@ -1,4 +1,4 @@
-"""A finished run as its reports need it, and the comparison of two evaluations of the same queries."""
+"""Read a finished run for reports, and compare two evaluations of the same queries."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from dml_train.training.run import read_recipe
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """The names and pictures of items; both are missing where the data set is."""
+    """The names and pictures of items; both are empty if the data set can't be loaded."""
 
     split: Split | None
 
@@ -68,19 +68,18 @@ class FinishedRun:
     folder: RunFolder
     recipe: Recipe  # as resolved
     result: Mapping[str, Any]  # ``evaluation.json``
-    lines: Sequence[Mapping[str, float | None]]  # of ``metrics.jsonl``; none if the run had no such logger
-    baselines: Baselines  # raw pixels and the untrained network, where the run measured them
-    test: EvaluatedEmbeddings | None  # of the test split; None for a run that didn't use it
+    lines: Sequence[Mapping[str, float | None]]  # of ``metrics.jsonl``; empty if it wasn't logged
+    baselines: Baselines  # raw pixels and the untrained network, if the run measured them
+    test: EvaluatedEmbeddings | None  # None if the run didn't use the test split
     queries: Items
     gallery: Items
-    absent: str  # why the items have no names and pictures; empty if they have
+    absent: str  # why there are no names and pictures; otherwise empty
 
     @classmethod
     def read(cls, run_dir: Path, registry: Registry) -> FinishedRun:
-        """Read a run's folder.
+        """Read a run's folder, and restore the evaluation; if values per query aren't saved, evaluate again.
 
-        The evaluation of the run's end is restored where its per-query values are saved; otherwise the embeddings are
-        evaluated again. Raise DmlError if the run isn't finished, or a result file was changed or damaged.
+        Raise a `DmlError` if the run isn't finished, or a result file was changed or damaged.
         """
         folder = RunFolder.open(run_dir)
         recipe = read_recipe(folder, registry)
@@ -89,7 +88,7 @@ class FinishedRun:
         queries = gallery = Items(None)
         if recipe.evaluation.test:
             embedded = Embedded.read(folder)
-            # `result` has the metrics of clusters.
+            # Don't cluster again, since `result` already has these metrics.
             evaluator = build_evaluator(recipe, registry, clustering=False)
             evaluation = restore_evaluation(folder, recipe, result, evaluator)
             if evaluation is None:
@@ -107,18 +106,18 @@ class FinishedRun:
         return self.folder.path.resolve().name
 
     def metrics(self) -> list[Metric]:
-        """List the metrics of evaluation.json, with intervals where the evaluation gives any."""
+        """List the metrics in evaluation.json, with intervals if the evaluation has intervals."""
         return list_metrics(self.result, self.test.evaluation if self.test else None)
 
 
 def _items(dataset: Dataset, embedded: Embedded) -> tuple[Items, Items]:
-    """Return the names and pictures of queries and gallery; raise DmlError if the data set isn't the embeddings'."""
+    """Return names and pictures of queries and gallery; raise a `DmlError` if the data set has different labels."""
     queries, gallery = dataset.test, dataset.gallery or dataset.test
     same = np.array_equal(queries.labels, embedded.labels)
     if embedded.gallery_labels is not None:
         same = same and np.array_equal(align_labels(gallery, queries), embedded.gallery_labels)
     if not same:
-        raise DmlError("the data set's labels aren't those of the run: it has changed since")
+        raise DmlError("the data set has different labels than the run: it has changed since the run")
     return Items(queries), Items(gallery)
 
 
@@ -127,17 +126,17 @@ _SHARED = ("metrics", "unmatched", "ties")  # options of both evaluations
 
 
 class MetricDifference(NamedTuple):
-    """One metric of two evaluations."""
+    """A metric in two evaluations."""
 
-    metric: Metric  # of the first one
-    second: float  # its value in the second one
-    test: PairedComparison  # the second minus the first
+    metric: Metric  # in the first evaluation
+    second: float  # value in the second evaluation
+    test: PairedComparison  # second minus first
 
 
 def compare_metrics(
     first: Evaluation, second: Evaluation, first_metrics: list[Metric], second_metrics: list[Metric]
 ) -> list[MetricDifference]:
-    """Test every metric with values per query in both evaluations of the same queries; [] if they have no test."""
+    """Test each metric with values per query in two evaluations of the same queries; [] if there is no paired test."""
     if not isinstance(second, ComparableEvaluation):
         return []
     values = {metric.name: metric.value for metric in second_metrics}
@@ -149,10 +148,10 @@ def compare_metrics(
 
 
 class CodesComparison(NamedTuple):
-    """The loss in metrics, and the saving in bytes, of keeping one bit per dimension."""
+    """The metrics and bytes of codes, with one bit per dimension, compared with floats."""
 
-    differences: Sequence[MetricDifference]  # codes minus floats; none if the evaluator has no paired test
-    metrics: Sequence[tuple[str, float, float]]  # title, value of the floats, value of the codes
+    differences: Sequence[MetricDifference]  # codes minus floats; empty if there is no paired test
+    metrics: Sequence[tuple[str, float, float]]  # title, value for floats, value for codes
     bytes_as_floats: int  # per item
     bytes_as_codes: int
 
@@ -160,7 +159,7 @@ class CodesComparison(NamedTuple):
 def compare_with_codes(run: FinishedRun, registry: Registry) -> CodesComparison | None:
     """Evaluate the signs of a run's embeddings.
 
-    Return None without embeddings or an evaluator of codes, or for a run that is evaluated by codes itself.
+    Return None without embeddings or an evaluator for codes, or if the run's evaluator already uses codes.
     """
     table = run.recipe.evaluation.component()
     if run.test is None or table["name"] == CODES or CODES not in registry.entries("evaluators"):
@@ -169,11 +168,11 @@ def compare_with_codes(run: FinishedRun, registry: Registry) -> CodesComparison 
     evaluator = make_evaluator({**wanted, "name": CODES}, registry, run.recipe.training.seed)
     as_floats, dim = run.test.evaluation, run.test.embedded.embeddings.shape[1]
     as_codes = evaluate(evaluator, run.test.embedded)
-    of_floats, of_codes = list_metrics(as_floats.to_dict()), list_metrics(as_codes.to_dict())
-    values = {metric.name: metric.value for metric in of_codes}
+    for_floats, for_codes = list_metrics(as_floats.to_dict()), list_metrics(as_codes.to_dict())
+    values = {metric.name: metric.value for metric in for_codes}
     return CodesComparison(
-        compare_metrics(as_floats, as_codes, of_floats, of_codes),
-        [(metric.title, metric.value, values[metric.name]) for metric in of_floats if metric.name in values],
+        compare_metrics(as_floats, as_codes, for_floats, for_codes),
+        [(metric.title, metric.value, values[metric.name]) for metric in for_floats if metric.name in values],
         run.test.evaluator.bytes_per_item(dim),
         evaluator.bytes_per_item(dim),
     )

@@ -18,14 +18,14 @@ from dml_train.measure.evaluate import Embedded
 from dml_train.report.finished import Items
 from dml_train.report.rendering import MARKS, Figure, draw_figure, encode_image, select_evenly
 
-_ITEMS = 2500  # on the map, about: some seconds of t-SNE
-_PER_CLASS = 40  # at most, if there are many classes
+_ITEMS = 2500  # approximate maximum on the map; t-SNE then takes some seconds
+_PER_CLASS = 40  # maximum number of items per class, if there are many classes
 _PERPLEXITY = 30.0
-_FEWEST = 8  # items; fewer have no neighbourhoods
+_FEWEST = 8  # items; fewer items have no meaningful neighbourhoods
 _SIZE = (6.4, 5.2)  # inches, of the map of points
-_CELLS = (28, 23)  # across and down, of the map of pictures: with the same proportions
+_CELLS = (28, 23)  # columns and rows of the map of pictures, in the same proportions
 _CELL = 36  # pixels
-_GOLDEN = 0.6180339887498949  # of a turn: neighbours by number get distant colours
+_GOLDEN = 0.6180339887498949  # turns of hue between consecutive classes, so that their colours differ
 
 
 def draw_maps(embedded: Embedded, items: Items) -> list[Figure]:
@@ -53,10 +53,10 @@ def draw_maps(embedded: Embedded, items: Items) -> list[Figure]:
 
 
 def choose_items(labels_N: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Choose the items of the map, (M,), ascending: all, or about 2,500.
+    """Choose the items to draw, all or about 2,500; return their indices in ascending order, (M,).
 
-    Of more items it selects whole classes evenly, so that clusters are visible, and of a large class some items evenly.
-    The choice is deterministic.
+    If there are more, select classes evenly, so that clusters are visible, and items in large classes evenly. The
+    choice is deterministic.
     """
     if len(labels_N) <= _ITEMS:
         return np.arange(len(labels_N))
@@ -74,21 +74,21 @@ def tsne(embeddings_ND: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Map the normalised embeddings to two dimensions so that neighbours stay neighbours, (N, 2) in [-1, 1].
 
     Source: van der Maaten 2014, Accelerating t-SNE using Tree-Based Algorithms, as in scikit-learn: perplexity 30, or
-    a third of the other items if that is less. It starts at the two largest principal components, without randomness;
-    fewer than eight items, or identical ones, stay there. Distances between far groups mean little.
+    a third of the other items if that is less. The start is the two largest principal components, without
+    randomness; fewer than eight items, or identical items, stay there. Don't interpret distances between far groups.
     """
     rows_ND = np.asarray(embeddings_ND, dtype=np.float64)
     rows_ND = rows_ND / np.maximum(np.linalg.norm(rows_ND, axis=1, keepdims=True), 1e-12)
     points_N2 = principal_plane(rows_ND)
     spread = points_N2[:, 0].std()
     if len(rows_ND) >= _FEWEST and spread > 1e-9:
-        with extra("report", "a report's map"):  # here, since their imports are slow
+        with extra("report", "a report's map"):  # imported here, since the imports are slow
             from sklearn.manifold import TSNE
             from threadpoolctl import threadpool_limits
 
         perplexity = min(_PERPLEXITY, (len(rows_ND) - 1) / 3)
         start_N2 = points_N2 / spread * 1e-4
-        # One thread: sums in another order give another map.
+        # Use one thread, since a different order of summation would change the map.
         with threadpool_limits(1):
             points_N2 = TSNE(init=start_N2, perplexity=perplexity, random_state=0).fit_transform(rows_ND)
     points_N2 = points_N2 - (points_N2.min(axis=0) + points_N2.max(axis=0)) / 2
@@ -98,11 +98,11 @@ def tsne(embeddings_ND: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 def principal_plane(rows_ND: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Project the rows on their two largest principal components, (N, 2).
 
-    Each component's sign makes its largest weight positive. Without variance, all points are at 0.
+    The signs are chosen so that the largest weight of each component is positive. If all rows are equal, return 0.
     """
     rows_ND = rows_ND - rows_ND.mean(axis=0)
     _, axes_DD = np.linalg.eigh(rows_ND.T @ rows_ND)
-    # Rows of one dimension lie on a line in the plane.
+    # If rows have only one dimension, the points lie on a line.
     axes_D2 = np.pad(axes_DD, ((0, 0), (1, 0)))[:, :-3:-1]
     axes_D2 = axes_D2 * np.sign(axes_D2[np.abs(axes_D2).argmax(axis=0), [0, 1]])
     plane_N2: npt.NDArray[np.float64] = rows_ND @ axes_D2
@@ -112,7 +112,7 @@ def principal_plane(rows_ND: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]
 def draw_map(
     points_M2: npt.NDArray[np.float64], labels_M: npt.NDArray[np.int64], named: Mapping[int, str], which: str
 ) -> Figure:
-    """Draw the items as points in the colours of their classes, and mark those of `named` classes, at most eight."""
+    """Draw items as points, coloured by class, and mark the items of `named` classes, at most eight."""
     marks = list(zip(MARKS, named.items(), strict=False))
     _, classes_M = np.unique(labels_M, return_inverse=True)
     colours = np.array([_colour(c) for c in range(int(classes_M.max(initial=0)) + 1)])
@@ -131,8 +131,8 @@ def draw_map(
         _SIZE,
         "png",
         alt=f"Scatter plot: t-SNE of {len(points_M2)} embeddings, coloured by class; marked: {marked}",
-        caption=f"t-SNE of {which}, one colour per class (with many classes, some colours are similar). "
-        "Some classes are marked. Neighbourhoods are meaningful; distances between far groups are not.",
+        caption=f"t-SNE of {which}, with one colour per class (if there are many, some colours are similar). Some "
+        "classes are marked. Neighbourhoods are meaningful, but distances between far groups aren't.",
         key=[(symbol, colour, name) for (_, symbol, colour), (_, name) in marks],
     )
 
@@ -140,7 +140,7 @@ def draw_map(
 def draw_picture_map(
     points_M2: npt.NDArray[np.float64], picture: Callable[[int], npt.NDArray[np.uint8]]
 ) -> Figure:
-    """Draw the items' pictures, (height, width, 3), at their places: in each cell, the item nearest to its centre."""
+    """Draw pictures of items, (height, width, 3), at their positions: in each cell, the item nearest to the centre."""
     low, high = np.percentile(points_M2, [0.5, 99.5], axis=0)
     places_M2 = (points_M2 - low) / np.maximum(high - low, 1e-12) * _CELLS
     places_M2[:, 1] = _CELLS[1] - places_M2[:, 1]  # pictures count rows from the top
@@ -156,11 +156,11 @@ def draw_picture_map(
             image = Image.fromarray(picture(int(item))).resize((_CELL - 2, _CELL - 2))
             canvas.paste(image, (column * _CELL + 1, row * _CELL + 1))
     uri = encode_image(canvas, "png")
-    alt = f"{len(filled)} pictures of test items, each at its place on the map of the embeddings"
-    caption = "The same map with the items' pictures: in each cell, the item nearest to its centre."
+    alt = f"{len(filled)} pictures of test items at their positions on the map of the embeddings"
+    caption = "The same map with pictures: each cell shows the item nearest to the centre of the cell."
     return Figure(uri, uri, alt, caption)
 
 
 def _colour(number: int) -> tuple[float, float, float]:
-    # Its brightness contrasts with white and with black.
+    # Choose a brightness that contrasts with white and with black.
     return colorsys.hsv_to_rgb(number * _GOLDEN % 1.0, (0.75, 0.5)[number % 2], (0.75, 0.85)[number % 2])

@@ -1,4 +1,4 @@
-"""From a run's folder to ``report.html``: the contents of the page, in reading order."""
+"""Write a run's ``report.html``, with the contents in reading order."""
 
 from __future__ import annotations
 
@@ -21,21 +21,19 @@ from dml_train.report.maps import draw_maps
 from dml_train.report.rendering import write_page
 from dml_train.report.retrieval import NearestNeighbours
 
-COMPARISON = "comparison.json"  # {name: metrics}: other embeddings to show beside the run's
+COMPARISON = "comparison.json"  # {name: metrics} of other embeddings to compare with the run's
 
 
 def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
-    """Write a finished run's ``report.html``, or replace it: metrics with intervals, curves, retrievals, maps, classes.
+    """Write or replace a finished run's ``report.html``: metrics with intervals, curves, retrievals, maps, classes.
 
-    The page is one file, without scripts and without external resources. It shows the items' names and pictures if the
-    data set can be loaded, and otherwise a note with the reason.
+    The page is one file that needs no scripts or external resources. If the data set can't be loaded, the page has a
+    note with the reason instead of names and pictures. Raise a `DmlError` if `run_dir` isn't a run's folder, the run
+    isn't finished, or a file is damaged.
 
     Args:
-        run_dir: the run's folder. If it has a ``comparison.json``, ``{name: metrics}``, the page shows that table, too.
-        registry: provides the data set and the evaluator; default: all installed ones.
-
-    Raises:
-        DmlError: if it isn't a run's folder, the run isn't finished, or a file in it is damaged.
+        run_dir: the run's folder. If it has a ``comparison.json``, ``{name: metrics}``, the page also shows this table.
+        registry: provides the data set and the evaluator; default: all installed components.
     """
     run_dir, registry = Path(run_dir), registry or installed()
     run = FinishedRun.read(run_dir, registry)
@@ -65,7 +63,7 @@ def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
 
 
 def _describe_embeddings(run: FinishedRun) -> dict[str, Any]:
-    """Return the sections that need the embeddings themselves."""
+    """Return the sections that need the embeddings."""
     if run.test is None:
         return {"worst": []}
     embedded = run.test.embedded
@@ -77,7 +75,7 @@ def _describe_embeddings(run: FinishedRun) -> dict[str, Any]:
         "right": neighbours.examples(right=True),
         "worst": neighbours.worst_classes(),
         "sizes": bins,
-        # Where all classes have one size, there is nothing to draw.
+        # If all classes have the same size, there is nothing to compare.
         "by_size": draw_recall_by_size(sizes_C, recalls_C, bins) if len(bins) > 1 else None,
         "separate_gallery": embedded.gallery is not None,
         "maps": draw_maps(embedded, run.queries),

@@ -1,4 +1,4 @@
-"""Rendering: pages from templates, diagrams for light and for dark pages, and thumbnails, all as data URIs."""
+"""Render pages from templates, diagrams for light and dark pages, and thumbnails; pictures are data URIs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ with extra("report", "a report"):
     import matplotlib
     import matplotlib.figure
 
-SHOWN = ("recall@1", "recall@10", "r_precision", "map@r", "nmi")  # of embeddings beside the run's
+SHOWN = ("recall@1", "recall@10", "r_precision", "map@r", "nmi")  # metrics to show in comparisons
 _INK = {"light": "#1f2430", "dark": "#e6e8ee"}
 _LINE = {"light": "#1d5fbf", "dark": "#7db4ff"}
-_THUMBNAIL = 96  # pixels of the longer side, at most
-# Marks that differ by shape (matplotlib's name, and the character for the key) as well as by colour. The colours are
-# Okabe and Ito's, for all kinds of colour vision; darker ones replace the last two.
+_THUMBNAIL = 96  # maximum length of the longer side in pixels
+# Marks that differ in shape (matplotlib's name, and the character for the key) and colour. The colours are by Okabe and
+# Ito, to be distinguished with any kind of colour vision; darker colours replace the last two.
 MARKS = (
     ("o", "●", "#e69f00"),
     ("s", "■", "#56b4e9"),
@@ -41,12 +41,12 @@ MARKS = (
 
 
 class Figure(NamedTuple):
-    """A picture for light pages and one for dark pages, with their description in words."""
+    """A picture for light pages and for dark pages, with a description in words."""
 
     light: str  # data URIs
     dark: str
-    alt: str  # text for readers who don't see the pictures
-    caption: str  # text below them
+    alt: str  # text for readers who don't see the picture
+    caption: str  # text below the picture
     key: Sequence[tuple[str, str, str]] = ()  # symbol, colour and name of each mark
 
 
@@ -59,16 +59,16 @@ def draw_figure(
     caption: str,
     key: Sequence[tuple[str, str, str]] = (),
 ) -> Figure:
-    """Draw a diagram with a transparent background, for light pages and for dark ones, as ``"svg"`` or ``"png"``.
+    """Draw a diagram with a transparent background, for light and for dark pages, as ``"svg"`` or ``"png"``.
 
-    `draw` receives the axes, and the colours of text and of a line; `size` is in inches.
+    `draw` is called with the axes, and the colours for text and for a line; `size` is in inches.
     """
     light, dark = (_draw_themed(draw, theme, size, form) for theme in ("light", "dark"))
     return Figure(light, dark, alt, caption, key)
 
 
 def make_thumbnail(picture: npt.NDArray[np.uint8] | Image.Image, side: int = _THUMBNAIL) -> str:
-    """Shrink a picture, an array (height, width, 3) or an image, to at most `side` pixels a side, as a data URI."""
+    """Shrink an array (height, width, 3) or an image to at most `side` pixels per side, and return a data URI."""
     image = Image.fromarray(picture) if isinstance(picture, np.ndarray) else picture
     large = max(image.size) > side
     image.thumbnail((side, side))
@@ -84,12 +84,12 @@ def encode_image(image: Image.Image, form: str, **options: Any) -> str:
 
 
 def select_evenly(count: int, most: int) -> npt.NDArray[np.int64]:
-    """Select at most `most` of the indices 0 … count - 1, ascending: evenly spaced, from the first to the last."""
+    """Select at most `most` evenly spaced indices from 0 to count - 1, in ascending order."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
 
 
 def write_page(path: Path, template: str, **contents: Any) -> Path:
-    """Render a page, whose contents are escaped so that they stay text; write it, and return its path."""
+    """Render a template with `contents`, which are escaped; write the page, and return the path."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("dml_train", "report"),
         autoescape=True,  # class and file names are untrusted
@@ -103,7 +103,7 @@ def write_page(path: Path, template: str, **contents: Any) -> Path:
     environment.filters["signed"] = lambda value: f"{value:+.4f}".replace("-", "−")
     environment.filters["p_value"] = lambda value: f"{value:.4f}" if value >= 0.0001 else "< 0.0001"
     page = environment.get_template(template).render(level=LEVEL, shown=SHOWN, **contents)
-    # A file's name need not be UTF-8; in Python it then has surrogates, which can't be encoded.
+    # If a file's name isn't UTF-8, the string has surrogates, which can't be encoded.
     write_atomically(path, lambda file: file.write(page.encode("utf-8", "backslashreplace")))
     return path
 
@@ -112,7 +112,7 @@ def _draw_themed(
     draw: Callable[[Any, str, str], None], theme: str, size: tuple[float, float], form: str
 ) -> str:
     ink = _INK[theme]
-    # No pyplot: it would keep figures, and choose a window system.
+    # Don't use pyplot, which would keep figures, and choose a window system.
     with matplotlib.rc_context({"svg.hashsalt": "dml", "svg.fonttype": "path"}):
         figure = matplotlib.figure.Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()

@@ -1,4 +1,4 @@
-"""The nearest items of the queries: examples, and the classes with the lowest recall.
+"""Find the queries' nearest items, to show examples and the classes with the lowest recall.
 
 Shapes: `Q` queries, `G` gallery, `K` nearest, `C` classes.
 """
@@ -18,9 +18,9 @@ from dml_train.measure.evaluate import Embedded
 from dml_train.report.rendering import select_evenly
 
 _NEAREST = 8
-_EXAMPLES = 8  # queries of each kind: nearest item right, nearest item wrong
+_EXAMPLES = 8  # number of queries with a right, and with a wrong, nearest item
 _WORST = 15
-_NEIGHBOURS = 1 << 23  # in memory at a time
+_NEIGHBOURS = 1 << 23  # maximum number in memory at a time
 
 
 class Retrieval(NamedTuple):
@@ -32,30 +32,30 @@ class Retrieval(NamedTuple):
 
 
 class WorstClass(NamedTuple):
-    """A class with low Recall@1, and the class with which it is confused most often."""
+    """A class with low Recall@1, and the class that is most often nearest instead."""
 
     label: int
-    query: int  # its first item whose nearest item is of the other class
-    items: int  # number of its items with a match
+    query: int  # the first item whose nearest item has the other class
+    items: int  # number of items with a match
     recall: float  # the share of these items whose nearest item is right
     confused_with: int  # the gallery item nearest to `query`
-    times: int  # number of the class's items whose nearest item is of the other class
+    times: int  # number of items whose nearest item has the other class
 
 
 @dataclass(frozen=True, slots=True)
 class NearestNeighbours:
-    """The nearest items of every query."""
+    """The nearest items for each query."""
 
     nearest_QK: npt.NDArray[np.int64]  # indices in the gallery, nearest first
-    right_QK: npt.NDArray[np.bool_]  # whether they match the query: are of its class, or listed for it
-    # Whether any item of the gallery that the query's ranking doesn't exclude matches it.
+    right_QK: npt.NDArray[np.bool_]  # whether they match the query, by class or by list
+    # Whether the gallery has a match that the query's ranking doesn't exclude.
     matched_Q: npt.NDArray[np.bool_]
     labels_Q: npt.NDArray[np.int64]  # the queries' classes
     gallery_labels_G: npt.NDArray[np.int64]
 
     @classmethod
     def find(cls, evaluator: Evaluator, embedded: Embedded) -> NearestNeighbours:
-        """Search every query in the gallery or among the others, without the items that its ranking excludes."""
+        """Search for each query in the gallery or the other queries, without items that the ranking excludes."""
         matching = embedded.matching()
         nearest_QK = _search(evaluator, embedded, matching)
         right_QK = matching.matches(np.arange(len(nearest_QK)), nearest_QK)
@@ -64,7 +64,7 @@ class NearestNeighbours:
         return cls(nearest_QK, right_QK, matching.has_match(), labels_Q, labels_G)
 
     def examples(self, right: bool) -> list[Retrieval]:
-        """Select up to eight queries evenly from those whose nearest item is right, or from those where it is wrong."""
+        """Select up to eight queries evenly from all queries whose nearest item is right, or wrong if not `right`."""
         queries = np.flatnonzero(self.matched_Q & (self.right_QK[:, 0] == right))
         return [
             Retrieval(q, self.nearest_QK[q].tolist(), self.right_QK[q].tolist())
@@ -72,13 +72,13 @@ class NearestNeighbours:
         ]
 
     def class_recalls(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Return the number of gallery items, (C,), and Recall@1, (C,), of every class with a matched query."""
+        """Return the number of gallery items, (C,), and Recall@1, (C,), for each class with a matched query."""
         labels_C, _, items_C, right_C = self._count_by_class()
         counts = Counter(self.gallery_labels_G.tolist())
         return np.array([counts[c] for c in labels_C.tolist()], dtype=np.int64), right_C / items_C
 
     def worst_classes(self) -> list[WorstClass]:
-        """Return up to fifteen classes with wrong nearest items, lowest Recall@1 first; of equal ones, larger first."""
+        """Return up to fifteen classes with wrong nearest items, lowest Recall@1 first, then the largest."""
         labels_C, classes, items_C, right_C = self._count_by_class()
         matched, recalls_C = np.flatnonzero(self.matched_Q), right_C / items_C
         found = []
@@ -97,7 +97,7 @@ class NearestNeighbours:
         return found
 
     def _count_by_class(self) -> tuple[npt.NDArray[Any], ...]:
-        """Return the labels of classes with matched queries, these queries' classes, their numbers and right ones."""
+        """Count matched queries by class: return labels, each query's class, and counts of all and of right queries."""
         labels_C, classes, items_C = np.unique(
             self.labels_Q[self.matched_Q], return_inverse=True, return_counts=True
         )
@@ -106,12 +106,12 @@ class NearestNeighbours:
 
 
 def _search(evaluator: Evaluator, embedded: Embedded, matching: Matching) -> npt.NDArray[np.int64]:
-    """Find the nearest items of every query, (Q, K), without those that its ranking excludes."""
-    alone = embedded.gallery is None
+    """Find the nearest items for each query, (Q, K), without items that the ranking excludes."""
+    exclude_self = embedded.gallery is None
     gallery = embedded.embeddings if embedded.gallery is None else embedded.gallery
     if embedded.matches is None:
-        k = min(_NEAREST, len(gallery) - int(alone))
-        return evaluator.nearest(embedded.embeddings, gallery, k, exclude_self=alone)[1]
+        k = min(_NEAREST, len(gallery) - int(exclude_self))
+        return evaluator.nearest(embedded.embeddings, gallery, k, exclude_self=exclude_self)[1]
     k = max(1, min(_NEAREST, len(gallery) - matching.most_excluded))
     wide = min(len(gallery), k + matching.most_excluded)
     nearest_QK = np.empty((len(embedded.embeddings), k), np.int64)

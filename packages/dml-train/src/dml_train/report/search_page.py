@@ -1,4 +1,4 @@
-"""Search results as a page."""
+"""Write search results as a page."""
 
 from __future__ import annotations
 
@@ -16,25 +16,23 @@ from dml_train.report.rendering import make_thumbnail, write_page
 from dml_train.trained.model import TrainedModel
 from dml_train.trained.search import Gallery, SearchResult
 
-_SIDE = 256  # pixels of a picture's longer side, at most: twice its size on the page
+_SIDE = 256  # maximum length of a picture's longer side in pixels: twice the size on the page
 
 
 def write_search_page(
     model: TrainedModel, gallery: Gallery, results: Sequence[SearchResult], out: Path | str
 ) -> Path:
-    """Write `out`, one page, as self-contained as a run's report: each query with its nearest items; return its path.
+    """Write a self-contained page with each query and the nearest items, and return the path.
 
-    Pictures are those of the files, made smaller, and link to them, relative to the page; items without a file, or of a
-    format that only the data set reads, are shown as the network sees them.
+    Pictures are reduced, and link to the files, relative to the page. If an item has no file, or has a format that only
+    the data set can read, the page shows the network's input instead. Raise a `DmlError` if an image is missing now, or
+    can't be decoded any more.
 
     Args:
-        model: embedded the queries; prepares their pictures where a file's can't be read.
+        model: the model that embedded the queries.
         gallery: the items that were searched.
-        results: of `search`.
-        out: the page. An existing one is replaced.
-
-    Raises:
-        DmlError: an image that is missing now, or can't be decoded any more.
+        results: the results of `search`.
+        out: the page to write; an existing file is replaced.
     """
     out = Path(out)
     queries = model.split_of([result.query for result in results])
@@ -58,7 +56,7 @@ def write_search_page(
 
 
 def _show(file: Path | None, picture: Callable[[], npt.NDArray[np.uint8]]) -> str:
-    """Show a file's picture; where there is none, or a format that only the run's data set reads, the network's."""
+    """Show a file's picture; without a file, or if only the run's data set can read it, show the network's input."""
     try:
         return make_thumbnail(read_image(file, _SIDE) if file else picture(), _SIDE)
     except DmlError:
@@ -66,7 +64,7 @@ def _show(file: Path | None, picture: Callable[[], npt.NDArray[np.uint8]]) -> st
 
 
 def _link(file: Path, page: Path) -> str:
-    """Return the link from a page to a file: relative, or absolute where they share no root (drives of Windows)."""
+    """Return the link from a page to a file: relative, or absolute if they are on different drives on Windows."""
     try:
         path = os.path.relpath(file.resolve(), page.resolve().parent)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Several runs on one page: metrics side by side, paired tests, and differences in recipes and retrievals."""
+"""Compare runs on one page: metrics side by side, paired tests, and differences in recipes and retrievals."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from dml_train.report.rendering import MARKS, SHOWN, select_evenly, write_page
 from dml_train.report.retrieval import NearestNeighbours
 from dml_train.training.trackers import flatten_settings
 
-SIGNIFICANT = 0.05  # p below which a difference makes a winner
-_EXAMPLES = 6  # queries of each kind: right for one run only
+SIGNIFICANT = 0.05  # a difference with a p-value below this makes a winner
+_EXAMPLES = 6  # number of queries that only the first, or only the second, run gets right
 
 
 class Column(NamedTuple):
-    """One run in the table of metrics."""
+    """A run in the table of metrics."""
 
     name: str
     run: FinishedRun
@@ -33,7 +33,7 @@ class Column(NamedTuple):
 
 
 class Disagreement(NamedTuple):
-    """A query whose nearest item is right for one of two runs only: for each run, that item and whether it is right."""
+    """A query that only one of two runs gets right: for each run, the nearest item, and whether it is right."""
 
     query: int
     first: tuple[int, bool]
@@ -41,11 +41,11 @@ class Disagreement(NamedTuple):
 
 
 class RunComparison(NamedTuple):
-    """A run compared with the first one."""
+    """A run compared with the first run."""
 
     name: str
-    refusal: str  # why the two can't be tested on the same queries; empty if they can
-    differences: Sequence[MetricDifference] = ()  # the paired tests, this run minus the first
+    refusal: str  # why the runs can't be tested on the same queries; empty if they can
+    differences: Sequence[MetricDifference] = ()  # paired tests of this run minus the first
     # The number of queries whose nearest item is right for these runs.
     both: int = 0
     neither: int = 0
@@ -59,18 +59,16 @@ class RunComparison(NamedTuple):
 def write_side_by_side(
     run_dirs: Sequence[Path | str], out: Path | str, registry: Registry | None = None
 ) -> Path:
-    """Write `out`, one page, as self-contained as a run's report, that compares runs with the first; return its path.
+    """Write a self-contained page that compares runs with the first run, and return the path.
 
-    Runs whose test items have the same labels in the same order count as measured on the same queries, and are tested
-    in pairs. Names and pictures are those of the first run's data set.
+    If test items of two runs have the same labels in the same order, the queries are the same, and the runs are tested
+    in pairs. Names and pictures are taken from the first run's data set. Raise a `DmlError` if there are too few or too
+    many runs, or a run isn't finished or is damaged.
 
     Args:
-        run_dirs: the runs' folders, from two to eight.
-        out: the page. An existing one is replaced.
-        registry: provides data sets and evaluators; default: all installed ones.
-
-    Raises:
-        DmlError: too few or too many runs, or a run that isn't finished or is damaged.
+        run_dirs: the folders of two to eight runs.
+        out: the page to write; an existing file is replaced.
+        registry: provides data sets and evaluators; default: all installed components.
     """
     registry, out = registry or installed(), Path(out)
     paths = [Path(run_dir) for run_dir in run_dirs]
@@ -87,7 +85,7 @@ def write_side_by_side(
     test = first.run.test
     neighbours = None if test is None else NearestNeighbours.find(test.evaluator, test.embedded)
     comparisons = [_compare_pair(first, neighbours, other) for other in columns[1:]]
-    beside = [
+    baselines = [
         (column.name, baseline, values)
         for column in columns
         for baseline, values in column.run.baselines.by_name().items()
@@ -100,8 +98,8 @@ def write_side_by_side(
         metrics=list(dict.fromkeys(name for column in columns for name in column.metrics)),
         winners=_winners(columns, comparisons),
         significant=SIGNIFICANT,
-        beside=beside,
-        measured=[name for name in SHOWN if any(name in values for _, _, values in beside)],
+        baselines=baselines,
+        measured=[name for name in SHOWN if any(name in values for _, _, values in baselines)],
         comparisons=comparisons,
         curves=draw_curves({column.name: column.run.lines for column in columns}),
         settings=_settings(columns),
@@ -121,9 +119,9 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def _winners(columns: Sequence[Column], comparisons: Sequence[RunComparison]) -> dict[str, str]:
-    """Name, for each metric, the run that a paired test finds better than every other run, if there is one.
+    """Map each metric to the run that paired tests find better than all other runs, if there is one.
 
-    Runs are tested against the first alone, so of three or more runs only the first can be the winner.
+    Runs are only tested against the first run, so if there are more than two, only the first can be the winner.
     """
     winners = {}
     for metric in columns[0].metrics:
@@ -138,7 +136,7 @@ def _winners(columns: Sequence[Column], comparisons: Sequence[RunComparison]) ->
 
 
 def _settings(columns: Sequence[Column]) -> dict[str, list[str]]:
-    """Return the recipes' keys with different values, with each run's value."""
+    """Return the keys whose values differ between the recipes, with the value in each run."""
     flat = [
         {
             key: value if isinstance(value, str) else json.dumps(value)
@@ -154,10 +152,8 @@ def _settings(columns: Sequence[Column]) -> dict[str, list[str]]:
 def _compare_pair(first: Column, neighbours: NearestNeighbours | None, other: Column) -> RunComparison:
     one, two = first.run.test, other.run.test
     if one is None or two is None or neighbours is None:
-        without = first if one is None else other
-        return RunComparison(
-            other.name, f"{without.name} didn't use its test split (evaluation.test = false)"
-        )
+        unused = first if one is None else other
+        return RunComparison(other.name, f"{unused.name} didn't use its test split (evaluation.test = false)")
     names = [column.run.recipe.dataset["name"] for column in (first, other)]
     if names[0] != names[1]:
         return RunComparison(other.name, f"the data sets differ: {names[0]} and {names[1]}")

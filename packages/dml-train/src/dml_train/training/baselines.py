@@ -2,7 +2,7 @@
 
 Use baselines to judge whether a metric is good: on easy images, raw pixels reach much of it. Both depend only on the
 data set and the recipe's seed. They need one pass over the test images and two evaluations, about twice the cost of
-evaluating the run, and change nothing in the run.
+evaluating the run, and don't change the run.
 
 Shapes: `B` images, `C` channels, `H`, `W` height and width, `D` dimension of the network's embedding, `P` of pixels.
 """
@@ -36,15 +36,11 @@ _OMITTED = "omitted"
 
 @dataclass(frozen=True, slots=True)
 class Baselines:
-    """The baselines of a run.
+    """The baselines of a run."""
 
-    Args:
-        metrics: baseline's name → the metrics of ``evaluation.json``, and ``bytes_per_item``.
-        omitted: the reason if the run couldn't measure any; otherwise empty.
-    """
-
+    # For each baseline's name, the metrics in ``evaluation.json``, and ``bytes_per_item``.
     metrics: Mapping[str, Mapping[str, Any]]
-    omitted: str = ""
+    omitted: str = ""  # the reason if the run couldn't measure any; otherwise empty
 
     def by_name(self) -> dict[str, dict[str, float]]:
         """Return each baseline's metrics by the names that tables show."""
@@ -55,11 +51,7 @@ class Baselines:
 
     @classmethod
     def read(cls, folder: RunFolder) -> Baselines:
-        """Read a run's baselines, if any.
-
-        Raises:
-            DmlError: if the run isn't finished, or the file was changed or damaged.
-        """
+        """Read a run's baselines, if any; raise a `DmlError` if the run isn't finished, or the file is damaged."""
         stored: dict[str, Any] = {}
         if folder.baselines.name in folder.read_manifest():
             folder.check_results(folder.baselines)
@@ -116,11 +108,7 @@ def _measure(
 class _NetworkAndPixels(nn.Module):
     """A network's embedding and the image's pixels, side by side, so that images are loaded once.
 
-    The pixels of the network's input are averaged over squares until an image has at most 1,024 numbers.
-
-    Args:
-        network: the network.
-        shape: shape (C, H, W) of the images.
+    The pixels of the network's input, of shape (C, H, W), are averaged over squares to at most 1,024 numbers per image.
     """
 
     def __init__(self, network: EmbeddingModel, shape: torch.Size) -> None:

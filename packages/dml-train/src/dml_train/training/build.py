@@ -116,15 +116,11 @@ class Experiment:
         return Embedded(self.embed(self.validation, console, ranks), self.validation.labels, matches=matches)
 
     def embed(
-        self,
-        split: Split,
-        console: Console,
-        ranks: Ranks = SINGLE_PROCESS,
-        network: Network | None = None,
+        self, split: Split, console: Console, ranks: Ranks = SINGLE_PROCESS, network: Network | None = None
     ) -> npt.NDArray[np.float32]:
         """Embed a split, (N, D) float32, with `network`; default: the evaluated model with the current weights.
 
-        If the evaluator divides the work over ranks, every rank receives all rows. Otherwise only the first rank does,
+        If the evaluator divides the work over ranks, all ranks receive all rows. Otherwise only the first rank does,
         and the other ranks receive (0, D).
         """
         part = self.embed_share(network or self.evaluated_model, split, console, ranks)
@@ -159,10 +155,8 @@ def build(
 ) -> Experiment:
     """Build all parts of a recipe, identical on every rank. The weights depend only on the recipe's seed.
 
-    See `build_model` for `pretrained`, and `build_dataset` for `warn`.
-
-    Raises:
-        DmlError: if a component rejects an option, a schedule's path doesn't exist, or the device is missing.
+    See `build_model` for `pretrained`, and `build_dataset` for `warn`. Raise a `DmlError` if a component rejects an
+    option, a schedule's path doesn't exist, or the device is missing.
     """
     training = recipe.training
     device = find_device(training.device, ranks.local_rank)
@@ -247,13 +241,10 @@ def build(
 
 
 def build_dataset(recipe: Recipe, registry: Registry, *, warn: bool = False) -> Dataset:
-    """Build the data set of a recipe.
+    """Build the data set of a recipe; raise a `DmlError` if an option is invalid, or a file is missing or invalid.
 
     Set `warn` when a run starts, to log warnings such as the list of excluded images. Commands that use the run don't
     repeat them.
-
-    Raises:
-        DmlError: if an option is invalid, or a file is missing or invalid.
     """
     logger = logging.getLogger("dml_train.data")
     level = logger.level
@@ -266,12 +257,7 @@ def build_dataset(recipe: Recipe, registry: Registry, *, warn: bool = False) -> 
 
 
 def build_model(
-    recipe: Recipe,
-    in_channels: int,
-    registry: Registry,
-    device: torch.device,
-    *,
-    pretrained: bool = True,
+    recipe: Recipe, in_channels: int, registry: Registry, device: torch.device, *, pretrained: bool = True
 ) -> EmbeddingModel:
     """Build the untrained network; the weights depend only on the recipe's seed.
 
@@ -299,8 +285,7 @@ def build_model(
 def build_head(num_features: int, level: Level, embedding: Embedding) -> EmbeddingHead:
     """Build the head of one level.
 
-    Raises:
-        InvalidOption: if there is no linear layer and the dimension differs from the number of features.
+    Raise an `InvalidOption` if there is no linear layer and the dimension differs from the number of features.
     """
     if not embedding.linear and level.dim != num_features:
         raise InvalidOption(
@@ -364,10 +349,9 @@ def _memory_errors_as_dml_errors() -> Iterator[None]:
 
 
 def find_device(name: str, local_rank: int = 0) -> torch.device:
-    """Find the device with this name; ``"auto"`` is a GPU if there is one. Ranks on a machine use different GPUs.
+    """Find the device with this name; raise a `DmlError` if this machine doesn't have it.
 
-    Raises:
-        DmlError: if this machine has no such device.
+    ``"auto"`` is a GPU if there is one. Ranks on a machine use different GPUs.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

@@ -3,7 +3,7 @@
 A checkpoint is a folder ``step-00001000`` with
 
 - ``model.safetensors``: the weights of backbone and head, readable by other programs;
-- ``state.pt``: the remaining state that a resumed run needs, read with ``weights_only=True``, so that loading runs no
+- ``state.pt``: the remaining state that a resumed run needs, read with ``weights_only=True``, so that loading can't run
   code. The bytes depend only on the values, so a resumed run writes the same file as an uninterrupted run;
 - ``parts/``, if ranks share tensors: a file per rank with the rank's rows (`dml_train.ranks.parts`); the state has
   placeholders for these tensors;
@@ -51,30 +51,18 @@ class Checkpoint:
     path: Path
 
     def parts(self) -> Parts:
-        """Open the rows that replace the placeholders in the state.
-
-        Raises:
-            DmlError: if a file has the right checksum but isn't a part.
-        """
+        """Open the rows that replace the placeholders in the state; raise a `DmlError` if a file isn't a part."""
         return Parts(self.path / PARTS)
 
     def weights(self) -> dict[str, Tensor]:
-        """Read the weights of backbone and head, by parameter name, on the CPU.
-
-        Raises:
-            DmlError: if the file has the right checksum but holds no weights.
-        """
+        """Read the weights of backbone and head by name, on the CPU; raise a `DmlError` if the file has no weights."""
         try:
             return safetensors.torch.load_file(self.path / WEIGHTS)
         except (safetensors.SafetensorError, OSError, ValueError, RecursionError) as error:
-            raise DmlError(f"{self.path / WEIGHTS} holds no weights: {error}") from error
+            raise DmlError(f"{self.path / WEIGHTS} contains no weights: {error}") from error
 
     def load_into(self, network: nn.Module) -> None:
-        """Load the weights into a network.
-
-        Raises:
-            DmlError: if the names or shapes don't match the network's.
-        """
+        """Load the weights into a network; raise a `DmlError` if the names or shapes don't match."""
         try:
             network.load_state_dict(self.weights())
         except RuntimeError as error:
@@ -85,33 +73,29 @@ class Checkpoint:
     def state(self, *, mapped: bool = False) -> dict[str, Any]:
         """Read the remaining state, on the CPU; with `mapped`, tensors take memory only when they are read.
 
-        Tensors that ranks share are placeholders; use `parts` to read their rows.
-
-        Raises:
-            DmlError: if the file has the right checksum but holds no state.
+        Tensors that ranks share are placeholders; use `parts` to read the rows. Raise a `DmlError` if the file has no
+        state.
         """
         file = self.path / STATE
         try:
             state = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
         except pickle.UnpicklingError as error:
             raise DmlError(
-                f"{file} holds more than tensors and plain values, so it was not loaded: {error}"
+                f"{file} contains more than tensors and plain values, so it was not loaded: {error}"
             ) from error
         except Exception as error:  # torch raises errors of many kinds for a file that it didn't write
-            raise DmlError(f"{file} holds no state of a run: {type(error).__name__}: {error}") from error
+            raise DmlError(f"{file} contains no state of a run: {type(error).__name__}: {error}") from error
         if not isinstance(state, dict):
-            raise DmlError(f"{file} holds no state of a run: it is a {type(state).__name__}")
+            raise DmlError(f"{file} contains no state of a run: it is a {type(state).__name__}")
         return state
 
     def best_step(self) -> int:
-        """Return the step of the best weights so far; 0 if the run doesn't select weights.
-
-        Raises:
-            DmlError: see `state`.
-        """
+        """Return the step of the best weights so far, 0 if the run doesn't select weights, or raise as `state`."""
         best = self.state(mapped=True).get("best")
         if not isinstance(best, Mapping) or not isinstance(best.get("step"), int):
-            raise DmlError(f"{self.path / STATE} holds no state of a run: it doesn't say which step was best")
+            raise DmlError(
+                f"{self.path / STATE} contains no state of a run: it doesn't say which step was best"
+            )
         return int(best["step"])
 
 
@@ -132,11 +116,7 @@ def newest_step(folder: Path) -> int:
 
 
 def find_step(folder: Path, step: int) -> Checkpoint:
-    """Find the checkpoint of the given step.
-
-    Raises:
-        DmlError: if it is corrupt or missing.
-    """
+    """Find the checkpoint of the given step; raise a `DmlError` if it is corrupt or missing."""
     path = folder / _name(step)
     if (wrong := fault(path)) is not None:
         raise DmlError(f"can't load the weights of the checkpoint {path}: {wrong}")
@@ -218,7 +198,9 @@ def write(
     rows: Mapping[str, OwnRows] | None = None,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> Checkpoint:
-    """Write a checkpoint atomically: its folder is either complete or absent. Every rank must call this function.
+    """Write a checkpoint atomically: the folder is either complete or absent. Every rank must call this function.
+
+    On every rank, raise `WriteRefused` if a disk is full or fails; the message names the newest intact checkpoint.
 
     Args:
         folder: the run's folder of checkpoints, which all ranks must share; created if missing.
@@ -227,9 +209,6 @@ def write(
         state: nested dicts, lists and tuples of tensors, numbers, strings and None; written by the first rank.
         rows: this rank's rows of the tensors that are placeholders in `state`, by path.
         ranks: the ranks that have the rows.
-
-    Raises:
-        WriteRefused: on every rank, if a disk is full or fails; the message names the newest intact checkpoint.
     """
     final = folder / _name(step)
     partial = folder / f".{final.name}.partial"

@@ -32,16 +32,13 @@ _ITEMS = 8  # in the rehearsed evaluation, in two classes
 
 
 def check_sizes(dataset: Dataset, train: Split, described: str, *, tests: bool) -> None:
-    """Check that the run can train on at least two classes and measure at least one query with a match.
+    """Raise a `DmlError` if there are fewer than two classes to train on, or no query in the test split has a match.
 
     Args:
         dataset: all parts.
         train: the training split without the held-out classes.
         described: the text that `describe_training` returns.
         tests: whether the run measures the test split.
-
-    Raises:
-        DmlError: if there are fewer than two training classes, or no query in the test split has a match.
     """
     if len(train.class_names) < 2:
         raise DmlError(
@@ -61,8 +58,7 @@ def build_sampler(
 ) -> BatchSampler:
     """Build the sampler; an error includes `described`, the size of the training split.
 
-    Raises:
-        DmlError: if an option is invalid, or the sampler has no batch.
+    Raise a `DmlError` if an option is invalid, or the sampler has no batch.
     """
     try:
         sampler: BatchSampler = registry.build("samplers", table, {"labels": train.labels, "seed": seed})
@@ -92,17 +88,9 @@ def describe_training(dataset: Dataset, train: Split, share: float | None) -> st
 
 
 def check_matching(recipe: Recipe, registry: Registry, dataset: Dataset, validation: Split | None) -> None:
-    """Check that a data set's groups and lists fit the splits and the evaluator, and leave a query with a match.
+    """Raise a `DmlError` if groups or lists don't fit the splits or the evaluator, or leave no query with a match.
 
-    Args:
-        recipe: the run's recipe. The evaluator measures the held-out classes and, unless ``evaluation.test`` is false,
-            the test split.
-        registry: provides the evaluator.
-        dataset: all parts.
-        validation: the held-out classes.
-
-    Raises:
-        DmlError: if any of these doesn't hold.
+    Check the held-out classes, `validation`, and, unless ``evaluation.test`` is false, the test split.
     """
     splits: dict[str, tuple[Split, Split | None, Labels | Relevance | None]] = {}
     if recipe.evaluation.test:
@@ -124,8 +112,7 @@ def _check_part(
 ) -> Labels | Relevance | None:
     """Check a split's matches (groups, lists or relevance), and return the queries' part; None if only labels decide.
 
-    Raises:
-        TypeError, ValueError: if the matches don't fit the splits, or no query has a match.
+    Raise a TypeError or ValueError if the matches don't fit the splits, or no query has a match.
     """
     groups = groups_of(queries)
     if isinstance(matches, Relevance) and (groups is not None or groups_of(gallery) is not None):
@@ -134,7 +121,7 @@ def _check_part(
         np.array_equal(matches.ids, queries.labels)
         and (groups is matches.groups is None or np.array_equal(np.array(groups), np.array(matches.groups)))
     ):
-        raise ValueError("matches has other labels or groups than the split; expected the same")
+        raise ValueError("matches has different labels or groups than the split; expected the same")
     if not isinstance(matches, Labels | Relevance | None):
         raise TypeError(f"matches is a {type(matches).__name__}; expected Labels or Relevance")
     stated, items = match_sides(queries, gallery, matches)
@@ -145,17 +132,13 @@ def _check_part(
     if not Matching(stated, items, None if gallery is None else len(gallery)).has_match().any():
         raise ValueError(
             "no query has a match: there are none, or rankings exclude all matches; expected classes with items in "
-            "several groups, and lists that don't exclude all matches"
+            "more than one group, and lists that don't exclude all matches"
         )
     return stated
 
 
 def _rehearse(recipe: Recipe, registry: Registry, matches: Labels | Relevance) -> None:
-    """Evaluate a few items with matches of this kind, to check that the evaluator supports them.
-
-    Raises:
-        DmlError: if the evaluator accepts only labels, or an option doesn't fit the matches.
-    """
+    """Evaluate a few items with matches of this kind; raise a `DmlError` if the evaluator doesn't support them."""
     # A recipe may ask for more clusters than these items.
     table = {key: value for key, value in recipe.evaluation.component().items() if key != "n_clusters"}
     evaluator: Evaluator = make_evaluator(table, registry, recipe.training.seed)
@@ -173,11 +156,7 @@ def _rehearse(recipe: Recipe, registry: Registry, matches: Labels | Relevance) -
 
 
 def check_mining(recipe: Recipe, sampler: BatchSampler, evaluator: Evaluator) -> None:
-    """Check that the evaluator can find the negatives that the sampler needs.
-
-    Raises:
-        DmlError: if the evaluator can't find them.
-    """
+    """Raise a `DmlError` if the evaluator can't find the negatives that the sampler needs."""
     if isinstance(sampler, MiningSampler) and not isinstance(evaluator, MiningEvaluator):
         raise DmlError(
             f"the sampler {recipe.sampler['name']!r} mines hard negatives, which the evaluator "
@@ -187,11 +166,7 @@ def check_mining(recipe: Recipe, sampler: BatchSampler, evaluator: Evaluator) ->
 
 
 def check_initialisation(table: Initialisation, loss: nn.Module, num_classes: int) -> None:
-    """Check that the loss has one class weight per class, if the table initialises them.
-
-    Raises:
-        DmlError: if the number of class weights is different; the message states the number.
-    """
+    """Raise a `DmlError` if the table initialises class weights, but the loss doesn't have one weight per class."""
     if table.class_weights == "default":
         return
     found = list(find_class_weights(loss))

@@ -12,18 +12,15 @@ from dml_train.ranks.parts import OwnRows
 from dml_train.ranks.sharding import is_placeholder
 
 _ADVICE = (
-    "Try a lower optimizer.lr, a warmup in its schedule, training.gradient_clip = 1.0, "
+    "Try a lower optimizer.lr, a warmup in the schedule, training.gradient_clip = 1.0, "
     "or training.precision = 'float32'"
 )
 
 
 def divergence(what: str, newest_checkpoint: str, more: str = "") -> DmlError:
-    """Compose the error that ends a diverged run.
+    """Compose the error that ends a diverged run: what isn't finite, the checkpoint to resume from, and advice.
 
-    Args:
-        what: says what is not finite, and when.
-        newest_checkpoint: describes the checkpoint to resume from.
-        more: a further sentence, for example to name the items of the batch.
+    Use `more` for a further sentence, for example to name the items of the batch.
     """
     return DmlError(f"{what}; {newest_checkpoint}. {_ADVICE}{more and '. ' + more}")
 
@@ -48,7 +45,7 @@ def find_nonfinite(
             on purpose, for example in a mask, so only NaN is an error there.
         shared: whether to check `weights` and `state`, which are the same on all ranks.
     """
-    # With a moving average, `weights` is the average, and the state holds the weights that train.
+    # With a moving average, `weights` is the average, and the state has the weights that train.
     parts = {"the network's": {**weights}, "the trained": state.get("model"), "the loss's": state.get("loss")}
     parts["the optimizer's"] = state.get("optimizer")
     found = [(part, *named) for part, tree in parts.items() if shared for named in _tensors(tree)]

@@ -1,6 +1,6 @@
 """The fingerprint of a run's data set, to notice a change when a run resumes: path, size and class of each image.
 
-``data.npz`` has three arrays per part: ``train_items``, ``train_sizes`` and ``train_classes``. No pixel is read.
+``data.npz`` has three arrays per part: ``train_items``, ``train_sizes`` and ``train_classes``. Pixels aren't read.
 
 Shapes: `N` items, `C` classes.
 """
@@ -22,17 +22,12 @@ from dml_train.run_folder import RunFolder
 
 
 class Part(NamedTuple):
-    """The items of a part.
+    """The items of a part."""
 
-    Args:
-        items: (N,) uint64; hashes of the paths relative to the common folder; for a split without files, the rows.
-        sizes: (N,) int64; file sizes in bytes; for a split without files, 0.
-        classes: (N,) uint64; hashes of the class names.
-    """
-
+    # (N,) uint64: hashes of the paths relative to the common folder; for a split without files, the rows.
     items: npt.NDArray[Any]
-    sizes: npt.NDArray[Any]
-    classes: npt.NDArray[Any]
+    sizes: npt.NDArray[Any]  # (N,) int64: file sizes in bytes; for a split without files, 0
+    classes: npt.NDArray[Any]  # (N,) uint64: hashes of the class names
 
 
 _EMPTY = Part(*(np.empty(0, np.uint64) for _ in Part._fields))
@@ -41,8 +36,7 @@ _EMPTY = Part(*(np.empty(0, np.uint64) for _ in Part._fields))
 def find_changes(folder: RunFolder, dataset: Dataset) -> list[str]:
     """Describe how a data set differs from the fingerprint in a run's folder, one line per part; empty if equal.
 
-    Raises:
-        DmlError: if the folder's fingerprint is corrupt, or an image file can't be read.
+    Raise a `DmlError` if the folder's fingerprint is corrupt, or an image file can't be read.
     """
     if not folder.data.is_file():  # the run stopped before it saved a fingerprint
         return []
@@ -56,11 +50,7 @@ def find_changes(folder: RunFolder, dataset: Dataset) -> list[str]:
 
 
 def save_fingerprint(folder: RunFolder, dataset: Dataset) -> None:
-    """Write a data set's fingerprint into the run's folder.
-
-    Raises:
-        DmlError: if an image file can't be read, or the fingerprint can't be written.
-    """
+    """Write a data set's fingerprint into the run's folder; raise a `DmlError` if an image can't be read."""
     arrays = {
         f"{name}_{field}": array
         for name, part in _take(dataset).items()
@@ -76,11 +66,11 @@ def _describe_change(before: Part, now: Part) -> str:
     counts = {
         "added": len(now.items) - len(new),
         "removed": len(before.items) - len(old),
-        "of another size": resized,
-        "of another class": relabelled,
+        "with a different size": resized,
+        "with a different class": relabelled,
     }
     words = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-    return f"of {len(before.items):,} images, {words or 'some at another place'}"
+    return f"of {len(before.items):,} images, {words or 'some at a different place'}"
 
 
 def _read(folder: RunFolder) -> dict[str, Part]:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from rich.console import Console
+from torch import nn
 
 from dml_core import draw_rows
 from dml_train.data.batches import StepBatches, load_ahead
@@ -45,11 +46,8 @@ def draw_by_classes(experiment: Experiment) -> None:
         generator = torch.Generator().manual_seed(derive(seed, INITIALISATION, 3, level) >> 1)
         bound = own.num_classes**-0.5
         shape = own.num_classes, own.weights.shape[1]
-        own.weights.copy_(draw_rows(shape, own.classes, partial(_draw_uniform, bound, generator)))
-
-
-def _draw_uniform(bound: float, generator: torch.Generator, block: torch.Tensor) -> torch.Tensor:
-    return block.uniform_(-bound, bound, generator=generator)
+        draw = partial(nn.init.uniform_, a=-bound, b=bound, generator=generator)
+        own.weights.copy_(draw_rows(shape, own.classes, draw))
 
 
 def adapt_batch_norms(
@@ -83,7 +81,7 @@ def set_to_class_means(experiment: Experiment, console: Console, ranks: Ranks) -
 def class_means(
     embeddings: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], num_classes: int
 ) -> npt.NDArray[np.float32]:
-    """Average embeddings (N, D) per class, in float64; return (C, D)."""
+    """Average embeddings (N, D) per class, in float64; return (C, D) float32."""
     sums_CD = np.zeros((num_classes, embeddings.shape[1]))
     np.add.at(sums_CD, labels, embeddings.astype(np.float64))
     counts_C1 = np.bincount(labels, minlength=num_classes)[:, None]

@@ -23,13 +23,11 @@ class JsonLines:
     A resumed run writes the same bytes as an uninterrupted run. For this, values read from the clock are omitted
     (TensorBoard has them), and lines newer than the checkpoint are dropped when a run resumes. JSON has neither NaN
     nor infinity, so such a value is ``null``, for example the gradient norm of a step that the loss scaler skips.
+    Raises a `DmlError` if the file is corrupt, or can't be written.
 
     Args:
         directory: the run's folder.
         start_step: steps done when logging starts; later lines of an earlier attempt are dropped.
-
-    Raises:
-        DmlError: if the file is corrupt, or can't be written.
     """
 
     def __init__(self, directory: Path, start_step: int = 0) -> None:
@@ -62,10 +60,8 @@ class JsonLines:
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Write one line, unless it repeats the previous line, since the end of a run evaluates the last step again.
 
-        The file then doesn't depend on whether this attempt or an interrupted one evaluated first.
-
-        Raises:
-            DmlError: if the disk is full or fails.
+        The file then doesn't depend on whether this attempt or an interrupted attempt evaluated first. Raise a
+        `DmlError` if the disk is full or fails.
         """
         lasting = {
             name: value if math.isfinite(value) else None
@@ -106,11 +102,7 @@ class TensorBoard:
             self._writer = SummaryWriter(str(self._path), purge_step=start_step + 1)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Add one point to each curve.
-
-        Raises:
-            DmlError: if the disk is full or fails; the points may be from an earlier call.
-        """
+        """Add one point to each curve; raise a `DmlError` if the disk is full or fails, perhaps for earlier points."""
         try:
             with _report_write_errors(self._path):
                 for name, value in values.items():
@@ -120,11 +112,7 @@ class TensorBoard:
             raise
 
     def close(self) -> None:
-        """Flush the buffered points, unless `log` has failed.
-
-        Raises:
-            DmlError: see `log`.
-        """
+        """Flush the buffered points, unless `log` has failed; raise a `DmlError` as `log`."""
         if not self._failed:
             with _report_write_errors(self._path):
                 self._writer.close()

@@ -39,8 +39,7 @@ def is_mining_due(sampler: BatchSampler, step: int) -> bool:
 def mine(experiment: Experiment, console: Console, ranks: Ranks) -> None:
     """Find negatives with the network's current weights, and give them to the sampler. Every rank must call this.
 
-    Raises:
-        DmlError: on every rank, if the evaluator raises an error for the embeddings.
+    On every rank, raise a `DmlError` if the evaluator raises an error for the embeddings.
     """
     sampler, evaluator = experiment.sampler, experiment.evaluator
     assert isinstance(sampler, MiningSampler)

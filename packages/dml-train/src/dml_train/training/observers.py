@@ -20,12 +20,6 @@ class Observers:
 
     If a plugin or logger raises an error, the console names it once, and it isn't called again. A `DmlError` ends the
     run, since it is a message to the user. With ``DML_STRICT_PLUGINS=1``, any error ends the run.
-
-    Args:
-        plugins: the plugins whose hooks are called.
-        loggers: receive scalars.
-        console: shows which plugin or logger is disabled.
-        run: the run, passed to each hook.
     """
 
     def __init__(self, plugins: Plugins, loggers: Sequence[RunLogger], console: Console, run: Run) -> None:
@@ -38,12 +32,12 @@ class Observers:
             self._guard(logger, f"the logger {type(logger).__name__}", logger.close)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Send values to every logger."""
+        """Send values to all loggers."""
         for logger in self._loggers:
             self._guard(logger, f"the logger {type(logger).__name__}", logger.log, step, values)
 
     def call(self, hook: str, **arguments: Any) -> None:
-        """Call a hook of every plugin that has it."""
+        """Call a hook in all plugins that have it."""
         arguments["run"] = self._run
         # Like pluggy, call the last registered first, and pass only the arguments that the hook names.
         for implementation in reversed(getattr(self._plugins.manager.hook, hook).get_hookimpls()):
@@ -56,8 +50,7 @@ class Observers:
     ) -> None:
         """Call an observer unless it is disabled; disable it if it fails.
 
-        Raises:
-            DmlError: if the observer raises it, or, with ``DML_STRICT_PLUGINS``, any other error.
+        Raise a `DmlError` if the observer raises it, or, with ``DML_STRICT_PLUGINS``, any other error.
         """
         if id(observer) in self._set_aside:
             return

@@ -23,9 +23,10 @@ class PartedOptimizer:
 
     If a parameter of the loss has a sparse gradient (`dml_core.SparseLoss`), only the gradient's rows are updated:
     with ``adamw`` and ``adam`` by `torch.optim.SparseAdam`, whose moments also change only in these rows; with ``sgd``
-    without momentum. These parameters have no weight decay, since it would change every row.
+    without momentum. These parameters have no weight decay, since it would change all rows.
 
-    Frozen parameters aren't part of the optimizer, so they have no state, and no entry in a checkpoint.
+    Frozen parameters aren't part of the optimizer, so they have no state, and no entry in a checkpoint. Raises an
+    `InvalidOption` if no parameter trains.
 
     Args:
         table: AdamW (Loshchilov & Hutter 2019), Adam with the decay in the gradient (Kingma & Ba 2015), or SGD with
@@ -37,9 +38,6 @@ class PartedOptimizer:
     Attributes:
         lr, weight_decay, lr_multipliers: may be set at any time; the next step uses them.
         torch: the optimizer that `write_groups` prepares for the next step.
-
-    Raises:
-        InvalidOption: if no parameter trains.
     """
 
     def __init__(
@@ -89,11 +87,7 @@ class PartedOptimizer:
             group["weight_decay"] = self.weight_decay if group["decayed"] else 0.0
 
     def check_gradients(self) -> None:
-        """Check that the optimizers can apply all gradients, before any parameter changes.
-
-        Raises:
-            DmlError: if a gradient is sparse but the loss didn't declare it, or dense but the loss declared it sparse.
-        """
+        """Raise a `DmlError` if a gradient is sparse but the loss didn't declare it, or dense but declared sparse."""
         for group in self.torch.param_groups:
             for parameter in group["params"]:
                 declared = id(parameter) in self._sparse
@@ -129,11 +123,7 @@ def _group(
 
 
 class Joined(torch.optim.Optimizer):
-    """Several optimizers of different parameters as one, for the scaler and the checkpoint.
-
-    Args:
-        parts: the optimizers; their groups and states are joined in this order.
-    """
+    """Optimizers of different parameters as one, for scaler and checkpoint; groups and states are joined in order."""
 
     def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
         self._parts = parts
@@ -141,7 +131,7 @@ class Joined(torch.optim.Optimizer):
         self._share()
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Step every part."""
+        """Step all parts."""
         value = None if closure is None else closure()
         for part in self._parts:
             part.step()

@@ -17,10 +17,7 @@ ITEMS = 2  # a batch norm fails on a single row
 def rehearse(experiment: Experiment) -> None:
     """Pass two training images through network, loss and backward pass, and leave the experiment unchanged.
 
-    Every rank must call this function.
-
-    Raises:
-        DmlError: if any of these fails, with the reason.
+    Every rank must call this function. Raise a `DmlError` with the reason if any of these fails.
     """
     split = experiment.train
     indices = np.arange(min(ITEMS, len(split)))
@@ -30,7 +27,7 @@ def rehearse(experiment: Experiment) -> None:
     labels = torch.from_numpy(split.labels[indices])
     buffers = [(buffer, buffer.clone()) for buffer in experiment.model.buffers()]  # statistics of batch norms
     experiment.model.train()
-    experiment.loss.eval()  # memories store nothing
+    experiment.loss.eval()  # memories don't store these items
     try:
         _step(experiment, images.to(experiment.device), labels.to(experiment.device))
     except DmlError:
@@ -49,11 +46,7 @@ def rehearse(experiment: Experiment) -> None:
 
 
 def check_value(loss: nn.Module, value: object) -> Tensor:
-    """Check that a loss returned a scalar tensor, and return it.
-
-    Raises:
-        DmlError: if it isn't.
-    """
+    """Return the value of a loss if it is a scalar tensor; otherwise raise a `DmlError`."""
     if isinstance(value, Tensor) and not value.dim():
         return value
     returned = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)

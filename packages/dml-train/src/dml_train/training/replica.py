@@ -33,7 +33,7 @@ class Replica:
         self._replica: nn.Module = experiment.model
         self._without_exchange: Callable[[], AbstractContextManager[None]] = nullcontext
         self._replicated_for: list[bool] | None = None
-        self._cache: GradientCache | None = None  # of the batch whose backward pass is due
+        self._cache: GradientCache | None = None  # waits for the backward pass
 
     def embed(self, images_R: Tensor, step: int) -> Tensor:
         """Embed this rank's images, (R, D) float32; back-propagate the loss to the result, then `finish_backward`."""

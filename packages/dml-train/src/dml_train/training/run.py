@@ -133,14 +133,12 @@ def check_recipe(
     """Run all checks that `train` runs before the first step, without starting a run.
 
     This function loads the data set, builds network, loss and sampler, and passes two training images through them
-    forward and backward. Use it to find a mistake before a job waits in a queue, for example.
+    forward and backward. Use it to find a mistake before a job waits in a queue, for example. Raise a `DmlError` if
+    `train` would fail before the first step.
 
     Args:
         out: if given, also check that `train` could use this folder.
         recipe, resume, force, registry, console: see `train`.
-
-    Raises:
-        DmlError: if `train` would fail before the first step.
     """
     registry, console = registry or installed(), console or Console(stderr=True)
     with join_ranks(recipe.training.timeout) as ranks, _determinism(recipe.training.deterministic):
@@ -199,8 +197,7 @@ def reopen(
 ) -> tuple[RunFolder, Experiment]:
     """Open a run, and return the folder and the experiment with the weights of `evaluated_checkpoint`.
 
-    Raises:
-        DmlError: if `path` isn't a run's folder, or a required package is missing; see also `evaluated_checkpoint`.
+    Raise a `DmlError` if `path` isn't a run's folder, or a required package is missing; see `evaluated_checkpoint`.
     """
     registry = registry or installed()
     folder = RunFolder.open(Path(path))
@@ -212,16 +209,10 @@ def reopen(
 
 
 def evaluated_checkpoint(folder: RunFolder, step: int | None = None) -> Checkpoint:
-    """Find the checkpoint to evaluate: the best if the run selects weights, otherwise the newest.
+    """Find the checkpoint to evaluate: of `step` if given, the best if the run selects weights, otherwise the newest.
 
-    If the checkpoint is damaged, don't fall back to an older one, since the run's metrics are of different weights.
-
-    Args:
-        folder: the run's folder.
-        step: use the checkpoint of this step instead.
-
-    Raises:
-        DmlError: if the checkpoint is damaged or missing, or there is none yet; the message names the intact ones.
+    Raise a `DmlError` that names intact checkpoints if this checkpoint is damaged or missing. Don't fall back to an
+    older checkpoint, since the run's metrics are of different weights.
     """
     if step is None and folder.is_finished:
         step = int(folder.read_evaluation()["step"])
@@ -230,7 +221,7 @@ def evaluated_checkpoint(folder: RunFolder, step: int | None = None) -> Checkpoi
     newest = checkpoint.newest_step(folder.checkpoints)
     if not newest:
         raise DmlError(
-            f"{folder.checkpoints} holds no checkpoint yet; resume the training first", arguments=("resume",)
+            f"{folder.checkpoints} has no checkpoint yet; resume the training first", arguments=("resume",)
         )
     found = _open_checkpoint(folder, newest)
     best = found.best_step()
@@ -268,12 +259,11 @@ def _document(folder: RunFolder) -> dict[str, object]:
 def list_differences(out: Path, recipe: Recipe, *, resume: bool, force: bool) -> list[str] | None:
     """List how the recipe differs from the recipe of the run to resume; None if there is no such run.
 
-    Raises:
-        DmlError: if the recipes differ, unless `force`; or if `out` exists, unless `resume`.
+    Raise a `DmlError` if the recipes differ, unless `force`; or if `out` exists, unless `resume`.
     """
     folder = RunFolder(out)
     if not (resume and folder.recipe.is_file()):
-        RunFolder.refuse_existing(out)
+        RunFolder.check_new(out)
         return None
     found = [d for d in differences(_document(folder), recipe.to_dict()) if not d.startswith(_FREE)]
     return _check_differences("recipe", found, folder, force)
@@ -291,11 +281,7 @@ def _check_differences(what: str, found: list[str], folder: RunFolder, force: bo
 
 
 def _check_metrics(folder: RunFolder) -> None:
-    """Check the logged metrics of a finished run, since resuming would record a damaged file as intact.
-
-    Raises:
-        DmlError: if the file was changed or damaged.
-    """
+    """Raise a `DmlError` if a finished run's logged metrics are damaged, since resuming would record them as intact."""
     try:
         recorded = folder.is_finished and folder.metrics.name in folder.read_manifest()
     except DmlError:  # the manifest is corrupt; resuming writes it again
@@ -328,9 +314,9 @@ def _open_folder(folder: RunFolder, recipe: Recipe, is_locked: bool, until_the_e
         RunFolder.create(folder.path)
         until_the_end.enter_context(folder.lock())
         # Another process may have trained in the folder before this process locked it.
-        RunFolder.refuse_existing(folder.path)
+        RunFolder.check_new(folder.path)
     if not folder.recipe.is_file():
-        _save_recipe(folder, recipe)
+        write_text(folder.recipe, recipe.to_toml())
 
 
 def _save_start(folder: RunFolder, experiment: Experiment, differs: list[str] | None) -> None:
@@ -339,11 +325,7 @@ def _save_start(folder: RunFolder, experiment: Experiment, differs: list[str] | 
         folder.drop_results()
     if differs or not folder.data.is_file():
         save_fingerprint(folder, experiment.dataset)
-    _save_recipe(folder, experiment.recipe)
-
-
-def _save_recipe(folder: RunFolder, recipe: Recipe) -> None:
-    write_text(folder.recipe, recipe.to_toml())
+    write_text(folder.recipe, experiment.recipe.to_toml())
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def build_schedules(
     """Build the schedules in a recipe's tables and bind each to the attribute that it moves.
 
     If a linear or cosine schedule moves an option of the optimizer, it starts at the option's value by default. With
-    several levels, a path into the loss moves the attribute in the loss of each level.
+    levels, a path into the loss moves the attribute in the loss of each level.
     """
     bound: dict[str, Schedule] = {}
     for path, table in tables.items():
@@ -47,9 +47,10 @@ def build_schedules(
             schedule = schedule_from_table(options, num_steps=num_steps, steps_per_epoch=steps_per_epoch)
         except DmlError as error:
             raise type(error)(f"[schedule.{path!r}]: {error}") from error
-        if root == "optimizer" and (below := _below_zero(options)):
+        below = [f"{key} is {given!r}" for key, given in _given_values(options).items() if np.min(given) < 0]
+        if root == "optimizer" and below:
             raise InvalidOption(
-                f"[schedule.{path!r}]: {below}; expected numbers of at least 0, as in [optimizer]"
+                f"[schedule.{path!r}]: {', '.join(below)}; expected numbers of at least 0, as in [optimizer]"
             )
         loss = roots["loss"]
         if root == "loss" and isinstance(loss, LevelledLoss) and not name.startswith("levels."):
@@ -62,17 +63,13 @@ def build_schedules(
 def check_loss_schedules(
     tables: Mapping[str, Mapping[str, Any]], loss: Mapping[str, Any], registry: Registry
 ) -> None:
-    """Check that the loss accepts the extreme values of each schedule that moves an option of the loss.
-
-    Raises:
-        InvalidOption: if the loss rejects a value; the message names the schedule.
-    """
+    """Raise an `InvalidOption` if the loss rejects an extreme value of a schedule that moves an option of the loss."""
     classes = max(2, rank_and_world_size()[1])  # at least one per rank, if ranks share the classes
     context = {"num_classes": classes, "embedding_dim": 2, "steps_per_epoch": 1, "seed": 0}
     for path, options in tables.items():
         root, *names = path.split(".")
-        given = {key: options[key] for key in ("value", "values", "start", "end") if key in options}
-        for value in sorted({float(one) for one in np.hstack([*given.values()])} if given else ()):
+        given = [*_given_values(options).values()]
+        for value in np.unique(np.hstack(given)).astype(float).tolist() if given else ():
             table = copy.deepcopy({**loss})
             owner: Any = table
             for name in names[:-1]:
@@ -86,7 +83,6 @@ def check_loss_schedules(
                 raise InvalidOption(f"[schedule.{path!r}] reaches {value:g}: {error}") from error
 
 
-def _below_zero(options: Mapping[str, Any]) -> str:
-    """Describe the negative values in a schedule's table; a schedule stays between the values in its table."""
-    named = {key: options[key] for key in ("value", "values", "start", "end") if key in options}
-    return ", ".join(f"{key} is {given!r}" for key, given in named.items() if np.min(given) < 0)
+def _given_values(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values in a schedule's table; the schedule never leaves their range."""
+    return {key: options[key] for key in ("value", "values", "start", "end") if key in options}

@@ -1,4 +1,4 @@
-"""The values of steps, buffered on the device, since reading them at every step would wait for the GPU."""
+"""The values of steps, buffered on the device, since reading them after each step would wait for the GPU."""
 
 from __future__ import annotations
 

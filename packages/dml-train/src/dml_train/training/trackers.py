@@ -168,17 +168,11 @@ class MlflowRun:
 class TrackioRun:
     """A run of Trackio, in the local database (``TRACKIO_DIR``) unless Trackio's environment variables name a server.
 
-    Args:
-        directory, recipe, project: see the module.
-        run_name: see the module. Trackio resumes by name, so if the project has the name already, a number is added.
+    Trackio resumes by name, so if the project has the name already, a number is added.
     """
 
     def __init__(
-        self,
-        directory: Path,
-        recipe: Mapping[str, Any],
-        project: str = PROJECT,
-        run_name: str | None = None,
+        self, directory: Path, recipe: Mapping[str, Any], project: str = PROJECT, run_name: str | None = None
     ) -> None:
         with extra("trackio", "the logger 'trackio'"):
             import trackio
@@ -222,15 +216,10 @@ class TrackioRun:
 def _starting(
     tracker: Tracker, directory: Path, create: Callable[[], dict[str, str]]
 ) -> Iterator[dict[str, str]]:
-    """Read the run's identity in a tracker from the run's folder, or create and save a new one; yield it.
+    """Yield the run's identity in a tracker, which is read from the run's folder, or created and saved.
 
-    Args:
-        tracker: the tracker's name.
-        directory: the run's folder.
-        create: makes an identity, such as ``{"id": "4f7a", "project": "dml"}``.
-
-    Raises:
-        DmlError: if any error occurs, here or in the context; the message names the logger.
+    `create` makes an identity, such as ``{"id": "4f7a", "project": "dml"}``. If any error occurs, here or in the
+    context, raise a `DmlError` that names the logger.
     """
     path = RunFolder(directory).tracker(tracker)
     try:

@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from dml_core import DmlError, MiningSampler, Registry
+from dml_core import DmlError, MiningSampler, Registry, all_gather_rows
 from dml_core.components import Run
 from dml_train.data.batches import Batch, StepBatches, load_ahead
 from dml_train.files import write_json
@@ -56,12 +56,7 @@ from dml_train.training.step_values import StepValues
 class Trainer:
     """A run, from the newest intact checkpoint in `folder` to the end.
 
-    Args:
-        experiment: the parts of the run: data, network, loss, optimizer, evaluator.
-        folder: the run's folder.
-        registry: used to build loggers, observers, and a second backbone for the baselines.
-        console: shows progress.
-        ranks: the processes that train together.
+    The `registry` provides loggers, plugins' hooks, and a second backbone for the baselines.
     """
 
     def __init__(
@@ -147,10 +142,8 @@ class Trainer:
     def load_batches(self) -> Iterator[Batch]:
         """Load the batches of the remaining steps ahead; none if early stopping has ended the run.
 
-        Don't load ahead beyond a step at which the sampler mines negatives, since later batches depend on them.
-
-        Raises:
-            DmlError: if an image can't be loaded; the message names the checkpoint to resume from.
+        Don't load ahead past a step at which the sampler mines negatives, since later batches depend on them. If an
+        image can't be loaded, raise a `DmlError` that names the checkpoint to resume from.
         """
         experiment = self.experiment
         pin = experiment.device.type == "cuda"
@@ -180,9 +173,7 @@ class Trainer:
 
         embeddings_RD = self.replica.embed(images_R, batch.step)
         seed_torch(device, self.training.seed, LOSS, batch.step)
-        loss = self.compute_loss(
-            self.ranks.all_gather_with_gradient(embeddings_RD), labels_B, batch.step, scheduled
-        )
+        loss = self.compute_loss(all_gather_rows(embeddings_RD), labels_B, batch.step, scheduled)
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self.replica.finish_backward()
         if batch.step == self.first_step:
@@ -207,9 +198,8 @@ class Trainer:
     ) -> Tensor:
         """Compute the loss of the global batch.
 
-        Raises:
-            DmlError: if a schedule moved an option of the loss out of range (the loss checks options only when it is
-                built), or if the loss isn't a scalar tensor.
+        Raise a `DmlError` if a schedule moved an option of the loss out of range (the loss checks options only when it
+        is built), or if the loss isn't a scalar tensor.
         """
         try:
             value = self.experiment.loss(embeddings_BD, labels_B)
@@ -225,11 +215,7 @@ class Trainer:
         return check_value(self.experiment.loss, value)
 
     def log(self, show: Show) -> None:
-        """Flush the values buffered on the device to loggers and hooks.
-
-        Raises:
-            DmlError: if a loss isn't finite.
-        """
+        """Flush the values buffered on the device to loggers and hooks; raise a `DmlError` if a loss isn't finite."""
         for step, values in self.values.flush():
             if not math.isfinite(values["loss"]):
                 raise divergence(
@@ -259,7 +245,7 @@ class Trainer:
             self.console,
             f"the loss of step {step} is exactly 0: no two of the batch's {len(labels_B)} items have the same class, "
             f"and the loss {recipe.loss['name']!r} compares such pairs. The sampler {recipe.sampler['name']!r} rarely "
-            "draws them; use one that draws several items per class: --set "
+            "draws them; use a sampler that draws several items per class: --set "
             "'sampler={name=\"class-balanced\", classes_per_batch=16, images_per_class=4}'",
         )
 
@@ -298,10 +284,9 @@ class Trainer:
         return measured
 
     def save(self) -> None:
-        """Write a checkpoint, and remove old ones.
+        """Write a checkpoint, and remove old checkpoints.
 
-        Raises:
-            DmlError: if a weight or a moment isn't finite, or the disk is full or fails; nothing is written.
+        Raise a `DmlError` and write nothing if a weight or a moment isn't finite, or the disk is full or fails.
         """
         experiment, folder = self.experiment, self.folder.checkpoints
         saved = self.shards.split_state()
@@ -335,11 +320,7 @@ class Trainer:
     def check_finite(
         self, weights: Mapping[str, Tensor], state: Mapping[str, Any], rows: Mapping[str, OwnRows]
     ) -> None:
-        """Check weights and state on the first rank, and the rows of each rank.
-
-        Raises:
-            DmlError: on every rank, if a number isn't finite.
-        """
+        """On every rank, raise a `DmlError` if a number in weights or state, or in any rank's rows, isn't finite."""
         untrained = untrained_names(self.experiment.model, self.experiment.loss)
         name = find_nonfinite(weights, state, rows, untrained, shared=self.ranks.is_first)
         names = self.ranks.gather_object(name)

@@ -30,26 +30,28 @@ def _list_parts(folder: Path) -> Parts:
         )
         if test is None:
             raise DmlError(
-                f"{folder} holds {_DEVKIT} but not {_DEVKIT_TEST}, without which half of the images have no class; "
+                f"{folder} contains {_DEVKIT} but not {_DEVKIT_TEST}, without which half of the images have no class; "
                 "put this file next to the folder devkit"
             )
-        (names,) = read_matlab(folder / "devkit" / "cars_meta.mat", "class_names")
-        rows = []
+        meta, lists = folder / "devkit" / "cars_meta.mat", []
         for file, part in ((folder / _DEVKIT, "cars_train"), (test, "cars_test")):
             # In some archives, the folder is nested in a folder with the same name.
             images = folder / part / part if (folder / part / part).is_dir() else folder / part
-            paths, classes = read_matlab(file, "annotations", "fname", "class")
-            rows += [(images / str(path), int(c)) for path, c in zip(paths, classes)]
+            lists.append((file, "fname", images))
     else:
-        (names,) = read_matlab(folder / _ANNOTATIONS, "class_names")
-        paths, classes = read_matlab(folder / _ANNOTATIONS, "annotations", "relative_im_path", "class")
-        rows = [(folder / str(path), int(c)) for path, c in zip(paths, classes)]
+        meta = folder / _ANNOTATIONS
+        lists = [(meta, "relative_im_path", folder)]
+    (names,) = read_matlab(meta, "class_names")
     train: dict[str, list[Path]] = {}
     test_classes: dict[str, list[Path]] = {}
-    for path, c in rows:
-        if not 1 <= c <= len(names):
-            raise DmlError(f"the annotations put {path} into class {c} of {len(names)}; download them again")
-        (train if c <= _TRAIN_CLASSES else test_classes).setdefault(str(names[c - 1]), []).append(path)
+    for file, column, images in lists:
+        for name, c in zip(*read_matlab(file, "annotations", column, "class")):
+            path = images / str(name)
+            if not 1 <= c <= len(names):
+                raise DmlError(
+                    f"the annotations put {path} into class {c} of {len(names)}; download them again"
+                )
+            (train if c <= _TRAIN_CLASSES else test_classes).setdefault(str(names[c - 1]), []).append(path)
     return Parts(train, test_classes)
 
 

@@ -27,15 +27,10 @@ _UNREADABLE = (
 
 
 def fetch_dataset(name: str, root: str | Path, *, report: Callable[[str], None] = print) -> None:
-    """Download and unpack a published data set, reusing existing files.
+    """Download and unpack a published data set into the folder `root`, reusing existing files.
 
-    Args:
-        name, report: see `check_dataset`; the progress of downloads is shown on the error stream.
-        root: the folder for the archives and the unpacked folder, created if missing.
-
-    Raises:
-        DmlError: if the name is unknown, a file must be downloaded by hand, a download or an archive is bad, or an
-            existing data set is incomplete.
+    See `check_dataset` for `name` and `report`; progress goes to the error stream. Raise a `DmlError` if the name is
+    unknown, a file must be downloaded by hand, a download or an archive is bad, or an existing data set is incomplete.
     """
     official, root = get_official(name), Path(root).expanduser()
     folder, missing = None, []
@@ -52,7 +47,7 @@ def fetch_dataset(name: str, root: str | Path, *, report: Callable[[str], None] 
         )
     archives = official.archives
     if by_hand := [a.name for a in archives if a.address is None and find_file(root, a.name) is None]:
-        raise DmlError(f"{root} doesn't hold {' and '.join(by_hand)}. {official.describe_download(root)}")
+        raise DmlError(f"{root} doesn't contain {' and '.join(by_hand)}. {official.describe_download(root)}")
     for file, archive in [(_get_archive(archive, root, report), archive) for archive in archives]:
         if archive.unpacks:
             report(f"unpacking {file}")
@@ -123,15 +118,10 @@ def _compute_digest(file: Path, algorithm: str) -> str:
 
 
 def unpack(archive: Path, into: Path) -> list[Path]:
-    """Unpack an archive into a temporary folder, then move the top-level entries into `into`; return their paths.
+    """Unpack a .zip file, or a tar file, into a temporary folder; then move the top-level entries into `into`.
 
-    Args:
-        archive: a zip file (with the suffix .zip), or a tar file, compressed or not.
-        into: the folder, created if missing.
-
-    Raises:
-        DmlError: if the archive can't be read, a path in the archive leads out of the folder, a top-level entry already
-            exists, or the disk is full. Unpacked files are then removed.
+    Return the paths of the entries. Raise a `DmlError` and remove unpacked files if the archive can't be read, a path
+    in the archive leads out of the folder, a top-level entry already exists, or the disk is full.
     """
     aside = into / f".{archive.name}.unpacking"
     try:

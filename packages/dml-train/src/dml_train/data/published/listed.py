@@ -86,7 +86,7 @@ SOP = OfficialSet(
 
 def _list_in_shop(folder: Path) -> Parts:
     listing = next(folder / name for name in _LISTS if (folder / name).is_file())
-    # Img/img.zip contains img/; users unpack it into Img/ or beside Img/.
+    # Img/img.zip contains img/; users unpack it into Img/ or next to Img/.
     images = next((base for base in (folder / "Img", folder) if (base / "img").is_dir()), folder)
     parts: dict[str, dict[str, list[Path]]] = {"train": {}, "query": {}, "gallery": {}}
     for path, item, part in read_lines(listing, 3, skip=2):

@@ -34,10 +34,9 @@ class OfficialSet:
     by_hand: str = ""  # instructions for a download by hand; empty if none is needed
 
     def read(self, root: str) -> Parts:
-        """List the parts in `root`, the data set's folder or its parent.
+        """List the parts in `root`, the data set's folder or the parent folder.
 
-        Raises:
-            DmlError: if the data set or images are missing, lists are damaged, or counts differ from published counts.
+        Raise a `DmlError` if images are missing, lists are damaged, or counts differ from the published counts.
         """
         folder = self.find(Path(root))
         parts = self.list_parts(folder)
@@ -65,11 +64,11 @@ class OfficialSet:
                 return folder
         if packed := [archive.name for archive in self.archives if find_file(root, archive.name)]:
             raise DmlError(
-                f"{root} holds {' and '.join(packed)}, but {self.title} isn't unpacked: "
+                f"{root} contains {' and '.join(packed)}, but {self.title} isn't unpacked: "
                 f"run dml data fetch {self.name} --root {root}"
             )
         raise DmlError(
-            f"{self.title} is not in {root}: neither this folder nor a subfolder holds {' or '.join(self.markers)}. "
+            f"{self.title} is not in {root}: neither this folder nor a subfolder contains {' or '.join(self.markers)}. "
             f"{self.describe_download(root)}"
         )
 
@@ -104,15 +103,10 @@ def list_missing(parts: Parts) -> list[Path]:
 
 
 def read_lines(file: Path, columns: int, skip: int = 0) -> list[list[str]]:
-    """Read the lines of a list in UTF-8, and split each at blanks into columns; the last column may contain blanks.
+    """Read a list in UTF-8 after `skip` header lines, and split each line at blanks into columns.
 
-    Args:
-        file: the list.
-        columns: number of columns.
-        skip: number of header lines.
-
-    Raises:
-        DmlError: if the file can't be read or is empty, or a line has too few columns; the message names the line.
+    The last column may contain blanks. Raise a `DmlError` if the file can't be read or is empty, or a line has too few
+    columns; the message names the line.
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()

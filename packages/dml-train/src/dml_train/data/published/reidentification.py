@@ -26,10 +26,10 @@ from dml_train.data.published.official import Archive, OfficialSet, parse_number
 Vehicles = Literal[800, 1600, 2400]
 
 _LISTS = "train_test_split"  # of PKU VehicleID
-# The images of each test list; one of each vehicle is in the gallery.
+# The number of images in each test list; one image per vehicle is in the gallery.
 _IMAGES: Mapping[Vehicles, int] = {800: 6_493, 1600: 13_377, 2400: 19_777}
 _NAME = re.compile(r"(?P<identity>-1|\d+)_(?P<camera>c\d+)")
-# Boxes in Market-1501 that are neither good nor bad, and must have no influence. Keep the distractors, 0000: they match
+# Boxes in Market-1501 that are neither good nor bad, and must be ignored. Keep the distractors, 0000: they match
 # nobody and are an additional class in the gallery.
 _JUNK = "-1"
 
@@ -90,7 +90,7 @@ VERI776 = OfficialSet(
 
 
 def _read_list(folder: Path, name: str) -> dict[str, list[Path]]:
-    """Read a list of lines with an image's number and its vehicle's."""
+    """Read a list whose lines have the number of an image and of a vehicle."""
     file = folder / _LISTS / name
     classes: dict[str, list[Path]] = {}
     for image, vehicle in read_lines(file, 2):
@@ -100,7 +100,7 @@ def _read_list(folder: Path, name: str) -> dict[str, list[Path]]:
 
 
 def describe_vehicleid(vehicles: Vehicles, draw: int) -> OfficialSet:
-    """Describe the data set with one of its test lists and one draw of the gallery, see `read_vehicleid`."""
+    """Describe the data set with a test list and a draw of the gallery, see `read_vehicleid`."""
 
     def list_parts(folder: Path) -> Parts:
         queries: dict[str, list[Path]] = {}
@@ -132,19 +132,17 @@ def describe_vehicleid(vehicles: Vehicles, draw: int) -> OfficialSet:
 
 
 def read_vehicleid(root: str, vehicles: Vehicles = 2400, draw: int = 0) -> Parts:
-    """Read PKU VehicleID in its official layout: ``image``, and ``train_test_split`` with its lists.
+    """Read PKU VehicleID in the official layout: ``image``, and ``train_test_split`` with the lists.
 
-    Of each test vehicle one random image is the gallery, and the others are queries; the paper repeats this ten times
-    and averages. Draw d chooses the images by numpy's generator with the seed (d, vehicle), so ten runs of the
-    evaluation with draws 0 to 9 follow the protocol, and a draw is the same everywhere.
+    For each test vehicle, one random image is in the gallery, and the others are queries; the paper repeats this ten
+    times and averages. Draw d chooses the images by numpy's generator with the seed (d, vehicle), so ten runs of the
+    evaluation with draws 0 to 9 follow the protocol, and a draw is the same everywhere. Raise a `DmlError` if the data
+    set is missing or incomplete.
 
     Args:
         root: the folder ``VehicleID_V1.0``, or its parent.
         vehicles: the test list: 800 (small), 1600 (medium) or 2400 (large) vehicles.
         draw: the number of the random gallery; raises a `ValueError` if negative.
-
-    Raises:
-        DmlError: if it is missing or incomplete.
     """
     if draw < 0:
         raise ValueError(f"draw is {draw}; expected at least 0")

@@ -38,8 +38,8 @@ def check_dataset(
 
     Args:
         name: ``"cub"``, ``"cars196"``, ``"sop"``, ``"in-shop"``, ``"market1501"``, ``"veri776"`` or ``"vehicleid"``.
-        root: the data set's folder, or its parent; raises a `DmlError` if the data set isn't there.
-        decode: whether to also decode every image.
+        root: the data set's folder, or the parent folder; raises a `DmlError` if the data set isn't there.
+        decode: whether to also decode all images.
         report: called with each line of the report.
     """
     official = get_official(name)

@@ -40,7 +40,7 @@ _PUBLISHED = "the published bn_inception-52deb4733.pth (docs/guide/models.md lin
 
 
 class BNInception(nn.Module):
-    """BN-Inception's feature maps, at one depth or several.
+    """BN-Inception's feature maps, at one or more depths.
 
     Source: Ioffe & Szegedy 2015, Batch Normalization, figure 5; with the two departures of the published weights:
     the pools of 4c and 4d are projected to 128 channels instead of 96, and convolutions have a bias.
@@ -97,7 +97,7 @@ class BNInception(nn.Module):
         return [list(module.parameters()) for module in (self.stem, *self.blocks.values())]
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Map (B, in_channels, H, W) to (B, num_features, h, w); several levels give a tuple."""
+        """Map (B, in_channels, H, W) to (B, num_features, h, w), or to a tuple for several levels."""
         outputs: dict[str, Tensor] = {}
         features = self.stem(images_BCHW)
         for name, block in self.blocks.items():

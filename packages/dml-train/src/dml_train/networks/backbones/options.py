@@ -3,7 +3,7 @@
 - ``in_channels``: the number of channels of the images. If it isn't 3, loaded weights of the first convolution are
   replaced by the mean over colours times ``3 / in_channels``, so that a grey image has the same features as in colour.
 - ``weights``: None (random) or a file: a state dict with or without the classifier, ``.safetensors`` or saved by
-  ``torch.save`` (read with ``weights_only=True``, so that loading runs no code).
+  ``torch.save`` (read with ``weights_only=True``, so that loading can't run code).
 - ``levels``: the names of the outputs to use as features. With several, ``num_features`` and the output are tuples.
 - ``pretrained``: whether to load ``weights``; use False if a checkpoint replaces them.
 """
@@ -60,15 +60,9 @@ def adapt_first_convolution(network: nn.Module, in_channels: int, keep: bool) ->
 
 
 def read_state(weights: str, expected: str) -> dict[str, Tensor]:
-    """Read the state dict in a file.
+    """Read the state dict in the file `weights`; in messages, describe the right file as `expected`.
 
-    Args:
-        weights: path of the file.
-        expected: description of the right file, for messages.
-
-    Raises:
-        InvalidOption: if there is no such file.
-        DmlError: if the file doesn't hold a state dict.
+    Raise an `InvalidOption` if there is no such file, and a `DmlError` if the file doesn't contain a state dict.
     """
     file = Path(weights).expanduser()
     if not file.is_file():
@@ -86,7 +80,7 @@ def read_state(weights: str, expected: str) -> dict[str, Tensor]:
         ) from error
     if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
         raise DmlError(
-            f"{file} holds a {type(state).__name__}; expected a state dict, tensors by parameter name"
+            f"{file} contains a {type(state).__name__}; expected a state dict, tensors by parameter name"
         )
     return dict(state)
 
@@ -98,18 +92,14 @@ def load_state(
     expected: str,
     unused: Callable[[str], bool],
 ) -> None:
-    """Load a state dict, by the names of the network, into it.
+    """Load a state dict into a network; raise a `DmlError` if weights are missing or unknown, or have a wrong shape.
 
     Args:
-        network: receives the weights.
-        state: the weights by name.
+        network, state: the network, and the weights by name.
         weights, expected: the file, and a description of the right file, for messages.
         unused: whether the network doesn't need the weights with this name, such as the classifier's, in any shape.
-
-    Raises:
-        DmlError: if other weights are missing or unknown, or have a different shape.
     """
-    # Old files lack batch norm's count of batches, which nothing here uses.
+    # Old files lack batch norm's count of batches, which isn't used here.
     own = {n: t for n, t in network.state_dict().items() if unused(n) or n.endswith("num_batches_tracked")}
     try:
         network.load_state_dict(own | {name: tensor for name, tensor in state.items() if not unused(name)})

@@ -85,7 +85,7 @@ class SmallConv(nn.Module):
         return grouped
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Map (B, in_channels, H, W) to (B, num_features, h, w); several levels give a tuple."""
+        """Map (B, in_channels, H, W) to (B, num_features, h, w), or to a tuple for several levels."""
         outputs: dict[int, Tensor] = {}
         features = images_BCHW
         for place, layer in enumerate(self.layers, start=1):

@@ -29,7 +29,7 @@ LORA_TARGETS = ("attn.qkv", "attn.proj")  # the linear layers of attention in ti
 
 
 class TimmModel(nn.Module):
-    """The feature maps of a timm model before global pooling, or the maps after several stages.
+    """The feature maps of a timm model before global pooling, or after the given stages.
 
     If the last features aren't a map (for example a vision transformer's tokens), the features are the classifier's
     input vector. The levels of a vision transformer are maps of patches.
@@ -76,7 +76,7 @@ class TimmModel(nn.Module):
             {"img_size": image_size} if image_size else {}
         )
         network = _build(model, weights if pretrained else None, options)
-        self._places: list[int] = []  # indices of the levels among timm's feature modules
+        self._places: list[int] = []  # indices of the levels in timm's list of feature modules
         if levels:
             stages = [str(stage["module"]) for stage in network.feature_info]
             check_levels(levels, stages, model)
@@ -100,7 +100,7 @@ class TimmModel(nn.Module):
         self.trunk: nn.Module = network
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Map (B, in_channels, H, W) to (B, num_features, h, w) or (B, num_features); several levels give a tuple."""
+        """Map (B, in_channels, H, W) to (B, num_features[, h, w]), or to a tuple for several levels."""
         return one_or_all(_features(self.trunk, images_BCHW, self._places, self._form))
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:

@@ -1,4 +1,4 @@
-"""Any classification model of torchvision without its classifier, with features at one depth or several.
+"""Any classification model of torchvision without its classifier, with features at one or more depths.
 
 Functions import torchvision, since the import takes seconds.
 
@@ -31,7 +31,7 @@ _TRACED_SIZE = 224  # pixels per side; every torchvision model accepts it
 
 
 class TorchvisionModel(nn.Module):
-    """The feature maps of a torchvision model before global pooling, or the maps at several nodes.
+    """The feature maps of a torchvision model before global pooling, or at the given nodes.
 
     A vision transformer has no maps; the features are the class token's vector, at any depth.
 
@@ -70,7 +70,7 @@ class TorchvisionModel(nn.Module):
         _, names = get_graph_node_names(network, suppress_diff_warning=True)
         # The nodes up to the pooling or classifier, in the order of computation.
         nodes = [name for name in names if name.partition(".")[0] not in (*_UNUSED, "avgpool")]
-        # A module's name stands for its last node.
+        # Use a module's name to refer to the last node of the module.
         modules = {node.rsplit(".", depth)[0] for node in nodes for depth in range(1, node.count(".") + 1)}
         check_levels(levels, [*nodes, *sorted(modules - {*nodes})], model)
         if not levels and isinstance(network, models.VisionTransformer):
@@ -85,7 +85,7 @@ class TorchvisionModel(nn.Module):
         self.num_features = one_or_all([shapes[level][1 if form == "map" else -1] for level, form in forms])
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Map (B, in_channels, H, W) to (B, num_features, h, w) or (B, num_features); several levels give a tuple."""
+        """Map (B, in_channels, H, W) to (B, num_features[, h, w]), or to a tuple for several levels."""
         outputs: dict[str, Tensor] = self.trunk(images_BCHW)
         features = []
         for level, form in zip(self._levels, self._forms, strict=True):
@@ -97,7 +97,7 @@ class TorchvisionModel(nn.Module):
 
 
 def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
-    """Create the whole model, classifier included, and load the weights."""
+    """Create the model, including the classifier, and load the weights."""
     from torchvision import models
 
     known = models.list_models(module=models)

@@ -21,7 +21,7 @@ PAPERS = {
     "norm-softmax": "Making Classification Competitive for Deep Metric Learning",
     "rll": "Ranked List Loss for Deep Metric Learning",
 }
-PRETRAINED = "pretrained"  # the folder of recipes that fine-tune learned features and follow no paper
+PRETRAINED = "pretrained"  # the folder of recipes that fine-tune learned features and don't follow a paper
 _FOLDER = files(__name__)
 
 
@@ -39,11 +39,7 @@ def _names(folder: Traversable, prefix: str) -> Iterator[str]:
 
 
 def bundled_text(name: str) -> str:
-    """Read the text of a bundled recipe, with comments.
-
-    Raises:
-        UnknownName: if there is no such recipe; the message suggests the nearest name.
-    """
+    """Read the text of a bundled recipe with comments; raise `UnknownName` if there is no such recipe."""
     if name not in _names(_FOLDER, ""):
         names = bundled_recipes()
         raise UnknownName(
