@@ -1,7 +1,7 @@
 """A cluster of three Ray nodes on this machine, loopback only, for the tests of this folder.
 
 A test takes the fixture `ray_nodes` and connects by ``ray.init(address=ray_nodes.address, log_to_driver=False)``.
-Mark their modules with ``pytest.mark.xdist_group("ray cluster")``: one worker starts the nodes once, for all of them.
+Starting the nodes takes ten seconds, so these tests are slow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 LOOPBACK = "127.0.0.2"  # Ray replaces 127.0.0.1 by the machine's address in its network
 NODES = 3
@@ -72,15 +71,6 @@ def add_node(cluster: Any) -> None:
         if "timed out during startup" not in str(error):
             raise
         cluster.add_node(wait=False, **NODE)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Compute with one thread, as the nodes do: the last bits depend on their number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -29,10 +29,8 @@ from dml_train.training.run import train
 
 ray = pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
 
-pytestmark = [
-    pytest.mark.xdist_group("ray cluster"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),  # Ray Data warns of its own defaults
-]
+# Ray Data warns of its own defaults.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +55,8 @@ class Killed(BaseException):
     """Stands for the end of the killed driver: no error handling catches it."""
 
 
-def test_a_cluster_that_loses_a_machine_and_its_driver_gives_the_bits_of_one_process(
-    ray_nodes, plan, tmp_path
-):
+@pytest.mark.slow
+def test_a_cluster_that_loses_a_machine_and_its_driver_changes_no_bit(ray_nodes, plan, tmp_path):
     ray.cloudpickle.register_pickle_by_value(logged_images)  # which the nodes can't import
     engine = RayEngine(RayCluster(ray_nodes.address))
     killer = threading.Thread(target=ray_nodes.kill_worker)
@@ -99,9 +96,6 @@ def test_a_cluster_that_loses_a_machine_and_its_driver_gives_the_bits_of_one_pro
     beside = {image.name for image in sources_of(plan, bad)}
     twice = [path for path, count in first.items() if count > 1 and path not in beside]
     assert len(twice) <= 3 * 16
-
-
-# ------------------------------------------------------------------------------ a worker, without a cluster
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from dml_eval_rs import evaluate, evaluate_shards, knn, knn_shards, verify, veri
 
 ray = pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
 
-pytestmark = pytest.mark.xdist_group("ray cluster")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

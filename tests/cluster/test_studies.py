@@ -19,7 +19,7 @@ from train_support.study_runs import result_files
 from dml_train.run_folder import RunFolder
 
 pytestmark = [
-    pytest.mark.xdist_group("ray cluster"),
+    pytest.mark.slow,
     pytest.mark.skipif("DML_CLUSTER" not in os.environ, reason="set DML_CLUSTER to run it: it takes minutes"),
 ]
 

@@ -27,7 +27,12 @@ def blocks(page: Path) -> list[str]:
     return [block for block in found if "..." not in block and "import" in block]
 
 
-PAGES_WITH_PYTHON = [page for page in PAGES if blocks(page)]
+# Each page starts a program that imports torch, so most are slow.
+PAGES_WITH_PYTHON = [
+    pytest.param(page, marks=() if page.parent == ROOT else pytest.mark.slow, id=str(page.relative_to(ROOT)))
+    for page in PAGES
+    if blocks(page)
+]
 
 
 def run(script: Path, folder: Path, warnings: str = "error") -> None:
@@ -43,7 +48,7 @@ def test_the_readme_has_examples():
     assert len(blocks(ROOT / "README.md")) >= 3
 
 
-@pytest.mark.parametrize("page", PAGES_WITH_PYTHON, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES_WITH_PYTHON)
 def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
     code = "\n".join(blocks(page))
     peers = [name for name in LARGE if re.search(rf"^(?:import|from) {name}\b", code, flags=re.MULTILINE)]
@@ -55,6 +60,7 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
     run(script, tmp_path, "ignore" if peers else "error")  # of the peers' own code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_a_program_runs(program, tmp_path):
     run(program, tmp_path)

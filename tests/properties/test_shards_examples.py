@@ -21,6 +21,8 @@ SHARDS = [f"{part}.npy" for part in range(3)]
 # localhost, since not every machine can resolve its own name.
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--local-addr=localhost", "--nproc-per-node=2"]
 
+pytestmark = pytest.mark.slow  # each example starts processes
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
