@@ -14,8 +14,6 @@ from dml_train.demo import run_demo
 from dml_train.recipe.loading import load_recipe
 from dml_train.training.run import train
 
-pytestmark = pytest.mark.xdist_group("complete demo")  # one run serves all of them
-
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):

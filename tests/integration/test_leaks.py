@@ -97,9 +97,7 @@ def test_the_command_lists_pairs_writes_a_table_and_exits_with_1(world, tmp_path
     assert "no pair of a test image and a training image has a cosine of at least" in none.output
 
 
-def test_a_path_that_is_not_utf8_keeps_its_bytes_in_the_table_and_is_escaped_on_the_screen(
-    world, tmp_path, monkeypatch
-):
+def test_a_path_that_is_not_utf8_keeps_its_bytes_and_is_escaped_on_the_screen(world, tmp_path, monkeypatch):
     name = b"data/test/caf\xe9/0.png"
     leak = module.Leak(0.99, "test", os.fsdecode(name), os.fsdecode(b"caf\xe9"), "0.png", "class 1")
     monkeypatch.setattr(module, "find_leaks", lambda *arguments, **options: [leak])

@@ -29,7 +29,6 @@ def under(table: str, **settings: Any) -> Settings:
 
 
 def rates(backbone: float, head: float, loss: float) -> Settings:
-    """Return the rates of the three parts at the first step."""
     return under("rate", backbone=backbone, head=head, loss=loss)
 
 
@@ -46,23 +45,19 @@ def images(
 
 
 def head(dim: int, *, bias: bool, **options: bool) -> Settings:
-    """Return the settings of the head."""
     default = {"layer_norm": False, "linear": True, "batch_norm": False, "pooling": "average"}
     return under("embedding", **default | options, dim=dim, bias=bias)
 
 
 def sampler(classes: int, each: int) -> Settings:
-    """Return the settings of batches of some classes."""
     return under("sampler", name="class-balanced", classes_per_batch=classes, images_per_class=each)
 
 
 def shuffled(size: int) -> Settings:
-    """Return the settings of batches of shuffled images."""
     return under("sampler", name="shuffled", batch_size=size)
 
 
 def length(*, steps: int | None = None, epochs: float | None = None) -> Settings:
-    """Return the length of training."""
     return under("training", steps=steps, epochs=epochs)
 
 
@@ -75,7 +70,6 @@ def steps_of(path: str, values: list[float] | None, milestones: list[float] | No
 
 
 def sgd(momentum: float, weight_decay: float, *, nesterov: bool = False) -> Settings:
-    """Return the settings of SGD."""
     return under("optimizer", name="sgd", momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
 
 
@@ -85,7 +79,6 @@ def adam(eps: float, weight_decay: float) -> Settings:
 
 
 def initialisation(class_weights: str = "default", adapt_batch_norm: float = 0.0) -> Settings:
-    """Return the settings of the initialisation."""
     return under("initialisation", class_weights=class_weights, adapt_batch_norm=adapt_batch_norm)
 
 
@@ -98,7 +91,6 @@ BN_INCEPTION = network(name="bn-inception", model=None, weights="weights/bn_ince
 
 
 def torchvision(model: str) -> Settings:
-    """Return the settings of a backbone of torchvision."""
     return network(name="torchvision", model=model, weights="IMAGENET1K_V1")
 
 

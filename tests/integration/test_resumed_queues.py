@@ -39,9 +39,7 @@ from dml_train.training.run import train
         ),
     ],
 )
-def test_a_memory_resumes_with_averaged_weights_micro_batches_and_a_scheduled_inner_loss(
-    tmp_path, loss, path
-):
+def test_a_loss_with_a_memory_resumes_to_the_same_bits(tmp_path, loss, path):
     registry = make_registry()
     registry.plugins.register(dml_losses.plugin, distribution="dml-losses")
     document = make_document(

@@ -31,6 +31,7 @@ def finish(process: subprocess.Popen[str], code: int) -> tuple[str, str]:
     return output, errors
 
 
+@pytest.mark.slow
 def test_losses_of_four_ranks_match_those_of_one(tmp_path):
     finish(start("train", "glyphs-tiny", *SHORT, "--out", tmp_path / "one"), 0)
     finish(start("train", "glyphs-tiny", *SHORT, "--out", tmp_path / "four", "--nproc", "4"), 0)

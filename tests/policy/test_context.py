@@ -13,15 +13,10 @@ from dml_core import CONTEXT, hookspecs
 
 
 @pytest.mark.parametrize("kind", CONTEXT)
-def test_the_hooks_docstring_states_the_context_of_its_kind(kind):
-    (stated,) = re.findall(
-        r"Context: (.*?)\.$", getattr(hookspecs, f"dml_{kind}").__doc__, flags=re.MULTILINE
-    )
+def test_the_hooks_docstring_and_the_guide_state_the_context_of_a_kind(kind):
+    docstring = getattr(hookspecs, f"dml_{kind}").__doc__
+    (stated,) = re.findall(r"Context: (.*?)\.$", docstring, flags=re.MULTILINE)
     assert tuple(re.sub(r" \(.*?\)", "", stated).split(", ")) == CONTEXT[kind]
-
-
-@pytest.mark.parametrize("kind", CONTEXT)
-def test_the_guide_states_the_context_of_a_kind(kind):
     text = GUIDE.read_text(encoding="utf-8")
     section = re.search(rf"^### `dml_{kind}`\n(.*?)^##", text, flags=re.DOTALL | re.MULTILINE)[1]
     (sentence,) = re.findall(r"Context: (.*?)\.\s", section, flags=re.DOTALL)

@@ -12,8 +12,6 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
 OURS = {"dml-core", "dml-losses", "dml-eval-rs", "dml-train"}
 
-with_each_package = pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
-
 
 def metadata(package: Path) -> dict:
     return tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -29,21 +27,13 @@ def test_all_four_packages_are_here():
     assert {package.name for package in PACKAGES} == OURS
 
 
-@with_each_package
-def test_a_package_has_readme_changelog_and_tests(package):
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_a_package_has_its_files_a_changelog_of_its_version_and_compatible_ranges(package):
     for name in ("README.md", "CHANGELOG.md", "tests"):
         assert (package / name).exists(), f"{package.name} has no {name}"
-
-
-@with_each_package
-def test_the_changelog_begins_with_the_packages_version(package):
     newest = re.search(r"^## (\S+)", (package / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert newest is not None
     assert newest[1] == metadata(package)["version"]
-
-
-@with_each_package
-def test_packages_of_the_project_are_pinned_by_a_compatible_range(package):
     for requirement in requirements(package):
         name = re.match(r"[\w.-]+", requirement)[0]
         if name in OURS - {package.name}:  # an extra may name others of its own package

@@ -16,14 +16,6 @@ from dml_core import DmlError, InvalidOption
 from dml_train.networks.backbones import BNInception, SmallConv, TimmModel, TorchvisionModel
 
 
-@pytest.fixture(autouse=True)
-def _seeded():
-    torch.manual_seed(0)
-
-
-# --- the small network ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "shape"),
     [
@@ -79,9 +71,6 @@ def test_levels_are_the_outputs_of_those_blocks_and_nothing_is_built_above_them(
     last = SmallConv(1, widths=(8, 16, 24), levels=["block3"])
     last.load_state_dict(whole.state_dict())
     torch.testing.assert_close(last.eval()(images), whole.eval()(images), rtol=0, atol=0)
-
-
-# --- torchvision ----------------------------------------------------------------------------------------------
 
 
 # What each family does with its feature maps, so that tests can rebuild the complete model.
@@ -178,9 +167,6 @@ def test_a_failed_download_names_the_remedy(tmp_path, monkeypatch):
         TorchvisionModel(3, "resnet18", "IMAGENET1K_V1")
 
 
-# --- all that load weights from a file ------------------------------------------------------------------------
-
-
 def googlenet(**options):
     return models.googlenet(weights=None, aux_logits=False, init_weights=True, **options)
 
@@ -226,9 +212,6 @@ def test_weights_that_a_checkpoint_replaces_may_be_missing_and_no_channels_are_r
     assert make(3, weights="none.pt", levels=[level], pretrained=False).num_features > 0
     with pytest.raises(ValueError, match="in_channels is 0"):
         make(0)
-
-
-# --- what can be wrong ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -294,7 +277,6 @@ def test_code_in_a_file_is_not_run(tmp_path):
 
 
 def test_googlenet_rescales_its_input_as_torchvisions_weights_expect_also_where_a_checkpoint_replaces_them():
-    torch.manual_seed(0)
     named = TorchvisionModel(3, "googlenet", "IMAGENET1K_V1", ["conv1"], pretrained=False).eval()
     plain = TorchvisionModel(3, "googlenet", None, ["conv1"]).eval()
     plain.load_state_dict(named.state_dict())

@@ -141,9 +141,7 @@ def test_published_weights_give_the_outputs_of_an_independent_program(published)
         ("inception_6a_3x3.weight", torch.zeros(1), r'Unexpected .*"inception_6a_3x3\.weight"'),
     ],
 )
-def test_a_file_with_a_missing_misshapen_or_unknown_weight_is_refused(
-    published, tmp_path, name, tensor, fault
-):
+def test_a_missing_misshapen_or_unknown_weight_is_refused(published, tmp_path, name, tensor, fault):
     state = {**published[1], name: tensor}
     torch.save({k: v for k, v in state.items() if v is not None}, tmp_path / "w.pth")
     with pytest.raises(DmlError, match=rf"don't fit BNInception.*{fault}.*52deb4733"):

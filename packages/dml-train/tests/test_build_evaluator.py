@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from train_support.tiny_world import provide
 
-from dml_core import Component, Plugins, Registry, hookimpl
 from dml_train.measure.evaluate import build_evaluator
 from dml_train.recipe.checking import parse
 
@@ -22,19 +22,6 @@ class Clusters:
         self.options = {"metrics": list(metrics), "n_clusters": n_clusters, "seed": seed}
 
 
-class ClusterPlugin:
-    @hookimpl
-    def dml_evaluators(self):
-        yield Component("clusters", Clusters, "options alone")
-
-
-@pytest.fixture
-def registry(tiny_registry: Registry) -> Registry:
-    plugins: Plugins = tiny_registry.plugins
-    plugins.register(ClusterPlugin(), distribution="clusters")
-    return Registry(plugins)
-
-
 @pytest.mark.parametrize(
     ("asked", "of_rankings"),
     [
@@ -42,9 +29,10 @@ def registry(tiny_registry: Registry) -> Registry:
         (["nmi_max", "ari"], ["recall@1"]),  # the evaluator's own
     ],
 )
-def test_the_evaluator_has_the_recipes_options_and_seed_and_on_request_no_clusters(
+def test_the_evaluator_has_the_recipes_options_and_on_request_no_clusters(
     registry, tiny_document, asked, of_rankings
 ):
+    provide(registry, "evaluators", "clusters", Clusters)
     table = {"name": "clusters", "metrics": asked, "n_clusters": 3}
     recipe = parse(tiny_document(evaluation=table), registry)
     built = build_evaluator(recipe, registry)

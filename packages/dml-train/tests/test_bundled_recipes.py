@@ -28,11 +28,11 @@ def test_a_parent_that_is_no_recipe_itself_is_not_listed():
     assert [source.name for source in read_chain("ice/glyphs")] == ["ice/glyphs", "_glyphs"]
 
 
-def test_the_command_lists_every_recipe_with_its_summary(tiny_registry):
+def test_the_command_lists_every_recipe_with_its_summary(registry):
     """Those for everybody first, and those of a paper by its name."""
     listed = {}
     for arguments in [["recipes"], *(["recipes", group] for group in (*PAPERS, PRETRAINED))]:
-        done = CliRunner().invoke(main, arguments, obj=tiny_registry)
+        done = CliRunner().invoke(main, arguments, obj=registry)
         assert done.exit_code == 0
         for line in done.output.splitlines():
             name, _, text = line.strip().partition("  ")
@@ -42,8 +42,8 @@ def test_the_command_lists_every_recipe_with_its_summary(tiny_registry):
     }
 
 
-def test_the_list_is_short_and_begins_with_the_users_own_images(tiny_registry):
-    lines = CliRunner().invoke(main, ["recipes"], obj=tiny_registry).output.splitlines()
+def test_the_list_is_short_and_begins_with_the_users_own_images(registry):
+    lines = CliRunner().invoke(main, ["recipes"], obj=registry).output.splitlines()
     assert lines[1].strip().startswith("my-images")
     assert len(lines) < 25
     for paper in (*PAPERS, PRETRAINED):
@@ -58,6 +58,6 @@ def test_the_papers_are_those_of_the_folders_and_of_the_tables():
     assert {name: paper.title for name, paper in papers().items()} == PAPERS
 
 
-def test_the_command_prints_one_recipe_as_it_was_written(tiny_registry):
-    done = CliRunner().invoke(main, ["recipes", "glyphs-tiny"], obj=tiny_registry)
+def test_the_command_prints_one_recipe_as_it_was_written(registry):
+    done = CliRunner().invoke(main, ["recipes", "glyphs-tiny"], obj=registry)
     assert done.output == bundled_text("glyphs-tiny")

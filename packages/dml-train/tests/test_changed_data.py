@@ -6,7 +6,8 @@ import shutil
 
 import numpy as np
 import pytest
-from train_support.photo_world import photo_document, photo_registry, write_photos
+from train_support.photo_world import photo_document, write_photos
+from train_support.tiny_world import make_registry
 
 from dml_core import DmlError
 from dml_train.recipe.checking import parse
@@ -26,7 +27,7 @@ def photos(tmp_path):
 @pytest.fixture
 def train_photos(photos, out, quiet):
     """Train on the images; another call resumes."""
-    registry = photo_registry()
+    registry = make_registry()
 
     def train_photos(force=False, **dataset):
         document = photo_document(photos)
@@ -47,7 +48,7 @@ def unfinished(train_photos):
 
 def images(photos, part, count):
     """The first images of so many classes of a part: the classes are split by a seed."""
-    registry = photo_registry()
+    registry = make_registry()
     dataset = registry.build("datasets", photo_document(photos)["dataset"], {"seed": 0})
     split = getattr(dataset, part)
     return [split.files[int(np.flatnonzero(split.labels == c)[0])] for c in range(count)]
@@ -141,11 +142,9 @@ def test_a_damaged_fingerprint_is_one_message_and_a_missing_one_is_written(run):
     assert run(resume=True).data.read_bytes() == expected
 
 
-def test_images_left_out_are_listed_when_the_run_starts_and_by_no_later_command(
-    photos, train_photos, out, caplog
-):
+def test_omitted_images_are_listed_when_the_run_starts_and_never_again(photos, train_photos, out, caplog):
     images(photos, "train", 1)[0].write_bytes(b"no image")
-    registry = photo_registry()
+    registry = make_registry()
     folder = train_photos(on_bad_image="skip")
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
         "omitted 1 of 30 images that can't be decoded"

@@ -17,11 +17,6 @@ from dml_train.processes.stopping import RunInterrupted
 
 
 @pytest.fixture
-def registry(tiny_registry):
-    return tiny_registry
-
-
-@pytest.fixture
 def folder(run):
     return run(training={"steps": 4})
 
@@ -125,9 +120,7 @@ def test_embed_overwrites_nothing_and_reports_a_missing_gallery(dml, folder, tmp
     ],
     ids=lambda arguments: " ".join(arguments[:5]),
 )
-def test_numbers_of_processes_that_no_machine_has_are_refused_before_a_folder_is_made(
-    dml, tmp_path, monkeypatch, arguments
-):
+def test_too_many_processes_are_refused_before_a_folder_is_made(dml, tmp_path, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
     result = dml(*(part.format(10**13) for part in arguments), code=2)
     assert str(10**13) in result.stderr
@@ -155,7 +148,7 @@ def test_plugins_lists_components_by_provider_and_those_of_a_kind(dml):
     assert {line.split()[0] for line in components} == {"losses"}
 
 
-def test_plugins_describes_the_options_of_a_component(dml, tiny_registry):
+def test_plugins_describes_the_options_of_a_component(dml, registry):
     def make(scale: float, kind: Literal["a", "b"] = "b", seed: int = 0, **more: object):
         return None
 
@@ -164,7 +157,7 @@ def test_plugins_describes_the_options_of_a_component(dml, tiny_registry):
         def dml_losses(self):
             yield Component("described", make, "a loss", source="Me 2026, Eq. 1")
 
-    tiny_registry.plugins.register(Provider(), distribution="mine", version="2")
+    registry.plugins.register(Provider(), distribution="mine", version="2")
     assert dml("plugins", "described").stdout.splitlines() == [
         "loss described: a loss",
         "  of mine 2 (Provider)",
@@ -177,13 +170,13 @@ def test_plugins_describes_the_options_of_a_component(dml, tiny_registry):
     assert "did you mean 'described'?" in dml("plugins", "describd", code=2).stderr
 
 
-def test_a_plugin_that_failed_to_load_is_listed_with_its_reason(dml, tiny_registry):
+def test_a_plugin_that_failed_to_load_is_listed_with_its_reason(dml, registry):
     point = EntryPoint(name="broken", value="no_such_module", group="dml")
-    tiny_registry.plugins.failures.extend(Plugins([point]).failures)
+    registry.plugins.failures.extend(Plugins([point]).failures)
     assert "No module named 'no_such_module'" in dml("plugins").stdout
 
 
-def test_a_plugin_adds_a_command_and_may_not_replace_one(dml, tiny_registry):
+def test_a_plugin_adds_a_command_and_may_not_replace_one(dml, registry):
     class Friendly:
         @hookimpl
         def dml_commands(self):
@@ -194,10 +187,10 @@ def test_a_plugin_adds_a_command_and_may_not_replace_one(dml, tiny_registry):
         def dml_commands(self):
             return [click.Command("train", callback=lambda: None)]
 
-    tiny_registry.plugins.register(Friendly(), distribution="friendly", version="1")
+    registry.plugins.register(Friendly(), distribution="friendly", version="1")
     assert dml("hello").stdout == "hello\n"
     assert "hello" in dml("--help").stdout
-    tiny_registry.plugins.register(Hostile(), distribution="hostile", version="2")
+    registry.plugins.register(Hostile(), distribution="hostile", version="2")
     assert "hostile 2 adds a command 'train', which dml has already" in dml("--help", code=2).stderr
 
 
@@ -217,9 +210,7 @@ def test_a_plugin_adds_a_command_and_may_not_replace_one(dml, tiny_registry):
         ),
     ],
 )
-def test_signals_and_missing_permissions_end_a_command_without_a_traceback(
-    dml, tiny_registry, error, code, output
-):
+def test_signals_and_missing_permissions_print_no_traceback(dml, registry, error, code, output):
     def end():
         raise error
 
@@ -228,7 +219,7 @@ def test_signals_and_missing_permissions_end_a_command_without_a_traceback(
         def dml_commands(self):
             return [click.Command("end", callback=end)]
 
-    tiny_registry.plugins.register(Ending(), distribution="ending")
+    registry.plugins.register(Ending(), distribution="ending")
     assert dml("end", code=code).stderr == output
 
 

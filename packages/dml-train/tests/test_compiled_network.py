@@ -41,16 +41,15 @@ def _nothing_compiled_before():
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @generates_code
-def test_generated_code_matches_the_plain_network_and_a_stopped_run_resumes_to_the_same_bits(
-    run, tiny_registry, tmp_path
-):
+def test_generated_code_matches_the_plain_network_and_resumes_to_the_same_bits(run, registry, tmp_path):
     def run_anew(name, tables, resume=False):
         torch._dynamo.reset()  # as in a new process
         return run(tmp_path / name, resume, **tables, checkpoints={"every": 2})
 
     plain, whole = run_anew("plain", PARTS), run_anew("whole", COMPILED)
-    with stopped(tiny_registry, 3):
+    with stopped(registry, 3):
         run_anew("cut", COMPILED)
     cut = run_anew("cut", COMPILED, resume=True)
 
@@ -75,14 +74,13 @@ def test_two_ranks_with_generated_code_match_one_without(tiny_document, tmp_path
     assert losses(RunFolder(tmp_path / "two")) == pytest.approx(losses(RunFolder(tmp_path / "one")), rel=1e-5)
 
 
+@pytest.mark.slow
 @generates_code
-def test_both_passes_of_a_micro_batch_draw_the_same_dropout_in_generated_code(
-    tiny_registry, tiny_document, monkeypatch
-):
+def test_generated_code_draws_the_same_dropout_in_both_passes(registry, tiny_document, monkeypatch):
     document = tiny_document(
         training={"micro_batch": 4, "compile": True}, backbone={"dropout": 0.5, "norm": False}
     )
-    experiment = build(parse(document, tiny_registry), tiny_registry)
+    experiment = build(parse(document, registry), registry)
     network = Replica(experiment, SINGLE_PROCESS)
     experiment.model.train()
     images = torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(0))

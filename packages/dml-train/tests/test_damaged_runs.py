@@ -103,13 +103,13 @@ def message_of(use):
 
 
 @pytest.mark.parametrize(("name", "change"), DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_checkpoint_is_one_message(damaged, tiny_registry, tiny_document, quiet, name, change):
+def test_a_damaged_checkpoint_is_one_message(damaged, registry, tiny_document, quiet, name, change):
     run = damaged(name, change)
-    recipe = parse(tiny_document(), tiny_registry)
+    recipe = parse(tiny_document(), registry)
     uses = [
-        lambda: open_model(run, tiny_registry),
-        lambda: embed_split(run, registry=tiny_registry),
-        lambda: train(recipe, run, resume=True, registry=tiny_registry, console=quiet),
+        lambda: open_model(run, registry),
+        lambda: embed_split(run, registry=registry),
+        lambda: train(recipe, run, resume=True, registry=registry, console=quiet),
     ]
     (run / "evaluation.json").unlink()
     messages = [message for use in uses if (message := message_of(use)) is not None]
@@ -135,15 +135,8 @@ def intact(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "run")
 
 
-@pytest.fixture
-def registry(tiny_registry):
-    return tiny_registry
-
-
 @pytest.mark.parametrize("is_finished", [True, False], ids=["finished", "unfinished"])
-def test_weights_of_an_older_step_never_replace_damaged_ones_in_silence(
-    dml, intact, registry, tmp_path, is_finished
-):
+def test_older_weights_never_replace_damaged_ones_in_silence(dml, intact, registry, tmp_path, is_finished):
     if not is_finished:
         (intact / "evaluation.json").unlink()
     flip_a_bit(intact / "checkpoints" / "step-00000012" / WEIGHTS)
@@ -201,7 +194,7 @@ def test_resuming_trains_again_from_the_last_intact_checkpoint(run, intact, fini
         ("manifest.json", lambda file: file.write_text('{"files": {"labels.npy": 3}}')),
     ],
 )
-def test_results_that_have_changed_are_an_error_and_the_command_in_it_writes_them_again(
+def test_changed_results_are_an_error_whose_command_writes_them_again(
     dml, intact, finished, registry, name, change
 ):
     change(intact / name)
@@ -242,10 +235,10 @@ def test_a_damaged_recipe_of_a_run_is_one_message(intact, registry, content):
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "a\udcffb"], ids=["long", "nul", "not utf-8"])
-def test_a_path_that_no_file_can_have_is_one_message(tiny_registry, tiny_document, tmp_path, quiet, name):
-    recipe = parse(tiny_document(training={"steps": 1}), tiny_registry)
+def test_a_path_that_no_file_can_have_is_one_message(registry, tiny_document, tmp_path, quiet, name):
+    recipe = parse(tiny_document(training={"steps": 1}), registry)
     for use in (
-        lambda: open_model(tmp_path / name, tiny_registry),
-        lambda: train(recipe, tmp_path / name, registry=tiny_registry, console=quiet),
+        lambda: open_model(tmp_path / name, registry),
+        lambda: train(recipe, tmp_path / name, registry=registry, console=quiet),
     ):
         message_of(use)

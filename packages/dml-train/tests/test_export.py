@@ -46,9 +46,7 @@ def read_onnx(path):
 @pytest.mark.parametrize(
     ("form", "name", "read"), [("torch-export", "m.pt2", read_torch), ("onnx", "m.onnx", read_onnx)]
 )
-def test_the_exported_network_gives_the_same_embeddings_for_any_batch(
-    dml, run, model, tmp_path, form, name, read
-):
+def test_the_exported_network_gives_the_same_embeddings(dml, run, model, tmp_path, form, name, read):
     if form == "onnx":
         pytest.importorskip("onnxscript")
     out = tmp_path / name

@@ -28,6 +28,7 @@ from dml_train.training import checkpoint
 from dml_train.training.build import build
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_dead_or_silent_rank_is_reported_within_the_timeout(silent):
     in_ranks(2, lose_the_other, silent, codes=[0, -signal.SIGKILL])
@@ -58,7 +59,7 @@ def test_the_error_names_a_full_disk_whichever_file_did_not_fit(tmp_path, small_
         checkpoint.write(tmp_path, 1, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
 
 
-def test_a_run_stopped_by_a_full_disk_resumes_to_the_same_bits(run, tiny_registry, tmp_path, small_files):
+def test_a_run_stopped_by_a_full_disk_resumes_to_the_same_bits(run, registry, tmp_path, small_files):
     whole = run(tmp_path / "whole")
 
     class Full:
@@ -68,11 +69,11 @@ def test_a_run_stopped_by_a_full_disk_resumes_to_the_same_bits(run, tiny_registr
                 meanwhile.enter_context(small_files(4096))  # enough for the metrics
 
     full = Full()
-    tiny_registry.plugins.register(full, distribution="full")
+    registry.plugins.register(full, distribution="full")
     words = r"checkpoint of step 8 .*the checkpoint of step 4 .* is intact"
     with ExitStack() as meanwhile, pytest.raises(DmlError, match=words):
         run(tmp_path / "cut")
-    tiny_registry.plugins.manager.unregister(full)
+    registry.plugins.manager.unregister(full)
     check_same_bits(whole, run(tmp_path / "cut", resume=True))
 
 
@@ -152,14 +153,12 @@ def test_no_loader_process_outlives_its_iterator():
     assert not multiprocessing.active_children()
 
 
-def test_a_batch_that_ranks_cannot_share_equally_is_refused_before_anything_starts(
-    tiny_registry, tiny_document
-):
-    recipe = parse(tiny_document(), tiny_registry)
+def test_a_batch_that_ranks_cannot_share_equally_is_refused_before_anything_starts(registry, tiny_document):
+    recipe = parse(tiny_document(), registry)
     with pytest.raises(
         DmlError, match="a batch has 8 images, which 3 ranks can't share equally; choose a batch"
     ):
-        build(recipe, tiny_registry, Ranks(0, 3))
+        build(recipe, registry, Ranks(0, 3))
 
 
 class Uneven:
@@ -172,8 +171,8 @@ class Uneven:
         return np.arange(8 - 2 * position)
 
 
-def test_a_later_batch_that_ranks_cannot_share_equally_is_named(tiny_registry, tiny_document):
-    split = build(parse(tiny_document(), tiny_registry), tiny_registry).train
+def test_a_later_batch_that_ranks_cannot_share_equally_is_named(registry, tiny_document):
+    split = build(parse(tiny_document(), registry), registry).train
     batches = StepBatches(split, Uneven(), seed=0, rank=1, world_size=4)
     loaded = load_ahead(batches, range(4), 0, pin=False)
     assert len(next(loaded).images) == 2

@@ -237,11 +237,9 @@ def test_nothing_is_overwritten_and_mistakes_are_reported_first(dml, run, photos
     assert (tmp_path / "mine.json").read_text() == "mine"
 
 
-def test_a_data_set_without_an_image_reader_is_an_error(tiny_registry, tiny_document, quiet, out, photos):
-    train(
-        parse(tiny_document(training={"steps": 1}), tiny_registry), out, registry=tiny_registry, console=quiet
-    )
-    model = open_model(out, tiny_registry)
+def test_a_data_set_without_an_image_reader_is_an_error(registry, tiny_document, quiet, out, photos):
+    train(parse(tiny_document(training={"steps": 1}), registry), out, registry=registry, console=quiet)
+    model = open_model(out, registry)
     assert model.input_shape == (1, 4, 4)
     with pytest.raises(DmlError, match=r"'tiny' .* has no attribute 'image_reader'"):
         model.split_of([photos / "class-0" / "0.png"])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tomli_w
 from click.testing import CliRunner
-from train_support.photo_world import photo_document, photo_registry
+from train_support.photo_world import photo_document
 from train_support.tiny_world import make_document, make_registry
 
 from dml_train import cli, report
@@ -48,7 +48,7 @@ def call(inputs, monkeypatch):
         monkeypatch.setattr(module, "papers", lambda: {"fake": fake_paper(inputs)})
 
     def call(name, out, resume=False):
-        registry, photos = make_registry(), photo_registry()
+        registry, photos = make_registry(), make_registry()
         arrays = ["--out", f"{out}/e.npy", "--labels", f"{out}/l.npy"]
         if name == "train":
             recipe = write_recipe(inputs, name, make_document(**SELECTS))

@@ -30,9 +30,6 @@ def few():
     return Glyphs(max_classes=20)
 
 
-# --- the data set ---------------------------------------------------------------------------------------------
-
-
 def test_the_size_is_the_documented_one(glyphs):
     classes = len(glyphs.train.class_names) + len(glyphs.test.class_names)
     images = len(glyphs.train) + len(glyphs.test)
@@ -90,7 +87,8 @@ def test_one_class_is_refused():
 
 def test_missing_fonts_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(matplotlib, "get_data_path", lambda: str(tmp_path))
-    draw_glyphs.cache_clear()
+    # Later tests need the cached drawings.
+    monkeypatch.setattr("dml_train.data.glyphs.draw_glyphs", draw_glyphs.__wrapped__)
     with pytest.raises(DmlError, match=r"no font DejaVuSans.ttf in .*reinstall"):
         Glyphs()
 
@@ -105,9 +103,6 @@ def test_raw_pixels_find_the_class_of_most_images(glyphs):
     recall = (labels[similarity.argmax(dim=1)] == labels[queries]).double().mean().item()
     # 0.713 over all queries; every fortieth has a standard error of 0.02.
     assert recall == pytest.approx(0.713, abs=0.08)
-
-
-# --- loading a split ------------------------------------------------------------------------------------------
 
 
 def test_loading_without_seeds_gives_the_pictures(glyphs):
@@ -137,9 +132,6 @@ def test_a_row_depends_on_its_own_seed_alone(few, seeds, data):
     for row in range(len(seeds)):
         alone = split.load(indices[row : row + 1], np.array(seeds[row : row + 1], dtype=np.uint64))
         torch.testing.assert_close(together[row : row + 1], alone, rtol=0, atol=0)
-
-
-# --- augmentation ---------------------------------------------------------------------------------------------
 
 
 def test_uniforms_are_uniform():

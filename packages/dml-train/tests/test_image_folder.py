@@ -42,9 +42,6 @@ def small(root: Path, **options):
     return image_folder(str(root), crop=16, resize=20, **options)
 
 
-# --- classes --------------------------------------------------------------------------------------------------
-
-
 def test_classes_are_split_into_disjoint_parts(folder):
     dataset = small(folder, train_fraction=0.7)
     train, test = set(dataset.train.class_names), set(dataset.test.class_names)
@@ -97,9 +94,6 @@ def test_queries_without_a_match_are_logged(tmp_path, caplog):
     message = record.getMessage()
     assert message.startswith("2 of the 3 classes of ")
     assert message.endswith("e.g. 'c'; every mean omits their queries")
-
-
-# --- folders of another form ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -28,14 +28,14 @@ TWO_LEVELS = {"name": "small-conv", "widths": [8, 16], "norm": "group", "levels"
 
 
 @pytest.fixture
-def run(tiny_document, tiny_registry, tmp_path, quiet):
+def run(tiny_document, registry, tmp_path, quiet):
     """Train a tiny recipe; return its experiment as built, and the weights and the loss's state at its end."""
 
     def run(**tables):
-        recipe = parse(tiny_document(**{**STILL, **tables}), tiny_registry)
-        folder = train(recipe, tmp_path / "run", registry=tiny_registry, console=quiet)
+        recipe = parse(tiny_document(**{**STILL, **tables}), registry)
+        folder = train(recipe, tmp_path / "run", registry=registry, console=quiet)
         last = checkpoint.newest_intact(folder.checkpoints)
-        return build(recipe, tiny_registry), last.weights(), last.state()["loss"]
+        return build(recipe, registry), last.weights(), last.state()["loss"]
 
     return run
 
@@ -137,6 +137,6 @@ def test_a_loss_without_one_class_weight_a_class_is_refused(loss, message):
         ),
     ],
 )
-def test_a_contradiction_is_refused(tiny_document, tiny_registry, tables, message):
+def test_a_contradiction_is_refused(tiny_document, registry, tables, message):
     with pytest.raises(InvalidOption, match=message):
-        parse(tiny_document(**tables), tiny_registry)
+        parse(tiny_document(**tables), registry)

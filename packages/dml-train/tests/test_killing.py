@@ -82,6 +82,7 @@ def finish(process, code=0):
     return errors
 
 
+@pytest.mark.slow
 def test_a_run_killed_twice_ends_like_an_uninterrupted_one(start, tmp_path):
     tables = {
         "training": {"steps": 300, "workers": 1},
@@ -125,6 +126,7 @@ TABLES = {
 }
 
 
+@pytest.mark.slow
 def test_two_ranks_match_one_process_after_a_death_and_when_one_process_resumes_them(start, tmp_path):
     one = start("one", **TABLES)
     # One restart sufficed on a machine with ten times more work than cores; the second is a reserve.
@@ -149,6 +151,7 @@ def test_two_ranks_match_one_process_after_a_death_and_when_one_process_resumes_
         np.testing.assert_allclose(*embeddings, rtol=1e-3, atol=1e-4)  # as above, through the whole network
 
 
+@pytest.mark.slow
 def test_a_dead_rank_ends_the_run(start, tmp_path):
     errors = finish(start("run", "--die-at", "10", ranks=2), 1)
     assert "Signal 9 (SIGKILL)" in errors

@@ -134,19 +134,16 @@ def test_ranks_launched_under_nohup_survive_a_closed_terminal(launch):
         (False, True, False, "survived"),
     ],
 )
-def test_only_a_rank_started_by_an_agent_ends_with_its_parent(
-    start, tmp_path, elastic, leads, suspended, end
-):
+def test_only_a_rank_of_an_agent_ends_with_its_parent(start, tmp_path, elastic, leads, suspended, end):
     process = start(launching.fork_orphan, elastic, leads, suspended)
     process.join(PATIENCE)
     wait_until((tmp_path / "end").exists)
     assert (tmp_path / "end").read_text() == end
 
 
+@pytest.mark.slow
 @on_linux
-def test_ranks_whose_launcher_is_killed_save_and_leave_no_process_even_if_one_is_suspended(
-    start, tiny_document, tmp_path
-):
+def test_ranks_whose_launcher_is_killed_save_and_end_even_if_suspended(start, tiny_document, tmp_path):
     document = tiny_document(
         training={"steps": 10**6, "workers": 1, "timeout": 60}, checkpoints={"every": 0}, logging={"every": 1}
     )

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from train_support.tiny_world import TinyEvaluator
+from train_support.tiny_world import TinyEvaluator, provide
 
-from dml_core import Component, DmlError, GroupedSplit, Labels, Registry, Relevance, hookimpl
+from dml_core import DmlError, GroupedSplit, Labels, Relevance
 from dml_train.data.held_out_classes import ClassSubset
 from dml_train.files import write_json
 from dml_train.measure.evaluate import Embedded
@@ -82,9 +82,6 @@ def test_a_damaged_file_of_lists_is_named(tmp_path):
         Embedded.read(folder)
 
 
-# --- refusals before training -------------------------------------------------------------------------
-
-
 class Matched(TinyEvaluator):
     """An evaluator that takes groups and lists, and refuses lists of matches on request."""
 
@@ -101,16 +98,10 @@ class Matched(TinyEvaluator):
         return super().evaluate(embeddings, ids, gallery, gallery_labels)
 
 
-class MatchedPlugin:
-    @hookimpl
-    def dml_evaluators(self):
-        yield Component("matched", Matched, "takes groups and lists")
-
-
 @pytest.fixture
-def registry(tiny_registry):
-    tiny_registry.plugins.register(MatchedPlugin(), distribution="matched")
-    return Registry(tiny_registry.plugins)
+def registry(registry):
+    provide(registry, "evaluators", "matched", Matched)
+    return registry
 
 
 def split(labels, groups=None):
@@ -174,9 +165,7 @@ MATCHED = {"name": "matched"}
     ],
     ids=[str(case) for case in range(13)],
 )
-def test_matches_that_would_fail_after_training_are_refused(
-    registry, tiny_document, evaluation, data, message
-):
+def test_invalid_matches_are_refused_before_training(registry, tiny_document, evaluation, data, message):
     recipe = parse(tiny_document(evaluation=evaluation), registry)
     with pytest.raises(DmlError, match=message):
         check_matching(recipe, registry, data, None)

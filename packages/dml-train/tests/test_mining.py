@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from train_support.run_traces import check_same_bits, losses, same, stopped
 from train_support.sharded_ranks import in_ranks, train_until
-from train_support.tiny_world import TinyEvaluator
+from train_support.tiny_world import TinyEvaluator, provide
 
-from dml_core import Component, DmlError, hookimpl
+from dml_core import DmlError
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 
@@ -23,10 +23,10 @@ TABLES = {
     [(1, 18, 1), (1, 13, 0), (2, 15, 0)],
     ids=["inside a mined epoch, with a loader", "before mining", "in an epoch that keeps its negatives"],
 )
-def test_a_stopped_run_resumes_to_the_same_bits(run, tiny_registry, tmp_path, mine_every, stop, workers):
+def test_a_stopped_run_resumes_to_the_same_bits(run, registry, tmp_path, mine_every, stop, workers):
     tables = {**TABLES, "sampler": {**TABLES["sampler"], "mine_every": mine_every}}
     whole = run(where=tmp_path / "whole", **tables)
-    with stopped(tiny_registry, stop):
+    with stopped(registry, stop):
         run(where=tmp_path / "cut", **tables)
     tables["training"] = {"steps": 24, "workers": workers}
     cut = run(where=tmp_path / "cut", resume=True, **tables)
@@ -58,14 +58,8 @@ class Silent(TinyEvaluator):
     hard_negatives = None
 
 
-class SilentPlugin:
-    @hookimpl
-    def dml_evaluators(self):
-        yield Component("silent", Silent, "doesn't mine")
-
-
-def test_an_evaluator_that_finds_no_negatives_is_refused_before_training(run, tiny_registry, out):
-    tiny_registry.plugins.register(SilentPlugin(), distribution="silent")
+def test_an_evaluator_that_finds_no_negatives_is_refused_before_training(run, registry, out):
+    provide(registry, "evaluators", "silent", Silent)
     with pytest.raises(
         DmlError, match="'hard-negatives' mines hard negatives, which the evaluator 'silent' doesn't"
     ):

@@ -42,9 +42,6 @@ def read_cub(root: Path) -> Parts:
     return reduce("cub", CUB_COUNTS).read(str(root))
 
 
-# --- layouts ------------------------------------------------------------------------------------------------------
-
-
 def test_a_recipe_builds_a_published_data_set(cub, monkeypatch):
     monkeypatch.setattr(factories.cub, "read", reduce("cub", CUB_COUNTS).read)
     table = {"name": "cub", "root": str(cub), "resize": 8, "crop": 7, "square": True, "train_crop": "random"}
@@ -198,9 +195,6 @@ def test_cars_are_found_in_the_devkits_layout_too(tmp_path, nested, labelled_in)
         OFFICIAL["cars196"].read(str(tmp_path))
 
 
-# --- missing files --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -222,9 +216,6 @@ def test_a_missing_data_set_is_reported_with_source_and_size_of_its_download(tmp
     start = r"is not in|holds" if exists else "is not a folder"
     with pytest.raises(DmlError, match=rf"(?s){start}.*{message}"):
         OFFICIAL[name].read(str(root))
-
-
-# --- damaged lists --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,6 @@ def packs(folder: Path) -> list[Path]:
     return sorted(entry for entry in (folder.parent / "cache").iterdir() if not entry.name.startswith("."))
 
 
-# --- the cache ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("square", [True, False])
 @pytest.mark.parametrize("train_crop", ["resized", "random"])
 def test_a_cache_changes_no_bit(folder, square, train_crop):
@@ -174,9 +171,6 @@ def test_a_cache_that_cannot_be_written_says_how_big_it_is(folder):
         DmlError, match=r"can't write the image cache .*: .*18 images of 20 pixels take about 1 MB"
     ):
         cached(folder)
-
-
-# --- bad images -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def test_alone_it_gives_the_readers_input_to_the_bit(files, tmp_path):
         assert np.array_equal(inputs["opened"][0], inputs["small"][0])
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None)
 @given(
     height=st.integers(1, 260),
     width=st.integers(1, 260),
@@ -144,6 +144,7 @@ def resized(files: list[Path]) -> torch.Tensor:
     return preparation.make_batch(images, np.arange(len(images), dtype=np.uint64))
 
 
+@pytest.mark.slow
 def test_a_processor_without_vector_instructions_gives_the_same_bits(files, tmp_path):
     """torchvision's resize computes in float32 there, and differs by 1 in some pixels."""
     out = tmp_path / "batch.npy"

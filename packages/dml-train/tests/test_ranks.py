@@ -48,10 +48,10 @@ def test_ranks_get_the_float16_gradients_that_one_process_gets():
 
 
 @pytest.mark.parametrize("training", [{"steps": 5}, {"steps": 5, "ema_decay": 0.8, "micro_batch": 3}])
-def test_all_ranks_embed_with_the_saved_statistics(tiny_document, tiny_registry, quiet, tmp_path, training):
+def test_all_ranks_embed_with_the_saved_statistics(tiny_document, registry, quiet, tmp_path, training):
     document = tiny_document(training=training, embedding={"batch_norm": True})
     in_ranks(2, train_until, document, tmp_path / "run", 99)
-    folder, experiment = RunFolder(tmp_path / "run"), build(parse(document, tiny_registry), tiny_registry)
+    folder, experiment = RunFolder(tmp_path / "run"), build(parse(document, registry), registry)
     experiment.evaluated_model.load_state_dict(checkpoint.newest_intact(folder.checkpoints).weights())
     # The ranks' batches have other images, so float32 sums may have another order.
     np.testing.assert_allclose(

@@ -10,29 +10,17 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
-from train_support.report_world import (
-    HOSTILE,
-    NAMES,
-    Page,
-    check_page,
-    finished_run,
-    forget_test_split,
-    report_registry,
-)
+from train_support.report_world import Page, check_page, finished_run, forget_test_split
+from train_support.tiny_world import HOSTILE, NAMES, make_registry
 
-from dml_core import Registry
 from dml_train.report import COMPARISON, write_report
 from dml_train.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")
-def registry() -> Registry:
-    return report_registry()
-
-
-@pytest.fixture(scope="module")
-def unchanged(tmp_path_factory, registry) -> Page:
+def unchanged(tmp_path_factory) -> Page:
     """The page of an unchanged run."""
+    registry = make_registry()
     return page_of(finished_run(tmp_path_factory.mktemp("runs") / "a <b>run", registry), registry)
 
 
@@ -47,13 +35,11 @@ def page_of(run, registry) -> Page:
     return Page(path)
 
 
-def test_the_page_is_self_contained_and_accessible(unchanged):
+def test_the_page_is_self_contained_and_accessible_and_every_picture_decodes(unchanged):
     check_page(unchanged)
-    assert len(unchanged.all("img")) > 20
-
-
-def test_every_picture_decodes(unchanged):
-    for attributes in unchanged.all("img"):
+    pictures = unchanged.all("img")
+    assert len(pictures) > 20
+    for attributes in pictures:
         kind, _, data = attributes["src"].partition(";base64,")
         content = base64.b64decode(data, validate=True)
         if kind == "data:image/svg+xml":
@@ -68,24 +54,19 @@ def test_hostile_names_stay_text(unchanged):
     assert unchanged.all("b") == []
 
 
-def test_right_and_wrong_are_also_said_in_words(unchanged):
-    found = [a["class"] for a in unchanged.all("li") if a.get("class", "").startswith("card")]
-    assert unchanged.text.count("✓ right") == found.count("card right") > 0
-    assert unchanged.text.count("✗ wrong") == found.count("card wrong") > 0
-
-
-def test_metrics_and_their_intervals_are_shown(unchanged):
+def test_metrics_are_shown_with_intervals_and_explained_and_right_and_wrong_are_also_said_in_words(unchanged):
     words = unchanged.words
     assert "Recall@1 0.5000 0.2500 to 0.7500" in words
     assert "MAP@R 0.2500 –" in words  # this evaluator has no per-query values of it
     assert "NMI 0.1250 –" in words
     assert "loss: from 5 to 0.125" in words
-
-
-def test_metrics_are_explained_in_words(unchanged):
-    assert "Recall@K the share of queries with a match among their K nearest items" in unchanged.words
-    assert "NMI mutual information of k-means clusters and labels" in unchanged.words
-    assert "mINP" not in unchanged.words
+    assert "Recall@K the share of queries with a match among their K nearest items" in words
+    assert "NMI mutual information of k-means clusters and labels" in words
+    assert "mINP" not in words
+    assert re.search(r"Class size against recall .* 8 6 0\.\d{4} 0\.\d{4} ", words)
+    found = [a["class"] for a in unchanged.all("li") if a.get("class", "").startswith("card")]
+    assert unchanged.text.count("✓ right") == found.count("card right") > 0
+    assert unchanged.text.count("✗ wrong") == found.count("card wrong") > 0
 
 
 def test_floats_are_compared_with_codes_by_a_paired_test(run, registry):
@@ -108,10 +89,6 @@ def test_a_run_evaluated_by_codes_is_not_compared_with_itself(run, registry):
     recipe = run / "recipe.toml"
     recipe.write_text(recipe.read_text().replace('name = "exact"', 'name = "hamming"'))
     assert "Floats against codes" not in page_of(run, registry).text
-
-
-def test_classes_are_grouped_by_size(unchanged):
-    assert re.search(r"Class size against recall .* 8 6 0\.\d{4} 0\.\d{4} ", unchanged.words)
 
 
 def test_a_note_about_weights_selected_on_the_test_split_precedes_any_metric(unchanged, run, registry):

@@ -10,7 +10,7 @@ import signal
 
 import pytest
 import torch
-from train_support.photo_world import photo_document, photo_registry, write_photos
+from train_support.photo_world import photo_document, write_photos
 from train_support.run_traces import check_same_bits, lines, same, stopped
 
 from dml_core import DmlError, hookimpl
@@ -44,11 +44,11 @@ TWO_LEVELS = {"name": "small-conv", "widths": [8, 16], "norm": "group", "levels"
         ),
     ],
 )
-def test_a_stopped_run_resumes_to_the_same_bits(run, tiny_registry, tmp_path, optimizer, more):
+def test_a_stopped_run_resumes_to_the_same_bits(run, registry, tmp_path, optimizer, more):
     schedule = {"optimizer.lr": {"kind": "cosine", "end": 0.0}, "model.backbone_trains": {
         "kind": "step", "values": [0, 1], "milestones": [3]}}  # fmt: skip
     whole = run(where=tmp_path / "whole", optimizer=optimizer, schedule=schedule, **more)
-    with stopped(tiny_registry, 7):
+    with stopped(registry, 7):
         run(where=tmp_path / "cut", optimizer=optimizer, schedule=schedule, **more)
     cut = run(where=tmp_path / "cut", resume=True, optimizer=optimizer, schedule=schedule, **more)
 
@@ -81,16 +81,16 @@ class SignalAt:
 @pytest.mark.parametrize(
     ("moment", "step", "stops"), [("evaluation", 6, 7), ("save", 8, 9), ("save", 12, 12)]
 )
-def test_a_signal_during_evaluation_or_saving_stops_the_run_at_the_next_step_or_its_end(
-    run, tiny_registry, tmp_path, moment, step, stops
+def test_a_signal_during_evaluation_or_saving_stops_the_run_soon(
+    run, registry, tmp_path, moment, step, stops
 ):
     tables = {"evaluation": {"every": 6, "unit": "step"}}
     whole = run(where=tmp_path / "whole", **tables)
     observer = SignalAt(moment, step)
-    tiny_registry.plugins.register(observer, distribution="signals")
+    registry.plugins.register(observer, distribution="signals")
     with pytest.raises(RunInterrupted, match=f"stopped by SIGTERM after step {stops}; a checkpoint is saved"):
         run(where=tmp_path / "cut", **tables)
-    tiny_registry.plugins.manager.unregister(observer)
+    registry.plugins.manager.unregister(observer)
     assert checkpoint.newest_intact(tmp_path / "cut" / "checkpoints").step == stops
     cut = run(where=tmp_path / "cut", resume=True, **tables)
     check_same_bits(whole, cut)
@@ -143,9 +143,7 @@ def test_a_folder_on_nfs_is_locked_by_a_file_beside_it(out, monkeypatch):
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_run_that_another_process_makes_while_data_is_loaded_is_not_touched(
-    run, out, tmp_path, monkeypatch, resume
-):
+def test_a_run_that_another_process_makes_meanwhile_is_not_touched(run, out, tmp_path, monkeypatch, resume):
     """Both found no folder; the other one was faster."""
 
     def train_meanwhile(experiment):
@@ -199,9 +197,7 @@ def contents(folder):
         ({"optimizer": {"name": "sgd"}}, {"optimizer": {"name": "adamw"}}, "'sgd' there, 'adamw' here"),
     ],
 )
-def test_a_forced_recipe_that_does_not_fit_the_checkpoint_is_refused_and_changes_nothing(
-    run, out, before, changes, differs
-):
+def test_a_forced_recipe_that_does_not_fit_changes_nothing(run, out, before, changes, differs):
     run(**before)
     (out / "evaluation.json").unlink()
     files = contents(out)
@@ -265,11 +261,10 @@ def test_loss_scaling_starts_or_stops_by_force(run, out):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_image_that_turns_unreadable_ends_the_run_which_resumes_to_the_same_bits(tmp_path, quiet, workers):
+def test_a_run_ended_by_unreadable_images_resumes_to_the_same_bits(tmp_path, registry, quiet, workers):
     """After the check of all images; the error names the image and the checkpoint."""
     photos = write_photos(tmp_path / "photos")
     contents = {file: file.read_bytes() for file in photos.rglob("*.png")}
-    registry = photo_registry()
 
     class CutAll:
         @hookimpl

@@ -9,16 +9,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from train_support.report_world import (
-    NAMES,
-    Page,
-    check_page,
-    finished_run,
-    forget_test_split,
-    report_registry,
-)
+from train_support.report_world import Page, check_page, finished_run, forget_test_split
+from train_support.tiny_world import NAMES, make_registry
 
-from dml_core import DmlError, Registry
+from dml_core import DmlError
 from dml_train.measure.listing import Metric
 from dml_train.report import side_by_side, write_side_by_side
 from dml_train.report.finished import MetricDifference
@@ -27,14 +21,9 @@ from dml_train.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")
-def registry() -> Registry:
-    return report_registry()
-
-
-@pytest.fixture(scope="module")
-def unchanged(tmp_path_factory, registry) -> tuple[list[Path], Page]:
+def unchanged(tmp_path_factory) -> tuple[list[Path], Page]:
     """Two runs, and their page."""
-    folder = tmp_path_factory.mktemp("runs")
+    registry, folder = make_registry(), tmp_path_factory.mktemp("runs")
     runs = [finished_run(folder / name, registry, seed=seed) for seed, name in enumerate(["<i>one", "two"])]
     return runs, Page(write_side_by_side(runs, folder / "page.html", registry))
 
@@ -57,11 +46,13 @@ def nearest(run):
     return np.argsort(-similarity, axis=1, kind="stable")[:, 0]
 
 
-def test_the_page_is_safe_and_accessible(unchanged):
+def test_the_page_is_safe_and_accessible_and_shows_different_settings_and_curves(unchanged):
     _, page = unchanged
     check_page(page)
     assert page.all("i") == []
     assert sum(name in page.text for name in NAMES) >= 2
+    assert re.search(r"Key <i>one two training\.seed 0 1 Where they disagree", page.words)
+    assert "loss: <i>one from 5 to 0.125; two from 5 to 0.125." in page.words
 
 
 def test_metrics_tests_and_disagreements_are_those_of_a_plain_count(unchanged):
@@ -111,15 +102,6 @@ def test_a_winner_was_tested_against_every_other_run(differences, winner):
         for name, test in zip(names[1:], tests, strict=True)
     ]
     assert side_by_side._winners(columns, comparisons).get("recall@1") == winner
-
-
-def test_settings_that_differ_are_listed_and_no_others(unchanged):
-    words = unchanged[1].words
-    assert re.search(r"Key <i>one two training\.seed 0 1 Where they disagree", words)
-
-
-def test_curves_are_drawn_together(unchanged):
-    assert "loss: <i>one from 5 to 0.125; two from 5 to 0.125." in unchanged[1].words
 
 
 def test_runs_with_one_name_are_distinguished_by_their_parents(page_of, tmp_path, registry):

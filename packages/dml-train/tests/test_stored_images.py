@@ -163,9 +163,6 @@ def test_results_in_parquet(model, photos, paths, tmp_path, codes):
     assert (tmp_path / "again" / "e.parquet").read_bytes() == first
 
 
-# --------------------------------------------------------------------------------------------------- Embedder
-
-
 def test_batches_of_any_kind_give_the_bits_of_files(run, registry, model, photos, paths, whole):
     embedder = Embedder(run, registry=registry)
     expected = np.load(io.BytesIO(whole))[8:16]
@@ -189,9 +186,7 @@ def test_batches_of_any_kind_give_the_bits_of_files(run, registry, model, photos
         embedder({"image": [3]})
 
 
-def test_an_embedder_opens_its_run_once_and_drops_the_rows_of_bad_images(
-    run, photos, paths, monkeypatch, registry
-):
+def test_an_embedder_opens_its_run_once_and_drops_bad_images(run, photos, paths, monkeypatch, registry):
     from dml_train.trained import embedder
 
     opened = []

@@ -14,11 +14,6 @@ from dml_train.studies.runs import Job, list_commands
 
 
 @pytest.fixture
-def registry(tiny_registry):
-    return tiny_registry
-
-
-@pytest.fixture
 def recipe(tiny_document, tmp_path):
     """Write a recipe's file."""
     document = tiny_document(

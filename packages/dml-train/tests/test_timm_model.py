@@ -25,11 +25,6 @@ needs_peft = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(autouse=True)
-def _seeded():
-    torch.manual_seed(0)
-
-
 SMALL_VIT = "vit_tiny_patch16_224"
 
 

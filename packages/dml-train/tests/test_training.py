@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from train_support.run_traces import lines
-from train_support.tiny_world import TinyLoss
+from train_support.tiny_world import TinyLoss, provide
 
-from dml_core import Component, DmlError, hookimpl
+from dml_core import DmlError, hookimpl
 from dml_train.ranks.ranks import SINGLE_PROCESS
 from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
@@ -172,9 +172,9 @@ class Failing:
 
 
 @pytest.mark.parametrize("error", [ValueError("odd"), SystemExit(3)], ids=str)
-def test_an_observer_that_fails_is_named_and_set_aside(run, tiny_registry, quiet, error):
+def test_an_observer_that_fails_is_named_and_set_aside(run, registry, quiet, error):
     observer = Failing(error)
-    tiny_registry.plugins.register(observer, distribution="failing", version="2.0")
+    registry.plugins.register(observer, distribution="failing", version="2.0")
     assert run().evaluation.is_file()
     assert observer.calls == 1
     told = quiet.file.getvalue()
@@ -183,20 +183,20 @@ def test_an_observer_that_fails_is_named_and_set_aside(run, tiny_registry, quiet
     )
 
 
-def test_an_observers_message_to_the_user_ends_the_run(run, tiny_registry, monkeypatch):
-    tiny_registry.plugins.register(Failing(DmlError("enough")), distribution="failing")
+def test_an_observers_message_to_the_user_ends_the_run(run, registry, monkeypatch):
+    registry.plugins.register(Failing(DmlError("enough")), distribution="failing")
     with pytest.raises(DmlError, match="enough"):
         run()
 
 
-def test_strict_plugins_make_a_failing_observer_fatal(run, tiny_registry, monkeypatch):
+def test_strict_plugins_make_a_failing_observer_fatal(run, registry, monkeypatch):
     monkeypatch.setenv("DML_STRICT_PLUGINS", "1")
-    tiny_registry.plugins.register(Failing(ValueError("odd")), distribution="failing")
+    registry.plugins.register(Failing(ValueError("odd")), distribution="failing")
     with pytest.raises(DmlError, match=r"dml_step_end failed: ValueError: odd \(DML_STRICT_PLUGINS is set\)"):
         run()
 
 
-def test_a_logger_that_fails_is_named_and_set_aside(run, tiny_registry, quiet):
+def test_a_logger_that_fails_is_named_and_set_aside(run, registry, quiet):
     class Broken:
         def __init__(self, directory, start_step=0):
             pass
@@ -207,18 +207,13 @@ def test_a_logger_that_fails_is_named_and_set_aside(run, tiny_registry, quiet):
         def close(self):
             raise AssertionError("it was set aside")
 
-    class Plugin:
-        @hookimpl
-        def dml_loggers(self):
-            yield Component("broken", Broken, "fails")
-
-    tiny_registry.plugins.register(Plugin(), distribution="broken")
+    provide(registry, "loggers", "broken", Broken)
     folder = run(logging={"loggers": [{"name": "broken"}, {"name": "jsonl"}]})
     assert len(lines(folder)) == 13
     assert quiet.file.getvalue().count("the logger Broken failed: RuntimeError: no connection") == 1
 
 
-def test_observers_see_every_step_and_every_checkpoint_in_order(run, tiny_registry):
+def test_observers_see_every_step_and_every_checkpoint_in_order(run, registry):
     seen = []
 
     class Observer:
@@ -242,7 +237,7 @@ def test_observers_see_every_step_and_every_checkpoint_in_order(run, tiny_regist
         def dml_run_end(self, step, error):
             seen.append(("end", step, error))
 
-    tiny_registry.plugins.register(Observer(), distribution="observer")
+    registry.plugins.register(Observer(), distribution="observer")
     run(training={"steps": 4}, checkpoints={"every": 2}, evaluation={"every": 2, "unit": "step"})
     values = ["loss", "optimizer.lr"]
     assert seen == [
@@ -296,7 +291,7 @@ def test_a_compiled_network_matches_the_plain_one_and_saves_the_same_names(run, 
     assert one.keys() == other.keys()
 
 
-def test_channels_last_changes_the_layout_and_not_the_run(run, tmp_path, tiny_registry, tiny_document):
+def test_channels_last_changes_the_layout_and_not_the_run(run, tmp_path, registry, tiny_document):
     still = {"dropout": 0.0}  # its masks are drawn in the order of the memory
     plain = run(where=tmp_path / "plain", backbone=still)
     laid_out = run(where=tmp_path / "last", backbone=still, training={"channels_last": True})
@@ -305,7 +300,7 @@ def test_channels_last_changes_the_layout_and_not_the_run(run, tmp_path, tiny_re
         [line["loss"] for line in lines(plain)[:-1]], rel=1e-4
     )
     document = tiny_document(training={"channels_last": True})
-    model = build_model(parse(document, tiny_registry), 3, tiny_registry, torch.device("cpu"))
+    model = build_model(parse(document, registry), 3, registry, torch.device("cpu"))
     convolution = model.backbone.layers[0]
     assert convolution.weight.is_contiguous(memory_format=torch.channels_last)
     assert not convolution.weight.is_contiguous()
@@ -322,11 +317,9 @@ def test_micro_batches_give_the_gradient_of_the_batch(run, tmp_path, device):
     )
 
 
-def test_a_micro_batch_updates_batch_norms_once_and_draws_one_dropout_in_both_passes(
-    tiny_registry, tiny_document
-):
+def test_a_micro_batch_updates_batch_norms_once_and_draws_one_dropout_in_both_passes(registry, tiny_document):
     document = tiny_document(training={"micro_batch": 4}, backbone={"dropout": 0.5})
-    experiment = build(parse(document, tiny_registry), tiny_registry)
+    experiment = build(parse(document, registry), registry)
     network = Replica(experiment, SINGLE_PROCESS)
     experiment.model.train()
     images = torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -355,15 +348,8 @@ class Nothing(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("loss", "images_per_class", "warnings"), [(Pairs, 1, 1), (Nothing, 2, 0)])
-def test_a_loss_without_any_pair_is_warned_of_once(
-    run, tiny_registry, quiet, loss, images_per_class, warnings
-):
-    class Plugin:
-        @hookimpl
-        def dml_losses(self):
-            yield Component("zero", loss, "is zero")
-
-    tiny_registry.plugins.register(Plugin())
+def test_a_loss_without_any_pair_is_warned_of_once(run, registry, quiet, loss, images_per_class, warnings):
+    provide(registry, "losses", "zero", loss)
     run(loss={"name": "zero"}, training={"steps": 9}, sampler={"images_per_class": images_per_class})
     said = " ".join(quiet.file.getvalue().split())
     expected = "is exactly 0: no two of the batch's 4 items have the same class, and the loss 'zero'"

@@ -122,16 +122,33 @@ def _gather_twice(silent: bool) -> None:
 
 
 def train_until(document: dict[str, Any], out: Path, last: int, plugins: Sequence[str] = ()) -> None:
-    """Train or resume until after this step; check first that the restored state equals the saved one, to the bit.
+    """Train or resume, and stop after the step `last`; check first that the restored state has the saved bits.
 
-    Args:
-        document: of the recipe.
-        out: the run's folder.
-        last: the step after which to stop.
-        plugins: the names of modules that are further plugins.
+    `plugins` names modules to register.
     """
     with join_ranks(120) as ranks:
-        _train_until(ranks, document, out, last, plugins)
+        registry = make_registry()
+        registry.plugins.register(StopAt(last), distribution="stop")
+        for name in plugins:
+            registry.plugins.register(import_module(name), distribution=name)
+        experiment = build(parse(document, registry), registry, ranks)
+        folder = ranks.run_on_first(lambda: RunFolder(out) if out.exists() else RunFolder.create(out))
+        saved = ranks.run_on_first(lambda: checkpoint.newest_intact(folder.checkpoints))
+        trainer = Trainer(experiment, folder, registry, Console(file=StringIO()), ranks)
+        if saved:
+            loaded, state = trainer.shards.split_state(), unite(saved)
+            for path, own in loaded.rows.items():
+                whole: Any = state
+                for key in path.split("/"):
+                    whole = whole[int(key) if key.isdigit() else key]
+                assert torch.equal(own.values.cpu(), whole[own.first : own.first + len(own.values)])
+            placed = {"loss": loaded.loss, "optimizer": loaded.optimizer}
+            assert same_but_placeholders(placed, {name: state[name] for name in placed})
+        try:
+            trainer.train()
+        except Stop:
+            return
+        assert last > experiment.num_steps
 
 
 def unite(saved: Checkpoint) -> dict[str, Any]:
@@ -158,33 +175,6 @@ def same_but_placeholders(placed: Any, whole: Any) -> bool:
     return same(placed, whole)
 
 
-def _train_until(
-    ranks: Ranks, document: dict[str, Any], out: Path, last: int, plugins: Sequence[str]
-) -> None:
-    registry = make_registry()
-    registry.plugins.register(StopAt(last), distribution="stop")
-    for name in plugins:
-        registry.plugins.register(import_module(name), distribution=name)
-    experiment = build(parse(document, registry), registry, ranks)
-    folder = ranks.run_on_first(lambda: RunFolder(out) if out.exists() else RunFolder.create(out))
-    saved = ranks.run_on_first(lambda: checkpoint.newest_intact(folder.checkpoints))
-    trainer = Trainer(experiment, folder, registry, Console(file=StringIO()), ranks)
-    if saved:
-        loaded, state = trainer.shards.split_state(), unite(saved)
-        for path, own in loaded.rows.items():
-            whole: Any = state
-            for key in path.split("/"):
-                whole = whole[int(key) if key.isdigit() else key]
-            assert torch.equal(own.values.cpu(), whole[own.first : own.first + len(own.values)])
-        placed = {"loss": loaded.loss, "optimizer": loaded.optimizer}
-        assert same_but_placeholders(placed, {name: state[name] for name in placed})
-    try:
-        trainer.train()
-    except Stop:
-        return
-    assert last > experiment.num_steps
-
-
 class Halves(nn.Module):
     """A loss module with three rows per rank."""
 
@@ -201,31 +191,27 @@ class Halves(nn.Module):
 def step_as_one() -> None:
     """Check that gradients are clipped by the norm of all rows, and that all ranks skip a step that one must skip."""
     with join_ranks(120) as ranks:
-        _step_as_one(ranks)
+        loss = Halves(ranks)
+        optimizer = torch.optim.SGD(loss.parameters(), lr=1.0)
+        shards = Shards(loss, optimizer, ranks)
+        assert shards.select_unsharded(loss.parameters()) == [loss.bias]
 
+        loss.rows.grad = torch.full((3, 2), 1.0 + ranks.rank)
+        loss.bias.grad = torch.full((2,), 3.0)
+        norm = (6 * sum((1.0 + rank) ** 2 for rank in range(ranks.world_size)) + 2 * 9.0) ** 0.5
+        torch.testing.assert_close(shards.clip(list(loss.parameters()), 1.0), torch.tensor(norm))
+        torch.testing.assert_close(loss.bias.grad, torch.full((2,), 3.0 / norm))
+        torch.testing.assert_close(loss.rows.grad, torch.full((3, 2), (1.0 + ranks.rank) / norm))
 
-def _step_as_one(ranks: Ranks) -> None:
-    loss = Halves(ranks)
-    optimizer = torch.optim.SGD(loss.parameters(), lr=1.0)
-    shards = Shards(loss, optimizer, ranks)
-    assert shards.select_unsharded(loss.parameters()) == [loss.bias]
-
-    loss.rows.grad = torch.full((3, 2), 1.0 + ranks.rank)
-    loss.bias.grad = torch.full((2,), 3.0)
-    norm = (6 * sum((1.0 + rank) ** 2 for rank in range(ranks.world_size)) + 2 * 9.0) ** 0.5
-    torch.testing.assert_close(shards.clip(list(loss.parameters()), 1.0), torch.tensor(norm))
-    torch.testing.assert_close(loss.bias.grad, torch.full((2,), 3.0 / norm))
-    torch.testing.assert_close(loss.rows.grad, torch.full((3, 2), (1.0 + ranks.rank) / norm))
-
-    scaler = shards.scaler(torch.device("cpu"), enabled=True)
-    for spoilt in (True, False):
-        optimizer.zero_grad()
-        scaler.scale(loss.rows.sum() + loss.bias.sum()).backward()
-        if spoilt and ranks.rank == 1:
-            loss.rows.grad[0, 0] = torch.inf
-        scaler.unscale_(optimizer)
-        scaler.step(optimizer)
-        scaler.update()
-        assert (loss.bias == (0 if spoilt else -1)).all()
-        assert (loss.rows == (1 if spoilt else 0)).all()
-    assert scaler.get_scale() == 2.0**15
+        scaler = shards.scaler(torch.device("cpu"), enabled=True)
+        for spoilt in (True, False):
+            optimizer.zero_grad()
+            scaler.scale(loss.rows.sum() + loss.bias.sum()).backward()
+            if spoilt and ranks.rank == 1:
+                loss.rows.grad[0, 0] = torch.inf
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+            assert (loss.bias == (0 if spoilt else -1)).all()
+            assert (loss.rows == (1 if spoilt else 0)).all()
+        assert scaler.get_scale() == 2.0**15
