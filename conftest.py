@@ -51,6 +51,14 @@ def _fork_server() -> None:
         forkserver.ensure_running()
 
 
+@pytest.fixture(scope="session", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Run a test on each device that this machine has."""
+    if request.param == "cuda" and not import_module("torch").cuda.is_available():
+        pytest.skip("needs a CUDA device; the CPU does the same")
+    return str(request.param)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run nightly tests only in a search."""
     if config.getoption("hypothesis_profile", None) != "search":
@@ -79,7 +87,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_runtest_setup() -> None:
     """Seed torch, so that a test's draws don't depend on earlier tests, and let it use one thread.
 
-    More threads are slower for tensors this small, and sum in another order.
+    Several threads are slower for such small tensors, and sum in a different order.
     """
     if (torch := sys.modules.get("torch")) is not None:  # the evaluator's tests run without torch
         torch.manual_seed(0)

@@ -6,8 +6,6 @@ Starting the nodes takes ten seconds, so these tests are slow.
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -81,31 +79,25 @@ def started_nodes() -> Iterator[RayNodes]:
         pytest.skip(f"{sys.platform} has no address {LOOPBACK}")
     from ray.cluster_utils import Cluster
 
-    # Ray's folder holds sockets, whose paths must be short.
-    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
-    settings = {**SETTINGS, "RAY_TMPDIR": str(folder)}
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    (folder / "ray").mkdir()  # where Ray notes the address of the last cluster
-    cluster = Cluster()
-    try:
-        add_node(cluster)
-        nodes = RayNodes(cluster)
-        nodes.restore()
-        yield nodes
-    finally:
-        cluster.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    # Ray's folder contains sockets, whose paths must be short.
+    temporary = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True)
+    with temporary as folder, pytest.MonkeyPatch.context() as patch:
+        for name, value in {**SETTINGS, "RAY_TMPDIR": folder}.items():
+            patch.setenv(name, value)
+        Path(folder, "ray").mkdir()  # where Ray notes the address of the last cluster
+        cluster = Cluster()
+        try:
+            add_node(cluster)
+            nodes = RayNodes(cluster)
+            nodes.restore()
+            yield nodes
+        finally:
+            cluster.shutdown()
 
 
 @pytest.fixture
 def ray_nodes(started_nodes: RayNodes) -> Iterator[RayNodes]:
-    """Return three running nodes; what a test killed is replaced, and its driver is disconnected, after it."""
+    """Return three running nodes, after replacing killed ones; disconnect the driver after the test."""
     import ray
 
     started_nodes.restore()

@@ -29,13 +29,13 @@ from dml_train.training.run import train
 
 ray = pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
 
-# Ray Data warns of its own defaults.
+# Ray Data warns that its defaults will change.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> Path:
-    """A run, and 330 photos to embed, of which one is bad."""
+    """A run, and 330 photos to embed, including a bad one."""
     folder = tmp_path_factory.mktemp("shared")
     document = photo_document(write_photos(folder / "data")) | {"loss": {"name": "norm-softmax"}}
     train(parse(document, registry()), folder / "run", console=Console(quiet=True))

@@ -23,7 +23,7 @@ from dml_train.training.run import train
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> tuple[Path, Path]:
-    """A folder of images, in which two test images were made from training images, and a run on it."""
+    """A folder of images, with two test images made from training images, and a run on this folder."""
     root = tmp_path_factory.mktemp("leaks")
     random = np.random.default_rng(0)
     for part, first in (("train", 0), ("query", 4), ("gallery", 4)):

@@ -1,4 +1,4 @@
-"""Several runs at a time, each in its own process: the same results, and no process left running."""
+"""Parallel runs in processes give the same results, and leave no process running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes of the package and of its README are valid, and those of the papers comment on their settings.
+"""Recipes of the package and its README are valid, and recipes of the papers comment on their settings.
 
 test_recipes_of_the_papers.py has the settings.
 """
@@ -51,9 +51,8 @@ def test_the_recipe_of_the_readme_is_valid():
 
 def test_three_levels_make_one_embedding_and_missing_weights_are_reported_with_the_page():
     document = load_recipe("rll/lmh-cub", [], registry())
-    with pytest.raises(
-        DmlError, match=r"bn_inception-52deb4733\.pth', but there is no such file.*docs/guide/models\.md"
-    ):
+    message = r"bn_inception-52deb4733\.pth', but there is no such file.*docs/guide/models\.md"
+    with pytest.raises(DmlError, match=message):
         build_model(document, 3, registry(), torch.device("cpu"))
     random = document.model_copy(
         update={"backbone": {k: v for k, v in document.backbone.items() if k != "weights"}}

@@ -35,7 +35,7 @@ def rates(backbone: float, head: float, loss: float) -> Settings:
 def images(
     resize: int, square: bool, crop: int, train_crop: str, normalize: str, min_area: float = 0.16
 ) -> Settings:
-    """Return the preparation of images; `min_area` matters to ``"resized"`` alone."""
+    """Return the preparation of images; `min_area` only matters if `train_crop` is ``"resized"``."""
     own = under(
         "dataset", resize=resize, square=square, crop=crop, train_crop=train_crop, normalize=normalize
     )
@@ -118,10 +118,7 @@ EXPECTED: list[tuple[str, Settings]] = [
     ("rll/lmh-*", {"embedding.levels": []}),
     ("rll/ablation-sop", {"embedding.levels": []}),
     # InshopClothes_Simp_21042020/60_T10_pn04_v63/solver.prototxt.
-    *(
-        (name, head(128, bias=False) | sampler(22, 3) | {"loss.negative_temperature": 12.0})
-        for name in ("rll/*in-shop",)
-    ),
+    ("rll/*in-shop", head(128, bias=False) | sampler(22, 3) | {"loss.negative_temperature": 12.0}),
     ("rll/*in-shop", steps_of("optimizer.lr", [1e-2, 2e-3, 4e-4], [12000, 24000], "step")),
     # Section 4.1.3, and CUB_V01/60_n1.4_pn0.2_tp0_tn10/solver.prototxt with lr_mult 100.
     *(

@@ -11,21 +11,12 @@ import pytest
 WITH_EXAMPLE = {
     "dml_core": ("ClassBalancedSampler",),
     "dml_eval_rs": (
-        *(
-            "evaluate",
-            "evaluate_ties",
-            "compare",
-            "binarize",
-            "knn",
-            "range_search",
-            "verify",
-            "index_recall",
-        ),
-        *("kmeans", "nmi", "ami", "ari", "hard_negatives"),
+        "evaluate", "evaluate_ties", "compare", "binarize", "knn", "range_search", "verify", "index_recall",
+        "kmeans", "nmi", "ami", "ari", "hard_negatives",
     ),
     "dml_losses": ("NormSoftmax", "InstanceCrossEntropy", "ProxyAnchor"),
     "dml_train": ("load_recipe",),
-}
+}  # fmt: skip
 
 
 def examples_of(package: str) -> dict[str, doctest.DocTest]:

@@ -57,7 +57,7 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
             pytest.skip(f"the page compares with {name}, which is not installed")
     script = tmp_path / "page.py"
     script.write_text(code, encoding="utf-8")
-    run(script, tmp_path, "ignore" if peers else "error")  # of the peers' own code
+    run(script, tmp_path, "ignore" if peers else "error")  # peers may warn
 
 
 @pytest.mark.slow

@@ -70,9 +70,9 @@ def dml(registry: Registry) -> Callable[..., Result]:
 
 @pytest.fixture
 def small_files() -> Callable[[int], AbstractContextManager[None]]:
-    """Make a context in which the kernel refuses files larger than so many bytes, as a full disk would.
+    """Make a context that limits the size of files, so that writing more fails as on a full disk.
 
-    It covers a part of a test, since pytest's own output may be such a file.
+    Use this only for a part of a test, since pytest's output may also be written to a file.
     """
 
     @contextmanager

@@ -85,9 +85,12 @@ CLASSIFY = {
     "swin_t": lambda net, maps: net.head(net.flatten(net.avgpool(maps))),
     "vit_b_32": lambda net, vectors: net.heads(vectors),
 }
+FAST = ("resnet18", "vit_b_32")
 
 
-@pytest.mark.parametrize("model", CLASSIFY)
+@pytest.mark.parametrize(
+    "model", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in CLASSIFY]
+)
 def test_the_features_are_all_that_the_classifier_needs(model):
     backbone = TorchvisionModel(3, model)
     assert backbone.training
@@ -149,19 +152,17 @@ def test_weights_without_the_classifier_or_with_other_classes_load(tmp_path):
     torch.testing.assert_close(first.trunk.conv1.weight.detach(), state["conv1.weight"], rtol=0, atol=0)
 
 
-def test_torchvisions_own_weights_are_downloaded_by_name(tmp_path, monkeypatch):
+def test_torchvisions_weights_are_downloaded_by_name_and_a_failure_names_the_remedy(tmp_path, monkeypatch):
     state = models.resnet18().state_dict()
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setattr(torch.hub, "download_url_to_file", lambda url, to, *_, **__: torch.save(state, to))
     backbone = TorchvisionModel(3, "resnet18", "DEFAULT")
     torch.testing.assert_close(backbone.trunk.conv1.weight.detach(), state["conv1.weight"], rtol=0, atol=0)
 
-
-def test_a_failed_download_names_the_remedy(tmp_path, monkeypatch):
     def fail(*_, **__):
         raise urllib.error.URLError("no route to host")
 
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "empty"))
     monkeypatch.setattr(torch.hub, "download_url_to_file", fail)
     with pytest.raises(DmlError, match=r"'IMAGENET1K_V1' of resnet18 .*no route.*give the file"):
         TorchvisionModel(3, "resnet18", "IMAGENET1K_V1")
@@ -248,16 +249,6 @@ def test_weights_of_another_model_are_refused(tmp_path, model, other, fault):
         TorchvisionModel(3, model, str(tmp_path / "w.pt"))
 
 
-def test_a_damaged_file_or_another_content_is_named(tmp_path):
-    for name in ("w.pt", "w.safetensors"):
-        (tmp_path / name).write_bytes(b"not weights at all")
-        with pytest.raises(DmlError, match=f"can't read the weights .*{name}"):
-            TorchvisionModel(3, "resnet18", str(tmp_path / name))
-    torch.save([1, 2], tmp_path / "w.pt")
-    with pytest.raises(DmlError, match="holds a list; expected a state dict"):
-        TorchvisionModel(3, "resnet18", str(tmp_path / "w.pt"))
-
-
 class Evil:
     def __init__(self, file: str) -> None:
         self.file = file
@@ -266,14 +257,19 @@ class Evil:
         return os.mkdir, (self.file,)
 
 
-def test_code_in_a_file_is_not_run(tmp_path):
+def test_a_damaged_file_is_named_and_code_in_a_file_is_not_run(tmp_path):
     done = tmp_path / "done"
-    torch.save({"conv1.weight": Evil(str(done))}, tmp_path / "w.pt")
-    (tmp_path / "v.pt").write_bytes(pickle.dumps(Evil(str(done)), protocol=2))
-    for name in ("w.pt", "v.pt"):
-        with pytest.raises(DmlError, match="can't read the weights"):
+    torch.save({"conv1.weight": Evil(str(done))}, tmp_path / "code.pt")
+    (tmp_path / "old.pt").write_bytes(pickle.dumps(Evil(str(done)), protocol=2))
+    for name in ("w.pt", "w.safetensors"):
+        (tmp_path / name).write_bytes(b"not weights at all")
+    for name in ("w.pt", "w.safetensors", "code.pt", "old.pt"):
+        with pytest.raises(DmlError, match=f"can't read the weights .*{name}"):
             TorchvisionModel(3, "resnet18", str(tmp_path / name))
     assert not done.exists()
+    torch.save([1, 2], tmp_path / "w.pt")
+    with pytest.raises(DmlError, match="holds a list; expected a state dict"):
+        TorchvisionModel(3, "resnet18", str(tmp_path / "w.pt"))
 
 
 def test_googlenet_rescales_its_input_as_torchvisions_weights_expect_also_where_a_checkpoint_replaces_them():

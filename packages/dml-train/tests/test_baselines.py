@@ -1,4 +1,4 @@
-"""Baselines: raw pixels and the untrained network beside a run's own metrics."""
+"""Baselines: the metrics of raw pixels and of the untrained network."""
 
 from __future__ import annotations
 

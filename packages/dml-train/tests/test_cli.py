@@ -12,7 +12,8 @@ import click
 import numpy as np
 import pytest
 
-from dml_core import Component, Plugins, hookimpl
+from dml_core import Component, DmlError, Plugins, hookimpl
+from dml_train.demo import run_demo
 from dml_train.processes.stopping import RunInterrupted
 
 
@@ -138,7 +139,7 @@ def test_an_error_names_the_options_of_its_command_that_fix_it(dml, folder, comm
     )
 
 
-def test_plugins_lists_components_by_provider_and_those_of_a_kind(dml):
+def test_plugins_lists_components_by_provider_those_of_a_kind_and_failures(dml, registry):
     lines = dml("plugins").stdout.splitlines()
     assert "tiny 1.0  (TinyPlugin)" in lines
     assert "  losses      tiny  a softmax" in lines
@@ -146,6 +147,15 @@ def test_plugins_lists_components_by_provider_and_those_of_a_kind(dml):
     assert first == "tiny 1.0  (TinyPlugin)"
     assert "  losses      tiny  a softmax" in components
     assert {line.split()[0] for line in components} == {"losses"}
+    point = EntryPoint(name="broken", value="no_such_module", group="dml")
+    registry.plugins.failures.extend(Plugins([point]).failures)
+    assert "No module named 'no_such_module'" in dml("plugins").stdout
+
+
+def test_a_demo_without_the_extras_names_what_to_install_and_writes_nothing(registry, out):
+    with pytest.raises(DmlError, match=r"unknown loss 'norm-softmax'[\s\S]*pip install 'dml-train\[all\]'"):
+        run_demo(out, registry=registry)
+    assert not out.exists()
 
 
 def test_plugins_describes_the_options_of_a_component(dml, registry):
@@ -168,12 +178,6 @@ def test_plugins_describes_the_options_of_a_component(dml, registry):
         "  and any other key",
     ]
     assert "did you mean 'described'?" in dml("plugins", "describd", code=2).stderr
-
-
-def test_a_plugin_that_failed_to_load_is_listed_with_its_reason(dml, registry):
-    point = EntryPoint(name="broken", value="no_such_module", group="dml")
-    registry.plugins.failures.extend(Plugins([point]).failures)
-    assert "No module named 'no_such_module'" in dml("plugins").stdout
 
 
 def test_a_plugin_adds_a_command_and_may_not_replace_one(dml, registry):

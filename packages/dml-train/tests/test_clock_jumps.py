@@ -44,15 +44,12 @@ def test_a_run_is_the_same_while_the_clock_jumps(run, tmp_path):
     assert hasty.read_metrics() == calm.read_metrics()
 
 
-def test_the_speed_of_a_run_is_a_positive_number():
+def test_the_speed_is_positive_and_the_time_left_never_negative(monkeypatch):
     with jumping_clock():
         values = StepValues()
         values.add(1, {"loss": torch.zeros(())}, {}, images=8)
         ((_, row),) = values.flush()
     assert 0 < row["time/images_per_second"] < math.inf
-
-
-def test_the_time_left_is_never_negative(monkeypatch):
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
     shown = StringIO()
     with jumping_clock(), progress.stage(Console(file=shown), "train", 5) as show:

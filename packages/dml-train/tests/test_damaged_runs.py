@@ -209,21 +209,20 @@ def test_changed_results_are_an_error_whose_command_writes_them_again(
         assert (intact / file).read_bytes() == (finished / file).read_bytes()
 
 
-def test_changed_lines_of_training_are_an_error_and_a_run_resumes_without_them(dml, intact):
+def test_changed_lines_or_a_missing_manifest_are_an_error_and_a_run_resumes_without_the_lines(dml, intact):
     metrics = intact / "metrics.jsonl"
     change_a_digit(metrics)
     for command in (("report", intact), ("train", intact / "recipe.toml", "--out", intact, "--resume")):
         error = dml(*command, code=2).stderr
         assert "metrics.jsonl has a different SHA-256 than the manifest says" in error
         assert "move it away to continue without its lines" in error
+    manifest = (intact / "manifest.json").read_bytes()
+    (intact / "manifest.json").unlink()
+    assert "isn't finished: it has no manifest.json" in dml("report", intact, code=2).stderr
+    (intact / "manifest.json").write_bytes(manifest)
     metrics.unlink()
     dml("train", intact / "recipe.toml", "--out", intact, "--resume", "--no-report")
     assert [line["step"] for line in RunFolder(intact).read_metrics()] == [12]
-
-
-def test_a_run_of_which_the_manifest_is_missing_is_not_finished(dml, intact):
-    (intact / "manifest.json").unlink()
-    assert "isn't finished: it has no manifest.json" in dml("report", intact, code=2).stderr
 
 
 @pytest.mark.parametrize("content", [b"a = " + b"[" * 100_000, b"\xff", b"[training]\nsteps = 3"])

@@ -1,4 +1,4 @@
-"""A data set too small for its recipe is refused before training, with the sizes found and the setting to change."""
+"""If a data set is too small for a recipe, an error before training names the sizes and the setting to change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dml_train.training.run import train
 
 @pytest.fixture
 def start(tmp_path, quiet):
-    """Train on so many classes of so many images, with a bundled recipe's keys changed."""
+    """Train a bundled recipe on `classes` classes with `each` images, with some keys changed."""
 
     def start(classes, each, *overrides):
         photos = write_photos(tmp_path / "photos", classes, each)

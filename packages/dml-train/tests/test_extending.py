@@ -42,7 +42,7 @@ def entries(document: dict[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[
 
 
 def reference(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:
-    """Merge the child's paths with those of the parent that no value or other component of the child replaces."""
+    """Merge paths of the child with paths of the parent that no value or other component of the child replaces."""
     before, after = entries(parent), entries(child)
 
     def another(path: tuple[str, ...]) -> bool:

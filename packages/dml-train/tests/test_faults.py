@@ -1,4 +1,4 @@
-"""Faults around a run: full disks, damaged images, signals to loaders; ranks that die, hang or can't share a batch."""
+"""Faults around a run: full disks, signals to loaders, and ranks that die, hang or get unequal parts of batches."""
 
 from __future__ import annotations
 
@@ -35,28 +35,24 @@ def test_a_dead_or_silent_rank_is_reported_within_the_timeout(silent):
 
 
 @pytest.mark.parametrize("large", [checkpoint.WEIGHTS, checkpoint.STATE])
-def test_a_refused_write_keeps_the_previous_checkpoint(tmp_path, small_files, large):
+def test_a_refused_write_keeps_the_previous_checkpoint_and_names_a_full_disk(
+    tmp_path, small_files, monkeypatch, large
+):
     few, many = {"x": torch.zeros(1)}, {"x": torch.zeros(100_000)}
+    parts = (many, few) if large == checkpoint.WEIGHTS else (few, many)
     checkpoint.write(tmp_path, 1, few, few)
     words = r"can.t save the checkpoint of step 2 .*the checkpoint of step 1 .* is intact.*resume"
     with small_files(50_000), pytest.raises(DmlError, match=words):
-        checkpoint.write(tmp_path, 2, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
-    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+        checkpoint.write(tmp_path, 2, *parts)
 
-
-@pytest.mark.parametrize("large", [checkpoint.WEIGHTS, checkpoint.STATE])
-def test_the_error_names_a_full_disk_whichever_file_did_not_fit(tmp_path, small_files, monkeypatch, large):
     def usage(folder):  # the disk has space again once the partial checkpoint is removed
-        free = 0 if (tmp_path / ".step-00000001.partial").exists() else 10**9
-        return SimpleNamespace(free=free)
+        return SimpleNamespace(free=0 if (tmp_path / ".step-00000002.partial").exists() else 10**9)
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
-    few, many = {"x": torch.zeros(1)}, {"x": torch.zeros(100_000)}
-    with (
-        small_files(50_000),
-        pytest.raises(DmlError, match=r"the disk is full \(0 MiB free\).* Free some space"),
-    ):
-        checkpoint.write(tmp_path, 1, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
+    words = r"the disk is full \(0 MiB free\).* Free some space"
+    with small_files(50_000), pytest.raises(DmlError, match=words):
+        checkpoint.write(tmp_path, 2, *parts)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
 
 
 def test_a_run_stopped_by_a_full_disk_resumes_to_the_same_bits(run, registry, tmp_path, small_files):
@@ -98,10 +94,10 @@ assert process.exitcode == -signal.SIGTERM, process.exitcode
 """
 
 
+@pytest.mark.slow
 def test_loaders_block_signals_from_their_start_and_other_processes_of_their_server_do_not():
-    subprocess.run(
-        [sys.executable, "-c", OTHERS], check=True, cwd=Path(__file__).parent
-    )  # a new program, since another test may have started this one's server
+    # Use a new program, since an earlier test may have started the server of this process.
+    subprocess.run([sys.executable, "-c", OTHERS], check=True, cwd=Path(__file__).parent)
 
 
 UNFINISHED = """
@@ -112,6 +108,7 @@ assert next(loaded) == 0
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_stops_loading_early_ends():
     subprocess.run([sys.executable, "-c", UNFINISHED], check=True, timeout=300)  # a failure would hang
 
@@ -127,18 +124,17 @@ except DmlError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python then chooses another folder itself")
 def test_loader_processes_that_cannot_start_are_one_message_with_a_remedy(tmp_path):
     long = tmp_path / ("long" * 20)
     long.mkdir()
+    environment = {**os.environ, "TMPDIR": str(long)}
     done = subprocess.run(
-        [sys.executable, "-c", UNSTARTABLE],
-        check=True, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(long)},
-    )  # fmt: skip
-    expected = (
-        rf"can't start loader processes: AF_UNIX path too long.*\({re.escape(str(long))}\).*workers = 0"
+        [sys.executable, "-c", UNSTARTABLE], capture_output=True, text=True, env=environment, check=True
     )
-    assert re.match(expected, done.stdout)
+    message = rf"can't start loader processes: AF_UNIX path too long.*\({re.escape(str(long))}\).*workers = 0"
+    assert re.match(message, done.stdout)
     assert done.stderr == ""
 
 
@@ -155,9 +151,8 @@ def test_no_loader_process_outlives_its_iterator():
 
 def test_a_batch_that_ranks_cannot_share_equally_is_refused_before_anything_starts(registry, tiny_document):
     recipe = parse(tiny_document(), registry)
-    with pytest.raises(
-        DmlError, match="a batch has 8 images, which 3 ranks can't share equally; choose a batch"
-    ):
+    message = "a batch has 8 images, which 3 ranks can't share equally; choose a batch"
+    with pytest.raises(DmlError, match=message):
         build(recipe, registry, Ranks(0, 3))
 
 

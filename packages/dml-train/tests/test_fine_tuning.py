@@ -126,15 +126,14 @@ def test_a_run_only_trains_the_rest_and_resumes(vit_registry, tiny_document, qui
         run("cut")
     one = check_same_bits(whole, run("cut", resume=True))
 
-    # Frozen tensors are those of the start, and the optimizer has state for exactly the others.
+    # Frozen tensors are unchanged, and the optimizer only has state for the others.
     after = one.state().get("model", one.weights())
     frozen = {id(p) for p in start.model.frozen_parameters()}
     trained = [name for name, p in start.model.named_parameters() if id(p) not in frozen]
     assert frozen
     for parameter in start.model.state_dict().keys() - set(trained):
-        if parameter.startswith("backbone.") and not parameter.startswith(
-            "backbone.layers.5."
-        ):  # the last norm
+        last_norm = parameter.startswith("backbone.layers.5.")
+        if parameter.startswith("backbone.") and not last_norm:
             assert torch.equal(after[parameter], before[parameter]), parameter
     assert all(not torch.equal(after[parameter], before[parameter]) for parameter in trained)
     assert len(one.state()["optimizer"]["state"]) == len(trained) + 1  # and the loss's class weights
@@ -152,12 +151,11 @@ def test_a_run_only_trains_the_rest_and_resumes(vit_registry, tiny_document, qui
     ],
     ids=["no layers", "decay without layers", "too many"],
 )
-def test_what_a_backbone_cannot_do_is_refused(registry, tiny_document, tables, message):
+def test_what_a_backbone_cannot_do_and_a_run_without_training_are_refused(
+    registry, tiny_document, tables, message
+):
     with pytest.raises(InvalidOption, match=message):
         build(parse(tiny_document(**tables), registry), registry)
-
-
-def test_a_run_in_which_nothing_would_train_is_refused():
     backbone, rest = SmallConv(1, [8]), nn.Identity()
     parts = {"backbone": backbone, "head": rest, "loss": rest}
     with pytest.raises(InvalidOption, match="nothing trains: the backbone is frozen"):

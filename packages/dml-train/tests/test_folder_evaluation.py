@@ -1,4 +1,4 @@
-"""`dml eval RUN FOLDER`: a run measured on other images than its own."""
+"""`dml eval RUN FOLDER`: a run evaluated on a user's images."""
 
 from __future__ import annotations
 

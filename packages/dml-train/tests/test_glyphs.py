@@ -30,15 +30,12 @@ def few():
     return Glyphs(max_classes=20)
 
 
-def test_the_size_is_the_documented_one(glyphs):
+def test_the_size_is_the_documented_one_and_every_class_has_enough_faces(glyphs):
     classes = len(glyphs.train.class_names) + len(glyphs.test.class_names)
     images = len(glyphs.train) + len(glyphs.test)
     assert classes == pytest.approx(3400, rel=0.1)
     assert images == pytest.approx(39000, rel=0.1)
     assert len(glyphs.train.class_names) - len(glyphs.test.class_names) in (0, 1)
-
-
-def test_every_class_has_enough_faces_and_labels_count_from_zero(glyphs):
     for split in (glyphs.train, glyphs.test):
         counts = np.bincount(split.labels)
         assert len(counts) == len(split.class_names)
@@ -78,9 +75,6 @@ def test_max_classes_selects_from_all_classes(glyphs, few):
     assert len(chosen) == len(set(chosen)) == 20
     assert set(chosen) <= everything
     assert len(few.train) == (few.train.labels >= 0).sum() == len(few.train.load(np.arange(len(few.train))))
-
-
-def test_one_class_is_refused():
     with pytest.raises(ValueError, match="max_classes is 1; expected at least 2"):
         Glyphs(max_classes=1)
 

@@ -1,4 +1,4 @@
-"""`dml data check FOLDER`: what would disturb a training is found before it, and named."""
+"""`dml data check FOLDER` finds and names images that would disturb a training."""
 
 from __future__ import annotations
 
@@ -149,16 +149,13 @@ def test_all_findings_are_written_to_a_table(dml, photos, tmp_path):
     assert dml("data", "check", photos, "--out", tmp_path / "found.csv", code=2)
 
 
-def test_a_table_is_checked_by_its_own_split(dml, photos, tmp_path):
+def test_a_table_or_folders_of_parts_are_checked_by_their_own_split(dml, photos, tmp_path):
     lines = [f"class {c}/{i}.png,c{c},{'train' if c < 5 else 'test'}" for c in range(8) for i in range(4)]
     (photos / "mine.csv").write_text("\n".join(["path,label,split", *lines]), encoding="utf-8")
     expected = "split: 5 classes (20 images) train, 3 classes (12 images) are measured\n"
     assert expected in dml("data", "check", photos / "mine.csv").output
     (photos / "mine.csv").rename(tmp_path / "elsewhere.csv")
     assert expected in dml("data", "check", tmp_path / "elsewhere.csv", "--root", photos).output
-
-
-def test_folders_of_parts_are_the_split(dml, photos):
     for c in range(8):
         part = photos / ("train" if c < 6 else "test")
         part.mkdir(exist_ok=True)

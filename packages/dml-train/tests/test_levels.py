@@ -26,7 +26,7 @@ TABLES = {
 
 @pytest.fixture
 def levelled(tiny_document, registry):
-    """Parse a recipe with two levels; keyword arguments are those of `tiny_document`."""
+    """Parse a recipe with two levels; see `tiny_document` for the arguments."""
 
     def make(**tables):
         return parse(tiny_document(**TABLES, **tables), registry)
@@ -128,9 +128,8 @@ def test_the_levels_of_a_gallery_are_cut_like_those_of_the_queries(levelled):
 
 def test_an_unknown_level_of_an_embedding_is_named(levelled, tiny_document, registry):
     embedded = Embedded(np.zeros((2, 16)), np.zeros(2))
-    with pytest.raises(
-        DmlError, match=r"no level 'block3'; did you mean 'block[12]'\? levels: block1, block2"
-    ):
+    message = r"no level 'block3'; did you mean 'block[12]'\? levels: block1, block2"
+    with pytest.raises(DmlError, match=message):
         select_levels(embedded, levelled(), ["block3"])
     with pytest.raises(DmlError, match="no level 'block1'; levels: it has one only"):
         select_levels(embedded, parse(tiny_document(), registry), ["block1"])
@@ -145,16 +144,12 @@ def test_an_unknown_level_of_an_embedding_is_named(levelled, tiny_document, regi
         levelled(embedding={"levels": ["block1", "block1"]})
 
 
-def test_a_head_without_a_linear_layer_needs_the_backbones_width(levelled, registry):
+def test_values_that_do_not_fit_the_levels_of_the_backbone_are_refused(levelled, registry):
     recipe = levelled(embedding={"dim": [8, 16], "linear": False})
     assert build(recipe, registry).model.head.dims == [8, 16]
-    with pytest.raises(
-        InvalidOption, match=r"embedding\.linear is false and embedding\.dim is 8; expected 16"
-    ):
+    message = r"embedding\.linear is false and embedding\.dim is 8; expected 16"
+    with pytest.raises(InvalidOption, match=message):
         build(levelled(embedding={"dim": 8, "linear": False}), registry)
-
-
-def test_a_list_for_one_level_and_a_zero_weight_are_refused():
     with pytest.raises(InvalidOption, match="the backbone has 1 level "):
         Embedding(dim=[4, 4]).of_levels(1)
     with pytest.raises(InvalidOption, match=r"level_weight is 0.5.*only one level"):

@@ -20,7 +20,7 @@ from dml_train.training.run import train
 
 @pytest.fixture
 def slow(monkeypatch):
-    """Make loading a batch, or passing it through the network, take at least so many seconds."""
+    """Make a method, which loads or embeds batches, take at least `seconds` seconds."""
     monkeypatch.setattr(step_values, "_LEAST_SECONDS", 0.25)
 
     def slow(kind: type, method: str, seconds: float) -> None:
@@ -60,13 +60,11 @@ def test_a_run_with_a_cache_is_not_told_of_it(tmp_path, registry, slow):
     assert "dataset.cache" not in text
 
 
-def test_slow_steps_are_not_blamed_on_loading(tmp_path, registry, slow):
-    slow(Replica, "embed", 0.1)
-    slow(FileSplit, "load", 0.01)
-    assert "loading images takes" not in said(tmp_path, registry)
-
-
-def test_a_run_of_seconds_is_told_nothing(tmp_path, registry, slow, monkeypatch):
-    slow(FileSplit, "load", 0.1)
-    monkeypatch.setattr(step_values, "_LEAST_SECONDS", 10.0)
+@pytest.mark.parametrize(("embed", "load", "least"), [(0.1, 0.01, 0.25), (0.0, 0.1, 10.0)])
+def test_slow_steps_and_a_run_of_seconds_are_not_blamed_on_loading(
+    tmp_path, registry, slow, monkeypatch, embed, load, least
+):
+    slow(Replica, "embed", embed)
+    slow(FileSplit, "load", load)
+    monkeypatch.setattr(step_values, "_LEAST_SECONDS", least)
     assert "loading images takes" not in said(tmp_path, registry)

@@ -1,4 +1,4 @@
-"""Groups and listed matches: of splits, in a run's folder, and refused before training."""
+"""Groups and listed matches: in splits, in a run's folder, and checked before training."""
 
 from __future__ import annotations
 
@@ -76,14 +76,13 @@ def test_a_damaged_file_of_lists_is_named(tmp_path):
     folder = RunFolder(tmp_path)
     finish(folder, Embedded(X, np.arange(3), matches=Labels(np.arange(3), ignored=LISTS)))
     folder.matches.write_bytes(folder.matches.read_bytes()[:-40])
-    with pytest.raises(
-        DmlError, match=r"matches\.npz has \d+ bytes; the manifest says .* Write it again: dml"
-    ):
+    message = r"matches\.npz has \d+ bytes; the manifest says .* Write it again: dml"
+    with pytest.raises(DmlError, match=message):
         Embedded.read(folder)
 
 
 class Matched(TinyEvaluator):
-    """An evaluator that takes groups and lists, and refuses lists of matches on request."""
+    """An evaluator that takes groups and, unless `lists` is false, lists of matches."""
 
     takes_matches = True
 

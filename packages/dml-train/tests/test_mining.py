@@ -11,11 +11,12 @@ from dml_core import DmlError
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 
+# Six steps per epoch.
 TABLES = {
     "training": {"steps": 24},
     "sampler": {"name": "hard-negatives", "candidates": 3},
     "logging": {"every": 1},
-}  # six steps an epoch
+}
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,8 @@ def test_two_ranks_mine_as_one_does(tmp_path, tiny_document):
     assert same(one.state()["negatives"], two.state()["negatives"])
     expected = losses(RunFolder(tmp_path / "one"))
     assert len(expected) == 14
-    assert losses(RunFolder(tmp_path / "two")) == pytest.approx(expected, rel=1e-4)  # sums in another order
+    # Sums in a different order.
+    assert losses(RunFolder(tmp_path / "two")) == pytest.approx(expected, rel=1e-4)
 
 
 class Silent(TinyEvaluator):
@@ -60,9 +62,8 @@ class Silent(TinyEvaluator):
 
 def test_an_evaluator_that_finds_no_negatives_is_refused_before_training(run, registry, out):
     provide(registry, "evaluators", "silent", Silent)
-    with pytest.raises(
-        DmlError, match="'hard-negatives' mines hard negatives, which the evaluator 'silent' doesn't"
-    ):
+    message = "'hard-negatives' mines hard negatives, which the evaluator 'silent' doesn't"
+    with pytest.raises(DmlError, match=message):
         run(**TABLES, evaluation={"name": "silent"})
     assert not out.exists()
 

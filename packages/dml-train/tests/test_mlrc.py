@@ -31,7 +31,9 @@ def recipe(tiny_document, registry):
     )
 
 
-def test_each_model_holds_out_another_fourth_of_the_classes_and_has_its_own_seed(recipe, registry):
+def test_each_model_holds_out_another_fourth_of_the_classes_and_has_its_own_seed(
+    recipe, tiny_document, registry
+):
     made = [fold_recipe(recipe, registry, run=1, fold=fold, dim=5) for fold in range(FOLDS)]
     assert [(r.validation.fold, r.validation.folds) for r in made] == [(0, 4), (1, 4), (2, 4), (3, 4)]
     assert len({r.training.seed for r in made}) == FOLDS
@@ -39,12 +41,8 @@ def test_each_model_holds_out_another_fourth_of_the_classes_and_has_its_own_seed
     assert made[0].evaluation.component()["metrics"] == ["recall@1", "precision@1", "r_precision", "map@r"]
     other = fold_recipe(recipe, registry, run=0, fold=0, dim=5)
     assert other.training.seed not in {r.training.seed for r in made}
-
-
-def test_a_recipe_without_periodic_evaluation_evaluates_each_epoch(tiny_document, registry):
-    recipe = parse(tiny_document(), registry)
-    made = fold_recipe(recipe, registry, run=0, fold=0, dim=5)
-    assert (made.evaluation.every, made.evaluation.unit) == (1.0, "epoch")
+    made = fold_recipe(parse(tiny_document(), registry), registry, run=0, fold=0, dim=5)
+    assert (made.evaluation.every, made.evaluation.unit) == (1.0, "epoch")  # without periodic evaluation
 
 
 def test_selection_on_the_test_split_is_refused(tiny_document, registry, quiet, tmp_path):

@@ -1,4 +1,4 @@
-"""Settings that can't work are refused before a run has a folder."""
+"""Settings that can't work are errors before a run has a folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dml_train.training.scheduling import check_loss_schedules
 
 
 class Faulty(nn.Module):
-    """A loss whose forward fails in its own way."""
+    """A loss whose forward fails in one of four ways."""
 
     def __init__(self, fault: str) -> None:
         super().__init__()

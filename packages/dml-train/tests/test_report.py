@@ -69,7 +69,7 @@ def test_metrics_are_shown_with_intervals_and_explained_and_right_and_wrong_are_
     assert unchanged.text.count("✗ wrong") == found.count("card wrong") > 0
 
 
-def test_floats_are_compared_with_codes_by_a_paired_test(run, registry):
+def test_floats_are_compared_with_codes_by_a_paired_test_and_the_page_is_the_same_every_time(run, registry):
     embeddings, labels = (np.load(run / f"{name}.npy") for name in ("embeddings", "labels"))
 
     def recall(rows):
@@ -80,15 +80,13 @@ def test_floats_are_compared_with_codes_by_a_paired_test(run, registry):
 
     floats, codes = recall(embeddings), recall(np.where(embeddings > 0, 1.0, -1.0))
     difference = f"{codes - floats:+.4f}".replace("-", "−")
-    words = page_of(run, registry).words
+    words, page = page_of(run, registry).words, (run / "report.html").read_bytes()
+    assert write_report(run, registry).read_bytes() == page
     assert "1 bytes per item instead of 20." in words
     assert f"Recall@1 {floats:.4f} {codes:.4f} {difference} −0.5000 to +0.5000 0.0312" in words
-
-
-def test_a_run_evaluated_by_codes_is_not_compared_with_itself(run, registry):
     recipe = run / "recipe.toml"
     recipe.write_text(recipe.read_text().replace('name = "exact"', 'name = "hamming"'))
-    assert "Floats against codes" not in page_of(run, registry).text
+    assert "Floats against codes" not in page_of(run, registry).text  # codes aren't compared with themselves
 
 
 def test_a_note_about_weights_selected_on_the_test_split_precedes_any_metric(unchanged, run, registry):
@@ -127,11 +125,6 @@ def test_a_comparison_is_shown_if_it_exists(unchanged, run, registry):
     assert page.all("i") == []
 
 
-def test_the_page_is_the_same_every_time(run, registry):
-    first = write_report(run, registry).read_bytes()
-    assert write_report(run, registry).read_bytes() == first
-
-
 def test_a_missing_data_set_leaves_a_note_and_everything_else(run, registry):
     recipe = run / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("gone = false", "gone = true"))
@@ -141,15 +134,14 @@ def test_a_missing_data_set_leaves_a_note_and_everything_else(run, registry):
     assert "Worst classes" in page.text
 
 
-def test_a_changed_data_set_is_not_shown(run, registry):
-    np.save(run / "labels.npy", np.roll(np.load(run / "labels.npy"), 1))
+def test_a_changed_data_set_is_not_shown_and_a_separate_gallery_is_searched(run, registry):
+    labels = np.load(run / "labels.npy")
+    np.save(run / "labels.npy", np.roll(labels, 1))
     RunFolder(run).write_manifest()
     assert "it has changed since" in page_of(run, registry).text
-
-
-def test_a_separate_gallery_is_searched(run, registry):
+    np.save(run / "labels.npy", labels)
     np.save(run / "gallery_embeddings.npy", np.load(run / "embeddings.npy")[::2])
-    np.save(run / "gallery_labels.npy", np.load(run / "labels.npy")[::2])
+    np.save(run / "gallery_labels.npy", labels[::2])
     RunFolder(run).write_manifest()
     page = page_of(run, registry)
     assert "it has changed since" in page.text  # the data set has no such gallery

@@ -76,7 +76,7 @@ def test_every_class_is_in_one_group_of_its_size(classes):
     for b in bins:
         mine = recalls[(sizes >= b.low) & (sizes <= b.high)]
         assert b.classes == len(mine)
-        assert b.recall == pytest.approx(mine.mean())  # a mean of the same numbers in another order
+        assert b.recall == pytest.approx(mine.mean())  # a mean of the same numbers in a different order
         assert b.worst == mine.min()
 
 
@@ -178,7 +178,7 @@ def test_curves_of_several_runs_share_a_diagram_with_a_key():
     assert loss.caption == "loss: a from 4 to 2; b from 6 to 2."
     assert [name for _, _, name in loss.key] == ["a", "b"]
     assert recall.caption == "Recall@1: b from 0.1 to 0.1."
-    assert recall.key[0] == loss.key[1]  # a run looks alike in every diagram
+    assert recall.key[0] == loss.key[1]  # a run has the same key in every diagram
 
 
 def test_curves_have_readable_names_and_counts_have_no_curve():

@@ -38,25 +38,16 @@ def recipe_file(tmp_path, tiny_document) -> Path:
     return path
 
 
-def paper(recipe_file: Path, rows: list[dict[str, Any]], **table: Any) -> Paper:
-    return Paper.model_validate(
-        {
-            "title": "Fake",
-            "backbone": "a big network",
-            "selected_on_test": True,
-            "selection": "best of 7",
-            "tables": {
-                "table-2": {
-                    "title": "scale",
-                    "expected": "more is more",
-                    "recipes": {"glyphs": str(recipe_file), "sop": "no-such-recipe"},
-                    "metrics": {"sop": ["recall@1", "recall@10"]},
-                    "rows": rows,
-                    **table,
-                }
-            },
-        }
-    )
+def paper(recipe_file: Path, rows: list[dict[str, Any]], **changes: Any) -> Paper:
+    table = {
+        "title": "scale",
+        "expected": "more is more",
+        "rows": rows,
+        "metrics": {"sop": ["recall@1", "recall@10"]},
+    }
+    table |= {"recipes": {"glyphs": str(recipe_file), "sop": "no-such-recipe"}, **changes}
+    about = {"title": "Fake", "backbone": "a big network", "selected_on_test": True, "selection": "best of 7"}
+    return Paper.model_validate({**about, "tables": {"table-2": table}})
 
 
 ROWS = [
@@ -140,9 +131,6 @@ def test_the_page_shows_published_and_measured_values_and_names_those_not_compar
     assert "selected on the test split (best of 7)" in text
     assert "Order by SOP's R@1" in text
     assert found.left_out == []  # SOP needs --data, which wasn't given
-
-
-def test_one_seed_has_the_interval_of_its_queries_and_a_changed_recipe_is_named(run):
     text = run(overrides=("training.steps=2",)).pages[0].read_text()
     assert "every recipe was changed by training.steps=2" in text
     assert "one seed; the interval of a recall is over its queries" in text
@@ -166,7 +154,7 @@ def test_a_row_published_alone_shows_its_figure_and_is_neither_run_nor_failed_no
     text = found.pages[0].read_text()
     assert "| HTL | (99.0) | (99.0) | – | – | – | – | – |" in text
     assert "- Published alone: HTL. Needs a tree of classes." in text
-    assert "of 3 pairs of rows" in text  # of the other rows alone
+    assert "of 3 pairs of rows" in text  # only the other rows
     row, *others = rows_of(found)
     assert (row["published_only"], row["measured"], row["runs"]) == ("needs a tree of classes", {}, [])
     assert all(other["published_only"] is None for other in others)
@@ -251,9 +239,6 @@ BOTH = {"sop": [1.0, 2.0]}
 def test_rows_that_contradict_themselves_are_refused(row, message, recipe_file):
     with pytest.raises(ValueError, match=f"row 'bad': .*{message}"):
         paper(recipe_file, [{"label": "bad", **row}])
-
-
-def test_a_row_with_neither_recipe_nor_reason_is_refused(recipe_file):
     with pytest.raises(ValueError, match="row 'bad': no recipe for any of its data sets"):
         paper(recipe_file, [{"label": "bad", "published": BOTH}], recipes={})
 
@@ -279,12 +264,8 @@ def test_a_row_on_the_papers_data_is_compared(place, registry, quiet, tmp_path, 
     (folder / "images.txt").touch()
     registry.plugins.manager.unregister(dml_train.plugin)  # its data set 'sop' needs the published images
     provide(registry, "datasets", "sop", Sop)
-    known = paper(
-        recipe_file,
-        ROWS[:1],
-        recipes={"sop": str(recipe_file)},
-        set=['dataset.name="sop"', "logging.loggers=[]"],
-    )
+    settings = ['dataset.name="sop"', "logging.loggers=[]"]
+    known = paper(recipe_file, ROWS[:1], recipes={"sop": str(recipe_file)}, set=settings)
     known = known.model_copy(update={"selected_on_test": False})
     where = {"registry": registry, "console": quiet, "data": tmp_path / "data"}
     text = reproduce(("fake",), tmp_path / "out", known={"fake": known}, **where).pages[0].read_text()

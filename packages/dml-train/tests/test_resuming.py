@@ -1,4 +1,4 @@
-"""Resuming: a stopped run ends with the same bits, and another recipe is refused without force."""
+"""Resuming: a stopped run ends with the same bits, and needs force to use a different recipe."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from train_support.photo_world import photo_document, write_photos
 from train_support.run_traces import check_same_bits, lines, same, stopped
 
+import dml_losses.plugin
 from dml_core import DmlError, hookimpl
 from dml_train.processes.stopping import RunInterrupted
 from dml_train.recipe.checking import parse
@@ -21,6 +22,22 @@ from dml_train.training import checkpoint
 from dml_train.training import run as training
 
 TWO_LEVELS = {"name": "small-conv", "widths": [8, 16], "norm": "group", "levels": ["block1", "block2"]}
+
+
+def remember(parameter, **loss):
+    """Return tables with a loss around an inner loss, and a schedule for a parameter of the inner loss."""
+    schedule = {f"loss.loss.{parameter}": {"kind": "linear", "start": 0.05, "end": 0.2}}
+    training = {"ema_decay": 0.9, "micro_batch": 3, "gradient_clip": 1.0}
+    return {"training": training, "schedule": schedule, "loss": {**loss, "loss": {"name": loss["loss"]}}}
+
+
+# Losses with a memory of past batches, or of sampled classes.
+MEMORIES = [
+    remember("temperature", name="memvir", num_steps=3, margin=1, warmup_steps=2, loss="norm-softmax"),
+    remember("scale", name="cross-batch-memory", capacity=24, loss="instance-cross-entropy"),
+    remember("margin", name="broad-face", capacity=24, warmup_steps=2, loss="arc-face"),
+    remember("temperature", name="sampled-classes", class_fraction=0.5, loss="norm-softmax"),
+]
 
 
 @pytest.mark.parametrize(
@@ -42,15 +59,18 @@ TWO_LEVELS = {"name": "small-conv", "widths": [8, 16], "norm": "group", "levels"
             {"name": "sgd", "momentum": 0.9},
             {"loss": {"name": "tiny-sparse"}, "training": {"gradient_clip": 1.0, "precision": "float16"}},
         ),
+        *(({"name": "adamw"}, tables) for tables in MEMORIES),
     ],
 )
 def test_a_stopped_run_resumes_to_the_same_bits(run, registry, tmp_path, optimizer, more):
     schedule = {"optimizer.lr": {"kind": "cosine", "end": 0.0}, "model.backbone_trains": {
         "kind": "step", "values": [0, 1], "milestones": [3]}}  # fmt: skip
-    whole = run(where=tmp_path / "whole", optimizer=optimizer, schedule=schedule, **more)
+    tables = {"optimizer": optimizer, "schedule": schedule, **more}
+    registry.plugins.register(dml_losses.plugin, distribution="dml-losses")
+    whole = run(where=tmp_path / "whole", **tables)
     with stopped(registry, 7):
-        run(where=tmp_path / "cut", optimizer=optimizer, schedule=schedule, **more)
-    cut = run(where=tmp_path / "cut", resume=True, optimizer=optimizer, schedule=schedule, **more)
+        run(where=tmp_path / "cut", **tables)
+    cut = run(where=tmp_path / "cut", resume=True, **tables)
 
     one, other = check_same_bits(whole, cut), checkpoint.newest_intact(cut.checkpoints)
     assert one.step == 12
@@ -159,20 +179,18 @@ def test_a_run_that_another_process_makes_meanwhile_is_not_touched(run, out, tmp
     assert contents(out) == made
 
 
-def test_a_second_run_is_refused_before_it_loads_data(run, out, monkeypatch):
+def test_resuming_a_complete_run_changes_nothing_and_a_second_run_is_refused_before_it_loads_data(
+    run, out, monkeypatch
+):
     run()
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    run(resume=True)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
     monkeypatch.setattr(training, "build", lambda *arguments: pytest.fail("data is loaded"))
     with RunFolder(out).lock():
         for resume in (False, True):
             with pytest.raises(DmlError, match="another process is training in"):
                 run(resume=resume)
-
-
-def test_resuming_a_complete_run_changes_nothing(run, out):
-    run()
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    run(resume=True)
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
 
 
 @pytest.mark.parametrize("name", ["mine.txt", "recipe.toml"])  # a recipe alone is the user's
@@ -201,9 +219,8 @@ def test_a_forced_recipe_that_does_not_fit_changes_nothing(run, out, before, cha
     run(**before)
     (out / "evaluation.json").unlink()
     files = contents(out)
-    with pytest.raises(
-        DmlError, match=rf"(?s)the checkpoint in .* doesn't fit the recipe, which differs:.*{differs}"
-    ):
+    message = rf"(?s)the checkpoint in .* doesn't fit the recipe, which differs:.*{differs}"
+    with pytest.raises(DmlError, match=message):
         run(resume=True, force=True, **{**before, **changes})
     assert contents(out) == files
     assert run(resume=True, **before).evaluation.exists()
@@ -245,7 +262,7 @@ def test_averaging_starts_or_stops_by_force_and_does_not_change_the_training(run
     expected = trained[0]
     for then in trained[1:]:
         expected = 0.9 * expected + 0.1 * then
-    # Two roundings in another order.
+    # Two roundings in a different order.
     torch.testing.assert_close(weights["head.linear.weight"], expected, rtol=1e-6, atol=1e-7)
 
     run(where=tmp_path / "stopped", training={"ema_decay": 0.9})

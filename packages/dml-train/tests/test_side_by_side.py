@@ -141,15 +141,15 @@ def test_a_run_without_test_split_is_not_tested(page_of, runs):
     assert "Not tested: two didn't use its test split" in page_of(*reversed(runs)).words
 
 
-@pytest.mark.parametrize(("count", "message"), [(1, "1 runs were given"), (9, "9 runs were given")])
-def test_two_to_eight_runs_can_be_compared(tmp_path, registry, count, message):
-    with pytest.raises(DmlError, match=message):
-        write_side_by_side([tmp_path] * count, tmp_path / "page.html", registry)
-
-
-def test_a_run_given_twice_is_refused(runs, tmp_path, registry):
-    with pytest.raises(DmlError, match="a run was given twice"):
-        write_side_by_side([runs[0], runs[0] / ".." / runs[0].name], tmp_path / "page.html", registry)
+def test_too_few_too_many_or_repeated_runs_are_refused(runs, tmp_path, registry):
+    twice = [runs[0], runs[0] / ".." / runs[0].name]
+    for given, message in (
+        ([tmp_path], "1 runs were given"),
+        ([tmp_path] * 9, "9 runs were given"),
+        (twice, "a run was given twice"),
+    ):
+        with pytest.raises(DmlError, match=message):
+            write_side_by_side(given, tmp_path / "page.html", registry)
 
 
 def test_the_command_writes_a_page_of_one_run_or_of_several(dml, runs, tmp_path):

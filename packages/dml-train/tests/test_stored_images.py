@@ -25,11 +25,6 @@ pq = pytest.importorskip("pyarrow.parquet", reason="reads and writes tables")
 
 
 @pytest.fixture(scope="module")
-def run(photo_run):
-    return photo_run
-
-
-@pytest.fixture(scope="module")
 def photos(tmp_path_factory):
     """Thirty photos; one is a JPEG, which is decoded at a part of its size."""
     folder = write_photos(tmp_path_factory.mktemp("photos"), seed=1)
@@ -134,9 +129,7 @@ def test_what_holds_no_images_is_named(photos, paths, tmp_path):
     refused(tmp_path / "notes.parquet", "can't read the table")
     refused(tmp_path, r"holds \.parquet and \.tar files; expected images, or files of one kind")
     (tmp_path / "lone.png").touch()
-    assert open_images(tmp_path).names == [
-        "lone.png"
-    ]  # files of another kind beside images are ignored, as ever
+    assert open_images(tmp_path).names == ["lone.png"]  # other files in a folder of images are ignored
     (tmp_path / "empty").mkdir()
     write_tar(tmp_path / "empty" / "0.tar", photos, [])
     refused(tmp_path / "empty", "holds no images: no member ends in")
@@ -163,8 +156,8 @@ def test_results_in_parquet(model, photos, paths, tmp_path, codes):
     assert (tmp_path / "again" / "e.parquet").read_bytes() == first
 
 
-def test_batches_of_any_kind_give_the_bits_of_files(run, registry, model, photos, paths, whole):
-    embedder = Embedder(run, registry=registry)
+def test_batches_of_any_kind_give_the_bits_of_files(photo_run, registry, model, photos, paths, whole):
+    embedder = Embedder(photo_run, registry=registry)
     expected = np.load(io.BytesIO(whole))[8:16]
     batch = [photos / name for name in paths[8:16]]
     encoded = np.array([path.read_bytes() for path in batch], dtype=object)
@@ -186,7 +179,7 @@ def test_batches_of_any_kind_give_the_bits_of_files(run, registry, model, photos
         embedder({"image": [3]})
 
 
-def test_an_embedder_opens_its_run_once_and_drops_bad_images(run, photos, paths, monkeypatch, registry):
+def test_an_embedder_opens_its_run_once_and_drops_bad_images(photo_run, photos, paths, monkeypatch, registry):
     from dml_train.trained import embedder
 
     opened = []
@@ -196,7 +189,7 @@ def test_an_embedder_opens_its_run_once_and_drops_bad_images(run, photos, paths,
         return open_model(path, registry, step=step)
 
     monkeypatch.setattr(embedder, "open_model", opening)
-    network = pickle.loads(pickle.dumps(Embedder(run, skip=True, threads=1)))
+    network = pickle.loads(pickle.dumps(Embedder(photo_run, skip=True, threads=1)))
     assert opened == []
     contents = [(photos / name).read_bytes() for name in paths[:3]]
     batch = {"bytes": [contents[0], b"no image", contents[2]], "id": np.array([5, 6, 7])}
@@ -207,4 +200,4 @@ def test_an_embedder_opens_its_run_once_and_drops_bad_images(run, photos, paths,
     network(batch)
     assert len(opened) == 2
     with pytest.raises(DmlError, match="row 1 of a batch: not an image"):
-        Embedder(run)(batch)
+        Embedder(photo_run)(batch)

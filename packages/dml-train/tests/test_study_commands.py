@@ -1,4 +1,4 @@
-"""`--list-commands`: each run of a study executed alone, then the study again, give the report of one process."""
+"""`--list-commands`: to run the listed commands, and then the study again, gives the report of one process."""
 
 from __future__ import annotations
 
@@ -38,17 +38,13 @@ def without_seconds(path):
 @pytest.mark.parametrize(
     ("study", "page", "runs"),
     [
-        (("protocol", "mlrc", "RECIPE"), "mlrc.json", 4),
-        (
-            ("tune", "RECIPE", "--range", "optimizer.lr=1e-3:1e-1:log", "--trials", "2", "--folds", "2"),
-            "tuning.json",
-            4,
-        ),
+        ("protocol mlrc RECIPE", "mlrc.json", 4),
+        ("tune RECIPE --range optimizer.lr=1e-3:1e-1:log --trials 2 --folds 2", "tuning.json", 4),
     ],
     ids=["protocol", "tune"],
 )
 def test_runs_done_one_by_one_give_the_report_of_one_process(dml, recipe, tmp_path, study, page, runs):
-    study = [str(recipe) if word == "RECIPE" else word for word in study]
+    study = [str(recipe) if word == "RECIPE" else word for word in study.split()]
     dml(*study, "--out", tmp_path / "whole")
     here = [*study, "--out", tmp_path / "listed runs"]
     listed = dml(*here, "--list-commands")

@@ -1,4 +1,4 @@
-"""Experiment trackers, each tested against the real package where it is installed."""
+"""Experiment trackers, tested with the real packages if these are installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dml_train.training.trackers import MlflowRun, TrackioRun, WeightsAndBiases,
 
 NEEDS = {"wandb": ["wandb"], "mlflow": ["mlflow", "sqlalchemy", "alembic"], "trackio": ["trackio"]}
 INSTALLED = [name for name, packages in NEEDS.items() if all(map(find_spec, packages))]
-# These packages use what their own dependencies deprecate.
+# These packages use deprecated functions of their dependencies.
 pytestmark = pytest.mark.filterwarnings("default")
 
 
@@ -37,7 +37,7 @@ TRACKERS = [pytest.param(name, marks=needs(name)) for name in NEEDS]
 
 @pytest.fixture(scope="module", autouse=True)
 def _a_home(tmp_path_factory: pytest.TempPathFactory):
-    """Give the trackers another home folder; Trackio reads its variable when it is imported."""
+    """Give the trackers a temporary home folder; Trackio reads its variable when it is imported."""
     home = tmp_path_factory.mktemp("home")
     names = ("HOME", "TRACKIO_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
     with pytest.MonkeyPatch.context() as patch:
@@ -110,9 +110,8 @@ def test_mlflow_keeps_parameters_and_tags_those_that_a_forced_resume_changes(tmp
 def test_mlflow_names_a_run_that_its_store_lacks(tmp_path):
     uri = f"sqlite:///{tmp_path / 'store.db'}"
     write_json(RunFolder(tmp_path).tracker("mlflow"), {"id": "0" * 32, "tracking_uri": uri})
-    with pytest.raises(
-        DmlError, match=r"'mlflow' can't start: .*not found.*remove .*mlflow.json to log to a new run"
-    ):
+    message = r"'mlflow' can't start: .*not found.*remove .*mlflow.json to log to a new run"
+    with pytest.raises(DmlError, match=message):
         MlflowRun(tmp_path, 0, {}, tracking_uri=uri)
 
 

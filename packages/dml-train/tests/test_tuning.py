@@ -58,12 +58,9 @@ def plan(tiny_document, registry):
         ("sampler.images_per_class=2:5", ("sampler.images_per_class", Range(2, 5))),
     ],
 )
-def test_a_range_is_read(text, expected):
+def test_ranges_and_choices_are_read(text, expected):
     assert read_range(text) == expected
     assert expected[1].is_integer == isinstance(expected[1].high, int)
-
-
-def test_a_choice_is_a_list_of_toml():
     assert read_choice('loss.name=["tiny", "other"]') == ("loss.name", Choice(("tiny", "other")))
 
 
@@ -86,9 +83,8 @@ def test_a_space_is_read_from_a_file_and_its_mistakes_are_named(tmp_path):
     )
     assert read_space(path) == SPACE
     path.write_text('["optimizer.lr"]\nlow = 1e-3\n')
-    with pytest.raises(
-        InvalidOption, match=r"space.toml: \['optimizer.lr'\]: .* expected numbers low and high"
-    ):
+    message = r"space.toml: \['optimizer.lr'\]: .* expected numbers low and high"
+    with pytest.raises(InvalidOption, match=message):
         read_space(path)
     with pytest.raises(DmlError, match="can't read the search space"):
         read_space(tmp_path / "none.toml")
@@ -167,7 +163,7 @@ def test_a_search_killed_while_it_writes_a_line_of_its_journal_resumes(plan, qui
     journal = tmp_path / "out" / "journal.log"
     content = journal.read_bytes()
     journal.write_bytes(content[:-cut])
-    (tmp_path / "out" / "journal.log.lock").touch()  # of Optuna's own, for which it would wait
+    (tmp_path / "out" / "journal.log.lock").touch()  # Optuna would wait for this lock
     resumed = run_search(plan(), tmp_path / "out", 2, quiet)
     assert outcomes(resumed) == outcomes(whole)
     assert len(journal.read_bytes().splitlines()) >= len(content.splitlines())
@@ -176,18 +172,16 @@ def test_a_search_killed_while_it_writes_a_line_of_its_journal_resumes(plan, qui
         run_search(plan(), tmp_path / "out", 2, quiet)
 
 
-def test_a_folder_with_other_files_is_refused_unchanged(plan, tmp_path, quiet):
+def test_a_folder_with_other_files_is_refused_unchanged(plan, registry, tmp_path, quiet):
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(DmlError, match="holds other files; nothing was touched"):
         run_search(plan(), tmp_path, 1, quiet)
     assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(DmlError, match="can't make the folder"):
         run_search(plan(), tmp_path / "thesis.tex", 1, quiet)
-
-
-def test_a_folder_with_the_probe_of_a_cluster_is_new(plan, registry, tmp_path, quiet):
-    with expect(registry, tmp_path):
-        assert run_search(plan(), tmp_path, 1, quiet)
+    (tmp_path / "new").mkdir()
+    with expect(registry, tmp_path / "new"):  # a folder with the probe of a cluster is new
+        assert run_search(plan(), tmp_path / "new", 1, quiet)
 
 
 def test_a_failed_trial_counts_and_is_not_the_best(plan, tmp_path, quiet):

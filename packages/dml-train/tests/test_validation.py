@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -10,10 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from train_support.run_traces import lines
-from train_support.tiny_world import TinyEvaluator, TinySplit
+from train_support.tiny_world import TinyEvaluator, TinySplit, provide
 
 from dml_core import DmlError
 from dml_train.data.held_out_classes import hold_out, hold_out_fold
+from dml_train.measure.evaluate import build_evaluator
 from dml_train.recipe.checking import parse
 from dml_train.training import checkpoint
 from dml_train.training.best import Best
@@ -65,7 +67,7 @@ def test_an_unknown_metric_is_named():
 
 @pytest.fixture
 def script(monkeypatch):
-    """Let evaluations of so many items return these values in turn."""
+    """Let evaluations whose number of items is in `items` return these values in turn."""
 
     def script(values, items):
         measured, evaluate = iter(values), TinyEvaluator.evaluate
@@ -159,3 +161,33 @@ def test_a_run_without_the_test_split_measures_the_held_out_classes_only(run):
     assert result["split"] == "validation"
     assert result["recall@1"] == max(watched.values()) == watched[result["step"]]
     assert not folder.embeddings().exists()
+
+
+class Clusters:
+    """An evaluator that, like `exact`, doesn't take a number of clusters without a metric of clusters."""
+
+    def __init__(
+        self, metrics: Sequence[str] = ("recall@1",), n_clusters: int | None = None, seed: int = 0
+    ) -> None:
+        if n_clusters is not None and "nmi_max" not in metrics:
+            raise ValueError("n_clusters without nmi_max")
+        self.options = {"metrics": list(metrics), "n_clusters": n_clusters, "seed": seed}
+
+
+@pytest.mark.parametrize(
+    ("asked", "of_rankings"),
+    [
+        (["recall@5", "nmi_max", "mine", "tar@far=1e-3"], ["recall@5", "mine"]),
+        (["nmi_max", "ari"], ["recall@1"]),  # the default of the evaluator
+    ],
+)
+def test_the_evaluator_has_the_recipes_options_and_on_request_no_clusters(
+    registry, tiny_document, asked, of_rankings
+):
+    provide(registry, "evaluators", "clusters", Clusters)
+    table = {"name": "clusters", "metrics": asked, "n_clusters": 3}
+    recipe = parse(tiny_document(evaluation=table), registry)
+    built = build_evaluator(recipe, registry)
+    assert built.options == {"metrics": asked, "n_clusters": 3, "seed": 3}
+    built = build_evaluator(recipe, registry, clustering=False)
+    assert built.options == {"metrics": of_rankings, "n_clusters": None, "seed": 3}

@@ -15,7 +15,7 @@ from dml_train.ranks.launch import launch
 
 
 def launch_script(tmp_path: Path, script: str, timeout: float, ignored: int | None = None) -> None:
-    """Launch two ranks that run this shell script, in which ``{tmp}`` is the folder."""
+    """Launch two ranks that run this shell script; ``{tmp}`` in the script stands for the folder."""
     os.dup2(os.open(tmp_path / "errors", os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
     program = tmp_path / "rank.sh"
     program.write_text(f"#!/bin/sh\n{script.replace('{tmp}', str(tmp_path))}\n")

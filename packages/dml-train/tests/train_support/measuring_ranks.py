@@ -27,22 +27,6 @@ def some_embeddings() -> Embedded:
     return Embedded(x.astype(np.float32), labels)
 
 
-def measure(evaluators: Sequence[Any]) -> None:
-    """Check that every rank gets, to the bit, the metrics of one process."""
-    alone = some_embeddings()
-    queries = slice(0, 90)
-    separate = Embedded(alone.embeddings[queries], alone.labels[queries], alone.embeddings, alone.labels)
-    with join_ranks(120) as ranks:
-        assert ranks.world_size > 1
-        for evaluator in evaluators:
-            assert isinstance(evaluator, PeersEvaluator)
-            for embedded in (alone, separate):
-                assert (
-                    evaluate_on_ranks(ranks, evaluator, embedded).metrics
-                    == evaluate(evaluator, embedded).to_dict()
-                )
-
-
 def matched_embeddings() -> list[Embedded]:
     """Return queries and galleries with groups, with lists of graded matches, and with ignored items."""
     alone, queries = some_embeddings(), slice(0, 90)
@@ -59,24 +43,25 @@ def matched_embeddings() -> list[Embedded]:
     return [
         replace(alone, matches=Labels(labels, groups)),
         replace(
-            separate,
-            matches=Labels(labels[queries], groups[queries]),
-            gallery_matches=Labels(labels, groups),
+            separate, matches=Labels(labels[queries], groups[queries]), gallery_matches=Labels(labels, groups)
         ),
         replace(alone, matches=graded),
         replace(separate, matches=Labels(labels[queries], ignored=ignored), gallery_matches=Labels(labels)),
     ]
 
 
-def measure_matches(evaluators: Sequence[Any]) -> None:
-    """Check that every rank gets, to the bit, the metrics of one process under groups and lists."""
+def measure(evaluators: Sequence[Any], matched: bool) -> None:
+    """Check that every rank gets, to the bit, the metrics of one process, with classes or with groups and lists."""
+    embeddings = matched_embeddings()
+    plain = [replace(embedded, matches=None, gallery_matches=None) for embedded in embeddings]
     with join_ranks(120) as ranks:
+        assert ranks.world_size > 1
         for evaluator in evaluators:
-            for embedded in matched_embeddings():
-                measured = evaluate_on_ranks(ranks, evaluator, embedded)
-                assert measured.metrics == evaluate(evaluator, embedded).to_dict()
-                plain = replace(embedded, matches=None, gallery_matches=None)
-                assert measured.metrics != evaluate(evaluator, plain).to_dict()
+            assert isinstance(evaluator, PeersEvaluator)
+            for embedded, without in zip(embeddings if matched else plain[:2], plain):
+                measured = evaluate_on_ranks(ranks, evaluator, embedded).metrics
+                assert measured == evaluate(evaluator, embedded).to_dict()
+                assert not matched or measured != evaluate(evaluator, without).to_dict()
 
 
 def embed_together() -> None:

@@ -1,4 +1,4 @@
-"""Random recipes, valid and not: a tiny recipe of which some keys were dropped, added, or given another value."""
+"""Random recipes, valid and not: a tiny recipe with keys that were dropped, added or changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMPONENTS: dict[str, Kind] = {
     "loss": "losses",
     "evaluation": "evaluators",
 }
-# Sizes either fit easily or exceed every address space: those in between might really be allocated.
+# Sizes either fit easily or exceed every address space; a size in between might be allocated.
 HUGE = [10**13, 2**63 - 1, 2**63, 10**400, -(10**13), -(10**400)]
 NUMBERS = [0, 1, -1, 2, 3, 7, 0.0, -0.0, 0.5, 1.0, -1.5, 1e-300, 1e300, math.inf, -math.inf, math.nan, *HUGE]
 TEXTS = ["", " ", "x" * 300, "é\U0001f600"]
@@ -96,7 +96,7 @@ def list_paths(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterato
 
 @st.composite
 def schedules(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw a schedule's table, of which few keys are wrong."""
+    """Draw a schedule's table with few mistakes."""
     number = st.one_of(FLOATS, INTEGERS)
     keys = {
         "constant": {"value": number},

@@ -43,7 +43,7 @@ def in_ranks(
     # As under torchrun, ranks find each other by a store of the process that starts them. The store binds its port at
     # once; another process could take a free port that this one only looked up.
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    environment = dict(os.environ)  # the fork server has that of the test that started it
+    environment = dict(os.environ)  # the fork server has an older environment
     processes = [
         context.Process(target=_run_rank, args=(rank, world_size, store.port, environment, work, arguments))
         for rank in range(world_size)
@@ -55,7 +55,7 @@ def in_ranks(
         process.join(max(0.0, deadline - time.monotonic()))
     exitcodes = [process.exitcode for process in processes]
     for process in processes:
-        process.kill()  # otherwise pytest would wait for one that waits for another rank
+        process.kill()  # otherwise pytest would wait for a rank that waits for a dead one
     assert exitcodes == (codes or [0] * world_size)
 
 
@@ -114,9 +114,8 @@ def _gather_twice(silent: bool) -> None:
         ranks.all_gather_with_gradient(torch.zeros(1, 1))
         if ranks.rank == 1:
             if silent:
-                _notes().wait(
-                    ["missed"], timedelta(seconds=300)
-                )  # if it times out, this rank fails, not the first
+                # If this times out, this rank fails, not the first.
+                _notes().wait(["missed"], timedelta(seconds=300))
             os.kill(os.getpid(), signal.SIGKILL)
         ranks.all_gather_with_gradient(torch.zeros(1, 1))
 
@@ -152,7 +151,7 @@ def train_until(document: dict[str, Any], out: Path, last: int, plugins: Sequenc
 
 
 def unite(saved: Checkpoint) -> dict[str, Any]:
-    """Read a checkpoint's state with all rows of the tensors that ranks share: the reference for what they load."""
+    """Read a checkpoint's state with all rows of the tensors that ranks share, as a reference for the loaded state."""
     parts, state = saved.parts(), saved.state()
 
     def walk(tree: Any, path: str) -> Any:

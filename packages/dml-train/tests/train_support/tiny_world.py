@@ -107,7 +107,7 @@ class TinyLoss(nn.Module):
 
 
 class TinySparseLoss(nn.Module):
-    """A softmax over the classes of the batch alone, with a sparse gradient, declared or not."""
+    """A softmax over only the classes of the batch, with a sparse gradient, declared or not."""
 
     def __init__(
         self, num_classes: int, embedding_dim: int, scale: float = 4.0, declares: bool = True
