@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-LOOPBACK = "127.0.0.2"  # Ray replaces 127.0.0.1 by the machine's address in its network
+LOOPBACK = "127.0.0.2"  # Ray would replace 127.0.0.1 by the machine's address
 NODES = 3
 NODE = {
     "num_cpus": 1,
@@ -23,7 +23,7 @@ NODE = {
     "include_dashboard": False,
     "node_ip_address": LOOPBACK,
 }
-# Ray and its nodes read them: no usage statistics, and a lost node is noticed within seconds.
+# Ray reads these variables: send no usage statistics, and detect a lost node within seconds.
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -73,7 +73,7 @@ def add_node(cluster: Any) -> None:
 
 @pytest.fixture(scope="session")
 def started_nodes() -> Iterator[RayNodes]:
-    """Start the nodes, and stop all of their processes at the end."""
+    """Start the nodes, and stop all processes at the end."""
     pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
     if not sys.platform.startswith("linux"):
         pytest.skip(f"{sys.platform} has no address {LOOPBACK}")

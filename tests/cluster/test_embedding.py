@@ -1,4 +1,4 @@
-"""`--engine ray`: the bits of one process, also if a machine and the driver die; nothing is done twice without need."""
+"""`--engine ray` gives the bits of one process, also if a machine and the driver die, and repeats little work."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_cluster_that_loses_a_machine_and_its_driver_changes_no_bit(ray_nodes,
 
     done = embed_images(plan, tmp_path / "e.npy", resuming, skip=True, labels=tmp_path / "l.npy")
     assert done.reused == 330 - plan.count(asked)
-    assert len(asked) == 21 - 15  # those that had arrived are not embedded again
+    assert len(asked) == 21 - 15  # chunks that had arrived are not embedded again
 
     (tmp_path / "one").mkdir()
     one = tmp_path / "one"

@@ -1,4 +1,4 @@
-"""Studies on a cluster: one that loses a machine gives the results of this machine, one that is stopped saves its runs.
+"""Studies on a cluster: if a machine dies, the results must not change; if a study is stopped, the runs save.
 
 Behind a variable, since they take minutes.
 """

@@ -17,7 +17,7 @@ from dml_train.training.run import train
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """Return the folder and the printed text of a demo that was interrupted before its table."""
+    """Return the folder and the output of a demo that was interrupted before printing the table, and resumed."""
     out = tmp_path_factory.mktemp("demo") / "run"
     console = Console(file=StringIO(), width=80)
     settings = ("training.steps=40", "dataset.max_classes=160")

@@ -1,4 +1,4 @@
-"""`dml data check --leaks`: near-copies of training images among the test images, all of them, with their files."""
+"""`dml data check --leaks` lists all near-copies of training images in the test split, with the files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def world(tmp_path_factory) -> tuple[Path, Path]:
 
 
 def expected_pairs(data: Path, run: Path, threshold: float) -> list[tuple[float, str, str, str]]:
-    """Compare every test image with every training image, one pair at a time."""
+    """Compare each test image with each training image, one pair at a time."""
     dataset = registry().build(
         "datasets", {"name": "image-folder", "root": str(data), "resize": 32, "crop": 32}, {"seed": 0}
     )

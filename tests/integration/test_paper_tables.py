@@ -1,4 +1,4 @@
-"""Every row of the papers' tables has a valid recipe on every data set of its table."""
+"""Each row of the papers' tables has a valid recipe for each data set of the table."""
 
 from __future__ import annotations
 

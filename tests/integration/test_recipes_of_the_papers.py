@@ -1,4 +1,4 @@
-"""Each recipe of a paper has the settings that were read in the paper and in its authors' code.
+"""Each recipe of a paper must have the settings that were read in the paper and in the authors' code.
 
 The pages in docs/reference/papers say where each was read, and why some differ. Schedules are written by their path;
 ``None`` is a key that a recipe doesn't have. Rates are products: ``optimizer.lr`` times the part's multiplier.
@@ -24,7 +24,7 @@ T_N = "schedule.loss.negative_temperature"
 
 
 def under(table: str, **settings: Any) -> Settings:
-    """Return settings by their dotted keys."""
+    """Return settings by dotted keys."""
     return {f"{table}.{key}": value for key, value in settings.items()}
 
 
@@ -220,7 +220,7 @@ def expected_settings(name: str) -> Settings:
     expected: Settings = {}
     for pattern, settings in EXPECTED:
         if fnmatch(name, pattern):
-            # A schedule that a later pattern removes or gives: its other form no longer holds.
+            # If a later pattern removes or replaces a schedule, drop earlier keys of this schedule.
             for key in settings:
                 if key.startswith("schedule."):
                     expected = {
@@ -233,7 +233,7 @@ def expected_settings(name: str) -> Settings:
 
 
 def actual_settings(name: str) -> Settings:
-    """Flatten a recipe to dotted keys, and add the rates of its parts."""
+    """Flatten a recipe to dotted keys, and add the rate of each part."""
     document = load_recipe(name, [], registry()).to_dict()
     flat: Settings = {}
 

@@ -1,4 +1,4 @@
-"""`run_all(executor=...)`: any executor gives the bits of one process, and a run outlives its worker."""
+"""`run_all(executor=...)`: any executor gives the bits of one process, also if a worker dies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def alone(tmp_path_factory) -> Path:
 
 
 class Call:
-    """A task that runs in this process when its result is taken."""
+    """A task that runs in this process when `result` is called."""
 
     def __init__(self, function, arguments):
         self.run = lambda: function(*arguments)

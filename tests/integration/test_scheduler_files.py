@@ -1,4 +1,4 @@
-"""The shell of examples/embed-shards, as each scheduler runs it. `dml` runs in this process, which saves its starts."""
+"""Run the shell scripts of examples/embed-shards as the schedulers do. To save time, `dml` runs in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each wheel installs into an empty environment and runs the example of its README; a third party's loss joins them."""
+"""Each wheel can be installed into an empty environment and runs the README's example; plugins can be added."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ WITH_EXAMPLE = {
 
 
 def examples_of(package: str) -> dict[str, doctest.DocTest]:
-    """Return the examples in the docstrings of a package's public names, and of their methods."""
+    """Return the examples in the docstrings of a package's public names and methods."""
     module = importlib.import_module(package)
     finder = doctest.DocTestFinder(exclude_empty=True)
     tests = [

@@ -1,4 +1,4 @@
-"""The worked data set of the plugin guide runs, and keeps its contract, as the losses of the pages do."""
+"""The data set of the plugin guide and the losses of the pages must satisfy the contracts."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_levels_are_the_outputs_of_those_blocks_and_nothing_is_built_above_them(
     torch.testing.assert_close(last.eval()(images), whole.eval()(images), rtol=0, atol=0)
 
 
-# What each family does with its feature maps, so that tests can rebuild the complete model.
+# How each family classifies feature maps, to rebuild the complete model.
 CLASSIFY = {
     "resnet18": lambda net, maps: net.fc(net.avgpool(maps).flatten(1)),
     "squeezenet1_1": lambda net, maps: net.classifier(maps).flatten(1),
@@ -172,7 +172,7 @@ def googlenet(**options):
     return models.googlenet(weights=None, aux_logits=False, init_weights=True, **options)
 
 
-# The backbone, the state dict of a whole network, and a level below the highest.
+# The backbone, the complete network, and a level below the highest level.
 LOADING = {
     "resnet18": (partial(TorchvisionModel, model="resnet18"), models.resnet18, "layer2"),
     "googlenet": (partial(TorchvisionModel, model="googlenet"), googlenet, "inception3a"),

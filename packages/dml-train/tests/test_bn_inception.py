@@ -1,4 +1,4 @@
-"""BN-Inception: the published table, and the published weights read by a second program that knows only their names."""
+"""BN-Inception, compared with the published table and with a second implementation that only uses published names."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def reference(state: dict[str, torch.Tensor], images: torch.Tensor) -> dict[str,
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    """A file in the published layout, and its contents."""
+    """A file in the published layout, and the tensors in the file."""
     state = published_layout()
     file = tmp_path_factory.mktemp("weights") / "bn_inception.pth"
     torch.save(state, file)

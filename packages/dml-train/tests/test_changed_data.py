@@ -1,4 +1,4 @@
-"""Resuming on a data set that has changed since the run began is an error that counts the changes."""
+"""To resume on a data set that has changed is an error that counts the changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def photos(tmp_path):
 
 @pytest.fixture
 def train_photos(photos, out, quiet):
-    """Train on the images; another call resumes."""
+    """Train on the images, or resume."""
     registry = make_registry()
 
     def train_photos(force=False, **dataset):

@@ -1,4 +1,4 @@
-"""The `dml` command: its output, its exit codes, and that it overwrites nothing."""
+"""The `dml` command: output and exit codes; files are not overwritten."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def folder(run):
 @pytest.mark.parametrize("finished", [True, False])
 def test_eval_of_a_run_reproduces_its_evaluation(dml, folder, tmp_path, finished):
     expected = json.loads(folder.evaluation.read_text())["recall@1"]
-    if not finished:  # its newest checkpoint is used
+    if not finished:  # use the newest checkpoint
         for path in (folder.evaluation, folder.embeddings(), folder.labels()):
             path.unlink()
     dml("eval", folder.path, "--out", tmp_path / "figures.json")

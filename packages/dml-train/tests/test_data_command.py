@@ -1,4 +1,4 @@
-"""`dml data`: check counts; fetch downloads and unpacks, or says what to download by hand."""
+"""`dml data check` counts images; `dml data fetch` downloads and unpacks, or names files to download by hand."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ documents = st.fixed_dictionaries({}, optional={"name": values, "kind": values, 
 
 
 def entries(document: dict[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """Map every path of a document to its value; tables have the value `TABLE`."""
+    """Map each path of a document to the value; use `TABLE` for tables."""
     found: dict[tuple[str, ...], Any] = {}
     for key, value in document.items():
         found[*path, key] = TABLE if isinstance(value, dict) else value
@@ -167,7 +167,7 @@ def test_chains_of_any_length_are_resolved_and_circles_of_any_length_are_found(w
     assert len(read_chain(top)) == length
     assert resolve(read_chain(top))["training"]["seed"] == length - 1
     for back in range(length):
-        write("0.toml", extends=f"../{tmp_path.name}/{back}.toml")  # another name for the same file
+        write("0.toml", extends=f"../{tmp_path.name}/{back}.toml")  # a different path to the same file
         with pytest.raises(DmlError, match=r"extend each other in a circle: .*→.*0\.toml.*; remove extends"):
             read_chain(top)
 

@@ -1,4 +1,4 @@
-"""Downloads arrive completely or not at all, and archives are unpacked completely or not at all, into their folder."""
+"""Downloads and archives must be complete, or leave no file; archives can't write outside the folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frozen layers, rates by layer and LoRA: what trains, what the optimizer and a checkpoint hold, resuming."""
+"""Frozen layers, rates by layer and LoRA: trained parameters, the state of the optimizer, and resuming."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def lasting(folder):
 
 
 def check_intact(folder):
-    """Check that every file in a folder is complete."""
+    """Check that all files in a folder are complete."""
     for path in folder.rglob("*"):
         if any(part.startswith(".") for part in path.relative_to(folder).parts):
             continue  # written aside

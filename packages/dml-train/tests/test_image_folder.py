@@ -1,4 +1,4 @@
-"""Folders of images: their classes, and the split into training and test classes."""
+"""Folders of images: classes, and the split into training and test classes."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def registry() -> Registry:
 
 
 def picture(seed: int, width: int = 96, height: int = 80) -> Image.Image:
-    """Draw soft spots of colour: a perceptual hash tells such pictures apart, and knows them at another size."""
+    """Draw soft spots of colour, which a perceptual hash can distinguish, and recognise at a different size."""
     spots = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
     return Image.fromarray(spots).resize((width, height), Image.Resampling.BICUBIC)
 
@@ -80,7 +80,7 @@ def test_a_photograph_too_large_for_full_size_is_not_broken(photos, monkeypatch)
 
 def test_identical_pixels_are_found_within_and_across_classes(dml, photos):
     stored = Image.open(photos / "class 0" / "0.png")
-    stored.save(photos / "class 0" / "again.bmp")  # another file with the same pixels
+    stored.save(photos / "class 0" / "again.bmp")  # a different file with the same pixels
     stored.save(photos / "class 5" / "again.png", compress_level=1)
     output = dml("data", "check", photos, code=1).output
     assert "identical pixels: 1 group, 1 across classes" in output

@@ -22,14 +22,14 @@ from dml_train.training.class_weights import find_class_weights
 from dml_train.training.initialisation import class_means, draw_by_classes
 from dml_train.training.run import train
 
-# A rate of 0 keeps all weights, so that a run's end shows its beginning.
+# Use a rate of 0 to keep all weights, so that the end of a run shows the initial weights.
 STILL = {"training": {"steps": 1}, "optimizer": {"lr": 0.0}}
 TWO_LEVELS = {"name": "small-conv", "widths": [8, 16], "norm": "group", "levels": ["block1", "block2"]}
 
 
 @pytest.fixture
 def run(tiny_document, registry, tmp_path, quiet):
-    """Train a tiny recipe; return its experiment as built, and the weights and the loss's state at its end."""
+    """Train a tiny recipe; return the experiment as built, and the final weights and state of the loss."""
 
     def run(**tables):
         recipe = parse(tiny_document(**{**STILL, **tables}), registry)

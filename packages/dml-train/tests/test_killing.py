@@ -1,4 +1,4 @@
-"""Runs in processes that are killed: neither interruptions nor the number of ranks change their results."""
+"""Runs in processes that are killed: neither interruptions nor the number of ranks may change the results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def start(tmp_path, tiny_document):
 
 def finish(process, code=0):
     try:
-        # This returns when the process and all of its loaders have ended.
+        # This returns when the process and the loaders have ended.
         _, errors = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
@@ -60,7 +60,7 @@ def test_a_run_killed_twice_ends_like_an_uninterrupted_one(start, tmp_path):
         "backbone": {"dropout": 0.2, "norm": True},
         "checkpoints": {"every": 20},
     }
-    # Without loader processes, which change nothing.
+    # Loader processes must not change the result, so use none here.
     whole = start("whole", **{**tables, "training": {"steps": 300}})
     finish(start("cut", "--die-at", "151", **tables), -signal.SIGKILL)
     assert RunFolder(tmp_path / "cut").metrics.exists()
@@ -162,6 +162,6 @@ def test_a_run_disturbed_at_random_moments_ends_with_the_bytes_of_an_undisturbed
             if number == signal.SIGSTOP:
                 time.sleep(0.3)
                 os.killpg(process.pid, signal.SIGCONT)
-        process.communicate(timeout=PATIENCE)  # returns when the process and all its loaders have ended
+        process.communicate(timeout=PATIENCE)  # returns when the process and the loaders have ended
     finish(start("cut", "--resume", **tables))
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")

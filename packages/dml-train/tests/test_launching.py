@@ -1,4 +1,4 @@
-"""`dml train --nproc`: the errors of ranks, how signals stop them, and that no process survives."""
+"""`dml train --nproc` reports errors of ranks, stops ranks by signals, and leaves no process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def start(tmp_path):
 
 @pytest.fixture
 def launch(start, tmp_path):
-    """Launch two ranks that run a shell script, send the launcher a signal, and return its exit code and errors."""
+    """Launch two ranks that run a shell script, send the launcher a signal, and return the exit code and errors."""
 
     def launch(script, number=None, timeout=600, ignored=None):
         process = start(launching.launch_script, script, timeout, ignored)
@@ -156,7 +156,7 @@ def test_ranks_whose_launcher_is_killed_save_and_end_even_if_suspended(start, ti
     wait_until(lambda: run.metrics.exists() and run.metrics.stat().st_size)
     processes = launching.list_marked(mark)
     assert len(processes) >= 4  # two ranks, each with a loader process
-    for suspended in set(processes) & set(launching.list_marked("RANK=1")):  # with its loader
+    for suspended in set(processes) & set(launching.list_marked("RANK=1")):  # and the loader
         os.kill(suspended, signal.SIGSTOP)
     process.kill()
     wait_until(lambda: not launching.list_marked(mark))

@@ -1,4 +1,4 @@
-"""Loggers: metrics.jsonl doesn't depend on interruptions, and TensorBoard has every curve."""
+"""Loggers: metrics.jsonl must not depend on interruptions, and TensorBoard must show all curves."""
 
 from __future__ import annotations
 

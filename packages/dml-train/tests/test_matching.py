@@ -24,7 +24,7 @@ def test_held_out_classes_keep_the_groups_of_their_items():
 
 
 def finish(folder: RunFolder, embedded: Embedded) -> None:
-    """Write what the end of a run writes."""
+    """Write the files that a run writes at the end."""
     embedded.write(folder)
     write_json(folder.evaluation, {})
     folder.write_manifest()

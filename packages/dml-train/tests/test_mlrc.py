@@ -1,4 +1,4 @@
-"""The protocol of the Reality Check: disjoint folds, the mean of the models, their embeddings concatenated."""
+"""The protocol of the Reality Check: disjoint folds, the mean of the models, and concatenated embeddings."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ from dml_train.data.published.sets import OFFICIAL
 
 
 def list_in(name: str, root: Path) -> Parts:
-    """List a data set below a folder, whatever its counts; all its images exist."""
+    """List a data set below a folder without checking counts; all images must exist."""
     official = OFFICIAL[name]
     folder = official.find(root)
-    assert official.find(folder) == folder  # both the folder and its parent are accepted as root
+    assert official.find(folder) == folder  # the folder or the parent folder can be given as root
     parts = official.list_parts(folder)
     assert not list_missing(parts)
     return parts

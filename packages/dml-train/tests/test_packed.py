@@ -1,4 +1,4 @@
-"""The cache of decoded images and files that can't be decoded: neither changes a number silently."""
+"""The cache of decoded images must not change a number, and files that can't be decoded must be reported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = np.array([4, 0, 4])
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Six classes of three images of several sizes, in the folders train and test."""
+    """Six classes with three images of different sizes, in the folders train and test."""
     random = np.random.default_rng(0)
     for c in range(6):
         place = tmp_path / "images" / ("train" if c < 4 else "test") / f"class {c}"
@@ -204,7 +204,7 @@ def test_bad_images_are_named_unless_skipped(spoiled):
             read(spoiled)
     cached(spoiled, on_bad_image="skip")
     with pytest.raises(DmlError, match="3 files are bad in total"):
-        cached(spoiled)  # from the pack, which lists them
+        cached(spoiled)  # from the pack, which lists bad files
 
 
 def test_a_part_without_any_good_image_is_refused(folder):

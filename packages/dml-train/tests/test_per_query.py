@@ -1,4 +1,4 @@
-"""The per-query values that a finished run saves: reports use them, and only where they belong to the run."""
+"""Reports use the per-query values that a run saves, but only if the values belong to the run."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ in_one_folder = settings(
 
 
 class Begins(Exception):
-    """The run has a folder, and would take its first step."""
+    """The run has a folder, and would take the first step."""
 
 
 @pytest.fixture

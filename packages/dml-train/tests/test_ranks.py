@@ -53,7 +53,7 @@ def test_all_ranks_embed_with_the_saved_statistics(tiny_document, registry, quie
     in_ranks(2, train_until, document, tmp_path / "run", 99)
     folder, experiment = RunFolder(tmp_path / "run"), build(parse(document, registry), registry)
     experiment.evaluated_model.load_state_dict(checkpoint.newest_intact(folder.checkpoints).weights())
-    # The ranks' batches have other images, so float32 sums may have another order.
+    # The ranks' batches contain different images, so float32 sums may have a different order.
     np.testing.assert_allclose(
         np.load(folder.embeddings()), experiment.embed_test(quiet).embeddings, rtol=1e-4, atol=1e-5
     )

@@ -1,4 +1,4 @@
-"""Recipes: reading, --set, defaults, and errors that name the key, its value and the expected one."""
+"""Recipes: reading, --set, defaults, and errors that name the key, the given value and the expected value."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def test_a_row_whose_own_component_no_plugin_provides_fails_and_the_others_run(r
     text = found.pages[0].read_text()
     assert "**rival** failed: " in text
     assert "unknown loss 'pml/NoLoss'" in text
-    with pytest.raises(UnknownName, match="pml/NoLoss"):  # here every row's recipe is wrong
+    with pytest.raises(UnknownName, match="pml/NoLoss"):  # here the recipes of all rows are wrong
         run(ROWS, overrides=('loss={name="pml/NoLoss"}',))
 
 
@@ -249,7 +249,7 @@ def test_missing_data_sets_are_listed_with_the_reason(run, tmp_path):
 
 
 class Sop(TinyDataset):
-    """A published data set, in its folder."""
+    """A published data set in a folder."""
 
     def __init__(self, root: str, seed: int = 0) -> None:
         super().__init__(seed=seed)

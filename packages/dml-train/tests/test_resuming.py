@@ -51,7 +51,7 @@ MEMORIES = [
                 "validation": {"class_fraction": 0.3, "metric": "recall@1", "patience": 11},
             },
         ),
-        ({"name": "sgd"}, {"training": {"precision": "float16"}}),  # its scaler halves the scale at first
+        ({"name": "sgd"}, {"training": {"precision": "float16"}}),  # the scaler halves the scale at first
         ({"name": "adamw"}, {"loss": {"name": "tiny-sparse"}}),  # two optimizers
         ({"name": "adamw"}, {"backbone": TWO_LEVELS}),
         ({"name": "adamw"}, {"initialisation": {"class_weights": "class-means", "adapt_batch_norm": 1.0}}),
@@ -79,7 +79,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(run, registry, tmp_path, optimiz
 
 
 class SignalAt:
-    """An observer that sends its process two SIGTERMs at a moment of the run."""
+    """Observer that sends two SIGTERMs to this process when a step is evaluated or saved."""
 
     def __init__(self, moment, step):
         self.moment, self.step = moment, step
@@ -124,7 +124,7 @@ def test_remains_of_a_run_killed_at_its_start_are_ignored(run, out, resume):
 
 
 def test_a_folder_of_a_run_without_a_step_is_used_again(run, out, tiny_document):
-    """Here the first batch that fails to load; a recipe alone may be the user's, and another file certainly is."""
+    """Here the first batch can't be loaded. A single recipe may be the user's, and a note certainly is."""
     with pytest.raises(DmlError, match="broken image"):
         run(dataset={"name": "tiny", "broken": 40})
     assert (out / "recipe.toml").is_file()
@@ -193,7 +193,7 @@ def test_resuming_a_complete_run_changes_nothing_and_a_second_run_is_refused_bef
                 run(resume=resume)
 
 
-@pytest.mark.parametrize("name", ["mine.txt", "recipe.toml"])  # a recipe alone is the user's
+@pytest.mark.parametrize("name", ["mine.txt", "recipe.toml"])  # a single recipe is the user's
 def test_an_existing_folder_is_refused_unchanged(run, out, name):
     out.mkdir()
     (out / name).write_text("# mine")

@@ -1,4 +1,4 @@
-"""The page that compares several runs."""
+"""The page that compares two or more runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dml_train.run_folder import RunFolder
 
 @pytest.fixture(scope="module")
 def unchanged(tmp_path_factory) -> tuple[list[Path], Page]:
-    """Two runs, and their page."""
+    """Two runs, and the page that compares the runs."""
     registry, folder = make_registry(), tmp_path_factory.mktemp("runs")
     runs = [finished_run(folder / name, registry, seed=seed) for seed, name in enumerate(["<i>one", "two"])]
     return runs, Page(write_side_by_side(runs, folder / "page.html", registry))
@@ -75,7 +75,7 @@ def test_only_a_value_that_a_paired_test_finds_better_is_bold(page_of, runs, mon
     page = page_of(*runs)
     tested = re.findall(r'<th scope="row">([^<]+)</th><td>[^<]*</td><td>[^<]*</td>\s*<td>[+−]', page.source)
     assert tested
-    assert bold.findall(page.source) == tested  # their p is 0.03
+    assert bold.findall(page.source) == tested  # the p-value is 0.03
     assert "NMI" in page.words
     monkeypatch.setattr(side_by_side, "SIGNIFICANT", 0.01)
     assert bold.findall(page_of(*runs).source) == []

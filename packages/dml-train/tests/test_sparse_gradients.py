@@ -45,7 +45,7 @@ def test_only_rows_with_a_gradient_change_by_the_losss_rate_and_weight_decay_cha
 
 
 def test_without_decay_rows_of_every_batch_change_as_with_adam() -> None:
-    """With all classes in each batch, SparseAdam is Adam: it updates the moments of every row."""
+    """If each batch contains all classes, SparseAdam is Adam, since it updates the moments of all rows."""
 
     class Dense(TinySparseLoss):
         def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What answers at once: help, listings, completion and mistakes import nothing that computes."""
+"""Help, listings, completion and error messages must be fast, so they must not import torch or numpy."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_runs_done_one_by_one_give_the_report_of_one_process(dml, recipe, tmp_pa
         dml(*command[1:])
     assert dml(*here, "--list-commands").stdout.splitlines() == listed.stdout.splitlines()[:1]
     dml(*commands[0][1:])
-    dml(*commands[0][1:])  # a finished run's command does nothing
+    dml(*commands[0][1:])  # the command of a finished run can be repeated
     assert dml(*here, "--list-commands").stdout == ""
     dml(*here)
     assert without_seconds(tmp_path / "listed runs" / page) == without_seconds(tmp_path / "whole" / page)

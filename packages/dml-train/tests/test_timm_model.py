@@ -40,10 +40,10 @@ def test_the_features_are_what_timms_own_pooling_and_classifier_get(model):
         assert features.shape[:2] == (1, backbone.num_features)
         expected = backbone.trunk.forward_head(backbone.trunk.forward_features(images), pre_logits=True)
         if features.ndim == 4 and model.startswith("mobilenet"):
-            features = backbone.trunk.forward_head(features, pre_logits=True)  # has a layer after its pooling
+            features = backbone.trunk.forward_head(features, pre_logits=True)  # has a layer after pooling
         elif features.ndim == 4:
             features = features.mean((2, 3))
-        # A mean over positions in one order or another.
+        # The order of a mean over positions can differ.
         torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -185,7 +185,7 @@ def test_an_unknown_layer_for_lora_is_refused():
 
 
 class UsesTheWeightAlone(nn.Module):
-    """A network like timm's BEiT, whose attention doesn't call its layer ``qkv``."""
+    """A network like timm's BEiT, whose attention doesn't call the layer ``qkv``."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -49,7 +49,7 @@ def _a_home(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, dict[str, Any]]:
-    """Return a run that was killed and resumed, and what its trackers hold."""
+    """Return a run that was killed and resumed, and the contents of the trackers."""
     folder = tmp_path_factory.mktemp("tracked") / "a run"
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(action="default"):
         patch.chdir(folder.parent)

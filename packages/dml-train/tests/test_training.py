@@ -1,4 +1,4 @@
-"""One run from its recipe to its folder."""
+"""A run from the recipe to the folder."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_an_image_that_cannot_be_loaded_is_named(run, workers):
 
 
 class Failing:
-    """An observer that fails at its first step."""
+    """An observer that fails at the first step."""
 
     def __init__(self, error):
         self.error, self.calls = error, 0
@@ -268,7 +268,7 @@ def test_a_compiled_network_matches_the_plain_one_and_saves_the_same_names(run, 
 
 
 def test_channels_last_changes_the_layout_and_not_the_run(run, tmp_path, registry, tiny_document):
-    still = {"dropout": 0.0}  # its masks are drawn in the order of the memory
+    still = {"dropout": 0.0}  # masks are drawn in the order of the memory
     plain = run(where=tmp_path / "plain", backbone=still)
     laid_out = run(where=tmp_path / "last", backbone=still, training={"channels_last": True})
     # Convolutions sum in a different order, twelve steps long.

@@ -1,4 +1,4 @@
-"""The search for settings: its space, its data, that an interruption changes nothing, and several machines."""
+"""The search for settings: space, data, resuming after an interruption, and a search by two machines."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_the_command_states_its_budget_and_writes_the_best_recipe(plan, registry
 
 @pytest.fixture
 def faked(monkeypatch):
-    """Replace trainings by a function of the settings; return the folders of those done."""
+    """Replace trainings by a function of the settings; return the folders of finished trainings."""
     done: list[str] = []
     together = threading.Barrier(2, timeout=20)
 

@@ -64,12 +64,12 @@ def fork_orphan(tmp_path: Path, elastic: bool, leads: bool, suspended: bool) -> 
 
 
 def list_marked(mark: str) -> list[int]:
-    """List the processes with this mark in their environment, which a process inherits."""
+    """List the processes with this mark in the environment, which child processes inherit."""
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
             if mark.encode() in environ.read_bytes():
                 found.append(int(environ.parent.name))
-        except OSError:  # it has ended, or belongs to another user
+        except OSError:  # the process has ended, or belongs to a different user
             continue
     return found

@@ -20,7 +20,7 @@ from train_support.tiny_world import TinyEvaluator, TinySplit
 
 
 def some_embeddings() -> Embedded:
-    """Make classes of few and of many items, with ties between similarities."""
+    """Make classes with 5 or 100 items, and ties between similarities."""
     rng = np.random.default_rng(0)
     labels = np.concatenate([np.repeat(np.arange(40), 5), np.full(100, 40)])
     x = rng.integers(-2, 3, (300, 12)) + rng.integers(-1, 2, (41, 12))[labels] + 0.5
@@ -65,7 +65,7 @@ def measure(evaluators: Sequence[Any], matched: bool) -> None:
 
 
 def embed_together() -> None:
-    """Check that ranks compute the embeddings of one process to the bit, with fewer, as many and more passes."""
+    """Check that ranks compute the bits of one process, for different numbers of passes."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = EmbeddingModel(SmallConv(1, widths=[32, 64], stride=2), EmbeddingHead(64, 64)).eval()
@@ -78,7 +78,7 @@ def embed_together() -> None:
 
 
 def measure_alone() -> None:
-    """Check that an evaluator that can't share its work runs on the first rank, which alone has the arrays."""
+    """Check that an evaluator that can't share work runs on the first rank; only this rank has the arrays."""
     complete = some_embeddings()
     with join_ranks(120) as ranks:
         embedded = complete if ranks.is_first else Embedded(complete.embeddings[:0], complete.labels)

@@ -16,7 +16,7 @@ from dml_train.training.run import train
 
 
 def write_photos(root: Path, classes: int = 6, each: int = 5, seed: int = 0) -> Path:
-    """Write ``root/class-C/I.png``: noise around a colour for each class, in several sizes."""
+    """Write ``root/class-C/I.png``: noise around a colour for each class, in different sizes."""
     random = np.random.default_rng(seed)
     for c in range(classes):
         (root / f"class-{c}").mkdir(parents=True)

@@ -69,7 +69,7 @@ SMALL = {
 
 @cache
 def small_recipe(registry: Registry) -> dict[str, Any]:
-    """Return the document of the bundled tiny recipe, smaller and with every default; don't change it."""
+    """Return the document of a smaller glyphs-tiny with all defaults. Callers must copy the document to change it."""
     return load_recipe("glyphs-tiny", SMALL, registry).to_dict()
 
 
@@ -134,7 +134,7 @@ def recipes(draw: st.DrawFn, registry: Registry) -> str:
             continue
         if change == "combine":
             for path, value in draw(st.sampled_from(COMBINATIONS)).items():
-                with suppress(InvalidOption):  # an earlier change put another value in the table's place
+                with suppress(InvalidOption):  # an earlier change replaced the table by a value
                     set_value(document, path, draw(st.one_of(st.just(value), st.just(value), alike(value))))
             continue
         paths = list(list_paths(document))

@@ -46,7 +46,7 @@ def finished_run(folder: Path, registry: Registry, *, seed: int = 0, **result: o
 
 
 def forget_test_split(run: Path) -> None:
-    """Change a finished run into one that didn't use its test split."""
+    """Change a finished run into a run that didn't use the test split."""
     recipe = run / "recipe.toml"
     text = recipe.read_text().replace("test = true", "test = false")
     text = text.replace("class_fraction = 0.0", "class_fraction = 0.5")
@@ -54,7 +54,7 @@ def forget_test_split(run: Path) -> None:
 
 
 class Page(html.parser.HTMLParser):
-    """The tags of a page with their attributes, and its text."""
+    """The tags and text of a page."""
 
     VOID = frozenset({"meta", "img", "source", "br", "hr", "input", "link"})
 
@@ -89,7 +89,7 @@ class Page(html.parser.HTMLParser):
 
 
 def check_page(page: Page) -> None:
-    """Check the rules for every page: self-contained, no scripts, readable without eyes or mouse."""
+    """Check that a page is self-contained, has no scripts, and can be read without eyes or mouse."""
     assert page.all("script") == page.all("link") == page.all("iframe") == page.all("object") == []
     sources = [a["src"] for a in page.all("img")] + [a["srcset"] for a in page.all("source")]
     assert all(

@@ -1,4 +1,4 @@
-"""Work of ranks in tests of training, and `in_ranks`, which does any work in several ranks.
+"""Functions that ranks run in tests of training; use `in_ranks` to run a function on ranks.
 
 Ranks are forked from a process that has only imported the slow modules (conftest.py at the root lists them).
 """
@@ -38,10 +38,10 @@ from train_support.tiny_world import make_registry
 def in_ranks(
     world_size: int, work: Callable[..., None], *arguments: Any, codes: Sequence[int] | None = None
 ) -> None:
-    """Do this work in `world_size` processes that can join each other, and check their exit codes (default: 0)."""
+    """Run `work` in `world_size` processes that can join each other, and check the exit codes (by default 0)."""
     context = multiprocessing.get_context("forkserver")
-    # As under torchrun, ranks find each other by a store of the process that starts them. The store binds its port at
-    # once; another process could take a free port that this one only looked up.
+    # As under torchrun, ranks use a store in the parent process to find each other. The store binds a free port at
+    # once; if this process only looked up a free port, a different process could take the port.
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     environment = dict(os.environ)  # the fork server has an older environment
     processes = [
@@ -77,7 +77,7 @@ def _run_rank(
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
-    # Ranks wait for one another only after all have imported everything, which takes long on a busy machine.
+    # Ranks must only wait for each other when imports are done, which can take long on a busy machine.
     notes = _notes()
     notes.set(f"rank {rank} is here", "")
     notes.wait([f"rank {other} is here" for other in range(world_size)], timedelta(seconds=300))
@@ -165,7 +165,7 @@ def unite(saved: Checkpoint) -> dict[str, Any]:
 
 
 def same_but_placeholders(placed: Any, whole: Any) -> bool:
-    """Return whether a state with placeholders equals a whole one everywhere else."""
+    """Return whether a state equals a complete state, except for placeholders."""
     if isinstance(placed, dict):
         both = placed.keys() == whole.keys()
         return both and all(same_but_placeholders(value, whole[key]) for key, value in placed.items())

@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parents[1]  # where ``python -m`` finds this module
 
 
 def command(*arguments: str | Path, ranks: int = 1, restarts: int = 0) -> list[str]:
-    """Return the command that runs this program in `FOLDER`; torchrun starts several ranks."""
+    """Return the command that runs this program in `FOLDER`, by torchrun if there are two or more ranks."""
     # Use localhost, since some machines can't resolve their host names.
     torchrun = [
         "-m", "torch.distributed.run", "--standalone", "--local-addr=localhost",

@@ -1,4 +1,4 @@
-"""A plugin with tiny data, networks, losses and evaluators, and a recipe of them.
+"""A plugin with tiny data, networks, losses and evaluators, and a recipe that uses this plugin.
 
 Loader processes and ranks import this module, too.
 """
@@ -70,7 +70,7 @@ class HostileDataset(TinyDataset):
 
 
 class TinyBackbone(nn.Module):
-    """A convolution, batch norm and dropout: a network's state and its random draws."""
+    """A convolution, batch norm and dropout: a network with state and random draws."""
 
     def __init__(self, in_channels: int, width: int = 8, dropout: float = 0.1, norm: bool = True) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class TinyBackbone(nn.Module):
 
 
 class TinyLoss(nn.Module):
-    """A softmax over class weights with dropout, and a counter among its buffers."""
+    """A softmax over class weights with noise, and a buffer that counts calls."""
 
     def __init__(self, num_classes: int, embedding_dim: int, scale: float = 4.0, noise: float = 0.1) -> None:
         super().__init__()
@@ -244,7 +244,7 @@ def make_registry() -> Registry:
 
 
 def make_document(**tables: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe's document; arguments replace keys of its tables: ``training={"steps": 3}``."""
+    """Return a recipe's document. Use arguments to replace keys, for example ``training={"steps": 3}``."""
     document: dict[str, Any] = {
         "training": {"steps": 12, "seed": 3, "device": "cpu"},
         "dataset": {"name": "tiny"},

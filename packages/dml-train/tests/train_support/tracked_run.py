@@ -1,4 +1,4 @@
-"""A run with experiment trackers that is killed and resumed, and what the trackers then hold."""
+"""Kill and resume a run with experiment trackers, and read the contents of the trackers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def train_tracked(folder: Path, loggers: Sequence[str], kill: bool) -> None:
 
 
 def read_wandb(folder: Path) -> dict[str, Any]:
-    """Read the offline files of Weights & Biases, in the order of their times."""
+    """Read the offline files of Weights & Biases, sorted by time."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     found: dict[str, Any] = {"runs": set(), "settings": {}, "points": []}
@@ -74,7 +74,7 @@ def _records(data: bytes) -> list[bytes]:
         length, kind = struct.unpack_from("<HB", data, at + 4)
         part += data[at + 7 : at + 7 + length]
         at += 7 + length
-        if kind in (1, 4):  # whole, or the last part
+        if kind in (1, 4):  # complete, or the last part
             records.append(part)
             part = b""
         elif not kind:  # the rest of a file whose writer was killed
