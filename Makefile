@@ -30,16 +30,16 @@ setup: .venv/.installed ## install everything into .venv, and build the evaluato
 demo: setup ## train on rendered glyphs, evaluate on unseen ones, write runs/demo (another folder: OUT=runs/demo-2)
 	$(BIN)/dml demo --out $(OUT)
 
-# As many processes as cores, each with one thread of OpenMP.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadgroup --durations 20 --durations-min 1
+# As many processes as cores, each with one thread of OpenMP. A process runs all tests of a file, and makes their fixtures once.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile --durations 20 --durations-min 1
 
 test: setup ## the tests, without the slow ones
 	cargo test --workspace --exclude dml-eval-rs --profile tests --quiet
 	$(PYTEST) -m "not slow"
 
-test-all: setup ## every test
+test-all: setup ## every test, the property tests with four times as many examples
 	cargo test --workspace --exclude dml-eval-rs --profile tests --quiet
-	$(PYTEST)
+	$(PYTEST) --hypothesis-profile=ci
 
 test-lowest: .venv/bin/uv ## a selection of the tests with the lowest versions that the packages allow, in .venv/lowest
 	$(UV) venv --quiet --clear --python $(BIN)/python .venv/lowest
@@ -48,9 +48,9 @@ test-lowest: .venv/bin/uv ## a selection of the tests with the lowest versions t
 	  --output-file .venv/lowest/requirements.txt
 	$(UV) pip install --quiet --python .venv/lowest/bin/python -r .venv/lowest/requirements.txt
 	$(UV) pip install --quiet --python .venv/lowest/bin/python --no-deps $(PACKAGES:%=-e packages/%)
-	OMP_NUM_THREADS=1 .venv/lowest/bin/python -m pytest -q -n 2 --dist loadgroup $(LOWEST_FLAGS) $(LOWEST_TESTS)
+	OMP_NUM_THREADS=1 .venv/lowest/bin/python -m pytest -q -n 2 --dist loadfile $(LOWEST_FLAGS) $(LOWEST_TESTS)
 	$(UV) pip install --quiet --python .venv/lowest/bin/python --no-deps numpy==1.26.0  # the evaluator's own lowest
-	OMP_NUM_THREADS=1 .venv/lowest/bin/python -m pytest -q -n 2 --dist loadgroup $(LOWEST_FLAGS) packages/dml-eval-rs/tests
+	OMP_NUM_THREADS=1 .venv/lowest/bin/python -m pytest -q -n 2 --dist loadfile $(LOWEST_FLAGS) packages/dml-eval-rs/tests
 
 test-aarch64: ## the Rust core's tests and clippy for aarch64, cross-compiled and emulated
 	sh packages/dml-eval-rs/core/test-aarch64.sh

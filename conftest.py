@@ -1,6 +1,7 @@
 """The same conditions for the tests of all packages: hypothesis examples, torch's random numbers, and a plain terminal.
 
-Examples are the same on every machine, however slow, so that a test fails only after a change. New examples come from
+Examples are the same on every machine, however slow, so that a test fails only after a change. To draw more of them,
+use ``pytest --hypothesis-profile=ci``, as ``make test-all`` does. To draw new ones, use
 ``pytest --hypothesis-profile=search``, which also saves failing examples in ``.hypothesis/``.
 """
 
@@ -22,13 +23,13 @@ settings.register_profile(
     max_examples=1000,
     database=DirectoryBasedExampleDatabase(".hypothesis/examples"),
 )
-settings.load_profile("ci")
+settings.register_profile("quick", settings.get_profile("ci"), max_examples=25)
+settings.load_profile("quick")
 # CI sets some of these, and they change what is printed.
 for _name in ("FORCE_COLOR", "TTY_COMPATIBLE", "NO_COLOR", "COLUMNS", "LINES"):
     os.environ.pop(_name, None)
 
-# What processes that tests fork need within seconds (optimizers import torch._dynamo on their first step). Names of
-# packages that aren't installed are skipped.
+# Ranks and loaders need these modules within seconds; optimizers import torch._dynamo on their first step.
 _IMPORTED_FOR_FORKS = [
     "torch._dynamo",
     "torchvision.transforms.v2",
@@ -39,23 +40,32 @@ _IMPORTED_FOR_FORKS = [
 ]
 
 
-def pytest_configure() -> None:
-    """Let the fork server of this process import the same modules, whichever test or loader starts it.
+@pytest.fixture(scope="session", autouse=True)
+def _fork_server() -> None:
+    """Start the fork server of this process, so that ranks and loaders don't import everything again.
 
-    A process has one server, and its first user would choose: all later ranks and loaders would import the rest again.
+    A process has only one server, whose first user chooses what it imports. Tests without the trainer don't need it.
     """
-    forkserver.set_forkserver_preload(_IMPORTED_FOR_FORKS)
-    forkserver.set_forkserver_preload = lambda modules: None
+    if "dml_train" in sys.modules:
+        forkserver.set_forkserver_preload(_IMPORTED_FOR_FORKS)
+        forkserver.ensure_running()
+
+
+@pytest.fixture(scope="session", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Run a test on each device that this machine has."""
+    if request.param == "cuda" and not import_module("torch").cuda.is_available():
+        pytest.skip("needs a CUDA device; the CPU does the same")
+    return str(request.param)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the groups that one worker runs first, so that none waits at the end; leave nightly tests to a search."""
+    """Run nightly tests only in a search."""
     if config.getoption("hypothesis_profile", None) != "search":
         nightly = [item for item in items if item.get_closest_marker("nightly")]
         items[:] = [item for item in items if not item.get_closest_marker("nightly")]
         if nightly:
             config.hook.pytest_deselected(items=nightly)
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -75,6 +85,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_runtest_setup() -> None:
-    """Seed torch, so that a test's draws depend neither on earlier tests nor on the distribution over workers."""
+    """Seed torch, so that a test's draws don't depend on earlier tests, and let it use one thread.
+
+    Several threads are slower for such small tensors, and sum in a different order.
+    """
     if (torch := sys.modules.get("torch")) is not None:  # the evaluator's tests run without torch
         torch.manual_seed(0)
+        torch.set_num_threads(1)

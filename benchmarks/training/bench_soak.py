@@ -28,10 +28,9 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "packages/dml-train/tests"))
 
-from train_support.tiny_world import TinyPlugin
+from train_support.tiny_world import make_registry
 
-import dml_core.plugin
-from dml_core import Plugins, Registry
+from dml_core import Registry
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
@@ -102,10 +101,7 @@ def main() -> None:
     arguments = parser.parse_args()
     kills, seed = arguments.kills, arguments.seed
     torch.set_num_threads(1)
-    plugins = Plugins()
-    plugins.register(dml_core.plugin, distribution="dml-core")
-    plugins.register(TinyPlugin(), distribution="tiny")
-    registry = Registry(plugins)
+    registry = make_registry()
     recipe = parse(DOCUMENT, registry)
     moment = random.Random(seed)
     ends: Counter[str] = Counter()

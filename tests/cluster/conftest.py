@@ -1,13 +1,11 @@
 """A cluster of three Ray nodes on this machine, loopback only, for the tests of this folder.
 
 A test takes the fixture `ray_nodes` and connects by ``ray.init(address=ray_nodes.address, log_to_driver=False)``.
-Mark their modules with ``pytest.mark.xdist_group("ray cluster")``: one worker starts the nodes once, for all of them.
+Starting the nodes takes ten seconds, so these tests are slow.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-LOOPBACK = "127.0.0.2"  # Ray replaces 127.0.0.1 by the machine's address in its network
+LOOPBACK = "127.0.0.2"  # Ray would replace 127.0.0.1 by the machine's address
 NODES = 3
 NODE = {
     "num_cpus": 1,
@@ -26,7 +23,7 @@ NODE = {
     "include_dashboard": False,
     "node_ip_address": LOOPBACK,
 }
-# Ray and its nodes read them: no usage statistics, and a lost node is noticed within seconds.
+# Ray reads these variables: send no usage statistics, and detect a lost node within seconds.
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -74,48 +71,33 @@ def add_node(cluster: Any) -> None:
         cluster.add_node(wait=False, **NODE)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Compute with one thread, as the nodes do: the last bits depend on their number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="session")
 def started_nodes() -> Iterator[RayNodes]:
-    """Start the nodes, and stop all of their processes at the end."""
+    """Start the nodes, and stop all processes at the end."""
     pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
     if not sys.platform.startswith("linux"):
         pytest.skip(f"{sys.platform} has no address {LOOPBACK}")
     from ray.cluster_utils import Cluster
 
-    # Ray's folder holds sockets, whose paths must be short.
-    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
-    settings = {**SETTINGS, "RAY_TMPDIR": str(folder)}
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    (folder / "ray").mkdir()  # where Ray notes the address of the last cluster
-    cluster = Cluster()
-    try:
-        add_node(cluster)
-        nodes = RayNodes(cluster)
-        nodes.restore()
-        yield nodes
-    finally:
-        cluster.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    # Ray's folder contains sockets, whose paths must be short.
+    temporary = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True)
+    with temporary as folder, pytest.MonkeyPatch.context() as patch:
+        for name, value in {**SETTINGS, "RAY_TMPDIR": folder}.items():
+            patch.setenv(name, value)
+        Path(folder, "ray").mkdir()  # where Ray notes the address of the last cluster
+        cluster = Cluster()
+        try:
+            add_node(cluster)
+            nodes = RayNodes(cluster)
+            nodes.restore()
+            yield nodes
+        finally:
+            cluster.shutdown()
 
 
 @pytest.fixture
 def ray_nodes(started_nodes: RayNodes) -> Iterator[RayNodes]:
-    """Return three running nodes; what a test killed is replaced, and its driver is disconnected, after it."""
+    """Return three running nodes, after replacing killed ones; disconnect the driver after the test."""
     import ray
 
     started_nodes.restore()

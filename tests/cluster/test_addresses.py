@@ -22,17 +22,13 @@ def refused(address: str) -> str:
     return str(error.value)
 
 
-def test_an_address_that_is_none_is_named():
+def test_a_wrong_address_and_a_closed_port_are_named():
     for address in ("nonsense", "ray://127.0.0.1:10001", "127.0.0.1:", ":6379"):
         assert f"is {address!r}; expected HOST:PORT" in refused(address)
-
-
-def test_a_closed_port_is_named():
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{closed.getsockname()[1]}"
-        assert f"no Ray cluster answers at {address}" in refused(address)
-    assert "no Ray cluster answers at 127.0.0.1:99999" in refused("127.0.0.1:99999")
+        for address in (f"127.0.0.1:{closed.getsockname()[1]}", "127.0.0.1:99999"):
+            assert f"no Ray cluster answers at {address}" in refused(address)
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["silent", "web server"])

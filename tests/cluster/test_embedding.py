@@ -1,4 +1,4 @@
-"""`--engine ray`: the bits of one process, also if a machine and the driver die; nothing is done twice without need."""
+"""`--engine ray` gives the bits of one process, also if a machine and the driver die, and repeats little work."""
 
 from __future__ import annotations
 
@@ -29,15 +29,13 @@ from dml_train.training.run import train
 
 ray = pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
 
-pytestmark = [
-    pytest.mark.xdist_group("ray cluster"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),  # Ray Data warns of its own defaults
-]
+# Ray Data warns that its defaults will change.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> Path:
-    """A run, and 330 photos to embed, of which one is bad."""
+    """A run, and 330 photos to embed, including a bad one."""
     folder = tmp_path_factory.mktemp("shared")
     document = photo_document(write_photos(folder / "data")) | {"loss": {"name": "norm-softmax"}}
     train(parse(document, registry()), folder / "run", console=Console(quiet=True))
@@ -57,9 +55,8 @@ class Killed(BaseException):
     """Stands for the end of the killed driver: no error handling catches it."""
 
 
-def test_a_cluster_that_loses_a_machine_and_its_driver_gives_the_bits_of_one_process(
-    ray_nodes, plan, tmp_path
-):
+@pytest.mark.slow
+def test_a_cluster_that_loses_a_machine_and_its_driver_changes_no_bit(ray_nodes, plan, tmp_path):
     ray.cloudpickle.register_pickle_by_value(logged_images)  # which the nodes can't import
     engine = RayEngine(RayCluster(ray_nodes.address))
     killer = threading.Thread(target=ray_nodes.kill_worker)
@@ -85,7 +82,7 @@ def test_a_cluster_that_loses_a_machine_and_its_driver_gives_the_bits_of_one_pro
 
     done = embed_images(plan, tmp_path / "e.npy", resuming, skip=True, labels=tmp_path / "l.npy")
     assert done.reused == 330 - plan.count(asked)
-    assert len(asked) == 21 - 15  # those that had arrived are not embedded again
+    assert len(asked) == 21 - 15  # chunks that had arrived are not embedded again
 
     (tmp_path / "one").mkdir()
     one = tmp_path / "one"
@@ -99,9 +96,6 @@ def test_a_cluster_that_loses_a_machine_and_its_driver_gives_the_bits_of_one_pro
     beside = {image.name for image in list_sources(plan, bad)}
     twice = [path for path, count in first.items() if count > 1 and path not in beside]
     assert len(twice) <= 3 * 16
-
-
-# ------------------------------------------------------------------------------ a worker, without a cluster
 
 
 @pytest.fixture

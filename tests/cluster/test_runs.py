@@ -18,7 +18,7 @@ from dml_train.studies.runs import run_all
 
 ray = pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
 
-pytestmark = pytest.mark.xdist_group("ray cluster")
+pytestmark = pytest.mark.slow
 
 SETTINGS = ("training.steps=120", "checkpoints.every=10", 'checkpoints.unit="step"')
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from dml_eval_rs import evaluate, evaluate_shards, knn, knn_shards, verify, veri
 
 ray = pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
 
-pytestmark = pytest.mark.xdist_group("ray cluster")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -67,51 +68,38 @@ def test_another_address_than_that_of_the_connection_is_refused(nodes: Any) -> N
     ray_map(nodes.address)
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        with pytest.raises(
-            ValueError, match=f"connected to the Ray cluster {nodes.address}; expected .* of {address}"
-        ):
+        message = f"connected to the Ray cluster {nodes.address}; expected .* of {address}"
+        with pytest.raises(ValueError, match=message):
             ray_map(address)
 
 
 def test_a_killed_node_changes_no_bit(nodes: Any, data: tuple[Any, Any, list[Path]]) -> None:
     from dml_eval_rs.adapters.ray import ray_map
 
-    nodes.restore()
     x, labels, paths = data
     on_cluster = ray_map(nodes.address)
-    results = 0
 
-    def dying(function: Any, tasks: Iterable[Any]) -> Iterator[Any]:
-        nonlocal results
+    def dying(kind: str, function: Any, tasks: Iterable[Any]) -> Iterator[Any]:
+        """Kill a node after the first result of this kind."""
         for result in on_cluster(function, tasks):
-            results += 1
-            if result.key[0] == "count" and len(nodes.cluster.worker_nodes) == 2:
+            results.append(result)
+            if result.key[0] == kind and len(nodes.cluster.worker_nodes) == 2:
                 nodes.kill_worker()
             yield result
-
-    found = evaluate_shards(paths, labels, map=dying, block=300)
-    expected = evaluate(x, labels)
-    assert len(nodes.cluster.worker_nodes) == 1
-    assert found == expected
-    assert all(
-        found.per_query[name].tobytes() == expected.per_query[name].tobytes() for name in found.per_query
-    )
-    assert results == 5 + 10 + 55  # shards, labels of ten blocks, and their pairs: nothing twice
-
-
-def test_a_killed_node_changes_no_neighbour(nodes: Any, data: tuple[Any, Any, list[Path]]) -> None:
-    from dml_eval_rs.adapters.ray import ray_map
 
     nodes.restore()
-    x, _, paths = data
-    on_cluster = ray_map(nodes.address)
-
-    def dying(function: Any, tasks: Iterable[Any]) -> Iterator[Any]:
-        for result in on_cluster(function, tasks):
-            if result.key[0] == "search" and len(nodes.cluster.worker_nodes) == 2:
-                nodes.kill_worker()
-            yield result
-
-    found = knn_shards(paths, None, 9, map=dying, block=300)
+    results: list[Any] = []
+    found, expected = (
+        evaluate_shards(paths, labels, map=partial(dying, "count"), block=300),
+        evaluate(x, labels),
+    )
     assert len(nodes.cluster.worker_nodes) == 1
-    assert all(np.array_equal(a, b) for a, b in zip(found, knn(x, None, 9)))
+    assert found == expected
+    for name, values_Q in found.per_query.items():
+        assert values_Q.tobytes() == expected.per_query[name].tobytes()
+    assert len(results) == 5 + 10 + 55  # shards, labels of ten blocks, and pairs of blocks, each only once
+
+    nodes.restore()
+    neighbours = knn_shards(paths, None, 9, map=partial(dying, "search"), block=300)
+    assert len(nodes.cluster.worker_nodes) == 1
+    assert all(np.array_equal(a, b) for a, b in zip(neighbours, knn(x, None, 9)))

@@ -1,4 +1,4 @@
-"""Studies on a cluster: one that loses a machine gives the results of this machine, one that is stopped saves its runs.
+"""Studies on a cluster: if a machine dies, the results must not change; if a study is stopped, the runs save.
 
 Behind a variable, since they take minutes.
 """
@@ -19,7 +19,7 @@ from train_support.study_runs import result_files
 from dml_train.run_folder import RunFolder
 
 pytestmark = [
-    pytest.mark.xdist_group("ray cluster"),
+    pytest.mark.slow,
     pytest.mark.skipif("DML_CLUSTER" not in os.environ, reason="set DML_CLUSTER to run it: it takes minutes"),
 ]
 

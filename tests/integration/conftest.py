@@ -16,11 +16,11 @@ UV = Path(sys.executable).with_name("uv")
 PACKAGES = ("dml-core", "dml-losses", "dml-eval-rs", "dml-train")
 
 
-def run(*command: str | Path, cwd: Path = ROOT) -> str:
-    """Run a command and return its output; a failure shows all output."""
+def run(*command: str | Path, cwd: Path = ROOT, code: int = 0) -> str:
+    """Run a command that must exit with this code, and return its output, or its errors if the code isn't 0."""
     done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    assert done.returncode == code, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
+    return done.stderr if code else done.stdout
 
 
 @dataclass(frozen=True)
@@ -49,19 +49,9 @@ class Environment:
         script.write_text(text, encoding="utf-8")
         return run(self.python, "-W", "error", script, cwd=self.folder)
 
-    def command(self, name: str, *arguments: str | Path) -> str:
-        """Run an installed command and return its output."""
-        return run(self.folder / "bin" / name, *arguments, cwd=self.folder)
-
-    def expect_refusal(self, name: str, *arguments: str | Path) -> str:
-        """Run an installed command that must exit with 2, and return its message."""
-        done = subprocess.run(
-            [str(self.folder / "bin" / name), *map(str, arguments)],
-            cwd=self.folder, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 2, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-        assert "Traceback" not in done.stderr
-        return done.stderr
+    def command(self, name: str, *arguments: str | Path, code: int = 0) -> str:
+        """Run an installed command, as `run` does."""
+        return run(self.folder / "bin" / name, *arguments, cwd=self.folder, code=code)
 
     def packages(self) -> set[str]:
         """Return the names of all installed packages."""

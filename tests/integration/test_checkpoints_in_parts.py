@@ -1,4 +1,4 @@
-"""Faults around checkpoints in parts, of runs with sharded class weights; `test_sharded_training` resumes them."""
+"""Faults around checkpoints in parts, which runs with sharded class weights write. See also test_sharded_training."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CENTERS = {"name": "sub-center-arc-face", "centers_per_class": 2, "scale": 8.0}
 
 
 def make_trainer(ranks: Ranks, out: Path) -> Trainer:
-    """Make a trainer of a run in parts; its steps are set by hand."""
+    """Make a trainer that saves in parts; set `steps_done` by hand."""
     registry = make_registry()
     registry.plugins.register(dml_losses.plugin, distribution="dml-losses")
     document = make_document(
@@ -56,7 +56,7 @@ def save_at(trainer: Trainer, step: int, value: float) -> None:
 
 
 def meet_faults(out: Path) -> None:
-    """Save where one rank's disk is full or its rows aren't finite, and load where its part is missing."""
+    """Save if a rank's disk is full or rows aren't finite, and load if a part is missing."""
     with join_ranks(60) as ranks:
         _meet_faults(ranks, out)
 
@@ -111,7 +111,7 @@ def test_a_full_disk_nan_and_a_missing_part_of_one_rank_are_met_by_all(tmp_path)
 
 
 def die_while_writing(out: Path) -> None:
-    """Save; then let the second rank die in the middle of its part of the next checkpoint."""
+    """Save; then let the second rank die while it writes a part of the next checkpoint."""
 
     def write_some(path: Path, rows: Any) -> None:
         write_part(path, rows)

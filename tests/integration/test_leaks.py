@@ -1,4 +1,4 @@
-"""`dml data check --leaks`: near-copies of training images among the test images, all of them, with their files."""
+"""`dml data check --leaks` lists all near-copies of training images in the test split, with the files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dml_train.training.run import train
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> tuple[Path, Path]:
-    """A folder of images, in which two test images were made from training images, and a run on it."""
+    """A folder of images, with two test images made from training images, and a run on this folder."""
     root = tmp_path_factory.mktemp("leaks")
     random = np.random.default_rng(0)
     for part, first in (("train", 0), ("query", 4), ("gallery", 4)):
@@ -45,7 +45,7 @@ def world(tmp_path_factory) -> tuple[Path, Path]:
 
 
 def expected_pairs(data: Path, run: Path, threshold: float) -> list[tuple[float, str, str, str]]:
-    """Compare every test image with every training image, one pair at a time."""
+    """Compare each test image with each training image, one pair at a time."""
     dataset = registry().build(
         "datasets", {"name": "image-folder", "root": str(data), "resize": 32, "crop": 32}, {"seed": 0}
     )
@@ -97,9 +97,7 @@ def test_the_command_lists_pairs_writes_a_table_and_exits_with_1(world, tmp_path
     assert "no pair of a test image and a training image has a cosine of at least" in none.output
 
 
-def test_a_path_that_is_not_utf8_keeps_its_bytes_in_the_table_and_is_escaped_on_the_screen(
-    world, tmp_path, monkeypatch
-):
+def test_a_path_that_is_not_utf8_keeps_its_bytes_and_is_escaped_on_the_screen(world, tmp_path, monkeypatch):
     name = b"data/test/caf\xe9/0.png"
     leak = module.Leak(0.99, "test", os.fsdecode(name), os.fsdecode(b"caf\xe9"), "0.png", "class 1")
     monkeypatch.setattr(module, "find_leaks", lambda *arguments, **options: [leak])

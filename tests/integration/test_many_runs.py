@@ -1,4 +1,4 @@
-"""Several runs at a time, each in its own process: the same results, and no process left running."""
+"""Parallel runs in processes give the same results, and leave no process running."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from dml_train.studies.runs import Job, run_all
 QUIET = Console(quiet=True)
 
 
+@pytest.mark.slow
 def test_runs_in_several_processes_give_the_results_of_one(tmp_path):
     wrong = Job(
         "wrong",
@@ -56,6 +57,7 @@ def is_running(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="looks for child processes in /proc"
 )

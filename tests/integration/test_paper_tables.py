@@ -1,4 +1,4 @@
-"""Every row of the papers' tables has a valid recipe on every data set of its table."""
+"""Each row of the papers' tables has a valid recipe for each data set of the table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_row_has_a_recipe_on_every_data_set_of_its_table(name):
             for row in table.rows:
                 recipe = row_recipe(table, row, dataset, registry(), root=root)
                 if recipe is None:
-                    # It can't be run, has its own recipes on other data sets, or no figures for this one.
+                    # The row can't be run, has recipes only for other data sets, or no figures for this data set.
                     assert row.published_only or row.recipes or dataset not in row.published, (
                         f"{key}, {row.label}: no recipe on {dataset}"
                     )

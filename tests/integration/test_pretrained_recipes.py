@@ -1,4 +1,4 @@
-"""The recipes from learned features: their preparation is that of the weights, and their networks train.
+"""Recipes from learned features prepare images as the weights expect, and train their networks.
 
 Networks are built without weights on torch's device "meta": shapes and gradients without arithmetic.
 """

@@ -1,4 +1,4 @@
-"""Each recipe of a paper has the settings that were read in the paper and in its authors' code.
+"""Each recipe of a paper must have the settings that were read in the paper and in the authors' code.
 
 The pages in docs/reference/papers say where each was read, and why some differ. Schedules are written by their path;
 ``None`` is a key that a recipe doesn't have. Rates are products: ``optimizer.lr`` times the part's multiplier.
@@ -24,19 +24,18 @@ T_N = "schedule.loss.negative_temperature"
 
 
 def under(table: str, **settings: Any) -> Settings:
-    """Return settings by their dotted keys."""
+    """Return settings by dotted keys."""
     return {f"{table}.{key}": value for key, value in settings.items()}
 
 
 def rates(backbone: float, head: float, loss: float) -> Settings:
-    """Return the rates of the three parts at the first step."""
     return under("rate", backbone=backbone, head=head, loss=loss)
 
 
 def images(
     resize: int, square: bool, crop: int, train_crop: str, normalize: str, min_area: float = 0.16
 ) -> Settings:
-    """Return the preparation of images; `min_area` matters to ``"resized"`` alone."""
+    """Return the preparation of images; `min_area` only matters if `train_crop` is ``"resized"``."""
     own = under(
         "dataset", resize=resize, square=square, crop=crop, train_crop=train_crop, normalize=normalize
     )
@@ -46,23 +45,19 @@ def images(
 
 
 def head(dim: int, *, bias: bool, **options: bool) -> Settings:
-    """Return the settings of the head."""
     default = {"layer_norm": False, "linear": True, "batch_norm": False, "pooling": "average"}
     return under("embedding", **default | options, dim=dim, bias=bias)
 
 
 def sampler(classes: int, each: int) -> Settings:
-    """Return the settings of batches of some classes."""
     return under("sampler", name="class-balanced", classes_per_batch=classes, images_per_class=each)
 
 
 def shuffled(size: int) -> Settings:
-    """Return the settings of batches of shuffled images."""
     return under("sampler", name="shuffled", batch_size=size)
 
 
 def length(*, steps: int | None = None, epochs: float | None = None) -> Settings:
-    """Return the length of training."""
     return under("training", steps=steps, epochs=epochs)
 
 
@@ -75,7 +70,6 @@ def steps_of(path: str, values: list[float] | None, milestones: list[float] | No
 
 
 def sgd(momentum: float, weight_decay: float, *, nesterov: bool = False) -> Settings:
-    """Return the settings of SGD."""
     return under("optimizer", name="sgd", momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
 
 
@@ -85,7 +79,6 @@ def adam(eps: float, weight_decay: float) -> Settings:
 
 
 def initialisation(class_weights: str = "default", adapt_batch_norm: float = 0.0) -> Settings:
-    """Return the settings of the initialisation."""
     return under("initialisation", class_weights=class_weights, adapt_batch_norm=adapt_batch_norm)
 
 
@@ -98,7 +91,6 @@ BN_INCEPTION = network(name="bn-inception", model=None, weights="weights/bn_ince
 
 
 def torchvision(model: str) -> Settings:
-    """Return the settings of a backbone of torchvision."""
     return network(name="torchvision", model=model, weights="IMAGENET1K_V1")
 
 
@@ -126,10 +118,7 @@ EXPECTED: list[tuple[str, Settings]] = [
     ("rll/lmh-*", {"embedding.levels": []}),
     ("rll/ablation-sop", {"embedding.levels": []}),
     # InshopClothes_Simp_21042020/60_T10_pn04_v63/solver.prototxt.
-    *(
-        (name, head(128, bias=False) | sampler(22, 3) | {"loss.negative_temperature": 12.0})
-        for name in ("rll/*in-shop",)
-    ),
+    ("rll/*in-shop", head(128, bias=False) | sampler(22, 3) | {"loss.negative_temperature": 12.0}),
     ("rll/*in-shop", steps_of("optimizer.lr", [1e-2, 2e-3, 4e-4], [12000, 24000], "step")),
     # Section 4.1.3, and CUB_V01/60_n1.4_pn0.2_tp0_tn10/solver.prototxt with lr_mult 100.
     *(
@@ -231,7 +220,7 @@ def expected_settings(name: str) -> Settings:
     expected: Settings = {}
     for pattern, settings in EXPECTED:
         if fnmatch(name, pattern):
-            # A schedule that a later pattern removes or gives: its other form no longer holds.
+            # If a later pattern removes or replaces a schedule, drop earlier keys of this schedule.
             for key in settings:
                 if key.startswith("schedule."):
                     expected = {
@@ -244,7 +233,7 @@ def expected_settings(name: str) -> Settings:
 
 
 def actual_settings(name: str) -> Settings:
-    """Flatten a recipe to dotted keys, and add the rates of its parts."""
+    """Flatten a recipe to dotted keys, and add the rate of each part."""
     document = load_recipe(name, [], registry()).to_dict()
     flat: Settings = {}
 

@@ -57,7 +57,7 @@ def write_tree(root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> tuple[Path, RunFolder, list[Path], list[Path]]:
-    """The tree, a run on it, and the files of its queries and gallery."""
+    """The tree, a run on this tree, and the files of queries and gallery."""
     root = tmp_path_factory.mktemp("market") / "Market-1501-v15.09.15"
     write_tree(root)
     table = {"name": "market1501", "root": str(root), "resize": 16, "crop": 16, "square": True}
@@ -82,7 +82,7 @@ def run(tmp_path_factory) -> tuple[Path, RunFolder, list[Path], list[Path]]:
 
 
 def protocol(folder: RunFolder, queries: list[Path], gallery: list[Path]) -> dict[str, np.ndarray]:
-    """Compute each query's CMC and average precision as the data set's authors define them, one image at a time."""
+    """Compute CMC and average precision per query, one image at a time, as defined by the data set's authors."""
 
     def who(file: Path) -> tuple[int, int]:
         person, camera = re.match(r"(-?\d+)_c(\d)", file.name).groups()
@@ -129,7 +129,7 @@ def test_the_run_is_measured_by_the_protocol_of_the_data_set(run):
     assert (measured["n_queries"], measured["n_unmatched"]) == (22, 1)  # person 7 has one camera
     with np.load(folder.per_query) as saved:
         for name, values in expected.items():
-            np.testing.assert_allclose(saved[name], values, rtol=1e-12)  # sums in another order
+            np.testing.assert_allclose(saved[name], values, rtol=1e-12)  # sums in a different order
     assert measured["map"] == pytest.approx(np.nanmean(expected["map"]))
     for k in KS:
         assert measured[f"recall@{k}"] == np.nanmean(expected[f"recall@{k}"])

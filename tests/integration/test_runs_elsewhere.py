@@ -1,4 +1,4 @@
-"""`run_all(executor=...)`: any executor gives the bits of one process, and a run outlives its worker."""
+"""`run_all(executor=...)`: any executor gives the bits of one process, also if a worker dies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-import torch
 from rich.console import Console
 from train_support.study_runs import glyph_jobs, result_files
 
@@ -27,14 +26,6 @@ from dml_train.studies.runs import Job, run_all
 QUIET = Console(quiet=True)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def jobs(folder: Path, count: int = 2, *extra: str) -> list[Job]:
     return glyph_jobs(
         folder, count, "training.steps=2", "checkpoints.every=1", 'checkpoints.unit="step"', *extra
@@ -44,16 +35,13 @@ def jobs(folder: Path, count: int = 2, *extra: str) -> list[Job]:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory) -> Path:
     """Two runs that one process trained."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("alone")
     run_all(jobs(folder), registry=registry(), console=QUIET)
-    torch.set_num_threads(before)
     return folder
 
 
 class Call:
-    """A task that runs in this process when its result is taken."""
+    """A task that runs in this process when `result` is called."""
 
     def __init__(self, function, arguments):
         self.run = lambda: function(*arguments)
@@ -199,6 +187,7 @@ def test_a_locked_run_is_waited_for(alone, tmp_path):
     assert result_files(tmp_path / "0") == result_files(alone / "0")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="looks for the worker in /proc"
 )

@@ -1,4 +1,4 @@
-"""The shell of examples/embed-shards, as each scheduler runs it. `dml` runs in this process, which saves its starts."""
+"""Run the shell scripts of examples/embed-shards as the schedulers do. To save time, `dml` runs in this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from train_support.photo_world import photo_registry, train_on, write_photos
+from train_support.photo_world import train_on, write_photos
+from train_support.tiny_world import make_registry
 
 from dml_train import cli
 
@@ -24,16 +25,16 @@ Shell = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """A run and a folder of 2,087 images, of which a chunk is 256: nine chunks."""
+    """A run and a folder of 2,087 images, in nine chunks of at most 256."""
     folder = tmp_path_factory.mktemp("shared")
-    train_on(write_photos(folder / "data"), folder / "run", photo_registry())
+    train_on(write_photos(folder / "data"), folder / "run", make_registry())
     photos = write_photos(folder / "photos", classes=1, each=7)
     for number in range(2080):
         (photos / f"{number:04}.png").hardlink_to(photos / "class-0" / f"{number % 7}.png")
     CliRunner().invoke(
         cli.main,
         ["embed", f"{folder}/run", f"{photos}", "--out", f"{folder}/whole.npy"],
-        obj=photo_registry(),
+        obj=make_registry(),
         catch_exceptions=False,
     )
     return folder
@@ -69,7 +70,7 @@ def shell(tmp_path) -> Iterator[Shell]:
 
     def serve() -> None:
         while (arguments := (tmp_path / "requests").read_text().split("\037")[:-1]) != ["stop"]:
-            result = CliRunner().invoke(cli.main, arguments, obj=photo_registry())
+            result = CliRunner().invoke(cli.main, arguments, obj=make_registry())
             (tmp_path / "answers").write_text(f"{result.exit_code}\n")
 
     server = threading.Thread(target=serve)

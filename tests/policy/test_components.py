@@ -1,4 +1,4 @@
-"""Every component of the project's packages can be imported by its reference, and its options read."""
+"""The references of all components can be imported, and the options can be read."""
 
 from __future__ import annotations
 

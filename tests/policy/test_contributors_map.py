@@ -1,4 +1,4 @@
-"""CONTRIBUTING's lists of places are those of things that exist."""
+"""CONTRIBUTING lists the places where an existing loss, data set and command are named."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def places(kind: str, name: str) -> set[str]:
 
 
 def names(path: Path, name: str) -> bool:
-    """Tell whether a file is called by the name, or has it: as a module, as a component, or as a class."""
+    """Tell whether a file has this name, or names a module, component or class of this name."""
     spellings = (name, name.replace("_", "-"), name.title().replace("_", ""))
     return path.stem == name or re.search("|".join(spellings), path.read_text(encoding="utf-8")) is not None
 
@@ -31,7 +31,7 @@ def test_every_listed_place_names_an_existing_one(kind: str) -> None:
 
 
 def test_the_places_of_a_loss_are_all_that_name_it() -> None:
-    """The search leaves out recipes and guides, which need not name a new loss."""
+    """The search excludes recipes and guides, which needn't name a new loss."""
     files = [ROOT / "pyproject.toml", *(ROOT / "docs" / "reference").glob("*.md")]
     for package in ("dml-core", "dml-losses"):
         files += [

@@ -11,25 +11,16 @@ import pytest
 WITH_EXAMPLE = {
     "dml_core": ("ClassBalancedSampler",),
     "dml_eval_rs": (
-        *(
-            "evaluate",
-            "evaluate_ties",
-            "compare",
-            "binarize",
-            "knn",
-            "range_search",
-            "verify",
-            "index_recall",
-        ),
-        *("kmeans", "nmi", "ami", "ari", "hard_negatives"),
+        "evaluate", "evaluate_ties", "compare", "binarize", "knn", "range_search", "verify", "index_recall",
+        "kmeans", "nmi", "ami", "ari", "hard_negatives",
     ),
     "dml_losses": ("NormSoftmax", "InstanceCrossEntropy", "ProxyAnchor"),
     "dml_train": ("load_recipe",),
-}
+}  # fmt: skip
 
 
 def examples_of(package: str) -> dict[str, doctest.DocTest]:
-    """Return the examples in the docstrings of a package's public names, and of their methods."""
+    """Return the examples in the docstrings of a package's public names and methods."""
     module = importlib.import_module(package)
     finder = doctest.DocTestFinder(exclude_empty=True)
     tests = [

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCS = [page for page in sorted(ROOT.glob("docs/**/*.md")) if page.parent.name != "tutorials"]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("packages/*/README.md")), *DOCS]
-# Peers that are too large for the development environment: their pages run where they are installed.
+# Peers that are too large for the development environment. Pages that use a peer only run if it is installed.
 LARGE = ("oml", "sentence_transformers")
 PROGRAMS = sorted(ROOT.glob("examples/*.py"))
 FOLDERS = sorted(path.parent for path in ROOT.glob("examples/*/README.md"))
@@ -27,7 +27,12 @@ def blocks(page: Path) -> list[str]:
     return [block for block in found if "..." not in block and "import" in block]
 
 
-PAGES_WITH_PYTHON = [page for page in PAGES if blocks(page)]
+# Each page starts a program that imports torch, so most are slow.
+PAGES_WITH_PYTHON = [
+    pytest.param(page, marks=() if page.parent == ROOT else pytest.mark.slow, id=str(page.relative_to(ROOT)))
+    for page in PAGES
+    if blocks(page)
+]
 
 
 def run(script: Path, folder: Path, warnings: str = "error") -> None:
@@ -43,7 +48,7 @@ def test_the_readme_has_examples():
     assert len(blocks(ROOT / "README.md")) >= 3
 
 
-@pytest.mark.parametrize("page", PAGES_WITH_PYTHON, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES_WITH_PYTHON)
 def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
     code = "\n".join(blocks(page))
     peers = [name for name in LARGE if re.search(rf"^(?:import|from) {name}\b", code, flags=re.MULTILINE)]
@@ -52,9 +57,10 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
             pytest.skip(f"the page compares with {name}, which is not installed")
     script = tmp_path / "page.py"
     script.write_text(code, encoding="utf-8")
-    run(script, tmp_path, "ignore" if peers else "error")  # of the peers' own code
+    run(script, tmp_path, "ignore" if peers else "error")  # peers may warn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_a_program_runs(program, tmp_path):
     run(program, tmp_path)

@@ -1,4 +1,4 @@
-"""Each package can be released alone: it has the files of a package, and pins the others by compatible ranges."""
+"""Each package can be released separately: it has the files of a package and requires compatible ranges of others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
 OURS = {"dml-core", "dml-losses", "dml-eval-rs", "dml-train"}
-
-with_each_package = pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
 
 
 def metadata(package: Path) -> dict:
@@ -29,24 +27,16 @@ def test_all_four_packages_are_here():
     assert {package.name for package in PACKAGES} == OURS
 
 
-@with_each_package
-def test_a_package_has_readme_changelog_and_tests(package):
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_a_package_has_its_files_a_changelog_of_its_version_and_compatible_ranges(package):
     for name in ("README.md", "CHANGELOG.md", "tests"):
         assert (package / name).exists(), f"{package.name} has no {name}"
-
-
-@with_each_package
-def test_the_changelog_begins_with_the_packages_version(package):
     newest = re.search(r"^## (\S+)", (package / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert newest is not None
     assert newest[1] == metadata(package)["version"]
-
-
-@with_each_package
-def test_packages_of_the_project_are_pinned_by_a_compatible_range(package):
     for requirement in requirements(package):
         name = re.match(r"[\w.-]+", requirement)[0]
-        if name in OURS - {package.name}:  # an extra may name others of its own package
+        if name in OURS - {package.name}:  # an extra may name other extras of the same package
             assert re.search(r">=\d+\.\d+.*,<\d+\.\d+", requirement), f"{requirement}: expected >=X.Y,<X.Z"
 
 

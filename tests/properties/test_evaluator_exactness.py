@@ -29,7 +29,7 @@ def near_ties(dim: int, items: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
-def test_near_ties_that_float32_ranks_wrongly_are_ranked_correctly(
+def test_near_ties_are_ranked_correctly_where_float32_fails(
     similarity: Literal["cosine", "dot", "euclidean"],
 ) -> None:
     wrong = 0

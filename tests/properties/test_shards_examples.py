@@ -18,8 +18,10 @@ from dml_eval_rs import evaluate
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "sharded-evaluation"
 SHARDS = [f"{part}.npy" for part in range(3)]
-# localhost, since not every machine can resolve its own name.
+# Use localhost, since some machines can't resolve their host names.
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--local-addr=localhost", "--nproc-per-node=2"]
+
+pytestmark = pytest.mark.slow  # each example starts processes
 
 
 @pytest.fixture(scope="module")

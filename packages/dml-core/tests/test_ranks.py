@@ -31,9 +31,6 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [torch.load(folder / str(rank)) for rank in range(2)]
 
 
-pytestmark = pytest.mark.xdist_group("gathering ranks")  # all cases use the same two processes
-
-
 @pytest.mark.parametrize("gradients", [None, "sum", "mean"])
 @pytest.mark.parametrize("name", CASES)
 def test_every_rank_has_all_rows_and_the_gradient_of_its_own(

@@ -59,7 +59,8 @@ def suites(copy: Path) -> dict[str, Callable[[], bool]]:
             TARGET / "tests" / "lib_native.so",
             copy / "packages/dml-eval-rs/python/dml_eval_rs/_native.abi3.so",
         )
-        return passes(sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments)
+        options = ["-q", "-x", "-p", "no:cacheprovider", "--hypothesis-profile=ci"]  # before another profile
+        return passes(sys.executable, "-m", "pytest", *options, *arguments)
 
     tests = "packages/dml-eval-rs/tests"
     return {

@@ -65,6 +65,7 @@ torch.save(measure(1, *sys.argv[1:]), f"{sys.argv[2]}.1")
 """
 
 
+@pytest.mark.slow
 def test_two_ranks_have_the_figures_of_one_process(tmp_path: Path) -> None:
     """Use this process as rank 0, because importing torchmetrics again would take seconds."""
     torch.save((X, LABELS, OPTIONS), tmp_path / "data")

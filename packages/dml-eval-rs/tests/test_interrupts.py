@@ -95,7 +95,6 @@ def late() -> dict[str, float | None]:
     return dict(map(json.loads, done.stdout.splitlines()))
 
 
-@pytest.mark.xdist_group("interrupts")
 @pytest.mark.parametrize("call", CALLS)
 def test_ctrl_c_stops_a_long_computation_soon(call: str, late: dict[str, float | None]) -> None:
     seconds = late[call]

@@ -189,6 +189,7 @@ def matrix_of(family: str) -> dict[str, set[str]]:
     return matrix
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_path_is_taken_under_every_option(family: str, record_property: Any) -> None:
     options = FAMILIES[family][0]

@@ -124,6 +124,7 @@ def test_scarce_memory_is_a_memory_error_or_enough() -> None:
     assert_right_or_memory_errors(CALLS, "")
 
 
+@pytest.mark.slow
 @linux
 def test_scarce_memory_in_adapters_is_a_memory_error_or_enough() -> None:
     for package in ("pytorch_metric_learning", "torchmetrics"):

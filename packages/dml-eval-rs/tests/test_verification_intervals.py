@@ -111,6 +111,7 @@ def simulate(n: int, rng: np.random.Generator, noise: float = 0.8) -> tuple[np.n
     return x.reshape(3 * n, 8), np.repeat(np.arange(n), 3)
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_value_of_many_identities_and_tests_reject_at_their_level() -> None:
     """Check loose bounds for 60 data sets of 40 identities: 95 % intervals must cover at least 80 %."""
     metrics = ("tar@far=1e-1", "tar@far=1e-2", "eer", "auc")

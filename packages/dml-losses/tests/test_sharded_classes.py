@@ -55,7 +55,6 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("sharded classes")  # all tests use the same processes
 class TestOnRanks:
     @pytest.mark.parametrize("name", sharded_world.LOSSES)
     @pytest.mark.parametrize("size", SIZES)

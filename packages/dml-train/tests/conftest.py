@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import resource
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from click.testing import CliRunner, Result
 from rich.console import Console
-from train_support.photo_world import photo_registry, train_on, write_photos
+from train_support.photo_world import train_on, write_photos
 from train_support.tiny_world import make_document, make_registry
 
 from dml_core import Registry
@@ -25,7 +26,7 @@ from dml_train.training.run import train
 
 
 @pytest.fixture
-def tiny_registry() -> Registry:
+def registry() -> Registry:
     return make_registry()
 
 
@@ -35,22 +36,16 @@ def tiny_document() -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def registry() -> Registry:
-    """The components of `photo_run`; tests of other components override it."""
-    return photo_registry()
-
-
-@pytest.fixture(scope="session")
 def photo_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on photos; tests that change it copy it."""
     folder = tmp_path_factory.mktemp("trained")
-    return train_on(write_photos(folder / "data"), folder / "run", photo_registry())
+    return train_on(write_photos(folder / "data"), folder / "run", make_registry())
 
 
 @pytest.fixture(scope="session")
 def model(photo_run: Path) -> TrainedModel:
     """The network of `photo_run`."""
-    return open_model(photo_run, photo_registry())
+    return open_model(photo_run, make_registry())
 
 
 @pytest.fixture
@@ -75,9 +70,9 @@ def dml(registry: Registry) -> Callable[..., Result]:
 
 @pytest.fixture
 def small_files() -> Callable[[int], AbstractContextManager[None]]:
-    """Make a context in which the kernel refuses files larger than so many bytes, as a full disk would.
+    """Make a context that limits the size of files, so that writing more fails as on a full disk.
 
-    It covers a part of a test, since pytest's own output may be such a file.
+    Use this only for a part of a test, since pytest's output may also be written to a file.
     """
 
     @contextmanager
@@ -93,6 +88,43 @@ def small_files() -> Callable[[int], AbstractContextManager[None]]:
 
 
 @pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """Start a server on this machine that answers with this content, all or the first bytes; return an address.
+
+    With another status than 200, it sends no content and redirects to an address that does.
+    """
+    monkeypatch.setenv("no_proxy", "*")
+    servers = []
+
+    def serve(
+        content: bytes, name: str = "set.zip", *, status: int = 200, sent: int | None = None,
+        announces_length: bool = True,
+    ) -> str:  # fmt: skip
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                answers = self.path == "/moved" or status == 200
+                self.send_response(200 if answers else status)
+                if announces_length:
+                    self.send_header("Content-Length", str(len(content) if answers else 0))
+                self.send_header("Location", "/moved")
+                self.end_headers()
+                self.wfile.write(content[:sent] if answers else b"")
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}/{name}"
+
+    yield serve
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
 def quiet() -> Console:
     return Console(file=StringIO())
 
@@ -102,23 +134,14 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Use one thread: several are slower for tensors this small, and much slower on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def run(
-    tiny_registry: Registry, tiny_document: Callable[..., dict[str, Any]], quiet: Console, out: Path
+    registry: Registry, tiny_document: Callable[..., dict[str, Any]], quiet: Console, out: Path
 ) -> Callable[..., RunFolder]:
     """Train by the tiny recipe, with some keys changed."""
 
     def run(where: Path = out, resume: bool = False, force: bool = False, **tables: Any) -> RunFolder:
-        recipe = parse(tiny_document(**tables), tiny_registry)
-        return train(recipe, where, resume=resume, force=force, registry=tiny_registry, console=quiet)
+        recipe = parse(tiny_document(**tables), registry)
+        return train(recipe, where, resume=resume, force=force, registry=registry, console=quiet)
 
     return run

@@ -16,14 +16,6 @@ from dml_core import DmlError, InvalidOption
 from dml_train.networks.backbones import BNInception, SmallConv, TimmModel, TorchvisionModel
 
 
-@pytest.fixture(autouse=True)
-def _seeded():
-    torch.manual_seed(0)
-
-
-# --- the small network ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "shape"),
     [
@@ -81,10 +73,7 @@ def test_levels_are_the_outputs_of_those_blocks_and_nothing_is_built_above_them(
     torch.testing.assert_close(last.eval()(images), whole.eval()(images), rtol=0, atol=0)
 
 
-# --- torchvision ----------------------------------------------------------------------------------------------
-
-
-# What each family does with its feature maps, so that tests can rebuild the complete model.
+# How each family classifies feature maps, to rebuild the complete model.
 CLASSIFY = {
     "resnet18": lambda net, maps: net.fc(net.avgpool(maps).flatten(1)),
     "squeezenet1_1": lambda net, maps: net.classifier(maps).flatten(1),
@@ -96,9 +85,12 @@ CLASSIFY = {
     "swin_t": lambda net, maps: net.head(net.flatten(net.avgpool(maps))),
     "vit_b_32": lambda net, vectors: net.heads(vectors),
 }
+FAST = ("resnet18", "vit_b_32")
 
 
-@pytest.mark.parametrize("model", CLASSIFY)
+@pytest.mark.parametrize(
+    "model", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in CLASSIFY]
+)
 def test_the_features_are_all_that_the_classifier_needs(model):
     backbone = TorchvisionModel(3, model)
     assert backbone.training
@@ -160,32 +152,27 @@ def test_weights_without_the_classifier_or_with_other_classes_load(tmp_path):
     torch.testing.assert_close(first.trunk.conv1.weight.detach(), state["conv1.weight"], rtol=0, atol=0)
 
 
-def test_torchvisions_own_weights_are_downloaded_by_name(tmp_path, monkeypatch):
+def test_torchvisions_weights_are_downloaded_by_name_and_a_failure_names_the_remedy(tmp_path, monkeypatch):
     state = models.resnet18().state_dict()
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setattr(torch.hub, "download_url_to_file", lambda url, to, *_, **__: torch.save(state, to))
     backbone = TorchvisionModel(3, "resnet18", "DEFAULT")
     torch.testing.assert_close(backbone.trunk.conv1.weight.detach(), state["conv1.weight"], rtol=0, atol=0)
 
-
-def test_a_failed_download_names_the_remedy(tmp_path, monkeypatch):
     def fail(*_, **__):
         raise urllib.error.URLError("no route to host")
 
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "empty"))
     monkeypatch.setattr(torch.hub, "download_url_to_file", fail)
     with pytest.raises(DmlError, match=r"'IMAGENET1K_V1' of resnet18 .*no route.*give the file"):
         TorchvisionModel(3, "resnet18", "IMAGENET1K_V1")
-
-
-# --- all that load weights from a file ------------------------------------------------------------------------
 
 
 def googlenet(**options):
     return models.googlenet(weights=None, aux_logits=False, init_weights=True, **options)
 
 
-# The backbone, the state dict of a whole network, and a level below the highest.
+# The backbone, the complete network, and a level below the highest level.
 LOADING = {
     "resnet18": (partial(TorchvisionModel, model="resnet18"), models.resnet18, "layer2"),
     "googlenet": (partial(TorchvisionModel, model="googlenet"), googlenet, "inception3a"),
@@ -228,9 +215,6 @@ def test_weights_that_a_checkpoint_replaces_may_be_missing_and_no_channels_are_r
         make(0)
 
 
-# --- what can be wrong ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -265,16 +249,6 @@ def test_weights_of_another_model_are_refused(tmp_path, model, other, fault):
         TorchvisionModel(3, model, str(tmp_path / "w.pt"))
 
 
-def test_a_damaged_file_or_another_content_is_named(tmp_path):
-    for name in ("w.pt", "w.safetensors"):
-        (tmp_path / name).write_bytes(b"not weights at all")
-        with pytest.raises(DmlError, match=f"can't read the weights .*{name}"):
-            TorchvisionModel(3, "resnet18", str(tmp_path / name))
-    torch.save([1, 2], tmp_path / "w.pt")
-    with pytest.raises(DmlError, match="contains a list; expected a state dict"):
-        TorchvisionModel(3, "resnet18", str(tmp_path / "w.pt"))
-
-
 class Evil:
     def __init__(self, file: str) -> None:
         self.file = file
@@ -283,18 +257,22 @@ class Evil:
         return os.mkdir, (self.file,)
 
 
-def test_code_in_a_file_is_not_run(tmp_path):
+def test_a_damaged_file_is_named_and_code_in_a_file_is_not_run(tmp_path):
     done = tmp_path / "done"
-    torch.save({"conv1.weight": Evil(str(done))}, tmp_path / "w.pt")
-    (tmp_path / "v.pt").write_bytes(pickle.dumps(Evil(str(done)), protocol=2))
-    for name in ("w.pt", "v.pt"):
-        with pytest.raises(DmlError, match="can't read the weights"):
+    torch.save({"conv1.weight": Evil(str(done))}, tmp_path / "code.pt")
+    (tmp_path / "old.pt").write_bytes(pickle.dumps(Evil(str(done)), protocol=2))
+    for name in ("w.pt", "w.safetensors"):
+        (tmp_path / name).write_bytes(b"not weights at all")
+    for name in ("w.pt", "w.safetensors", "code.pt", "old.pt"):
+        with pytest.raises(DmlError, match=f"can't read the weights .*{name}"):
             TorchvisionModel(3, "resnet18", str(tmp_path / name))
     assert not done.exists()
+    torch.save([1, 2], tmp_path / "w.pt")
+    with pytest.raises(DmlError, match="holds a list; expected a state dict"):
+        TorchvisionModel(3, "resnet18", str(tmp_path / "w.pt"))
 
 
 def test_googlenet_rescales_its_input_as_torchvisions_weights_expect_also_where_a_checkpoint_replaces_them():
-    torch.manual_seed(0)
     named = TorchvisionModel(3, "googlenet", "IMAGENET1K_V1", ["conv1"], pretrained=False).eval()
     plain = TorchvisionModel(3, "googlenet", None, ["conv1"]).eval()
     plain.load_state_dict(named.state_dict())

@@ -1,4 +1,4 @@
-"""Baselines: raw pixels and the untrained network beside a run's own metrics."""
+"""Baselines: the metrics of raw pixels and of the untrained network."""
 
 from __future__ import annotations
 
@@ -19,17 +19,12 @@ from dml_train.training.run import read_recipe
 WITH = {"evaluation": {"baselines": True}}
 
 
-@pytest.fixture
-def registry(tiny_registry):
-    return tiny_registry
-
-
-def test_they_are_the_metrics_of_pixels_and_of_the_initial_weights(run, tiny_registry):
+def test_they_are_the_metrics_of_pixels_and_of_the_initial_weights(run, registry):
     folder = run(**WITH, embedding={"dim": 6})
-    recipe = read_recipe(folder, tiny_registry)
-    experiment = build(recipe, tiny_registry)
+    recipe = read_recipe(folder, registry)
+    experiment = build(recipe, registry)
     test, device = experiment.dataset.test, torch.device("cpu")
-    model = build_model(recipe, 1, tiny_registry, device)
+    model = build_model(recipe, 1, registry, device)
     expected = {
         RAW_PIXELS: (test.images.reshape(len(test), -1), 16),
         UNTRAINED: (embed(model, test, device=device), 24),

@@ -1,4 +1,4 @@
-"""BN-Inception: the published table, and the published weights read by a second program that knows only their names."""
+"""BN-Inception, compared with the published table and with a second implementation that only uses published names."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def network():
 
 
 def published_layout() -> dict[str, torch.Tensor]:
-    """Random weights under the names and in the shapes of bn_inception-52deb4733.pth.
+    """Draw weights with the names and shapes of bn_inception-52deb4733.pth.
 
-    A convolution has weight and bias; a batch norm's numbers are rows of one, (1, C), and there is no count of
-    batches. The widths are of Ioffe & Szegedy's figure 5, written out: input, 1x1, 3x3 reduce, 3x3, double reduce,
+    A convolution has weight and bias; the tensors of a batch norm have shape (1, C), and batches aren't counted.
+    See Ioffe & Szegedy's figure 5 for the widths: input, 1x1, 3x3 reduce, 3x3, double reduce,
     double, projection.
     """
     table = {
@@ -61,7 +61,7 @@ def published_layout() -> dict[str, torch.Tensor]:
 
 
 def reference(state: dict[str, torch.Tensor], images: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Every block's output in evaluation, from the published names alone."""
+    """Compute the output of each block in evaluation, using only the published names."""
 
     def unit(x, name, stride=1):
         weight = state[f"{name}.weight"]
@@ -96,23 +96,20 @@ def reference(state: dict[str, torch.Tensor], images: torch.Tensor) -> dict[str,
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    """A file in the published layout, and its contents."""
+    """A file in the published layout, and the tensors in the file."""
     state = published_layout()
     file = tmp_path_factory.mktemp("weights") / "bn_inception.pth"
     torch.save(state, file)
     return file, state
 
 
-def test_it_has_as_many_weights_as_the_published_network(network):
+def test_it_has_as_many_weights_as_the_published_network_and_takes_images_of_any_size(network):
     # 11,295,240 with the classifier of 1,000 ImageNet classes over 1,024 features.
     assert sum(p.numel() for p in network.parameters()) == 11_295_240 - 1_000 * 1_025
     assert network.num_features == 1_024
-
-
-@pytest.mark.parametrize(("size", "expected"), [(64, (2, 2)), (72, (3, 3)), (100, (3, 3))], ids=str)
-def test_images_of_any_size_pass(network, size, expected):
-    with torch.no_grad():
-        assert network.eval()(torch.rand(1, 3, size, size)).shape == (1, 1_024, *expected)
+    for size, expected in ((64, (2, 2)), (72, (3, 3)), (100, (3, 3))):
+        with torch.no_grad():
+            assert network.eval()(torch.rand(1, 3, size, size)).shape == (1, 1_024, *expected)
 
 
 def test_published_weights_give_the_outputs_of_an_independent_program(published):
@@ -125,7 +122,7 @@ def test_published_weights_give_the_outputs_of_an_independent_program(published)
         found = backbone(images)
     assert backbone.num_features == tuple(maps.shape[1] for maps in expected.values())
     for level, maps in zip(levels, found, strict=True):
-        # The same sums in float32, normalised in another order.
+        # The same sums in float32, normalised in a different order.
         torch.testing.assert_close(maps, expected[level], rtol=1e-3, atol=1e-2, msg=level)
 
 
@@ -141,9 +138,7 @@ def test_published_weights_give_the_outputs_of_an_independent_program(published)
         ("inception_6a_3x3.weight", torch.zeros(1), r'Unexpected .*"inception_6a_3x3\.weight"'),
     ],
 )
-def test_a_file_with_a_missing_misshapen_or_unknown_weight_is_refused(
-    published, tmp_path, name, tensor, fault
-):
+def test_a_missing_misshapen_or_unknown_weight_is_refused(published, tmp_path, name, tensor, fault):
     state = {**published[1], name: tensor}
     torch.save({k: v for k, v in state.items() if v is not None}, tmp_path / "w.pth")
     with pytest.raises(DmlError, match=rf"don't fit BNInception.*{fault}.*52deb4733"):

@@ -1,4 +1,4 @@
-"""The recipes that come with the package: each has a summary, and the command lists and prints them."""
+"""Bundled recipes: each has a summary, and the command lists and prints them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ from dml_train.cli import main
 from dml_train.recipe.bundled import PAPERS, PRETRAINED, bundled_recipes, bundled_text, summary
 from dml_train.recipe.extending import read_chain
 from dml_train.studies.reproduce.paper import papers
+
+
+@pytest.fixture
+def listing(registry):
+    """Call `dml recipes` and return the output."""
+
+    def listing(*arguments):
+        done = CliRunner().invoke(main, ["recipes", *arguments], obj=registry)
+        assert done.exit_code == 0
+        return done.output
+
+    return listing
 
 
 @pytest.mark.parametrize("name", bundled_recipes())
@@ -23,27 +35,22 @@ def test_a_summary_is_the_first_sentence_of_the_first_comment():
     assert summary("[training]\n# One.\n") == ""
 
 
-def test_a_parent_that_is_no_recipe_itself_is_not_listed():
-    assert not [name for name in bundled_recipes() if name.rpartition("/")[2].startswith("_")]
-    assert [source.name for source in read_chain("ice/glyphs")] == ["ice/glyphs", "_glyphs"]
-
-
-def test_the_command_lists_every_recipe_with_its_summary(tiny_registry):
-    """Those for everybody first, and those of a paper by its name."""
+def test_the_command_lists_every_recipe_with_its_summary_and_no_parent_that_is_none(listing):
+    """Without a name, the command lists general recipes; with the name of a paper, the recipes of this paper."""
     listed = {}
-    for arguments in [["recipes"], *(["recipes", group] for group in (*PAPERS, PRETRAINED))]:
-        done = CliRunner().invoke(main, arguments, obj=tiny_registry)
-        assert done.exit_code == 0
-        for line in done.output.splitlines():
+    for group in ([], *([name] for name in (*PAPERS, PRETRAINED))):
+        for line in listing(*group).splitlines():
             name, _, text = line.strip().partition("  ")
             listed[name] = text.strip()
     assert {name: text for name, text in listed.items() if name in bundled_recipes()} == {
         name: summary(bundled_text(name)) for name in bundled_recipes()
     }
+    assert not [name for name in bundled_recipes() if name.rpartition("/")[2].startswith("_")]
+    assert [source.name for source in read_chain("ice/glyphs")] == ["ice/glyphs", "_glyphs"]
 
 
-def test_the_list_is_short_and_begins_with_the_users_own_images(tiny_registry):
-    lines = CliRunner().invoke(main, ["recipes"], obj=tiny_registry).output.splitlines()
+def test_the_list_is_short_and_begins_with_the_users_own_images(listing):
+    lines = listing().splitlines()
     assert lines[1].strip().startswith("my-images")
     assert len(lines) < 25
     for paper in (*PAPERS, PRETRAINED):
@@ -52,12 +59,10 @@ def test_the_list_is_short_and_begins_with_the_users_own_images(tiny_registry):
 
 
 def test_the_papers_are_those_of_the_folders_and_of_the_tables():
-    assert PAPERS.keys() | {PRETRAINED} == {
-        name.partition("/")[0] for name in bundled_recipes() if "/" in name
-    }
+    folders = {name.partition("/")[0] for name in bundled_recipes() if "/" in name}
+    assert PAPERS.keys() | {PRETRAINED} == folders
     assert {name: paper.title for name, paper in papers().items()} == PAPERS
 
 
-def test_the_command_prints_one_recipe_as_it_was_written(tiny_registry):
-    done = CliRunner().invoke(main, ["recipes", "glyphs-tiny"], obj=tiny_registry)
-    assert done.output == bundled_text("glyphs-tiny")
+def test_the_command_prints_one_recipe_as_it_was_written(listing):
+    assert listing("glyphs-tiny") == bundled_text("glyphs-tiny")

@@ -1,4 +1,4 @@
-"""Resuming on a data set that has changed since the run began is an error that counts the changes."""
+"""To resume on a data set that has changed is an error that counts the changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import shutil
 
 import numpy as np
 import pytest
-from train_support.photo_world import photo_document, photo_registry, write_photos
+from train_support.photo_world import photo_document, write_photos
+from train_support.tiny_world import make_registry
 
 from dml_core import DmlError
 from dml_train.recipe.checking import parse
@@ -25,8 +26,8 @@ def photos(tmp_path):
 
 @pytest.fixture
 def train_photos(photos, out, quiet):
-    """Train on the images; another call resumes."""
-    registry = photo_registry()
+    """Train on the images, or resume."""
+    registry = make_registry()
 
     def train_photos(force=False, **dataset):
         document = photo_document(photos)
@@ -46,8 +47,8 @@ def unfinished(train_photos):
 
 
 def images(photos, part, count):
-    """The first images of so many classes of a part: the classes are split by a seed."""
-    registry = photo_registry()
+    """Return the first image of each of the first `count` classes of a part."""
+    registry = make_registry()
     dataset = registry.build("datasets", photo_document(photos)["dataset"], {"seed": 0})
     split = getattr(dataset, part)
     return [split.files[int(np.flatnonzero(split.labels == c)[0])] for c in range(count)]
@@ -103,28 +104,21 @@ def test_a_cache_a_touched_file_and_a_moved_folder_are_no_change(unfinished, pho
     assert unfinished.data.read_bytes() == before
 
 
-def test_rows_without_files_are_compared_by_their_classes(run):
+def test_rows_without_files_are_compared_by_their_classes_and_order(run):
     folder = run()
     folder.evaluation.unlink()
     with np.load(folder.data) as stored:
         arrays = dict(stored)
+    np.savez(folder.data, **{name: array[::-1] for name, array in arrays.items()})
+    with pytest.raises(DmlError, match="train: of 48 images, some at a different place"):
+        run(resume=True)
     arrays["train_classes"][:2] = arrays["train_classes"][-1]
     arrays["test_items"] = np.append(arrays["test_items"], np.uint64(1000))
     for field in ("sizes", "classes"):
         arrays[f"test_{field}"] = np.append(arrays[f"test_{field}"], arrays[f"test_{field}"][-1:])
     np.savez(folder.data, **arrays)
-    with pytest.raises(
-        DmlError, match=r"train: of 48 images, 2 with a different class\n  test: of 49 images, 1 removed"
-    ):
-        run(resume=True)
-
-
-def test_another_order_is_a_change(run):
-    folder = run()
-    folder.evaluation.unlink()
-    with np.load(folder.data) as stored:
-        np.savez(folder.data, **{name: stored[name][::-1] for name in stored.files})
-    with pytest.raises(DmlError, match="train: of 48 images, some at a different place"):
+    message = r"train: of 48 images, 2 with a different class\n  test: of 49 images, 1 removed"
+    with pytest.raises(DmlError, match=message):
         run(resume=True)
 
 
@@ -133,19 +127,16 @@ def test_a_damaged_fingerprint_is_one_message_and_a_missing_one_is_written(run):
     expected = folder.data.read_bytes()
     folder.evaluation.unlink()
     folder.data.write_bytes(expected[:-30])
-    with pytest.raises(
-        DmlError, match=r"data\.npz, the fingerprint of the run's data, is corrupt.* Remove it"
-    ):
+    message = r"data\.npz, the fingerprint of the run's data, is corrupt.* Remove it"
+    with pytest.raises(DmlError, match=message):
         run(resume=True)
     folder.data.unlink()
     assert run(resume=True).data.read_bytes() == expected
 
 
-def test_images_left_out_are_listed_when_the_run_starts_and_by_no_later_command(
-    photos, train_photos, out, caplog
-):
+def test_omitted_images_are_listed_when_the_run_starts_and_never_again(photos, train_photos, out, caplog):
     images(photos, "train", 1)[0].write_bytes(b"no image")
-    registry = photo_registry()
+    registry = make_registry()
     folder = train_photos(on_bad_image="skip")
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
         "omitted 1 of 30 images that can't be decoded"

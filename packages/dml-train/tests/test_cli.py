@@ -1,4 +1,4 @@
-"""The `dml` command: its output, its exit codes, and that it overwrites nothing."""
+"""The `dml` command: output and exit codes; files are not overwritten."""
 
 from __future__ import annotations
 
@@ -12,13 +12,9 @@ import click
 import numpy as np
 import pytest
 
-from dml_core import Component, Plugins, hookimpl
+from dml_core import Component, DmlError, Plugins, hookimpl
+from dml_train.demo import run_demo
 from dml_train.processes.stopping import RunInterrupted
-
-
-@pytest.fixture
-def registry(tiny_registry):
-    return tiny_registry
 
 
 @pytest.fixture
@@ -29,7 +25,7 @@ def folder(run):
 @pytest.mark.parametrize("finished", [True, False])
 def test_eval_of_a_run_reproduces_its_evaluation(dml, folder, tmp_path, finished):
     expected = json.loads(folder.evaluation.read_text())["recall@1"]
-    if not finished:  # its newest checkpoint is used
+    if not finished:  # use the newest checkpoint
         for path in (folder.evaluation, folder.embeddings(), folder.labels()):
             path.unlink()
     dml("eval", folder.path, "--out", tmp_path / "figures.json")
@@ -125,9 +121,7 @@ def test_embed_overwrites_nothing_and_reports_a_missing_gallery(dml, folder, tmp
     ],
     ids=lambda arguments: " ".join(arguments[:5]),
 )
-def test_numbers_of_processes_that_no_machine_has_are_refused_before_a_folder_is_made(
-    dml, tmp_path, monkeypatch, arguments
-):
+def test_too_many_processes_are_refused_before_a_folder_is_made(dml, tmp_path, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
     result = dml(*(part.format(10**13) for part in arguments), code=2)
     assert str(10**13) in result.stderr
@@ -145,7 +139,7 @@ def test_an_error_names_the_options_of_its_command_that_fix_it(dml, folder, comm
     )
 
 
-def test_plugins_lists_components_by_provider_and_those_of_a_kind(dml):
+def test_plugins_lists_components_by_provider_those_of_a_kind_and_failures(dml, registry):
     lines = dml("plugins").stdout.splitlines()
     assert "tiny 1.0  (TinyPlugin)" in lines
     assert "  losses      tiny  a softmax" in lines
@@ -153,9 +147,18 @@ def test_plugins_lists_components_by_provider_and_those_of_a_kind(dml):
     assert first == "tiny 1.0  (TinyPlugin)"
     assert "  losses      tiny  a softmax" in components
     assert {line.split()[0] for line in components} == {"losses"}
+    point = EntryPoint(name="broken", value="no_such_module", group="dml")
+    registry.plugins.failures.extend(Plugins([point]).failures)
+    assert "No module named 'no_such_module'" in dml("plugins").stdout
 
 
-def test_plugins_describes_the_options_of_a_component(dml, tiny_registry):
+def test_a_demo_without_the_extras_names_what_to_install_and_writes_nothing(registry, out):
+    with pytest.raises(DmlError, match=r"unknown loss 'norm-softmax'[\s\S]*pip install 'dml-train\[all\]'"):
+        run_demo(out, registry=registry)
+    assert not out.exists()
+
+
+def test_plugins_describes_the_options_of_a_component(dml, registry):
     def make(scale: float, kind: Literal["a", "b"] = "b", seed: int = 0, **more: object):
         return None
 
@@ -164,7 +167,7 @@ def test_plugins_describes_the_options_of_a_component(dml, tiny_registry):
         def dml_losses(self):
             yield Component("described", make, "a loss", source="Me 2026, Eq. 1")
 
-    tiny_registry.plugins.register(Provider(), distribution="mine", version="2")
+    registry.plugins.register(Provider(), distribution="mine", version="2")
     assert dml("plugins", "described").stdout.splitlines() == [
         "loss described: a loss",
         "  of mine 2 (Provider)",
@@ -177,13 +180,7 @@ def test_plugins_describes_the_options_of_a_component(dml, tiny_registry):
     assert "did you mean 'described'?" in dml("plugins", "describd", code=2).stderr
 
 
-def test_a_plugin_that_failed_to_load_is_listed_with_its_reason(dml, tiny_registry):
-    point = EntryPoint(name="broken", value="no_such_module", group="dml")
-    tiny_registry.plugins.failures.extend(Plugins([point]).failures)
-    assert "No module named 'no_such_module'" in dml("plugins").stdout
-
-
-def test_a_plugin_adds_a_command_and_may_not_replace_one(dml, tiny_registry):
+def test_a_plugin_adds_a_command_and_may_not_replace_one(dml, registry):
     class Friendly:
         @hookimpl
         def dml_commands(self):
@@ -194,10 +191,10 @@ def test_a_plugin_adds_a_command_and_may_not_replace_one(dml, tiny_registry):
         def dml_commands(self):
             return [click.Command("train", callback=lambda: None)]
 
-    tiny_registry.plugins.register(Friendly(), distribution="friendly", version="1")
+    registry.plugins.register(Friendly(), distribution="friendly", version="1")
     assert dml("hello").stdout == "hello\n"
     assert "hello" in dml("--help").stdout
-    tiny_registry.plugins.register(Hostile(), distribution="hostile", version="2")
+    registry.plugins.register(Hostile(), distribution="hostile", version="2")
     assert "hostile 2 adds a command 'train', which dml has already" in dml("--help", code=2).stderr
 
 
@@ -217,9 +214,7 @@ def test_a_plugin_adds_a_command_and_may_not_replace_one(dml, tiny_registry):
         ),
     ],
 )
-def test_signals_and_missing_permissions_end_a_command_without_a_traceback(
-    dml, tiny_registry, error, code, output
-):
+def test_signals_and_missing_permissions_print_no_traceback(dml, registry, error, code, output):
     def end():
         raise error
 
@@ -228,7 +223,7 @@ def test_signals_and_missing_permissions_end_a_command_without_a_traceback(
         def dml_commands(self):
             return [click.Command("end", callback=end)]
 
-    tiny_registry.plugins.register(Ending(), distribution="ending")
+    registry.plugins.register(Ending(), distribution="ending")
     assert dml("end", code=code).stderr == output
 
 

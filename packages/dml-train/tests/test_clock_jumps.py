@@ -1,4 +1,4 @@
-"""Wall clocks that jump by years, backwards and forwards, while something runs."""
+"""A wall clock that jumps by years must not change a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dml_train.training.step_values import StepValues
 
 @contextmanager
 def jumping_clock() -> Iterator[None]:
-    """Give each call another time between 1970 and 2096."""
+    """Let each call return a random time between 1970 and 2096."""
     draw = random.Random(0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "time", lambda: draw.uniform(0, 4e9))
@@ -44,15 +44,12 @@ def test_a_run_is_the_same_while_the_clock_jumps(run, tmp_path):
     assert hasty.read_metrics() == calm.read_metrics()
 
 
-def test_the_speed_of_a_run_is_a_positive_number():
+def test_the_speed_is_positive_and_the_time_left_never_negative(monkeypatch):
     with jumping_clock():
         values = StepValues()
         values.add(1, {"loss": torch.zeros(())}, {}, images=8)
         ((_, row),) = values.flush()
     assert 0 < row["time/images_per_second"] < math.inf
-
-
-def test_the_time_left_is_never_negative(monkeypatch):
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
     shown = StringIO()
     with jumping_clock(), progress.stage(Console(file=shown), "train", 5) as show:

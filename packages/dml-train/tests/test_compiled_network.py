@@ -29,7 +29,7 @@ COMPILED = {**PARTS, "training": {**PARTS["training"], "compile": True}}
 
 @pytest.fixture(autouse=True, scope="module")
 def generated_here(tmp_path_factory):
-    """Use an empty cache: torch's own in /tmp may hold code for another machine's CPU."""
+    """Use an empty cache: torch's cache in /tmp may contain code for a different CPU."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
         yield
@@ -41,20 +41,19 @@ def _nothing_compiled_before():
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @generates_code
-def test_generated_code_matches_the_plain_network_and_a_stopped_run_resumes_to_the_same_bits(
-    run, tiny_registry, tmp_path
-):
+def test_generated_code_matches_the_plain_network_and_resumes_to_the_same_bits(run, registry, tmp_path):
     def run_anew(name, tables, resume=False):
         torch._dynamo.reset()  # as in a new process
         return run(tmp_path / name, resume, **tables, checkpoints={"every": 2})
 
     plain, whole = run_anew("plain", PARTS), run_anew("whole", COMPILED)
-    with stopped(tiny_registry, 3):
+    with stopped(registry, 3):
         run_anew("cut", COMPILED)
     cut = run_anew("cut", COMPILED, resume=True)
 
-    # Sums of float32 in another order, over six steps.
+    # Sums of float32 in a different order, over six steps.
     assert losses(whole) == pytest.approx(losses(plain), rel=1e-5)
     check_same_bits(whole, cut)
 
@@ -71,18 +70,17 @@ def test_two_ranks_with_generated_code_match_one_without(tiny_document, tmp_path
     one, two = (tiny_document(**tables) for tables in (PARTS, COMPILED))
     train_until(one, tmp_path / "one", 99)
     in_ranks(2, train_until, two, tmp_path / "two", 99)
-    # as above
+    # See above for the tolerance.
     assert losses(RunFolder(tmp_path / "two")) == pytest.approx(losses(RunFolder(tmp_path / "one")), rel=1e-5)
 
 
+@pytest.mark.slow
 @generates_code
-def test_both_passes_of_a_micro_batch_draw_the_same_dropout_in_generated_code(
-    tiny_registry, tiny_document, monkeypatch
-):
+def test_generated_code_draws_the_same_dropout_in_both_passes(registry, tiny_document, monkeypatch):
     document = tiny_document(
         training={"micro_batch": 4, "compile": True}, backbone={"dropout": 0.5, "norm": False}
     )
-    experiment = build(parse(document, tiny_registry), tiny_registry)
+    experiment = build(parse(document, registry), registry)
     network = Replica(experiment, SINGLE_PROCESS)
     experiment.model.train()
     images = torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -105,7 +103,6 @@ def test_a_failed_compilation_is_reported_with_a_remedy(run, monkeypatch):
         raise OSError("no g++ here")
 
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
-    with pytest.raises(
-        DmlError, match=r"(?s)can't compile the network: .*no g\+\+ here.*or omit training.compile"
-    ):
+    message = r"(?s)can't compile the network: .*no g\+\+ here.*or omit training.compile"
+    with pytest.raises(DmlError, match=message):
         run(training={"compile": True})

@@ -1,4 +1,4 @@
-"""The data sets, backbones and loggers of this package keep their contracts."""
+"""The data sets, backbones and loggers of this package satisfy the contracts of dml_core.testing."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def names(classes) -> dict[str, list[str]]:
     return {name: [file.name for file in files] for name, files in classes.items()}
 
 
-def test_the_column_split_divides_the_images(root):
+def test_the_column_split_divides_the_images_and_query_and_gallery_are_separate(root):
     parts = read_csv_table(
         table(root, "path,label,split", "3.png,b,train", "1.png,a,train", "2.png,b,train", "4.png,c,test")
     )
@@ -37,14 +37,8 @@ def test_the_column_split_divides_the_images(root):
     assert [*parts.train] == ["a", "b"]  # by name, whatever the order of the lines
     assert names(parts.test) == {"c": ["4.png"]}
     assert parts.gallery is None
-
-
-def test_query_and_gallery_are_separate_splits(root):
-    parts = read_csv_table(
-        table(
-            root, "split,path,label", "train,1.png,a", "query,2.png,b", "gallery,3.png,b", "gallery,4.png,c"
-        )
-    )
+    lines = ["split,path,label", "train,1.png,a", "query,2.png,b", "gallery,3.png,b", "gallery,4.png,c"]
+    parts = read_csv_table(table(root, *lines))
     assert names(parts.test) == {"b": ["2.png"]}
     assert names(parts.gallery) == {"b": ["3.png"], "c": ["4.png"]}
 

@@ -1,4 +1,4 @@
-"""Folders of runs whose files are damaged, although the checksums match: one message each, never a raw error."""
+"""If a run's files are damaged, the user gets one message, also if the checksums match."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def damaged(finished, tmp_path):
-    """Copy the run, change one file of its newest checkpoint, and correct the manifest."""
+    """Copy the run, change a file in all checkpoints, and correct the manifests."""
 
     def damage(name, change):
         run = shutil.copytree(finished, tmp_path / "run")
@@ -103,13 +103,13 @@ def message_of(use):
 
 
 @pytest.mark.parametrize(("name", "change"), DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_checkpoint_is_one_message(damaged, tiny_registry, tiny_document, quiet, name, change):
+def test_a_damaged_checkpoint_is_one_message(damaged, registry, tiny_document, quiet, name, change):
     run = damaged(name, change)
-    recipe = parse(tiny_document(), tiny_registry)
+    recipe = parse(tiny_document(), registry)
     uses = [
-        lambda: open_model(run, tiny_registry),
-        lambda: embed_split(run, registry=tiny_registry),
-        lambda: train(recipe, run, resume=True, registry=tiny_registry, console=quiet),
+        lambda: open_model(run, registry),
+        lambda: embed_split(run, registry=registry),
+        lambda: train(recipe, run, resume=True, registry=registry, console=quiet),
     ]
     (run / "evaluation.json").unlink()
     messages = [message for use in uses if (message := message_of(use)) is not None]
@@ -135,15 +135,8 @@ def intact(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "run")
 
 
-@pytest.fixture
-def registry(tiny_registry):
-    return tiny_registry
-
-
 @pytest.mark.parametrize("is_finished", [True, False], ids=["finished", "unfinished"])
-def test_weights_of_an_older_step_never_replace_damaged_ones_in_silence(
-    dml, intact, registry, tmp_path, is_finished
-):
+def test_older_weights_never_replace_damaged_ones_in_silence(dml, intact, registry, tmp_path, is_finished):
     if not is_finished:
         (intact / "evaluation.json").unlink()
     flip_a_bit(intact / "checkpoints" / "step-00000012" / WEIGHTS)
@@ -166,7 +159,7 @@ def test_weights_of_an_older_step_never_replace_damaged_ones_in_silence(
 def test_a_step_is_evaluated_anew_and_its_weights_do_not_search_other_embeddings(intact, registry):
     metrics = [evaluate_run(intact, step=step, registry=registry).to_dict() for step in (None, 8, 12)]
     assert metrics[0] == metrics[2] == {key: read_json(intact / "evaluation.json")[key] for key in metrics[0]}
-    # Few images may have the same recall at both steps; their embeddings differ.
+    # The recall of few images can be the same at both steps, but the embeddings differ.
     of_steps = [embed_split(intact, step=step, registry=registry) for step in (8, 12)]
     assert not np.array_equal(of_steps[0][0], of_steps[1][0])
     assert [TinyEvaluator().evaluate(*of_step).to_dict() for of_step in of_steps] == metrics[1:]
@@ -201,7 +194,7 @@ def test_resuming_trains_again_from_the_last_intact_checkpoint(run, intact, fini
         ("manifest.json", lambda file: file.write_text('{"files": {"labels.npy": 3}}')),
     ],
 )
-def test_results_that_have_changed_are_an_error_and_the_command_in_it_writes_them_again(
+def test_changed_results_are_an_error_whose_command_writes_them_again(
     dml, intact, finished, registry, name, change
 ):
     change(intact / name)
@@ -216,21 +209,20 @@ def test_results_that_have_changed_are_an_error_and_the_command_in_it_writes_the
         assert (intact / file).read_bytes() == (finished / file).read_bytes()
 
 
-def test_changed_lines_of_training_are_an_error_and_a_run_resumes_without_them(dml, intact):
+def test_changed_lines_or_a_missing_manifest_are_an_error_and_a_run_resumes_without_the_lines(dml, intact):
     metrics = intact / "metrics.jsonl"
     change_a_digit(metrics)
     for command in (("report", intact), ("train", intact / "recipe.toml", "--out", intact, "--resume")):
         error = dml(*command, code=2).stderr
         assert "metrics.jsonl has a different SHA-256 than the manifest says" in error
         assert "move it away to continue without its lines" in error
+    manifest = (intact / "manifest.json").read_bytes()
+    (intact / "manifest.json").unlink()
+    assert "isn't finished: it has no manifest.json" in dml("report", intact, code=2).stderr
+    (intact / "manifest.json").write_bytes(manifest)
     metrics.unlink()
     dml("train", intact / "recipe.toml", "--out", intact, "--resume", "--no-report")
     assert [line["step"] for line in RunFolder(intact).read_metrics()] == [12]
-
-
-def test_a_run_of_which_the_manifest_is_missing_is_not_finished(dml, intact):
-    (intact / "manifest.json").unlink()
-    assert "isn't finished: it has no manifest.json" in dml("report", intact, code=2).stderr
 
 
 @pytest.mark.parametrize("content", [b"a = " + b"[" * 100_000, b"\xff", b"[training]\nsteps = 3"])
@@ -242,10 +234,10 @@ def test_a_damaged_recipe_of_a_run_is_one_message(intact, registry, content):
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "a\udcffb"], ids=["long", "nul", "not utf-8"])
-def test_a_path_that_no_file_can_have_is_one_message(tiny_registry, tiny_document, tmp_path, quiet, name):
-    recipe = parse(tiny_document(training={"steps": 1}), tiny_registry)
+def test_a_path_that_no_file_can_have_is_one_message(registry, tiny_document, tmp_path, quiet, name):
+    recipe = parse(tiny_document(training={"steps": 1}), registry)
     for use in (
-        lambda: open_model(tmp_path / name, tiny_registry),
-        lambda: train(recipe, tmp_path / name, registry=tiny_registry, console=quiet),
+        lambda: open_model(tmp_path / name, registry),
+        lambda: train(recipe, tmp_path / name, registry=registry, console=quiet),
     ):
         message_of(use)

@@ -1,14 +1,10 @@
-"""`dml data`: check counts; fetch downloads and unpacks, or says what to download by hand."""
+"""`dml data check` counts images; `dml data fetch` downloads and unpacks, or names files to download by hand."""
 
 from __future__ import annotations
 
 import hashlib
 import tarfile
-import threading
 import zipfile
-from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -55,9 +51,6 @@ def pack_in_shop_images(folder: Path) -> None:
         for name in "abcd":
             archive.write(folder / "one.jpg", f"img/{name}.jpg")
     (folder / "one.jpg").unlink()
-
-
-# --- check ----------------------------------------------------------------------------------------------------
 
 
 def test_the_commands_accept_every_published_data_set():
@@ -119,35 +112,14 @@ def test_check_exits_with_2_and_says_how_to_get_a_missing_data_set(tmp_path):
     assert "isn't unpacked: run dml data fetch sop --root" in one_line(result)
 
 
-# --- fetch ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def served(tmp_path, monkeypatch, small_cub) -> Iterator[Path]:
-    """A folder served over HTTP on this machine, from which CUB is downloaded."""
-    monkeypatch.setenv("no_proxy", "*")
-    folder = tmp_path / "served"
-    folder.mkdir()
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    address = f"http://127.0.0.1:{server.server_port}/CUB_200_2011.tgz"
-    archive = OFFICIAL["cub"].archives[0]._replace(address=address, md5=None)
-    monkeypatch.setitem(OFFICIAL, "cub", reduce("cub", CUB_COUNTS, archives=(archive,)))
-    yield folder
-    server.shutdown()
-    server.server_close()
-
-
-def test_fetch_downloads_unpacks_and_counts(tmp_path, served):
+def test_fetch_downloads_unpacks_and_counts(tmp_path, serve, monkeypatch):
     make_cub(tmp_path / "pack" / "CUB_200_2011")
-    file = served / "CUB_200_2011.tgz"
+    file = tmp_path / "CUB_200_2011.tgz"
     with tarfile.open(file, "w:gz") as archive:
         archive.add(tmp_path / "pack", arcname=".")
+    address = serve(file.read_bytes(), file.name)
+    archive = OFFICIAL["cub"].archives[0]._replace(address=address, md5=None)
+    monkeypatch.setitem(OFFICIAL, "cub", reduce("cub", CUB_COUNTS, archives=(archive,)))
     root = tmp_path / "new" / "root"
     result = dml("fetch", "cub", "--root", root)
     assert result.exit_code == 0, result.output
@@ -155,13 +127,12 @@ def test_fetch_downloads_unpacks_and_counts(tmp_path, served):
     assert f"SHA-256 {sha256}; no checksum is published" in one_line(result)
     assert one_line(result).endswith(" complete")
     assert sorted(entry.name for entry in root.iterdir()) == ["CUB_200_2011", "CUB_200_2011.tgz"]
-    file.unlink()
     again = dml("fetch", "cub", "--root", root)
     assert again.exit_code == 0
     assert "CUB-200-2011 is already in" in one_line(again)
 
 
-def test_fetch_never_overwrites_an_incomplete_data_set(tmp_path, served):
+def test_fetch_never_overwrites_an_incomplete_data_set(tmp_path, small_cub):
     make_cub(tmp_path / "root" / "CUB_200_2011")[2].unlink()
     result = dml("fetch", "cub", "--root", tmp_path / "root")
     assert result.exit_code == 2

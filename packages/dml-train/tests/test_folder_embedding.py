@@ -12,15 +12,8 @@ from train_support.photo_world import train_on, write_photos
 from dml_core import DmlError
 from dml_train.data.preparation import ImageSplit
 from dml_train.files import lock_folder
-from dml_train.recipe.checking import parse
 from dml_train.trained.folder import embed_folder
 from dml_train.trained.model import open_model
-from dml_train.training.run import train
-
-
-@pytest.fixture(scope="module")
-def run(photo_run):
-    return photo_run
 
 
 @pytest.fixture
@@ -33,14 +26,14 @@ def visible(folder):
     return sorted(path.name for path in folder.iterdir() if path.name != "photos")
 
 
-def test_rows_are_the_images_in_the_order_of_their_paths(dml, run, model, photos, tmp_path):
+def test_rows_are_the_images_in_the_order_of_their_paths(dml, photo_run, model, photos, tmp_path):
     (photos / "class-0" / "deeper").mkdir()
     (photos / "class-0" / "0.png").rename(photos / "class-0" / "deeper" / "ünï.PNG")
     (photos / "loose.png").write_bytes((photos / "class-1" / "0.png").read_bytes())
     (photos / ".hidden.png").write_bytes(b"")
     (photos / "notes.txt").write_text("no image")
     out = tmp_path / "e.npy"
-    assert dml("embed", run, photos, "--out", out).stdout == f"{out}: 31 images\n"
+    assert dml("embed", photo_run, photos, "--out", out).stdout == f"{out}: 31 images\n"
     about = json.loads((tmp_path / "e.json").read_text())
     assert about["paths"][:5] == [
         "class-0/1.png", "class-0/2.png", "class-0/3.png", "class-0/4.png", "class-0/deeper/ünï.PNG",
@@ -52,21 +45,23 @@ def test_rows_are_the_images_in_the_order_of_their_paths(dml, run, model, photos
     assert embeddings.dtype == np.float32
     split = model.reader.of_images([photos / path for path in about["paths"]])
     alone = [model.network(split.load(np.array([i]))).detach().numpy() for i in range(len(split))]
-    # Batches of other sizes multiply matrices in another order.
+    # Batches of other sizes multiply matrices in a different order.
     np.testing.assert_allclose(embeddings, np.concatenate(alone), rtol=1e-5, atol=1e-6)
     assert visible(tmp_path) == ["e.json", "e.npy"]
 
 
-def test_codes_and_labels(dml, run, photos, tmp_path):
-    dml("embed", run, photos, "--out", tmp_path / "e.npy", "--labels", tmp_path / "l.npy")
-    dml("embed", run, photos, "--out", tmp_path / "c.npy", "--codes")
+def test_codes_and_labels(dml, photo_run, photos, tmp_path):
+    dml("embed", photo_run, photos, "--out", tmp_path / "e.npy", "--labels", tmp_path / "l.npy")
+    dml("embed", photo_run, photos, "--out", tmp_path / "c.npy", "--codes")
     codes = np.load(tmp_path / "c.npy")
     assert codes.dtype == np.uint8
     np.testing.assert_array_equal(codes, np.packbits(np.load(tmp_path / "e.npy") > 0, axis=1))
     np.testing.assert_array_equal(np.load(tmp_path / "l.npy"), np.repeat(np.arange(6), 5))
     assert json.loads((tmp_path / "e.json").read_text())["classes"] == [f"class-{c}" for c in range(6)]
     (photos / "loose.png").write_bytes((photos / "class-1" / "0.png").read_bytes())
-    refused = dml("embed", run, photos, "--out", tmp_path / "d.npy", "--labels", tmp_path / "m.npy", code=2)
+    refused = dml(
+        "embed", photo_run, photos, "--out", tmp_path / "d.npy", "--labels", tmp_path / "m.npy", code=2
+    )
     assert "loose.png is in none" in refused.stderr
     assert not (tmp_path / "d.npy").exists()
 
@@ -77,7 +72,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def loads(monkeypatch, embed):
-    """The number of loaded images; `until` embeds and is killed before it loads more than so many."""
+    """Count loaded images; `until` embeds, and is killed before it loads more than `most` images."""
 
     class Loads:
         count, most = 0, 10**9
@@ -107,7 +102,7 @@ def whole(embed, tmp_path):
     return (tmp_path / "whole.npy").read_bytes()
 
 
-def test_a_killed_call_resumes(embed, tmp_path, whole, loads):
+def test_a_killed_call_resumes_and_loader_processes_change_nothing(embed, tmp_path, whole, loads):
     out = tmp_path / "e.npy"
     for more in (9, 9, 0):
         loads.until(more, out)
@@ -115,14 +110,16 @@ def test_a_killed_call_resumes(embed, tmp_path, whole, loads):
     assert embed(out).reused == 16
     assert loads.count == 30 - 16
     assert out.read_bytes() == whole
+    embed(tmp_path / "helped.npy", workers=1)
+    assert (tmp_path / "helped.npy").read_bytes() == whole
 
 
-def test_the_command_says_how_many_images_it_reuses(dml, run, model, photos, tmp_path):
+def test_the_command_says_how_many_images_it_reuses(dml, photo_run, model, photos, tmp_path):
     out = tmp_path / "e.npy"
     with pytest.raises(DmlError, match="can't write"):
         embed_folder(model, photos, out, labels=tmp_path / "missing" / "l.npy")
     assert visible(tmp_path) == [".e.npy.chunks"]
-    assert "30 images were embedded already" in dml("embed", run, photos, "--out", out).stderr
+    assert "30 images were embedded already" in dml("embed", photo_run, photos, "--out", out).stderr
 
 
 def flip_a_bit(content):
@@ -161,17 +158,19 @@ def test_changed_images_are_embedded_again(embed, photos, tmp_path, loads):
     assert out.read_bytes() == (tmp_path / "again.npy").read_bytes()
 
 
-def test_a_bad_image_is_an_error_or_skipped(dml, run, photos, tmp_path):
+def test_a_bad_image_is_an_error_or_skipped(dml, photo_run, photos, tmp_path):
     for name in ("class-1/1.png", "class-2/0.png", "class-2/1.png", "class-2/2.png", "class-2/3.png"):
         (photos / name).write_bytes(b"")
     (photos / "class-4" / "4.png").write_bytes((photos / "class-4" / "4.png").read_bytes()[:200])
     out = tmp_path / "e.npy"
-    refused = dml("embed", run, photos, "--out", out, code=2)
+    refused = dml("embed", photo_run, photos, "--out", out, code=2)
     assert "can't read the image" in refused.stderr
     assert "1.png: it is empty" in refused.stderr
     assert "--on-bad-image skip" in refused.stderr
     assert visible(tmp_path) == [".e.npy.chunks"]
-    result = dml("embed", run, photos, "--out", out, "--on-bad-image", "skip", "--labels", tmp_path / "l.npy")
+    result = dml(
+        "embed", photo_run, photos, "--out", out, "--on-bad-image", "skip", "--labels", tmp_path / "l.npy"
+    )
     assert result.stdout == f"{out}: 24 images, 6 skipped\n"
     about = json.loads((tmp_path / "e.json").read_text())
     assert [entry["path"] for entry in about["skipped"]] == [
@@ -180,7 +179,7 @@ def test_a_bad_image_is_an_error_or_skipped(dml, run, photos, tmp_path):
     assert len(about["paths"]) == len(np.load(out)) == len(np.load(tmp_path / "l.npy")) == 24
     for name in about["skipped"]:
         (photos / name["path"]).unlink()
-    dml("embed", run, photos, "--out", tmp_path / "rest.npy")
+    dml("embed", photo_run, photos, "--out", tmp_path / "rest.npy")
     # The same images, but in other batches.
     np.testing.assert_allclose(np.load(tmp_path / "rest.npy"), np.load(out), rtol=1e-5, atol=1e-6)
 
@@ -206,22 +205,17 @@ def test_a_skipped_image_is_an_error_again_without_skip(embed, photos, tmp_path,
         embed(tmp_path / "e.npy")
 
 
-def test_loader_processes_change_nothing(embed, tmp_path, whole):
-    embed(tmp_path / "e.npy", workers=1)
-    assert (tmp_path / "e.npy").read_bytes() == whole
-
-
-def test_a_second_process_cannot_write_the_same_file(dml, run, photos, tmp_path):
+def test_a_second_process_cannot_write_the_same_file(dml, photo_run, photos, tmp_path):
     work = tmp_path / ".e.npy.chunks"
     work.mkdir()
     with lock_folder(work, f"writing {tmp_path / 'e.npy'}"):
-        refused = dml("embed", run, photos, "--out", tmp_path / "e.npy", code=2)
+        refused = dml("embed", photo_run, photos, "--out", tmp_path / "e.npy", code=2)
     assert f"another process is writing {tmp_path / 'e.npy'}" in refused.stderr
 
 
-def test_nothing_is_overwritten_and_mistakes_are_reported_first(dml, run, photos, tmp_path):
+def test_nothing_is_overwritten_and_mistakes_are_reported_first(dml, photo_run, photos, tmp_path):
     def refused(folder, *options, out="e.npy"):
-        return dml("embed", run, tmp_path / folder, *options, "--out", tmp_path / out, code=2).stderr
+        return dml("embed", photo_run, tmp_path / folder, *options, "--out", tmp_path / out, code=2).stderr
 
     (tmp_path / "mine.json").write_text("mine")
     (tmp_path / "empty").mkdir()
@@ -237,11 +231,8 @@ def test_nothing_is_overwritten_and_mistakes_are_reported_first(dml, run, photos
     assert (tmp_path / "mine.json").read_text() == "mine"
 
 
-def test_a_data_set_without_an_image_reader_is_an_error(tiny_registry, tiny_document, quiet, out, photos):
-    train(
-        parse(tiny_document(training={"steps": 1}), tiny_registry), out, registry=tiny_registry, console=quiet
-    )
-    model = open_model(out, tiny_registry)
+def test_a_data_set_without_an_image_reader_is_an_error(run, registry, photos):
+    model = open_model(run(training={"steps": 1}).path, registry)
     assert model.input_shape == (1, 4, 4)
     with pytest.raises(DmlError, match=r"'tiny' .* has no attribute 'image_reader'"):
         model.split_of([photos / "class-0" / "0.png"])

@@ -1,4 +1,4 @@
-"""`dml eval RUN FOLDER`: a run measured on other images than its own."""
+"""`dml eval RUN FOLDER`: a run evaluated on a user's images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def world(photo_run: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def held(tmp_path: Path) -> Path:
-    """Other images, a fifth of them in a wrong folder, and one deeper in its class's folder."""
+    """Images that the run wasn't trained on, some in a wrong folder, and an image in a subfolder."""
     folder = write_photos(tmp_path / "held", classes=4, each=6, seed=7)
     for c in range(4):
         (folder / f"class-{c}" / "5.png").rename(folder / f"class-{(c + 1) % 4}" / "wrong.png")

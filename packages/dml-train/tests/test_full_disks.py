@@ -1,6 +1,6 @@
-"""Disks that refuse any write of a command: one message, nothing damaged, and the command resumes.
+"""If any write of a command fails, the command prints one message, damages nothing, and can be resumed.
 
-The kernel refuses files above a size, as a full disk would. ``DML_DISKS=100`` sets the number of sizes.
+The kernel limits the size of files, so that writes fail as on a full disk. Set ``DML_DISKS=100`` to try 100 sizes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tomli_w
 from click.testing import CliRunner
-from train_support.photo_world import photo_document, photo_registry
+from train_support.photo_world import photo_document
 from train_support.tiny_world import make_document, make_registry
 
 from dml_train import cli, report
@@ -48,34 +48,37 @@ def call(inputs, monkeypatch):
         monkeypatch.setattr(module, "papers", lambda: {"fake": fake_paper(inputs)})
 
     def call(name, out, resume=False):
-        registry, photos = make_registry(), photo_registry()
+        photos, again = inputs / "data", ["--resume"] * resume
         arrays = ["--out", f"{out}/e.npy", "--labels", f"{out}/l.npy"]
         if name == "train":
-            recipe = write_recipe(inputs, name, make_document(**SELECTS))
-            arguments = ["train", recipe, "--out", f"{out}/deep/run", *["--resume"] * resume]
+            arguments = [
+                write_recipe(inputs, name, make_document(**SELECTS)),
+                "--out",
+                f"{out}/deep/run",
+                *again,
+            ]
         elif name == "embed":
-            registry, arguments = photos, ["embed", f"{inputs}/run", f"{inputs}/data", *arrays]
+            arguments = [f"{inputs}/run", photos, *arrays]
         elif name == "embed --split":
-            registry, arguments = photos, ["embed", f"{inputs}/run", "--split", "train", *arrays]
+            name, arguments = "embed", [f"{inputs}/run", "--split", "train", *arrays]
         elif name == "pack":
-            recipe = write_recipe(inputs, name, photo_document(inputs / "data"))
-            cache = ["--set", f"dataset.cache={out}/cache", *["--resume"] * resume]
-            registry, arguments = photos, ["train", recipe, "--out", f"{out}/run", *cache]
+            recipe, cache = write_recipe(inputs, name, photo_document(photos)), f"dataset.cache={out}/cache"
+            name, arguments = "train", [recipe, "--out", f"{out}/run", "--set", cache, *again]
         elif name == "tune":
             recipe = write_recipe(inputs, name, make_document(**SELECTS, training={"steps": 5}))
             choice = ["--choice", "loss.scale=[2.0,4.0]", "--trials", "2"]
-            arguments = ["tune", recipe, *choice, "--out", f"{out}/search"]
+            arguments = [recipe, *choice, "--out", f"{out}/search"]
         elif name == "reproduce":
-            arguments = ["reproduce", "fake/table-2", "--out", f"{out}/out"]
+            arguments = ["fake/table-2", "--out", f"{out}/out"]
         else:
-            arguments = ["data", "fetch", "sop", "--root", f"{out}/sop"]
-        return CliRunner().invoke(cli.main, arguments, obj=registry)
+            name, arguments = "data", ["fetch", "sop", "--root", f"{out}/sop"]
+        return CliRunner().invoke(cli.main, [name, *map(str, arguments)], obj=make_registry())
 
     return call
 
 
 def write_recipe(inputs, name, document):
-    """Write a recipe before any write is refused; return its path."""
+    """Write a recipe before the size of files is limited; return the path."""
     path = inputs / f"{name}.toml"
     if not path.is_file():
         path.write_text(tomli_w.dumps(document))
@@ -102,7 +105,7 @@ def lasting(folder):
 
 
 def check_intact(folder):
-    """Check that every file in a folder is complete."""
+    """Check that all files in a folder are complete."""
     for path in folder.rglob("*"):
         if any(part.startswith(".") for part in path.relative_to(folder).parts):
             continue  # written aside

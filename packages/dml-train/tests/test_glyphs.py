@@ -30,18 +30,12 @@ def few():
     return Glyphs(max_classes=20)
 
 
-# --- the data set ---------------------------------------------------------------------------------------------
-
-
-def test_the_size_is_the_documented_one(glyphs):
+def test_the_size_is_the_documented_one_and_every_class_has_enough_faces(glyphs):
     classes = len(glyphs.train.class_names) + len(glyphs.test.class_names)
     images = len(glyphs.train) + len(glyphs.test)
     assert classes == pytest.approx(3400, rel=0.1)
     assert images == pytest.approx(39000, rel=0.1)
     assert len(glyphs.train.class_names) - len(glyphs.test.class_names) in (0, 1)
-
-
-def test_every_class_has_enough_faces_and_labels_count_from_zero(glyphs):
     for split in (glyphs.train, glyphs.test):
         counts = np.bincount(split.labels)
         assert len(counts) == len(split.class_names)
@@ -81,16 +75,14 @@ def test_max_classes_selects_from_all_classes(glyphs, few):
     assert len(chosen) == len(set(chosen)) == 20
     assert set(chosen) <= everything
     assert len(few.train) == (few.train.labels >= 0).sum() == len(few.train.load(np.arange(len(few.train))))
-
-
-def test_one_class_is_refused():
     with pytest.raises(ValueError, match="max_classes is 1; expected at least 2"):
         Glyphs(max_classes=1)
 
 
 def test_missing_fonts_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(matplotlib, "get_data_path", lambda: str(tmp_path))
-    draw_glyphs.cache_clear()
+    # Later tests need the cached drawings.
+    monkeypatch.setattr("dml_train.data.glyphs.draw_glyphs", draw_glyphs.__wrapped__)
     with pytest.raises(DmlError, match=r"no font DejaVuSans.ttf in .*reinstall"):
         Glyphs()
 
@@ -105,9 +97,6 @@ def test_raw_pixels_find_the_class_of_most_images(glyphs):
     recall = (labels[similarity.argmax(dim=1)] == labels[queries]).double().mean().item()
     # 0.713 over all queries; every fortieth has a standard error of 0.02.
     assert recall == pytest.approx(0.713, abs=0.08)
-
-
-# --- loading a split ------------------------------------------------------------------------------------------
 
 
 def test_loading_without_seeds_gives_the_pictures(glyphs):
@@ -137,9 +126,6 @@ def test_a_row_depends_on_its_own_seed_alone(few, seeds, data):
     for row in range(len(seeds)):
         alone = split.load(indices[row : row + 1], np.array(seeds[row : row + 1], dtype=np.uint64))
         torch.testing.assert_close(together[row : row + 1], alone, rtol=0, atol=0)
-
-
-# --- augmentation ---------------------------------------------------------------------------------------------
 
 
 def test_uniforms_are_uniform():

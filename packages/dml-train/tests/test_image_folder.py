@@ -1,4 +1,4 @@
-"""Folders of images: their classes, and the split into training and test classes."""
+"""Folders of images: classes, and the split into training and test classes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write(root: Path, *files: str) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Ten classes of three images, and beside them a hidden folder, an empty folder and a text file."""
+    """Ten classes of three images, a hidden folder, an empty folder and a text file."""
     images = [f"class {c}/{place}.png" for c in range(10) for place in ("0", "deeper/1", "deeper/2")]
     write(tmp_path / "images", *images, ".cache/x.png", "README.txt")
     (tmp_path / "images" / "empty").mkdir()
@@ -40,9 +40,6 @@ def folder(tmp_path: Path) -> Path:
 
 def small(root: Path, **options):
     return image_folder(str(root), crop=16, resize=20, **options)
-
-
-# --- classes --------------------------------------------------------------------------------------------------
 
 
 def test_classes_are_split_into_disjoint_parts(folder):
@@ -54,21 +51,15 @@ def test_classes_are_split_into_disjoint_parts(folder):
     assert len(dataset.train) == 21
 
 
-def test_the_split_is_a_function_of_its_seed(folder):
+def test_the_split_depends_on_its_seed_and_each_part_has_a_class(folder):
     first, again, other = (set(small(folder, split_seed=s).train.class_names) for s in (1, 1, 2))
     assert first == again != other
-
-
-@pytest.mark.parametrize("fraction", [0.01, 0.99])
-def test_each_part_has_at_least_one_class(folder, fraction):
-    dataset = small(folder, train_fraction=fraction)
-    assert min(len(dataset.train.class_names), len(dataset.test.class_names)) == 1
-
-
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0, float("nan")])
-def test_a_train_fraction_outside_0_to_1_is_refused(folder, fraction):
-    with pytest.raises(ValueError, match="expected a share above 0 and below 1"):
-        small(folder, train_fraction=fraction)
+    for fraction in (0.01, 0.99):
+        dataset = small(folder, train_fraction=fraction)
+        assert min(len(dataset.train.class_names), len(dataset.test.class_names)) == 1
+    for fraction in (0.0, 1.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="expected a share above 0 and below 1"):
+            small(folder, train_fraction=fraction)
 
 
 def test_folders_train_and_test_are_the_parts(tmp_path, folder):
@@ -97,9 +88,6 @@ def test_queries_without_a_match_are_logged(tmp_path, caplog):
     message = record.getMessage()
     assert message.startswith("2 of the 3 classes of ")
     assert message.endswith("e.g. 'c'; metrics omit the queries of these classes")
-
-
-# --- folders of another form ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -132,12 +120,11 @@ def test_a_folder_without_two_separate_sets_of_classes_is_refused(tmp_path, file
         small(write(tmp_path, *files))
 
 
-def test_a_missing_folder_is_refused(tmp_path):
+def test_a_missing_folder_and_a_folder_above_the_class_folders_are_answered_with_the_setting(
+    tmp_path, folder
+):
     with pytest.raises(DmlError, match=r"nowhere doesn't exist; expected ROOT/CLASS/IMAGE: set dataset.root"):
         small(tmp_path / "nowhere")
-
-
-def test_a_folder_above_the_class_folders_is_answered_with_the_setting(tmp_path, folder):
     with pytest.raises(DmlError, match=f"contains class folders: --set dataset.root={folder}$"):
         small(tmp_path)
 

@@ -1,4 +1,4 @@
-"""`dml data check FOLDER`: what would disturb a training is found before it, and named."""
+"""`dml data check FOLDER` finds and names images that would disturb a training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def registry() -> Registry:
 
 
 def picture(seed: int, width: int = 96, height: int = 80) -> Image.Image:
-    """Draw soft spots of colour: a perceptual hash tells such pictures apart, and knows them at another size."""
+    """Draw soft spots of colour, which a perceptual hash can distinguish, and recognise at a different size."""
     spots = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
     return Image.fromarray(spots).resize((width, height), Image.Resampling.BICUBIC)
 
@@ -80,7 +80,7 @@ def test_a_photograph_too_large_for_full_size_is_not_broken(photos, monkeypatch)
 
 def test_identical_pixels_are_found_within_and_across_classes(dml, photos):
     stored = Image.open(photos / "class 0" / "0.png")
-    stored.save(photos / "class 0" / "again.bmp")  # another file with the same pixels
+    stored.save(photos / "class 0" / "again.bmp")  # a different file with the same pixels
     stored.save(photos / "class 5" / "again.png", compress_level=1)
     output = dml("data", "check", photos, code=1).output
     assert "identical pixels: 1 group, 1 across classes" in output
@@ -149,16 +149,13 @@ def test_all_findings_are_written_to_a_table(dml, photos, tmp_path):
     assert dml("data", "check", photos, "--out", tmp_path / "found.csv", code=2)
 
 
-def test_a_table_is_checked_by_its_own_split(dml, photos, tmp_path):
+def test_a_table_or_folders_of_parts_are_checked_by_their_own_split(dml, photos, tmp_path):
     lines = [f"class {c}/{i}.png,c{c},{'train' if c < 5 else 'test'}" for c in range(8) for i in range(4)]
     (photos / "mine.csv").write_text("\n".join(["path,label,split", *lines]), encoding="utf-8")
     expected = "split: 5 classes (20 images) train, 3 classes (12 images) are measured\n"
     assert expected in dml("data", "check", photos / "mine.csv").output
     (photos / "mine.csv").rename(tmp_path / "elsewhere.csv")
     assert expected in dml("data", "check", tmp_path / "elsewhere.csv", "--root", photos).output
-
-
-def test_folders_of_parts_are_the_split(dml, photos):
     for c in range(8):
         part = photos / ("train" if c < 6 else "test")
         part.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""A user's images are prepared like those of the training."""
+"""A user's images are prepared like the training images."""
 
 from __future__ import annotations
 

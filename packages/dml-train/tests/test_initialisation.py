@@ -22,36 +22,31 @@ from dml_train.training.class_weights import find_class_weights
 from dml_train.training.initialisation import class_means, draw_by_classes
 from dml_train.training.run import train
 
-# A rate of 0 keeps all weights, so that a run's end shows its beginning.
+# Use a rate of 0 to keep all weights, so that the end of a run shows the initial weights.
 STILL = {"training": {"steps": 1}, "optimizer": {"lr": 0.0}}
 TWO_LEVELS = {"name": "small-conv", "widths": [8, 16], "norm": "group", "levels": ["block1", "block2"]}
 
 
 @pytest.fixture
-def run(tiny_document, tiny_registry, tmp_path, quiet):
-    """Train a tiny recipe; return its experiment as built, and the weights and the loss's state at its end."""
+def run(tiny_document, registry, tmp_path, quiet):
+    """Train a tiny recipe; return the experiment as built, and the final weights and state of the loss."""
 
     def run(**tables):
-        recipe = parse(tiny_document(**{**STILL, **tables}), tiny_registry)
-        folder = train(recipe, tmp_path / "run", registry=tiny_registry, console=quiet)
+        recipe = parse(tiny_document(**{**STILL, **tables}), registry)
+        folder = train(recipe, tmp_path / "run", registry=registry, console=quiet)
         last = checkpoint.newest_intact(folder.checkpoints)
-        return build(recipe, tiny_registry), last.weights(), last.state()["loss"]
+        return build(recipe, registry), last.weights(), last.state()["loss"]
 
     return run
 
 
-def test_class_means_are_those_of_numpy():
-    rows = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
-    labels = np.arange(20) % 4
-    expected = [rows[labels == c].astype(np.float64).mean(axis=0) for c in range(4)]
-    np.testing.assert_allclose(class_means(rows, labels, 4), expected, rtol=1e-6)
-
-
 def test_class_weights_can_start_at_the_means_of_their_classes(run, quiet):
     before, _, loss = run(initialisation={"class_weights": "class-means"})
-    embeddings, labels = before.embed(before.train, quiet), before.train.labels
-    expected = class_means(embeddings, labels, 6)
+    rows, labels = before.embed(before.train, quiet), before.train.labels
+    expected = class_means(rows, labels, 6)
     np.testing.assert_array_equal(loss["class_weights"], expected)
+    by_numpy = [rows[labels == c].astype(np.float64).mean(axis=0) for c in range(6)]
+    np.testing.assert_allclose(expected, by_numpy, rtol=1e-6)
     assert not np.allclose(expected, before.loss.class_weights.detach())
 
 
@@ -137,6 +132,6 @@ def test_a_loss_without_one_class_weight_a_class_is_refused(loss, message):
         ),
     ],
 )
-def test_a_contradiction_is_refused(tiny_document, tiny_registry, tables, message):
+def test_a_contradiction_is_refused(tiny_document, registry, tables, message):
     with pytest.raises(InvalidOption, match=message):
-        parse(tiny_document(**tables), tiny_registry)
+        parse(tiny_document(**tables), registry)

@@ -9,22 +9,16 @@ import pytest
 from dml_train.measure.intervals import average_runs, pool_spread, share_interval
 
 
-def test_three_runs_have_students_interval_with_two_degrees_of_freedom():
+def test_runs_have_students_interval_and_one_run_has_none():
     mean, half_width = average_runs([1.0, 2.0, 3.0])
     assert mean == 2.0
     assert half_width == pytest.approx(4.303 / math.sqrt(3), abs=1e-12)
-
-
-def test_one_run_has_no_interval_and_no_run_is_an_error():
-    assert average_runs([0.5]) == (0.5, None)
-    with pytest.raises(ValueError, match="at least one"):
-        average_runs([])
-
-
-def test_many_runs_have_nearly_the_normal_interval():
     mean, half_width = average_runs([0.0, 1.0] * 200)
     assert mean == 0.5
     assert half_width == pytest.approx(1.96 * 0.5 / 20, rel=2e-3)  # n - 1 for n, and 1.96 rounded
+    assert average_runs([0.5]) == (0.5, None)
+    with pytest.raises(ValueError, match="at least one"):
+        average_runs([])
 
 
 def test_the_spread_of_settings_is_pooled_about_each_settings_mean():

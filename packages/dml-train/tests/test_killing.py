@@ -1,11 +1,11 @@
-"""Runs in processes that are killed: neither interruptions nor the number of ranks change their results."""
+"""Runs in processes that are killed: neither interruptions nor the number of ranks may change the results."""
 
 from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -19,53 +19,25 @@ from train_support.run_traces import check_same_bits, losses
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 
-PATIENCE = (
-    600  # seconds after which a process counts as hanging; on an idle machine, each test takes less than ten
-)
-
-
-class Forked:
-    """A run in a new process, forked from one that has imported everything: it starts at once."""
-
-    def __init__(self, arguments, errors):
-        context = multiprocessing.get_context("forkserver")
-        self.errors = errors
-        self.process = context.Process(target=tiny_run.with_errors_in, args=(str(errors), arguments))
-        self.process.start()
-
-    returncode = property(lambda self: self.process.exitcode)
-
-    def send_signal(self, number):
-        os.kill(self.process.pid, number)
-
-    def kill(self):
-        self.process.kill()
-
-    def communicate(self, timeout):
-        self.process.join(timeout)
-        return None, self.errors.read_text()
+# Seconds after which a process counts as hanging.
+PATIENCE = 600
 
 
 @pytest.fixture
 def start(tmp_path, tiny_document):
-    """Start the tiny run in one process or several, without batch statistics or random draws.
+    """Start the tiny run, by default without batch statistics or random draws, as the leader of a session."""
 
-    With ``forked=False``, one process is a new program, so that the end of its loaders can be seen, too.
-    """
-
-    def start(name, *flags, out=None, ranks=1, restarts=0, forked=True, **tables):
+    def start(name, *flags, ranks=1, restarts=0, **tables):
         tables.setdefault("backbone", {"dropout": 0.0, "norm": False})
         document = tmp_path / f"{name}.json"
         document.write_text(json.dumps(tiny_document(**tables)))
-        arguments = [str(document), str(tmp_path / (out or name)), *flags]
-        if forked and ranks == 1:
-            return Forked(arguments, tmp_path / f"{name}.errors")
         return subprocess.Popen(
-            tiny_run.command(*arguments, ranks=ranks, restarts=restarts),
+            tiny_run.command(document, tmp_path / name, *flags, ranks=ranks, restarts=restarts),
             cwd=tiny_run.FOLDER,
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
         )
 
     return start
@@ -73,26 +45,26 @@ def start(tmp_path, tiny_document):
 
 def finish(process, code=0):
     try:
-        _, errors = process.communicate(
-            timeout=PATIENCE
-        )  # returns when the process and all its loaders have ended
+        # This returns when the process and the loaders have ended.
+        _, errors = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     assert process.returncode == code, errors
     return errors
 
 
+@pytest.mark.slow
 def test_a_run_killed_twice_ends_like_an_uninterrupted_one(start, tmp_path):
     tables = {
         "training": {"steps": 300, "workers": 1},
         "backbone": {"dropout": 0.2, "norm": True},
         "checkpoints": {"every": 20},
     }
-    # Without loader processes, which change nothing.
+    # Loader processes must not change the result, so use none here.
     whole = start("whole", **{**tables, "training": {"steps": 300}})
     finish(start("cut", "--die-at", "151", **tables), -signal.SIGKILL)
     assert RunFolder(tmp_path / "cut").metrics.exists()
-    process = start("cut", "--resume", forked=False, **tables)  # killed from outside, at any point
+    process = start("cut", "--resume", **tables)  # killed from outside, at any point
     metrics = RunFolder(tmp_path / "cut").metrics
     before = metrics.stat().st_mtime_ns
     deadline = time.monotonic() + PATIENCE
@@ -105,7 +77,7 @@ def test_a_run_killed_twice_ends_like_an_uninterrupted_one(start, tmp_path):
     check_same_bits(RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "cut"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_run_stopped_by_a_signal_saves_first_and_reports_its_step(start, tmp_path, number):
     process = start("run", training={"steps": 10**6}, checkpoints={"every": 0})
     metrics = RunFolder(tmp_path / "run").metrics
@@ -125,6 +97,7 @@ TABLES = {
 }
 
 
+@pytest.mark.slow
 def test_two_ranks_match_one_process_after_a_death_and_when_one_process_resumes_them(start, tmp_path):
     one = start("one", **TABLES)
     # One restart sufficed on a machine with ten times more work than cores; the second is a reserve.
@@ -142,14 +115,53 @@ def test_two_ranks_match_one_process_after_a_death_and_when_one_process_resumes_
     assert len(expected) == 40
     assert all(map(math.isfinite, expected))
     for name in ("two", "alone"):
-        assert losses(RunFolder(tmp_path / name)) == pytest.approx(
-            expected, rel=1e-5
-        )  # sums in another order, 40 steps long
+        # Sums in a different order, 40 steps long.
+        assert losses(RunFolder(tmp_path / name)) == pytest.approx(expected, rel=1e-5)
         embeddings = (np.load(RunFolder(tmp_path / folder).embeddings()) for folder in ("one", name))
         np.testing.assert_allclose(*embeddings, rtol=1e-3, atol=1e-4)  # as above, through the whole network
 
 
+@pytest.mark.slow
 def test_a_dead_rank_ends_the_run(start, tmp_path):
     errors = finish(start("run", "--die-at", "10", ranks=2), 1)
     assert "Signal 9 (SIGKILL)" in errors
     assert checkpoint.newest_intact(tmp_path / "run" / "checkpoints").step in (8, 12)
+
+
+def contents(out):
+    """Read all files of a run; of the checkpoints only the newest, since a stopped run has saved others."""
+    folder = RunFolder(out)
+    newest = checkpoint.newest_intact(folder.checkpoints).path
+    assert not list(out.rglob(".*"))
+    files = [path for path in out.rglob("*") if path.is_file()]
+    kept = [path for path in files if path.parent == newest or folder.checkpoints not in path.parents]
+    return {str(path.relative_to(out)): path.read_bytes() for path in kept}
+
+
+@pytest.mark.slow
+def test_a_run_disturbed_at_random_moments_ends_with_the_bytes_of_an_undisturbed_one(start, tmp_path):
+    """Set ``DML_KILLS=200`` to disturb more attempts. No process and no partial file may be left."""
+    tables = {
+        "training": {"steps": 100, "workers": 2, "ema_decay": 0.9},
+        "backbone": {"name": "tiny"},
+        "evaluation": {"every": 30, "unit": "step"},
+        "validation": {"class_fraction": 0.3, "metric": "recall@1"},
+        "checkpoints": {"every": 10},
+    }
+    draw = random.Random(os.environ.get("DML_KILLS_SEED", "0"))
+    begin = time.monotonic()
+    finish(start("whole", "--resume", **tables))
+    seconds = time.monotonic() - begin
+    for _ in range(int(os.environ.get("DML_KILLS", "4"))):
+        process = start("cut", "--resume", **tables)
+        time.sleep(draw.uniform(0, seconds))
+        number = draw.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
+        send = draw.choice([os.kill, os.killpg])  # the first process only, or all of the session
+        if process.poll() is None:
+            send(process.pid, number)
+            if number == signal.SIGSTOP:
+                time.sleep(0.3)
+                os.killpg(process.pid, signal.SIGCONT)
+        process.communicate(timeout=PATIENCE)  # returns when the process and the loaders have ended
+    finish(start("cut", "--resume", **tables))
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")

@@ -1,4 +1,4 @@
-"""`dml train --nproc`: the errors of ranks, how signals stop them, and that no process survives."""
+"""`dml train --nproc` reports errors of ranks, stops ranks by signals, and leaves no process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def start(tmp_path):
 
 @pytest.fixture
 def launch(start, tmp_path):
-    """Launch two ranks that run a shell script, send the launcher a signal, and return its exit code and errors."""
+    """Launch two ranks that run a shell script, send the launcher a signal, and return the exit code and errors."""
 
     def launch(script, number=None, timeout=600, ignored=None):
         process = start(launching.launch_script, script, timeout, ignored)
@@ -134,19 +134,16 @@ def test_ranks_launched_under_nohup_survive_a_closed_terminal(launch):
         (False, True, False, "survived"),
     ],
 )
-def test_only_a_rank_started_by_an_agent_ends_with_its_parent(
-    start, tmp_path, elastic, leads, suspended, end
-):
+def test_only_a_rank_of_an_agent_ends_with_its_parent(start, tmp_path, elastic, leads, suspended, end):
     process = start(launching.fork_orphan, elastic, leads, suspended)
     process.join(PATIENCE)
     wait_until((tmp_path / "end").exists)
     assert (tmp_path / "end").read_text() == end
 
 
+@pytest.mark.slow
 @on_linux
-def test_ranks_whose_launcher_is_killed_save_and_leave_no_process_even_if_one_is_suspended(
-    start, tiny_document, tmp_path
-):
+def test_ranks_whose_launcher_is_killed_save_and_end_even_if_suspended(start, tiny_document, tmp_path):
     document = tiny_document(
         training={"steps": 10**6, "workers": 1, "timeout": 60}, checkpoints={"every": 0}, logging={"every": 1}
     )
@@ -159,7 +156,7 @@ def test_ranks_whose_launcher_is_killed_save_and_leave_no_process_even_if_one_is
     wait_until(lambda: run.metrics.exists() and run.metrics.stat().st_size)
     processes = launching.list_marked(mark)
     assert len(processes) >= 4  # two ranks, each with a loader process
-    for suspended in set(processes) & set(launching.list_marked("RANK=1")):  # with its loader
+    for suspended in set(processes) & set(launching.list_marked("RANK=1")):  # and the loader
         os.kill(suspended, signal.SIGSTOP)
     process.kill()
     wait_until(lambda: not launching.list_marked(mark))

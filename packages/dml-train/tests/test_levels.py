@@ -25,11 +25,11 @@ TABLES = {
 
 
 @pytest.fixture
-def levelled(tiny_document, tiny_registry):
-    """Parse a recipe with two levels; keyword arguments are those of `tiny_document`."""
+def levelled(tiny_document, registry):
+    """Parse a recipe with two levels; see `tiny_document` for the arguments."""
 
     def make(**tables):
-        return parse(tiny_document(**TABLES, **tables), tiny_registry)
+        return parse(tiny_document(**TABLES, **tables), registry)
 
     return make
 
@@ -58,13 +58,13 @@ def test_the_loss_is_the_weighted_sum_of_each_levels_loss_of_its_own_part():
     torch.testing.assert_close(gradient, expected_gradient)
 
 
-def test_one_value_applies_to_all_levels_and_a_list_to_each(levelled, tiny_registry):
-    one = build(levelled(embedding={"dim": 6}), tiny_registry)
+def test_one_value_applies_to_all_levels_and_a_list_to_each(levelled, registry):
+    one = build(levelled(embedding={"dim": 6}), registry)
     assert one.model.head.dims == [6, 6]
     assert one.loss.weights == [1.0, 1.0]
     each = build(
         levelled(embedding={"dim": [6, 4], "pooling": ["max", "gem"], "level_weight": [1.0, 0.5]}),
-        tiny_registry,
+        registry,
     )
     assert each.model.head.dims == [6, 4]
     assert [tuple(level.class_weights.shape) for level in each.loss.levels] == [(6, 6), (6, 4)]
@@ -72,23 +72,17 @@ def test_one_value_applies_to_all_levels_and_a_list_to_each(levelled, tiny_regis
     assert type(each.model.head.levels[1].pool).__name__ == "GeM"
 
 
-def test_each_levels_class_weights_have_their_own_initial_values(levelled, tiny_registry):
-    first, second = build(levelled(), tiny_registry).loss.levels
-    assert not torch.equal(first.class_weights, second.class_weights)
-
-
-def test_a_schedule_of_the_loss_moves_every_levels_loss(levelled, tiny_registry):
+def test_a_schedule_of_the_loss_moves_the_loss_of_each_level_or_of_the_named_one(levelled, registry):
     line = {"kind": "linear", "start": 4.0, "end": 8.0, "length": 10}
-    experiment = build(levelled(schedule={"loss.scale": line}), tiny_registry)
+    experiment = build(levelled(schedule={"loss.scale": line}), registry)
     assert experiment.schedules.apply(5) == {"loss.levels.0.scale": 6.0, "loss.levels.1.scale": 6.0}
     assert [level.scale for level in experiment.loss.levels] == [6.0, 6.0]
-
-
-def test_a_schedule_of_one_levels_loss_moves_only_that_loss(levelled, tiny_registry):
-    schedule = {"loss.levels.1.scale": {"kind": "constant", "value": 7.0}}
-    experiment = build(levelled(schedule=schedule), tiny_registry)
+    constant = {"kind": "constant", "value": 7.0}
+    experiment = build(levelled(schedule={"loss.levels.1.scale": constant}), registry)
     experiment.schedules.apply(0)
     assert [level.scale for level in experiment.loss.levels] == [4.0, 7.0]
+    first, second = experiment.loss.levels
+    assert not torch.equal(first.class_weights, second.class_weights)
 
 
 @pytest.mark.parametrize(
@@ -103,30 +97,26 @@ def test_a_schedule_of_one_levels_loss_moves_only_that_loss(levelled, tiny_regis
     ],
     ids=str,
 )
-def test_a_list_of_another_length_is_refused(levelled, tiny_registry, embedding, message):
+def test_a_list_of_another_length_is_refused(levelled, registry, embedding, message):
     with pytest.raises(InvalidOption, match=message):
-        build(levelled(embedding=embedding), tiny_registry)
+        build(levelled(embedding=embedding), registry)
 
 
-def test_an_embedding_of_some_levels_is_that_part_of_the_embedding_of_all(
-    levelled, tiny_registry, tmp_path, quiet
-):
+def test_some_levels_are_a_part_of_the_embedding_of_all(levelled, registry, tmp_path, quiet):
     """All levels train, so that both runs have the same weights."""
-    whole = train(
-        levelled(embedding={"dim": [6, 4]}), tmp_path / "whole", registry=tiny_registry, console=quiet
-    )
+    whole = train(levelled(embedding={"dim": [6, 4]}), tmp_path / "whole", registry=registry, console=quiet)
     some = {"dim": [6, 4], "levels": ["block2"]}
-    second = train(levelled(embedding=some), tmp_path / "second", registry=tiny_registry, console=quiet)
+    second = train(levelled(embedding=some), tmp_path / "second", registry=registry, console=quiet)
     complete = Embedded.read(whole)
     np.testing.assert_array_equal(np.load(second.embeddings()), complete.embeddings[:, 6:])
-    recipe = read_recipe(whole, tiny_registry)
+    recipe = read_recipe(whole, registry)
     np.testing.assert_array_equal(
         select_levels(complete, recipe, ["block2"]).embeddings, complete.embeddings[:, 6:]
     )
     swapped = select_levels(complete, recipe, ["block2", "block1"]).embeddings
     np.testing.assert_array_equal(swapped, np.roll(complete.embeddings, 4, axis=1))
     alone = json.loads(second.evaluation.read_text())["recall@1"]
-    assert evaluate_run(whole.path, levels=["block2"], registry=tiny_registry)["recall@1"] == alone
+    assert evaluate_run(whole.path, levels=["block2"], registry=registry)["recall@1"] == alone
 
 
 def test_the_levels_of_a_gallery_are_cut_like_those_of_the_queries(levelled):
@@ -136,35 +126,30 @@ def test_the_levels_of_a_gallery_are_cut_like_those_of_the_queries(levelled):
     np.testing.assert_array_equal(cut.gallery, rows[:, 8:] + 1)
 
 
-def test_an_unknown_level_of_an_embedding_is_named(levelled, tiny_document, tiny_registry):
+def test_an_unknown_level_of_an_embedding_is_named(levelled, tiny_document, registry):
     embedded = Embedded(np.zeros((2, 16)), np.zeros(2))
-    with pytest.raises(
-        DmlError, match=r"no level 'block3'; did you mean 'block[12]'\? levels: block1, block2"
-    ):
+    message = r"no level 'block3'; did you mean 'block[12]'\? levels: block1, block2"
+    with pytest.raises(DmlError, match=message):
         select_levels(embedded, levelled(), ["block3"])
     with pytest.raises(DmlError, match="no level 'block1'; levels: only one, without a name"):
-        select_levels(embedded, parse(tiny_document(), tiny_registry), ["block1"])
+        select_levels(embedded, parse(tiny_document(), registry), ["block1"])
     with pytest.raises(
         InvalidOption,
         match=r"embedding.levels names 'block3'; expected names from backbone.levels: block1, block2",
     ):
         levelled(embedding={"levels": ["block3"]})
     with pytest.raises(InvalidOption, match=r"expected names from backbone.levels: it is empty"):
-        parse(tiny_document(embedding={"levels": ["block1"]}), tiny_registry)
+        parse(tiny_document(embedding={"levels": ["block1"]}), registry)
     with pytest.raises(InvalidOption, match="expected each level once"):
         levelled(embedding={"levels": ["block1", "block1"]})
 
 
-def test_a_head_without_a_linear_layer_needs_the_backbones_width(levelled, tiny_registry):
+def test_values_that_do_not_fit_the_levels_of_the_backbone_are_refused(levelled, registry):
     recipe = levelled(embedding={"dim": [8, 16], "linear": False})
-    assert build(recipe, tiny_registry).model.head.dims == [8, 16]
-    with pytest.raises(
-        InvalidOption, match=r"embedding\.linear is false and embedding\.dim is 8; expected 16"
-    ):
-        build(levelled(embedding={"dim": 8, "linear": False}), tiny_registry)
-
-
-def test_a_list_for_one_level_and_a_zero_weight_are_refused():
+    assert build(recipe, registry).model.head.dims == [8, 16]
+    message = r"embedding\.linear is false and embedding\.dim is 8; expected 16"
+    with pytest.raises(InvalidOption, match=message):
+        build(levelled(embedding={"dim": 8, "linear": False}), registry)
     with pytest.raises(InvalidOption, match="the backbone has 1 level "):
         Embedding(dim=[4, 4]).of_levels(1)
     with pytest.raises(InvalidOption, match=r"level_weight is 0.5.*only one level"):

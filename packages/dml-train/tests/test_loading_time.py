@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from train_support.photo_world import photo_document, photo_registry, write_photos
+from train_support.photo_world import photo_document, write_photos
 
 from dml_core import Registry
 from dml_train.data.file_dataset import FileSplit
@@ -19,14 +19,9 @@ from dml_train.training.run import train
 
 
 @pytest.fixture
-def registry() -> Registry:
-    return photo_registry()
-
-
-@pytest.fixture
 def slow(monkeypatch):
-    """Make loading a batch, or passing it through the network, take at least so many seconds."""
-    monkeypatch.setattr(step_values, "_LEAST_SECONDS", 0.5)
+    """Make a method, which loads or embeds batches, take at least `seconds` seconds."""
+    monkeypatch.setattr(step_values, "_LEAST_SECONDS", 0.25)
 
     def slow(kind: type, method: str, seconds: float) -> None:
         original = getattr(kind, method)
@@ -51,7 +46,7 @@ def said(tmp_path: Path, registry: Registry, **dataset: object) -> str:
 
 
 def test_slow_loading_is_said_once_with_the_cache_and_the_workers(tmp_path, registry, slow):
-    slow(FileSplit, "load", 0.2)
+    slow(FileSplit, "load", 0.1)
     text = said(tmp_path, registry)
     assert text.count("loading images takes") == 1
     assert "longer than the steps; decode each image once (--set dataset.cache=FOLDER), or load in" in text
@@ -59,19 +54,17 @@ def test_slow_loading_is_said_once_with_the_cache_and_the_workers(tmp_path, regi
 
 
 def test_a_run_with_a_cache_is_not_told_of_it(tmp_path, registry, slow):
-    slow(FileSplit, "load", 0.2)
+    slow(FileSplit, "load", 0.1)
     text = said(tmp_path, registry, cache=str(tmp_path / "cache"))
     assert text.count("loading images takes") == 1
     assert "dataset.cache" not in text
 
 
-def test_slow_steps_are_not_blamed_on_loading(tmp_path, registry, slow):
-    slow(Replica, "embed", 0.2)
-    slow(FileSplit, "load", 0.02)
-    assert "loading images takes" not in said(tmp_path, registry)
-
-
-def test_a_run_of_seconds_is_told_nothing(tmp_path, registry, slow, monkeypatch):
-    slow(FileSplit, "load", 0.2)
-    monkeypatch.setattr(step_values, "_LEAST_SECONDS", 10.0)
+@pytest.mark.parametrize(("embed", "load", "least"), [(0.1, 0.01, 0.25), (0.0, 0.1, 10.0)])
+def test_slow_steps_and_a_run_of_seconds_are_not_blamed_on_loading(
+    tmp_path, registry, slow, monkeypatch, embed, load, least
+):
+    slow(Replica, "embed", embed)
+    slow(FileSplit, "load", load)
+    monkeypatch.setattr(step_values, "_LEAST_SECONDS", least)
     assert "loading images takes" not in said(tmp_path, registry)

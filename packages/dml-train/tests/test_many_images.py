@@ -1,4 +1,4 @@
-"""Very many images and classes: the work grows in proportion, and paths take little memory in every process."""
+"""With more images and classes, the work must only grow in proportion, and paths must take little memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def count_operations(call):
 
 
 def test_the_start_takes_work_in_proportion_to_the_rows_of_a_table(tmp_path):
-    """A table of two images a class, read, checked, split, sampled, and sent to a loader process."""
+    """A table with two images per class is read, checked, split, sampled, and sent to a loader process."""
     Image.new("RGB", (8, 8)).save(tmp_path / "image.png")
 
     def start(rows: int) -> None:
@@ -57,7 +57,7 @@ def test_the_start_takes_work_in_proportion_to_the_rows_of_a_table(tmp_path):
 def test_the_worst_classes_are_found_without_a_look_at_all_items_for_each_class():
     def find(classes: int) -> int:
         labels = np.repeat(np.arange(classes), 2)
-        nearest_Q1 = np.arange(2 * classes)[:, None] ^ 2  # of the next class: every class is wrong
+        nearest_Q1 = np.arange(2 * classes)[:, None] ^ 2  # of the next class, so all classes are wrong
         right_Q1 = np.zeros((2 * classes, 1), np.bool_)
         found = NearestNeighbours(nearest_Q1, right_Q1, np.ones(2 * classes, np.bool_), labels, labels)
         return count_operations(found.worst_classes)

@@ -1,4 +1,4 @@
-"""Groups and listed matches: of splits, in a run's folder, and refused before training."""
+"""Groups and listed matches: in splits, in a run's folder, and checked before training."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from train_support.tiny_world import TinyEvaluator
+from train_support.tiny_world import TinyEvaluator, provide
 
-from dml_core import Component, DmlError, GroupedSplit, Labels, Registry, Relevance, hookimpl
+from dml_core import DmlError, GroupedSplit, Labels, Relevance
 from dml_train.data.held_out_classes import ClassSubset
 from dml_train.files import write_json
 from dml_train.measure.evaluate import Embedded
@@ -24,7 +24,7 @@ def test_held_out_classes_keep_the_groups_of_their_items():
 
 
 def finish(folder: RunFolder, embedded: Embedded) -> None:
-    """Write what the end of a run writes."""
+    """Write the files that a run writes at the end."""
     embedded.write(folder)
     write_json(folder.evaluation, {})
     folder.write_manifest()
@@ -76,17 +76,13 @@ def test_a_damaged_file_of_lists_is_named(tmp_path):
     folder = RunFolder(tmp_path)
     finish(folder, Embedded(X, np.arange(3), matches=Labels(np.arange(3), ignored=LISTS)))
     folder.matches.write_bytes(folder.matches.read_bytes()[:-40])
-    with pytest.raises(
-        DmlError, match=r"matches\.npz has \d+ bytes; the manifest says .* Write it again: dml"
-    ):
+    message = r"matches\.npz has \d+ bytes; the manifest says .* Write it again: dml"
+    with pytest.raises(DmlError, match=message):
         Embedded.read(folder)
 
 
-# --- refusals before training -------------------------------------------------------------------------
-
-
 class Matched(TinyEvaluator):
-    """An evaluator that takes groups and lists, and refuses lists of matches on request."""
+    """An evaluator that takes groups and, unless `lists` is false, lists of matches."""
 
     takes_matches = True
 
@@ -101,16 +97,10 @@ class Matched(TinyEvaluator):
         return super().evaluate(embeddings, ids, gallery, gallery_labels)
 
 
-class MatchedPlugin:
-    @hookimpl
-    def dml_evaluators(self):
-        yield Component("matched", Matched, "takes groups and lists")
-
-
 @pytest.fixture
-def registry(tiny_registry):
-    tiny_registry.plugins.register(MatchedPlugin(), distribution="matched")
-    return Registry(tiny_registry.plugins)
+def registry(registry):
+    provide(registry, "evaluators", "matched", Matched)
+    return registry
 
 
 def split(labels, groups=None):
@@ -174,9 +164,7 @@ MATCHED = {"name": "matched"}
     ],
     ids=[str(case) for case in range(13)],
 )
-def test_matches_that_would_fail_after_training_are_refused(
-    registry, tiny_document, evaluation, data, message
-):
+def test_invalid_matches_are_refused_before_training(registry, tiny_document, evaluation, data, message):
     recipe = parse(tiny_document(evaluation=evaluation), registry)
     with pytest.raises(DmlError, match=message):
         check_matching(recipe, registry, data, None)

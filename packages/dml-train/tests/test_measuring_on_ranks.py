@@ -1,15 +1,17 @@
-"""Evaluation during training: ranks embed a part each and get the bits of one process."""
+"""Ranks embed and evaluate a part each, and get the bits of one process."""
 
 from __future__ import annotations
 
 import os
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from train_support.measuring_ranks import embed_together, exchange, measure_alone
+from train_support.measuring_ranks import embed_together, exchange, measure, measure_alone, measure_unmatched
 from train_support.sharded_ranks import in_ranks
 
+from dml_eval_rs.evaluators import Evaluator
 from dml_train.measure.embed import items_of_rank
 from dml_train.ranks.ranks import Ranks
 
@@ -37,3 +39,34 @@ def test_ranks_exchange_rows_and_counts():
 def test_ranks_of_one_machine_share_its_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     assert [Ranks(local_world_size=n).threads for n in (1, 2, 3, 8, 16)] == [8, 4, 2, 1, 1]
+
+
+WITH_CLUSTERS = ("recall@1", "recall@5", "r_precision", "map@r", "nmi", "ami", "ari")
+OF_RANKINGS = (
+    *("recall@1", "recall@5", "precision@1", "precision@5", "r_precision", "map@r", "mrr"),
+    *("map@5", "ndcg@5", "ir_recall@5", "mrr@5", "map", "minp"),
+)
+EVALUATORS = (
+    Evaluator(metrics=WITH_CLUSTERS),
+    Evaluator(similarity="euclidean", ties="expected"),
+    Evaluator(metrics=WITH_CLUSTERS, similarity="hamming"),
+)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_share_the_evaluation_and_get_the_metrics_of_one(world_size):
+    in_ranks(world_size, measure, EVALUATORS, False)
+
+
+def test_ranks_share_evaluations_under_groups_and_lists():
+    asked = {"metrics": OF_RANKINGS, "unmatched": "zero"}
+    evaluators = (
+        Evaluator(**asked),
+        Evaluator(ties="expected", similarity="euclidean"),
+        Evaluator(**asked, similarity="hamming", ties="pessimistic"),
+    )
+    in_ranks(2, measure, evaluators, True)
+
+
+def test_labels_without_a_match_are_refused_on_every_rank():
+    in_ranks(2, measure_unmatched, (Evaluator(), Evaluator(similarity="hamming")))

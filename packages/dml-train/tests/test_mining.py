@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 from train_support.run_traces import check_same_bits, losses, same, stopped
 from train_support.sharded_ranks import in_ranks, train_until
-from train_support.tiny_world import TinyEvaluator
+from train_support.tiny_world import TinyEvaluator, provide
 
-from dml_core import Component, DmlError, hookimpl
+from dml_core import DmlError
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 
+# Six steps per epoch.
 TABLES = {
     "training": {"steps": 24},
     "sampler": {"name": "hard-negatives", "candidates": 3},
     "logging": {"every": 1},
-}  # six steps an epoch
+}
 
 
 @pytest.mark.parametrize(
@@ -23,10 +24,10 @@ TABLES = {
     [(1, 18, 1), (1, 13, 0), (2, 15, 0)],
     ids=["inside a mined epoch, with a loader", "before mining", "in an epoch that keeps its negatives"],
 )
-def test_a_stopped_run_resumes_to_the_same_bits(run, tiny_registry, tmp_path, mine_every, stop, workers):
+def test_a_stopped_run_resumes_to_the_same_bits(run, registry, tmp_path, mine_every, stop, workers):
     tables = {**TABLES, "sampler": {**TABLES["sampler"], "mine_every": mine_every}}
     whole = run(where=tmp_path / "whole", **tables)
-    with stopped(tiny_registry, stop):
+    with stopped(registry, stop):
         run(where=tmp_path / "cut", **tables)
     tables["training"] = {"steps": 24, "workers": workers}
     cut = run(where=tmp_path / "cut", resume=True, **tables)
@@ -49,7 +50,8 @@ def test_two_ranks_mine_as_one_does(tmp_path, tiny_document):
     assert same(one.state()["negatives"], two.state()["negatives"])
     expected = losses(RunFolder(tmp_path / "one"))
     assert len(expected) == 14
-    assert losses(RunFolder(tmp_path / "two")) == pytest.approx(expected, rel=1e-4)  # sums in another order
+    # Sums in a different order.
+    assert losses(RunFolder(tmp_path / "two")) == pytest.approx(expected, rel=1e-4)
 
 
 class Silent(TinyEvaluator):
@@ -58,17 +60,10 @@ class Silent(TinyEvaluator):
     hard_negatives = None
 
 
-class SilentPlugin:
-    @hookimpl
-    def dml_evaluators(self):
-        yield Component("silent", Silent, "doesn't mine")
-
-
-def test_an_evaluator_that_finds_no_negatives_is_refused_before_training(run, tiny_registry, out):
-    tiny_registry.plugins.register(SilentPlugin(), distribution="silent")
-    with pytest.raises(
-        DmlError, match="'hard-negatives' mines hard negatives, which the evaluator 'silent' doesn't"
-    ):
+def test_an_evaluator_that_finds_no_negatives_is_refused_before_training(run, registry, out):
+    provide(registry, "evaluators", "silent", Silent)
+    message = "'hard-negatives' mines hard negatives, which the evaluator 'silent' doesn't"
+    with pytest.raises(DmlError, match=message):
         run(**TABLES, evaluation={"name": "silent"})
     assert not out.exists()
 

@@ -1,4 +1,4 @@
-"""The protocol of the Reality Check: disjoint folds, the mean of the models, their embeddings concatenated."""
+"""The protocol of the Reality Check: disjoint folds, the mean of the models, and concatenated embeddings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dml_train.training.run import reopen
 
 
 @pytest.fixture
-def recipe(tiny_document, tiny_registry):
+def recipe(tiny_document, registry):
     return parse(
         tiny_document(
             training={"steps": 4},
@@ -27,40 +27,36 @@ def recipe(tiny_document, tiny_registry):
             evaluation={"every": 2, "unit": "step"},
             validation={"class_fraction": 0.5, "metric": "recall@1", "patience": 3},
         ),
-        tiny_registry,
+        registry,
     )
 
 
-def test_each_model_holds_out_another_fourth_of_the_classes_and_has_its_own_seed(recipe, tiny_registry):
-    made = [fold_recipe(recipe, tiny_registry, run=1, fold=fold, dim=5) for fold in range(FOLDS)]
+def test_each_model_holds_out_another_fourth_of_the_classes_and_has_its_own_seed(
+    recipe, tiny_document, registry
+):
+    made = [fold_recipe(recipe, registry, run=1, fold=fold, dim=5) for fold in range(FOLDS)]
     assert [(r.validation.fold, r.validation.folds) for r in made] == [(0, 4), (1, 4), (2, 4), (3, 4)]
     assert len({r.training.seed for r in made}) == FOLDS
     assert {(r.embedding.dim, r.validation.metric, r.validation.patience) for r in made} == {(5, "map@r", 3)}
     assert made[0].evaluation.component()["metrics"] == ["recall@1", "precision@1", "r_precision", "map@r"]
-    other = fold_recipe(recipe, tiny_registry, run=0, fold=0, dim=5)
+    other = fold_recipe(recipe, registry, run=0, fold=0, dim=5)
     assert other.training.seed not in {r.training.seed for r in made}
+    made = fold_recipe(parse(tiny_document(), registry), registry, run=0, fold=0, dim=5)
+    assert (made.evaluation.every, made.evaluation.unit) == (1.0, "epoch")  # without periodic evaluation
 
 
-def test_a_recipe_without_periodic_evaluation_evaluates_each_epoch(tiny_document, tiny_registry):
-    recipe = parse(tiny_document(), tiny_registry)
-    made = fold_recipe(recipe, tiny_registry, run=0, fold=0, dim=5)
-    assert (made.evaluation.every, made.evaluation.unit) == (1.0, "epoch")
-
-
-def test_selection_on_the_test_split_is_refused(tiny_document, tiny_registry, quiet, tmp_path):
+def test_selection_on_the_test_split_is_refused(tiny_document, registry, quiet, tmp_path):
     recipe = parse(
         tiny_document(evaluation={"every": 1}, validation={"on_test": True, "metric": "recall@1"}),
-        tiny_registry,
+        registry,
     )
     with pytest.raises(DmlError, match="on held-out training classes only"):
-        reality_check(recipe, tmp_path / "out", registry=tiny_registry, console=quiet)
+        reality_check(recipe, tmp_path / "out", registry=registry, console=quiet)
     assert not (tmp_path / "out").exists()
 
 
-def test_separated_is_the_mean_of_the_models_and_concatenated_measures_their_joined_embeddings(
-    recipe, tiny_registry, quiet, tmp_path
-):
-    found = reality_check(recipe, tmp_path, registry=tiny_registry, console=quiet, runs=2, dim=5)
+def test_separated_is_a_mean_and_concatenated_measures_joined_embeddings(recipe, registry, quiet, tmp_path):
+    found = reality_check(recipe, tmp_path, registry=registry, console=quiet, runs=2, dim=5)
     folders = [[tmp_path / f"run-{run}" / f"fold-{fold}" for fold in range(FOLDS)] for run in range(2)]
     seen = set()
     for run, models in enumerate(folders):
@@ -72,7 +68,7 @@ def test_separated_is_the_mean_of_the_models_and_concatenated_measures_their_joi
         assert joined.shape[1] == FOLDS * 5
         labels = np.load(models[0] / "labels.npy")
         assert found.concatenated["map@r"][run] == TinyEvaluator().evaluate(joined, labels)["recall@1"]
-        seen |= {name for m in models for name in reopen(m, tiny_registry)[1].validation.class_names}
+        seen |= {name for m in models for name in reopen(m, registry)[1].validation.class_names}
     assert len(seen) == 8  # the folds together are all training classes
     text = found.markdown("tiny")
     assert "| metric | separated, 5 dimensions | concatenated, 20 dimensions |" in text

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from train_support.tiny_world import TinyBackbone
 
+from dml_losses import HeatedUpSoftmax
 from dml_train.networks.model import EmbeddingHead, EmbeddingModel
 from dml_train.recipe.tables import LrMultipliers, Optimizer
 from dml_train.training.optimizers import PartedOptimizer
@@ -29,9 +30,8 @@ def features():
 def test_pooling_is_its_definition_position_by_position(features, pooling, one):
     pooled = EmbeddingHead(5, 2, pooling).pool(features)
     expected = [[one(channel.flatten().tolist()) for channel in image] for image in features]
-    torch.testing.assert_close(
-        pooled, torch.tensor(expected), rtol=1e-5, atol=1e-6
-    )  # float32 powers and sums
+    # Powers and sums in float32.
+    torch.testing.assert_close(pooled, torch.tensor(expected), rtol=1e-5, atol=1e-6)
 
 
 def test_layer_norm_has_no_parameters_and_forgets_scale_and_offset(features):
@@ -50,6 +50,7 @@ def test_a_head_can_omit_its_bias_or_its_linear_layer(features):
     torch.testing.assert_close(pooled(features), features.mean(dim=(2, 3)))
     with pytest.raises(ValueError, match="embedding_dim is 2 without a linear layer; expected 5"):
         EmbeddingHead(5, 2, linear=False)
+    assert EmbeddingHead(5, 2)(torch.rand(3, 5)).shape == (3, 2)  # features without positions aren't pooled
 
 
 def test_batch_norm_uses_batch_statistics_in_training_and_running_ones_in_evaluation():
@@ -61,14 +62,9 @@ def test_batch_norm_uses_batch_statistics_in_training_and_running_ones_in_evalua
     torch.testing.assert_close(embeddings.mean(dim=0), torch.zeros(2), rtol=0, atol=1e-5)
     torch.testing.assert_close(embeddings.var(dim=0, correction=0), torch.ones(2), rtol=1e-3, atol=0)
     alone = head.eval()(torch.cat(batches))
-    torch.testing.assert_close(
-        head(batches[0][:1])[0], head(batches[0])[0]
-    )  # independent of the rest of the batch
+    # An embedding doesn't depend on the rest of the batch.
+    torch.testing.assert_close(head(batches[0][:1])[0], head(batches[0])[0])
     assert (alone.mean(dim=0).abs() < 0.1).all()  # the mean of 50 batches against a running one of about ten
-
-
-def test_features_without_positions_are_not_pooled():
-    assert EmbeddingHead(5, 2)(torch.rand(3, 5)).shape == (3, 2)
 
 
 @pytest.fixture
@@ -125,3 +121,49 @@ def test_each_part_has_its_learning_rate_and_only_matrices_decay(model, name):
             assert group["lr"] == pytest.approx(lr)
             assert group["weight_decay"] == (0.5 if parameter.ndim >= 2 else 0.0)
     assert found == {}
+
+
+OPTIMIZERS = [
+    {"name": "sgd", "momentum": 0.9},
+    {"name": "sgd", "momentum": 0.9, "nesterov": True},
+    {"name": "adamw"},
+    {"name": "adam"},
+]
+
+
+@pytest.mark.parametrize("table", OPTIMIZERS, ids=lambda table: "-".join(map(str, table.values())))
+def test_a_rate_of_zero_leaves_a_part_untouched_and_its_successor_moves_it(table):
+    torch.manual_seed(0)
+    parts = {name: nn.Linear(4, 3) for name in ("backbone", "head", "loss")}
+    optimizer = PartedOptimizer(Optimizer(lr=0.1, weight_decay=0.1, **table), parts)
+    before = {name: part.weight.detach().clone() for name, part in parts.items()}
+
+    def step(backbone: float) -> None:
+        optimizer.lr_multipliers.backbone = backbone
+        optimizer.write_groups()
+        sum(part(torch.ones(2, 4)).pow(2).sum() for part in parts.values()).backward()
+        optimizer.torch.step()
+        optimizer.torch.zero_grad(set_to_none=True)
+
+    for _ in range(3):
+        step(0.0)
+    assert torch.equal(parts["backbone"].weight, before["backbone"])
+    assert not torch.equal(parts["head"].weight, before["head"])
+    step(1.0)
+    assert not torch.equal(parts["backbone"].weight, before["backbone"])
+
+
+def test_a_head_that_ends_in_batch_norm_trains_the_same_and_evaluates_as_the_paper_does():
+    plain, normed = EmbeddingHead(8, 6), EmbeddingHead(8, 6, batch_norm=True)
+    normed.load_state_dict(plain.state_dict(), strict=False)
+    losses = [HeatedUpSoftmax(4, 6, feature_norm="batch") for _ in range(2)]
+    losses[1].load_state_dict(losses[0].state_dict())
+    for _ in range(5):
+        features, labels = torch.randn(16, 8), torch.arange(16) % 4
+        values = [loss(head(features), labels) for head, loss in zip((plain, normed), losses, strict=True)]
+        # Normalising twice is normalising once, but for the 1e-5 that is added to a variance each time.
+        torch.testing.assert_close(values[1], values[0], rtol=1e-4, atol=1e-4)
+    features = torch.randn(5, 8)
+    wanted = losses[0].evaluation_embeddings(plain.eval()(features))
+    got = torch.nn.functional.normalize(normed.eval()(features))
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)

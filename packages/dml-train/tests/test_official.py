@@ -1,4 +1,4 @@
-"""The published data sets are found in their official layouts, and refused if counts or lists are wrong."""
+"""Published data sets are found in the official layouts; wrong counts or lists are errors."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from dml_train.data.published.sets import OFFICIAL
 
 
 def list_in(name: str, root: Path) -> Parts:
-    """List a data set below a folder, whatever its counts; all its images exist."""
+    """List a data set below a folder without checking counts; all images must exist."""
     official = OFFICIAL[name]
     folder = official.find(root)
-    assert official.find(folder) == folder  # both the folder and its parent are accepted as root
+    assert official.find(folder) == folder  # the folder or the parent folder can be given as root
     parts = official.list_parts(folder)
     assert not list_missing(parts)
     return parts
@@ -40,9 +40,6 @@ def cub(tmp_path: Path) -> Path:
 
 def read_cub(root: Path) -> Parts:
     return reduce("cub", CUB_COUNTS).read(str(root))
-
-
-# --- layouts ------------------------------------------------------------------------------------------------------
 
 
 def test_a_recipe_builds_a_published_data_set(cub, monkeypatch):
@@ -198,9 +195,6 @@ def test_cars_are_found_in_the_devkits_layout_too(tmp_path, nested, labelled_in)
         OFFICIAL["cars196"].read(str(tmp_path))
 
 
-# --- missing files --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -222,9 +216,6 @@ def test_a_missing_data_set_is_reported_with_source_and_size_of_its_download(tmp
     start = r"is not in|contains" if exists else "is not a folder"
     with pytest.raises(DmlError, match=rf"(?s){start}.*{message}"):
         OFFICIAL[name].read(str(root))
-
-
-# --- damaged lists --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -278,12 +269,6 @@ def test_a_partition_that_contradicts_itself_is_refused(tmp_path, rows, message)
         OFFICIAL["in-shop"].read(str(tmp_path))
 
 
-def test_a_car_with_an_unknown_class_is_refused(tmp_path):
-    write_cars_annotations(tmp_path / "cars_annos.mat", ["a", "b"], [1, 3], ["Golf", "Polo"])
-    with pytest.raises(DmlError, match=r"put .*b into class 3 of 2"):
-        OFFICIAL["cars196"].read(str(tmp_path))
-
-
 @pytest.mark.parametrize(
     ("contents", "lacks"),
     [
@@ -293,7 +278,10 @@ def test_a_car_with_an_unknown_class_is_refused(tmp_path):
     ],
     ids=["no MATLAB file", "no names", "no annotations"],
 )
-def test_annotation_files_with_other_contents_are_refused(tmp_path, contents, lacks):
+def test_annotations_with_an_unknown_class_or_other_contents_are_refused(tmp_path, contents, lacks):
+    write_cars_annotations(tmp_path / "cars_annos.mat", ["a", "b"], [1, 3], ["Golf", "Polo"])
+    with pytest.raises(DmlError, match=r"put .*b into class 3 of 2"):
+        OFFICIAL["cars196"].read(str(tmp_path))
     (tmp_path / "cars_annos.mat").write_bytes(b"not a MATLAB file")
     if contents is not None:
         savemat(tmp_path / "cars_annos.mat", contents)

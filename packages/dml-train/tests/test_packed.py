@@ -1,4 +1,4 @@
-"""The cache of decoded images and files that can't be decoded: neither changes a number silently."""
+"""The cache of decoded images must not change a number, and files that can't be decoded must be reported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = np.array([4, 0, 4])
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Six classes of three images of several sizes, in the folders train and test."""
+    """Six classes with three images of different sizes, in the folders train and test."""
     random = np.random.default_rng(0)
     for c in range(6):
         place = tmp_path / "images" / ("train" if c < 4 else "test") / f"class {c}"
@@ -47,9 +47,6 @@ def packs(folder: Path) -> list[Path]:
     return sorted(entry for entry in (folder.parent / "cache").iterdir() if not entry.name.startswith("."))
 
 
-# --- the cache ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("square", [True, False])
 @pytest.mark.parametrize("train_crop", ["resized", "random"])
 def test_a_cache_changes_no_bit(folder, square, train_crop):
@@ -69,13 +66,17 @@ def test_a_name_that_is_not_utf8_is_cached(folder):
     assert torch.equal(cached(folder).train.load(ROWS), make(folder).train.load(ROWS))
 
 
-def test_a_cache_decodes_once(folder, monkeypatch):
+def test_a_cache_decodes_once_and_pickled_splits_do_not_contain_the_pixels(folder, monkeypatch):
     cached(folder)
     assert len(packs(folder)) == 1
     monkeypatch.setattr(Preparation, "load_resized", None)  # decoding now fails
     again = cached(folder)
     again.train.load(np.arange(12))
     assert len(packs(folder)) == 1
+    sent = pickle.dumps(again.train)
+    assert len(sent) < 5_000  # the pixels are 12 × 1,200 bytes and more
+    received = pickle.loads(sent)
+    torch.testing.assert_close(received.load(ROWS, SEEDS), again.train.load(ROWS, SEEDS), rtol=0, atol=0)
     assert not [entry for entry in (folder.parent / "cache").iterdir() if entry.name.endswith(".partial")]
 
 
@@ -104,14 +105,6 @@ def test_options_and_folders_that_keep_the_pixels_share_a_pack(folder):
     folder.rename(moved)
     cached(moved)
     assert len(packs(moved)) == 1
-
-
-def test_pickled_splits_do_not_contain_the_pixels(folder):
-    dataset = cached(folder)
-    sent = pickle.dumps(dataset.train)
-    assert len(sent) < 5_000  # the pixels are 12 × 1,200 bytes and more
-    received = pickle.loads(sent)
-    torch.testing.assert_close(received.load(ROWS, SEEDS), dataset.train.load(ROWS, SEEDS), rtol=0, atol=0)
 
 
 def test_concurrent_threads_create_a_pack_once(folder, monkeypatch):
@@ -162,21 +155,16 @@ def test_a_damaged_pack_is_named(folder, name, damage):
         for place in range(0, len(content), 50):
             content[place] ^= 1
         (pack / name).write_bytes(content)
-    with pytest.raises(
-        DmlError, match=r"the image cache .* is damaged \(.*\); remove this folder to create it again"
-    ):
+    message = r"the image cache .* is damaged \(.*\); remove this folder to create it again"
+    with pytest.raises(DmlError, match=message):
         cached(folder).train.load(np.arange(12))
 
 
 def test_a_cache_that_cannot_be_written_says_how_big_it_is(folder):
     (folder.parent / "cache").write_text("a file")
-    with pytest.raises(
-        DmlError, match=r"can't write the image cache .*: .*18 images of 20 pixels take about 1 MB"
-    ):
+    message = r"can't write the image cache .*: .*18 images of 20 pixels take about 1 MB"
+    with pytest.raises(DmlError, match=message):
         cached(folder)
-
-
-# --- bad images -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -211,21 +199,19 @@ def test_bad_images_are_skipped_counted_and_logged_with_and_without_a_cache(spoi
 
 def test_bad_images_are_named_unless_skipped(spoiled):
     for read in (make, cached):  # by headers and ends, or by decoding
-        with pytest.raises(
-            DmlError, match=r"(?s)only\.jpg.*1\.png.*2\.png.*3 files are bad in total.*on_bad_image = 'skip'"
-        ):
+        message = r"(?s)only\.jpg.*1\.png.*2\.png.*3 files are bad in total.*on_bad_image = 'skip'"
+        with pytest.raises(DmlError, match=message):
             read(spoiled)
     cached(spoiled, on_bad_image="skip")
     with pytest.raises(DmlError, match="3 files are bad in total"):
-        cached(spoiled)  # from the pack, which lists them
+        cached(spoiled)  # from the pack, which lists bad files
 
 
 def test_a_part_without_any_good_image_is_refused(folder):
     for file in (folder / "test").rglob("*.png"):
         file.write_bytes(b"")
-    with pytest.raises(
-        DmlError, match=r"none of the test images can be decoded, e\.g\. can't read the image"
-    ):
+    message = r"none of the test images can be decoded, e\.g\. can't read the image"
+    with pytest.raises(DmlError, match=message):
         make(folder, on_bad_image="skip")
 
 

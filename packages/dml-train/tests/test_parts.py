@@ -49,7 +49,7 @@ def test_any_rows_are_read_back_from_any_division(tmp_path_factory, cuts, asked,
         "loss/w": whole,
         "optimizer/half": whole.bfloat16() + 0.5,
         "optimizer/double": whole.double() / 3,
-        "optimizer/count": whole[:, 0].long(),  # one number a row
+        "optimizer/count": whole[:, 0].long(),  # one number per row
     }
     divide(folder, tensors, [0, *sorted(cuts), 9])
     parts, (first, last) = Parts(folder), asked
@@ -66,7 +66,7 @@ def test_torch_and_safetensors_read_the_parts(tmp_path):
     assert torch.equal(one["loss/w"], whole[3:])
     read = {"loss/w": torch.empty(7, 3), "optimizer/half": torch.empty(7, 3).half()}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch mentions that there is one process
+        warnings.simplefilter("ignore")  # torch says that it found only one process
         reader = torch_checkpoint.HuggingFaceStorageReader(str(tmp_path))
         torch_checkpoint.load(read, storage_reader=reader)
     assert torch.equal(read["loss/w"], whole)
@@ -188,6 +188,7 @@ print(growth(lambda: Parts(folder).read("w", place, 150_000, 160_000)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has other units elsewhere")
 def test_writing_copies_no_rows_and_reading_allocates_only_its_own(tmp_path):
     result = subprocess.run(

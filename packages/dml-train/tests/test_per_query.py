@@ -1,4 +1,4 @@
-"""The per-query values that a finished run saves: reports use them, and only where they belong to the run."""
+"""Reports use the per-query values that a run saves, but only if the values belong to the run."""
 
 from __future__ import annotations
 
@@ -7,19 +7,14 @@ import re
 
 import numpy as np
 import pytest
-from train_support.photo_world import photo_registry
-from train_support.report_world import NearestBySorting, SignsBySorting, finished_run, report_registry
+from train_support.report_world import finished_run
+from train_support.tiny_world import SignsBySorting, TinyEvaluator
 
-from dml_core import DmlError, Registry
+from dml_core import DmlError
 from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, restore_evaluation, save_per_query
 from dml_train.report import write_report, write_side_by_side
 from dml_train.run_folder import RunFolder
 from dml_train.training.run import read_recipe
-
-
-@pytest.fixture(scope="module")
-def registry() -> Registry:
-    return report_registry()
 
 
 def contents(run, registry):
@@ -45,23 +40,23 @@ def run(tmp_path, registry):
 def evaluations(monkeypatch):
     """The classes of the evaluators that evaluate from now on."""
     classes = []
-    original = NearestBySorting.evaluate
+    original = TinyEvaluator.evaluate
 
     def evaluate(self, *arrays):
         classes.append(type(self))
         return original(self, *arrays)
 
-    monkeypatch.setattr(NearestBySorting, "evaluate", evaluate)
+    monkeypatch.setattr(TinyEvaluator, "evaluate", evaluate)
     return classes
 
 
-def test_training_saves_each_metric_for_each_query(photo_run):
+def test_training_saves_each_metric_for_each_query(photo_run, registry):
     run = photo_run
     with np.load(run / "per_query.npz") as saved:
         recall_Q = saved["recall@1"]
     assert recall_Q.shape == np.load(run / "labels.npy").shape
     assert json.loads((run / "evaluation.json").read_text())["recall@1"] == recall_Q.mean()
-    assert restore_evaluation(*contents(run, photo_registry())) is not None
+    assert restore_evaluation(*contents(run, registry)) is not None
 
 
 def test_reports_do_not_evaluate_again_and_are_the_same(run, registry, tmp_path, evaluations):
@@ -75,7 +70,7 @@ def test_reports_do_not_evaluate_again_and_are_the_same(run, registry, tmp_path,
         (folder / "per_query.npz").unlink()
     assert write_report(run, registry).read_bytes() == page
     assert write_side_by_side([run, other], tmp_path / "pair.html", registry).read_bytes() == pair
-    assert evaluations.count(NearestBySorting) == 3
+    assert evaluations.count(TinyEvaluator) == 3
 
 
 def test_values_of_another_evaluator_are_not_used(run, registry):
@@ -100,7 +95,7 @@ def test_damaged_values_are_an_error(run, registry, change):
         restore_evaluation(*contents(run, registry))
 
 
-class Newer(NearestBySorting):
+class Newer(TinyEvaluator):
     """An evaluator that has gained a metric."""
 
     def restore(self, metrics, per_query):
@@ -110,7 +105,7 @@ class Newer(NearestBySorting):
 class Forgetful:
     """An evaluator that can't restore."""
 
-    evaluate, nearest = NearestBySorting.evaluate, NearestBySorting.nearest
+    evaluate, nearest = TinyEvaluator.evaluate, TinyEvaluator.nearest
 
 
 @pytest.mark.parametrize("evaluator", [Newer(), Forgetful()])

@@ -1,11 +1,13 @@
-"""The package imports, and locks, where there is no fcntl, no fork and no signal mask, as on Windows."""
+"""The package can be imported, and locks folders, without fcntl, fork and signal masks, as on Windows."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-# All else is imported before: only this package's own use of what Windows lacks is in question.
+import pytest
+
+# Other packages are imported first, since this only tests how dml_train uses functions that Windows lacks.
 IMPORT_WITHOUT_POSIX = """
 import fcntl, importlib, multiprocessing.context, os, pkgutil, signal, sys, types
 from pathlib import Path
@@ -53,6 +55,7 @@ with lock_folder(folder, "training"):
 """
 
 
+@pytest.mark.slow
 def test_the_package_imports_and_locks_without_posix(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()

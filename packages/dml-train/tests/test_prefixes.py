@@ -6,18 +6,13 @@ import json
 
 import numpy as np
 import pytest
-from train_support.report_world import NearestBySorting, Page, check_page, finished_run, report_registry
-from train_support.tiny_world import make_registry
+from train_support.report_world import Page, check_page, finished_run
+from train_support.tiny_world import TinyEvaluator
 
-from dml_core import DmlError, Registry
+from dml_core import DmlError
 from dml_train.measure.evaluate import Embedded, evaluate, select_prefix
 from dml_train.report.page import write_report
 from dml_train.trained.evaluation import evaluate_run
-
-
-@pytest.fixture
-def registry() -> Registry:
-    return make_registry()
 
 
 def test_a_prefix_cuts_queries_and_gallery_alike() -> None:
@@ -27,8 +22,8 @@ def test_a_prefix_cuts_queries_and_gallery_alike() -> None:
     cut = select_prefix(whole, 2)
     assert np.array_equal(cut.embeddings, rows[:4, :2])
     assert np.array_equal(cut.gallery, rows[4:, :2])
-    found = evaluate(NearestBySorting(), cut).to_dict()
-    expected = NearestBySorting().evaluate(rows[:4, :2], labels[:4], rows[4:, :2], labels[4:]).to_dict()
+    found = evaluate(TinyEvaluator(), cut).to_dict()
+    expected = TinyEvaluator().evaluate(rows[:4, :2], labels[:4], rows[4:, :2], labels[4:]).to_dict()
     assert found == expected
     for prefix in (0, 7):
         with pytest.raises(DmlError, match=f"the prefix is {prefix}; expected 1 to 6"):
@@ -57,9 +52,8 @@ def test_a_prefix_longer_than_the_embedding_is_refused_before_training(run, out)
     assert not out.exists()
 
 
-def test_the_report_has_a_table_and_a_curve(tmp_path) -> None:
+def test_the_report_has_a_table_and_a_curve(tmp_path, registry) -> None:
     prefixes = {"2": {"recall@1": 0.25, "map@r": 0.125}, "4": {"recall@1": 0.4375}}
-    registry = report_registry()
     run = finished_run(tmp_path / "run", registry, prefixes=prefixes)
     page = Page(write_report(run, registry))
     check_page(page)

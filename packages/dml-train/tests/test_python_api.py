@@ -20,27 +20,16 @@ def test_a_public_name_resolves_and_has_a_docstring_and_stands_on_its_page(name)
     assert name in dir(dml_train)
 
 
-def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="module 'dml_train' has no attribute 'trian'"):
-        dml_train.trian  # noqa: B018
-
-
 def test_overrides_are_texts_or_values_by_key():
     texts = dml_train.load_recipe("glyphs-tiny", ["training.steps=3", "loss.temperature=0.2"])
     values = dml_train.load_recipe("glyphs-tiny", {"training.steps": 3, "loss.temperature": 0.2})
     assert texts == values
     assert values.training.steps == 3
-    with pytest.raises(
-        DmlError, match=r"can't set 'training.seed.x': 'seed' is 0 in the recipe, not a table"
-    ):
+    message = r"can't set 'training.seed.x': 'seed' is 0 in the recipe, not a table"
+    with pytest.raises(DmlError, match=message):
         dml_train.load_recipe("glyphs-tiny", {"training.seed.x": 3})
     with pytest.raises(TypeError, match=r"overrides is the string 'training.steps=3'; expected a list"):
         dml_train.load_recipe("glyphs-tiny", "training.steps=3")
-
-
-def test_a_name_in_place_of_a_recipe_is_refused_with_the_remedy(tmp_path):
-    with pytest.raises(TypeError, match=r"recipe is a str; expected a Recipe: use dml_train.load_recipe"):
-        dml_train.train("my-images", tmp_path / "run")
 
 
 def test_a_finished_run_opens_with_its_metrics_and_an_unfinished_one_says_so(run, out, tmp_path):
@@ -53,6 +42,10 @@ def test_a_finished_run_opens_with_its_metrics_and_an_unfinished_one_says_so(run
         opened.read_evaluation()
 
 
-def test_an_unknown_data_set_is_named_with_the_nearest():
+def test_wrong_names_are_reported_with_the_remedy(tmp_path):
+    with pytest.raises(AttributeError, match="module 'dml_train' has no attribute 'trian'"):
+        dml_train.trian  # noqa: B018
+    with pytest.raises(TypeError, match=r"recipe is a str; expected a Recipe: use dml_train.load_recipe"):
+        dml_train.train("my-images", tmp_path / "run")
     with pytest.raises(DmlError, match="unknown data set 'cubs'; did you mean 'cub'"):
         dml_train.check_dataset("cubs", "anywhere")

@@ -17,13 +17,13 @@ from dml_train.training.trainer import Trainer
 
 # The first example draws the glyphs, and the fixtures are the same for all examples.
 in_one_folder = settings(
-    max_examples=300,
+    max_examples=3 * settings.default.max_examples,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
 class Begins(Exception):
-    """The run has a folder, and would take its first step."""
+    """The run has a folder, and would take the first step."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What several ranks share in a step: gradients, their norm, and the statistics of batch norms."""
+"""Ranks share gradients, gradient norms, and the statistics of batch norms."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_two_ranks_match_one(tiny_document, tmp_path, tables):
     train_until(document, tmp_path / "one", 99)
     in_ranks(2, train_until, document, tmp_path / "two", 99)
     one, two = (RunFolder(tmp_path / name) for name in ("one", "two"))
-    # Sums of float32 in another order, over twelve steps.
+    # Sums of float32 in a different order, over twelve steps.
     assert losses(two) == pytest.approx(losses(one), rel=1e-4)
     ends = (checkpoint.newest_intact(run.checkpoints).state()["loss"] for run in (one, two))
     torch.testing.assert_close(*ends, rtol=1e-3, atol=1e-5)
@@ -48,12 +48,12 @@ def test_ranks_get_the_float16_gradients_that_one_process_gets():
 
 
 @pytest.mark.parametrize("training", [{"steps": 5}, {"steps": 5, "ema_decay": 0.8, "micro_batch": 3}])
-def test_all_ranks_embed_with_the_saved_statistics(tiny_document, tiny_registry, quiet, tmp_path, training):
+def test_all_ranks_embed_with_the_saved_statistics(tiny_document, registry, quiet, tmp_path, training):
     document = tiny_document(training=training, embedding={"batch_norm": True})
     in_ranks(2, train_until, document, tmp_path / "run", 99)
-    folder, experiment = RunFolder(tmp_path / "run"), build(parse(document, tiny_registry), tiny_registry)
+    folder, experiment = RunFolder(tmp_path / "run"), build(parse(document, registry), registry)
     experiment.evaluated_model.load_state_dict(checkpoint.newest_intact(folder.checkpoints).weights())
-    # The ranks' batches have other images, so float32 sums may have another order.
+    # The ranks' batches contain different images, so float32 sums may have a different order.
     np.testing.assert_allclose(
         np.load(folder.embeddings()), experiment.embed_test(quiet).embeddings, rtol=1e-4, atol=1e-5
     )

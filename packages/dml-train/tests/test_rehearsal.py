@@ -1,4 +1,4 @@
-"""Settings that can't work are refused before a run has a folder."""
+"""Settings that can't work are errors before a run has a folder."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 import tomli_w
 import torch
 from torch import nn
+from train_support.tiny_world import provide
 
-from dml_core import Component, DmlError, InvalidOption, Registry, hookimpl
+from dml_core import DmlError, InvalidOption
 from dml_core import registry as installed
 from dml_train.recipe.checking import parse
 from dml_train.recipe.loading import load_recipe
@@ -17,13 +18,8 @@ from dml_train.training.run import check_recipe, train
 from dml_train.training.scheduling import check_loss_schedules
 
 
-@pytest.fixture
-def registry(tiny_registry: Registry) -> Registry:
-    return tiny_registry
-
-
 class Faulty(nn.Module):
-    """A loss whose forward fails in its own way."""
+    """A loss whose forward fails in one of four ways."""
 
     def __init__(self, fault: str) -> None:
         super().__init__()
@@ -46,13 +42,6 @@ class Greedy(nn.Module):
         return embeddings.sum()
 
 
-class Plugin:
-    @hookimpl
-    def dml_losses(self):
-        yield Component("faulty", Faulty, "fails")
-        yield Component("greedy", Greedy, "wants margins")
-
-
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -62,17 +51,15 @@ class Plugin:
         ("number", "Faulty returned 3.0; expected a scalar tensor"),
     ],
 )
-def test_a_loss_that_fails_at_its_first_step_is_named_before_the_folder_is_made(
-    tiny_registry, tiny_document, tmp_path, quiet, fault, message
-):
-    tiny_registry.plugins.register(Plugin(), distribution="faulty")
+def test_a_loss_that_fails_is_named_before_training(registry, tiny_document, tmp_path, quiet, fault, message):
+    provide(registry, "losses", "faulty", Faulty)
     document = tiny_document() | {"loss": {"name": "faulty", "fault": fault}}
-    recipe = parse(document, tiny_registry)
+    recipe = parse(document, registry)
     with pytest.raises(DmlError, match=message):
-        train(recipe, tmp_path / "run", registry=tiny_registry, console=quiet)
+        train(recipe, tmp_path / "run", registry=registry, console=quiet)
     assert not (tmp_path / "run").exists()
     with pytest.raises(DmlError, match=message):
-        check_recipe(recipe, registry=tiny_registry, console=quiet)
+        check_recipe(recipe, registry=registry, console=quiet)
 
 
 def test_a_check_finds_what_a_run_would_and_starts_none(dml, registry, tiny_document, tmp_path):
@@ -89,16 +76,16 @@ def test_a_check_finds_what_a_run_would_and_starts_none(dml, registry, tiny_docu
     assert "It contains files but no run" in dml(*train, "--out", tmp_path / "run", code=2).output
 
 
-def test_a_loss_that_takes_other_arguments_is_named_with_them(run, tiny_registry, out):
-    tiny_registry.plugins.register(Plugin(), distribution="faulty")
+def test_a_loss_that_takes_other_arguments_is_named_with_them(run, registry, out):
+    provide(registry, "losses", "greedy", Greedy)
     expected = r"the first step would fail: TypeError: Greedy.forward\(\) missing 1 .* argument: 'margins'"
     with pytest.raises(DmlError, match=expected):
         run(loss={"name": "greedy"})
     assert not out.exists()
 
 
-def test_a_rehearsal_changes_nothing(tiny_registry, tiny_document):
-    experiment = build(parse(tiny_document(embedding={"batch_norm": True}), tiny_registry), tiny_registry)
+def test_a_rehearsal_changes_nothing(registry, tiny_document):
+    experiment = build(parse(tiny_document(embedding={"batch_norm": True}), registry), registry)
     before = {
         name: tensor.clone()
         for module in (experiment.model, experiment.loss)

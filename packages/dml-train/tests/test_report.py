@@ -10,29 +10,17 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
-from train_support.report_world import (
-    HOSTILE,
-    NAMES,
-    Page,
-    check_page,
-    finished_run,
-    forget_test_split,
-    report_registry,
-)
+from train_support.report_world import Page, check_page, finished_run, forget_test_split
+from train_support.tiny_world import HOSTILE, NAMES, make_registry
 
-from dml_core import Registry
 from dml_train.report import COMPARISON, write_report
 from dml_train.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")
-def registry() -> Registry:
-    return report_registry()
-
-
-@pytest.fixture(scope="module")
-def unchanged(tmp_path_factory, registry) -> Page:
+def unchanged(tmp_path_factory) -> Page:
     """The page of an unchanged run."""
+    registry = make_registry()
     return page_of(finished_run(tmp_path_factory.mktemp("runs") / "a <b>run", registry), registry)
 
 
@@ -47,13 +35,11 @@ def page_of(run, registry) -> Page:
     return Page(path)
 
 
-def test_the_page_is_self_contained_and_accessible(unchanged):
+def test_the_page_is_self_contained_and_accessible_and_every_picture_decodes(unchanged):
     check_page(unchanged)
-    assert len(unchanged.all("img")) > 20
-
-
-def test_every_picture_decodes(unchanged):
-    for attributes in unchanged.all("img"):
+    pictures = unchanged.all("img")
+    assert len(pictures) > 20
+    for attributes in pictures:
         kind, _, data = attributes["src"].partition(";base64,")
         content = base64.b64decode(data, validate=True)
         if kind == "data:image/svg+xml":
@@ -68,27 +54,22 @@ def test_hostile_names_stay_text(unchanged):
     assert unchanged.all("b") == []
 
 
-def test_right_and_wrong_are_also_said_in_words(unchanged):
-    found = [a["class"] for a in unchanged.all("li") if a.get("class", "").startswith("card")]
-    assert unchanged.text.count("✓ right") == found.count("card right") > 0
-    assert unchanged.text.count("✗ wrong") == found.count("card wrong") > 0
-
-
-def test_metrics_and_their_intervals_are_shown(unchanged):
+def test_metrics_are_shown_with_intervals_and_explained_and_right_and_wrong_are_also_said_in_words(unchanged):
     words = unchanged.words
     assert "Recall@1 0.5000 0.2500 to 0.7500" in words
     assert "MAP@R 0.2500 –" in words  # this evaluator has no per-query values of it
     assert "NMI 0.1250 –" in words
     assert "loss: from 5 to 0.125" in words
+    assert "Recall@K the share of queries with a match among their K nearest items" in words
+    assert "NMI mutual information of k-means clusters and labels" in words
+    assert "mINP" not in words
+    assert re.search(r"Class size against recall .* 8 6 0\.\d{4} 0\.\d{4} ", words)
+    found = [a["class"] for a in unchanged.all("li") if a.get("class", "").startswith("card")]
+    assert unchanged.text.count("✓ right") == found.count("card right") > 0
+    assert unchanged.text.count("✗ wrong") == found.count("card wrong") > 0
 
 
-def test_metrics_are_explained_in_words(unchanged):
-    assert "Recall@K the share of queries with a match among their K nearest items" in unchanged.words
-    assert "NMI mutual information of k-means clusters and labels" in unchanged.words
-    assert "mINP" not in unchanged.words
-
-
-def test_floats_are_compared_with_codes_by_a_paired_test(run, registry):
+def test_floats_are_compared_with_codes_by_a_paired_test_and_the_page_is_the_same_every_time(run, registry):
     embeddings, labels = (np.load(run / f"{name}.npy") for name in ("embeddings", "labels"))
 
     def recall(rows):
@@ -99,19 +80,13 @@ def test_floats_are_compared_with_codes_by_a_paired_test(run, registry):
 
     floats, codes = recall(embeddings), recall(np.where(embeddings > 0, 1.0, -1.0))
     difference = f"{codes - floats:+.4f}".replace("-", "−")
-    words = page_of(run, registry).words
+    words, page = page_of(run, registry).words, (run / "report.html").read_bytes()
+    assert write_report(run, registry).read_bytes() == page
     assert "1 bytes per item instead of 20." in words
     assert f"Recall@1 {floats:.4f} {codes:.4f} {difference} −0.5000 to +0.5000 0.0312" in words
-
-
-def test_a_run_evaluated_by_codes_is_not_compared_with_itself(run, registry):
     recipe = run / "recipe.toml"
     recipe.write_text(recipe.read_text().replace('name = "exact"', 'name = "hamming"'))
-    assert "Floats against codes" not in page_of(run, registry).text
-
-
-def test_classes_are_grouped_by_size(unchanged):
-    assert re.search(r"Class size against recall .* 8 6 0\.\d{4} 0\.\d{4} ", unchanged.words)
+    assert "Floats against codes" not in page_of(run, registry).text  # codes aren't compared with themselves
 
 
 def test_a_note_about_weights_selected_on_the_test_split_precedes_any_metric(unchanged, run, registry):
@@ -150,11 +125,6 @@ def test_a_comparison_is_shown_if_it_exists(unchanged, run, registry):
     assert page.all("i") == []
 
 
-def test_the_page_is_the_same_every_time(run, registry):
-    first = write_report(run, registry).read_bytes()
-    assert write_report(run, registry).read_bytes() == first
-
-
 def test_a_missing_data_set_leaves_a_note_and_everything_else(run, registry):
     recipe = run / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("gone = false", "gone = true"))
@@ -164,15 +134,14 @@ def test_a_missing_data_set_leaves_a_note_and_everything_else(run, registry):
     assert "Worst classes" in page.text
 
 
-def test_a_changed_data_set_is_not_shown(run, registry):
-    np.save(run / "labels.npy", np.roll(np.load(run / "labels.npy"), 1))
+def test_a_changed_data_set_is_not_shown_and_a_separate_gallery_is_searched(run, registry):
+    labels = np.load(run / "labels.npy")
+    np.save(run / "labels.npy", np.roll(labels, 1))
     RunFolder(run).write_manifest()
     assert "it has changed since" in page_of(run, registry).text
-
-
-def test_a_separate_gallery_is_searched(run, registry):
+    np.save(run / "labels.npy", labels)
     np.save(run / "gallery_embeddings.npy", np.load(run / "embeddings.npy")[::2])
-    np.save(run / "gallery_labels.npy", np.load(run / "labels.npy")[::2])
+    np.save(run / "gallery_labels.npy", labels[::2])
     RunFolder(run).write_manifest()
     page = page_of(run, registry)
     assert "it has changed since" in page.text  # the data set has no such gallery

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
-from train_support.report_world import NearestBySorting
+from train_support.tiny_world import TinyEvaluator
 
 from dml_core import Labels, Relevance
 from dml_train.measure.evaluate import Embedded
@@ -36,7 +36,7 @@ def test_class_recalls_are_those_of_a_plain_count(data, alone):
     random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     queries, gallery = random.normal(size=(number, 3)), random.normal(size=(len(gallery_labels), 3))
     embedded = Embedded(queries, labels) if alone else Embedded(queries, labels, gallery, gallery_labels)
-    neighbours = NearestNeighbours.find(NearestBySorting(), embedded)
+    neighbours = NearestNeighbours.find(TinyEvaluator(), embedded)
 
     expected = {}
     for q in range(number):
@@ -76,7 +76,7 @@ def test_every_class_is_in_one_group_of_its_size(classes):
     for b in bins:
         mine = recalls[(sizes >= b.low) & (sizes <= b.high)]
         assert b.classes == len(mine)
-        assert b.recall == pytest.approx(mine.mean())  # a mean of the same numbers in another order
+        assert b.recall == pytest.approx(mine.mean())  # a mean of the same numbers in a different order
         assert b.worst == mine.min()
 
 
@@ -85,9 +85,6 @@ def test_recall_by_size_is_described_in_words_on_a_logarithmic_axis():
     figure = draw_recall_by_size(sizes, recalls, group_by_size(sizes, recalls))
     assert "from 0.000 for the smallest to 1.000 for the largest" in figure.alt
     assert group_by_size(sizes[:0], recalls[:0]) == []
-
-
-# --- the map --------------------------------------------------------------------------------------------------
 
 
 def test_separate_classes_are_separate_on_the_map():
@@ -150,9 +147,6 @@ def test_the_map_shows_all_items_or_a_few_thousand_of_whole_classes(sizes, seed)
         assert count == size or count >= 40
 
 
-# --- curves and thumbnails --------------------------------------------------------------------------------------
-
-
 def test_long_curves_are_means_of_equal_intervals():
     lines = [{"step": s, "loss": float(s)} for s in range(1, 1001)] + [
         {"step": 1000, "evaluation/recall@1": 0.5}
@@ -184,7 +178,7 @@ def test_curves_of_several_runs_share_a_diagram_with_a_key():
     assert loss.caption == "loss: a from 4 to 2; b from 6 to 2."
     assert [name for _, _, name in loss.key] == ["a", "b"]
     assert recall.caption == "Recall@1: b from 0.1 to 0.1."
-    assert recall.key[0] == loss.key[1]  # a run looks alike in every diagram
+    assert recall.key[0] == loss.key[1]  # a run has the same key in every diagram
 
 
 def test_curves_have_readable_names_and_counts_have_no_curve():
@@ -212,10 +206,7 @@ def test_a_list_of_metrics_repeats_nothing_and_has_no_k_beyond_the_gallery():
     assert [metric.title for metric in list_metrics(result)] == ["Recall@1000", "Precision@1", "MAP@R"]
 
 
-# --- recall over K, and the ROC curve ---------------------------------------------------------------------------
-
-
-class Verifier(NearestBySorting):
+class Verifier(TinyEvaluator):
     """An evaluator whose ranks are given, and whose TAR is the root of the FAR."""
 
     def __init__(self, ranks, *, refuses=False):
@@ -273,7 +264,7 @@ def test_there_is_no_roc_of_listed_matches_of_other_evaluators_or_without_pairs(
         assert len(drawn.figures) == 1
         assert drawn.note == ("No ROC curve: no pair is negative." if matches is None else "")
     plain = measured_run(Verifier([1]))
-    plain = SimpleNamespace(test=replace(plain.test, evaluator=NearestBySorting()), result={"recall@1": 0.5})
+    plain = SimpleNamespace(test=replace(plain.test, evaluator=TinyEvaluator()), result={"recall@1": 0.5})
     plain.test.evaluation.per_query.clear()
     assert diagrams.draw_accuracy(plain) is None
     assert diagrams.draw_accuracy(SimpleNamespace(test=None, result={})) is None

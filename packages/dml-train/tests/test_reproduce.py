@@ -14,9 +14,10 @@ import tomli_w
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from train_support.tiny_world import TinyDataset, TinyEvaluator
+from train_support.tiny_world import TinyDataset, TinyEvaluator, provide
 
-from dml_core import Component, DmlError, Registry, UnknownName, hookimpl
+import dml_train.plugin
+from dml_core import DmlError, UnknownName
 from dml_train.cli import main
 from dml_train.studies.reproduce.page import Order, Standing, compare_order
 from dml_train.studies.reproduce.paper import Paper, choose, papers, row_recipe
@@ -37,25 +38,16 @@ def recipe_file(tmp_path, tiny_document) -> Path:
     return path
 
 
-def paper(recipe_file: Path, rows: list[dict[str, Any]], **table: Any) -> Paper:
-    return Paper.model_validate(
-        {
-            "title": "Fake",
-            "backbone": "a big network",
-            "selected_on_test": True,
-            "selection": "best of 7",
-            "tables": {
-                "table-2": {
-                    "title": "scale",
-                    "expected": "more is more",
-                    "recipes": {"glyphs": str(recipe_file), "sop": "no-such-recipe"},
-                    "metrics": {"sop": ["recall@1", "recall@10"]},
-                    "rows": rows,
-                    **table,
-                }
-            },
-        }
-    )
+def paper(recipe_file: Path, rows: list[dict[str, Any]], **changes: Any) -> Paper:
+    table = {
+        "title": "scale",
+        "expected": "more is more",
+        "rows": rows,
+        "metrics": {"sop": ["recall@1", "recall@10"]},
+    }
+    table |= {"recipes": {"glyphs": str(recipe_file), "sop": "no-such-recipe"}, **changes}
+    about = {"title": "Fake", "backbone": "a big network", "selected_on_test": True, "selection": "best of 7"}
+    return Paper.model_validate({**about, "tables": {"table-2": table}})
 
 
 ROWS = [
@@ -66,12 +58,10 @@ ROWS = [
 
 
 @pytest.fixture
-def run(tiny_registry, quiet, tmp_path, recipe_file):
+def run(registry, quiet, tmp_path, recipe_file):
     def run(rows=ROWS, names=("fake/2",), table=None, **options):
         known = {"fake": paper(recipe_file, rows, **(table or {}))}
-        return reproduce(
-            names, tmp_path / "out", known=known, registry=tiny_registry, console=quiet, **options
-        )
+        return reproduce(names, tmp_path / "out", known=known, registry=registry, console=quiet, **options)
 
     return run
 
@@ -96,9 +86,7 @@ def test_published_recalls_rise_with_the_rank_and_labels_differ(name):
         assert len({row.label for row in table.rows}) == len(table.rows), key
 
 
-def test_a_row_s_recipe_is_the_table_s_with_replacements_then_drops_then_overrides(
-    recipe_file, tiny_registry
-):
+def test_a_rows_recipe_has_replacements_then_drops_then_overrides(recipe_file, registry):
     row = {
         "label": "other",
         "replace": {"loss": {"name": "tiny", "scale": 2.0}, "sampler": {"name": "shuffled", "batch_size": 6}},
@@ -107,12 +95,12 @@ def test_a_row_s_recipe_is_the_table_s_with_replacements_then_drops_then_overrid
         "on": {"glyphs": ["loss.noise=0.3"]},
     }
     table = paper(recipe_file, [row], set=["loss.noise=0.1", "embedding.dim=4"]).tables["table-2"]
-    made = row_recipe(table, table.rows[0], "glyphs", tiny_registry, seed=2, overrides=("training.steps=6",))
+    made = row_recipe(table, table.rows[0], "glyphs", registry, seed=2, overrides=("training.steps=6",))
     assert made is not None
     assert (made.loss["scale"], made.loss["noise"], made.schedule) == (2.0, 0.3, {})
     assert (made.sampler["name"], made.embedding.dim) == ("shuffled", 4)
     assert (made.training.steps, made.training.seed) == (6, 5)
-    assert row_recipe(table, table.rows[0], "cub", tiny_registry) is None
+    assert row_recipe(table, table.rows[0], "cub", registry) is None
 
 
 def test_runs_that_rows_share_are_trained_once_and_finished_runs_are_kept(run, tmp_path):
@@ -143,15 +131,12 @@ def test_the_page_shows_published_and_measured_values_and_names_those_not_compar
     assert "selected on the test split (best of 7)" in text
     assert "Order by SOP's R@1" in text
     assert found.left_out == []  # SOP needs --data, which wasn't given
-
-
-def test_one_seed_has_the_interval_of_its_queries_and_a_changed_recipe_is_named(run):
     text = run(overrides=("training.steps=2",)).pages[0].read_text()
     assert "every recipe was changed by training.steps=2" in text
     assert "one seed; the interval of a recall is over its queries" in text
 
 
-def test_a_failed_row_is_named_and_the_others_run(run, tiny_registry):
+def test_a_failed_row_is_named_and_the_others_run(run, registry):
     bad = {"label": "bad", "set": ["sampler.classes_per_batch=100"], "published": {"sop": [1.0, 2.0]}}
     found = run([bad, *ROWS], seeds=2)
     assert len(found.faults) == 2
@@ -169,7 +154,7 @@ def test_a_row_published_alone_shows_its_figure_and_is_neither_run_nor_failed_no
     text = found.pages[0].read_text()
     assert "| HTL | (99.0) | (99.0) | – | – | – | – | – |" in text
     assert "- Published alone: HTL. Needs a tree of classes." in text
-    assert "of 3 pairs of rows" in text  # of the other rows alone
+    assert "of 3 pairs of rows" in text  # only the other rows
     row, *others = rows_of(found)
     assert (row["published_only"], row["measured"], row["runs"]) == ("needs a tree of classes", {}, [])
     assert all(other["published_only"] is None for other in others)
@@ -193,7 +178,7 @@ def test_a_row_whose_own_component_no_plugin_provides_fails_and_the_others_run(r
     text = found.pages[0].read_text()
     assert "**rival** failed: " in text
     assert "unknown loss 'pml/NoLoss'" in text
-    with pytest.raises(UnknownName, match="pml/NoLoss"):  # here every row's recipe is wrong
+    with pytest.raises(UnknownName, match="pml/NoLoss"):  # here the recipes of all rows are wrong
         run(ROWS, overrides=('loss={name="pml/NoLoss"}',))
 
 
@@ -229,10 +214,10 @@ def test_rows_of_other_levels_share_a_run_and_measure_their_part_of_its_embeddin
         ({**LEVELS, "levels": {"glyphs": ["block3"]}}, "no level 'block3'.*levels.*: block1, block2"),
     ],
 )
-def test_a_row_that_changes_what_the_recipe_lacks_is_named(recipe_file, tiny_registry, row, message):
+def test_a_row_that_changes_what_the_recipe_lacks_is_named(recipe_file, registry, row, message):
     table = paper(recipe_file, [{"label": "odd", **row}]).tables["table-2"]
     with pytest.raises(DmlError, match=f"row 'odd' on glyphs: .*{message}"):
-        row_recipe(table, table.rows[0], "glyphs", tiny_registry)
+        row_recipe(table, table.rows[0], "glyphs", registry)
 
 
 BOTH = {"sop": [1.0, 2.0]}
@@ -254,9 +239,6 @@ BOTH = {"sop": [1.0, 2.0]}
 def test_rows_that_contradict_themselves_are_refused(row, message, recipe_file):
     with pytest.raises(ValueError, match=f"row 'bad': .*{message}"):
         paper(recipe_file, [{"label": "bad", **row}])
-
-
-def test_a_row_with_neither_recipe_nor_reason_is_refused(recipe_file):
     with pytest.raises(ValueError, match="row 'bad': no recipe for any of its data sets"):
         paper(recipe_file, [{"label": "bad", "published": BOTH}], recipes={})
 
@@ -267,7 +249,7 @@ def test_missing_data_sets_are_listed_with_the_reason(run, tmp_path):
 
 
 class Sop(TinyDataset):
-    """A published data set, in its folder."""
+    """A published data set in a folder."""
 
     def __init__(self, root: str, seed: int = 0) -> None:
         super().__init__(seed=seed)
@@ -275,23 +257,17 @@ class Sop(TinyDataset):
             raise DmlError(f"no images.txt in {root}")
 
 
-class SopPlugin:
-    @hookimpl
-    def dml_datasets(self):
-        yield Component("sop", Sop, "a folder with images.txt")
-
-
 @pytest.mark.parametrize("place", ["", "sop"])
-def test_a_row_runs_on_the_paper_s_data_under_the_root_and_is_compared(
-    place, tiny_registry, quiet, tmp_path, recipe_file
-):
+def test_a_row_on_the_papers_data_is_compared(place, registry, quiet, tmp_path, recipe_file):
     folder = tmp_path / "data" / place
     folder.mkdir(parents=True)
     (folder / "images.txt").touch()
-    tiny_registry.plugins.register(SopPlugin(), distribution="sop", version="1.0")
-    known = paper(recipe_file, ROWS[:1], recipes={"sop": str(recipe_file)}, set=['dataset.name="sop"'])
+    registry.plugins.manager.unregister(dml_train.plugin)  # its data set 'sop' needs the published images
+    provide(registry, "datasets", "sop", Sop)
+    settings = ['dataset.name="sop"', "logging.loggers=[]"]
+    known = paper(recipe_file, ROWS[:1], recipes={"sop": str(recipe_file)}, set=settings)
     known = known.model_copy(update={"selected_on_test": False})
-    where = {"registry": Registry(tiny_registry.plugins), "console": quiet, "data": tmp_path / "data"}
+    where = {"registry": registry, "console": quiet, "data": tmp_path / "data"}
     text = reproduce(("fake",), tmp_path / "out", known={"fake": known}, **where).pages[0].read_text()
     assert "fake/table-2 on SOP" in text
     assert "| four | 40.0 | 50.0 |" in text
@@ -313,14 +289,12 @@ def test_tables_are_chosen_by_name_and_wrong_ones_named_with_the_nearest():
         choose(("ice/9",), PAPERS)
 
 
-def test_without_a_name_the_command_lists_every_table(tiny_registry):
-    result = CliRunner().invoke(main, ["reproduce"], obj=tiny_registry, terminal_width=200)
+def test_without_a_name_the_command_lists_every_table(registry):
+    result = CliRunner().invoke(main, ["reproduce"], obj=registry, terminal_width=200)
     assert result.exit_code == 0
     for name, of in PAPERS.items():
         assert all(f"{name}/{key}" in result.output for key in of.tables)
 
-
-# -------------------------------------------------------------------------------------------------- order
 
 rows_with_seeds = st.lists(st.tuples(st.integers(0, 100), st.integers(-3, 3)), min_size=2, max_size=7)
 

@@ -1,4 +1,4 @@
-"""Resuming: a stopped run ends with the same bits, and another recipe is refused without force."""
+"""Resuming: a stopped run ends with the same bits, and needs force to use a different recipe."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import signal
 
 import pytest
 import torch
-from train_support.photo_world import photo_document, photo_registry, write_photos
+from train_support.photo_world import photo_document, write_photos
 from train_support.run_traces import check_same_bits, lines, same, stopped
 
+import dml_losses.plugin
 from dml_core import DmlError, hookimpl
 from dml_train.processes.stopping import RunInterrupted
 from dml_train.recipe.checking import parse
@@ -21,6 +22,22 @@ from dml_train.training import checkpoint
 from dml_train.training import run as training
 
 TWO_LEVELS = {"name": "small-conv", "widths": [8, 16], "norm": "group", "levels": ["block1", "block2"]}
+
+
+def remember(parameter, **loss):
+    """Return tables with a loss around an inner loss, and a schedule for a parameter of the inner loss."""
+    schedule = {f"loss.loss.{parameter}": {"kind": "linear", "start": 0.05, "end": 0.2}}
+    training = {"ema_decay": 0.9, "micro_batch": 3, "gradient_clip": 1.0}
+    return {"training": training, "schedule": schedule, "loss": {**loss, "loss": {"name": loss["loss"]}}}
+
+
+# Losses with a memory of past batches, or of sampled classes.
+MEMORIES = [
+    remember("temperature", name="memvir", num_steps=3, margin=1, warmup_steps=2, loss="norm-softmax"),
+    remember("scale", name="cross-batch-memory", capacity=24, loss="instance-cross-entropy"),
+    remember("margin", name="broad-face", capacity=24, warmup_steps=2, loss="arc-face"),
+    remember("temperature", name="sampled-classes", class_fraction=0.5, loss="norm-softmax"),
+]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +51,7 @@ TWO_LEVELS = {"name": "small-conv", "widths": [8, 16], "norm": "group", "levels"
                 "validation": {"class_fraction": 0.3, "metric": "recall@1", "patience": 11},
             },
         ),
-        ({"name": "sgd"}, {"training": {"precision": "float16"}}),  # its scaler halves the scale at first
+        ({"name": "sgd"}, {"training": {"precision": "float16"}}),  # the scaler halves the scale at first
         ({"name": "adamw"}, {"loss": {"name": "tiny-sparse"}}),  # two optimizers
         ({"name": "adamw"}, {"backbone": TWO_LEVELS}),
         ({"name": "adamw"}, {"initialisation": {"class_weights": "class-means", "adapt_batch_norm": 1.0}}),
@@ -42,15 +59,18 @@ TWO_LEVELS = {"name": "small-conv", "widths": [8, 16], "norm": "group", "levels"
             {"name": "sgd", "momentum": 0.9},
             {"loss": {"name": "tiny-sparse"}, "training": {"gradient_clip": 1.0, "precision": "float16"}},
         ),
+        *(({"name": "adamw"}, tables) for tables in MEMORIES),
     ],
 )
-def test_a_stopped_run_resumes_to_the_same_bits(run, tiny_registry, tmp_path, optimizer, more):
+def test_a_stopped_run_resumes_to_the_same_bits(run, registry, tmp_path, optimizer, more):
     schedule = {"optimizer.lr": {"kind": "cosine", "end": 0.0}, "model.backbone_trains": {
         "kind": "step", "values": [0, 1], "milestones": [3]}}  # fmt: skip
-    whole = run(where=tmp_path / "whole", optimizer=optimizer, schedule=schedule, **more)
-    with stopped(tiny_registry, 7):
-        run(where=tmp_path / "cut", optimizer=optimizer, schedule=schedule, **more)
-    cut = run(where=tmp_path / "cut", resume=True, optimizer=optimizer, schedule=schedule, **more)
+    tables = {"optimizer": optimizer, "schedule": schedule, **more}
+    registry.plugins.register(dml_losses.plugin, distribution="dml-losses")
+    whole = run(where=tmp_path / "whole", **tables)
+    with stopped(registry, 7):
+        run(where=tmp_path / "cut", **tables)
+    cut = run(where=tmp_path / "cut", resume=True, **tables)
 
     one, other = check_same_bits(whole, cut), checkpoint.newest_intact(cut.checkpoints)
     assert one.step == 12
@@ -59,7 +79,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(run, tiny_registry, tmp_path, op
 
 
 class SignalAt:
-    """An observer that sends its process two SIGTERMs at a moment of the run."""
+    """Observer that sends two SIGTERMs to this process when a step is evaluated or saved."""
 
     def __init__(self, moment, step):
         self.moment, self.step = moment, step
@@ -81,16 +101,16 @@ class SignalAt:
 @pytest.mark.parametrize(
     ("moment", "step", "stops"), [("evaluation", 6, 7), ("save", 8, 9), ("save", 12, 12)]
 )
-def test_a_signal_during_evaluation_or_saving_stops_the_run_at_the_next_step_or_its_end(
-    run, tiny_registry, tmp_path, moment, step, stops
+def test_a_signal_during_evaluation_or_saving_stops_the_run_soon(
+    run, registry, tmp_path, moment, step, stops
 ):
     tables = {"evaluation": {"every": 6, "unit": "step"}}
     whole = run(where=tmp_path / "whole", **tables)
     observer = SignalAt(moment, step)
-    tiny_registry.plugins.register(observer, distribution="signals")
+    registry.plugins.register(observer, distribution="signals")
     with pytest.raises(RunInterrupted, match=f"stopped by SIGTERM after step {stops}; a checkpoint is saved"):
         run(where=tmp_path / "cut", **tables)
-    tiny_registry.plugins.manager.unregister(observer)
+    registry.plugins.manager.unregister(observer)
     assert checkpoint.newest_intact(tmp_path / "cut" / "checkpoints").step == stops
     cut = run(where=tmp_path / "cut", resume=True, **tables)
     check_same_bits(whole, cut)
@@ -104,7 +124,7 @@ def test_remains_of_a_run_killed_at_its_start_are_ignored(run, out, resume):
 
 
 def test_a_folder_of_a_run_without_a_step_is_used_again(run, out, tiny_document):
-    """Here the first batch that fails to load; a recipe alone may be the user's, and another file certainly is."""
+    """Here the first batch can't be loaded. A single recipe may be the user's, and a note certainly is."""
     with pytest.raises(DmlError, match="broken image"):
         run(dataset={"name": "tiny", "broken": 40})
     assert (out / "recipe.toml").is_file()
@@ -143,9 +163,7 @@ def test_a_folder_on_nfs_is_locked_by_a_file_beside_it(out, monkeypatch):
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_run_that_another_process_makes_while_data_is_loaded_is_not_touched(
-    run, out, tmp_path, monkeypatch, resume
-):
+def test_a_run_that_another_process_makes_meanwhile_is_not_touched(run, out, tmp_path, monkeypatch, resume):
     """Both found no folder; the other one was faster."""
 
     def train_meanwhile(experiment):
@@ -161,8 +179,13 @@ def test_a_run_that_another_process_makes_while_data_is_loaded_is_not_touched(
     assert contents(out) == made
 
 
-def test_a_second_run_is_refused_before_it_loads_data(run, out, monkeypatch):
+def test_resuming_a_complete_run_changes_nothing_and_a_second_run_is_refused_before_it_loads_data(
+    run, out, monkeypatch
+):
     run()
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    run(resume=True)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
     monkeypatch.setattr(training, "build", lambda *arguments: pytest.fail("data is loaded"))
     with RunFolder(out).lock():
         for resume in (False, True):
@@ -170,14 +193,7 @@ def test_a_second_run_is_refused_before_it_loads_data(run, out, monkeypatch):
                 run(resume=resume)
 
 
-def test_resuming_a_complete_run_changes_nothing(run, out):
-    run()
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    run(resume=True)
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
-
-
-@pytest.mark.parametrize("name", ["mine.txt", "recipe.toml"])  # a recipe alone is the user's
+@pytest.mark.parametrize("name", ["mine.txt", "recipe.toml"])  # a single recipe is the user's
 def test_an_existing_folder_is_refused_unchanged(run, out, name):
     out.mkdir()
     (out / name).write_text("# mine")
@@ -199,15 +215,12 @@ def contents(folder):
         ({"optimizer": {"name": "sgd"}}, {"optimizer": {"name": "adamw"}}, "'sgd' there, 'adamw' here"),
     ],
 )
-def test_a_forced_recipe_that_does_not_fit_the_checkpoint_is_refused_and_changes_nothing(
-    run, out, before, changes, differs
-):
+def test_a_forced_recipe_that_does_not_fit_changes_nothing(run, out, before, changes, differs):
     run(**before)
     (out / "evaluation.json").unlink()
     files = contents(out)
-    with pytest.raises(
-        DmlError, match=rf"(?s)the checkpoint in .* doesn't fit the recipe, which differs:.*{differs}"
-    ):
+    message = rf"(?s)the checkpoint in .* doesn't fit the recipe, which differs:.*{differs}"
+    with pytest.raises(DmlError, match=message):
         run(resume=True, force=True, **{**before, **changes})
     assert contents(out) == files
     assert run(resume=True, **before).evaluation.exists()
@@ -249,7 +262,7 @@ def test_averaging_starts_or_stops_by_force_and_does_not_change_the_training(run
     expected = trained[0]
     for then in trained[1:]:
         expected = 0.9 * expected + 0.1 * then
-    # Two roundings in another order.
+    # Two roundings in a different order.
     torch.testing.assert_close(weights["head.linear.weight"], expected, rtol=1e-6, atol=1e-7)
 
     run(where=tmp_path / "stopped", training={"ema_decay": 0.9})
@@ -265,11 +278,10 @@ def test_loss_scaling_starts_or_stops_by_force(run, out):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_image_that_turns_unreadable_ends_the_run_which_resumes_to_the_same_bits(tmp_path, quiet, workers):
+def test_a_run_ended_by_unreadable_images_resumes_to_the_same_bits(tmp_path, registry, quiet, workers):
     """After the check of all images; the error names the image and the checkpoint."""
     photos = write_photos(tmp_path / "photos")
     contents = {file: file.read_bytes() for file in photos.rglob("*.png")}
-    registry = photo_registry()
 
     class CutAll:
         @hookimpl

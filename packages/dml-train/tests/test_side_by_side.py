@@ -1,4 +1,4 @@
-"""The page that compares several runs."""
+"""The page that compares two or more runs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from train_support.report_world import (
-    NAMES,
-    Page,
-    check_page,
-    finished_run,
-    forget_test_split,
-    report_registry,
-)
+from train_support.report_world import Page, check_page, finished_run, forget_test_split
+from train_support.tiny_world import NAMES, make_registry
 
-from dml_core import DmlError, Registry
+from dml_core import DmlError
 from dml_train.measure.listing import Metric
 from dml_train.report import side_by_side, write_side_by_side
 from dml_train.report.finished import MetricDifference
@@ -27,14 +21,9 @@ from dml_train.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")
-def registry() -> Registry:
-    return report_registry()
-
-
-@pytest.fixture(scope="module")
-def unchanged(tmp_path_factory, registry) -> tuple[list[Path], Page]:
-    """Two runs, and their page."""
-    folder = tmp_path_factory.mktemp("runs")
+def unchanged(tmp_path_factory) -> tuple[list[Path], Page]:
+    """Two runs, and the page that compares the runs."""
+    registry, folder = make_registry(), tmp_path_factory.mktemp("runs")
     runs = [finished_run(folder / name, registry, seed=seed) for seed, name in enumerate(["<i>one", "two"])]
     return runs, Page(write_side_by_side(runs, folder / "page.html", registry))
 
@@ -57,11 +46,13 @@ def nearest(run):
     return np.argsort(-similarity, axis=1, kind="stable")[:, 0]
 
 
-def test_the_page_is_safe_and_accessible(unchanged):
+def test_the_page_is_safe_and_accessible_and_shows_different_settings_and_curves(unchanged):
     _, page = unchanged
     check_page(page)
     assert page.all("i") == []
     assert sum(name in page.text for name in NAMES) >= 2
+    assert re.search(r"Key <i>one two training\.seed 0 1 Where they disagree", page.words)
+    assert "loss: <i>one from 5 to 0.125; two from 5 to 0.125." in page.words
 
 
 def test_metrics_tests_and_disagreements_are_those_of_a_plain_count(unchanged):
@@ -84,7 +75,7 @@ def test_only_a_value_that_a_paired_test_finds_better_is_bold(page_of, runs, mon
     page = page_of(*runs)
     tested = re.findall(r'<th scope="row">([^<]+)</th><td>[^<]*</td><td>[^<]*</td>\s*<td>[+−]', page.source)
     assert tested
-    assert bold.findall(page.source) == tested  # their p is 0.03
+    assert bold.findall(page.source) == tested  # the p-value is 0.03
     assert "NMI" in page.words
     monkeypatch.setattr(side_by_side, "SIGNIFICANT", 0.01)
     assert bold.findall(page_of(*runs).source) == []
@@ -111,15 +102,6 @@ def test_a_winner_was_tested_against_every_other_run(differences, winner):
         for name, test in zip(names[1:], tests, strict=True)
     ]
     assert side_by_side._winners(columns, comparisons).get("recall@1") == winner
-
-
-def test_settings_that_differ_are_listed_and_no_others(unchanged):
-    words = unchanged[1].words
-    assert re.search(r"Key <i>one two training\.seed 0 1 Where they disagree", words)
-
-
-def test_curves_are_drawn_together(unchanged):
-    assert "loss: <i>one from 5 to 0.125; two from 5 to 0.125." in unchanged[1].words
 
 
 def test_runs_with_one_name_are_distinguished_by_their_parents(page_of, tmp_path, registry):
@@ -159,15 +141,15 @@ def test_a_run_without_test_split_is_not_tested(page_of, runs):
     assert "Not tested: two didn't use its test split" in page_of(*reversed(runs)).words
 
 
-@pytest.mark.parametrize(("count", "message"), [(1, "1 runs were given"), (9, "9 runs were given")])
-def test_two_to_eight_runs_can_be_compared(tmp_path, registry, count, message):
-    with pytest.raises(DmlError, match=message):
-        write_side_by_side([tmp_path] * count, tmp_path / "page.html", registry)
-
-
-def test_a_run_given_twice_is_refused(runs, tmp_path, registry):
-    with pytest.raises(DmlError, match="a run was given twice"):
-        write_side_by_side([runs[0], runs[0] / ".." / runs[0].name], tmp_path / "page.html", registry)
+def test_too_few_too_many_or_repeated_runs_are_refused(runs, tmp_path, registry):
+    twice = [runs[0], runs[0] / ".." / runs[0].name]
+    for given, message in (
+        ([tmp_path], "1 runs were given"),
+        ([tmp_path] * 9, "9 runs were given"),
+        (twice, "a run was given twice"),
+    ):
+        with pytest.raises(DmlError, match=message):
+            write_side_by_side(given, tmp_path / "page.html", registry)
 
 
 def test_the_command_writes_a_page_of_one_run_or_of_several(dml, runs, tmp_path):

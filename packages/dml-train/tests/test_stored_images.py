@@ -1,4 +1,4 @@
-"""Images in archives and tables: the bits of the same images in files, and `Embedder`, their batches' network."""
+"""Images in archives and tables, and batches given to `Embedder`, must give the bits of the same images in files."""
 
 from __future__ import annotations
 
@@ -25,13 +25,8 @@ pq = pytest.importorskip("pyarrow.parquet", reason="reads and writes tables")
 
 
 @pytest.fixture(scope="module")
-def run(photo_run):
-    return photo_run
-
-
-@pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """Thirty photos; one is a JPEG, which is decoded at a part of its size."""
+    """Thirty photos and a JPEG, which can be decoded at a fraction of the full size."""
     folder = write_photos(tmp_path_factory.mktemp("photos"), seed=1)
     pixels = np.random.default_rng(2).integers(0, 256, (200, 240, 3)).astype(np.uint8)
     Image.fromarray(pixels).save(folder / "class-2" / "large.jpg")
@@ -136,9 +131,7 @@ def test_what_holds_no_images_is_named(photos, paths, tmp_path):
     refused(tmp_path / "notes.parquet", "can't read the table")
     refused(tmp_path, r"contains \.parquet and \.tar files; expected images or a single type")
     (tmp_path / "lone.png").touch()
-    assert open_images(tmp_path).names == [
-        "lone.png"
-    ]  # files of another kind beside images are ignored, as ever
+    assert open_images(tmp_path).names == ["lone.png"]  # other files in a folder of images are ignored
     (tmp_path / "empty").mkdir()
     write_tar(tmp_path / "empty" / "0.tar", photos, [])
     refused(tmp_path / "empty", "contains no images: no member ends in")
@@ -165,11 +158,8 @@ def test_results_in_parquet(model, photos, paths, tmp_path, codes):
     assert (tmp_path / "again" / "e.parquet").read_bytes() == first
 
 
-# --------------------------------------------------------------------------------------------------- Embedder
-
-
-def test_batches_of_any_kind_give_the_bits_of_files(run, registry, model, photos, paths, whole):
-    embedder = Embedder(run, registry=registry)
+def test_batches_of_any_kind_give_the_bits_of_files(photo_run, registry, model, photos, paths, whole):
+    embedder = Embedder(photo_run, registry=registry)
     expected = np.load(io.BytesIO(whole))[8:16]
     batch = [photos / name for name in paths[8:16]]
     encoded = np.array([path.read_bytes() for path in batch], dtype=object)
@@ -183,7 +173,7 @@ def test_batches_of_any_kind_give_the_bits_of_files(run, registry, model, photos
         np.testing.assert_array_equal(done.pop("embedding"), expected)
         assert done.keys() == columns.keys()
     pixels = [np.asarray(Image.open(path)) for path in batch]
-    # The last one is the JPEG, which is decoded at a part of its size if that is left to this package.
+    # The last image is the JPEG, which `Embedder` decodes at a fraction of the full size if given the file.
     np.testing.assert_array_equal(embedder({"image": pixels})["embedding"][:7], expected[:7])
     with pytest.raises(DmlError, match="has the columns id; expected images in one of: image, bytes"):
         embedder({"id": np.arange(3)})
@@ -191,9 +181,7 @@ def test_batches_of_any_kind_give_the_bits_of_files(run, registry, model, photos
         embedder({"image": [3]})
 
 
-def test_an_embedder_opens_its_run_once_and_drops_the_rows_of_bad_images(
-    run, photos, paths, monkeypatch, registry
-):
+def test_an_embedder_opens_its_run_once_and_drops_bad_images(photo_run, photos, paths, monkeypatch, registry):
     from dml_train.trained import embedder
 
     opened = []
@@ -203,7 +191,7 @@ def test_an_embedder_opens_its_run_once_and_drops_the_rows_of_bad_images(
         return open_model(path, registry, step=step)
 
     monkeypatch.setattr(embedder, "open_model", opening)
-    network = pickle.loads(pickle.dumps(Embedder(run, skip=True, threads=1)))
+    network = pickle.loads(pickle.dumps(Embedder(photo_run, skip=True, threads=1)))
     assert opened == []
     contents = [(photos / name).read_bytes() for name in paths[:3]]
     batch = {"bytes": [contents[0], b"no image", contents[2]], "id": np.array([5, 6, 7])}
@@ -214,4 +202,4 @@ def test_an_embedder_opens_its_run_once_and_drops_the_rows_of_bad_images(
     network(batch)
     assert len(opened) == 2
     with pytest.raises(DmlError, match="row 1 of a batch: not an image"):
-        Embedder(run)(batch)
+        Embedder(photo_run)(batch)

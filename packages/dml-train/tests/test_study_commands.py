@@ -1,4 +1,4 @@
-"""`--list-commands`: each run of a study executed alone, then the study again, give the report of one process."""
+"""`--list-commands`: to run the listed commands, and then the study again, gives the report of one process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,6 @@ import tomli_w
 from dml_core import DmlError
 from dml_train.recipe.checking import parse
 from dml_train.studies.runs import Job, list_commands
-
-
-@pytest.fixture
-def registry(tiny_registry):
-    return tiny_registry
 
 
 @pytest.fixture
@@ -43,17 +38,13 @@ def without_seconds(path):
 @pytest.mark.parametrize(
     ("study", "page", "runs"),
     [
-        (("protocol", "mlrc", "RECIPE"), "mlrc.json", 4),
-        (
-            ("tune", "RECIPE", "--range", "optimizer.lr=1e-3:1e-1:log", "--trials", "2", "--folds", "2"),
-            "tuning.json",
-            4,
-        ),
+        ("protocol mlrc RECIPE", "mlrc.json", 4),
+        ("tune RECIPE --range optimizer.lr=1e-3:1e-1:log --trials 2 --folds 2", "tuning.json", 4),
     ],
     ids=["protocol", "tune"],
 )
 def test_runs_done_one_by_one_give_the_report_of_one_process(dml, recipe, tmp_path, study, page, runs):
-    study = [str(recipe) if word == "RECIPE" else word for word in study]
+    study = [str(recipe) if word == "RECIPE" else word for word in study.split()]
     dml(*study, "--out", tmp_path / "whole")
     here = [*study, "--out", tmp_path / "listed runs"]
     listed = dml(*here, "--list-commands")
@@ -66,7 +57,7 @@ def test_runs_done_one_by_one_give_the_report_of_one_process(dml, recipe, tmp_pa
         dml(*command[1:])
     assert dml(*here, "--list-commands").stdout.splitlines() == listed.stdout.splitlines()[:1]
     dml(*commands[0][1:])
-    dml(*commands[0][1:])  # a finished run's command does nothing
+    dml(*commands[0][1:])  # the command of a finished run can be repeated
     assert dml(*here, "--list-commands").stdout == ""
     dml(*here)
     assert without_seconds(tmp_path / "listed runs" / page) == without_seconds(tmp_path / "whole" / page)

@@ -25,15 +25,9 @@ needs_peft = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(autouse=True)
-def _seeded():
-    torch.manual_seed(0)
-
-
 SMALL_VIT = "vit_tiny_patch16_224"
 
 
-# How timm itself goes from the features to the logits: (maps or vectors) to what its classifier gets.
 @pytest.mark.parametrize(
     "model", ["resnet10t", "mobilenetv3_small_050", "swin_tiny_patch4_window7_224", SMALL_VIT]
 )
@@ -46,10 +40,10 @@ def test_the_features_are_what_timms_own_pooling_and_classifier_get(model):
         assert features.shape[:2] == (1, backbone.num_features)
         expected = backbone.trunk.forward_head(backbone.trunk.forward_features(images), pre_logits=True)
         if features.ndim == 4 and model.startswith("mobilenet"):
-            features = backbone.trunk.forward_head(features, pre_logits=True)  # has a layer after its pooling
+            features = backbone.trunk.forward_head(features, pre_logits=True)  # has a layer after pooling
         elif features.ndim == 4:
             features = features.mean((2, 3))
-        # A mean over positions in one order or another.
+        # The order of a mean over positions can differ.
         torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -104,16 +98,17 @@ def test_without_timm_the_message_names_what_to_install(monkeypatch):
         ({"model": "resnet5O"}, "timm has no model 'resnet5O'; did you mean"),
         ({"model": "resnet10t", "levels": ["layer5"]}, "'layer5'; resnet10t has no such level; did you mean"),
         ({"model": "resnet10t", "weights": "none.pt"}, "'none.pt', but there is no such file"),
+        ({"model": "resnet10t", "image_size": 64}, "image_size is 64, but resnet10t works at any size"),
     ],
     ids=str,
 )
-def test_unknown_names_are_reported(options, message):
+def test_wrong_options_are_reported(options, message):
     with pytest.raises(InvalidOption, match=message):
         TimmModel(3, **options)
 
 
 @needs_lite0
-def test_lite0s_weights_are_timms_in_the_order_of_the_modules():
+def test_lite0s_weights_are_timms_in_the_order_of_the_modules_and_fit_no_other_model():
     ours = TimmModel(3, "tf_efficientnet_lite0", "efficientnet-lite0").trunk.state_dict()
     theirs = torch.load(find_lite0(), weights_only=True)
     for name, other in {
@@ -125,6 +120,8 @@ def test_lite0s_weights_are_timms_in_the_order_of_the_modules():
         "bn2": "_bn1",
     }.items():
         assert torch.equal(ours[f"{name}.weight"], theirs[f"{other}.weight"])
+    with pytest.raises(DmlError, match=r"don't fit ResNet: .* expected the state dict of timm's resnet10t"):
+        TimmModel(3, "resnet10t", "efficientnet-lite0")
 
 
 @needs_lite0
@@ -141,14 +138,8 @@ def test_lite0s_features_are_those_of_the_original_definition():
     backbone = TimmModel(3, "tf_efficientnet_lite0", "efficientnet-lite0").eval()
     images = 2.0 * torch.rand(2, 3, 96, 96) - 1.0
     with torch.no_grad():
-        # Sums in another order; the features reach 6. Measured: no difference at 96, 128 and 224 pixels.
+        # Sums in a different order; the features reach 6. Measured: no difference at 96, 128 and 224 pixels.
         torch.testing.assert_close(backbone(images), original.extract_features(images), rtol=1e-4, atol=1e-4)
-
-
-@needs_lite0
-def test_lite0s_weights_do_not_fit_another_model():
-    with pytest.raises(DmlError, match=r"don't fit ResNet: .* expected the state dict of timm's resnet10t"):
-        TimmModel(3, "resnet10t", "efficientnet-lite0")
 
 
 def test_positions_of_weights_for_another_size_are_interpolated(tmp_path):
@@ -165,11 +156,6 @@ def test_published_names_are_converted_as_timm_does(tmp_path):
     torch.save({**state, "mask_token": torch.zeros(1, 64)}, tmp_path / "dinov2.pt")  # unknown to timm's model
     loaded = TimmModel(3, "test_vit", str(tmp_path / "dinov2.pt")).trunk.state_dict()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in state.items())
-
-
-def test_a_size_for_a_model_of_any_size_is_refused():
-    with pytest.raises(InvalidOption, match="image_size is 64, but resnet10t works at any size"):
-        TimmModel(3, "resnet10t", image_size=64)
 
 
 @needs_peft
@@ -193,14 +179,13 @@ def test_lora_starts_from_the_network_and_trains_its_own_matrices_alone(tmp_path
 
 @needs_peft
 def test_an_unknown_layer_for_lora_is_refused():
-    with pytest.raises(
-        InvalidOption, match=r"'attn.kqv', but no layer's name ends with it; linear layers: .*attn.qkv"
-    ):
+    message = r"'attn.kqv', but no layer's name ends with it; linear layers: .*attn.qkv"
+    with pytest.raises(InvalidOption, match=message):
         TimmModel(3, "test_vit", image_size=32, lora_rank=2, lora_targets=["attn.kqv"])
 
 
 class UsesTheWeightAlone(nn.Module):
-    """A network like timm's BEiT, whose attention doesn't call its layer ``qkv``."""
+    """A network like timm's BEiT, whose attention doesn't call the layer ``qkv``."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""One run from its recipe to its folder."""
+"""A run from the recipe to the folder."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from train_support.run_traces import lines
-from train_support.tiny_world import TinyLoss
+from train_support.run_traces import lines, losses
+from train_support.tiny_world import TinyLoss, provide
 
-from dml_core import Component, DmlError, hookimpl
+from dml_core import DmlError, hookimpl
 from dml_train.ranks.ranks import SINGLE_PROCESS
 from dml_train.recipe.checking import parse
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 from dml_train.training.build import build, build_model
+from dml_train.training.divergence import find_nonfinite, untrained_names
 from dml_train.training.replica import Replica
 
 
@@ -43,8 +44,8 @@ def test_a_run_says_what_trains_and_what_is_measured(run, quiet):
 
 
 def test_the_loss_falls(run):
-    losses = [line["loss"] for line in lines(run(training={"steps": 60})) if "loss" in line]
-    assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.3
+    logged = losses(run(training={"steps": 60}))
+    assert np.mean(logged[-10:]) < np.mean(logged[:10]) - 0.3
 
 
 def test_metrics_have_scheduled_values_and_no_times(run):
@@ -92,9 +93,8 @@ def test_a_mistake_found_while_building_leaves_no_folder(run, out):
 
 
 def test_a_non_finite_loss_stops_the_run_and_names_the_batch(run, out):
-    with pytest.raises(
-        DmlError, match=r"the loss of step 6 is nan.*checkpoint of step 4 .* is intact.*items \["
-    ):
+    message = r"the loss of step 6 is nan.*checkpoint of step 4 .* is intact.*items \["
+    with pytest.raises(DmlError, match=message):
         run(schedule={"loss.scale": {"kind": "step", "values": [1, float("nan")], "milestones": [5]}},
             logging={"every": 6})  # fmt: skip
 
@@ -116,51 +116,44 @@ def test_a_scheduled_value_that_the_loss_refuses_is_named(run, monkeypatch, refu
         run(schedule={"loss.scale": {"kind": "step", "values": [1, 0], "milestones": [5]}})
 
 
+SGD = {"name": "sgd", "momentum": 0.0}
+
+
 @pytest.mark.parametrize(
-    ("changes", "spoilt"),
+    ("scale", "changes", "spoilt"),
     [
-        ({}, "the network's backbone"),
-        ({"optimizer": {"lr_multipliers": {"backbone": 0.0, "head": 0.0}}}, "the loss's class_weights"),
-        ({"training": {"ema_decay": 0.9}}, "the network's backbone"),
+        (1e4, {"optimizer": SGD}, "the network's backbone"),
+        (
+            1e4,
+            {"optimizer": SGD | {"lr_multipliers": {"backbone": 0.0, "head": 0.0}}},
+            "the loss's class_weights",
+        ),
+        (1e4, {"optimizer": SGD, "training": {"ema_decay": 0.9}}, "the network's backbone"),
+        (1e30, {}, ""),  # AdamW's state
     ],
 )
-def test_weights_that_became_infinite_in_one_step_are_not_saved(run, out, changes, spoilt):
+def test_weights_or_a_state_that_became_infinite_in_one_step_are_not_saved(run, out, scale, changes, spoilt):
     # The loss is finite, and without momentum the optimizer's state is, too.
-    leap = {
-        "optimizer.lr": {"kind": "step", "values": [0.01, 1e38, 0.01], "milestones": [7, 8]},
-        "loss.scale": {"kind": "step", "values": [4.0, 1e4, 4.0], "milestones": [7, 8]},
-    }
-    optimizer = {"name": "sgd", "momentum": 0.0, **changes.get("optimizer", {})}
-    tables = {**changes, "optimizer": optimizer}
-    with pytest.raises(
-        DmlError, match=rf"after step 8 {spoilt}.* isn't finite.*of step 4 .* is intact.*lower"
-    ):
-        run(schedule=leap, **tables)
-    assert [line["loss"] < 1e5 for line in lines(RunFolder(out))] == [True] * 8
+    leap = {"loss.scale": {"kind": "step", "values": [4.0, scale, 4.0], "milestones": [7, 8]}}
+    if changes:
+        leap["optimizer.lr"] = {"kind": "step", "values": [0.01, 1e38, 0.01], "milestones": [7, 8]}
+    message = rf"after step 8 {spoilt}.* isn't finite.*of step 4 .* is intact.*lower"
+    with pytest.raises(DmlError, match=message):
+        run(schedule=leap, **changes)
+    assert [np.isfinite(loss) for loss in losses(RunFolder(out))] == [True] * 8
     assert [c.step for c in checkpoint.intact(out / "checkpoints")] == [4]
-    assert run(resume=True, force=True, **tables).evaluation.exists()
-
-
-def test_a_non_finite_state_after_a_finite_loss_is_not_saved(run, out):
-    spoil = {"loss.scale": {"kind": "step", "values": [4.0, 1e30, 4.0], "milestones": [7, 8]}}
-    with pytest.raises(
-        DmlError, match=r"after step 8 .* isn't finite.*checkpoint of step 4 .* is intact.*lower"
-    ):
-        run(schedule=spoil)
-    assert [c.step for c in checkpoint.intact(out / "checkpoints")] == [4]
-    assert run(resume=True, force=True).evaluation.exists()
+    assert run(resume=True, force=True, **changes).evaluation.exists()
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_image_that_cannot_be_loaded_is_named(run, workers):
-    with pytest.raises(
-        DmlError, match=r"^item 17 \(class 'class 2'\) can't be loaded: OSError: broken image\n"
-    ):
+    message = r"^item 17 \(class 'class 2'\) can't be loaded: OSError: broken image\n"
+    with pytest.raises(DmlError, match=message):
         run(dataset={"broken": 17}, training={"workers": workers})
 
 
 class Failing:
-    """An observer that fails at its first step."""
+    """An observer that fails at the first step."""
 
     def __init__(self, error):
         self.error, self.calls = error, 0
@@ -172,9 +165,9 @@ class Failing:
 
 
 @pytest.mark.parametrize("error", [ValueError("odd"), SystemExit(3)], ids=str)
-def test_an_observer_that_fails_is_named_and_set_aside(run, tiny_registry, quiet, error):
+def test_an_observer_that_fails_is_named_and_set_aside(run, registry, quiet, error):
     observer = Failing(error)
-    tiny_registry.plugins.register(observer, distribution="failing", version="2.0")
+    registry.plugins.register(observer, distribution="failing", version="2.0")
     assert run().evaluation.is_file()
     assert observer.calls == 1
     told = quiet.file.getvalue()
@@ -183,20 +176,20 @@ def test_an_observer_that_fails_is_named_and_set_aside(run, tiny_registry, quiet
     )
 
 
-def test_an_observers_message_to_the_user_ends_the_run(run, tiny_registry, monkeypatch):
-    tiny_registry.plugins.register(Failing(DmlError("enough")), distribution="failing")
+def test_an_observers_message_to_the_user_ends_the_run_and_strict_plugins_make_other_errors_fatal(
+    run, registry, monkeypatch, tmp_path
+):
+    failing = Failing(DmlError("enough"))
+    registry.plugins.register(failing, distribution="failing")
     with pytest.raises(DmlError, match="enough"):
-        run()
-
-
-def test_strict_plugins_make_a_failing_observer_fatal(run, tiny_registry, monkeypatch):
+        run(tmp_path / "message")
     monkeypatch.setenv("DML_STRICT_PLUGINS", "1")
-    tiny_registry.plugins.register(Failing(ValueError("odd")), distribution="failing")
+    failing.error = ValueError("odd")
     with pytest.raises(DmlError, match=r"dml_step_end failed: ValueError: odd \(DML_STRICT_PLUGINS is set\)"):
-        run()
+        run(tmp_path / "strict")
 
 
-def test_a_logger_that_fails_is_named_and_set_aside(run, tiny_registry, quiet):
+def test_a_logger_that_fails_is_named_and_set_aside(run, registry, quiet):
     class Broken:
         def __init__(self, directory, start_step=0):
             pass
@@ -207,18 +200,13 @@ def test_a_logger_that_fails_is_named_and_set_aside(run, tiny_registry, quiet):
         def close(self):
             raise AssertionError("it was set aside")
 
-    class Plugin:
-        @hookimpl
-        def dml_loggers(self):
-            yield Component("broken", Broken, "fails")
-
-    tiny_registry.plugins.register(Plugin(), distribution="broken")
+    provide(registry, "loggers", "broken", Broken)
     folder = run(logging={"loggers": [{"name": "broken"}, {"name": "jsonl"}]})
     assert len(lines(folder)) == 13
     assert quiet.file.getvalue().count("the logger Broken failed: RuntimeError: no connection") == 1
 
 
-def test_observers_see_every_step_and_every_checkpoint_in_order(run, tiny_registry):
+def test_observers_see_every_step_and_every_checkpoint_in_order(run, registry):
     seen = []
 
     class Observer:
@@ -242,7 +230,7 @@ def test_observers_see_every_step_and_every_checkpoint_in_order(run, tiny_regist
         def dml_run_end(self, step, error):
             seen.append(("end", step, error))
 
-    tiny_registry.plugins.register(Observer(), distribution="observer")
+    registry.plugins.register(Observer(), distribution="observer")
     run(training={"steps": 4}, checkpoints={"every": 2}, evaluation={"every": 2, "unit": "step"})
     values = ["loss", "optimizer.lr"]
     assert seen == [
@@ -257,28 +245,13 @@ def test_observers_see_every_step_and_every_checkpoint_in_order(run, tiny_regist
     ]
 
 
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(
-                not torch.cuda.is_available(), reason="needs a CUDA device; the CPU does the same"
-            ),
-        ],
-    ),
-]
-
-
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_half_precision_trains_to_float32_embeddings(run, device, precision):
     folder = run(training={"device": device, "precision": precision, "channels_last": True, "gradient_clip": 1.0,
                            "steps": 60})  # fmt: skip
     assert np.load(folder.embeddings()).dtype == np.float32
-    losses = [line["loss"] for line in lines(folder) if "loss" in line]
-    assert np.mean(losses[-10:]) < np.mean(losses[:10]) - 0.3
+    logged = losses(folder)
+    assert np.mean(logged[-10:]) < np.mean(logged[:10]) - 0.3
 
 
 def test_a_compiled_network_matches_the_plain_one_and_saves_the_same_names(run, tmp_path, monkeypatch):
@@ -289,44 +262,35 @@ def test_a_compiled_network_matches_the_plain_one_and_saves_the_same_names(run, 
     plain = run(where=tmp_path / "plain")
     compiled = run(where=tmp_path / "compiled", training={"compile": True})
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
-    assert [line["loss"] for line in lines(compiled)[:-1]] == pytest.approx(
-        [line["loss"] for line in lines(plain)[:-1]], rel=1e-5
-    )
+    assert losses(compiled) == pytest.approx(losses(plain), rel=1e-5)
     one, other = (checkpoint.newest_intact(folder.checkpoints).weights() for folder in (plain, compiled))
     assert one.keys() == other.keys()
 
 
-def test_channels_last_changes_the_layout_and_not_the_run(run, tmp_path, tiny_registry, tiny_document):
-    still = {"dropout": 0.0}  # its masks are drawn in the order of the memory
+def test_channels_last_changes_the_layout_and_not_the_run(run, tmp_path, registry, tiny_document):
+    still = {"dropout": 0.0}  # masks are drawn in the order of the memory
     plain = run(where=tmp_path / "plain", backbone=still)
     laid_out = run(where=tmp_path / "last", backbone=still, training={"channels_last": True})
-    # Convolutions sum in another order, twelve steps long.
-    assert [line["loss"] for line in lines(laid_out)[:-1]] == pytest.approx(
-        [line["loss"] for line in lines(plain)[:-1]], rel=1e-4
-    )
+    # Convolutions sum in a different order, twelve steps long.
+    assert losses(laid_out) == pytest.approx(losses(plain), rel=1e-4)
     document = tiny_document(training={"channels_last": True})
-    model = build_model(parse(document, tiny_registry), 3, tiny_registry, torch.device("cpu"))
+    model = build_model(parse(document, registry), 3, registry, torch.device("cpu"))
     convolution = model.backbone.layers[0]
     assert convolution.weight.is_contiguous(memory_format=torch.channels_last)
     assert not convolution.weight.is_contiguous()
 
 
-@pytest.mark.parametrize("device", DEVICES)
 def test_micro_batches_give_the_gradient_of_the_batch(run, tmp_path, device):
     plain = {"backbone": {"norm": False, "dropout": 0.0}}
     whole = run(where=tmp_path / "whole", **plain, training={"device": device})
     parts = run(where=tmp_path / "parts", **plain, training={"device": device, "micro_batch": 3})
-    # Sums in another order, twelve steps long.
-    assert [line["loss"] for line in lines(parts)[:-1]] == pytest.approx(
-        [line["loss"] for line in lines(whole)[:-1]], rel=1e-5
-    )
+    # Sums in a different order, twelve steps long.
+    assert losses(parts) == pytest.approx(losses(whole), rel=1e-5)
 
 
-def test_a_micro_batch_updates_batch_norms_once_and_draws_one_dropout_in_both_passes(
-    tiny_registry, tiny_document
-):
+def test_a_micro_batch_updates_batch_norms_once_and_draws_one_dropout_in_both_passes(registry, tiny_document):
     document = tiny_document(training={"micro_batch": 4}, backbone={"dropout": 0.5})
-    experiment = build(parse(document, tiny_registry), tiny_registry)
+    experiment = build(parse(document, registry), registry)
     network = Replica(experiment, SINGLE_PROCESS)
     experiment.model.train()
     images = torch.rand(8, 1, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -355,16 +319,25 @@ class Nothing(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("loss", "images_per_class", "warnings"), [(Pairs, 1, 1), (Nothing, 2, 0)])
-def test_a_loss_without_any_pair_is_warned_of_once(
-    run, tiny_registry, quiet, loss, images_per_class, warnings
-):
-    class Plugin:
-        @hookimpl
-        def dml_losses(self):
-            yield Component("zero", loss, "is zero")
-
-    tiny_registry.plugins.register(Plugin())
+def test_a_loss_without_any_pair_is_warned_of_once(run, registry, quiet, loss, images_per_class, warnings):
+    provide(registry, "losses", "zero", loss)
     run(loss={"name": "zero"}, training={"steps": 9}, sampler={"images_per_class": images_per_class})
     said = " ".join(quiet.file.getvalue().split())
     expected = "is exactly 0: no two of the batch's 4 items have the same class, and the loss 'zero'"
     assert said.count(expected) == said.count("is exactly 0") == warnings
+
+
+def test_infinities_are_allowed_in_untrained_tensors_and_nan_is_not():
+    weights = {"mask": torch.tensor([0.0, -torch.inf])}
+    assert find_nonfinite(weights, {}, {}, {"mask"}) is None
+    assert find_nonfinite(weights, {}, {}, ()) == "the network's mask"
+    assert find_nonfinite({}, {"loss": weights}, {}, ()) == "the loss's mask"
+    weights["mask"][0] = torch.nan
+    assert find_nonfinite({}, {"model": weights}, {}, {"mask"}) == "the trained mask"
+
+
+def test_buffers_and_frozen_parameters_are_untrained():
+    module = torch.nn.BatchNorm1d(2)
+    module.bias.requires_grad_(False)
+    names = untrained_names(module)
+    assert names == {"bias", "running_mean", "running_var", "num_batches_tracked"}

@@ -1,4 +1,4 @@
-"""The search for settings: its space, its data, that an interruption changes nothing, and several machines."""
+"""The search for settings: space, data, resuming after an interruption, and a search by two machines."""
 
 from __future__ import annotations
 
@@ -40,17 +40,14 @@ SPACE = {"optimizer.lr": Range(1e-3, 1e-1, log=True), "loss.scale": Choice((2.0,
 
 
 @pytest.fixture
-def plan(tiny_document, tiny_registry):
+def plan(tiny_document, registry):
     def plan(space=SPACE, folds=None, seed=0, **tables):
         tables.setdefault("validation", {"class_fraction": 0.34, "metric": "recall@1"})
         tables.setdefault("evaluation", {"every": 2, "unit": "step"})
         document = tiny_document(training={"steps": 2, "device": "cpu", "seed": 3}, **tables)
-        return SettingsSearch(document, space, folds, seed, tiny_registry)
+        return SettingsSearch(document, space, folds, seed, registry)
 
     return plan
-
-
-# ------------------------------------------------------------------------------------------------ the space
 
 
 @pytest.mark.parametrize(
@@ -61,12 +58,9 @@ def plan(tiny_document, tiny_registry):
         ("sampler.images_per_class=2:5", ("sampler.images_per_class", Range(2, 5))),
     ],
 )
-def test_a_range_is_read(text, expected):
+def test_ranges_and_choices_are_read(text, expected):
     assert read_range(text) == expected
     assert expected[1].is_integer == isinstance(expected[1].high, int)
-
-
-def test_a_choice_is_a_list_of_toml():
     assert read_choice('loss.name=["tiny", "other"]') == ("loss.name", Choice(("tiny", "other")))
 
 
@@ -89,15 +83,11 @@ def test_a_space_is_read_from_a_file_and_its_mistakes_are_named(tmp_path):
     )
     assert read_space(path) == SPACE
     path.write_text('["optimizer.lr"]\nlow = 1e-3\n')
-    with pytest.raises(
-        InvalidOption, match=r"space.toml: \['optimizer.lr'\]: .* expected numbers low and high"
-    ):
+    message = r"space.toml: \['optimizer.lr'\]: .* expected numbers low and high"
+    with pytest.raises(InvalidOption, match=message):
         read_space(path)
     with pytest.raises(DmlError, match="can't read the search space"):
         read_space(tmp_path / "none.toml")
-
-
-# ---------------------------------------------------------------------------------------- refused plans
 
 
 @pytest.mark.parametrize(
@@ -121,12 +111,7 @@ def test_a_search_that_does_not_suit_its_recipe_is_refused_before_anything_runs(
         plan(**changes)
 
 
-# ------------------------------------------------------------------------------------------- the search
-
-
-def test_a_trial_s_value_is_its_folds_mean_and_no_trial_sees_the_test_split(
-    plan, tmp_path, quiet, monkeypatch
-):
+def test_a_trials_value_is_its_folds_mean_without_the_test_split(plan, tmp_path, quiet, monkeypatch):
     make = TinyDataset.__init__
 
     @functools.wraps(make)
@@ -178,7 +163,7 @@ def test_a_search_killed_while_it_writes_a_line_of_its_journal_resumes(plan, qui
     journal = tmp_path / "out" / "journal.log"
     content = journal.read_bytes()
     journal.write_bytes(content[:-cut])
-    (tmp_path / "out" / "journal.log.lock").touch()  # of Optuna's own, for which it would wait
+    (tmp_path / "out" / "journal.log.lock").touch()  # Optuna would wait for this lock
     resumed = run_search(plan(), tmp_path / "out", 2, quiet)
     assert outcomes(resumed) == outcomes(whole)
     assert len(journal.read_bytes().splitlines()) >= len(content.splitlines())
@@ -187,18 +172,16 @@ def test_a_search_killed_while_it_writes_a_line_of_its_journal_resumes(plan, qui
         run_search(plan(), tmp_path / "out", 2, quiet)
 
 
-def test_a_folder_with_other_files_is_refused_unchanged(plan, tmp_path, quiet):
+def test_a_folder_with_other_files_is_refused_unchanged(plan, registry, tmp_path, quiet):
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(DmlError, match="contains other files; nothing was written"):
         run_search(plan(), tmp_path, 1, quiet)
     assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(DmlError, match="can't make the folder"):
         run_search(plan(), tmp_path / "thesis.tex", 1, quiet)
-
-
-def test_a_folder_with_the_probe_of_a_cluster_is_new(plan, tiny_registry, tmp_path, quiet):
-    with expect(tiny_registry, tmp_path):
-        assert run_search(plan(), tmp_path, 1, quiet)
+    (tmp_path / "new").mkdir()
+    with expect(registry, tmp_path / "new"):  # a folder with the probe of a cluster is new
+        assert run_search(plan(), tmp_path / "new", 1, quiet)
 
 
 def test_a_failed_trial_counts_and_is_not_the_best(plan, tmp_path, quiet):
@@ -212,32 +195,29 @@ def test_a_failed_trial_counts_and_is_not_the_best(plan, tmp_path, quiet):
         best_trial(failed[:1])
 
 
-def test_the_command_states_its_budget_and_writes_the_best_recipe(plan, tiny_registry, tmp_path):
+def test_the_command_states_its_budget_and_writes_the_best_recipe(plan, registry, tmp_path):
     path, out = tmp_path / "tiny.toml", tmp_path / "out"
     path.write_text(tomli_w.dumps(plan().document))
     searched = ["--range", "optimizer.lr=1e-3:1e-1:log", "--trials", "3"]
     arguments = ["tune", str(path), *searched, "--out", str(out)]
-    result = CliRunner().invoke(main, arguments, obj=tiny_registry)
+    result = CliRunner().invoke(main, arguments, obj=registry)
     assert result.exit_code == 0, result.output
     assert "Budget: 3 trials (0 failed), 3 trainings of at most 2 steps" in result.output
     assert "The test classes were neither embedded nor measured" in result.output
     found = json.loads((out / "tuning.json").read_text())
     winner = found["trials"][found["best"]]
     assert winner["value"] == max(trial["value"] for trial in found["trials"])
-    chosen = load_recipe(out / "best.toml", [], tiny_registry)
+    chosen = load_recipe(out / "best.toml", [], registry)
     assert chosen.optimizer.lr == winner["settings"]["optimizer.lr"]
     assert chosen.evaluation.test
-    result = CliRunner().invoke(main, [*arguments, "--choice", "optimizer.lr=[1.0, 2.0]"], obj=tiny_registry)
+    result = CliRunner().invoke(main, [*arguments, "--choice", "optimizer.lr=[1.0, 2.0]"], obj=registry)
     assert result.exit_code == 2
     assert "'optimizer.lr' varies twice" in result.stderr
 
 
-# ------------------------------------------------------------------------------------------- several machines
-
-
 @pytest.fixture
 def faked(monkeypatch):
-    """Replace trainings by a function of the settings; return the folders of those done."""
+    """Replace trainings by a function of the settings; return the folders of finished trainings."""
     done: list[str] = []
     together = threading.Barrier(2, timeout=20)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -10,14 +11,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from train_support.run_traces import lines
-from train_support.tiny_world import TinyEvaluator, TinySplit
+from train_support.tiny_world import TinyEvaluator, TinySplit, provide
 
 from dml_core import DmlError
 from dml_train.data.held_out_classes import hold_out, hold_out_fold
+from dml_train.measure.evaluate import build_evaluator
 from dml_train.recipe.checking import parse
 from dml_train.training import checkpoint
 from dml_train.training.best import Best
-from dml_train.training.run import reopen, train
+from dml_train.training.run import reopen
 
 
 @given(st.integers(2, 9), st.floats(0.01, 0.99), st.integers(0, 2**63 - 1))
@@ -64,51 +66,45 @@ def test_an_unknown_metric_is_named():
 
 
 @pytest.fixture
-def run(tiny_registry, tiny_document, quiet, tmp_path, monkeypatch):
-    """Train a run whose validations give these values in turn."""
+def script(monkeypatch):
+    """Let evaluations whose number of items is in `items` return these values in turn."""
 
-    def run(values, name="run", **tables):
-        measured = iter(values)
-        evaluate = TinyEvaluator.evaluate
+    def script(values, items):
+        measured, evaluate = iter(values), TinyEvaluator.evaluate
 
         def scripted(self, embeddings, labels, gallery=None, gallery_labels=None):
             result = evaluate(self, embeddings, labels, gallery, gallery_labels)
-            if len(labels) == 16:  # two held-out classes; the test split has six
+            if len(labels) in items:
                 value = next(measured)
                 result.to_dict = lambda: {"recall@1": value}
             return result
 
         monkeypatch.setattr(TinyEvaluator, "evaluate", scripted)
-        document = tiny_document(
-            evaluation={"every": 2, "unit": "step"},
-            validation={"class_fraction": 0.34, "metric": "recall@1", "patience": 2},
-            **tables,
-        )
-        recipe = parse(document, tiny_registry)
-        return train(recipe, tmp_path / name, registry=tiny_registry, console=quiet)
 
-    return run
+    return script
 
 
-def test_a_run_stops_early_and_keeps_the_best_weights(run, tiny_registry, quiet):
-    folder = run([0.1, 0.5, 0.4, 0.5])
+EVERY_TWO = {"every": 2, "unit": "step"}
+PATIENT = {"class_fraction": 0.34, "metric": "recall@1", "patience": 2}  # holds out two classes, of 16 items
+
+
+def test_a_run_stops_early_and_keeps_the_best_weights(run, script, registry, quiet):
+    values = [0.1, 0.5, 0.4, 0.5]
+    script(values, [16])
+    folder = run(evaluation=EVERY_TWO, validation=PATIENT)
     logged = lines(folder)
-    assert [line["validation/recall@1"] for line in logged if "validation/recall@1" in line] == [
-        0.1,
-        0.5,
-        0.4,
-        0.5,
-    ]
+    assert [line["validation/recall@1"] for line in logged if "validation/recall@1" in line] == values
     assert logged[-1]["step"] == 8
     assert json.loads(folder.evaluation.read_text())["step"] == 4
     assert 4 in [c.step for c in checkpoint.intact(folder.checkpoints)]
-    _, experiment = reopen(folder.path, tiny_registry)
+    _, experiment = reopen(folder.path, registry)
     assert np.array_equal(experiment.embed_test(quiet).embeddings, np.load(folder.embeddings()))
 
 
-def test_held_out_classes_are_not_trained_on(run, tiny_registry):
-    folder = run([0.1] * 9)
-    _, experiment = reopen(folder.path, tiny_registry)
+def test_held_out_classes_are_not_trained_on(run, script, registry):
+    script([0.1] * 9, [16])
+    folder = run(evaluation=EVERY_TWO, validation=PATIENT)
+    _, experiment = reopen(folder.path, registry)
     assert experiment.loss.class_weights.shape[0] == 4
     assert not {*experiment.train.class_names} & {*experiment.validation.class_names}
 
@@ -140,52 +136,58 @@ def test_held_out_classes_are_not_trained_on(run, tiny_registry):
         ),
     ],
 )
-def test_inconsistent_validation_options_are_refused(tiny_document, tiny_registry, tables, message):
+def test_inconsistent_validation_options_are_refused(tiny_document, registry, tables, message):
     with pytest.raises(DmlError, match=message):
-        parse(tiny_document(**tables), tiny_registry)
+        parse(tiny_document(**tables), registry)
 
 
 @pytest.mark.parametrize(
     ("validation", "selected_on"),
     [({"on_test": True}, "test"), ({"fold": 1, "folds": 3}, "validation"), ({}, None)],
 )
-def test_a_run_records_which_classes_selected_its_weights(
-    tiny_document, tiny_registry, quiet, tmp_path, monkeypatch, validation, selected_on
-):
-    falling = iter([0.9, 0.5, 0.4, 0.3])
-    evaluate = TinyEvaluator.evaluate
-
-    def scripted(self, embeddings, labels, gallery=None, gallery_labels=None):
-        result = evaluate(self, embeddings, labels, gallery, gallery_labels)
-        value = next(falling)
-        result.to_dict = lambda: {"recall@1": value}
-        return result
-
-    monkeypatch.setattr(TinyEvaluator, "evaluate", scripted)
-    document = tiny_document(
-        training={"steps": 6},
-        evaluation={"every": 2, "unit": "step"},
-        validation={**validation, "metric": "recall@1"},
-    )
-    folder = train(parse(document, tiny_registry), tmp_path / "run", registry=tiny_registry, console=quiet)
-    result = json.loads(folder.evaluation.read_text())
+def test_a_run_records_which_classes_selected_its_weights(run, script, validation, selected_on):
+    script([0.9, 0.5, 0.4, 0.3], [16, 48])
+    tables = {"evaluation": EVERY_TWO, "validation": {**validation, "metric": "recall@1"}}
+    result = json.loads(run(training={"steps": 6}, **tables).evaluation.read_text())
     assert (result["selected_on"], result["step"]) == (selected_on, 2 if selected_on else 6)
 
 
-def test_a_run_without_the_test_split_measures_the_held_out_classes_only(
-    tiny_document, tiny_registry, quiet, tmp_path
-):
-    document = tiny_document(
-        training={"steps": 4},
-        dataset={"name": "tiny", "broken": -1},
-        evaluation={"every": 2, "unit": "step", "test": False},
-        validation={"fold": 0, "folds": 3, "metric": "recall@1"},
-    )
-    recipe = parse(document, tiny_registry)
-    folder = train(recipe, tmp_path / "run", registry=tiny_registry, console=quiet)
+def test_a_run_without_the_test_split_measures_the_held_out_classes_only(run):
+    evaluation, validation = {**EVERY_TWO, "test": False}, {"fold": 0, "folds": 3, "metric": "recall@1"}
+    folder = run(training={"steps": 4}, evaluation=evaluation, validation=validation)
     result = json.loads(folder.evaluation.read_text())
     logged = lines(folder)
     watched = {line["step"]: line["validation/recall@1"] for line in logged if "validation/recall@1" in line}
     assert result["split"] == "validation"
     assert result["recall@1"] == max(watched.values()) == watched[result["step"]]
     assert not folder.embeddings().exists()
+
+
+class Clusters:
+    """An evaluator that, like `exact`, doesn't take a number of clusters without a metric of clusters."""
+
+    def __init__(
+        self, metrics: Sequence[str] = ("recall@1",), n_clusters: int | None = None, seed: int = 0
+    ) -> None:
+        if n_clusters is not None and "nmi_max" not in metrics:
+            raise ValueError("n_clusters without nmi_max")
+        self.options = {"metrics": list(metrics), "n_clusters": n_clusters, "seed": seed}
+
+
+@pytest.mark.parametrize(
+    ("asked", "of_rankings"),
+    [
+        (["recall@5", "nmi_max", "mine", "tar@far=1e-3"], ["recall@5", "mine"]),
+        (["nmi_max", "ari"], ["recall@1"]),  # the default of the evaluator
+    ],
+)
+def test_the_evaluator_has_the_recipes_options_and_on_request_no_clusters(
+    registry, tiny_document, asked, of_rankings
+):
+    provide(registry, "evaluators", "clusters", Clusters)
+    table = {"name": "clusters", "metrics": asked, "n_clusters": 3}
+    recipe = parse(tiny_document(evaluation=table), registry)
+    built = build_evaluator(recipe, registry)
+    assert built.options == {"metrics": asked, "n_clusters": 3, "seed": 3}
+    built = build_evaluator(recipe, registry, clustering=False)
+    assert built.options == {"metrics": of_rankings, "n_clusters": None, "seed": 3}

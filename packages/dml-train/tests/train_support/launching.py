@@ -15,7 +15,7 @@ from dml_train.ranks.launch import launch
 
 
 def launch_script(tmp_path: Path, script: str, timeout: float, ignored: int | None = None) -> None:
-    """Launch two ranks that run this shell script, in which ``{tmp}`` is the folder."""
+    """Launch two ranks that run this shell script; ``{tmp}`` in the script stands for the folder."""
     os.dup2(os.open(tmp_path / "errors", os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
     program = tmp_path / "rank.sh"
     program.write_text(f"#!/bin/sh\n{script.replace('{tmp}', str(tmp_path))}\n")
@@ -64,12 +64,12 @@ def fork_orphan(tmp_path: Path, elastic: bool, leads: bool, suspended: bool) -> 
 
 
 def list_marked(mark: str) -> list[int]:
-    """List the processes with this mark in their environment, which a process inherits."""
+    """List the processes with this mark in the environment, which child processes inherit."""
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
             if mark.encode() in environ.read_bytes():
                 found.append(int(environ.parent.name))
-        except OSError:  # it has ended, or belongs to another user
+        except OSError:  # the process has ended, or belongs to a different user
             continue
     return found

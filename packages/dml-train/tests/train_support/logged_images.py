@@ -1,4 +1,4 @@
-"""Images of a folder that note each of their readings in a file, so that a test can count them on all machines."""
+"""Images that log each reading to a file, so that a test can count readings on all machines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LoggedImage:
 
     def read(self) -> bytes:
         time.sleep(self.seconds)
-        with self.log.open("a") as log:  # a line in one write, which appends it whole
+        with self.log.open("a") as log:  # a single write appends a complete line
             log.write(f"{os.getpid()} {self.path}\n")
         return self.path.read_bytes()
 

@@ -20,27 +20,11 @@ from train_support.tiny_world import TinyEvaluator, TinySplit
 
 
 def some_embeddings() -> Embedded:
-    """Make classes of few and of many items, with ties between similarities."""
+    """Make classes with 5 or 100 items, and ties between similarities."""
     rng = np.random.default_rng(0)
     labels = np.concatenate([np.repeat(np.arange(40), 5), np.full(100, 40)])
     x = rng.integers(-2, 3, (300, 12)) + rng.integers(-1, 2, (41, 12))[labels] + 0.5
     return Embedded(x.astype(np.float32), labels)
-
-
-def measure(evaluators: Sequence[Any]) -> None:
-    """Check that every rank gets, to the bit, the metrics of one process."""
-    alone = some_embeddings()
-    queries = slice(0, 90)
-    separate = Embedded(alone.embeddings[queries], alone.labels[queries], alone.embeddings, alone.labels)
-    with join_ranks(120) as ranks:
-        assert ranks.world_size > 1
-        for evaluator in evaluators:
-            assert isinstance(evaluator, PeersEvaluator)
-            for embedded in (alone, separate):
-                assert (
-                    evaluate_on_ranks(ranks, evaluator, embedded).metrics
-                    == evaluate(evaluator, embedded).to_dict()
-                )
 
 
 def matched_embeddings() -> list[Embedded]:
@@ -59,28 +43,29 @@ def matched_embeddings() -> list[Embedded]:
     return [
         replace(alone, matches=Labels(labels, groups)),
         replace(
-            separate,
-            matches=Labels(labels[queries], groups[queries]),
-            gallery_matches=Labels(labels, groups),
+            separate, matches=Labels(labels[queries], groups[queries]), gallery_matches=Labels(labels, groups)
         ),
         replace(alone, matches=graded),
         replace(separate, matches=Labels(labels[queries], ignored=ignored), gallery_matches=Labels(labels)),
     ]
 
 
-def measure_matches(evaluators: Sequence[Any]) -> None:
-    """Check that every rank gets, to the bit, the metrics of one process under groups and lists."""
+def measure(evaluators: Sequence[Any], matched: bool) -> None:
+    """Check that every rank gets, to the bit, the metrics of one process, with classes or with groups and lists."""
+    embeddings = matched_embeddings()
+    plain = [replace(embedded, matches=None, gallery_matches=None) for embedded in embeddings]
     with join_ranks(120) as ranks:
+        assert ranks.world_size > 1
         for evaluator in evaluators:
-            for embedded in matched_embeddings():
-                measured = evaluate_on_ranks(ranks, evaluator, embedded)
-                assert measured.metrics == evaluate(evaluator, embedded).to_dict()
-                plain = replace(embedded, matches=None, gallery_matches=None)
-                assert measured.metrics != evaluate(evaluator, plain).to_dict()
+            assert isinstance(evaluator, PeersEvaluator)
+            for embedded, without in zip(embeddings if matched else plain[:2], plain):
+                measured = evaluate_on_ranks(ranks, evaluator, embedded).metrics
+                assert measured == evaluate(evaluator, embedded).to_dict()
+                assert not matched or measured != evaluate(evaluator, without).to_dict()
 
 
 def embed_together() -> None:
-    """Check that ranks compute the embeddings of one process to the bit, with fewer, as many and more passes."""
+    """Check that ranks compute the bits of one process, for different numbers of passes."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = EmbeddingModel(SmallConv(1, widths=[32, 64], stride=2), EmbeddingHead(64, 64)).eval()
@@ -93,7 +78,7 @@ def embed_together() -> None:
 
 
 def measure_alone() -> None:
-    """Check that an evaluator that can't share its work runs on the first rank, which alone has the arrays."""
+    """Check that an evaluator that can't share work runs on the first rank; only this rank has the arrays."""
     complete = some_embeddings()
     with join_ranks(120) as ranks:
         embedded = complete if ranks.is_first else Embedded(complete.embeddings[:0], complete.labels)

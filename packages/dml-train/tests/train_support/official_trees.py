@@ -1,4 +1,4 @@
-"""Small trees of published data sets, in their official layout."""
+"""Small trees of published data sets, in the official layout."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def write_cars_annotations(
     names: list[str],
     field: str = "relative_im_path",
 ) -> None:
-    fields = ["bbox_x1", "class", field]  # one side stands for the bounding box, which nothing reads
+    fields = ["bbox_x1", "class", field]  # only one side of the bounding box, which is not read
     annotations = np.empty((1, len(paths)), dtype=[(field, object) for field in fields])
     for i, (path, c) in enumerate(zip(paths, classes)):
         annotations[0, i] = (1, c, path)

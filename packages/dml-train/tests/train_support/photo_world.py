@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,35 +10,13 @@ import numpy as np
 from PIL import Image
 from rich.console import Console
 
-import dml_core.plugin
-import dml_train.plugin
-from dml_core import Component, Plugins, Registry, hookimpl
+from dml_core import Registry
 from dml_train.recipe.checking import parse
 from dml_train.training.run import train
-from train_support.report_world import NearestBySorting
-from train_support.tiny_world import TinyLoss
-
-
-class PhotoPlugin:
-    @hookimpl
-    def dml_losses(self) -> Iterator[Component]:
-        yield Component("tiny", TinyLoss, "a softmax")
-
-    @hookimpl
-    def dml_evaluators(self) -> Iterator[Component]:
-        yield Component("exact", NearestBySorting, "by sorting")
-
-
-def photo_registry() -> Registry:
-    plugins = Plugins()
-    plugins.register(dml_core.plugin, distribution="dml-core")
-    plugins.register(dml_train.plugin, distribution="dml-train")
-    plugins.register(PhotoPlugin(), distribution="photos")
-    return Registry(plugins)
 
 
 def write_photos(root: Path, classes: int = 6, each: int = 5, seed: int = 0) -> Path:
-    """Write ``root/class-C/I.png``: noise around a colour for each class, in several sizes."""
+    """Write ``root/class-C/I.png``: noise around a colour for each class, in different sizes."""
     random = np.random.default_rng(seed)
     for c in range(classes):
         (root / f"class-{c}").mkdir(parents=True)

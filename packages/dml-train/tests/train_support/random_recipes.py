@@ -1,4 +1,4 @@
-"""Random recipes, valid and not: a tiny recipe of which some keys were dropped, added, or given another value."""
+"""Random recipes, valid and not: a tiny recipe with keys that were dropped, added or changed."""
 
 from __future__ import annotations
 
@@ -23,24 +23,11 @@ COMPONENTS: dict[str, Kind] = {
     "loss": "losses",
     "evaluation": "evaluators",
 }
-# Sizes either fit easily or exceed every address space: those in between might really be allocated.
+# Sizes either fit easily or exceed every address space; a size in between might be allocated.
 HUGE = [10**13, 2**63 - 1, 2**63, 10**400, -(10**13), -(10**400)]
 NUMBERS = [0, 1, -1, 2, 3, 7, 0.0, -0.0, 0.5, 1.0, -1.5, 1e-300, 1e300, math.inf, -math.inf, math.nan, *HUGE]
-TEXTS = [
-    "",
-    " ",
-    "nosuch",
-    "exact",
-    "adamw",
-    "epoch",
-    "cosine",
-    "cpu",
-    "cuda:99999999999",
-    "a.b",
-    "../x",
-    "x" * 300,
-    "é\U0001f600",
-]
+TEXTS = ["", " ", "x" * 300, "é\U0001f600"]
+TEXTS += ["nosuch", "exact", "adamw", "epoch", "cosine", "cpu", "cuda:99999999999", "a.b", "../x"]
 SCALARS = [*NUMBERS, *TEXTS, True, False]
 VALUES = st.one_of(
     st.sampled_from(SCALARS),
@@ -51,32 +38,11 @@ VALUES = st.one_of(
 )
 FLOATS = st.sampled_from([0.0, -0.0, 0.3, 1.0, 3.0, 1e4, -1.5, 1e-300, 1e300, math.inf, -math.inf, math.nan])
 INTEGERS = st.sampled_from([0, 1, 2, 3, 5, 17, -1, *HUGE])
-NEW_KEYS = [
-    "name",
-    "kind",
-    "nosuch",
-    "",
-    "levels",
-    "lr.momentum",
-    "loss.temperature",
-    "seed",
-    "batch_size",
-    "milestones",
-    "values",
-]
-MOVED = [
-    "loss.temperature",
-    "loss.class_fraction",
-    "loss",
-    "loss.nosuch",
-    "optimizer.lr",
-    "optimizer.weight_decay",
-    "optimizer.lr_multipliers.head",
-    "optimizer.momentum",
-    "model.batch_norm_trains",
-    "model.head",
-    "",
-]
+NEW_KEYS = ["", "name", "kind", "nosuch", "levels", "lr.momentum", "loss.temperature", "seed", "batch_size"]
+NEW_KEYS += ["milestones", "values"]
+MOVED = ["", "loss", "loss.temperature", "loss.class_fraction", "loss.nosuch", "model.head"]
+MOVED += ["optimizer.lr", "optimizer.weight_decay", "optimizer.lr_multipliers.head", "optimizer.momentum"]
+MOVED += ["model.batch_norm_trains"]
 # Keys that have a meaning only together.
 COMBINATIONS: list[dict[str, Any]] = [
     {"validation.class_fraction": 0.5, "evaluation.every": 1.0, "validation.patience": 1},
@@ -103,7 +69,7 @@ SMALL = {
 
 @cache
 def small_recipe(registry: Registry) -> dict[str, Any]:
-    """Return the document of the bundled tiny recipe, smaller and with every default; don't change it."""
+    """Return the document of a smaller glyphs-tiny with all defaults. Callers must copy the document to change it."""
     return load_recipe("glyphs-tiny", SMALL, registry).to_dict()
 
 
@@ -130,7 +96,7 @@ def list_paths(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterato
 
 @st.composite
 def schedules(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw a schedule's table, of which few keys are wrong."""
+    """Draw a schedule's table with few mistakes."""
     number = st.one_of(FLOATS, INTEGERS)
     keys = {
         "constant": {"value": number},
@@ -168,7 +134,7 @@ def recipes(draw: st.DrawFn, registry: Registry) -> str:
             continue
         if change == "combine":
             for path, value in draw(st.sampled_from(COMBINATIONS)).items():
-                with suppress(InvalidOption):  # an earlier change put another value in the table's place
+                with suppress(InvalidOption):  # an earlier change replaced the table by a value
                     set_value(document, path, draw(st.one_of(st.just(value), st.just(value), alike(value))))
             continue
         paths = list(list_paths(document))

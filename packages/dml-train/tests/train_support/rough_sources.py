@@ -7,7 +7,7 @@ import signal
 
 
 class Signalled:
-    """Source that sends its loader process a signal, as schedulers send one to every process of a run."""
+    """Source that sends a signal to the loader process, as schedulers do with all processes of a run."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -18,7 +18,7 @@ class Signalled:
 
 
 class SignalledEarly(Signalled):
-    """Source whose signal arrives while the loader process unpickles its work."""
+    """Source whose signal arrives while the loader process unpickles the source."""
 
     def __setstate__(self, state: dict[str, int]) -> None:
         self.__dict__ |= state
@@ -26,7 +26,7 @@ class SignalledEarly(Signalled):
 
 
 class Fatal:
-    """Source whose first item loads at once and whose second kills the loader process, while another waits."""
+    """Source whose second item kills the loader process, while a second loader waits."""
 
     def __getitem__(self, place: int) -> int:
         if place == 1:

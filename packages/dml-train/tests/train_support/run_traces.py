@@ -55,7 +55,7 @@ class Stop(DmlError):
 
 
 class StopAt:
-    """An observer that ends the run after a step, as if the process had been killed."""
+    """Observer that ends the run after `step`, as if the process had been killed."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -68,7 +68,7 @@ class StopAt:
 
 @contextmanager
 def stopped(registry: Registry, step: int) -> Iterator[None]:
-    """Stop the run in this context after a step."""
+    """Stop the run in this context after `step`."""
     stopper = StopAt(step)
     registry.plugins.register(stopper, distribution="stopper")
     with pytest.raises(Stop):

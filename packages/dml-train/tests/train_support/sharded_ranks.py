@@ -1,4 +1,4 @@
-"""Work of ranks in tests of training, and `in_ranks`, which does any work in several ranks.
+"""Functions that ranks run in tests of training; use `in_ranks` to run a function on ranks.
 
 Ranks are forked from a process that has only imported the slow modules (conftest.py at the root lists them).
 """
@@ -38,12 +38,12 @@ from train_support.tiny_world import make_registry
 def in_ranks(
     world_size: int, work: Callable[..., None], *arguments: Any, codes: Sequence[int] | None = None
 ) -> None:
-    """Do this work in `world_size` processes that can join each other, and check their exit codes (default: 0)."""
+    """Run `work` in `world_size` processes that can join each other, and check the exit codes (by default 0)."""
     context = multiprocessing.get_context("forkserver")
-    # As under torchrun, ranks find each other by a store of the process that starts them. The store binds its port at
-    # once; another process could take a free port that this one only looked up.
+    # As under torchrun, ranks use a store in the parent process to find each other. The store binds a free port at
+    # once; if this process only looked up a free port, a different process could take the port.
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    environment = dict(os.environ)  # the fork server has that of the test that started it
+    environment = dict(os.environ)  # the fork server has an older environment
     processes = [
         context.Process(target=_run_rank, args=(rank, world_size, store.port, environment, work, arguments))
         for rank in range(world_size)
@@ -55,7 +55,7 @@ def in_ranks(
         process.join(max(0.0, deadline - time.monotonic()))
     exitcodes = [process.exitcode for process in processes]
     for process in processes:
-        process.kill()  # otherwise pytest would wait for one that waits for another rank
+        process.kill()  # otherwise pytest would wait for a rank that waits for a dead one
     assert exitcodes == (codes or [0] * world_size)
 
 
@@ -77,7 +77,7 @@ def _run_rank(
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
-    # Ranks wait for one another only after all have imported everything, which takes long on a busy machine.
+    # Ranks must only wait for each other when imports are done, which can take long on a busy machine.
     notes = _notes()
     notes.set(f"rank {rank} is here", "")
     notes.wait([f"rank {other} is here" for other in range(world_size)], timedelta(seconds=300))
@@ -114,28 +114,44 @@ def _gather_twice(silent: bool) -> None:
         all_gather_rows(torch.zeros(1, 1))
         if ranks.rank == 1:
             if silent:
-                _notes().wait(
-                    ["missed"], timedelta(seconds=300)
-                )  # if it times out, this rank fails, not the first
+                # If this times out, this rank fails, not the first.
+                _notes().wait(["missed"], timedelta(seconds=300))
             os.kill(os.getpid(), signal.SIGKILL)
         all_gather_rows(torch.zeros(1, 1))
 
 
 def train_until(document: dict[str, Any], out: Path, last: int, plugins: Sequence[str] = ()) -> None:
-    """Train or resume until after this step; check first that the restored state equals the saved one, to the bit.
+    """Train or resume, and stop after the step `last`; check first that the restored state has the saved bits.
 
-    Args:
-        document: of the recipe.
-        out: the run's folder.
-        last: the step after which to stop.
-        plugins: the names of modules that are further plugins.
+    `plugins` names modules to register.
     """
     with join_ranks(120) as ranks:
-        _train_until(ranks, document, out, last, plugins)
+        registry = make_registry()
+        registry.plugins.register(StopAt(last), distribution="stop")
+        for name in plugins:
+            registry.plugins.register(import_module(name), distribution=name)
+        experiment = build(parse(document, registry), registry, ranks)
+        folder = ranks.run_on_first(lambda: RunFolder(out) if out.exists() else RunFolder.create(out))
+        saved = ranks.run_on_first(lambda: checkpoint.newest_intact(folder.checkpoints))
+        trainer = Trainer(experiment, folder, registry, Console(file=StringIO()), ranks)
+        if saved:
+            loaded, state = trainer.shards.split_state(), unite(saved)
+            for path, own in loaded.rows.items():
+                whole: Any = state
+                for key in path.split("/"):
+                    whole = whole[int(key) if key.isdigit() else key]
+                assert torch.equal(own.values.cpu(), whole[own.first : own.first + len(own.values)])
+            placed = {"loss": loaded.loss, "optimizer": loaded.optimizer}
+            assert same_but_placeholders(placed, {name: state[name] for name in placed})
+        try:
+            trainer.train()
+        except Stop:
+            return
+        assert last > experiment.num_steps
 
 
 def unite(saved: Checkpoint) -> dict[str, Any]:
-    """Read a checkpoint's state with all rows of the tensors that ranks share: the reference for what they load."""
+    """Read a checkpoint's state with all rows of the tensors that ranks share, as a reference for the loaded state."""
     parts, state = saved.parts(), saved.state()
 
     def walk(tree: Any, path: str) -> Any:
@@ -149,40 +165,13 @@ def unite(saved: Checkpoint) -> dict[str, Any]:
 
 
 def same_but_placeholders(placed: Any, whole: Any) -> bool:
-    """Return whether a state with placeholders equals a whole one everywhere else."""
+    """Return whether a state equals a complete state, except for placeholders."""
     if isinstance(placed, dict):
         both = placed.keys() == whole.keys()
         return both and all(same_but_placeholders(value, whole[key]) for key, value in placed.items())
     if isinstance(placed, torch.Tensor) and placed.is_meta:
         return placed.shape == whole.shape and placed.dtype == whole.dtype
     return same(placed, whole)
-
-
-def _train_until(
-    ranks: Ranks, document: dict[str, Any], out: Path, last: int, plugins: Sequence[str]
-) -> None:
-    registry = make_registry()
-    registry.plugins.register(StopAt(last), distribution="stop")
-    for name in plugins:
-        registry.plugins.register(import_module(name), distribution=name)
-    experiment = build(parse(document, registry), registry, ranks)
-    folder = ranks.run_on_first(lambda: RunFolder(out) if out.exists() else RunFolder.create(out))
-    saved = ranks.run_on_first(lambda: checkpoint.newest_intact(folder.checkpoints))
-    trainer = Trainer(experiment, folder, registry, Console(file=StringIO()), ranks)
-    if saved:
-        loaded, state = trainer.shards.split_state(), unite(saved)
-        for path, own in loaded.rows.items():
-            whole: Any = state
-            for key in path.split("/"):
-                whole = whole[int(key) if key.isdigit() else key]
-            assert torch.equal(own.values.cpu(), whole[own.first : own.first + len(own.values)])
-        placed = {"loss": loaded.loss, "optimizer": loaded.optimizer}
-        assert same_but_placeholders(placed, {name: state[name] for name in placed})
-    try:
-        trainer.train()
-    except Stop:
-        return
-    assert last > experiment.num_steps
 
 
 class Halves(nn.Module):
@@ -201,31 +190,27 @@ class Halves(nn.Module):
 def step_as_one() -> None:
     """Check that gradients are clipped by the norm of all rows, and that all ranks skip a step that one must skip."""
     with join_ranks(120) as ranks:
-        _step_as_one(ranks)
+        loss = Halves(ranks)
+        optimizer = torch.optim.SGD(loss.parameters(), lr=1.0)
+        shards = Shards(loss, optimizer, ranks)
+        assert shards.select_unsharded(loss.parameters()) == [loss.bias]
 
+        loss.rows.grad = torch.full((3, 2), 1.0 + ranks.rank)
+        loss.bias.grad = torch.full((2,), 3.0)
+        norm = (6 * sum((1.0 + rank) ** 2 for rank in range(ranks.world_size)) + 2 * 9.0) ** 0.5
+        torch.testing.assert_close(shards.clip(list(loss.parameters()), 1.0), torch.tensor(norm))
+        torch.testing.assert_close(loss.bias.grad, torch.full((2,), 3.0 / norm))
+        torch.testing.assert_close(loss.rows.grad, torch.full((3, 2), (1.0 + ranks.rank) / norm))
 
-def _step_as_one(ranks: Ranks) -> None:
-    loss = Halves(ranks)
-    optimizer = torch.optim.SGD(loss.parameters(), lr=1.0)
-    shards = Shards(loss, optimizer, ranks)
-    assert shards.select_unsharded(loss.parameters()) == [loss.bias]
-
-    loss.rows.grad = torch.full((3, 2), 1.0 + ranks.rank)
-    loss.bias.grad = torch.full((2,), 3.0)
-    norm = (6 * sum((1.0 + rank) ** 2 for rank in range(ranks.world_size)) + 2 * 9.0) ** 0.5
-    torch.testing.assert_close(shards.clip(list(loss.parameters()), 1.0), torch.tensor(norm))
-    torch.testing.assert_close(loss.bias.grad, torch.full((2,), 3.0 / norm))
-    torch.testing.assert_close(loss.rows.grad, torch.full((3, 2), (1.0 + ranks.rank) / norm))
-
-    scaler = shards.scaler(torch.device("cpu"), enabled=True)
-    for spoilt in (True, False):
-        optimizer.zero_grad()
-        scaler.scale(loss.rows.sum() + loss.bias.sum()).backward()
-        if spoilt and ranks.rank == 1:
-            loss.rows.grad[0, 0] = torch.inf
-        scaler.unscale_(optimizer)
-        scaler.step(optimizer)
-        scaler.update()
-        assert (loss.bias == (0 if spoilt else -1)).all()
-        assert (loss.rows == (1 if spoilt else 0)).all()
-    assert scaler.get_scale() == 2.0**15
+        scaler = shards.scaler(torch.device("cpu"), enabled=True)
+        for spoilt in (True, False):
+            optimizer.zero_grad()
+            scaler.scale(loss.rows.sum() + loss.bias.sum()).backward()
+            if spoilt and ranks.rank == 1:
+                loss.rows.grad[0, 0] = torch.inf
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+            assert (loss.bias == (0 if spoilt else -1)).all()
+            assert (loss.rows == (1 if spoilt else 0)).all()
+        assert scaler.get_scale() == 2.0**15

@@ -12,7 +12,7 @@ TINY = ("dataset.max_classes=40", "sampler.classes_per_batch=8", "logging.logger
 
 
 def glyph_jobs(folder: Path, count: int, *settings: str) -> list[Job]:
-    """Make runs of seeds that count up from 0, each in the folder of its seed."""
+    """Make `count` runs with the seeds 0, 1, …, in folders named by the seed."""
     recipes = [
         load_recipe("glyphs-tiny", [*TINY, *settings, f"training.seed={seed}"], registry())
         for seed in range(count)
@@ -21,7 +21,7 @@ def glyph_jobs(folder: Path, count: int, *settings: str) -> list[Job]:
 
 
 def result_files(folder: Path, *, besides: frozenset[str] = frozenset({"seconds.json"})) -> dict[str, bytes]:
-    """Read all files of runs but those named `besides`, which hold times."""
+    """Read all files of runs, except files with times, which are named in `besides`."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))

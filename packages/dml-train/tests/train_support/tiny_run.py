@@ -1,6 +1,6 @@
 """A program that trains by a tiny recipe: ``tiny_run DOCUMENT.json OUT [--resume] [--force] [--die-at STEP]``.
 
-Run `command` in `FOLDER`, or fork `with_errors_in`. With ``--die-at``, the process (of several ranks, only the last)
+Run `command` in `FOLDER`. With ``--die-at``, the process (of several ranks, only the last)
 kills itself after that step, as ``kill -9`` would.
 """
 
@@ -12,8 +12,6 @@ import signal
 import sys
 from pathlib import Path
 
-import torch
-
 from dml_core import hookimpl
 from dml_train.recipe.checking import parse
 from dml_train.training.run import train
@@ -23,8 +21,8 @@ FOLDER = Path(__file__).parents[1]  # where ``python -m`` finds this module
 
 
 def command(*arguments: str | Path, ranks: int = 1, restarts: int = 0) -> list[str]:
-    """Return the command that runs this program in `FOLDER`; torchrun starts several ranks."""
-    # Ranks find each other by this address, since some machines can't resolve their own names.
+    """Return the command that runs this program in `FOLDER`, by torchrun if there are two or more ranks."""
+    # Use localhost, since some machines can't resolve their host names.
     torchrun = [
         "-m", "torch.distributed.run", "--standalone", "--local-addr=localhost",
         f"--nproc-per-node={ranks}", f"--max-restarts={restarts}",
@@ -51,13 +49,6 @@ def main(arguments: list[str]) -> None:
         registry.plugins.register(DieAt(int(flags[flags.index("--die-at") + 1])), distribution="die-at")
     recipe = parse(json.loads(Path(document).read_text()), registry)
     train(recipe, Path(out), resume="--resume" in flags, force="--force" in flags, registry=registry)
-
-
-def with_errors_in(path: str, arguments: list[str]) -> None:
-    """Run `main` with this process's error stream in a file."""
-    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
-    torch.set_num_threads(1)
-    main(arguments)
 
 
 if __name__ == "__main__":

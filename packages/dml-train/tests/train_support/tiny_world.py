@@ -1,21 +1,24 @@
-"""A plugin with tiny data, networks, losses and an evaluator, and a recipe of them.
+"""A plugin with tiny data, networks, losses and evaluators, and a recipe that uses this plugin.
 
 Loader processes and ranks import this module, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 import dml_core.plugin
-from dml_core import Component, Plugins, Registry, hookimpl
-from dml_train import plugin
-from dml_train.networks.backbones import SmallConv
+import dml_train.plugin
+from dml_core import Component, DmlError, Kind, Plugins, Registry, hookimpl
+
+HOSTILE = '<script>alert("1")</script>'
+NAMES = [HOSTILE, "a & b", '" onerror="alert(1)', "$x^2$", "{{ 7 * 7 }}", "ünïcode ✓"]
 
 
 class TinySplit:
@@ -55,8 +58,19 @@ class TinyDataset:
         self.in_channels = 1
 
 
+class HostileDataset(TinyDataset):
+    """The tiny data with names that would break a careless page, and pictures of two sizes."""
+
+    def __init__(self, gone: bool = False, seed: int = 0) -> None:
+        if gone:
+            raise DmlError(f"can't read the image {HOSTILE}.png")
+        super().__init__(seed=seed)
+        self.test.class_names = NAMES
+        self.test.picture = lambda i: np.full((200, 150, 3) if i % 2 else (4, 4, 3), i, dtype=np.uint8)
+
+
 class TinyBackbone(nn.Module):
-    """A convolution, batch norm and dropout: a network's state and its random draws."""
+    """A convolution, batch norm and dropout: a network with state and random draws."""
 
     def __init__(self, in_channels: int, width: int = 8, dropout: float = 0.1, norm: bool = True) -> None:
         super().__init__()
@@ -73,7 +87,7 @@ class TinyBackbone(nn.Module):
 
 
 class TinyLoss(nn.Module):
-    """A softmax over class weights with dropout, and a counter among its buffers."""
+    """A softmax over class weights with noise, and a buffer that counts calls."""
 
     def __init__(self, num_classes: int, embedding_dim: int, scale: float = 4.0, noise: float = 0.1) -> None:
         super().__init__()
@@ -93,7 +107,7 @@ class TinyLoss(nn.Module):
 
 
 class TinySparseLoss(nn.Module):
-    """A softmax over the classes of the batch alone, with a sparse gradient, declared or not."""
+    """A softmax over only the classes of the batch, with a sparse gradient, declared or not."""
 
     def __init__(
         self, num_classes: int, embedding_dim: int, scale: float = 4.0, declares: bool = True
@@ -114,38 +128,54 @@ class TinySparseLoss(nn.Module):
 
 
 class TinyEvaluation(dict[str, float]):
-    """Metrics without values for each query."""
+    """Metrics, and the values of Recall@K per query, with a fixed interval and a test that only subtracts."""
 
-    per_query: ClassVar[dict[str, np.ndarray]] = {}
+    def __init__(self, metrics: Mapping[str, float], per_query: dict[str, np.ndarray]) -> None:
+        super().__init__(metrics)
+        self.per_query = per_query
+
+    def confidence_interval(self, name: str, level: float) -> SimpleNamespace:
+        return SimpleNamespace(low=0.25, high=0.75)
+
+    def compare(self, other: TinyEvaluation, name: str) -> SimpleNamespace:
+        difference = float((self.per_query[name] - other.per_query[name]).mean())
+        interval = SimpleNamespace(low=-0.5, high=0.5)
+        return SimpleNamespace(difference=difference, p_value=0.03125, interval=interval)
 
     def to_dict(self) -> dict[str, Any]:
         return {**self, "ties": "index"}
 
 
 class TinyEvaluator:
-    """Recall@K and hard negatives by sorting; in place of any other metric it measures Recall@1."""
+    """Search, Recall@K and hard negatives by sorting; Recall@1 stands for any other metric."""
 
     def __init__(self, metrics: Sequence[str] = ("recall@1",), seed: int = 0) -> None:
         self.metrics = metrics
 
+    def nearest(self, queries: Any, gallery: Any, k: int, *, exclude_self: bool = False) -> Any:
+        rows, others = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (queries, gallery))
+        similarity = rows @ others.T
+        if exclude_self:
+            np.fill_diagonal(similarity, -2)
+        indices = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(similarity, indices, axis=1), indices
+
     def evaluate(
         self, embeddings: np.ndarray, labels: np.ndarray, gallery: Any = None, gallery_labels: Any = None
-    ) -> Any:
+    ) -> TinyEvaluation:
         if len(embeddings) != len(labels):
             raise ValueError(f"labels has shape {labels.shape}; expected ({len(embeddings)},)")
-        rows = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
-        if gallery is None:
-            similarity = rows @ rows.T
-            np.fill_diagonal(similarity, -2)
-            gallery_labels = labels
-        else:
-            similarity = rows @ np.asarray(gallery).T
-        hits = labels[:, None] == np.asarray(gallery_labels)[np.argsort(-similarity, axis=1, kind="stable")]
+        alone = gallery is None
+        others, other_labels = (embeddings, labels) if alone else (gallery, gallery_labels)
+        _, nearest = self.nearest(embeddings, others, len(others), exclude_self=alone)
+        hits = labels[:, None] == np.asarray(other_labels)[nearest]
         ks = {name: int(name.partition("recall@")[2] or 1) for name in self.metrics}
-        return TinyEvaluation({name: float(hits[:, :k].any(axis=1).mean()) for name, k in ks.items()})
+        values = {name: hits[:, :k].any(axis=1).astype(np.float64) for name, k in ks.items()}
+        per_query = {name: values_Q for name, values_Q in values.items() if name.startswith("recall@")}
+        return TinyEvaluation({name: float(each.mean()) for name, each in values.items()}, per_query)
 
-    def nearest(self, queries: Any, gallery: Any, k: int, *, exclude_self: bool = False) -> Any:
-        raise NotImplementedError
+    def restore(self, metrics: Any, per_query: dict[str, np.ndarray]) -> TinyEvaluation:
+        return TinyEvaluation({name: float(each.mean()) for name, each in per_query.items()}, per_query)
 
     def hard_negatives(
         self, embeddings: np.ndarray, labels: np.ndarray, k: int, *, below: None = None, margin: float = 0.0
@@ -159,15 +189,26 @@ class TinyEvaluator:
         return 4 * dim
 
 
+class SignsBySorting(TinyEvaluator):
+    """`TinyEvaluator` for the signs of the embeddings."""
+
+    def nearest(self, queries: Any, gallery: Any, k: int, *, exclude_self: bool = False) -> Any:
+        signs = (np.where(x > 0, 1.0, -1.0) for x in (queries, gallery))
+        return super().nearest(*signs, k, exclude_self=exclude_self)
+
+    def bytes_per_item(self, dim: int) -> int:
+        return -(-dim // 8)
+
+
 class TinyPlugin:
     @hookimpl
     def dml_datasets(self) -> Iterator[Component]:
         yield Component("tiny", TinyDataset, "noise around patterns")
+        yield Component("hostile", HostileDataset, "hostile names")
 
     @hookimpl
     def dml_backbones(self) -> Iterator[Component]:
         yield Component("tiny", TinyBackbone, "one convolution")
-        yield Component("small-conv", SmallConv, "blocks of convolutions, whose outputs are levels")
 
     @hookimpl
     def dml_losses(self) -> Iterator[Component]:
@@ -177,22 +218,33 @@ class TinyPlugin:
     @hookimpl
     def dml_evaluators(self) -> Iterator[Component]:
         yield Component("exact", TinyEvaluator, "recall by sorting")
+        yield Component("hamming", SignsBySorting, "recall by sorting signs")
 
-    @hookimpl
-    def dml_loggers(self) -> Iterator[Component]:
-        return iter(plugin.dml_loggers())
+
+class Provider:
+    """A plugin with one component."""
+
+    def __init__(self, kind: Kind, name: str, factory: Callable[..., Any]) -> None:
+        component = Component(name, factory, "only for a test")
+        setattr(self, f"dml_{kind}", hookimpl(lambda: [component]))
+
+
+def provide(registry: Registry, kind: Kind, name: str, factory: Callable[..., Any]) -> None:
+    """Add a component to a registry."""
+    registry.plugins.register(Provider(kind, name, factory), distribution=name)
 
 
 def make_registry() -> Registry:
-    """Return a registry with the components of dml_core and of `TinyPlugin`."""
+    """Return a registry with the components of dml_core, of dml_train and of `TinyPlugin`."""
     plugins = Plugins()
     plugins.register(dml_core.plugin, distribution="dml-core", version="0.1.0")
+    plugins.register(dml_train.plugin, distribution="dml-train")
     plugins.register(TinyPlugin(), distribution="tiny", version="1.0")
     return Registry(plugins)
 
 
 def make_document(**tables: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe's document; arguments replace keys of its tables: ``training={"steps": 3}``."""
+    """Return a recipe's document. Use arguments to replace keys, for example ``training={"steps": 3}``."""
     document: dict[str, Any] = {
         "training": {"steps": 12, "seed": 3, "device": "cpu"},
         "dataset": {"name": "tiny"},

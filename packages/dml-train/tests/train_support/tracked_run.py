@@ -1,4 +1,4 @@
-"""A run with experiment trackers that is killed and resumed, and what the trackers then hold."""
+"""Kill and resume a run with experiment trackers, and read the contents of the trackers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLUSHED_AFTER = 1.5  # seconds: trackers write in the background
 
 
 def train_tracked(folder: Path, loggers: Sequence[str], kill: bool) -> None:
-    """Train the tiny recipe with these loggers; die by SIGKILL after a step, or resume."""
+    """Train the tiny recipe with these loggers; die by SIGKILL after `KILLED_AT` steps, or resume."""
 
     class Killer:
         @hookimpl
@@ -41,7 +41,7 @@ def train_tracked(folder: Path, loggers: Sequence[str], kill: bool) -> None:
 
 
 def read_wandb(folder: Path) -> dict[str, Any]:
-    """Read the offline files of Weights & Biases, in the order of their times."""
+    """Read the offline files of Weights & Biases, sorted by time."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     found: dict[str, Any] = {"runs": set(), "settings": {}, "points": []}
@@ -65,8 +65,8 @@ def read_wandb(folder: Path) -> dict[str, Any]:
 
 
 def _records(data: bytes) -> list[bytes]:
-    """Read a log of LevelDB's format: blocks of 32 KiB, in which a record is whole or in parts."""
-    records, part, at = [], b"", 7  # behind W&B's own header
+    """Read a log in LevelDB's format: blocks of 32 KiB with complete or divided records."""
+    records, part, at = [], b"", 7  # after the header of W&B
     while at + 7 <= len(data):
         if 2**15 - at % 2**15 < 7:  # a header never crosses blocks
             at += 2**15 - at % 2**15
@@ -74,7 +74,7 @@ def _records(data: bytes) -> list[bytes]:
         length, kind = struct.unpack_from("<HB", data, at + 4)
         part += data[at + 7 : at + 7 + length]
         at += 7 + length
-        if kind in (1, 4):  # whole, or the last part
+        if kind in (1, 4):  # complete, or the last part
             records.append(part)
             part = b""
         elif not kind:  # the rest of a file whose writer was killed
@@ -83,7 +83,7 @@ def _records(data: bytes) -> list[bytes]:
 
 
 def read_mlflow(folder: Path) -> dict[str, Any]:
-    """Read MLflow's database beside the folder."""
+    """Read MLflow's database in the parent folder."""
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=f"sqlite:///{folder.parent / 'mlflow.db'}")
