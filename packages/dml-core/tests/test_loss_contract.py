@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from core_support import suite
 from torch import Tensor, nn
 
 from dml_core import ClassShard
@@ -76,22 +77,15 @@ class PullsToTheCentroid(Pairs):
 
 @pytest.mark.parametrize("loss", [NPair, SumOfPairs, HardestTriplet, PullsToTheCentroid])
 def test_a_row_that_counts_itself_is_found_whatever_the_loss(loss: type[Pairs]) -> None:
-    class Suite(LossContract):
-        counts_itself = False
-
-        def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-            made = loss()
-            made.counts_itself = self.counts_itself
-            return made
-
-    suite = Suite()
-    suite.test_a_row_is_not_its_own_positive()
-    suite.counts_itself = True
+    made = loss()
+    checked = suite(LossContract, lambda num_classes, embedding_dim: made)()
+    checked.test_a_row_is_not_its_own_positive()
+    made.counts_itself = True
     if loss is SumOfPairs:  # to which a row's own pair adds nothing
-        suite.test_a_row_is_not_its_own_positive()
+        checked.test_a_row_is_not_its_own_positive()
         return
     with pytest.raises(AssertionError, match="leave out the diagonal, where a row would be its own positive"):
-        suite.test_a_row_is_not_its_own_positive()
+        checked.test_a_row_is_not_its_own_positive()
 
 
 class Centres(nn.Module):
@@ -124,19 +118,9 @@ class SoftCentres(Centres):
             return 8 * x @ w.T
 
 
-class TestCorrectPairLoss(LossContract):
-    def make_loss(self, num_classes, embedding_dim):
-        return MeanPairDistance()
-
-
-class TestCorrectClassLoss(LossContract):
-    def make_loss(self, num_classes, embedding_dim):
-        return Centres(num_classes, embedding_dim)
-
-
-class TestCorrectShardableLoss(LossContract):
-    def make_loss(self, num_classes, embedding_dim):
-        return SoftCentres(num_classes, embedding_dim)
+TestCorrectPairLoss = suite(LossContract, lambda num_classes, embedding_dim: MeanPairDistance())
+TestCorrectClassLoss = suite(LossContract, Centres)
+TestCorrectShardableLoss = suite(LossContract, SoftCentres)
 
 
 def forward_of(kind):
@@ -232,18 +216,11 @@ FUNCTIONS = [
     ],
 )
 def test_a_fault_is_caught(faulty, test, complaint):
-    class Suite(LossContract):
-        def make_loss(self, num_classes, embedding_dim):
-            return faulty()
-
     with pytest.raises(AssertionError, match=complaint):
-        getattr(Suite(), test)()
+        getattr(suite(LossContract, lambda num_classes, embedding_dim: faulty())(), test)()
 
 
 def test_ddp_reports_a_parameter_that_is_never_used():
-    class Suite(LossContract):
-        def make_loss(self, num_classes, embedding_dim):
-            return HasAnUnusedParameter()
-
+    checked = suite(LossContract, lambda num_classes, embedding_dim: HasAnUnusedParameter())()
     with pytest.raises(RuntimeError, match="not used in producing loss"):
-        Suite().test_works_under_ddp()
+        checked.test_works_under_ddp()
