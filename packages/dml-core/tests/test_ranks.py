@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from typing import Any
 
 import pytest
 import torch
 from core_support import gathering_rank
 from core_support.gathering_rank import CASES, DIM, loss, rows_and_labels
+from core_support.worlds import run_ranks
 
 from dml_core import all_gather_rows, rank_and_world_size
 
@@ -17,17 +17,7 @@ from dml_core import all_gather_rows, rank_and_world_size
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two gloo ranks saved."""
     folder = tmp_path_factory.mktemp("ranks")
-    # Forked from a process that has imported torch and done nothing with it.
-    context = multiprocessing.get_context("forkserver")
-    processes = [context.Process(target=gathering_rank.gather, args=(rank, folder)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(timeout=300)
-    exitcodes = [process.exitcode for process in processes]
-    for process in processes:
-        process.kill()  # otherwise a rank that waits for a dead one would delay the end of the tests
-    assert exitcodes == [0, 0]
+    run_ranks(gathering_rank.gather, 2, folder)
     return [torch.load(folder / str(rank)) for rank in range(2)]
 
 

@@ -211,13 +211,3 @@ def test_heated_up_keeps_the_statistics_that_torch_would() -> None:
     x = rows(3, 4).float()
     evaluated = loss.evaluation_embeddings(x)
     torch.testing.assert_close(evaluated, torch.nn.functional.normalize(norm.eval()(x)))
-
-
-def test_heated_up_in_two_phases_is_the_norm_softmax_of_each_temperature() -> None:
-    loss = HeatedUpSoftmax(4, 5)
-    x, y = rows(6, 11), torch.arange(6) % 4
-    for alpha in (16.0, 4.0):
-        loss.alpha = alpha
-        torch.testing.assert_close(
-            loss(x, y), F.norm_softmax(x, y, loss.class_weights, temperature=1 / alpha)
-        )

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from core_support.worlds import run_ranks
 from losses_support import global_world
 
 from dml_losses import GlobalBatch, InstanceCrossEntropy, NormSoftmax, plugin
-
-Results = dict[str, dict[str, Any]]
-
-
-def start_world(size: int, folder: Path, device: str) -> list[Results]:
-    """Start this many ranks, and return what each saved."""
-    # Forked from a process that has imported torch and done nothing with it: one import serves all ranks.
-    context = multiprocessing.get_context("forkserver")
-    processes = [
-        context.Process(target=global_world.train_on_ranks, args=(rank, size, folder, device))
-        for rank in range(size)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(timeout=600)
-    exitcodes = [process.exitcode for process in processes]
-    for process in processes:
-        process.kill()  # otherwise a rank that waits for a dead one would delay the end of the tests
-    assert exitcodes == [0] * size
-    return [torch.load(folder / str(rank)) for rank in range(size)]
 
 
 @cache
@@ -53,7 +32,8 @@ def on_gpus(size: int) -> Any:
 @pytest.mark.parametrize(("size", "device"), [(2, "cpu"), (4, "cpu"), on_gpus(2), on_gpus(4)])
 def test_ranks_train_as_one_process_does(size: int, device: str, tmp_path: Path) -> None:
     """Under DDP's averaging, value and gradient are those of the global batch."""
-    world = start_world(size, tmp_path, device)
+    run_ranks(global_world.train_on_ranks, size, size, tmp_path, device)
+    world = [torch.load(tmp_path / str(rank)) for rank in range(size)]
     for name in [*global_world.make_losses(), "in micro-batches"]:
         alone = train_alone("ice" if name == "in micro-batches" else name, device)
         for rank, result in enumerate(ended[name] for ended in world):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from losses_support import batch
 from torch import nn
 
 from dml_losses import (
@@ -19,11 +20,6 @@ from dml_losses import (
 )
 
 C, D = 4, 5
-
-
-def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(step)
-    return torch.randn(6, D, generator=generator), torch.randint(0, C, (6,), generator=generator)
 
 
 def norm_softmax() -> nn.Module:

@@ -31,11 +31,14 @@ LEARNED = {
     "bias": torch.tensor(-0.7, dtype=torch.float64, requires_grad=True),
 }
 CASES: dict[str, tuple[Loss, Loss, dict[str, Any]]] = {
-    "instance-cross-entropy": (
-        lambda *given, scale: F.instance_cross_entropy(*given, scale=scale, reweight=False),
-        lambda x, y, *gallery, scale: reference.instance_cross_entropy_value(x, y, scale, *gallery),
-        {"scale": 8.0},
-    ),
+    **{
+        f"instance-cross-entropy, scale {scale:g}": (
+            lambda *given, scale: F.instance_cross_entropy(*given, scale=scale, reweight=False),
+            lambda x, y, *gallery, scale: reference.instance_cross_entropy_value(x, y, scale, *gallery),
+            {"scale": scale},
+        )
+        for scale in (1.0, 8.0, 64.0)
+    },
     "ranked-list": (F.ranked_list, reference.ranked_list_value, PAPER),
     "ranked-list, no weights": (
         F.ranked_list, reference.ranked_list_value, PAPER | {"margin": 0.2, "alpha": 1.1, "negative_temperature": 0.0},

@@ -95,16 +95,27 @@ def value_and_gradient(
 
 @pytest.mark.parametrize(("module", "function", "paper", "others"), CASES, ids=IDS)
 def test_the_module_is_its_function_with_its_parameters(module, function, paper, others) -> None:
-    """Each parameter alone changes the loss, to the value of the function with that parameter."""
+    """Each parameter alone changes the loss, to the value of the function with that parameter.
+
+    A number may also be set later, as by a schedule.
+    """
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(20, 5, generator=generator), torch.arange(20) % 4
     pair = (module, function, paper, others) not in CLASS_CASES
-    for name, value in others.items():
+
+    def make(**options: Any) -> torch.nn.Module:
         torch.manual_seed(0)
-        loss = module(**{name: value}) if pair else module(4, 5, **{name: value})
+        return module(**options) if pair else module(4, 5, **options)
+
+    for name, value in others.items():
+        loss = make(**{name: value})
         weights = () if pair else (loss.class_weights,)
         found = value_and_gradient(loss, x, y)
         assert all(map(torch.equal, found, value_and_gradient(function, x, y, *weights, **{name: value})))
+        if isinstance(value, float):
+            scheduled = make()
+            setattr(scheduled, name, value)
+            assert all(map(torch.equal, value_and_gradient(scheduled, x, y), found)), name
         if name != "centers_per_class":  # the default needs another number of weights
             assert not all(map(torch.equal, found, value_and_gradient(function, x, y, *weights))), name
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import multiprocessing
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 import torch
+from core_support.worlds import run_ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from losses_support import sharded_world
@@ -37,20 +37,7 @@ Worlds = dict[int, list[dict[str, Any]]]
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
     """What every rank saved, by the number of ranks."""
     folder = tmp_path_factory.mktemp("worlds")
-    # Forked from a process that has imported torch and done nothing with it: one import serves all ranks.
-    context = multiprocessing.get_context("forkserver")
-    ranks = [
-        context.Process(target=sharded_world.train_on_ranks, args=(rank, folder, SIZES))
-        for rank in range(max(SIZES))
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(timeout=600)
-    exitcodes = [process.exitcode for process in ranks]
-    for process in ranks:
-        process.kill()  # otherwise a rank that waits for a dead one would delay the end of the tests
-    assert exitcodes == [0] * len(ranks)
+    run_ranks(sharded_world.train_on_ranks, max(SIZES), folder, SIZES)
     return {size: [torch.load(folder / f"{rank} of {size}") for rank in range(size)] for size in SIZES}
 
 

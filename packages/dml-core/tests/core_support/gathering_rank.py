@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from torch import distributed
 
+from core_support.worlds import joined
 from dml_core import all_gather_rows
 
 DIM = 3
@@ -57,14 +57,10 @@ def refusal() -> str:
 
 def gather(rank: int, folder: Path) -> None:
     """Join the other rank, and save the results in the folder."""
-    torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo", store=distributed.FileStore(str(folder / "store"), 2), rank=rank, world_size=2
-    )
-    results = {
-        (name, gradients): train(counts, gradients, rank)
-        for name, counts in CASES.items()
-        for gradients in (None, "sum", "mean")
-    }
-    torch.save({"results": results, "refusal": refusal()}, folder / str(rank))
-    distributed.destroy_process_group()
+    with joined(rank, 2, folder):
+        results = {
+            (name, gradients): train(counts, gradients, rank)
+            for name, counts in CASES.items()
+            for gradients in (None, "sum", "mean")
+        }
+        torch.save({"results": results, "refusal": refusal()}, folder / str(rank))

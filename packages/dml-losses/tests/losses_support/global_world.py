@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import distributed, nn
+from core_support.worlds import joined
+from torch import nn
 
 import dml_losses as dml
 from dml_core import backward_in_micro_batches
@@ -73,16 +74,9 @@ def train(
 
 def train_on_ranks(rank: int, world_size: int, folder: Path, device: str) -> None:
     """Join the other ranks, train with each loss, and save the results in the folder."""
-    torch.set_num_threads(1)
     if device == "cuda":
         torch.cuda.set_device(rank)
-    distributed.init_process_group(
-        "nccl" if device == "cuda" else "gloo",
-        store=distributed.FileStore(str(folder / "store"), world_size),
-        rank=rank,
-        world_size=world_size,
-    )
-    results = {name: train(name, rank, world_size, device) for name in make_losses()}
-    results["in micro-batches"] = train("ice", rank, world_size, device, micro_batch=2)
-    torch.save(results, folder / str(rank))
-    distributed.destroy_process_group()
+    with joined(rank, world_size, folder, "nccl" if device == "cuda" else "gloo"):
+        results = {name: train(name, rank, world_size, device) for name in make_losses()}
+        results["in micro-batches"] = train("ice", rank, world_size, device, micro_batch=2)
+        torch.save(results, folder / str(rank))

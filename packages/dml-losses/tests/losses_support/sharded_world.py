@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from core_support.worlds import joined
 from torch import distributed, nn
 from torch.nn.functional import cross_entropy, normalize, softplus
 
@@ -130,12 +131,11 @@ def report_write_errors(world_size: int, made_before: nn.Module) -> dict[str, st
 
 def train_on_ranks(rank: int, folder: Path, sizes: Sequence[int]) -> None:
     """Train as this rank of each number of ranks in turn, and save the results in the folder."""
-    torch.set_num_threads(1)
     for size in sizes:
-        if rank < size:
-            made_before = dml.ShardedClasses(dml.NormSoftmax(CLASSES, DIM))
-            store = distributed.FileStore(str(folder / f"store of {size}"), size)
-            distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
+        if rank >= size:
+            continue
+        made_before = dml.ShardedClasses(dml.NormSoftmax(CLASSES, DIM))
+        with joined(rank, size, folder):
             results = {name: train(name, rank, size, sharded=True) for name in LOSSES}
             smallest = dml.ShardedClasses(dml.NormSoftmax(size, DIM)).sharded_parameters()
             saved = {
@@ -144,4 +144,3 @@ def train_on_ranks(rank: int, folder: Path, sizes: Sequence[int]) -> None:
                 "smallest": tuple(smallest["loss.class_weights"]),
             }
             torch.save(saved, folder / f"{rank} of {size}")
-            distributed.destroy_process_group()
