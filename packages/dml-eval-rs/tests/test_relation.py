@@ -11,6 +11,7 @@ from eval_support import retrieval_reference as reference
 from eval_support.assertions import assert_same_bits
 from eval_support.matches import call, listed
 from eval_support.peers import ThreadPeer, run_together
+from eval_support.small_rows import exclusions, integers
 from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,10 +28,6 @@ METRICS = [
 TOLERANCE = 1e-12
 
 
-def integers(n: int, most: int, least: int = 0) -> st.SearchStrategy[np.ndarray]:
-    return st.lists(st.integers(least, most), min_size=n, max_size=n).map(np.array)
-
-
 @st.composite
 def sides(draw: st.DrawFn, similarity: str) -> tuple[np.ndarray, np.ndarray | None]:
     """Draw queries, and perhaps a gallery, with many ties: small integers, and sometimes a single row, repeated."""
@@ -44,18 +41,6 @@ def sides(draw: st.DrawFn, similarity: str) -> tuple[np.ndarray, np.ndarray | No
         return x[np.arange(len(x)) % distinct]
 
     return rows(), draw(st.none() | st.builds(rows))
-
-
-@st.composite
-def exclusions(draw: st.DrawFn, n: int, items: int, has_gallery: bool) -> dict[str, Any]:
-    """Draw how unmatched queries count, and perhaps each query's own item and ignored items."""
-    options: dict[str, Any] = {"unmatched": draw(st.sampled_from(["skip", "zero"]))}
-    if has_gallery and draw(st.booleans()):
-        options["exclude"] = draw(integers(n, items - 1, -1))
-    if draw(st.booleans()):
-        ignored = st.sets(st.integers(0, items - 1), max_size=3)
-        options["ignored"] = draw(st.lists(ignored, min_size=n, max_size=n))
-    return options
 
 
 def assert_measured_as_the_reference_does(data: Any, *given: Any, **options: Any) -> None:
