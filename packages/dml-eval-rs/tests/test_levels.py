@@ -34,13 +34,8 @@ def test_each_level_is_that_of_the_reference(similarity: Any, ties: Any, data: A
         {"class": side, "superclass": side // 2, "other": data.draw(integers(len(side), 1)), "all": 0 * side}
         for side in (data.draw(integers(n, 5)), data.draw(integers(items, 5)))
     )
-    options = {
-        "metrics": METRICS,
-        "similarity": similarity,
-        "ties": ties,
-        **data.draw(exclusions(n, items, gallery is not None)),
-    }
-    options["unmatched"] = "zero"
+    options = data.draw(exclusions(n, items, gallery is not None))
+    options |= {"metrics": METRICS, "similarity": similarity, "ties": ties, "unmatched": "zero"}
     if data.draw(st.booleans()):
         options["groups"] = data.draw(integers(n, 1))
         options["gallery_groups"] = None if gallery is None else data.draw(integers(items, 1))
