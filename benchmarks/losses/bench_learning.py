@@ -39,53 +39,44 @@ def memvir(num_steps: int, margin: int, loss: dict[str, Any]) -> dict[str, Any]:
 NORM_SOFTMAX, PROXY_ANCHOR = {"name": "norm-softmax", "temperature": 0.05}, {"name": "proxy-anchor"}
 MEMORIES = [(1, 100), (2, 20), (5, 20)]  # N and M: MemVir's Table 1, and within this budget
 
+
+def candidates(name: str, **values: tuple[Any, ...]) -> list[Setting]:
+    """Return a setting for each value of the loss's options, which have equally many values."""
+    return [Setting({"name": name, **dict(zip(values, each))}) for each in zip(*values.values(), strict=True)]
+
+
+HEATED: Any = {"schedule": "step", "heated_alpha": 4.0}
 # Candidates of the search. The first of each is its paper's setting, as far as this budget allows.
 CANDIDATES: dict[str, list[Setting]] = {
-    "instance-cross-entropy": [Setting({"name": "instance-cross-entropy", "scale": s}) for s in (64.0, 16.0)],
-    "ranked-list": [Setting({"name": "ranked-list", "margin": m}) for m in (0.4, 0.2)],
-    "norm-softmax": [Setting({"name": "norm-softmax", "temperature": t}) for t in (0.05, 0.1)],
-    "heated-up-softmax, l2": [
-        Setting({"name": "heated-up-softmax", "alpha": 16.0}, schedule="step", heated_alpha=4.0)
-    ],
+    "instance-cross-entropy": candidates("instance-cross-entropy", scale=(64.0, 16.0)),
+    "ranked-list": candidates("ranked-list", margin=(0.4, 0.2)),
+    "norm-softmax": candidates("norm-softmax", temperature=(0.05, 0.1)),
+    "heated-up-softmax, l2": [Setting({"name": "heated-up-softmax", "alpha": 16.0}, **HEATED)],
     "heated-up-softmax, batch": [
-        Setting(
-            {"name": "heated-up-softmax", "alpha": 16.0, "feature_norm": "batch"},
-            schedule="step",
-            heated_alpha=4.0,
-        )
+        Setting({"name": "heated-up-softmax", "alpha": 16.0, "feature_norm": "batch"}, **HEATED)
     ],
     "proxy-anchor": [Setting({"name": "proxy-anchor"})],
     "memvir + norm-softmax": [Setting(memvir(*nm, NORM_SOFTMAX), schedule="constant") for nm in MEMORIES],
     "memvir + proxy-anchor": [Setting(memvir(*nm, PROXY_ANCHOR), schedule="constant") for nm in MEMORIES],
-    "matryoshka + norm-softmax": [
-        Setting({"name": "matryoshka", "prefixes": [16, 32, 64], "loss": NORM_SOFTMAX | {"temperature": t}})
-        for t in (0.05, 0.1)
-    ],
-    "recall-at-k-surrogate": [
-        Setting({"name": "recall-at-k-surrogate", "rank_temperature": t}) for t in (0.01, 0.05)
-    ],
-    "smooth-ap": [Setting({"name": "smooth-ap", "temperature": t}) for t in (0.01, 0.05)],
-    "sup-ap": [Setting({"name": "sup-ap", "temperature": t}) for t in (0.01, 0.05)],
-    "sup-con": [Setting({"name": "sup-con", "temperature": t}) for t in (0.1, 0.05)],
+    "matryoshka + norm-softmax": candidates(
+        "matryoshka",
+        prefixes=([16, 32, 64],) * 2,
+        loss=tuple(NORM_SOFTMAX | {"temperature": t} for t in (0.05, 0.1)),
+    ),
+    "recall-at-k-surrogate": candidates("recall-at-k-surrogate", rank_temperature=(0.01, 0.05)),
+    "smooth-ap": candidates("smooth-ap", temperature=(0.01, 0.05)),
+    "sup-ap": candidates("sup-ap", temperature=(0.01, 0.05)),
+    "sup-con": candidates("sup-con", temperature=(0.1, 0.05)),
     "siglip": [Setting({"name": "siglip"}), Setting({"name": "siglip", "bias": -5.0})],
-    "sub-center-arc-face": [
-        Setting({"name": "sub-center-arc-face", "scale": s, "margin": m})
-        for s, m in ((64.0, 0.5), (16.0, 0.2))
-    ],
-    "ada-face": [
-        Setting({"name": "ada-face", "scale": s, "margin": m}) for s, m in ((64.0, 0.4), (16.0, 0.2))
-    ],
-    "pml/TripletMarginLoss": [Setting({"name": "pml/TripletMarginLoss", "margin": m}) for m in (0.05, 0.2)],
-    "pml/ContrastiveLoss": [
-        Setting({"name": "pml/ContrastiveLoss", "pos_margin": 0.0, "neg_margin": m}) for m in (1.0, 0.5)
-    ],
+    "sub-center-arc-face": candidates("sub-center-arc-face", scale=(64.0, 16.0), margin=(0.5, 0.2)),
+    "ada-face": candidates("ada-face", scale=(64.0, 16.0), margin=(0.4, 0.2)),
+    "pml/TripletMarginLoss": candidates("pml/TripletMarginLoss", margin=(0.05, 0.2)),
+    "pml/ContrastiveLoss": candidates("pml/ContrastiveLoss", pos_margin=(0.0, 0.0), neg_margin=(1.0, 0.5)),
     "pml/MultiSimilarityLoss": [
-        Setting({"name": "pml/MultiSimilarityLoss", "miner": "MultiSimilarityMiner"}),
+        *candidates("pml/MultiSimilarityLoss", miner=("MultiSimilarityMiner",)),
         Setting({"name": "pml/MultiSimilarityLoss"}),
     ],
-    "pml/CircleLoss": [
-        Setting({"name": "pml/CircleLoss", "gamma": g, "m": m}) for g, m in ((80, 0.4), (256, 0.25))
-    ],
+    "pml/CircleLoss": candidates("pml/CircleLoss", gamma=(80, 256), m=(0.4, 0.25)),
 }
 CLASS_LOSSES = [label for label in CANDIDATES if any(part in label for part in ("softmax", "proxy", "face"))]
 
@@ -164,31 +155,6 @@ def describe(setting: Setting, label: str) -> str:
     return ", ".join([*words, setting.schedule])
 
 
-def print_variants(
-    columns: dict[str, str],
-    rows: dict[str, list[dict[str, float]]],
-    reference: list[dict[str, float]],
-    name: str,
-) -> None:
-    """Print a table of variants and their differences from the reference, which may be one of them.
-
-    Args:
-        columns: key of a figure → its heading.
-        rows: the runs of each variant, in the order of their seeds.
-        reference: the runs of the reference, in the order of their seeds.
-        name: the name of the reference.
-    """
-    print(f"| variant | {' | '.join(columns.values())} | MAP@R less {name}'s, same seeds | seeds |")
-    print("|" + "---|" * (len(columns) + 3))
-    for words, results in rows.items():
-        if not results:
-            continue
-        cells = " | ".join(interval([result[key] for result in results]) for key in columns)
-        pairs = zip(results, reference, strict=False)  # the same seeds; one of the two may have more
-        difference = name if results == reference else interval([a["map"] - b["map"] for a, b in pairs])
-        print(f"| {words} | {cells} | {difference} | {len(results)} |")
-
-
 def print_results(record: Record, chosen: dict[str, Setting], seeds: int) -> None:
     """Print the tables of all recorded runs."""
 
@@ -220,8 +186,15 @@ def print_results(record: Record, chosen: dict[str, Setting], seeds: int) -> Non
         if label not in chosen or not (reference := runs(chosen[label])):
             continue
         print(f"\n**{title}** ({label})\n")
-        found = {words: runs(change(chosen[label])) for words, change in variants.items()}
-        print_variants(columns, found, reference, "the choice")
+        print(f"| variant | {heading} | MAP@R less the choice's, same seeds | seeds |")
+        print("|" + "---|" * (len(columns) + 3))
+        for words, change in variants.items():
+            if results := runs(change(chosen[label])):
+                cells = " | ".join(interval([result[key] for result in results]) for key in columns)
+                pairs = zip(results, reference, strict=False)  # one of the two may have more seeds
+                less = interval([a["map"] - b["map"] for a, b in pairs])
+                difference = "the choice" if results == reference else less
+                print(f"| {words} | {cells} | {difference} | {len(results)} |")
 
 
 def main() -> None:
