@@ -78,13 +78,16 @@ def every_level(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
 
 
 def two_phases(rate: str) -> str:
-    """A constant rate for 1,000 steps, then a cosine to 0."""
+    """Keep a constant rate for 1,000 steps, then let it fall along a cosine to 0."""
     return f'schedule."optimizer.lr"={{kind="cosine", start={rate}, end=0.0, begin=1000}}'
 
 
-def cosine(rate: str) -> str:
-    """A cosine to 0 after ten steps of warm-up, as in the recipes."""
-    return f'schedule."optimizer.lr"={{kind="cosine", start={rate}, end=0.0, warmup=10}}'
+def cosine(rate: str, warmup: int = 10) -> str:
+    """Let the rate fall along a cosine to 0 after a warm-up in steps, as in the recipes."""
+    return f'schedule."optimizer.lr"={{kind="cosine", start={rate}, end=0.0, warmup={warmup}}}'
+
+
+COSINES = [cosine(rate) for rate in ("1e-3", "3e-3", "1e-2", "3e-2")]
 
 
 def falling(first: float | str, last: float) -> str:
@@ -95,15 +98,10 @@ def falling(first: float | str, last: float) -> str:
 def heating(alpha: float, falls: bool) -> list[str]:
     """Schedules of alpha (16, then `alpha`) and of the rate's factor after 70 % of the run."""
     factor = 0.1 if falls else 1.0
-    factors = ", ".join(
-        f'schedule."optimizer.lr_multipliers.{part}"={{kind="step", unit="run", values=[{first}, {first * factor}], '
-        "milestones=[0.7]}"
-        for part, first in (("backbone", 1.0), ("head", 1.0), ("loss", 10.0))
-    ).split(", schedule")
-    return [
-        f'schedule."loss.alpha"={falling(16.0, alpha)}',
-        factors[0],
-        *(f"schedule{rest}" for rest in factors[1:]),
+    rates = {"backbone": 1.0, "head": 1.0, "loss": 10.0}
+    return [f'schedule."loss.alpha"={falling(16.0, alpha)}'] + [
+        f'schedule."optimizer.lr_multipliers.{part}"={falling(first, first * factor)}'
+        for part, first in rates.items()
     ]
 
 
@@ -137,7 +135,7 @@ STUDIES = {
             for temperature in (0.05, 0.1, 0.2, 0.5)
             for label, (n, m) in MEMORIES.items()
         },
-        rates=["optimizer.lr=1e-3", "optimizer.lr=3e-3", "optimizer.lr=1e-2", "optimizer.lr=3e-2"],
+        rates=[f"optimizer.lr={rate}" for rate in ("1e-3", "3e-3", "1e-2", "3e-2")],
         rate_of="base, T = 0.2",
     ),
     "memvir-length": Study(
@@ -150,7 +148,7 @@ STUDIES = {
             for steps in (400, 1600, 6400)
             for label, (n, m) in MEMORIES.items()
         },
-        rates=["optimizer.lr=1e-3", "optimizer.lr=3e-3", "optimizer.lr=1e-2"],
+        rates=[f"optimizer.lr={rate}" for rate in ("1e-3", "3e-3", "1e-2")],
         rate_of="base, 1600 steps",
         after=cosine_to_memory,
     ),
@@ -197,17 +195,13 @@ STUDIES = {
         "Ranked List Loss on H alone, by margin and by the weights of queries",
         "m = 0.4 is best, 0 and 1.2 are worse (Table 11)",
         "rll/glyphs",
-        [
-            hold_out_all_but(1552, 1724),
-            "training.steps=3000",
-            "backbone.levels=[]",
-        ],
+        [hold_out_all_but(1552, 1724), "training.steps=3000", "backbone.levels=[]"],
         {
             f"{weights} weights, m = {margin}": [f"loss.margin={margin}", f"loss.query_weights={weights}"]
             for margin in (0.0, 0.2, 0.4, 0.8, 1.2)
             for weights in ("equal", "total")
         },
-        rates=[cosine("1e-3"), cosine("3e-3"), cosine("1e-2"), cosine("3e-2")],
+        rates=COSINES,
         rate_of="equal weights, m = 0.4",
     ),
     "rll-levels": Study(
@@ -232,7 +226,7 @@ STUDIES = {
             f"T = {temperature}": [f"loss.temperature={temperature}"]
             for temperature in (0.005, 0.01, 0.03, 0.05, 0.1, 0.5, 1.0)
         },
-        rates=[cosine("1e-3"), cosine("3e-3"), cosine("1e-2"), cosine("3e-2")],
+        rates=COSINES,
         rate_of="T = 0.05",
     ),
     "norm-softmax-batch": Study(
@@ -250,7 +244,7 @@ STUDIES = {
                 for images in (1, 3, 12, 25, 37, 75)
             },
         },
-        rates=[cosine("1e-3"), cosine("3e-3"), cosine("1e-2"), cosine("3e-2")],
+        rates=COSINES,
         rate_of="25 a class",
     ),
 }

@@ -80,6 +80,12 @@ def study(title: str, claim: str, recipe: str, batch: int, changes: list[str], r
     )
 
 
+def settings(key: str, values: tuple[float, ...]) -> list[str]:
+    """Return changes of a key with the learning rates 3e-3, 3e-3 and 1e-2."""
+    rates = ("3e-3", "3e-3", "1e-2")
+    return [f"{key}={value} ; optimizer.lr={rate}" for value, rate in zip(values, rates, strict=True)]
+
+
 def memvir_warmup(batch: int) -> list[str]:
     """The memory starts after a quarter of the long run, and after a quarter of the short one's steps, too."""
     return [f"loss.warmup_steps={round(SHORT * IMAGES * (1 - HELD_OUT) / batch / 4)}"]
@@ -107,7 +113,7 @@ STUDIES = {
         "rll/glyphs-han",
         180,
         [],
-        ["optimizer.lr=1e-3", "optimizer.lr=3e-3", "optimizer.lr=1e-2"],
+        [f"optimizer.lr={rate}" for rate in ("1e-3", "3e-3", "1e-2")],
     ),
     "ice": study(
         "Instance Cross Entropy",
@@ -115,11 +121,7 @@ STUDIES = {
         "ice/glyphs-han",
         180,
         [],
-        [
-            "loss.scale=16.0 ; optimizer.lr=3e-3",
-            "loss.scale=64.0 ; optimizer.lr=3e-3",
-            "loss.scale=16.0 ; optimizer.lr=1e-2",
-        ],
+        settings("loss.scale", (16.0, 64.0, 16.0)),
     ),
     "norm-softmax": study(
         "NormSoftmax",
@@ -127,11 +129,7 @@ STUDIES = {
         "norm-softmax/glyphs-han",
         128,
         [],
-        [
-            "loss.temperature=0.1 ; optimizer.lr=3e-3",
-            "loss.temperature=0.2 ; optimizer.lr=3e-3",
-            "loss.temperature=0.1 ; optimizer.lr=1e-2",
-        ],
+        settings("loss.temperature", (0.1, 0.2, 0.1)),
     ),
     "memvir": study(
         "MemVir (2, 100) with NormSoftmax",
@@ -139,11 +137,7 @@ STUDIES = {
         "memvir/glyphs-han",
         128,
         memvir_warmup(128),
-        [
-            "loss.loss.temperature=0.1 ; optimizer.lr=3e-3",
-            "loss.loss.temperature=0.2 ; optimizer.lr=3e-3",
-            "loss.loss.temperature=0.1 ; optimizer.lr=1e-2",
-        ],
+        settings("loss.loss.temperature", (0.1, 0.2, 0.1)),
     ),
     "heated-up": study(
         "Heated-Up Softmax (HLN)",
