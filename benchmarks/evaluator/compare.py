@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -180,10 +181,10 @@ def seconds(job: Job, clock: Callable[[], float]) -> float:
 def machine() -> str:
     """Describe the machine and the versions."""
     cpu_info = Path("/proc/cpuinfo")
-    lines = cpu_info.read_text().splitlines() if cpu_info.exists() else []
-    model = next(
-        (line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine()
+    models = re.findall(
+        "^model name.*: (.*)", cpu_info.read_text() if cpu_info.exists() else "", re.MULTILINE
     )
+    model = next(iter(models), platform.machine())
     return (
         f"{CORES} cores of {model}, load {os.getloadavg()[0]:.1f}; {platform.system()}, "
         f"Python {platform.python_version()}, numpy {np.__version__}, dml-eval-rs {dml_eval_rs.__version__}, "

@@ -34,15 +34,9 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=1000)
     options = parser.parse_args()
     labels = np.arange(options.items) // PER_CLASS
-    heads = (
-        ("items", 12),
-        ("queries", 8),
-        ("bytes each", 11),
-        ("CPU s", 8),
-        ("ns a pair", 10),
-        ("MiB more", 9),
+    print(
+        f"{'gallery':>16} {'items':>12} {'queries':>8} {'bytes each':>11} {'CPU s':>8} {'ns a pair':>10}  MiB more"
     )
-    print(f"{'gallery':>16} " + " ".join(f"{head:>{width}}" for head, width in heads))
     for name, dtype, width, similarity in (
         ("float32 x 128", np.float32, 128, "cosine"),
         ("512-bit codes", np.uint8, 64, "hamming"),
@@ -53,9 +47,8 @@ def main() -> None:
             rng = np.random.default_rng(0)
             for start in range(0, options.items, BLOCK):
                 rows = gallery[start : start + BLOCK]
-                rows[:] = (
-                    rng.normal(size=rows.shape) if dtype is np.float32 else rng.integers(0, 256, rows.shape)
-                )
+                floats = dtype is np.float32
+                rows[:] = rng.normal(size=rows.shape) if floats else rng.integers(0, 256, rows.shape)
             del gallery, rows
             gallery = np.load(path, mmap_mode="r")
             before, begun = memory("RssAnon"), time.process_time()

@@ -51,9 +51,8 @@ class Moment(NamedTuple):
 
 
 def now() -> Moment:
-    return Moment(
-        time.perf_counter(), time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    )
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    return Moment(time.perf_counter(), time.process_time(), faults)
 
 
 def between(begun: Moment, ended: Moment) -> Moment:
@@ -153,9 +152,8 @@ def pml_time(experiment: Experiment) -> Moment:
         iterations_per_epoch=experiment.num_steps,
         dataloader_num_workers=0,
     )
-    logging.getLogger("PML").setLevel(
-        logging.ERROR
-    )  # it warns that no optimizer updates the embedder, which has no weights
+    # It warns that no optimizer updates the embedder, which has no weights.
+    logging.getLogger("PML").setLevel(logging.ERROR)
     begun = now()
     with contextlib.redirect_stderr(io.StringIO()):  # its progress bar
         trainer.train(num_epochs=1)
@@ -226,39 +224,29 @@ def main() -> None:
     )
     logging = []
 
-    def ours() -> Moment:
+    def timed() -> Moment:
         spent, logged = trainer_time(build(recipe, registry), registry, watch)
         logging.append(logged / spent.clock)
         return spent
 
     loops = {
         "bare": lambda: bare_time(build(recipe, registry)),
-        "dml train": ours,
+        "dml train": timed,
         "PML": lambda: pml_time(build(recipe, registry)),
     }
     for loop in loops.values():
         loop()  # warm-up
-    print(
-        f"{'':<8}"
-        + "".join(f"{name:>12}" for name in loops)
-        + f"{'dml train':>14}{'dml train':>12}{'by CPU':>10}"
-    )
-    print(
-        f"{'round':<8}"
-        + "".join(f"{'images/s':>12}" for _ in loops)
-        + f"{'/ bare':>14}{'/ PML':>12}{'/ bare':>10}"
-    )
+    for first, heads, (a, b, c) in (
+        ("", loops, ("dml train", "dml train", "by CPU")),
+        ("round", ["images/s"] * len(loops), ("/ bare", "/ PML", "/ bare")),
+    ):
+        print(f"{first:<8}" + "".join(f"{head:>12}" for head in heads) + f"{a:>14}{b:>12}{c:>10}")
     ratios, faults = [], []
     for number in range(rounds):
         order = list(loops) if number % 2 == 0 else list(reversed(loops))
         spent = {name: loops[name]() for name in order}
-        ratios.append(
-            (
-                spent["bare"].clock / spent["dml train"].clock,
-                spent["PML"].clock / spent["dml train"].clock,
-                spent["bare"].cpu / spent["dml train"].cpu,
-            )
-        )
+        bare, ours, pml = (spent[name] for name in loops)
+        ratios.append((bare.clock / ours.clock, pml.clock / ours.clock, bare.cpu / ours.cpu))
         faults.append([spent[name].faults / steps for name in loops])
         speeds = "".join(f"{images / spent[name].clock:>12.0f}" for name in loops)
         print(f"{number:<8}{speeds}" + "{:>14.3f}{:>12.3f}{:>10.3f}".format(*ratios[-1]), flush=True)

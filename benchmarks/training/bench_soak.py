@@ -28,28 +28,21 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "packages/dml-train/tests"))
 
-from train_support.tiny_world import TinyPlugin
+from train_support.tiny_world import make_document, make_registry
 
-import dml_core.plugin
-from dml_core import Plugins, Registry
+from dml_core import Registry
 from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 from dml_train.training.run import train
 
-DOCUMENT = {
-    "training": {"steps": 40, "seed": 3, "device": "cpu", "ema_decay": 0.9},
-    "dataset": {"name": "tiny"},
-    "backbone": {"name": "tiny"},
-    "embedding": {"dim": 8},
-    "sampler": {"name": "class-balanced", "classes_per_batch": 4, "images_per_class": 2},
-    "loss": {"name": "tiny"},
-    "optimizer": {"name": "adamw", "lr": 0.01},
-    "schedule": {"optimizer.lr": {"kind": "cosine", "end": 0.0}},
-    "checkpoints": {"every": 3, "unit": "step"},
-    "logging": {"every": 2, "loggers": [{"name": "jsonl"}]},
-}
+DOCUMENT = make_document(
+    training={"steps": 40, "ema_decay": 0.9},
+    schedule={"optimizer.lr": {"kind": "cosine", "end": 0.0}},
+    checkpoints={"every": 3},
+    logging={"every": 2},
+)
 
 
 def fork_training(recipe: Recipe, registry: Registry, out: Path) -> int:
@@ -82,15 +75,8 @@ def result(out: Path) -> str:
     folder = RunFolder(out)
     last = checkpoint.newest_intact(folder.checkpoints)
     assert last is not None
-    files = [
-        path.read_bytes() for path in (folder.metrics, folder.embeddings(), folder.evaluation, folder.recipe)
-    ]
-    parts = [
-        digest(last.weights()),
-        digest(last.state()),
-        *(hashlib.sha256(content).hexdigest() for content in files),
-    ]
-    return digest([last.step, *parts])
+    files = (folder.metrics, folder.embeddings(), folder.evaluation, folder.recipe)
+    return digest([last.step, last.weights(), last.state(), *(file.read_bytes() for file in files)])
 
 
 def main() -> None:
@@ -102,14 +88,10 @@ def main() -> None:
     arguments = parser.parse_args()
     kills, seed = arguments.kills, arguments.seed
     torch.set_num_threads(1)
-    plugins = Plugins()
-    plugins.register(dml_core.plugin, distribution="dml-core")
-    plugins.register(TinyPlugin(), distribution="tiny")
-    registry = Registry(plugins)
+    registry = make_registry()
     recipe = parse(DOCUMENT, registry)
     moment = random.Random(seed)
-    ends: Counter[str] = Counter()
-    at: Counter[str] = Counter()
+    ends, at = Counter[str](), Counter[str]()
     with tempfile.TemporaryDirectory() as scratch:
         for name in ("warm", "whole"):
             begun = time.perf_counter()
@@ -123,13 +105,10 @@ def main() -> None:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             last = checkpoint.newest_intact(out / "checkpoints")
-            stage = (
-                "the end" if (out / "evaluation.json").exists() else f"step {last.step}" if last else "none"
-            )
-            at[stage] += 1
-            assert os.waitpid(fork_training(recipe, registry, out), 0)[1] == 0, (
-                f"trial {trial} did not resume"
-            )
+            stage = f"step {last.step}" if last else "none"
+            at["the end" if (out / "evaluation.json").exists() else stage] += 1
+            status = os.waitpid(fork_training(recipe, registry, out), 0)[1]
+            assert status == 0, f"trial {trial} did not resume"
             ends[result(out)] += 1
     print(f"seed {seed}; a whole run takes {length:.2f} s")
     print(f"{'kills':>6} {'resumes':>8} {'different ends':>15} {'as the uninterrupted run':>25}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import resource
 import subprocess
 import sys
@@ -19,19 +20,12 @@ from pathlib import Path
 ROUNDS = 5
 IMPORTS = ("dml_core", "dml_losses", "dml_eval_rs", "dml_train", "numpy", "torch")
 USES = (
-    ("evaluate", "from dml_eval_rs import evaluate"),
-    ("a loss", "from dml_losses import NormSoftmax"),
-    ("train", "from dml_train import train"),
+    "from dml_eval_rs import evaluate",
+    "from dml_losses import NormSoftmax",
+    "from dml_train import train",
 )
-COMMANDS = (
-    "--help",
-    "recipes",
-    "plugins",
-    "plugins norm-softmax",
-    "trian",
-    "train --help",
-    "train no-such-recipe --out x",
-)
+COMMANDS = ("--help", "recipes", "plugins", "plugins norm-softmax", "trian", "train --help")
+COMMANDS += ("train no-such-recipe --out x",)
 COMPLETIONS = ("dml ", "dml tr")
 
 
@@ -52,9 +46,7 @@ def seconds(arguments: list[str], extra: dict[str, str] | None = None) -> float:
 def cases() -> dict[str, tuple[list[str], dict[str, str]]]:
     """Return each case's arguments and environment by its title."""
     found: dict[str, tuple[list[str], dict[str, str]]] = {"python -c pass": (["-c", "pass"], {})}
-    for module in IMPORTS:
-        found[f"import {module}"] = (["-c", f"import {module}"], {})
-    for _, statement in USES:
+    for statement in (*(f"import {module}" for module in IMPORTS), *USES):
         found[statement] = (["-c", statement], {})
     for command in COMMANDS:
         found[f"dml {command}"] = (["-m", "dml_train", *command.split()], {})
@@ -68,12 +60,7 @@ def cases() -> dict[str, tuple[list[str], dict[str, str]]]:
 
 def cpu() -> str:
     """Name the processor."""
-    info = Path("/proc/cpuinfo")
-    names = [
-        line.partition(":")[2].strip()
-        for line in info.read_text().splitlines()
-        if line.startswith("model name")
-    ]
+    names = re.findall("^model name.*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return f"{names[0]}, {len(names)} cores" if names else platform.processor()
 
 
