@@ -58,31 +58,25 @@ def test_defaults_are_the_papers(module, function, paper, others) -> None:
     assert defaults(module, paper) == defaults(function, paper) == paper
 
 
-def test_defaults_of_losses_without_a_function_of_the_same_parameters() -> None:
-    assert defaults(dml.RankedListLoss.simpler, {"margin": 0, "negative_temperature": 0}) == {
-        "margin": 0.4,
-        "negative_temperature": 10.0,
-    }
-    curricular = {"scale": 64.0, "margin": 0.5, "momentum": 0.01}
-    assert defaults(dml.CurricularFace, curricular) == curricular
-    assert defaults(F.curricular_face, {"scale": 0, "margin": 0}) == {"scale": 64.0, "margin": 0.5}
-    ada = {"scale": 64.0, "margin": 0.4, "concentration": 0.333}
-    assert defaults(F.ada_face, ada) == ada
-    assert defaults(dml.AdaFace, ada | {"momentum": 0}) == ada | {"momentum": 0.01}
-    assert defaults(dml.SigLIP, {"scale": 0, "bias": 0}) == {"scale": 10.0, "bias": -10.0}
-    assert defaults(
-        dml.MemVir, {"warmup_steps": 0, "step_pacing": 0, "queue_dtype": 0, "queue_on_cpu": 0}
-    ) == {
-        "step_pacing": True,
-        "warmup_steps": 0,
-        "queue_dtype": "float32",
-        "queue_on_cpu": False,
-    }
-    assert defaults(dml.CrossBatchMemory, {"warmup_steps": 0}) == {"warmup_steps": 0}
-    assert defaults(dml.BroadFace, {"warmup_steps": 0, "compensate": 0}) == {
-        "warmup_steps": 0,
-        "compensate": True,
-    }
+@pytest.mark.parametrize(
+    ("function", "paper"),
+    [
+        (dml.RankedListLoss.simpler, {"margin": 0.4, "negative_temperature": 10.0}),
+        (dml.CurricularFace, {"scale": 64.0, "margin": 0.5, "momentum": 0.01}),
+        (F.curricular_face, {"scale": 64.0, "margin": 0.5}),
+        (F.ada_face, {"scale": 64.0, "margin": 0.4, "concentration": 0.333}),
+        (dml.AdaFace, {"scale": 64.0, "margin": 0.4, "concentration": 0.333, "momentum": 0.01}),
+        (dml.SigLIP, {"scale": 10.0, "bias": -10.0}),
+        (
+            dml.MemVir,
+            {"warmup_steps": 0, "step_pacing": True, "queue_dtype": "float32", "queue_on_cpu": False},
+        ),
+        (dml.CrossBatchMemory, {"warmup_steps": 0}),
+        (dml.BroadFace, {"warmup_steps": 0, "compensate": True}),
+    ],
+)
+def test_defaults_of_losses_without_a_function_of_the_same_parameters(function, paper) -> None:
+    assert defaults(function, paper) == paper
 
 
 def value_and_gradient(

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 
 from torch import nn
 
+import dml_losses as dml
 from dml_losses import plugin
 
 _SIZES = ("num_classes", "embedding_dim")
@@ -33,3 +35,28 @@ PAIR_LOSSES = [name for name in REGISTERED if name not in CLASS_LOSSES]
 def build(name: str, num_classes: int, embedding_dim: int) -> nn.Module:
     """Build a loss with its defaults."""
     return REGISTERED[name](*(num_classes, embedding_dim) if name in CLASS_LOSSES else ())
+
+
+# All registered losses, their variants, and wrappers around losses, by the numbers of classes and dimensions.
+EVERY: dict[str, Callable[[int, int], nn.Module]] = {
+    **{name: partial(build, name) for name in REGISTERED},
+    "instance-cross-entropy, plain": lambda classes, dim: dml.InstanceCrossEntropy(reweight=False),
+    "instance-cross-entropy, anchor": lambda classes, dim: dml.InstanceCrossEntropy(anchor_gradient=True),
+    "siglip, over ranks": lambda classes, dim: dml.SigLIP(over_ranks=True),
+    "heated-up-softmax, batch": lambda classes, dim: dml.HeatedUpSoftmax(classes, dim, feature_norm="batch"),
+    # Without warm-up, so that there are virtual classes. ProxyAnchor is called with all rows and classes, joined.
+    "memvir": lambda classes, dim: dml.MemVir(dml.NormSoftmax(classes, dim), num_steps=2, margin=0),
+    "memvir around proxy-anchor": lambda classes, dim: dml.MemVir(dml.ProxyAnchor(classes, dim), 2, margin=0),
+    "matryoshka": lambda classes, dim: dml.Matryoshka(dml.NormSoftmax(classes, dim), [2, dim]),
+    "matryoshka of pairs": lambda classes, dim: dml.Matryoshka(dml.SigLIP(), [2, dim]),
+    "global-batch": lambda classes, dim: dml.GlobalBatch(dml.NormSoftmax(classes, dim)),
+    "memvir, queue on the CPU": lambda classes, dim: dml.MemVir(
+        dml.NormSoftmax(classes, dim), 2, 0, queue_on_cpu=True
+    ),
+    "sampled-classes": lambda classes, dim: dml.SampledClasses(dml.NormSoftmax(classes, dim), class_fraction=0.7),
+    # Without a process group, a single rank has all classes.
+    "sharded-classes": lambda classes, dim: dml.ShardedClasses(dml.NormSoftmax(classes, dim)),
+    "sharded curricular-face": lambda classes, dim: dml.ShardedClasses(dml.CurricularFace(classes, dim)),
+    "broad-face": lambda classes, dim: dml.BroadFace(dml.ArcFace(classes, dim), capacity=12),
+    "cross-batch-memory": lambda classes, dim: dml.CrossBatchMemory(dml.InstanceCrossEntropy(), capacity=12),
+}  # fmt: skip
