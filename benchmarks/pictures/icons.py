@@ -16,7 +16,7 @@ from pathlib import Path
 
 import resvg_py
 from names import group_names
-from picture_set import Pictures, on_white, pixel_hash
+from picture_set import Pictures, pixel_hash, square_on_white
 from PIL import Image
 
 SIDE = 96  # pixels
@@ -93,11 +93,7 @@ def _render(file: Path) -> Image.Image | None:
         image = Image.open(io.BytesIO(bytes(png)))
     else:
         image = Image.open(file)
-    image = image.convert("RGBA")
-    square = Image.new("RGBA", (max(image.size),) * 2)
-    square.paste(image, ((square.width - image.width) // 2, (square.height - image.height) // 2))
-    # Premultiplied, so that the colour of transparent pixels doesn't leak into edges.
-    return on_white(square.convert("RGBa").resize((SIDE, SIDE), Image.Resampling.LANCZOS).convert("RGBA"))
+    return square_on_white(image, SIDE)
 
 
 def _drop_copies(classes: Mapping[str, Mapping[str, Image.Image]]) -> dict[str, dict[str, Image.Image]]:

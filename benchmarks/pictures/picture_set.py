@@ -5,8 +5,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,10 +34,35 @@ def check_packages(root: Path, packages: Sequence[str]) -> None:
         )
 
 
-def on_white(image: Image.Image) -> Image.Image:
-    """Compose a picture with transparent parts on white, in RGB."""
+def square_on_white(image: Image.Image, side: int | None = None) -> Image.Image:
+    """Pad a picture to a square, scale it to `side` pixels if given, and compose it on white."""
     image = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", image.size, (255, 255, 255, 255)), image).convert("RGB")
+    square = Image.new("RGBA", (max(image.size),) * 2)
+    square.paste(image, ((square.width - image.width) // 2, (square.height - image.height) // 2))
+    if side is not None:
+        # Premultiplied, so that the colour of transparent pixels doesn't leak into edges.
+        square = square.convert("RGBa").resize((side, side), Image.Resampling.LANCZOS).convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", square.size, "white"), square).convert("RGB")
+
+
+def components(names: Iterable[str], links: Iterable[Iterable[str]]) -> list[list[str]]:
+    """Return the connected components of names, sorted: the names in each list of `links` are connected."""
+    parent = {name: name for name in names}
+
+    def find(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    for linked in links:
+        first, *others = [name for name in linked if name in parent] or [""]
+        for other in others:
+            parent[find(other)] = find(first)
+    found = defaultdict(list)
+    for name in sorted(parent):
+        found[find(name)].append(name)
+    return [found[key] for key in sorted(found)]
 
 
 def pixel_hash(image: Image.Image) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from picture_set import Pictures, on_white
+from picture_set import Pictures, components, square_on_white
 from PIL import Image
 
 PACKAGES = ("wesnoth-1.16-data",)
@@ -62,7 +62,9 @@ def read_units(root: Path) -> dict[str, Pictures]:
             pictures = {}
             for file in chosen:
                 key = str(file.relative_to(images / "units").with_suffix(""))
-                pictures[key.replace("/", "_")] = _square(recolour(np.array(_load(file)), key))
+                pictures[key.replace("/", "_")] = square_on_white(
+                    Image.fromarray(recolour(np.array(_load(file)), key))
+                )
             classes[name_of[stem]] = pictures
     return split_by_line(classes, lines)
 
@@ -104,20 +106,10 @@ def owner(path: str, stems: Iterable[str]) -> str | None:
 
 
 def join_lines(advances: Iterable[Mapping[str, list[str]]]) -> dict[str, str]:
-    """Join types that advance to one another, at any distance; return the name of each one's line."""
-    line: dict[str, str] = {}
-
-    def find(name: str) -> str:
-        while line.setdefault(name, name) != name:
-            name = line[name]
-        return name
-
-    for step in advances:
-        for name, others in step.items():
-            find(name)
-            for other in others:
-                line[find(other)] = find(name)
-    return {name: find(name) for name in sorted(line)}
+    """Join types that advance to one another, at any distance; return the line of each type: its first name."""
+    links = [[name, *others] for step in advances for name, others in step.items()]
+    lines = components([name for linked in links for name in linked], links)
+    return {name: line[0] for line in lines for name in line}
 
 
 def split_by_line(
@@ -200,10 +192,3 @@ def _difference(one: Bytes, other: Bytes) -> float:
         return 255.0
     shown = (one[..., 3] > 0) | (other[..., 3] > 0)
     return float(np.abs(one[shown, :3].astype(float) - other[shown, :3]).mean()) if shown.any() else 0.0
-
-
-def _square(rgba: Bytes) -> Image.Image:
-    image = Image.fromarray(rgba)
-    square = Image.new("RGBA", (max(image.size),) * 2)
-    square.paste(image, ((square.width - image.width) // 2, (square.height - image.height) // 2))
-    return on_white(square)
