@@ -1,13 +1,13 @@
-"""dml-eval-rs beside faiss and pytorch-metric-learning: runs alternate, and a table shows medians of pairwise ratios.
+"""Compare dml-eval-rs with faiss and pytorch-metric-learning: runs alternate, a table shows medians of pairwise ratios.
 
     python benchmarks/evaluator/compare.py [--work NAME ...] [--pairs 3] [--items 60502]
         [--kernel NAME] [--run runs/demo]
 
-Needs faiss-cpu and, for the row `pml`, pytorch-metric-learning with torch. The rows `trained...` need the folder of a
-run, whose embeddings they use. Asserts nothing.
+The benchmark needs faiss-cpu; the row `pml` also needs pytorch-metric-learning and torch. The rows `trained...` use the
+embeddings in a run's folder. The benchmark asserts nothing.
 
-faiss multiplies with its own copy of OpenBLAS, which doesn't know every CPU: the first line names the kernels that it
-chose. ``OPENBLAS_CORETYPE=SkylakeX`` makes it use AVX-512, ``OPENBLAS_CORETYPE=Haswell FAISS_SIMD_LEVEL=AVX2`` AVX2.
+faiss contains a copy of OpenBLAS that doesn't know all CPUs: the first line names the kernels in use. To use AVX-512,
+set ``OPENBLAS_CORETYPE=SkylakeX``; to use AVX2, set ``OPENBLAS_CORETYPE=Haswell FAISS_SIMD_LEVEL=AVX2``.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ ISOTROPIC = [work for work in WORKS if not work.startswith(("trained", "spectrum
 
 
 def seconds(job: Job, clock: Callable[[], float]) -> float:
-    # The threads of OpenMP and OpenBLAS wait for more work in a loop: the next run would share its cores with them.
+    # Threads of OpenMP and OpenBLAS wait for more work in a loop, and would take cores from the next run.
     time.sleep(IDLE)
     start = clock()
     job()
@@ -207,7 +207,7 @@ def main() -> None:
     one_thread = "measure the processor time of one thread; use this if the machine is busy with other work"
     parser.add_argument("--one-thread", action="store_true", help=one_thread)
     parser.add_argument("--run", type=Path, help="the folder of a run, for the works `trained...`")
-    parser.add_argument("--kernel", choices=_native.kernels(), help="switch the faster ones off")
+    parser.add_argument("--kernel", choices=_native.kernels(), help="disable faster kernels")
     options = parser.parse_args()
     global RUN
     RUN = options.run

@@ -1,8 +1,8 @@
-"""A gallery in a file, as one shard: processor time per pair, and memory beyond the queries.
+"""Measure a gallery in a file, as one shard: processor time per pair, and memory in addition to the queries.
 
     python benchmarks/evaluator/gallery.py [--items 1000000] [--queries 1000]
 
-Queries leave themselves out; a class has ten items. Float32 embeddings are compared by cosine, codes by Hamming
+A query excludes itself, and a class has ten items. Float32 embeddings are compared by cosine, codes by Hamming
 distance.
 """
 
@@ -21,7 +21,7 @@ BLOCK, PER_CLASS = 100_000, 10
 
 
 def memory(field: str) -> int:
-    """Return a field of this process's memory in MiB. The mapped file counts as RssFile, which the kernel may drop."""
+    """Return a field of this process's memory in MiB; the mapped file is RssFile, which the kernel may drop."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) // 1024

@@ -1,9 +1,9 @@
-"""Tables: time and memory of self-retrieval as data and classes grow, of a clustering, and the kernels' speed.
+"""Measure how time and memory of self-retrieval grow with data and classes, a clustering, and the kernels' speed.
 
     python benchmarks/evaluator/growth.py [--tables growth classes kernels clusters] [--items 7500 15000 30000 60000]
 
-Times are processor time of one thread, which other work on the machine affects less. Memory is the peak beyond the
-inputs, with one process per row.
+Times are processor time of one thread, which other work on the machine affects less. Memory is the peak in addition to
+the inputs; each row is measured in a new process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DIM = 512
 
 
 def resident() -> int:
-    """Return the bytes that are resident now."""
+    """Return this process's resident memory in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
@@ -57,7 +57,7 @@ def growth(sizes: list[int]) -> None:
 
 
 def classes(items: int) -> None:
-    """Measure the same number of items in fewer and larger classes."""
+    """Measure the same number of items in ever larger classes."""
     pairs = items * (items - 1) / 2
     print(
         f"{'items':>8} {'classes':>8} {'float32 x 512, s':>17} {'ns a pair':>10} "
