@@ -1,16 +1,16 @@
-"""Retrieval by loss: glyphs, one network, one budget, hyper-parameters chosen on classes held out of training.
+"""Compare the retrieval of losses: glyphs, one network, one budget, settings chosen on held-out classes.
 
     python benchmarks/losses/bench_learning.py RECORD.jsonl [--minutes 600] [--seeds 3] [--steps 1000]
 
-For each loss a local search chooses its setting, its learning rate (a grid of √10) and, for class losses, the factor on
-the class weights' learning rate (a grid of 10). A candidate trains for half the steps on two thirds of the training
-half's classes with a separate seed, and is measured by MAP@R on the other third, until no neighbour on the grid is
-better. The grids have no ends, so no choice lies at one. The choice then trains on the whole training half with each
-seed and is measured on the test half, which no choice used. An ablation changes one setting of a choice.
-`bench_claims.py` tests the papers' claims.
+For each loss, a local search chooses a setting, a learning rate (a grid of √10) and, for class losses, a factor for the
+class weights' learning rate (a grid of 10). A candidate trains for half the steps, with a separate seed, on two thirds
+of the classes in the training half, and is measured by MAP@R on the other third. The search ends when no neighbour on
+the grid is better; the grids are unbounded. The chosen setting then trains on the entire training half with each seed,
+and is measured on the test half, which the search doesn't use. An ablation changes one option of a chosen setting. To
+test the papers' claims, use `bench_claims.py`.
 
-Every run is appended to RECORD at once: the same command resumes after an interruption, and ``--minutes 0`` prints the
-tables of the recorded runs. Needs dml-train, dml-eval-rs and pytorch-metric-learning. Uses one thread.
+A finished run is appended to RECORD at once: to resume after an interruption, repeat the command. To print the tables
+of recorded runs only, use ``--minutes 0``. The benchmark needs pytorch-metric-learning, and uses one thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from learning_run import CLASSES_A_BATCH, IMAGES_A_CLASS, MAX_CLASSES, STRIDE, WIDTHS, Glyphs, Record, Setting
 
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # 97.5 % quantiles for n − 1 degrees of freedom
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # 97.5 % quantiles with n − 1 degrees of freedom
 SEARCH_SEED = 1000
 
 
@@ -37,16 +37,16 @@ def memvir(num_steps: int, margin: int, loss: dict[str, Any]) -> dict[str, Any]:
 
 
 NORM_SOFTMAX, PROXY_ANCHOR = {"name": "norm-softmax", "temperature": 0.05}, {"name": "proxy-anchor"}
-MEMORIES = [(1, 100), (2, 20), (5, 20)]  # N and M: MemVir's Table 1, and within this budget
+MEMORIES = [(1, 100), (2, 20), (5, 20)]  # N and M of MemVir's Table 1 that fit this budget
 
 
 def candidates(name: str, **values: tuple[Any, ...]) -> list[Setting]:
-    """Return a setting for each value of the loss's options, which have equally many values."""
+    """Return a setting per value of the loss's options, which must have equally many values."""
     return [Setting({"name": name, **dict(zip(values, each))}) for each in zip(*values.values(), strict=True)]
 
 
 HEATED: Any = {"schedule": "step", "heated_alpha": 4.0}
-# Candidates of the search. The first of each is its paper's setting, as far as this budget allows.
+# The search's candidates. The first candidate of a loss is the paper's setting, as far as this budget allows.
 CANDIDATES: dict[str, list[Setting]] = {
     "instance-cross-entropy": candidates("instance-cross-entropy", scale=(64.0, 16.0)),
     "ranked-list": candidates("ranked-list", margin=(0.4, 0.2)),
@@ -91,7 +91,7 @@ def change_setting(**changes: Any) -> Callable[[Setting], Setting]:
     return lambda chosen: dataclasses.replace(chosen, **changes)
 
 
-# Title → the row whose choice is varied, and its variants. A variant that equals the choice is not run twice.
+# Title → the loss whose choice is varied, and the variants. A variant equal to the choice doesn't run again.
 ABLATIONS: dict[str, tuple[str, dict[str, Callable[[Setting], Setting]]]] = {
     "Ranked List Loss, Table 9: the temperature of negatives": (
         "ranked-list",
@@ -120,7 +120,7 @@ def neighbours(setting: Setting, label: str) -> Iterator[Setting]:
 
 
 def choose(record: Record, label: str) -> Setting | None:
-    """Search for the setting that no neighbour beats on the validation classes; None if the time is up."""
+    """Return the setting that no neighbour beats on the validation classes, or None if the time is up."""
     best = None
     pending: Iterable[Setting] = [CANDIDATES[label][0]]
     while True:
@@ -137,7 +137,7 @@ def choose(record: Record, label: str) -> Setting | None:
 
 
 def interval(values: list[float]) -> str:
-    """Format the mean and the half-width of its 95 % Student interval over the seeds."""
+    """Format the mean over seeds and half the width of the 95 % Student interval."""
     if len(values) < 2:
         return f"{values[0]:.4f}"
     half = STUDENT[len(values)] * statistics.stdev(values) / len(values) ** 0.5
@@ -198,7 +198,7 @@ def print_results(record: Record, chosen: dict[str, Setting], seeds: int) -> Non
 
 
 def main() -> None:
-    """Run the runs that the record lacks, then print the tables."""
+    """Train the runs that the record lacks, then print the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -221,7 +221,10 @@ def main() -> None:
         if label in chosen
         for change in variants.values()
     ]
-    for settings in (chosen.values(), varied):  # an interrupted benchmark lacks seeds of ablations first
+    for settings in (
+        chosen.values(),
+        varied,
+    ):  # ablations come last, so that an interruption costs them first
         for seed in range(arguments.seeds):
             for setting in settings:
                 record.result("test", setting, seed)

@@ -1,9 +1,9 @@
-"""Cost of a step of each loss, forward and backward, beside its bound or its peer: medians in one process.
+"""Compare the cost of each loss, forward and backward, with a bound or a peer: medians in one process.
 
     python benchmarks/losses/bench_losses.py [--threads 2] [--repeats 9] [--device cuda]
 
-The timings of a pair alternate, so that other work on the machine affects both. A separate process measures the peak
-memory of the million-class step. Rows that need pytorch-metric-learning are omitted where it isn't installed.
+The two sides of a pair alternate, so that other work on the machine affects both. A separate process measures the peak
+memory of the step with a million classes. If pytorch-metric-learning isn't installed, its rows are omitted.
 """
 
 from __future__ import annotations
@@ -156,9 +156,9 @@ def measure_million(fraction: float) -> None:
 
 
 def peak_mebibytes() -> float:
-    """Return the peak memory of this process in MiB; on an accelerator, of its tensors alone.
+    """Return the peak memory of this process in MiB; on an accelerator, only of the tensors.
 
-    `getrusage` would start at the peak of the parent process.
+    Don't use `getrusage`, which starts at the parent's peak.
     """
     if torch.get_default_device().type == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20

@@ -1,7 +1,7 @@
-"""The studies of `bench_claims.py`: what the papers claim, and the runs on glyphs that test it.
+"""Studies for `bench_claims.py`: what the papers claim, and the runs on glyphs that test each claim.
 
-Every study trains a bundled recipe with some keys changed. A share of the training classes is held out and chooses
-the learning rate, once a study; the test half's classes are measured and choose nothing.
+A study trains a bundled recipe with some keys changed. A share of the training classes is held out to choose the
+learning rate, once per study. The classes of the test half are only measured.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ NO_AUGMENTATION = [
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """One claim and its runs.
+    """A claim and the runs that test it.
 
     Attributes:
-        title: heading of its table.
+        title: the table's heading.
         claim: what the paper says.
         recipe: the bundled recipe.
-        set: changes of every run.
-        variants: changes of each variant, by its label.
-        rates: learning rates to choose from by held-out classes, with `rate_of`; a choice of several keys joins them
-            by `` ; ``. Empty: the recipe's.
-        rate_of: the label of the variant that chooses the rate of all.
-        after: computes further values of a finished run.
+        set: changes for all runs.
+        variants: changes for each variant, by label.
+        rates: learning rates to choose from, with `rate_of`, on held-out classes; if a choice sets several keys, they
+            are joined by `` ; ``. If empty, the recipe's rate is used.
+        rate_of: the label of the variant that chooses the rate for all variants.
+        after: a function that computes further values of a finished run.
     """
 
     title: str
@@ -49,12 +49,12 @@ class Study:
 
 
 def hold_out_all_but(classes: int, of: int) -> str:
-    """Hold out all training classes but this number."""
+    """Hold out all training classes except `classes` of them."""
     return f"validation.class_fraction={1 - classes / of:.6f}"
 
 
 def cosine_to_memory(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
-    """Average the cosine of the class weights with their nearest copy in use, M + 1 steps ago."""
+    """Average the cosine between the class weights and the newest copy in use, from M + 1 steps ago."""
     if not recipe.loss["num_steps"]:
         return {}
     newest = checkpoint.newest_intact(folder.checkpoints)
@@ -67,7 +67,7 @@ def cosine_to_memory(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
 
 
 def every_level(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
-    """Measure MAP@R and Recall@1 of each set of the three levels."""
+    """Measure MAP@R and Recall@1 for each subset of the three levels."""
     names, found = dict(zip("LMH", recipe.backbone["levels"], strict=True)), {}
     evaluator, embedded = build_evaluator(recipe, registry()), Embedded.read(folder)
     for label in ("L", "M", "H", "LM", "LH", "MH", "LMH"):
@@ -91,12 +91,12 @@ COSINES = [cosine(rate) for rate in ("1e-3", "3e-3", "1e-2", "3e-2")]
 
 
 def falling(first: float | str, last: float) -> str:
-    """A value for 70 % of the run, then another."""
+    """Keep the first value for 70 % of the run, then use the last."""
     return f'{{kind="step", unit="run", values=[{first}, {last}], milestones=[0.7]}}'
 
 
 def heating(alpha: float, falls: bool) -> list[str]:
-    """Schedules of alpha (16, then `alpha`) and of the rate's factor after 70 % of the run."""
+    """Schedule alpha (16, then `alpha`) and the factor on the rate, which both change after 70 % of the run."""
     factor = 0.1 if falls else 1.0
     rates = {"backbone": 1.0, "head": 1.0, "loss": 10.0}
     return [f'schedule."loss.alpha"={falling(16.0, alpha)}'] + [
@@ -106,7 +106,7 @@ def heating(alpha: float, falls: bool) -> list[str]:
 
 
 def memvir(n: int, m: int, warmup: int) -> list[str]:
-    """MemVir (N, M) after a warm-up in steps."""
+    """Configure MemVir (N, M) after a warm-up in steps."""
     return [f"loss.num_steps={n}", f"loss.margin={m}", f"loss.warmup_steps={warmup}"]
 
 
@@ -122,7 +122,7 @@ STUDIES = {
             *NO_AUGMENTATION,
             hold_out_all_but(59, 350),
             "training.steps=2400",
-            # The regime in which an untuned temperature once seemed to show a gain of eight points.
+            # With these settings, an untuned temperature once seemed to show a gain of eight points.
             "backbone.widths=[32, 64, 128]",
             "embedding.layer_norm=true",
             "sampler={name='class-balanced', classes_per_batch=24, images_per_class=4}",

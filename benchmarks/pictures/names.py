@@ -1,9 +1,9 @@
-"""Which names of icons mean one application.
+"""Find the icon names that mean the same application.
 
-Names that share a drawing in some theme (``gedit``, ``org.gnome.gedit``) are one class, unless two drawings of one
-theme then fall into a class: such drawings stand for a kind of application ("browser"), not for one. These classes are
-built again without the drawings that have many names, with ever smaller limits. So a class has at most one drawing of
-each theme.
+Names that share a drawing in some theme (``gedit``, ``org.gnome.gedit``) are in the same class. If a class then has two
+drawings from the same theme, a shared drawing shows a kind of application, such as "browser". Such classes are built
+again, each time without the drawings that have more names than an ever smaller limit. As a result, a class has at most
+one drawing per theme.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Mapping
 
 from picture_set import components
 
-Drawings = Mapping[str, Mapping[str, str]]  # by name, then theme: the drawing's hash
-_LIMITS = (None, 32, 16, 8, 4, 2, 1)  # most names of a drawing that links them, round by round
+Drawings = Mapping[str, Mapping[str, str]]  # the drawings' hashes by name, then theme
+_LIMITS = (None, 32, 16, 8, 4, 2, 1)  # in each round, a drawing with more names links nothing
 
 
 def group_names(drawings: Drawings) -> list[tuple[list[str], dict[str, str]]]:
-    """Group names into classes: the names of each, and its drawing by theme; at least two drawings differ.
+    """Group names into classes with at least two different drawings.
 
-    Args:
-        drawings: by name and theme.
+    Returns:
+        The names of each class, and its drawings by theme.
     """
     names_of: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, themes in sorted(drawings.items()):

@@ -1,4 +1,4 @@
-"""A folder of pictures drawn from Debian packages: written, hashed, and described by a record that others can check."""
+"""Write a folder of pictures from Debian packages, hash it, and describe it by a record that others can check."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Pictures = Mapping[str, Mapping[str, Image.Image]]  # by class, then by name; al
 
 
 class MissingPackages(Exception):
-    """Packages whose files aren't below the given root."""
+    """Error for packages whose files aren't below the given root."""
 
 
 def check_packages(root: Path, packages: Sequence[str]) -> None:
-    """Refuse a root that lacks the documentation of any package.
+    """Check that the root contains each package's documentation.
 
     Raises:
-        MissingPackages: names them and says how to get them.
+        MissingPackages: if packages are missing; the message names them and says how to get them.
     """
     missing = [name for name in packages if not (root / "usr/share/doc" / name).exists()]
     if missing:
@@ -66,7 +66,7 @@ def components(names: Iterable[str], links: Iterable[Iterable[str]]) -> list[lis
 
 
 def pixel_hash(image: Image.Image) -> str:
-    """Hash a picture's size and pixels; the file's compression doesn't matter."""
+    """Hash a picture's size and pixels, so that the file's compression doesn't matter."""
     return hashlib.sha256(repr((image.mode, image.size)).encode() + image.tobytes()).hexdigest()
 
 
@@ -88,7 +88,7 @@ def write_pictures(out: Path, splits: Mapping[str, Pictures]) -> None:
 def describe(
     title: str, root: Path, packages: Sequence[str], tools: str, splits: Mapping[str, Pictures]
 ) -> str:
-    """Describe a set: counts, sources with versions and licences, and one hash over all pixels."""
+    """Describe a set by counts, sources with versions and licences, and a hash over all pixels."""
     lines = [title, ""]
     listed: list[str] = []
     for split, classes in splits.items():
@@ -120,7 +120,7 @@ def _version(root: Path, package: str) -> str:
 
 
 def _licences(root: Path, package: str) -> str:
-    """List the licences that a package's copyright file names, the most frequent first."""
+    """List the licences in a package's copyright file, sorted by frequency."""
     text = (root / "usr/share/doc" / package / "copyright").read_text(errors="replace")
     named = re.findall(r"^License: *(\S.*)$", text, re.MULTILINE)
     if not named:

@@ -1,12 +1,12 @@
-"""Overhead of the trainer: images/s of `dml_train`'s loop, of a bare one, and of pytorch-metric-learning's trainer.
+"""Measure the trainer's overhead: images/s of `dml_train`, a bare loop, and pytorch-metric-learning's trainer.
 
     python benchmarks/training/bench_overhead.py [STEPS] [ROUNDS] [--recipe NAME] [--set KEY=VALUE ...]
 
-The recipe's loss is NormSoftmax; by default the job is the demo's: glyphs with augmentation, its network in
-channels-last, fused AdamW, batches of 128, no loader processes. In each round all three train from the start, in
-alternating order; ratios are of wall time within a round, and their median is the result. pytorch-metric-learning (its
-`MetricLossOnly` with its own `NormalizedSoftmaxLoss`) gets whole batches from the same data set. All three keep freed
-memory (`keep_freed_memory`).
+The recipe's loss must be NormSoftmax. By default, the job is the demo: glyphs with augmentation, a network in
+channels-last, fused AdamW, batches of 128, no loader processes. In each round, all three train from the start, in
+alternating order; a ratio compares wall time within a round, and the median over rounds is the result.
+pytorch-metric-learning uses `MetricLossOnly` and `NormalizedSoftmaxLoss`, and gets complete batches from the same data
+set. All three keep freed memory (see `keep_freed_memory`).
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def between(begun: Moment, ended: Moment) -> Moment:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep freed memory for the next step, in all loops alike.
+    """Make glibc keep freed memory for the next step.
 
-    By default glibc returns memory to the kernel and requests it again, depending on its thresholds and the heap's
-    layout: any of the loops then spends up to a quarter of a step on 13,000 page faults, in some rounds but not in all.
+    By default, glibc may return memory to the kernel and request it again, depending on thresholds and on the heap's
+    layout. In some rounds, any of the loops then spends up to a quarter of a step on 13,000 page faults.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
@@ -72,7 +72,7 @@ def keep_freed_memory() -> None:
 
 
 class Stopwatch:
-    """Stopwatch from the first step to the last logged one, without checkpoints and evaluation."""
+    """Stopwatch that runs from the first step to the last logged step, without checkpoints and evaluation."""
 
     @hookimpl
     def dml_run_start(self):
@@ -96,7 +96,7 @@ class NoEvaluator:
 
 
 def trainer_time(experiment: Experiment, registry: Registry, watch: Stopwatch) -> tuple[Moment, float]:
-    """Time our trainer, and return also the seconds of logging (`metrics.jsonl`, TensorBoard, the progress line)."""
+    """Time our trainer; also return the seconds for logging (`metrics.jsonl`, TensorBoard, the progress line)."""
     logging = 0.0
 
     def timed(log: Callable[..., None]) -> Callable[..., None]:
@@ -117,7 +117,7 @@ def trainer_time(experiment: Experiment, registry: Registry, watch: Stopwatch) -
 
 
 class PmlDataset(torch.utils.data.Dataset):
-    """Training split in the form that pytorch-metric-learning expects; a batch is loaded at once, like ours."""
+    """Training split as pytorch-metric-learning expects it; a batch is loaded at once, as by `dml_train`."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.split, self.seed = experiment.train, experiment.recipe.training.seed
@@ -161,7 +161,7 @@ def pml_time(experiment: Experiment) -> Moment:
 
 
 def bare_time(experiment: Experiment, shares: dict[str, float] | None = None) -> Moment:
-    """Time a hand-written loop with a learning rate schedule that reads the loss every tenth step."""
+    """Time a hand-written loop with a learning rate schedule, which reads the loss in every tenth step."""
     model, loss_function, seed = experiment.model.train(), experiment.loss, experiment.recipe.training.seed
     optimizer = experiment.optimizer.torch
     begun = now()

@@ -1,11 +1,11 @@
-"""Kill a short run at random moments, resume it, and count the different results: there must be one.
+"""Kill a short run at random moments, resume it, and count the different results: there must be only one.
 
     python benchmarks/training/bench_soak.py [KILLS] [SEED]
 
-The run is that of the trainer's tests (batch norm, dropout, augmentation, a loss that draws random numbers), 40 steps
-with a checkpoint every 3. Each trial is killed by SIGKILL once, at a random moment within the duration of a complete
-run, and resumed. Processes are forked from one that has imported everything, so that they spend nearly all of their
-time in the run.
+The run uses the recipe of the trainer's tests (batch norm, dropout, augmentation, a loss that draws random numbers) for
+40 steps, with a checkpoint after every third step. A trial is killed once by SIGKILL, at a random moment within the
+duration of a complete run, and then resumed. Processes are forked from a process that has imported everything, so that
+they spend nearly all of their time in the run.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DOCUMENT = make_document(
 
 
 def fork_training(recipe: Recipe, registry: Registry, out: Path) -> int:
-    """Train, or resume, in a child of this process, and return its id."""
+    """Train or resume in a child process, and return the child's id."""
     if child := os.fork():
         return child
     try:
@@ -58,7 +58,7 @@ def fork_training(recipe: Recipe, registry: Registry, out: Path) -> int:
 
 
 def digest(value: object) -> str:
-    """Hash a tree of tensors and plain values, to the bit."""
+    """Hash all bits of a tree of tensors and plain values."""
     if isinstance(value, torch.Tensor):
         words = f"{value.dtype}{tuple(value.shape)}".encode() + value.contiguous().numpy().tobytes()
     elif isinstance(value, dict):
@@ -71,7 +71,7 @@ def digest(value: object) -> str:
 
 
 def result(out: Path) -> str:
-    """Hash everything that a run has saved."""
+    """Hash all results that a run has saved."""
     folder = RunFolder(out)
     last = checkpoint.newest_intact(folder.checkpoints)
     assert last is not None

@@ -1,7 +1,7 @@
-"""Processor time of what answers before anything computes: imports, and the commands that list and help.
+"""Measure the processor time of imports, and of commands that only list or help.
 
-Each is a fresh process, and its cost is the least of `ROUNDS` user and system times; the rounds of all alternate.
-Beside each import stands that of what it needs: numpy, torch.
+Each case runs in a new process, and the result is the minimum over `ROUNDS` rounds, in which all cases take turns. For
+comparison, the table includes imports of numpy and torch.
 
     python benchmarks/training/bench_start.py [--out benchmarks/results/training-start.txt]
 """
@@ -30,7 +30,7 @@ COMPLETIONS = ("dml ", "dml tr")
 
 
 def seconds(arguments: list[str], extra: dict[str, str] | None = None) -> float:
-    """Run Python with these arguments, and return its user and system time."""
+    """Run Python with these arguments, and return the user and system time."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
         [sys.executable, *arguments],
@@ -44,7 +44,7 @@ def seconds(arguments: list[str], extra: dict[str, str] | None = None) -> float:
 
 
 def cases() -> dict[str, tuple[list[str], dict[str, str]]]:
-    """Return each case's arguments and environment by its title."""
+    """Return each case's arguments and environment by title."""
     found: dict[str, tuple[list[str], dict[str, str]]] = {"python -c pass": (["-c", "pass"], {})}
     for statement in (*(f"import {module}" for module in IMPORTS), *USES):
         found[statement] = (["-c", statement], {})
