@@ -1,4 +1,4 @@
-"""Optional attributes of a loss: those that it has count, and a plain loss has a default."""
+"""Read optional attributes of a loss, or use their defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract suites pass correct components, and each of their tests catches the fault that it tests for."""
+"""The contract suites pass correct components, and each test in a suite catches the fault that it tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TestShuffled = suite(SamplerContract, lambda labels, seed: ShuffledSampler(label
 TestHardNegatives = suite(SamplerContract, lambda labels, seed: HardNegativeSampler(labels, 4, 2, seed=seed))
 
 
-# --- correct components, whose parts a test replaces by faulty ones
+# --- correct components, whose parts a test replaces by faulty parts
 
 
 @dataclasses.dataclass
@@ -167,7 +167,7 @@ class Lines:
 TestLines = suite(LoggerContract, Lines)
 
 
-# --- faults: each is a method of a correct component, replaced
+# --- faults, which replace a method of a correct component
 
 
 def altered(base, **methods):
@@ -243,7 +243,7 @@ DATASETS = {
 
 
 class Sampler:
-    """A correct sampler, over which faults are laid."""
+    """A correct sampler."""
 
     def __init__(self, labels, seed):
         self.labels, self.seed, self.calls = labels, seed, 0
@@ -293,7 +293,7 @@ def grow(self, epoch, position):
     return batch if self.negatives is None else np.append(batch, 0)
 
 
-class Local(Mining):  # `pickle` looks the class up by its name
+class Local(Mining):  # `pickle` finds the class by name
     def __getstate__(self):
         return {**self.__dict__, "negatives": None}
 
@@ -334,7 +334,7 @@ SAMPLERS = {
 
 
 def network_with(**attributes):
-    """A network with other attributes."""
+    """Return a maker of networks with these attributes."""
 
     def make(in_channels):
         network = Network(in_channels)
@@ -346,7 +346,7 @@ def network_with(**attributes):
 
 
 def network_that(change):
-    """A network whose features are changed, given a new tensor of noise."""
+    """Return a maker of networks whose features are changed, with a new tensor of noise per network."""
 
     def make(in_channels):
         noise = torch.randn(4, 1, 1)
@@ -380,7 +380,7 @@ TestExact = suite(EvaluatorContract, Exact)
 
 
 def exact_with(method, change):
-    """Make an `Exact` whose method gets other arguments: those that `change` returns, given its own."""
+    """Make an `Exact` whose method gets the arguments that `change` returns, given the original arguments."""
 
     def changed(self, *given, **options):
         given, options = change(*given, **options)
@@ -416,12 +416,12 @@ def without_lists(embeddings, labels, *gallery):
 
 
 def measures(change):
-    """An evaluator whose evaluations are changed."""
+    """Make an evaluator whose evaluations are changed."""
     return altered(BySorting, evaluate=lambda self, *arrays: change(BySorting.evaluate(self, *arrays)))
 
 
 def as_json(change):
-    """An evaluator whose evaluations have another `to_dict`."""
+    """Make an evaluator whose evaluations have a changed `to_dict`."""
 
     def changed(figures):
         figures.to_dict = lambda: change(dict(figures))
@@ -431,7 +431,7 @@ def as_json(change):
 
 
 def of_queries(change):
-    """An evaluator whose evaluations have other values of the queries."""
+    """Make an evaluator whose evaluations have changed values per query."""
     return measures(lambda figures: Figures(figures, change(figures.per_query["recall@1"])))
 
 

@@ -1,4 +1,4 @@
-"""Micro-batches give the gradient of the whole batch, for any loss, with dropout, batch norms and mixed precision."""
+"""Micro-batches give the gradient of the full batch, for any loss, with dropout, batch norms and mixed precision."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def inputs() -> Tensor:
 
 
 def pair_loss(x: Tensor) -> Tensor:
-    """A loss of all pairs, which no micro-batch alone could compute."""
+    """Compute a loss over all pairs, which needs the full batch."""
     same = (LABELS[:, None] == LABELS).fill_diagonal_(False)
     return ((normalize(x) @ normalize(x).T).exp() * torch.where(same, -1, 1)).mean()
 

@@ -1,4 +1,4 @@
-"""The contract suite passes correct losses, and each of its tests catches the fault that it tests for."""
+"""The contract suite passes correct losses, and each test in the suite catches the fault that it tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARDED = "test_a_shard_of_all_classes_makes_what_forward_does"
 
 
 class MeanPairDistance(nn.Module):
-    """Correct pair loss: the mean of 1 - cosine over the positive pairs."""
+    """Correct pair loss: 1 - cosine, averaged over the positive pairs."""
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         wide = nn.functional.normalize(embeddings.float() if embeddings.itemsize < 4 else embeddings, dim=1)
@@ -23,7 +23,7 @@ class MeanPairDistance(nn.Module):
 
 
 class Pairs(nn.Module):
-    """Pair losses of a gallery, by `of_pairs`; correct unless `counts_itself`."""
+    """Pair loss with a gallery, computed by `of_pairs`; correct unless `counts_itself` is set."""
 
     counts_itself = False
 
@@ -81,7 +81,7 @@ def test_a_row_that_counts_itself_is_found_whatever_the_loss(loss: type[Pairs]) 
     checked = suite(LossContract, lambda num_classes, embedding_dim: made)()
     checked.test_a_row_is_not_its_own_positive()
     made.counts_itself = True
-    if loss is SumOfPairs:  # to which a row's own pair adds nothing
+    if loss is SumOfPairs:  # a row's pair with itself adds 0
         checked.test_a_row_is_not_its_own_positive()
         return
     with pytest.raises(AssertionError, match="leave out the diagonal, where a row would be its own positive"):
@@ -89,7 +89,7 @@ def test_a_row_that_counts_itself_is_found_whatever_the_loss(loss: type[Pairs]) 
 
 
 class Centres(nn.Module):
-    """Correct class loss: one minus the cosine with the class's centre."""
+    """Correct class loss: 1 - cosine with the class's centre."""
 
     def __init__(self, num_classes: int, embedding_dim: int) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Centres(nn.Module):
 
 
 class SoftCentres(Centres):
-    """Correct class loss, computable from a shard of its classes: a softmax of cosines."""
+    """Correct class loss that can be computed from a shard of the classes: a softmax of cosines."""
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         return nn.functional.cross_entropy(self._logits(embeddings, self.class_weights), labels.long())
@@ -124,7 +124,7 @@ TestCorrectShardableLoss = suite(LossContract, SoftCentres)
 
 
 def forward_of(kind):
-    """Make a loss of a function of embeddings and labels."""
+    """Make a loss from a function of the loss, embeddings and labels."""
 
     class Loss(MeanPairDistance):
         def forward(self, embeddings, labels):

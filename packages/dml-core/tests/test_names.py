@@ -1,4 +1,4 @@
-"""The package's names: which exist, and which modules importing the package brings."""
+"""Check which names the package has, and which modules an import of the package loads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading plugins: working ones are kept, broken ones are named and skipped."""
+"""Load plugins: working plugins are kept, and broken plugins are named and skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names resolve to components, and every error in a recipe's table is reported."""
+"""Find components by name, and report all errors in a recipe's table."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def plugin_with(*components: Component, kind: str = "losses") -> ModuleType:
 RANKED = Component("ranked", Ranked, "a pair loss")
 CLASSES = Component("classes", Classes, "a class loss")
 WRAPPER = Component("wrapper", Wrapper, "wraps a loss")
-RUN = {"num_classes": 10, "embedding_dim": 4, "steps_per_epoch": 5, "seed": 0}  # a context of losses
+RUN = {"num_classes": 10, "embedding_dim": 4, "steps_per_epoch": 5, "seed": 0}  # the context for losses
 
 
 def test_a_factory_gets_the_keys_of_the_table_and_the_context_that_it_asks_for():
@@ -237,7 +237,7 @@ def test_a_type_error_of_a_factory_is_an_error_of_the_recipe_and_its_dml_errors_
         raise TypeError("seed is 0.5; expected a whole number")
 
     def of_a_file(path):
-        raise DuplicateName("the file names two things alike")
+        raise DuplicateName("the file uses a name twice")
 
     components = [
         Component("typed", of_a_whole_number, "raises a TypeError"),
@@ -247,7 +247,7 @@ def test_a_type_error_of_a_factory_is_an_error_of_the_recipe_and_its_dml_errors_
         InvalidOption, match=r"loss 'typed' \(.*of_a_whole_number of test-losses 1\.2\): seed is 0\.5"
     ):
         registry_of(*components).build("losses", {"name": "typed", "seed": 0.5}, RUN)
-    with pytest.raises(DuplicateName, match=r"^the file names two things alike$"):
+    with pytest.raises(DuplicateName, match=r"^the file uses a name twice$"):
         registry_of(*components).build("losses", {"name": "file", "path": "x"}, RUN)
 
 

@@ -1,6 +1,6 @@
-"""One of two ranks that gather rows over gloo: it saves the results of each case of `CASES`.
+"""A rank that gathers rows with another rank over gloo, and saves the results for each case in `CASES`.
 
-One process with all rows must agree with the ranks.
+A single process with all rows must agree with the ranks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from core_support.worlds import joined
 from dml_core import all_gather_rows
 
 DIM = 3
-CASES: dict[str, list[int]] = {  # rows of each of two ranks
+CASES: dict[str, list[int]] = {  # the number of rows on each rank
     "equal": [4, 4],
     "unequal": [5, 2],
     "none on the first rank": [0, 3],
@@ -22,14 +22,14 @@ CASES: dict[str, list[int]] = {  # rows of each of two ranks
 
 
 def rows_and_labels(counts: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """All ranks' rows, (B, DIM) float64, and their labels, (B,) int64."""
+    """Return all ranks' rows, (B, DIM) float64, and labels, (B,) int64."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(sum(counts), DIM, generator=generator, dtype=torch.float64)
     return rows, torch.arange(sum(counts))
 
 
 def loss(rows: torch.Tensor) -> torch.Tensor:
-    """A loss in which each row's gradient depends on all rows."""
+    """Compute a loss whose gradient for a row depends on all rows."""
     return (rows @ rows.T).tanh().sum()
 
 
@@ -39,9 +39,8 @@ def train(counts: list[int], gradients: str | None, rank: int) -> dict[str, torc
     leaf = rows[own].clone().requires_grad_()
     given = None if len(set(counts)) == 1 else counts
     options = {} if gradients is None else {"gradients": gradients}
-    gathered = all_gather_rows(
-        leaf.T.contiguous().T, given, **options
-    )  # not contiguous, where it has a choice
+    # If there are several rows and columns, the tensor isn't contiguous.
+    gathered = all_gather_rows(leaf.T.contiguous().T, given, **options)
     loss(gathered).backward()
     gathered_labels = all_gather_rows(labels[own], given)
     return {"rows": gathered.detach(), "labels": gathered_labels, "gradient": leaf.grad}

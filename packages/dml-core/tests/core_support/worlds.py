@@ -1,4 +1,4 @@
-"""Ranks of a process group on one machine, each a process of its own."""
+"""Run the ranks of a process group as processes on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import distributed
 
 def run_ranks(target: Callable[..., None], size: int, *arguments: object) -> None:
     """Call `target(rank, *arguments)` in a process for each rank, and check that all succeed."""
-    # Forked from a process that has imported torch and done nothing with it: one import serves all ranks.
+    # Fork from a process that has only imported torch, so that one import serves all ranks.
     context = multiprocessing.get_context("forkserver")
     ranks = [context.Process(target=target, args=(rank, *arguments)) for rank in range(size)]
     for process in ranks:
