@@ -177,27 +177,16 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
         (lambda: nmi([0, 1], [0]), ValueError, r"a has shape \(2,\) and b \(1,\)"),
         (lambda: ami([], []), TypeError, "a has dtype float64"),
         (lambda: nmi(np.zeros(0, int), np.zeros(0, int)), ValueError, "at least 1"),
+        (lambda: evaluate(X, LABELS, peers=3), TypeError, "peers is a int with rank None"),
+        (lambda: evaluate(X, LABELS, similarity=np.array(["dot", "cosine"])), TypeError, "similarity is a ndarray"),
+        (lambda: evaluate(X, LABELS, ties=["index"]), TypeError, "ties is a list; expected one of 'index'"),
+        (lambda: binarize(X, 10**400), TypeError, "threshold is a int; expected a number that a float holds"),
+        (lambda: binarize(X, X), TypeError, "threshold is a ndarray"),
     ],
 )  # fmt: skip
 def test_errors_say_what_came_and_what_was_expected(call, error, message) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(error, match=message):
         call()
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda x, y: evaluate(x, y, peers=3), "peers is a int with rank None"),
-        (lambda x, y: evaluate(x, y, similarity=np.array(["dot", "cosine"])), "similarity is a ndarray"),
-        (lambda x, y: evaluate(x, y, ties=["index"]), "ties is a list; expected one of 'index'"),
-        (lambda x, y: binarize(x, 10**400), "threshold is a int; expected a number that a float holds"),
-        (lambda x, y: binarize(x, x), "threshold is a ndarray"),
-    ],
-)
-def test_an_argument_of_another_kind_is_named(call, message) -> None:
-    rows, labels = np.eye(4, dtype=np.float32), np.arange(4) % 2
-    with pytest.raises(TypeError, match=message):
-        call(rows, labels)
 
 
 @pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="this numpy has no StringDType")

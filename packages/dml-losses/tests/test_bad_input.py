@@ -1,4 +1,4 @@
-"""A wrong argument raises one error, before any work, with the actual and the expected value."""
+"""A wrong argument raises an error with the actual and the expected value, before any work."""
 
 from __future__ import annotations
 

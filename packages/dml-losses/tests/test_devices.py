@@ -1,7 +1,7 @@
-"""No loss makes a tensor on another device than the embeddings', checked without an accelerator by fake tensors.
+"""Losses make all tensors on the embeddings' device; fake tensors check this without an accelerator.
 
-Torch's fake tensors have a shape, a dtype and a device but no data, and an operation that mixes devices fails as on
-real devices. The tests marked `gpu` check the values.
+Torch's fake tensors have a shape, a dtype and a device, but no data, and operations that mix devices fail as on real
+devices. Tests marked `gpu` check the values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOT_FAKED = ("sampled-classes", "matryoshka of pairs")
 
 
 def fakes_need_a_driver() -> bool:
-    """Tell whether fake tensors on a GPU need its driver, as when torch 2.8 indexes them."""
+    """Return whether fake tensors on a GPU need the driver, as for indexing in torch 2.8."""
     with FakeTensorMode(), torch.device("cuda"):
         rows = torch.randn(2, 3, requires_grad=True)
         try:
@@ -33,7 +33,7 @@ def fakes_need_a_driver() -> bool:
 
 @pytest.fixture(autouse=True)
 def _see_inside_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the bodies of the losses' own operators, which fake tensors skip; numbers that they read are made up."""
+    """Run the bodies of the losses' operators, which fake tensors would skip, and invent the numbers that they read."""
 
     def body(operator: CustomOpDef, *inputs: Any) -> Any:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The pages agree with the code: every loss has a row, every recipe is valid, and the README's examples run."""
+"""Check that the pages list all losses, that their recipes are valid, and that the README's examples run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Second derivatives: right where a loss is made of torch's operations, refused where its gradient is precomputed."""
+"""Second derivatives: correct if a loss uses torch's operations, an error if the gradient is precomputed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""W ranks that share a global batch train like one process: values, parameters and memories."""
+"""Ranks that share a global batch train like a single process: values, parameters and memories agree."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from dml_losses import GlobalBatch, InstanceCrossEntropy, NormSoftmax, plugin
 
 @cache
 def train_alone(name: str, device: str) -> dict[str, Any]:
-    """Train in this process, which must agree with any number of ranks."""
+    """Train in this process; any number of ranks must agree with it."""
     return global_world.train(name, rank=0, world_size=1, device=device)
 
 
 def on_gpus(size: int) -> Any:
-    """Make the case of this many ranks on as many GPUs, over NCCL."""
+    """Return the case with `size` ranks on different GPUs, over NCCL."""
     skip = pytest.mark.skipif(
         torch.cuda.device_count() < size, reason=f"needs {size} CUDA devices; gloo on the CPU does the same"
     )
@@ -31,20 +31,20 @@ def on_gpus(size: int) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "device"), [(2, "cpu"), (4, "cpu"), on_gpus(2), on_gpus(4)])
 def test_ranks_train_as_one_process_does(size: int, device: str, tmp_path: Path) -> None:
-    """Under DDP's averaging, value and gradient are those of the global batch."""
+    """With DDP's averaging, ranks compute the global batch's value and gradient."""
     run_ranks(global_world.train_on_ranks, size, size, tmp_path, device)
     world = [torch.load(tmp_path / str(rank)) for rank in range(size)]
     for name in [*global_world.make_losses(), "in micro-batches"]:
         alone = train_alone("ice" if name == "in micro-batches" else name, device)
         for rank, result in enumerate(ended[name] for ended in world):
-            # float64; sums over ranks are taken in another order, sixteen steps long
+            # Ranks add up float64 numbers in a different order, over sixteen steps.
             assert result["values"] == pytest.approx(alone["values"], rel=1e-10, abs=1e-10), name
             for key, tensor in alone["state"].items():
                 got = result["state"][key]
                 torch.testing.assert_close(
                     got, tensor, rtol=1e-10, atol=1e-10, msg=f"{name}, rank {rank}: {key}"
                 )
-                if "queue" in key and device == "cpu":  # a GPU's sums of gradients may differ between ranks
+                if "queue" in key and device == "cpu":  # on GPUs, sums of gradients may differ between ranks
                     assert torch.equal(got, world[0][name]["state"][key]), f"{name}, rank {rank}: {key}"
 
 

@@ -10,7 +10,7 @@ from dml_losses import InstanceCrossEntropy
 from dml_losses.functional import instance_cross_entropy
 
 LABELS = [
-    [0, 0, 1, 1, 2, 2],  # two a class: the case of Eq. 16-17
+    [0, 0, 1, 1, 2, 2],  # two rows per class, as in Eq. 16-17
     [0, 0, 0, 1, 1, 1, 2, 2, 2],
     [3, 0, 3, 3, 7, 0, 5],  # shuffled, uneven, one single
     [0, 0, 0, 0],  # no negatives
@@ -56,7 +56,7 @@ def test_a_gallery_without_gradient_moves_the_anchor() -> None:
 
 
 def test_two_samples_a_class_reduce_to_equations_16_and_17() -> None:
-    """Each anchor pulls its only positive with 1/(2N), and pushes all its negatives with 1/(2N) together."""
+    """Each anchor pulls its only positive by 1/(2N), and pushes all negatives together by 1/(2N)."""
     scale, y = 16.0, torch.tensor([0, 0, 1, 1, 2, 2])
     x = rows(6, 6).requires_grad_()
     f, n = reference.unit(x.detach()), 6
@@ -73,7 +73,7 @@ def test_two_samples_a_class_reduce_to_equations_16_and_17() -> None:
 
 
 def test_weights_survive_probabilities_that_round_to_one() -> None:
-    """At scale 1e4 every 1 − p̂ underflows even in float64, and Eq. 13 as written is 0/0."""
+    """At scale 1e4, every 1 − p̂ underflows even in float64, and Eq. 13 as written is 0/0."""
     x = torch.tensor([[1.0, 0.0], [1.0, 0.01], [1.0, 0.05], [-1.0, 0.0], [-1.0, 0.01]], requires_grad=True)
     y = torch.tensor([0, 0, 0, 1, 1])
     value = instance_cross_entropy(x, y, scale=1e4)
@@ -85,7 +85,7 @@ def test_weights_survive_probabilities_that_round_to_one() -> None:
 
 @pytest.mark.parametrize("reweight", [False, True])
 def test_a_batch_of_several_blocks_is_each_anchor_against_the_others(reweight: bool) -> None:
-    """300 rows are three blocks; one anchor against a gallery of the other rows is one."""
+    """300 rows are three blocks; an anchor with the other rows as a gallery is a single block."""
     x, y = rows(300, 7).requires_grad_(), torch.randint(40, (300,))
     options = {"scale": 8.0, "reweight": reweight, "anchor_gradient": True}
     value = instance_cross_entropy(x, y, **options)

@@ -1,4 +1,4 @@
-"""Matryoshka: any loss of nested prefixes, with tied class weights and separate state."""
+"""Matryoshka: any loss on nested prefixes, with shared class weights and separate state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every loss with a memory: resuming, evaluation, given class weights, inference, bad arguments."""
+"""Test all losses with a memory: resuming, evaluation, given class weights, inference, bad arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def norm_softmax() -> nn.Module:
     return NormSoftmax(C, D)
 
 
-# With the warm-up steps as an argument.
+# Makers of losses, given the number of warm-up steps.
 MAKE: dict[str, Callable[[int], nn.Module]] = {
     "memvir": lambda warmup: MemVir(norm_softmax(), 2, 1, warmup),
     "broad-face": lambda warmup: BroadFace(norm_softmax(), 10, warmup),
@@ -52,7 +52,7 @@ def test_a_resumed_run_computes_the_same_bits(name: str, warmup: int) -> None:
 def test_evaluation_mode_stores_nothing(name: str) -> None:
     loss = MAKE[name](0)
     fresh = {key: tensor.clone() for key, tensor in loss.state_dict().items()}
-    for mode in (False, True):  # evaluated when new, and after a step
+    for mode in (False, True):  # before and after the first step
         loss.train(mode)(*batch(0))
         before = {key: tensor.clone() for key, tensor in loss.state_dict().items()}
         loss.eval()(*batch(1))

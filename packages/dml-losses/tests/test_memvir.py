@@ -24,17 +24,17 @@ VARIANTS = {
     "heated-up-batch": lambda: dml.HeatedUpSoftmax(C, D, feature_norm="batch"),
     "proxy-nca with the positive": lambda: dml.ProxyNCA(C, D, scale=12.0, positive_in_denominator=True),
 }
-# Virtual rows of AdaFace have lengths of their own, and Sub-centre ArcFace's classes centres: see their tests.
+# AdaFace and Sub-centre ArcFace, whose virtual rows have lengths and centres, are tested in their files.
 LOSSES = [*VARIANTS, *(name for name in CLASS_LOSSES if name not in ("ada-face", "sub-center-arc-face"))]
 
 
 def counting() -> tuple[list[int], type[nn.Module]]:
-    """Return a loss, and the list of the numbers of classes that it is called with."""
+    """Return the list of the numbers of classes in each call, and the loss that records them."""
     return recording(NormSoftmax, lambda embeddings, class_weights: len(class_weights))
 
 
 class AlgorithmOne:
-    """Algorithm 1 with lists, newest first; the loss is called on everything joined."""
+    """Algorithm 1 with lists, newest first; the loss gets all rows and classes joined."""
 
     def __init__(self, loss: nn.Module, num_steps: int, margin: int, warmup: int) -> None:
         self.loss, self.n, self.m, self.warmup, self.step = loss, num_steps, margin, warmup, 0

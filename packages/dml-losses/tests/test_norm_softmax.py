@@ -16,7 +16,7 @@ from dml_losses.functional.cosine_softmax import rows_per_block
 
 
 def in_single_blocks(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Compute the loss of a batch of several blocks from calls of one block each."""
+    """Compute a batch's loss from calls with a single block."""
     step = rows_per_block(x.device, len(w))
     assert step < len(x)
     parts = zip(x.split(step), y.split(step))
@@ -24,7 +24,7 @@ def in_single_blocks(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch
 
 
 def with_past(w: torch.Tensor, seed: int, count: int) -> Virtual:
-    """Class weights with constants beside them: four further classes, and `count` rows of these."""
+    """Return class weights with constants: four further classes, and `count` rows in these classes."""
     labels = len(w) + torch.arange(count) % 4
     return Virtual(w, rows(count, seed), labels, (rows(1, seed + 1), rows(3, seed + 2)))
 
@@ -75,7 +75,7 @@ def test_a_zero_class_weight_is_at_cosine_zero_and_stays() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_a_gradient_beyond_the_class_weights_dtype_is_clamped_to_it(dtype: torch.dtype) -> None:
-    """Proportional to 1/norm, where the norm is the dtype's smallest normal number."""
+    """The gradient is proportional to 1/norm, and the norm is the dtype's smallest normal number."""
     tiny = torch.finfo(dtype).smallest_normal
     w = torch.tensor([[tiny, 0], [0, tiny]], dtype=dtype, requires_grad=True)
     x = torch.tensor([[1.0, 0.5]], dtype=torch.float64)
@@ -88,6 +88,5 @@ def test_weights_start_uniform_within_one_over_root_dim() -> None:
     assert weights.shape == (300, 64)
     assert weights.requires_grad
     assert weights.abs().max() <= 1 / 8
-    assert (
-        abs(weights.std().item() - 1 / 8 / 3**0.5) < 0.002
-    )  # of a uniform distribution, within 5 standard errors
+    # A uniform distribution has this standard deviation; 0.002 is 5 standard errors.
+    assert abs(weights.std().item() - 1 / 8 / 3**0.5) < 0.002

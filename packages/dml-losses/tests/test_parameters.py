@@ -1,4 +1,4 @@
-"""A loss's parameters: the papers' values by default, in the module and its function, and each has an effect."""
+"""A loss's parameters have the papers' values by default, in the module and the function, and all have an effect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 import dml_losses as dml
 from dml_losses import functional as F
 
-# The paper's values by parameter, and others that change the loss.
+# The paper's values by parameter, and different values that change the loss.
 CASES: list[tuple[Callable[..., Any], Callable[..., Any], dict[str, Any], dict[str, Any]]] = [
     (dml.InstanceCrossEntropy, F.instance_cross_entropy,
      {"scale": 64.0, "reweight": True, "anchor_gradient": False},
@@ -89,9 +89,9 @@ def value_and_gradient(
 
 @pytest.mark.parametrize(("module", "function", "paper", "others"), CASES, ids=IDS)
 def test_the_module_is_its_function_with_its_parameters(module, function, paper, others) -> None:
-    """Each parameter alone changes the loss, to the value of the function with that parameter.
+    """Each parameter changes the loss to the function's value with this parameter.
 
-    A number may also be set later, as by a schedule.
+    A number can also be set later, as a schedule does.
     """
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(20, 5, generator=generator), torch.arange(20) % 4
@@ -110,7 +110,7 @@ def test_the_module_is_its_function_with_its_parameters(module, function, paper,
             scheduled = make()
             setattr(scheduled, name, value)
             assert all(map(torch.equal, value_and_gradient(scheduled, x, y), found)), name
-        if name != "centers_per_class":  # the default needs another number of weights
+        if name != "centers_per_class":  # the default needs a different number of weights
             assert not all(map(torch.equal, found, value_and_gradient(function, x, y, *weights))), name
 
 
@@ -131,7 +131,7 @@ def test_a_sharded_loss_has_the_same_parameters(module, others) -> None:
             torch.manual_seed(0)
             loss = wrap(module(4, 5, **{name: value}))
             sides.append([part for _ in range(2) for part in value_and_gradient(loss, x, y)])
-        torch.testing.assert_close(*sides)  # float32, sums in another order
+        torch.testing.assert_close(*sides)  # float32, sums in a different order
 
 
 @pytest.mark.parametrize(

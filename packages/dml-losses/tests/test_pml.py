@@ -53,7 +53,7 @@ def test_every_loss_of_the_library_is_registered() -> None:
         assert f"pml/{name}Loss" in NAMES
 
 
-# Warnings about the library's code for earlier versions of torch and numpy, and the library's about a default.
+# The library uses code for earlier versions of torch and numpy, and warns about a default.
 @pytest.mark.filterwarnings(
     "ignore:Using a non-tuple sequence", "ignore:__array_wrap__", "ignore:Values of Tp"
 )
@@ -123,7 +123,7 @@ def test_a_memory_compares_in_the_batchs_precision_and_in_float32_at_least(
     (gradient,) = torch.autograd.grad(value, x)
     assert gradient.dtype == dtype
     (wanted,) = torch.autograd.grad(expected, wide)
-    # Each of the two parts is rounded to the embeddings' dtype before they are added.
+    # Both parts are rounded to the embeddings' dtype before they are added.
     error = 2 * torch.finfo(dtype).eps * float(wanted.abs().max())
     torch.testing.assert_close(gradient, wanted.to(dtype), rtol=0, atol=error)
 

@@ -1,4 +1,4 @@
-"""Class weights sharded over ranks: the loss, its gradients and the trained weights are those of one process."""
+"""Sharded class weights: loss, gradients and trained weights are the same as in a single process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Worlds = dict[int, list[dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
-    """What every rank saved, by the number of ranks."""
+    """Return what every rank saved, by the number of ranks."""
     folder = tmp_path_factory.mktemp("worlds")
     run_ranks(sharded_world.train_on_ranks, max(SIZES), folder, SIZES)
     return {size: [torch.load(folder / f"{rank} of {size}") for rank in range(size)] for size in SIZES}
@@ -50,7 +50,7 @@ class TestOnRanks:
         alone = sharded_world.train(name, rank=0, world_size=1, sharded=False)
         ended = [saved["results"][name] for saved in worlds[size]]
         assert all(result["values"] == ended[0]["values"] for result in ended)
-        # float64; sums over ranks are taken in another order, eight steps long
+        # Ranks add up float64 numbers in a different order, over eight steps.
         assert ended[0]["values"] == pytest.approx(alone["values"], rel=1e-10, abs=1e-10)
         bounds = [result["rows"]["loss.class_weights"] for result in ended]
         centers = centers_per_class_of(sharded_world.LOSSES[name]())
@@ -131,7 +131,7 @@ def test_the_gradient_is_that_of_the_definition(scale, classes, angular, positiv
 
 
 def test_blocks_do_not_change_the_result() -> None:
-    """With this many classes the batch is several blocks; each part below is one."""
+    """With 2**15 classes, the batch needs several blocks; each part below is a single block."""
     generator = torch.Generator().manual_seed(0)
     x, w = (torch.randn(count, 4, generator=generator, dtype=torch.float64) for count in (150, 2**15))
     x, w, y = x.requires_grad_(), w.requires_grad_(), torch.arange(150)
@@ -162,7 +162,7 @@ def test_on_a_gpu_the_loss_and_its_gradients_are_those_of_the_cpu() -> None:
             value.backward()
             weights = loss.loss.class_weights.grad
             ended.append([tensor.detach().cpu().to_dense() for tensor in (value, x.grad, weights)])
-        torch.testing.assert_close(*ended, rtol=1e-10, atol=1e-10)  # float64, sums in another order
+        torch.testing.assert_close(*ended, rtol=1e-10, atol=1e-10)  # float64, sums in a different order
 
 
 @pytest.mark.parametrize("centers", [1, 3])
@@ -209,10 +209,8 @@ def test_a_rank_draws_its_own_rows_with_the_bits_of_all(monkeypatch, name) -> No
     for rank in range(3):
         for module in ("dml_losses.class_weights", "dml_losses.ranks.sharded_classes"):
             monkeypatch.setattr(f"{module}.rank_and_world_size", lambda rank=rank: (rank, 3))
-        for wrap in (
-            lambda make: make,
-            lambda make: make(),
-        ):  # each rank draws its own rows; or all, and cuts them
+        # A rank draws only its rows, or all rows and then cuts them.
+        for wrap in (lambda make: make, lambda make: make()):
             torch.manual_seed(3)
             loss = ShardedClasses(wrap(sharded_world.LOSSES[name]))
             own, rows = loss.loss.class_weights, loss.sharded_parameters()["loss.class_weights"]
@@ -332,12 +330,12 @@ def test_a_shards_logits_are_those_of_all_classes(classes, cuts, size, seed) -> 
         softplus(others - true).sum().backward()
         assert (sides[0].grad == 0).all()
         return
-    # the two add up in another order
+    # The sides add up in a different order.
     torch.testing.assert_close(others, masked.logsumexp(1), rtol=1e-12, atol=1e-12)
     (true + 3 * others).sum().backward()
     (expected_true + 3 * masked.logsumexp(1)).sum().backward()
     torch.testing.assert_close(sides[0].grad, sides[1].grad, rtol=1e-10, atol=1e-12)
-    # Without other ranks, a slice computes the true logits of its own classes; the rest of it are the other logits.
+    # Without other ranks, a slice computes the true logits of the slice's classes, and the other logits of the rest.
     bounds = sorted({0, classes, *(min(cut, classes) for cut in cuts)})
     parts = [RankClasses(torch.empty(b - a, 1), a, classes) for a, b in itertools.pairwise(bounds)]
     slices = [z[:, a:b] for a, b in itertools.pairwise(bounds)]

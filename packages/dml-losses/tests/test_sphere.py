@@ -1,4 +1,4 @@
-"""Directions of rows of any length, and their gradients."""
+"""Directions of rows with any length, and the gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that gathers rows with another rank over gloo, and saves the results for each case in `CASES`.
+"""One of two ranks that gather rows over gloo and save the results for each case in `CASES`.
 
 A single process with all rows must agree with the ranks.
 """

@@ -1,4 +1,4 @@
-"""Ranks that train with every kind of loss; with one rank, `train` is the process that several must agree with."""
+"""Ranks that train with all kinds of losses; several ranks must agree with `train` on a single rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 import dml_losses as dml
 from dml_core import backward_in_micro_batches
 
-# Memories are full, and wrap, after three steps (the queue's 23 rows) and after seven (MemVir's warm-up and queue).
+# Memories are full and wrap after three steps (the queue with 23 rows) or seven (MemVir's warm-up and queue).
 CLASSES, DIM, STEPS = 6, 5, 16
 
 
@@ -39,7 +39,7 @@ def make_losses() -> dict[str, nn.Module]:
 
 
 def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw eleven rows, which neither two nor four ranks share evenly."""
+    """Draw eleven rows, which two or four ranks can't share evenly."""
     generator = torch.Generator().manual_seed(step)
     return (
         torch.randn(11, DIM, generator=generator, dtype=torch.float64),
@@ -50,11 +50,11 @@ def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 def train(
     name: str, rank: int, world_size: int, device: str = "cpu", micro_batch: int | None = None
 ) -> dict[str, Any]:
-    """Train, and return the value of every step and the state at the end, on the CPU."""
+    """Train, and return the values of all steps and the final state, on the CPU."""
     torch.manual_seed(0)
     loss = dml.GlobalBatch(make_losses()[name].double()).to(device)
     network: nn.Module = nn.Linear(DIM, DIM).double().to(device)
-    # The loss stays outside: each rank has the whole gradient of its parameters without any exchange.
+    # The loss isn't wrapped, since each rank computes the full gradient of the loss's parameters.
     model = nn.parallel.DistributedDataParallel(network) if world_size > 1 else network
     optimizer = torch.optim.SGD([*network.parameters(), *loss.parameters()], lr=0.05)
     values = []

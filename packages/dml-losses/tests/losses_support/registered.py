@@ -1,6 +1,6 @@
-"""The registered losses that need nothing but the sizes of their data, built with their defaults.
+"""The registered losses that only need the numbers of classes and dimensions, built with their defaults.
 
-Tests that iterate over them hold for a new loss without a change.
+Tests that iterate over these losses also apply to a new loss.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def build(name: str, num_classes: int, embedding_dim: int) -> nn.Module:
     return REGISTERED[name](*(num_classes, embedding_dim) if name in CLASS_LOSSES else ())
 
 
-# All registered losses, their variants, and wrappers around losses, by the numbers of classes and dimensions.
+# Makers of all registered losses, variants, and wrappers, given the numbers of classes and dimensions.
 EVERY: dict[str, Callable[[int, int], nn.Module]] = {
     **{name: partial(build, name) for name in REGISTERED},
     "instance-cross-entropy, plain": lambda classes, dim: dml.InstanceCrossEntropy(reweight=False),
     "instance-cross-entropy, anchor": lambda classes, dim: dml.InstanceCrossEntropy(anchor_gradient=True),
     "siglip, over ranks": lambda classes, dim: dml.SigLIP(over_ranks=True),
     "heated-up-softmax, batch": lambda classes, dim: dml.HeatedUpSoftmax(classes, dim, feature_norm="batch"),
-    # Without warm-up, so that there are virtual classes. ProxyAnchor is called with all rows and classes, joined.
+    # MemVir has no warm-up here, so that it adds virtual classes; ProxyAnchor gets all rows and classes joined.
     "memvir": lambda classes, dim: dml.MemVir(dml.NormSoftmax(classes, dim), num_steps=2, margin=0),
     "memvir around proxy-anchor": lambda classes, dim: dml.MemVir(dml.ProxyAnchor(classes, dim), 2, margin=0),
     "matryoshka": lambda classes, dim: dml.Matryoshka(dml.NormSoftmax(classes, dim), [2, dim]),

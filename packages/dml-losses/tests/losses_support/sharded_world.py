@@ -18,10 +18,10 @@ CLASSES, DIM, STEPS = 7, 5, 8
 
 
 class PluginLoss(nn.Module):
-    """A class loss of a plugin that knows `dml_core` alone.
+    """A class loss in a plugin that only imports `dml_core`.
 
-    Its gradient takes every possible way: the margin is the embedding's length, which every rank computes, and each
-    logit grows with the true class's logit, which one rank has.
+    The gradient takes all possible ways: every rank computes the margin, the embedding's length, and each logit
+    grows with the true class's logit, which a single rank has.
     """
 
     def __init__(self, num_classes: int, embedding_dim: int) -> None:
@@ -79,7 +79,7 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
 
 
 def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw eleven rows, which neither two nor four ranks share evenly; in some steps all of one class."""
+    """Draw eleven rows, which two or four ranks can't share evenly; in some steps, all are in the same class."""
     generator = torch.Generator().manual_seed(step)
     return (
         torch.randn(11, DIM, generator=generator, dtype=torch.float64),
@@ -88,7 +88,7 @@ def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, Any]:
-    """Train, and return the value of every step, the state at the end and this rank's rows of each parameter."""
+    """Train, and return the values of all steps, the final state, and this rank's rows of each parameter."""
     torch.manual_seed(0)
     module = dml.ShardedClasses(lambda: LOSSES[name]().double()) if sharded else LOSSES[name]().double()
     loss = dml.GlobalBatch(module)
@@ -99,7 +99,7 @@ def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, 
         x, y = (part.tensor_split(world_size)[rank] for part in global_batch(index))
         value = loss(network(x), y)
         value.backward()
-        # As DistributedDataParallel and SGD, without the seconds that each takes to import.
+        # Do as DistributedDataParallel and SGD do, but save the seconds that their imports take.
         for parameter in network.parameters() if world_size > 1 else []:
             distributed.all_reduce(parameter.grad)
             parameter.grad /= world_size
@@ -114,7 +114,7 @@ def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, 
 
 
 def report_write_errors(world_size: int, made_before: nn.Module) -> dict[str, str]:
-    """Collect the errors that need several ranks: of too few classes, and of a loss made before the ranks joined."""
+    """Collect the errors for too few classes, and for a loss made before the ranks joined."""
     batch = torch.randn(2, DIM), torch.tensor([0, 1])
     wrong: dict[str, Callable[[], object]] = {
         "too few classes": lambda: dml.ShardedClasses(dml.NormSoftmax(world_size - 1, DIM)),
@@ -130,7 +130,7 @@ def report_write_errors(world_size: int, made_before: nn.Module) -> dict[str, st
 
 
 def train_on_ranks(rank: int, folder: Path, sizes: Sequence[int]) -> None:
-    """Train as this rank of each number of ranks in turn, and save the results in the folder."""
+    """Train as this rank in a world of each size, one after the other, and save the results."""
     for size in sizes:
         if rank >= size:
             continue
