@@ -1,4 +1,4 @@
-"""A call of every public function that takes arrays, for tests of what must hold for all of them."""
+"""Calls of all public functions that take arrays, for tests that apply to every function."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ CODE: Any = {"similarity": "hamming"}
 def calls_of(
     x: Any, codes: Any, labels: Any, rows: np.ndarray, row_codes: np.ndarray, ids: np.ndarray
 ) -> dict[str, Callable[[], object]]:
-    """Return a call of each function by its name, with these arrays.
+    """Return calls with these arrays, by the function's name.
 
     Args:
-        x, codes, labels: embeddings, binary codes and labels in the container that a test tries. Each call takes one
-            of them, or several.
-        rows, row_codes, ids: the same as numpy arrays, for the other arguments of a call.
+        x, codes, labels: embeddings, binary codes and labels in the container to test. Each call uses at least one.
+        rows, row_codes, ids: the same numbers as numpy arrays, for the other arguments.
     """
     n = len(ids)
     measured = ours.evaluate(rows, ids, threads=1)

@@ -32,7 +32,7 @@ def integers(n: int, most: int, least: int = 0) -> st.SearchStrategy[np.ndarray]
 
 @st.composite
 def exclusions(draw: st.DrawFn, n: int, items: int, has_gallery: bool) -> dict[str, object]:
-    """Draw options of n queries: how unmatched ones count, perhaps their own items, and perhaps ignored items."""
+    """Draw options for n queries: how unmatched queries count, and perhaps items to exclude or to ignore."""
     options: dict[str, object] = {"unmatched": draw(st.sampled_from(["skip", "zero"]))}
     if has_gallery and draw(st.booleans()):
         options["exclude"] = draw(integers(n, items - 1, -1))
