@@ -195,7 +195,7 @@ def load_by_rows(self, indices, seeds=None):
     return Noise.load(self, indices, None if seeds is None else np.arange(len(seeds)))
 
 
-def refuse_pickling(self):
+def reject_pickling(self):
     raise AssertionError("holds an open file")
 
 
@@ -238,7 +238,7 @@ DATASETS = {
     "pictures_are_for_people": {
         "grey": lambda: train_with(picture=lambda self, index: np.zeros((4, 4), dtype=np.uint8))
     },
-    "loader_processes_can_receive_it": {"pickle": lambda: train_with(__reduce__=refuse_pickling)},
+    "loader_processes_can_receive_it": {"pickle": lambda: train_with(__reduce__=reject_pickling)},
 }
 
 
@@ -459,9 +459,9 @@ EVALUATORS = {
         "integer keys": as_json(lambda metrics: metrics | {1: 0.5}),
     },
     "every_query_has_its_values": {
-        "means only": of_queries(lambda hits: {"recall@1": hits.mean(keepdims=True)}),
-        "other means": of_queries(lambda hits: {"recall@1": 1 - hits}),
-        "unnamed": of_queries(lambda hits: {"hits": hits}),
+        "means only": change_queries(lambda hits: {"recall@1": hits.mean(keepdims=True)}),
+        "other means": change_queries(lambda hits: {"recall@1": 1 - hits}),
+        "unnamed": change_queries(lambda hits: {"hits": hits}),
     },
     "the_same_arrays_have_the_same_metrics": {"writing": altered(BySorting, evaluate=write)},
     "the_nearest_come_first": {"unsorted": altered(BySorting, nearest=roll)},

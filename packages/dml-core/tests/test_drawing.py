@@ -61,6 +61,6 @@ def test_blocks_of_the_default_size_have_the_bits_of_one_draw():
 
 
 @pytest.mark.parametrize(("keep", "block"), [(slice(0, 2), 24), (slice(0, 2), 0), (slice(0, 4, 2), 16)])
-def test_blocks_of_broken_groups_and_scattered_rows_are_refused(keep, block):
+def test_blocks_with_broken_groups_and_scattered_rows_raise(keep, block):
     with pytest.raises(ValueError, match="expected a multiple of 16, and consecutive rows"):
         draw_rows((4, 4), keep, torch.Tensor.normal_, block=block)

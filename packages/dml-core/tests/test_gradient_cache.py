@@ -78,7 +78,7 @@ def test_both_passes_draw_the_same_dropout_and_later_draws_go_on() -> None:
     torch.manual_seed(3)
     cache = GradientCache(network, 4)
     embeddings = cache.embed(inputs())
-    drawn = torch.rand(3)  # by a loss
+    drawn = torch.rand(3)  # the loss draws numbers, too
     embeddings.square().sum().backward()
     cache.backward()
     after = torch.rand(3)
@@ -116,7 +116,7 @@ def test_under_autocast_both_passes_have_its_precision(scaled: bool) -> None:
         assert set(seen) == {torch.bfloat16}
         found.append([value.detach(), *gradients(network, loss)])
     assert all(gradient.abs().sum() > 0 for gradient in found[1])
-    # bfloat16 rounds each micro-batch's part of a gradient to three digits, and the sum again
+    # bfloat16 rounds each micro-batch's part of a gradient to three digits, and then their sum.
     torch.testing.assert_close(found[1], found[0], rtol=0.05, atol=0.02 * (4 if scaled else 1))
     scale = 4.0 if scaled else 1.0
     unscaled = [gradient / scale for gradient in found[1][1:]]
@@ -126,11 +126,11 @@ def test_under_autocast_both_passes_have_its_precision(scaled: bool) -> None:
         torch.testing.assert_close(gradient.double(), exact, rtol=0.1, atol=0.02)
 
 
-def test_what_has_no_meaning_is_refused() -> None:
+def test_wrong_arguments_raise() -> None:
     network = make_network()
     with pytest.raises(ValueError, match="micro_batch is 0; expected at least 1"):
         GradientCache(network, 0)
-    with pytest.raises(TypeError, match=r"micro_batch is 2\.5; expected a whole number"):
+    with pytest.raises(TypeError, match=r"micro_batch is 2\.5; expected an integer"):
         GradientCache(network, 2.5)  # type: ignore[arg-type]
     cache = GradientCache(network, 4)
     cache.embed(inputs())

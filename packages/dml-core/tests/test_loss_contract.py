@@ -157,7 +157,7 @@ def written(loss, embeddings, labels):
 
 
 def counted(loss, embeddings, labels):
-    loss.calls = getattr(loss, "calls", 0) + 1  # not in the state dict
+    loss.calls = getattr(loss, "calls", 0) + 1  # the state dict doesn't contain this count
     return distance(embeddings, labels) * loss.calls
 
 
@@ -168,7 +168,7 @@ class HasAnUnusedParameter(MeanPairDistance):
 
 
 def sharded_by(kind):
-    """Make a loss whose `sharded_forward` is a function of the loss, embeddings, labels and shard."""
+    """Make a loss whose `sharded_forward` is this function of loss, embeddings, labels and shard."""
 
     class Loss(SoftCentres):
         def __init__(self):

@@ -25,7 +25,7 @@ def test_holds_the_newest_rows_oldest_first(capacity, counts, data):
     saved_at = data.draw(st.integers(0, len(counts)))
     pushed = 0
     for turn, count in enumerate(counts):
-        if turn == saved_at:  # continue with a fresh queue that loads the state
+        if turn == saved_at:  # continue with a new queue that loads the state
             fresh = MemoryQueue(capacity, 3, extras={"step": torch.zeros((), dtype=torch.int64)})
             fresh.load_state_dict(copy.deepcopy(queue.state_dict()))
             queue = fresh
@@ -73,7 +73,7 @@ def test_rows_are_stored_in_the_queues_dtype_and_extras_in_that_of_their_example
     with torch.autocast("cpu", dtype=torch.float16):
         contents = queue.contents()
     assert contents.embeddings.dtype == torch.bfloat16
-    assert contents.extras["step"].tolist() == [2**60 + 1]  # no float equals it
+    assert contents.extras["step"].tolist() == [2**60 + 1]  # a float can't represent this number
 
 
 @pytest.mark.parametrize(
@@ -94,17 +94,17 @@ def test_misfits_are_refused_and_the_queue_is_unchanged(embeddings, labels, extr
     assert all(torch.equal(before[name], value) for name, value in queue.state_dict().items())
 
 
-def test_the_state_of_another_capacity_is_refused_with_both():
+def test_loading_a_different_capacity_raises_with_both_sizes():
     with pytest.raises(RuntimeError, match="has capacity 5 and dimension 3; this one has 4 and 3"):
         MemoryQueue(4, 3).load_state_dict(MemoryQueue(5, 3).state_dict())
 
 
 @pytest.mark.parametrize(("capacity", "dim", "name"), [(0, 3, "capacity"), (3, 0, "embedding_dim")])
-def test_sizes_below_one_are_refused(capacity, dim, name):
+def test_sizes_below_one_raise(capacity, dim, name):
     with pytest.raises(ValueError, match=f"{name} is 0"):
         MemoryQueue(capacity, dim)
 
 
-def test_an_extra_that_hides_the_queues_own_attribute_is_refused():
+def test_an_extra_named_like_an_attribute_raises():
     with pytest.raises(ValueError, match="'labels'"):
         MemoryQueue(2, 3, extras={"labels": torch.zeros(())})

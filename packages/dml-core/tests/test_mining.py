@@ -122,7 +122,7 @@ def test_wrong_options_are_refused(options, message):
         (np.zeros((47, 2), int), r"negatives has shape \(47, 2\) and dtype int64; expected \(48, k\) integers"),
         (np.full((48, 2), 0.5), "dtype float64; expected"),
         (np.full((48, 2), 48), "indices from 48 to 48; expected -1 to 47"),
-        (np.full((48, 2), 47), "lists items of its own class for item 42"),
+        (np.full((48, 2), 47), "negatives of item 42 include an item of the same class"),
     ],
     ids=["shape", "dtype", "range", "class"],
 )  # fmt: skip

@@ -21,7 +21,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [torch.load(folder / str(rank)) for rank in range(2)]
 
 
-pytestmark = pytest.mark.xdist_group("gathering ranks")  # one pair of processes serves all cases
+pytestmark = pytest.mark.xdist_group("gathering ranks")  # all cases use the same two processes
 
 
 @pytest.mark.parametrize("gradients", [None, "sum", "mean"])
@@ -42,12 +42,12 @@ def test_every_rank_has_all_rows_and_the_gradient_of_its_own(
         assert torch.equal(result["gradient"], factor * leaf.grad[own])
 
 
-def test_counts_that_do_not_fit_the_rows_are_refused(ranks: list[dict[str, Any]]) -> None:
+def test_counts_that_do_not_match_the_rows_raise(ranks: list[dict[str, Any]]) -> None:
     for rank, saved in enumerate(ranks):
         expected = (
             f"expected a number for each of 2 ranks, and 2 for rank {rank}, whose rows have shape (2, 3)"
         )
-        assert saved["refusal"] == f"counts is [3, 3]; {expected}"
+        assert saved["error"] == f"counts is [3, 3]; {expected}"
 
 
 def test_a_process_alone_has_its_rows() -> None:
@@ -58,11 +58,11 @@ def test_a_process_alone_has_its_rows() -> None:
 
 
 @pytest.mark.parametrize("counts", [[1], [2, 2], []])
-def test_counts_of_another_world_are_refused(counts: list[int]) -> None:
+def test_counts_for_a_different_number_of_ranks_raise(counts: list[int]) -> None:
     with pytest.raises(ValueError, match=r"counts is \[.*\]; expected a number for each of 1 ranks"):
         all_gather_rows(torch.zeros(2, DIM), counts)
 
 
-def test_another_way_to_combine_gradients_is_refused() -> None:
+def test_an_unknown_way_to_combine_gradients_raises() -> None:
     with pytest.raises(ValueError, match="gradients is 'max'; expected 'mean' or 'sum'"):
         all_gather_rows(torch.zeros(2, DIM), gradients="max")  # type: ignore[arg-type]

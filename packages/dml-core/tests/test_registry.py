@@ -143,7 +143,7 @@ def test_a_factory_makes_the_component_of_a_deferred_table_itself():
         ({"name": "pml/TripletMarginLoss"}, UnknownName,
          r"\nno installed plugin provides any loss 'pml/\.\.\.': .* its extra"),
     ],
-    ids=["nested key", "key", "missing option", "refused value", "no name", "name", "family"],
+    ids=["nested key", "key", "missing option", "rejected value", "no name", "name", "family"],
 )  # fmt: skip
 def test_a_mistake_in_a_table_says_what_came_and_what_was_expected(table, error, message):
     with pytest.raises(error, match=message):
@@ -234,7 +234,7 @@ def test_other_refusals_of_a_factory_are_errors_of_the_recipe_that_name_their_ty
 
 def test_a_type_error_of_a_factory_is_an_error_of_the_recipe_and_its_dml_errors_stay_unchanged():
     def of_a_whole_number(seed):
-        raise TypeError("seed is 0.5; expected a whole number")
+        raise TypeError("seed is 0.5; expected an integer")
 
     def of_a_file(path):
         raise DuplicateName("the file uses a name twice")

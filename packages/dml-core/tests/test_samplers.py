@@ -55,7 +55,7 @@ def test_a_class_of_k_images_or_more_is_drawn_once_without_replacement():
 def test_every_image_of_a_small_class_is_repeated_equally_often():
     sampler = ClassBalancedSampler([0, 0, 0, 1, 1, 1, 1, 1], 2, 5, batches_per_epoch=600)
     drawn = Counter(index for batch in sampler for index in batch)
-    # Two of three images are drawn twice: 1,000 ± 12 times each
+    # Two of three images are drawn twice: each is drawn 1,000 ± 12 times.
     assert all(abs(drawn[index] - 1000) < 60 for index in range(3))
     assert all(drawn[index] == 600 for index in range(3, 8))
 
@@ -83,7 +83,7 @@ def test_a_state_saved_in_the_middle_of_an_epoch_gives_the_same_rest(sampler, da
     for _ in range(stop):
         next(batches)
     state = sampler.state_dict()
-    rest = list(batches) + list(sampler)  # the rest of this epoch, and all of the next
+    rest = list(batches) + list(sampler)  # the rest of this epoch, and the complete next epoch
     other = ClassBalancedSampler(
         sampler.labels,
         sampler.classes_per_batch,
@@ -110,10 +110,10 @@ def test_each_deck_is_shuffled_anew_and_so_are_the_images_of_a_class():
     assert len({tuple(deck) for deck in decks}) == 20
     assert (epochs[0] % 10 != epochs[1] % 10).any()
     batches = epochs[0]
-    # An image is never drawn with probability 0.8¹⁰ = 0.11, so 179 ± 4 of the 200 are drawn.
+    # The probability that an image is never drawn is 0.8¹⁰ = 0.11, so 179 ± 4 of the 200 images are drawn.
     assert len(np.unique(batches)) > 150
     pairs = [tuple(sorted(pair % 10)) for pair in batches.reshape(-1, 2)]
-    assert len(set(pairs)) > 40  # of 45 possible pairs
+    assert len(set(pairs)) > 40  # there are 45 possible pairs
 
 
 def test_setting_the_epoch_moves_to_its_start():
@@ -139,7 +139,7 @@ def test_setting_the_epoch_moves_to_its_start():
         (ShuffledSampler([0, 0, 1, 1, 1], 4), ShuffledSampler([0, 0, 1, 1, 1], 3), "batch_size is 3"),
     ],
 )  # fmt: skip
-def test_a_state_of_other_data_or_settings_is_refused_with_what_differs(sampler, other, message):
+def test_a_state_of_other_data_or_settings_raises_with_the_differences(sampler, other, message):
     with pytest.raises(ValueError, match=f"{message} in the state and"):
         sampler.load_state_dict(other.state_dict())
 
@@ -149,7 +149,7 @@ def test_an_epoch_has_about_as_many_images_as_the_data_set():
     assert len(ClassBalancedSampler([0, 1, 2], 3, 4)) == 1
 
 
-def test_a_state_of_another_sampler_is_refused_and_the_position_kept():
+def test_a_state_of_a_different_sampler_raises_and_keeps_the_position():
     labels = np.arange(20) // 4
     sampler = ClassBalancedSampler(labels, 2, 2, seed=1)
     sampler.set_epoch(5)
@@ -174,7 +174,7 @@ def test_a_state_of_another_sampler_is_refused_and_the_position_kept():
         (([0.0, 1.0], 1, 1), r"labels has dtype float64"),
     ],
 )
-def test_bad_arguments_are_refused_with_the_value(arguments, message):
+def test_bad_arguments_raise_with_the_value(arguments, message):
     with pytest.raises(ValueError, match=message):
         ClassBalancedSampler(*arguments)
 
@@ -215,6 +215,6 @@ def test_the_shuffled_sampler_shuffles_anew_each_epoch_and_without_bias():
     assert all(abs(first[item] - 100) < 45 for item in range(5))  # five standard deviations
 
 
-def test_the_shuffled_sampler_refuses_a_batch_larger_than_the_data():
+def test_a_shuffled_batch_larger_than_the_data_raises():
     with pytest.raises(ValueError, match="batch_size is 4; expected at most 3"):
         ShuffledSampler([0, 1, 2], 4)

@@ -40,7 +40,7 @@ def test_a_line_or_cosine_starts_and_ends_exactly_and_stays_between(
     schedule = kind(start, end, length, begin)
     assert schedule(begin) == schedule(begin - 1) == start
     assert schedule(begin + 2 * length) == end
-    # Rounding may exceed the interval by an ulp of its larger end.
+    # Rounding can exceed the interval by an ulp of its larger end.
     slack = 1e-9 * max(abs(start), abs(end))
     assert min(start, end) - slack <= schedule(begin + fraction * length) <= max(start, end) + slack
 
@@ -98,7 +98,7 @@ def test_warmup_rises_to_the_schedule_and_never_starts_at_zero():
         ({"kind": "constant", "value": 1, "warmup": -1}, "warmup of a schedule is -1"),
     ],
 )
-def test_a_wrong_table_is_refused(table, message):
+def test_a_wrong_table_raises(table, message):
     with pytest.raises(InvalidOption) as caught:
         from_table(**table)
     assert message in str(caught.value)
@@ -142,7 +142,7 @@ def test_schedules_set_attributes_by_path_and_keep_ints_ints():
         ("loss.iner.0.p", "Loss has no 'iner'; did you mean 'inner'"),
     ],
 )
-def test_a_path_that_leads_to_no_number_is_refused_before_the_run(path, message):
+def test_a_path_without_a_number_raises_before_the_run(path, message):
     with pytest.raises(DmlError) as caught:
         Schedules({path: Constant(1.0)}, {"loss": Loss()})
     assert message in str(caught.value)

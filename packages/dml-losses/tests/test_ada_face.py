@@ -20,14 +20,14 @@ def statistics(mean: float, std: float) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("margin", [0.4, 1.5])
-@pytest.mark.parametrize("std", [0.5, 0.0, 20.0])  # 0: every q is −1 or 1
+@pytest.mark.parametrize("std", [0.5, 0.0, 20.0])  # with 0, all q are −1 or 1
 @pytest.mark.parametrize("classes", [1, 2, 7])
 def test_value_and_gradients_are_those_of_the_equation(classes: int, std: float, margin: float) -> None:
     x, w = rows(12, 0), rows(classes, 1).requires_grad_()
     y = torch.arange(12) % classes
-    x[0] = 2.0 * w.detach()[y[0]] + 1e-3  # nearly in the class's direction: θ − m·q is below 0 if q is 1
+    x[0] = 2.0 * w.detach()[y[0]] + 1e-3  # close to the class's direction: θ − m·q is below 0 if q is 1
     x[1] = -0.1 * w.detach()[y[1]] + 1e-3  # nearly opposite and short
-    x[2] *= 1e3  # beyond the limit of lengths
+    x[2] *= 1e3  # longer than the limit
     x.requires_grad_()
     value = ada_face(x, y, w, *statistics(2.0, std), scale=8.0, margin=margin)
     expected = reference.ada_face_value(x, y, w, 2.0, std, 8.0, margin, 0.333)
@@ -35,7 +35,7 @@ def test_value_and_gradients_are_those_of_the_equation(classes: int, std: float,
 
 
 def test_long_and_short_embeddings_have_their_margins_by_hand() -> None:
-    """Lengths 3, 2 and 1 around μ = 2 with σ = h/2 have q = 1, 0 and −1 (limited); the class is at 60°, m = 30°."""
+    """Lengths 3, 2 and 1, with μ = 2 and σ = h/2, give q = 1, 0 and −1 (limited); the class is at 60°, m = 30°."""
     y, w = torch.tensor([0]), torch.tensor([[0.5, 0.75**0.5], [0.0, 1.0]], dtype=torch.float64)
     m = math.pi / 6
     true = {3.0: math.cos(m) - 2 * m, 2.0: 0.5 - m, 1.0: math.cos(3 * m)}

@@ -31,7 +31,7 @@ PAIR_LOSSES = [build(name, 2, 3) for name in registered.PAIR_LOSSES]
         (X, [0, 0, 1, 1], TypeError, "labels is list; expected an integer tensor"),
     ],
 )
-def test_a_batch_that_does_not_fit_is_refused(loss, embeddings, labels, error, message) -> None:
+def test_a_wrong_batch_raises(loss, embeddings, labels, error, message) -> None:
     with pytest.raises(error, match=message):
         loss(embeddings, labels)
 
@@ -47,12 +47,12 @@ def test_a_batch_that_does_not_fit_is_refused(loss, embeddings, labels, error, m
     ],
 )
 @pytest.mark.parametrize("loss", PAIR_LOSSES, ids=lambda loss: type(loss).__name__)
-def test_a_gallery_that_does_not_fit_is_refused(loss, gallery, gallery_labels, error, message) -> None:
+def test_a_wrong_gallery_raises(loss, gallery, gallery_labels, error, message) -> None:
     with pytest.raises(error, match=message):
         loss(X, Y, gallery, gallery_labels)
 
 
-def test_class_weights_without_ten_centres_for_each_class_are_refused() -> None:
+def test_class_weights_without_ten_centres_per_class_raise() -> None:
     with pytest.raises(
         ValueError, match=r"class_weights has shape \(21, 3\); expected 10 rows for each class"
     ):
@@ -62,11 +62,11 @@ def test_class_weights_without_ten_centres_for_each_class_are_refused() -> None:
 @pytest.mark.parametrize("label", [2, -1])
 @pytest.mark.parametrize("loss", CLASS_LOSSES, ids=lambda loss: type(loss).__name__)
 def test_a_label_outside_the_classes_is_named(loss, label: int) -> None:
-    with pytest.raises(ValueError, match=rf"labels holds {label}; expected class indices in \[0, 2\)"):
+    with pytest.raises(ValueError, match=rf"labels contains {label}; expected class indices in \[0, 2\)"):
         loss(X, torch.tensor([0, 1, label, 1]))
 
 
-def test_embeddings_of_another_dimension_than_the_weights_are_refused() -> None:
+def test_embeddings_with_a_different_dimension_than_the_weights_raise() -> None:
     with pytest.raises(ValueError, match=r"embeddings has shape \(4, 3\); expected \(batch, 5\)"):
         dml.NormSoftmax(2, 5)(X, Y)
 
@@ -76,7 +76,7 @@ def test_embeddings_of_another_dimension_than_the_weights_are_refused() -> None:
     [
         (lambda: dml.NormSoftmax(0, 4), ValueError, "num_classes is 0; expected at least 1"),
         (lambda: dml.NormSoftmax(4, 0), ValueError, "embedding_dim is 0; expected at least 1"),
-        (lambda: dml.NormSoftmax(4.0, 4), TypeError, r"num_classes is 4\.0; expected a whole number"),
+        (lambda: dml.NormSoftmax(4.0, 4), TypeError, r"num_classes is 4\.0; expected an integer"),
         (lambda: dml.NormSoftmax(4, 4, 0.0), ValueError, r"temperature is 0\.0; expected a finite number above 0"),
         (lambda: dml.HeatedUpSoftmax(4, 5, feature_norm="layer"), ValueError, "expected 'l2' or 'batch'"),
         (lambda: dml.CurricularFace(4, 5, margin=1.6), ValueError, r"margin is 1\.6; expected an angle in \[0, π/2\)"),
@@ -87,13 +87,13 @@ def test_embeddings_of_another_dimension_than_the_weights_are_refused() -> None:
         (lambda: dml.RankedListLoss(margin=1.3), ValueError, r"margin is 1\.3; expected at most alpha, 1\.2"),
         (lambda: dml.RankedListLoss(query_weights="sum"), ValueError, "expected 'equal' or 'total'"),
         (lambda: dml.RankedListLoss(negative_temperature=float("inf")), ValueError, "expected a finite number"),
-        (lambda: dml.RecallAtKSurrogate(ks=[]), ValueError, r"ks is \[\]; expected whole numbers of at least 1"),
-        (lambda: dml.RecallAtKSurrogate(ks=[0, 1]), ValueError, r"ks is \[0, 1\]; expected whole numbers"),
+        (lambda: dml.RecallAtKSurrogate(ks=[]), ValueError, r"ks is \[\]; expected integers of at least 1"),
+        (lambda: dml.RecallAtKSurrogate(ks=[0, 1]), ValueError, r"ks is \[0, 1\]; expected integers"),
         (lambda: dml.RecallAtKSurrogate(ks=[1], k_temperatures=[1.0, 2.0]), ValueError, "above 0 for each of ks"),
         (lambda: dml.RecallAtKSurrogate(ks=[1], k_temperatures=[0.0]), ValueError, "above 0 for each of ks"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
-def test_a_parameter_outside_its_range_is_refused(make, error, message) -> None:
+def test_a_parameter_out_of_range_raises(make, error, message) -> None:
     with pytest.raises(error, match=message):
         make()

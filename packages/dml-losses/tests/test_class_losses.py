@@ -61,7 +61,7 @@ CASES: dict[str, tuple[Loss, Loss]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("num_classes", [2, 3, 7, 12])  # of twelve, five aren't in the batch
+@pytest.mark.parametrize("num_classes", [2, 3, 7, 12])  # with twelve, five classes aren't in the batch
 def test_value_and_gradients_are_those_of_the_equation(name: str, num_classes: int) -> None:
     fast, slow = CASES[name]
     x, w = rows(9, 0).requires_grad_(), rows(num_classes, 1).requires_grad_()
@@ -111,7 +111,7 @@ def test_soft_triple_is_its_equation(centers: int) -> None:
 def test_soft_triple_labels_count_classes_and_not_centers() -> None:
     loss = SoftTriple(num_classes=3, embedding_dim=5, centers_per_class=4)
     assert loss.class_weights.shape == (12, 5)
-    with pytest.raises(ValueError, match=r"labels holds 3; expected class indices in \[0, 3\)"):
+    with pytest.raises(ValueError, match=r"labels contains 3; expected class indices in \[0, 3\)"):
         loss(rows(2, 4), torch.tensor([0, 3]))
 
 
@@ -182,7 +182,7 @@ def test_past_pi_curricular_faces_hard_negatives_exceed_the_turned_cosine(
     values = [way(*side) for way, side in zip(ways, sides, strict=True)]
     gradients = [grad(value, side) for value, side in zip(values, sides, strict=True)]
     for value, found in zip(values[:2], gradients):
-        # float64; near 180°, arccos and the sine lose half of the digits
+        # In float64, arccos and the sine lose half of the digits near 180°.
         torch.testing.assert_close(value, values[2], rtol=1e-7, atol=0)
         torch.testing.assert_close(found, gradients[2], rtol=1e-4, atol=1e-6)
 

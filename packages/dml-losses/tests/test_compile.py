@@ -34,7 +34,7 @@ def test_compiles_without_a_graph_break(loss: nn.Module) -> None:
     x, y = torch.randn(12, 6, requires_grad=True), torch.arange(12) % 5
     galleries = [(), (torch.randn(7, 6), torch.arange(7) % 3)] if loss in PAIR_LOSSES else [()]
     for gallery in galleries:
-        eager = copy.deepcopy(loss)  # a call may change the loss's buffers
+        eager = copy.deepcopy(loss)  # a call can change the loss's buffers
         value, expected = compiled(x, y, *gallery), eager(x, y, *gallery)
         torch.testing.assert_close(value, expected)
         torch.testing.assert_close(torch.autograd.grad(value, x), torch.autograd.grad(expected, x))

@@ -68,7 +68,7 @@ def test_the_memory_holds_the_embeddings_exactly(dtype: torch.dtype) -> None:
     assert torch.equal(resumed(x, y), memory(x, y))
 
 
-def test_a_state_dict_of_another_capacity_is_refused() -> None:
+def test_loading_a_state_dict_of_a_different_capacity_raises() -> None:
     saved, other = CrossBatchMemory(InstanceCrossEntropy(), 10), CrossBatchMemory(InstanceCrossEntropy(), 8)
     saved(*batch(0))
     with pytest.raises(RuntimeError, match=r"capacity 10 .* this one has 8"):

@@ -54,7 +54,7 @@ def test_a_loss_computes_on_the_device_of_the_embeddings(name: str) -> None:
     with FakeTensorMode(), torch.device("cuda"):
         loss = EVERY[name](CLASSES, DIM)
         x, y = torch.randn(12, DIM, requires_grad=True), torch.zeros(12, dtype=torch.int64)
-        for _ in range(4):  # memories are in use after the first call
+        for _ in range(4):  # memories are used from the second call on
             assert loss(x, y).device == x.device
 
 

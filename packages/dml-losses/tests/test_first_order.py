@@ -25,11 +25,11 @@ PLAIN = ("softmax", "virtual-softmax", "soft-triple", "curricular-face")
     ],
     ids=lambda loss: type(loss).__name__,
 )
-def test_a_second_derivative_of_a_precomputed_gradient_is_refused(loss: nn.Module) -> None:
+def test_a_second_derivative_of_a_precomputed_gradient_raises(loss: nn.Module) -> None:
     x = X.clone().requires_grad_()
     with pytest.raises(RuntimeError, match="first derivatives only, and create_graph=True"):
         grad(loss(x, Y), x, create_graph=True)
-    assert grad(loss(x, Y), x)[0].isfinite().all()  # the first still exists
+    assert grad(loss(x, Y), x)[0].isfinite().all()  # the first derivative still exists
 
 
 @pytest.mark.parametrize("name", [name for name in PLAIN if name != "curricular-face"])

@@ -61,7 +61,7 @@ def test_it_has_class_weights_if_its_loss_has() -> None:
     assert not hasattr(GlobalBatch(InstanceCrossEntropy()), "class_weights")
 
 
-def test_another_way_to_combine_gradients_is_refused() -> None:
+def test_an_unknown_way_to_combine_gradients_raises() -> None:
     with pytest.raises(ValueError, match="gradients is 'max'; expected 'mean' or 'sum'"):
         GlobalBatch(InstanceCrossEntropy(), gradients="max")  # type: ignore[arg-type]
 

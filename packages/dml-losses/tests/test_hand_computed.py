@@ -95,25 +95,25 @@ CASES: dict[str, tuple[Loss, float]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_loss_is_the_number_by_hand(name: str) -> None:
     loss, expected = CASES[name]
-    # SoftTriple adds 1e-5 under its root, batch norm to the variance
+    # SoftTriple adds 1e-5 under its root, and batch norm adds 1e-5 to the variance.
     assert loss().item() == pytest.approx(expected, abs=3e-6)
 
 
 def test_instance_cross_entropys_value_and_equation_13_to_15() -> None:
-    """One anchor, positives at 60° and 90°, a negative at 90°: p̂ is 3/4 and 1/2."""
+    """There is one anchor, with positives at 60° and 90° and a negative at 90°, so p̂ is 3/4 and 1/2."""
     a = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
     g = torch.tensor([[*AT_60, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64).requires_grad_()
     y, z = torch.tensor([7]), torch.tensor([7, 7, 3])
     value = F.instance_cross_entropy(a, y, g, z, scale=S)
     expected = (math.log(4 / 3) + math.log(2)) / 2
     assert value.item() == pytest.approx(expected, rel=1e-12)
-    # 1/(2N)·(1/4)/(3/4) = 1/6, 1/3 and 1/2, minus the component along the row itself
+    # The weights are 1/(2N)·(1/4)/(3/4) = 1/6, 1/3 and 1/2; the component along the row itself is subtracted.
     wanted = torch.tensor([[-0.75 / 6, 0.5 * 0.75**0.5 / 6, 0], [-1 / 3, 0, 0], [1 / 2, 0, 0]]).double()
     torch.testing.assert_close(grad(value, g)[0], wanted, rtol=1e-7, atol=1e-8)  # `wanted` began in float32
 
 
 def test_ranked_list_losss_equations_8_to_14() -> None:
-    """Positives at distances √2 and 2, beyond 0.8; negatives at 1 and 0.4, within 1.2 by 0.2 and 0.8."""
+    """Positives are at distances √2 and 2, above 0.8; negatives are at 1 and 0.4, below 1.2 by 0.2 and 0.8."""
     q = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
     g = [[0, 1, 0], [-1, 0, 0], [*AT_60, 0], [0.92, (1 - 0.92**2) ** 0.5, 0]]
     gallery, y, z = torch.tensor(g, dtype=torch.float64), torch.tensor([7]), torch.tensor([7, 7, 3, 4])
@@ -129,7 +129,7 @@ def test_the_mean_over_queries_counts_those_that_violate_nothing() -> None:
 
 
 def test_a_part_of_the_classes_is_a_softmax_over_so_many() -> None:
-    """Ten classes at 90° from one another: any choice of four gives 9/(9 + 3)."""
+    """There are ten classes at 90° to each other, so any choice of four gives 9/(9 + 3)."""
     loss = dml.SampledClasses(dml.NormSoftmax(10, 10, temperature=1 / S), 0.4).double()
     loss.class_weights.data = torch.eye(10, dtype=torch.float64)
     assert loss(torch.eye(10).double()[6:7], torch.tensor([6])).item() == pytest.approx(math.log(12 / 9))

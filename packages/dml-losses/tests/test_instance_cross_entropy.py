@@ -12,7 +12,7 @@ from dml_losses.functional import instance_cross_entropy
 LABELS = [
     [0, 0, 1, 1, 2, 2],  # two rows per class, as in Eq. 16-17
     [0, 0, 0, 1, 1, 1, 2, 2, 2],
-    [3, 0, 3, 3, 7, 0, 5],  # shuffled, uneven, one single
+    [3, 0, 3, 3, 7, 0, 5],  # shuffled, with unequal classes, and classes with a single row
     [0, 0, 0, 0],  # no negatives
     [0, 1, 2, 3],  # no positives
     [4],
@@ -118,6 +118,6 @@ def test_half_precision_is_computed_in_float32() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_scale_that_is_not_positive_is_refused(scale: float) -> None:
+def test_a_scale_that_is_not_positive_raises(scale: float) -> None:
     with pytest.raises(ValueError, match=r"scale is .*; expected a finite number above 0"):
         InstanceCrossEntropy(scale=scale)

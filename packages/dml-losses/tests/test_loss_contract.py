@@ -1,4 +1,4 @@
-"""The contract suite of `dml_core.testing` for every loss that this package registers."""
+"""The contract suite of `dml_core.testing` for all losses that this package registers."""
 
 from __future__ import annotations
 

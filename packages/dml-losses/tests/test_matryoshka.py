@@ -102,10 +102,10 @@ def test_memories_and_other_class_weights_go_around_it() -> None:
          r"embeddings has shape \(2, 5\); expected \(batch, 4\)"),
         (lambda: Matryoshka(dml.SampledClasses(dml.ArcFace(9, 8), 0.5), [4, 8]), ValueError, "class_fraction = 0.5"),
         (lambda: Matryoshka(dml.MemVir(dml.ArcFace(3, 8), 1, 0), [4, 8]), TypeError, "MemVir, which wraps another"),
-        (lambda: Matryoshka(dml.ShardedClasses(dml.ArcFace(3, 8)), [4, 8]), TypeError, "put the sharding around"),
+        (lambda: Matryoshka(dml.ShardedClasses(dml.ArcFace(3, 8)), [4, 8]), TypeError, "put ShardedClasses around"),
         (lambda: dml.ShardedClasses(Matryoshka(dml.ProxyAnchor(3, 8), [4, 8])), TypeError, "can't be sharded"),
     ],
 )  # fmt: skip
-def test_what_has_no_meaning_is_refused(make, error, message) -> None:
+def test_wrong_arguments_raise(make, error, message) -> None:
     with pytest.raises(error, match=message):
         make()

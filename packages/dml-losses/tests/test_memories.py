@@ -107,7 +107,7 @@ L, P = norm_softmax(), InstanceCrossEntropy()
         (lambda: MemVir(L, -1, 1), ValueError, "num_steps is -1; expected at least 0"),
         (lambda: MemVir(L, 1, -1), ValueError, "margin is -1; expected at least 0"),
         (lambda: MemVir(L, 1, 1, -1), ValueError, "warmup_steps is -1; expected at least 0"),
-        (lambda: MemVir(L, 1.5, 1), TypeError, r"num_steps is 1\.5; expected a whole number"),
+        (lambda: MemVir(L, 1.5, 1), TypeError, r"num_steps is 1\.5; expected an integer"),
         (lambda: MemVir(L, 1, 1, 0, "int8"), ValueError, "queue_dtype is 'int8'"),
         (lambda: MemVir(L, 1, 1, 5, warmup_epochs=2.0, steps_per_epoch=3), ValueError,
          "warmup_steps is 5 and warmup_epochs"),
@@ -115,6 +115,6 @@ L, P = norm_softmax(), InstanceCrossEntropy()
         (lambda: MemVir(L, 1, 1, warmup_epochs=-1.0, steps_per_epoch=3), ValueError, "warmup_epochs is -1"),
     ],
 )  # fmt: skip
-def test_a_wrong_argument_is_refused(make, error, message) -> None:
+def test_a_wrong_argument_raises(make, error, message) -> None:
     with pytest.raises(error, match=message):
         make()

@@ -104,7 +104,7 @@ def test_a_bfloat16_queue_is_half_the_memory_and_nearly_the_value() -> None:
     )
     assert narrow.queue_bytes * 2 == wide.queue_bytes == 2 * C * D * 4
     for step in range(5):
-        # eight bits of mantissa in the queued rows, at a temperature of 0.05
+        # The queued rows have eight bits of mantissa, and the temperature is 0.05.
         torch.testing.assert_close(narrow(*batch(step)), wide(*batch(step)), rtol=0.05, atol=0)
 
 
@@ -144,7 +144,7 @@ def test_memory_is_logged_before_its_allocation_as_a_warning_from_one_gibibyte(
     assert text in record.getMessage()
 
 
-def test_a_state_dict_of_another_capacity_is_refused() -> None:
+def test_loading_a_state_dict_of_a_different_capacity_raises() -> None:
     with pytest.raises(RuntimeError, match=r"holds 4 steps of weights \(4, 5\); this one 2 of \(4, 5\)"):
         MemVir(make("norm-softmax"), 2, 0).load_state_dict(MemVir(make("norm-softmax"), 2, 1).state_dict())
 
@@ -172,6 +172,6 @@ def test_without_step_pacing_all_virtual_classes_join_at_once(
 
 def test_a_label_outside_the_classes_is_not_queued() -> None:
     loss = MemVir(make("norm-softmax"), 2, 0)
-    with pytest.raises(ValueError, match=r"labels holds 4; expected class indices in \[0, 4\)"):
+    with pytest.raises(ValueError, match=r"labels contains 4; expected class indices in \[0, 4\)"):
         loss(torch.randn(2, D), torch.tensor([0, 4]))
     assert loss.counters.tolist() == [0, 0]

@@ -169,7 +169,7 @@ def test_one_positive_behind_one_of_two_negatives_by_hand() -> None:
 
 def test_sup_ap_bounds_average_precision_and_counts_ranks_without_smoothing() -> None:
     x, y = rows(40, 7, dim=5), torch.arange(40) // 4
-    exact = F.smooth_ap(x, y, temperature=1e-9)  # steps: no two similarities are so near
+    exact = F.smooth_ap(x, y, temperature=1e-9)  # these are steps, since no two similarities are this close
     for temperature in (0.5, 0.01, 1e-9):
         assert F.sup_ap(x, y, temperature=temperature) >= exact - 1e-12
 
@@ -207,7 +207,7 @@ def test_no_tensor_is_larger_than_a_block(name: str) -> None:
 
 
 def test_sup_con_and_siglip_by_hand() -> None:
-    """A positive at 60° and a negative at 90°: exponentials 3 and 1, and logits 0 and −log 3."""
+    """The positive is at 60° and the negative at 90°: exponentials are 3 and 1, and logits 0 and −log 3."""
     x, y = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
     g, z = torch.tensor([[0.5, 0.75**0.5], [0.0, 1.0]], dtype=torch.float64), torch.tensor([0, 1])
     tau = 1 / (2 * math.log(3))

@@ -1,4 +1,4 @@
-"""The adapter to pytorch-metric-learning returns that library's values."""
+"""The adapter for pytorch-metric-learning returns the values of this library."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def test_duplicated_rows_of_two_classes_have_a_finite_gradient(seed: int) -> Non
     x = rows(1, seed, dim=8).float().repeat(4, 1).requires_grad_()
     gradient = grad(ranked_list(x, torch.tensor([0, 0, 1, 1])), x)[0]
     assert torch.isfinite(gradient).all()
-    assert gradient.abs().max() < 1e-3  # equal rows have no direction between them
+    assert gradient.abs().max() < 1e-3  # there is no direction between equal rows
 
 
 @pytest.mark.parametrize("distance", [1e-5, 1e-3])
@@ -33,7 +33,7 @@ def test_near_negatives_have_the_gradient_of_any_others(distance: float) -> None
     angle = 2 * math.asin(distance / 2)
     x = torch.tensor([[1.0, 0.0], [math.cos(angle), math.sin(angle)]], dtype=torch.float64).requires_grad_()
     value = ranked_list(x, torch.tensor([0, 1]))
-    # 2 − 2·cosine has an error of 1e-16, which is 1e-6 of 1e-10
+    # 2 − 2·cosine has an error of 1e-16, which is 1e-6 relative to 1e-10.
     assert value.item() == pytest.approx(0.5 * (1.2 - distance), rel=1e-9)
     gradient = grad(value, x)[0]
     assert gradient[:, 1].tolist() == pytest.approx([0.25, -0.25], rel=1e-5)

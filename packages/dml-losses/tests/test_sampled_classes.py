@@ -35,7 +35,7 @@ def test_the_subset_holds_the_batchs_classes_once_and_has_the_expected_size(
     assert len(subset) == max(math.ceil(fraction * num_classes), len(labels.unique()))
 
 
-@pytest.mark.parametrize("fraction", [0.15, 0.5])  # drawn by rejection, and by a permutation
+@pytest.mark.parametrize("fraction", [0.15, 0.5])  # one is drawn by rejection, one by a permutation
 def test_the_other_classes_are_chosen_without_bias(fraction: float) -> None:
     """3 of 40 classes are in the batch: every other class is drawn with the same probability, k/37."""
     labels, rounds = torch.tensor([0, 17, 39, 17]), 4000
@@ -51,7 +51,7 @@ def test_the_other_classes_are_chosen_without_bias(fraction: float) -> None:
     assert deviation < 5 * (chance * (1 - chance) / rounds) ** 0.5
 
 
-@pytest.mark.parametrize("fraction", [0.15, 0.5])  # drawn by rejection, and by a permutation
+@pytest.mark.parametrize("fraction", [0.15, 0.5])  # one is drawn by rejection, one by a permutation
 def test_torchs_default_device_changes_nothing(fraction: float) -> None:
     labels = torch.tensor([0, 17, 39, 17])
     expected = choose_classes(labels, 40, fraction, generator(0))
@@ -140,16 +140,16 @@ def test_a_resumed_run_draws_the_same_subsets() -> None:
             for f in (0.0, -0.1, 1.1, float("nan"))
         ),
         (lambda: sampled(10, seed=-1), ValueError, "seed is -1; expected at least 0"),
-        (lambda: sampled(10, seed=0.5), TypeError, r"seed is 0\.5; expected a whole number"),
+        (lambda: sampled(10, seed=0.5), TypeError, r"seed is 0\.5; expected an integer"),
         (lambda: SampledClasses(dml.SupCon(), 0.5), TypeError, "SupCon, which has no class_weights; expected a class"),
         (lambda: SampledClasses(MemVir(NormSoftmax(4, 6), 1, 0), 0.5), TypeError, "MemVir, which wraps another"),
-        (lambda: SampledClasses(ShardedClasses(NormSoftmax(4, 6)), 0.5), TypeError, "put the sharding around Sample"),
+        (lambda: SampledClasses(ShardedClasses(NormSoftmax(4, 6)), 0.5), TypeError, "put ShardedClasses around Sample"),
         (lambda: ShardedClasses(SampledClasses(dml.ProxyAnchor(4, 6), 0.5)), TypeError, "can't be sharded"),
         (lambda: MemVir(sampled(10, 0.5), 1, 0), ValueError,
          r"SampledClasses with class_fraction = 0\.5; expected class_fraction = 1"),
     ],
 )  # fmt: skip
-def test_what_has_no_meaning_is_refused(make, error, message) -> None:
+def test_wrong_arguments_raise(make, error, message) -> None:
     with pytest.raises(error, match=message):
         make()
 

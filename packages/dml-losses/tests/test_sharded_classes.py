@@ -42,7 +42,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("sharded classes")  # one set of processes serves all of them
+@pytest.mark.xdist_group("sharded classes")  # all tests use the same processes
 class TestOnRanks:
     @pytest.mark.parametrize("name", sharded_world.LOSSES)
     @pytest.mark.parametrize("size", SIZES)
@@ -61,21 +61,21 @@ class TestOnRanks:
                 torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10, msg=key)
 
     @pytest.mark.parametrize("size", SIZES)
-    def test_as_many_classes_as_ranks_are_enough_and_fewer_are_refused(
-        self, worlds: Worlds, size: int
-    ) -> None:
-        refused = f"ValueError: there are {size - 1} classes for {size} ranks; expected at least one for each"
+    def test_as_many_classes_as_ranks_are_enough_and_fewer_raise(self, worlds: Worlds, size: int) -> None:
+        expected = (
+            f"ValueError: there are {size - 1} classes for {size} ranks; expected at least one for each"
+        )
         for rank, saved in enumerate(worlds[size]):
             assert saved["smallest"] == (rank, size)
-            assert saved["report_write_errors"]["too few classes"] == refused
+            assert saved["report_write_errors"]["too few classes"] == expected
 
     @pytest.mark.parametrize("size", SIZES)
-    def test_a_loss_made_before_the_process_group_is_refused(self, worlds: Worlds, size: int) -> None:
+    def test_a_loss_made_before_the_process_group_raises(self, worlds: Worlds, size: int) -> None:
         for rank, saved in enumerate(worlds[size]):
-            refused = (
+            expected = (
                 f"RuntimeError: this is rank {rank} of {size}, but was rank 0 of 1 when the class weights"
             )
-            assert saved["report_write_errors"]["made before"].startswith(refused)
+            assert saved["report_write_errors"]["made before"].startswith(expected)
 
 
 @pytest.mark.parametrize("name", sharded_world.LOSSES)
@@ -100,7 +100,7 @@ def test_the_gradient_is_that_of_the_definition(scale, classes, angular, positiv
     x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
     weights = torch.randn(classes, 4, generator=generator, dtype=torch.float64)
     y = torch.randint(classes, (6,), generator=generator)
-    if opposite:  # every cosine is near 1 or -1, so that exponentials of differences would overflow
+    if opposite:  # all cosines are close to 1 or -1, so that exponentials of differences would overflow
         x = torch.where(y[:, None] > 0, 1.0, -1.0) * weights[:1] + 1e-3 * x
 
     def define(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -126,7 +126,7 @@ def test_the_gradient_is_that_of_the_definition(scale, classes, angular, positiv
     (3 * value).backward()
     (3 * expected).backward()
     for got, wanted in zip(*sides, strict=True):
-        # acos loses half of the digits at cosines of 1, and a scale of 1000 multiplies the error
+        # acos loses half of the digits if a cosine is 1, and a scale of 1000 multiplies the error.
         torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-4, atol=1e-6 * scale)
 
 
@@ -239,7 +239,7 @@ def test_a_rank_never_has_the_memory_of_all_class_weights() -> None:
     result = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
     count, growth = map(int, result.stdout.split())
     assert count == 6250
-    assert growth < 30_000  # KiB: its rows have 3 MiB and a block 4; all have 98 MiB
+    assert growth < 30_000  # KiB; this rank's rows need 3 MiB and a block 4, but all rows need 98 MiB
 
 
 def test_every_registered_loss_that_can_be_sharded_is_tested_here() -> None:
@@ -271,7 +271,7 @@ OUTSIDE = torch.randn(2, 4), torch.tensor([0, 3])
         (lambda: ShardedClasses(InstanceCrossEntropy()), TypeError,
          "loss is InstanceCrossEntropy, which has no class_weights; expected a"),
         (lambda: ShardedClasses(with_a_scale()), TypeError,
-         "PluginLoss, whose parameters are class_weights, scale; expected class_w"),
+         "PluginLoss, whose parameters are class_weights, scale; expected only cl"),
         (lambda: ShardedClasses(Doubled(3, 4)), TypeError,
          "whose forward is defined by Doubled, but whose sharded_forward is inherited from NormSoft"),
         (lambda: MemVir(ShardedClasses(NormSoftmax(3, 4)), 1, 0), TypeError,
@@ -279,10 +279,10 @@ OUTSIDE = torch.randn(2, 4), torch.tensor([0, 3])
         (lambda: ShardedClasses(MemVir(NormSoftmax(3, 4), 1, 0)), TypeError,
          "loss is MemVir, whose class weights can't be sharded: it has no method"),
         (lambda: GlobalBatch(ShardedClasses(NormSoftmax(3, 4)))(*OUTSIDE), ValueError,
-         r"labels holds 3; expected class indices in \[0, 3\)"),
+         r"labels contains 3; expected class indices in \[0, 3\)"),
     ],
 )  # fmt: skip
-def test_what_can_not_be_sharded_is_refused(act, error, message) -> None:
+def test_what_can_not_be_sharded_raises(act, error, message) -> None:
     with pytest.raises(error, match=message):
         act()
 

@@ -16,7 +16,7 @@ from dml_losses.functional import arc_face, sub_center_arc_face
 S = 2 * math.log(3)  # e^{S/2} = 3
 
 
-@pytest.mark.parametrize("margin", [0.5, 1.5])  # with 1.5, most angles pass π − m
+@pytest.mark.parametrize("margin", [0.5, 1.5])  # with 1.5, most angles exceed π − m
 @pytest.mark.parametrize(("classes", "centers"), [(1, 3), (4, 1), (4, 3), (12, 2)])
 def test_value_and_gradients_are_those_of_the_equation(classes: int, centers: int, margin: float) -> None:
     x, w = rows(9, 0).requires_grad_(), rows(classes * centers, 1).requires_grad_()
@@ -84,6 +84,6 @@ def test_labels_count_classes_and_sharding_divides_classes() -> None:
     loss = ShardedClasses(SubCenterArcFace(3, 5, centers_per_class=4))
     assert loss.num_classes == 3
     assert tuple(loss.sharded_parameters()["loss.class_weights"]) == (0, 12)
-    for refusing in (loss, loss.loss):
-        with pytest.raises(ValueError, match=r"labels holds 3; expected class indices in \[0, 3\)"):
-            refusing(rows(2, 4), torch.tensor([0, 3]))
+    for sharded_or_not in (loss, loss.loss):
+        with pytest.raises(ValueError, match=r"labels contains 3; expected class indices in \[0, 3\)"):
+            sharded_or_not(rows(2, 4), torch.tensor([0, 3]))

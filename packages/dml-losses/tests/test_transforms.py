@@ -35,7 +35,7 @@ def gradient(loss: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("loss", OPERATORS, ids=repr)
-def test_operators_refuse_other_derivatives_than_backward(loss: nn.Module) -> None:
+def test_operators_raise_for_other_derivatives_than_backward(loss: nn.Module) -> None:
     x = torch.randn(12, 6)
 
     def forward_mode() -> None:
@@ -64,7 +64,7 @@ def test_plain_losses_have_all_derivatives(loss: nn.Module) -> None:
     torch.testing.assert_close(tangent, expected.sum(), rtol=1e-4, atol=1e-5)  # a sum of 72 float32 numbers
     both = torch.stack([x, 2 * x])
     values = vmap(lambda x: loss(x, Y))(both)
-    # float32, in products of other shapes
+    # In float32, products have different shapes.
     torch.testing.assert_close(values, torch.stack([loss(x, Y), loss(2 * x, Y)]), rtol=1e-4, atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""A loss warns once when no optimizer updates its parameters, and never otherwise."""
+"""A loss warns once if no optimizer updates its parameters, and doesn't warn otherwise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 import dml_losses as dml
 
-STEPS = 150  # the warning comes after 100 gradients
+STEPS = 150  # the warning is raised after 100 gradients
 Steps = Callable[[Iterable[torch.nn.Parameter]], Callable[[], object]]
 
 

@@ -1,15 +1,15 @@
-"""Hooks, registry, samplers, memory queues and schedules: what every package of the toolkit builds on.
+"""Hooks, the registry, samplers, memory queues and schedules, on which all packages of the toolkit build.
 
-A name is imported at its first use, so that importing the package stays fast; `__init__.pyi` lists the names. Some come
-from dml-eval-rs: `Labels`, `Relevance` and `Matching` say who matches whom, `Peers` are processes that share an
-evaluation, and `METRICS` lists the metrics.
+Names are imported when they are first used, so that ``import dml_core`` stays fast; `__init__.pyi` lists the names.
+Some of them come from dml-eval-rs: use `Labels`, `Relevance` and `Matching` to define which items match, `Peers` to
+share an evaluation between processes, and `METRICS` to list the metrics.
 """
 
 from importlib.metadata import version
 
 from dml_core.lazy import lazy_names
 
-# These functions have the names of their modules, which would otherwise take their place in this package.
+# Import these functions now: their modules have the same names, and would otherwise hide them.
 from dml_core.plugins import plugins as plugins
 from dml_core.registry import registry as registry
 

@@ -1,4 +1,4 @@
-# The public names, and where they are. `__init__.py` reads this table, and imports a name at its first use.
+# The public names, and their modules. `__init__.py` reads this table, and imports a name when it is first used.
 from dml_core.components import Component as Component
 from dml_core.components import Run as Run
 from dml_core.drawing import draw_rows as draw_rows

@@ -1,4 +1,4 @@
-"""`Component`, what a plugin provides, and `Run`, what an observer is shown."""
+"""`Component`, which a plugin provides, and `Run`, which hooks receive."""
 
 from __future__ import annotations
 
@@ -21,23 +21,21 @@ class Component:
     """A named object that a plugin provides, with the factory that makes it.
 
     Args:
-        name: the name in recipes, in kebab-case (``"norm-softmax"``). A family of another library's classes may
-            have a prefix (``"pml/ContrastiveLoss"``).
-        factory: called with the keys of the recipe's table and with the context (`dml_core.CONTEXT`) among its
-            options. Usually a class; or a reference to one, ``"my_package.losses:MyLoss"``, which is imported when the
-            component is first used, so that listings needn't import what computes.
-        summary: one line for listings.
-        source: the paper and its equations, or another origin; empty if there is nothing to cite.
-        options: what the factory takes by keyword, in the order of listings; by default, the parameters of its
-            signature. A factory that passes ``**options`` on declares them.
-        deferred: the options whose component the factory makes itself. Where a recipe's table gives a component for
-            one, the factory receives a function without arguments that makes it, and not the component.
+        name: the name in recipes, in kebab-case (``"norm-softmax"``), or with a prefix (``"pml/ContrastiveLoss"``).
+        factory: a class or function, called with the keys of the recipe's table, and with the values of the context
+            (`dml_core.CONTEXT`) that are among its options. Use a reference, ``"my_package.losses:MyLoss"``, to import
+            the factory only when the component is used, so that listings stay fast.
+        summary: a single line to show in listings.
+        source: the paper and its equations, or a different origin; empty if there is no source to cite.
+        options: the keyword arguments of the factory, in the order to list. By default, they are read from the
+            signature; a factory that forwards ``**options`` should declare them.
+        deferred: the options whose component the factory makes itself. If the recipe gives a component for such an
+            option, the factory receives a function without arguments to make the component.
 
     Raises:
         ValueError: if the name isn't kebab-case, the summary is empty or longer than a line, or a reference isn't
             ``module:name``.
-        TypeError: if the factory can't be called, or its options are neither declared nor in a signature that
-            Python can read.
+        TypeError: if the factory can't be called, or has neither declared options nor a readable signature.
     """
 
     def __init__(
@@ -52,15 +50,15 @@ class Component:
         if not _NAME.fullmatch(name):
             raise ValueError(
                 f"component name {name!r} is not kebab-case; expected lower-case words joined by '-', "
-                "e.g. 'ranked-list', with at most one 'family/' before a class name"
+                "for example 'ranked-list', or a class name after a prefix, as 'pml/ContrastiveLoss'"
             )
         if isinstance(factory, str) and not _REFERENCE.fullmatch(factory):
             raise ValueError(
-                f"component {name!r}: factory is {factory!r}; expected 'module:name', as 'my_package.losses:MyLoss'"
+                f"component {name!r}: factory is {factory!r}; expected 'module:name', like 'my_package.losses:MyLoss'"
             )
         if not isinstance(factory, str) and not callable(factory):
             raise TypeError(
-                f"component {name!r}: factory is {factory!r}; expected a class, a function, or 'module:name'"
+                f"component {name!r}: factory is {factory!r}; expected a class or a function, or 'module:name'"
             )
         if not summary.strip() or "\n" in summary:
             raise ValueError(f"component {name!r}: summary is {summary!r}; expected one line of text")
@@ -70,15 +68,15 @@ class Component:
         self.deferred: Final = tuple(deferred)
         self._factory: Final = factory
         self._options: Final = None if options is None else tuple(options)
-        if not isinstance(factory, str):  # a mistake is found where the plugin is loaded
+        if not isinstance(factory, str):  # read the options now, so that loading the plugin shows a mistake
             _ = self.options
 
     @cached_property
     def factory(self) -> Callable[..., Any]:
-        """The factory, imported at the first use if the component has a reference.
+        """The factory; if the component has a reference, it is imported when this property is first read.
 
         Raises:
-            DmlError: if it can't be imported, or called.
+            DmlError: if the reference can't be imported, or isn't callable.
         """
         if not isinstance(self._factory, str):
             return self._factory
@@ -102,7 +100,7 @@ class Component:
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
-        """What the factory takes by keyword."""
+        """The options that the factory takes by keyword."""
         try:
             return options_of(self.factory) if self._options is None else self._options
         except TypeError as error:
@@ -110,7 +108,7 @@ class Component:
 
     @cached_property
     def takes_any_option(self) -> bool:
-        """Whether the factory takes keys beyond `options`: its signature has ``**options``, undeclared."""
+        """Whether the factory also takes keys that `options` doesn't list: it has ``**options``, undeclared."""
         return self._options is None and takes_any_option(self.factory)
 
     def __repr__(self) -> str:
@@ -119,13 +117,13 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The run, as hooks receive it.
+    """The training run of a hook's call.
 
     Args:
         directory: the run's folder.
-        recipe: the resolved recipe, with every default.
-        num_steps: optimizer steps of the whole run.
-        rank: this process's rank; rank 0 writes.
+        recipe: the resolved recipe, including all defaults.
+        num_steps: the number of optimizer steps in the run.
+        rank: the rank of this process; rank 0 writes files.
         world_size: the number of ranks that share the run.
     """
 

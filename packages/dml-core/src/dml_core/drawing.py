@@ -1,6 +1,6 @@
-"""Random numbers: hashed counters, and matrices of which a rank keeps some rows, as if all rows were drawn.
+"""Hash counters to random numbers, and draw only some rows of a random matrix.
 
-Shapes: `N` rows of the whole matrix, `M` columns.
+Shapes: `N` rows of the complete matrix, `M` columns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Word = TypeVar("Word", int, npt.NDArray[np.uint64])
 
 
 def splitmix64(word: Word) -> Word:
-    """Apply the finaliser of splitmix64: a bijection of 64-bit words that spreads every bit over the word.
+    """Hash a 64-bit word by the finaliser of splitmix64, a bijection that spreads each bit over the word.
 
     Source: Steele, Lea & Flood 2014, Fast Splittable Pseudorandom Number Generators, Fig. 16 (Stafford's mix 13).
 
@@ -40,26 +40,27 @@ def draw_rows(
     *,
     block: int = 1 << 20,
 ) -> torch.Tensor:
-    """Draw a random matrix in blocks, and keep some of its rows.
+    """Draw some rows of a random matrix, with the same bits as if the complete matrix were drawn.
 
-    X = fill(empty(N, M)), of which X[keep] is returned
+    X = fill(empty(N, M));  return X[keep]
 
-    The bits are those of one draw of the whole matrix, and the generator ends in the same state; the memory is that of
-    the kept rows and one block. On the CPU, torch draws a matrix's numbers one after another: `uniform_` singly,
-    `normal_` in groups of 16, of which it draws the last one again if the size isn't a multiple of 16. So a block
-    has whole groups, and the last block has at least 16 numbers. On another default device the matrix is drawn whole.
+    Use this function to draw a rank's rows of a matrix that all ranks share. Only the kept rows and a block are in
+    memory, but the generator ends in the same state as after the complete draw. On the CPU, torch draws numbers in
+    order: `uniform_` singly, and `normal_` in groups of 16. If the size isn't a multiple of 16, `normal_` draws the
+    last group again, so blocks consist of complete groups, and the last block has at least 16 numbers. If the default
+    device isn't the CPU, the complete matrix is drawn.
 
     Args:
         shape: N and M.
-        keep: the rows to keep, consecutive.
-        fill: fills a tensor by `uniform_` or `normal_` in place, and returns it.
-        block: numbers in a block, a multiple of 16.
+        keep: the rows to keep; they must be consecutive.
+        fill: fills a tensor in place by `uniform_` or `normal_`, and returns the tensor.
+        block: how many numbers to draw at once; must be a multiple of 16.
 
     Returns:
-        The kept rows, of torch's default dtype.
+        The kept rows, in torch's default dtype.
 
     Raises:
-        ValueError: for another `block`, or rows that aren't consecutive.
+        ValueError: if `block` isn't a multiple of 16, or the rows aren't consecutive.
     """
     rows, columns = shape
     first, last, step = keep.indices(rows)

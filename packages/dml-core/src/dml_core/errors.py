@@ -1,7 +1,7 @@
-"""Errors that the user can fix; their messages say what came, what was expected and how to fix it.
+"""Errors that a user can fix: the message says what is wrong, what was expected and how to fix it.
 
-The `dml` command prints a `DmlError` as one message, without a traceback, and exits with code 2. Any other
-uncaught exception is a bug of the program and keeps its traceback.
+The `dml` command prints the message of a `DmlError` without a traceback, and exits with code 2. Any other uncaught
+exception is a bug in the program, so its traceback is printed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 
 
 class DmlError(Exception):
-    """An error that the user can fix: the message says what came, what was expected, and how to fix it.
+    """An error that a user can fix; see the module's docstring for the message.
 
     Args:
-        message: as above, in words that fit a Python caller and a user of the `dml` command.
-        arguments: names of the Python arguments that fix it; the command appends the options of these names.
+        message: must make sense both to a Python caller and to a user of the `dml` command.
+        arguments: the Python arguments to change; the `dml` command appends the options of the same names.
     """
 
     def __init__(self, message: str, *, arguments: tuple[str, ...] = ()) -> None:
@@ -26,19 +26,19 @@ class DmlError(Exception):
 
 
 class UnknownName(DmlError):
-    """No plugin provides a component of this name."""
+    """An error for a name that no plugin provides."""
 
 
 class DuplicateName(DmlError):
-    """Two plugins provide components of one kind under one name."""
+    """An error for a name that two plugins provide for the same kind of component."""
 
 
 class InvalidOption(DmlError):
-    """An unknown option, an option whose value the factory doesn't accept, or a missing required option."""
+    """An error for an unknown option, a missing option, or a value that the factory doesn't accept."""
 
 
 class PluginLoadError(DmlError):
-    """A plugin failed to load while ``DML_STRICT_PLUGINS`` makes failures fatal."""
+    """An error for a plugin that fails to load when ``DML_STRICT_PLUGINS`` is set."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -49,7 +49,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def join_errors(errors: Sequence[DmlError]) -> DmlError:
-    """Return one error for several mistakes, a line each; a single one as it is. An unknown name decides the type."""
+    """Join errors into one with a line per error (a single error is unchanged): `UnknownName` if any of them is."""
     if len(errors) == 1:
         return errors[0]
     kind = UnknownName if any(isinstance(error, UnknownName) for error in errors) else InvalidOption
@@ -57,7 +57,7 @@ def join_errors(errors: Sequence[DmlError]) -> DmlError:
 
 
 def describe_error(error: BaseException) -> str:
-    """Describe an unexpected error of other code in a line: type, message, and the file and line that raised it."""
+    """Describe an unexpected exception in a single line: type, message, and the file and line that raised it."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,4 +1,4 @@
-"""Batches beyond the memory of their activations: the gradient of the whole batch, one micro-batch at a time.
+"""Train with batches whose activations don't fit in memory: compute the gradient in micro-batches.
 
 Shapes: `B` batch, `D` embedding dimension.
 """
@@ -16,33 +16,33 @@ Forward: TypeAlias = Callable[[nn.Module, Tensor, int], Tensor]
 
 
 class GradientCache:
-    """The embedding of one batch whose activations are those of a micro-batch at a time.
+    """The embedding of a batch in two passes, which keeps only the activations of a micro-batch in memory.
 
-    A first pass embeds the batch without activations; the loss gives each embedding its gradient; a second pass repeats
-    each micro-batch with activations and back-propagates that gradient:
+    The first pass embeds the batch without saving activations, and the loss computes the gradient of the embeddings.
+    The second pass embeds each micro-batch again with activations, and back-propagates this gradient:
 
     ∂L/∂θ = Σ_b (∂L/∂x_b)·(∂x_b/∂θ),  ∂L/∂x_b from the loss of the whole batch
 
-    So weights receive the gradient of the whole batch, at the memory of one micro-batch and the cost of a second
-    forward pass. Both passes draw the same random numbers (dropout) and run under the same autocast. Batch norms see
-    one micro-batch at a time, and the second pass alone updates their running statistics. A batch that is one
-    micro-batch has a single pass, except under DistributedDataParallel.
+    Use this class if a loss needs large batches: the weights receive the gradient of the full batch, for the price of a
+    second forward pass. Both passes draw the same random numbers (dropout) and use the same autocast. Note that batch
+    norms see only a micro-batch, and that only the second pass updates their running statistics. A batch that fits in a
+    single micro-batch is embedded once, except under DistributedDataParallel.
 
     Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, section 3.2.
 
     Args:
-        network: maps inputs (B, …) to embeddings (B, D), row by row but for batch norms; it may be wrapped in
-            DistributedDataParallel, whose ranks then exchange gradients once, with the last micro-batch.
-        micro_batch: the most rows of a micro-batch, at least 1. The batch is split into the fewest, of nearly equal
-            size.
-        first_network: the network of the first pass; default: the module inside DistributedDataParallel, or `network`.
-        forward: called as ``forward(network, inputs, index)`` for each micro-batch in both passes. The default calls
-            the network; another one draws its own random numbers, the same in both passes, and chooses its precision.
-        without_exchange: a context in which ranks exchange no gradients; default: that of DistributedDataParallel.
+        network: maps inputs (B, …) to embeddings (B, D), each row independently except in batch norms. If the network
+            is wrapped in DistributedDataParallel, ranks exchange gradients once, with the last micro-batch.
+        micro_batch: the largest number of rows in a micro-batch, at least 1. The batch is split into as few
+            micro-batches as possible, of nearly equal size.
+        first_network: the network for the first pass. By default, `network`, without DistributedDataParallel.
+        forward: called as ``forward(network, inputs, index)`` for each micro-batch in both passes. By default, calls
+            the network. A custom function must draw the same random numbers in both passes, and choose the precision.
+        without_exchange: makes a context that stops ranks from exchanging gradients. By default, DDP's `no_sync`.
 
     Raises:
-        TypeError: unless `micro_batch` is a whole number.
-        ValueError: if it is below 1.
+        TypeError: if `micro_batch` isn't an integer.
+        ValueError: if `micro_batch` is below 1.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class GradientCache:
         without_exchange: Callable[[], AbstractContextManager[None]] | None = None,
     ) -> None:
         if isinstance(micro_batch, bool) or not isinstance(micro_batch, int):
-            raise TypeError(f"micro_batch is {micro_batch!r}; expected a whole number of at least 1")
+            raise TypeError(f"micro_batch is {micro_batch!r}; expected an integer of at least 1")
         if micro_batch < 1:
             raise ValueError(f"micro_batch is {micro_batch}; expected at least 1")
         inner, exchanging = network, without_exchange or nullcontext
@@ -68,14 +68,14 @@ class GradientCache:
         self._cached: tuple[Tensor, Tensor] | None = None  # inputs, their embeddings
 
     def embed(self, inputs: Tensor) -> Tensor:
-        """Embed a batch, (B, D); the loss back-propagates to the result, then `backward` goes on."""
-        # Under DistributedDataParallel a rank with fewer rows takes part in the same collectives as the others.
+        """Embed a batch as (B, D). Back-propagate the loss to the result, then call `backward`."""
+        # Under DistributedDataParallel, a rank with fewer rows must join the same collectives as the other ranks.
         if len(inputs) <= self._micro_batch and not isinstance(
             self._network, nn.parallel.DistributedDataParallel
         ):
             self._cached = None
             return self._forward(self._network, inputs, 0)
-        with torch.no_grad(), _statistics_kept(self._first):
+        with torch.no_grad(), _freeze_statistics(self._first):
             parts = split_evenly(inputs, self._micro_batch)
             rows = [self._forward(self._first, part, index) for index, part in enumerate(parts)]
         embeddings = torch.cat(rows).requires_grad_()
@@ -83,18 +83,18 @@ class GradientCache:
         return embeddings
 
     def backward(self) -> None:
-        """Back-propagate the embeddings' gradients to the weights; call it after the loss's own backward.
+        """Back-propagate the embeddings' gradients to the weights. Call this after ``loss.backward()``.
 
         Raises:
-            RuntimeError: if the loss gave the embeddings no gradient.
+            RuntimeError: if the embeddings have no gradient.
         """
-        if self._cached is None:  # the loss's backward went through the network
+        if self._cached is None:  # ``loss.backward()`` already went through the network
             return
         (inputs, embeddings), self._cached = self._cached, None
         if embeddings.grad is None:
             raise RuntimeError(
-                "the embeddings have no gradient; call the loss's backward() first, and compute it from the result of "
-                "embed()"
+                "the embeddings have no gradient; call the loss's backward() first, and compute the loss from the "
+                "result of embed()"
             )
         split = (split_evenly(rows, self._micro_batch) for rows in (inputs, embeddings.grad))
         parts = list(zip(*split, strict=True))
@@ -102,12 +102,12 @@ class GradientCache:
             for index, (part, gradient) in enumerate(parts):
                 with self._without_exchange() if index < len(parts) - 1 else nullcontext():
                     again = self._forward(self._network, part, index)
-                    if again.requires_grad:  # not if the network is frozen as a whole
+                    if again.requires_grad:  # false if the network is frozen
                         torch.autograd.backward(again, gradient)
 
 
 def split_evenly(rows: Tensor, most: int) -> tuple[Tensor, ...]:
-    """Split rows into the fewest parts of at most so many, of nearly equal size: a batch norm fails on a single row."""
+    """Split rows into few parts of at most `most` rows, nearly equal, since a batch norm fails on a single row."""
     return torch.tensor_split(rows, max(1, -(-len(rows) // most)))
 
 
@@ -119,24 +119,24 @@ def backward_in_micro_batches(
     *,
     scaler: torch.amp.GradScaler | None = None,
 ) -> Tensor:
-    """Compute the loss of a batch, and add its gradient to that of all weights; see `GradientCache`.
+    """Compute a batch's loss, and back-propagate to the weights in micro-batches; see `GradientCache`.
 
-    It replaces ``loss(network(inputs)).backward()`` in a loop of your own. Under ``torch.autocast`` network and loss
-    run in its precision, and the backward passes outside it.
+    Use this function instead of ``loss(network(inputs)).backward()`` in a custom training loop. Under
+    ``torch.autocast``, network and loss use the autocast precision, but the backward passes run outside autocast.
 
     Args:
-        network: maps inputs to embeddings; it may be wrapped in DistributedDataParallel.
+        network: maps inputs to embeddings; can be wrapped in DistributedDataParallel.
         inputs: (B, …).
-        loss: maps embeddings (B, D) to the scalar loss: ``lambda x: criterion(x, labels)``. With several ranks it
-            gathers the rows itself: ``GlobalBatch(criterion)``.
-        micro_batch: the most rows whose activations are in memory.
-        scaler: scales the loss before its backward pass; the caller steps and updates it.
+        loss: maps embeddings (B, D) to the scalar loss, for example ``lambda x: criterion(x, labels)``. If there is
+            more than one rank, the loss must gather the rows: use ``GlobalBatch(criterion)``.
+        micro_batch: the largest number of rows whose activations are in memory.
+        scaler: scales the loss before the backward pass; the caller must step and update the scaler.
 
     Returns:
         The loss, detached and unscaled.
 
     Raises:
-        TypeError, ValueError: as `GradientCache`.
+        TypeError, ValueError: see `GradientCache`.
     """
     cache = GradientCache(network, micro_batch)
     value = loss(cache.embed(inputs))
@@ -147,7 +147,7 @@ def backward_in_micro_batches(
 
 
 class _Replayed:
-    """Forward passes that a second pass repeats: with the random numbers and the precision of the first."""
+    """A forward function that uses the random numbers and the precision of the first pass in the second pass."""
 
     def __init__(self) -> None:
         self._states: list[tuple[Tensor, Tensor | None]] = []
@@ -164,7 +164,7 @@ class _Replayed:
         else:
             self._states.append(_random_state(inputs.device))
         self._device = inputs.device
-        # Without gradients, cached casts of weights would be of no use to the second pass.
+        # Casts of weights that are cached without gradients can't be used by the second pass.
         cached = torch.is_grad_enabled() and torch.is_autocast_cache_enabled()
         with torch.autocast(kind, dtype, enabled, cache_enabled=cached):
             embeddings: Tensor = network(inputs)
@@ -172,7 +172,7 @@ class _Replayed:
 
     @contextmanager
     def second_pass(self) -> Iterator[None]:
-        """Repeat the first pass; random numbers drawn afterwards continue those drawn before."""
+        """Repeat the first pass in this context, and restore the state of the random generators at the end."""
         before, self._repeats = _random_state(self._device), True
         try:
             yield
@@ -192,8 +192,8 @@ def _set_random_state(state: tuple[Tensor, Tensor | None], device: torch.device)
 
 
 @contextmanager
-def _statistics_kept(network: nn.Module) -> Iterator[None]:
-    """Freeze the running statistics of batch norms: the second pass updates them."""
+def _freeze_statistics(network: nn.Module) -> Iterator[None]:
+    """Freeze the running statistics of batch norms in the first pass, since the second pass updates them."""
     norms: list[Any] = [
         m
         for m in network.modules()

@@ -1,7 +1,7 @@
-"""Every hook of the toolkit: who calls it, when, and what it returns.
+"""The hooks of the toolkit: who calls each hook, when, and what the hook returns.
 
-A plugin is a module (or object) with functions of these names, marked `hookimpl`. An entry point of the group
-``dml`` names it:
+To write a plugin, define functions with these names in a module (or object), mark them with `hookimpl`, and name the
+module in an entry point of the group ``dml``:
 
     from dml_core import Component, hookimpl
 
@@ -13,7 +13,7 @@ A plugin is a module (or object) with functions of these names, marked `hookimpl
     [project.entry-points.dml]
     my-plugin = "my_package.plugin"
 
-An implementation may take any subset of a hook's arguments, by name.
+An implementation can take any subset of the arguments, by name.
 """
 
 from __future__ import annotations
@@ -31,41 +31,41 @@ PROJECT = "dml"  # pluggy's project name, and the entry-point group
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
-# --- Components that a plugin provides. The registry calls each hook once a process, on the first look-up of its kind.
-# A factory receives the keys of the recipe's table, and the context among its options (`dml_core.CONTEXT`).
+# --- Components that a plugin provides. The registry calls each hook once per process, when it first needs the kind.
+# A factory receives the keys of the recipe's table, and the context values that it takes (`dml_core.CONTEXT`).
 
 
 @hookspec
 def dml_losses() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Losses: `PairLoss` or `ClassLoss`. Context: num_classes, embedding_dim, steps_per_epoch, seed."""
+    """Provide losses: `PairLoss` or `ClassLoss`. Context: num_classes, embedding_dim, steps_per_epoch, seed."""
 
 
 @hookspec
 def dml_samplers() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Batch samplers: `BatchSampler`; `MiningSampler` for mined negatives. Context: labels, seed."""
+    """Provide batch samplers: `BatchSampler`, or `MiningSampler` to use mined negatives. Context: labels, seed."""
 
 
 @hookspec
 def dml_backbones() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Networks from images to features: `Backbone`. Context: in_channels, pretrained."""
+    """Provide networks from images to features: `Backbone`. Context: in_channels, pretrained."""
 
 
 @hookspec
 def dml_datasets() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Data sets: `Dataset`; `RelatedDataset` and `GroupedSplit` say more about matches than labels. Context: seed."""
+    """Provide data sets: `Dataset`; see also `RelatedDataset` and `GroupedSplit`. Context: seed."""
 
 
 @hookspec
 def dml_evaluators() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Evaluators: `Evaluator`; `PeersEvaluator` if ranks can share its work, and others. Context: seed."""
+    """Provide evaluators: `Evaluator`, or `PeersEvaluator` if ranks can share the work. Context: seed."""
 
 
 @hookspec
 def dml_loggers() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Loggers: `RunLogger`. Context: directory (the run's), start_step (before a resume), recipe (as a dict)."""
+    """Provide loggers: `RunLogger`. Context: directory (the run's), start_step (before a resume), recipe (a dict)."""
 
 
-# --- Events of a run. The trainer calls these on every rank, and ignores what they return. -------------------
+# --- Events of a run. The trainer calls these hooks on all ranks, and ignores the returned values. -----------
 
 
 @hookspec
@@ -75,16 +75,16 @@ def dml_run_start(run: Run) -> None:
 
 @hookspec
 def dml_step_end(run: Run, step: int, values: Mapping[str, float]) -> None:
-    """Called once for each optimizer step, in order, with its values: loss, learning rates, …
+    """Called once per optimizer step, in order, with the step's values: loss, learning rates, …
 
-    `step` counts from 1. To avoid a wait for the GPU at every step, the trainer reads the values of several steps
-    together: a call may come up to ``[logging] every`` steps late.
+    `step` counts from 1. The trainer reads the values of multiple steps together, to avoid waiting for the GPU at each
+    step, so a call can be up to ``[logging] every`` steps late.
     """
 
 
 @hookspec
 def dml_evaluation_end(run: Run, step: int, result: Mapping[str, Any]) -> None:
-    """Called after each evaluation with its metrics, as in `evaluation.json`."""
+    """Called after each evaluation with the metrics; `result` has the content of `evaluation.json`."""
 
 
 @hookspec
@@ -97,9 +97,9 @@ def dml_run_end(run: Run, step: int, error: BaseException | None) -> None:
     """Called once at the end, with the exception that ended the run early, or None."""
 
 
-# --- Commands that a plugin provides. The `dml` command calls this once, at its start. -----------------------
+# --- Commands that a plugin provides. The `dml` command calls this hook once, when it starts. ----------------
 
 
 @hookspec
 def dml_commands() -> Iterable[Any]:  # type: ignore[empty-body]
-    """Commands for `dml`, as `click.Command` objects. An existing name is an error."""
+    """Provide commands for `dml` as `click.Command` objects. It is an error if a name already exists."""

@@ -1,4 +1,4 @@
-"""The kinds of component, and the context that a run gives to the factories of each."""
+"""The kinds of components, and the context values that a run passes to the factories of each kind."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Literal
 
 Kind = Literal["losses", "samplers", "backbones", "datasets", "evaluators", "loggers"]
 
-# For each kind, the values that the run knows. A factory receives those that are among its options.
+# The values that a run supplies, by kind. A factory receives the values that are among its options.
 CONTEXT: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
     {
         # num_classes: of the training split; steps_per_epoch: the sampler's batches
         "losses": ("num_classes", "embedding_dim", "steps_per_epoch", "seed"),
         "samplers": ("labels", "seed"),  # labels: (N,), of the training split
-        "backbones": ("in_channels", "pretrained"),  # pretrained: False where a checkpoint's weights follow
+        "backbones": ("in_channels", "pretrained"),  # pretrained: False if a checkpoint is loaded afterwards
         "datasets": ("seed",),
         "evaluators": ("seed",),
         # directory: the run's folder; start_step: steps done before this start; recipe: as a dict

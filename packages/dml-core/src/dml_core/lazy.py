@@ -1,4 +1,4 @@
-"""Public names of a package that are imported at their first use, so that importing the package stays fast."""
+"""Import a package's public names when they are first used, so that importing the package stays fast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A memory of past embeddings: a ring in buffers of fixed shape, all of whose state is in the state dict."""
+"""A memory of past embeddings: a ring buffer of fixed shape that is completely saved in the state dict."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Contents(NamedTuple):
-    """The filled rows of a queue, oldest first: `n` rows, copied, so that later writes don't change them."""
+    """A copy of the `n` filled rows of a queue, oldest first; later writes to the queue don't change the copy."""
 
     embeddings: Tensor  # (n, D)
     labels: Tensor  # (n,) int64
@@ -18,21 +18,21 @@ class Contents(NamedTuple):
 
 
 class MemoryQueue(nn.Module):
-    """A ring of the newest `capacity` embeddings with their labels and optional extras.
+    """A ring buffer of the newest `capacity` embeddings, with labels and optional extra values.
 
     Source: the memory module of Wang et al. 2020, Cross-Batch Memory for Embedding Learning, Sec. 3.2.
-    Departure: the write position and the number of filled rows are buffers, too, so that a resumed run has the same
-    queue. Buffers have their full shape from the start: a state dict loads into a fresh queue of the same capacity.
+    Departure: the write position and the number of filled rows are also buffers, so that a resumed run has the same
+    queue. Buffers always have their full shape, so that a state dict can be loaded into a new queue of this capacity.
 
     Args:
         capacity: the largest number of rows, at least 1.
         embedding_dim: D, at least 1.
-        extras: further values of each row: by name, an example of one row's value, which gives shape and dtype, e.g.
+        extras: values to store with each row. Maps a name to an example value, which gives shape and dtype, like
             ``{"step": torch.zeros((), dtype=torch.int64)}``.
-        dtype: the dtype of the stored embeddings; ``torch.bfloat16`` halves the memory.
+        dtype: the dtype of the stored embeddings; use ``torch.bfloat16`` to halve the memory.
 
     Raises:
-        ValueError: for a capacity or dimension below 1, or an extra with the name of an attribute of the queue.
+        ValueError: if the capacity or dimension is below 1, or if an extra has the name of an attribute of the queue.
     """
 
     embeddings: Tensor
@@ -60,10 +60,10 @@ class MemoryQueue(nn.Module):
         for name, example in (extras or {}).items():
             if hasattr(self, name):
                 raise ValueError(
-                    f"an extra is named {name!r}, like an attribute of the queue; expected another name"
+                    f"an extra is named {name!r}, like an attribute of the queue; choose a different name"
                 )
             self.register_buffer(name, torch.zeros(capacity, *example.shape, dtype=example.dtype))
-        # The same two numbers on the host: to read the buffers would wait for the GPU at every step.
+        # Keep both numbers on the host, too: to read the buffers would wait for the GPU at each step.
         self._pointer = self._fill = 0
 
     def __len__(self) -> int:
@@ -72,21 +72,21 @@ class MemoryQueue(nn.Module):
 
     @torch.no_grad()
     def enqueue(self, embeddings: Tensor, labels: Tensor, **extras: Tensor) -> None:
-        """Append rows in place of the oldest; of more rows than the capacity, keep the newest.
+        """Append rows, which replace the oldest rows of a full queue; if too many are given, keep the newest.
 
         Args:
             embeddings: (n, D), any floating dtype; stored without gradient in the queue's dtype.
-            labels: (n,) integer.
+            labels: integers of shape (n,).
             **extras: (n, ...) for each extra of the queue.
 
         Raises:
-            ValueError: for shapes or extras that don't fit; the queue is unchanged.
+            ValueError: if shapes or extras don't match the queue, which is then unchanged.
         """
         rows = {"embeddings": embeddings, "labels": labels, **extras}
-        self._refuse_misfits(rows)
+        self._check_shapes(rows)
         count = len(embeddings)
         kept = min(count, self.capacity)
-        # Dropped rows move the pointer, too, so that one call equals several calls with the same rows.
+        # Also move the pointer for dropped rows, so that one call has the same effect as a call per row.
         first = (self._pointer + count - kept) % self.capacity
         head = min(kept, self.capacity - first)
         for name, value in rows.items():
@@ -96,12 +96,12 @@ class MemoryQueue(nn.Module):
         self._set_counters((self._pointer + count) % self.capacity, min(self._fill + count, self.capacity))
 
     def contents(self) -> Contents:
-        """Copy the filled rows, oldest first: (n, D), (n,) and the extras; n is 0 in an empty queue."""
+        """Copy the filled rows, oldest first: (n, D), (n,) and the extras; n is 0 if the queue is empty."""
 
         def in_order(ring: Tensor) -> Tensor:
             return torch.cat((ring[self._pointer : self._fill], ring[: self._pointer]))
 
-        # Under autocast, cat takes only autocast's half precision, which the queue's may differ from.
+        # Under autocast, cat only takes the autocast dtype, which can differ from the queue's dtype.
         with torch.autocast(self.embeddings.device.type, enabled=False):
             extras = {name: in_order(getattr(self, name)) for name in self.extra_names}
             return Contents(in_order(self.embeddings), in_order(self.labels), extras)
@@ -117,7 +117,7 @@ class MemoryQueue(nn.Module):
         """Return the arguments, for `repr`."""
         return f"capacity={self.capacity}, embedding_dim={self.embedding_dim}, filled={self._fill}"
 
-    def _refuse_misfits(self, rows: Mapping[str, Tensor]) -> None:
+    def _check_shapes(self, rows: Mapping[str, Tensor]) -> None:
         expected = ("embeddings", "labels", *self.extra_names)
         if set(rows) != set(expected):
             raise ValueError(
@@ -140,7 +140,7 @@ class MemoryQueue(nn.Module):
             errors: list[str] = others[-1]
             errors.append(
                 f"the saved queue {prefix[:-1]!r} has capacity {saved.shape[0]} and dimension {saved.shape[1]}; "
-                f"this one has {self.capacity} and {self.embedding_dim}: make the queue with the saved numbers"
+                f"this one has {self.capacity} and {self.embedding_dim}: make the queue with the saved values"
             )
         super()._load_from_state_dict(state_dict, prefix, *others)
         self._pointer, self._fill = int(self.pointer), int(self.fill)

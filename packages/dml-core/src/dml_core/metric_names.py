@@ -1,4 +1,4 @@
-"""What dml-eval-rs says of a metric's name, under names that say what they are about."""
+"""Functions of dml-eval-rs that describe a metric, renamed so that they are clear without their module."""
 
 from dml_eval_rs.metrics.names import family_of as metric_family
 from dml_eval_rs.metrics.names import meaning_of as metric_meaning

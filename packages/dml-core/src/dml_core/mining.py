@@ -1,6 +1,6 @@
-"""A sampler whose batches hold hard negatives, mined between epochs.
+"""A sampler whose batches contain hard negatives, which are mined between epochs.
 
-Shapes: `N` items, `C` classes and `K` images of each in a batch, `k` mined negatives of each item.
+Shapes: `N` items, `C` classes per batch, `K` images per class, `k` mined negatives per item.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ if TYPE_CHECKING:
 
     from dml_core.protocols.evaluation import MiningEvaluator
 
-_STREAM = 3  # of random numbers, apart from those of `dml_core.samplers`
+_STREAM = 3  # a stream of random numbers that `dml_core.samplers` doesn't use
 
 
 class HardNegativeSampler(EpochSampler):
-    """A sampler of batches of C classes with K images each, in which classes meet those that they are mistaken for.
+    """A sampler of balanced batches that also contain classes which the network confuses.
 
-    Until negatives are mined, its batches are those of `ClassBalancedSampler`. From then on the first
-    ⌊C / (1 + M)⌋ classes of such a batch, at least one, are anchors. The first image of an anchor class brings M of
-    its k mined negatives, drawn at random, each with K − 1 other images of the negative's class. No class is twice in
-    a batch: a negative of a class that is there already is skipped, and classes of the balanced batch fill the rest.
-    So anchors are balanced over the classes, and their negatives are hard.
+    Until negatives are mined, this sampler draws the batches of `ClassBalancedSampler`. Afterwards, the first
+    ⌊C / (1 + M)⌋ classes of such a batch (at least one) are anchors. The first image of an anchor class adds M of
+    the k mined negatives, drawn at random, each with K − 1 other images of the negative's class. A batch never has a
+    class twice: a negative is skipped if its class is already present, and the other classes of the balanced batch fill
+    the rest. So anchors are balanced over the classes, but negatives are hard.
 
-    Negatives of the whole data set, refreshed as the network learns: Xiong et al. 2021, Approximate Nearest Neighbor
-    Negative Contrastive Learning (there by an approximate index; here exact). Classes brought by their likeness:
-    Smirnov et al. 2017, Doppelganger Mining for Face Representation Learning.
+    Source: Xiong et al. 2021, Approximate Nearest Neighbor Negative Contrastive Learning, for negatives from the
+    complete data set that are refreshed as the network learns (there by an approximate index; here exact); Smirnov et
+    al. 2017, Doppelganger Mining for Face Representation Learning, for batches of similar classes.
 
     Args:
-        labels: (N,) integer, the class of each item.
+        labels: integers of shape (N,), the class of each item.
         classes_per_batch: C, from 2 to the number of classes.
         images_per_class: K, at least 1.
         negatives_per_anchor: M, from 1 to `candidates`.
-        candidates: k, the mined negatives of each item, from 1 to N − 1.
-        below: None takes an item's k nearest of other classes. ``"hardest"``: only negatives less similar than its
-            least similar positive (semi-hard towards all of them: Schroff et al. 2015, FaceNet, Eq. 4);
-            ``"easiest"``: less similar than its most similar positive.
-        margin: how much less similar, at least 0; spares images of a wrong label (Moreira et al. 2024, NV-Retriever).
-        mine_from: the first epoch before which negatives are mined; 0 mines by the initial weights.
-        mine_every: epochs from one mining to the next, at least 1.
-        seed: at least 0; with the epoch, the position and the negatives it determines a batch.
-        batches_per_epoch: as in `ClassBalancedSampler`.
+        candidates: k, the number of negatives to mine per item, from 1 to N − 1.
+        below: by default, None, mine the k nearest items of different classes. Use ``"hardest"`` to mine only negatives
+            that are less similar than the item's least similar positive (semi-hard compared with all positives:
+            Schroff et al. 2015, FaceNet, Eq. 4), or ``"easiest"``: less similar than its most similar positive.
+        margin: how much less similar, at least 0, to skip mislabelled images (Moreira et al. 2024, NV-Retriever).
+        mine_from: the first epoch to mine negatives for; 0 mines with the initial weights.
+        mine_every: the number of epochs between minings, at least 1.
+        seed: at least 0. A batch depends only on seed, epoch, position and negatives.
+        batches_per_epoch: see `ClassBalancedSampler`.
 
     Raises:
-        ValueError: as `ClassBalancedSampler`; for numbers out of their range, or a margin without `below`.
+        ValueError: see `ClassBalancedSampler`; also if a number is out of range, or a margin is given without `below`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class HardNegativeSampler(EpochSampler):
         if not 0 <= margin < np.inf:
             raise ValueError(f"margin is {margin}; expected a finite number of at least 0")
         if margin and below is None:
-            raise ValueError(f"margin is {margin} and below is None; expected below, too, or no margin")
+            raise ValueError(f"margin is {margin} and below is None; set below, or use margin=0")
         self.below, self.margin = below, margin
         _, self._class_of = np.unique(self.labels, return_inverse=True)
         order = np.argsort(self._class_of, kind="stable")
@@ -104,17 +104,17 @@ class HardNegativeSampler(EpochSampler):
 
     @property
     def negatives(self) -> npt.NDArray[np.int64] | None:
-        """The negatives in use, (N, k), -1 for none; None before any are mined."""
+        """The negatives in use, (N, k), padded with -1; None if negatives haven't been mined yet."""
         return self._negatives
 
     def mines_before(self, epoch: int) -> bool:
-        """Tell whether negatives are mined before an epoch, counted from 0."""
+        """Tell whether negatives should be mined before `epoch`, which counts from 0."""
         return epoch >= self.mine_from and (epoch - self.mine_from) % self.mine_every == 0
 
     def find_negatives(
         self, evaluator: MiningEvaluator, embeddings: npt.NDArray[Any]
     ) -> npt.NDArray[np.int64]:
-        """Find the negatives of embeddings (N, D) by the sampler's rule, (N, k) int64, -1 for none."""
+        """Find negatives in embeddings (N, D) by the sampler's rule: (N, k) int64, padded with -1."""
         _, negatives = evaluator.hard_negatives(
             embeddings, self.labels, self.candidates, below=self.below, margin=self.margin
         )
@@ -124,10 +124,11 @@ class HardNegativeSampler(EpochSampler):
         """Use these negatives from now on.
 
         Args:
-            negatives: (N, k) integer, items of other classes than the row's, or -1; None for balanced batches.
+            negatives: integers of shape (N, k): items of other classes than the row's, or -1. None: draw balanced
+                batches.
 
         Raises:
-            ValueError: for another shape or dtype, an index outside -1 to N − 1, or an item of the row's own class.
+            ValueError: if shape or dtype are wrong, an index is outside -1 to N − 1, or an item has the row's class.
         """
         if negatives is None:
             self._negatives = None
@@ -146,12 +147,12 @@ class HardNegativeSampler(EpochSampler):
         if own_Nk.any():
             item = int(own_Nk.any(axis=1).argmax())
             raise ValueError(
-                f"negatives lists items of its own class for item {item}; expected other classes"
+                f"negatives of item {item} include an item of the same class; expected items of other classes"
             )
         self._negatives = array_Nk
 
     def batch_at(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
-        """Draw the batch's indices, (C * K,) int64: the anchors' classes, their negatives', the others."""
+        """Draw the batch's (C * K,) int64 indices: anchor classes, then classes of negatives, then other classes."""
         balanced = self._balanced.batch_at(epoch, position)
         if self._negatives is None:
             return balanced
@@ -174,7 +175,7 @@ class HardNegativeSampler(EpochSampler):
         return np.concatenate([*chosen.values()])
 
     def _draw_class(self, item: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
-        """Draw K images of an item's class, of which it is the first; all are used before any repeats."""
+        """Draw K images of the item's class, the item first; images only repeat if the class has fewer than K."""
         members = self._members[self._class_of[item]]
         others = random.permutation(members[members != item])
         drawn = [np.array([item]), others]
@@ -183,14 +184,14 @@ class HardNegativeSampler(EpochSampler):
         return np.concatenate(drawn)[: self.images_per_class]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position and the negatives, and the settings and data that they belong to."""
+        """Return the position and the negatives, with the settings and data that they depend on."""
         return super().state_dict() | {"negatives": self._negatives}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved position and the saved negatives.
 
         Raises:
-            ValueError: as `EpochSampler.load_state_dict`.
+            ValueError: see `EpochSampler.load_state_dict`.
         """
         super().load_state_dict(state)
         self.set_negatives(state["negatives"])

@@ -1,4 +1,4 @@
-"""The options of a component's factory: the keys that a recipe's table may set, and the types of their values."""
+"""The options of a component's factory: the keys that a recipe can set, and the types of the values."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Option:
 
     Args:
         name: the key in the recipe's table, and the factory's keyword.
-        annotation: the type of its values: `float`, `int`, `bool`, `str`, `None`, a `Literal`, a sequence, a
-            mapping, or a union of these. The factory alone judges values of any other type.
-        default: the factory's default; without it, the option is required.
+        annotation: the type of the values: `float`, `int`, `bool`, `str`, `None`, a `Literal`, a sequence, a mapping,
+            or a union of these. Values of other types are only checked by the factory.
+        default: the factory's default. If it is omitted, the option is required.
     """
 
     name: str
@@ -27,26 +27,26 @@ class Option:
 
     @property
     def required(self) -> bool:
-        """Whether there is no default."""
+        """Whether the option must be given, because the factory has no default."""
         return self.default is inspect.Parameter.empty
 
     @property
     def expected(self) -> str:
-        """The annotation as messages show it."""
+        """The annotation, formatted for error messages."""
         if isinstance(self.annotation, type):
             return self.annotation.__name__
         return str(self.annotation).replace("typing.", "")
 
     def fits(self, value: object) -> bool:
-        """Check a recipe's value against the annotation."""
+        """Tell whether a recipe's value matches the annotation."""
         return _fits(value, self.annotation)
 
 
 def options_of(factory: Callable[..., Any]) -> tuple[Option, ...]:
-    """Read a factory's options from its signature: the parameters that have a name.
+    """Read a factory's options from the signature: the parameters that can be passed by name.
 
     Raises:
-        TypeError: if it has no signature that Python can read.
+        TypeError: if Python can't read the signature.
     """
     named = [
         parameter
@@ -54,13 +54,13 @@ def options_of(factory: Callable[..., Any]) -> tuple[Option, ...]:
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     ]
     annotations = _annotations(factory)
-    return tuple(Option(p.name, annotations.get(p.name, _stated(p)), p.default) for p in named)
+    return tuple(Option(p.name, annotations.get(p.name, _declared_annotation(p)), p.default) for p in named)
 
 
 def signature_of(options: Sequence[Option]) -> inspect.Signature:
-    """Return the signature with these options as its parameters.
+    """Make a signature with these options as parameters.
 
-    A factory that passes ``**options`` on declares them by it: ``factory.__signature__ = signature_of(options)``.
+    Use it if a factory forwards ``**options``, to declare them: ``factory.__signature__ = signature_of(options)``.
     """
     return inspect.Signature(
         [
@@ -76,10 +76,10 @@ def signature_of(options: Sequence[Option]) -> inspect.Signature:
 
 
 def takes_any_option(factory: Callable[..., Any]) -> bool:
-    """Whether a factory takes keys beyond those it names (``**options``).
+    """Tell whether a factory also takes keys that it doesn't name (``**options``).
 
     Raises:
-        TypeError: as `options_of`.
+        TypeError: see `options_of`.
     """
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in _parameters(factory))
 
@@ -89,19 +89,19 @@ def _parameters(factory: Callable[..., Any]) -> Sequence[inspect.Parameter]:
         return tuple(inspect.signature(factory).parameters.values())
     except ValueError as error:
         raise TypeError(
-            f"factory {factory!r} has no signature that can be read; declare its options, or wrap it in a function "
-            "whose parameters are its options"
+            f"factory {factory!r} has no signature that can be read; declare the options, or wrap the factory in a "
+            "function whose parameters are the options"
         ) from error
 
 
-def _stated(parameter: inspect.Parameter) -> Any:
-    """The parameter's own annotation, which a ``__signature__`` may give; `Any` for none or unresolved text."""
+def _declared_annotation(parameter: inspect.Parameter) -> Any:
+    """Return the annotation in the signature (``__signature__`` can set it); `Any` if missing or unresolved."""
     stated = parameter.annotation
     return Any if stated is parameter.empty or isinstance(stated, str) else stated
 
 
 def _annotations(factory: Callable[..., Any]) -> dict[str, Any]:
-    """The resolved annotations; none if one of them names something that can't be imported."""
+    """Return the resolved annotations, or an empty dict if an annotation has a name that can't be imported."""
     function = factory.__init__ if isinstance(factory, type) else factory  # type: ignore[misc]
     try:
         return typing.get_type_hints(function)
@@ -130,5 +130,5 @@ def _fits(value: object, annotation: Any) -> bool:
         return all(_fits(item, element) for item in value)
     if origin in (dict, Mapping):
         return isinstance(value, Mapping)
-    # TOML has only the types above: the factory judges values of any other class.
+    # TOML only has the types above, so the factory must check values of other classes.
     return True

@@ -1,4 +1,4 @@
-"""The components of dml-core, provided by the same hooks as those of any plugin."""
+"""The components of dml-core, provided by the same hooks that other plugins use."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def dml_samplers() -> Iterable[Component]:
     yield Component(
         "class-balanced",
         "dml_core.samplers:ClassBalancedSampler",
-        "C classes x K images a batch, every class equally often",
+        "C classes x K images per batch, all classes equally often",
     )
     yield Component(
-        "shuffled", "dml_core.samplers:ShuffledSampler", "every image once an epoch, in a random order"
+        "shuffled", "dml_core.samplers:ShuffledSampler", "all images once per epoch, in random order"
     )
     yield Component(
         "hard-negatives",
         "dml_core.mining:HardNegativeSampler",
-        "C classes x K images a batch, among them classes of mined hard negatives",
+        "C classes x K images per batch, including classes of mined hard negatives",
         source="Xiong et al. 2021, ANCE; Smirnov et al. 2017, Doppelganger Mining",
     )

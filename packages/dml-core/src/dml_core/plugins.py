@@ -1,8 +1,8 @@
-"""The installed plugins, and the failures of those that can't be loaded.
+"""Load the installed plugins, and record the failures of plugins that can't be loaded.
 
-Every installed distribution may name plugins in the entry-point group ``dml``. Each is loaded on its own: one that
-can't be imported (or exits at its import), or that implements an unknown hook, is recorded as a `Failure`, and the
-others keep working. The environment variable ``DML_STRICT_PLUGINS=1`` makes a failure fatal instead.
+An installed distribution can name plugins in the entry-point group ``dml``. Plugins are loaded independently: if a
+plugin can't be imported (or exits when imported), or if it implements an unknown hook, a `Failure` is recorded, and
+the other plugins keep working. To make failures fatal, set the environment variable ``DML_STRICT_PLUGINS=1``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Provider:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A plugin that failed to load, or whose hook failed, and the error."""
+    """A plugin that failed to load, or failed in a hook, with the error."""
 
     entry_point: str
     distribution: str
@@ -56,8 +56,7 @@ class Plugins:
     """The plugins of a process: pluggy's manager, the providers, and the failures.
 
     Args:
-        points: the entry points to load, in the order of their hooks' calls. Those that fail are listed in
-            `failures`.
+        points: the entry points to load, in the order to call the hooks. Failures are listed in `failures`.
 
     Raises:
         PluginLoadError: if a plugin fails and ``DML_STRICT_PLUGINS`` is neither unset, empty nor ``0``.
@@ -75,7 +74,7 @@ class Plugins:
                 self.register(point.load(), written, distribution, version)
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # a plugin may raise anything, also SystemExit
+            except BaseException as error:  # a plugin can raise anything, even SystemExit
                 self.fail(Failure(written, distribution, version, error))
 
     def register(
@@ -84,16 +83,16 @@ class Plugins:
         """Add a plugin, packaged or not, and return its provider.
 
         Raises:
-            DmlError: if it implements an unknown hook; the message names the nearest known one.
-            pluggy.PluginValidationError: if a hook has an argument that its specification lacks.
-            ValueError: if it is already registered.
+            DmlError: if the plugin implements an unknown hook; the message suggests the nearest known hook.
+            pluggy.PluginValidationError: if a hook has an argument that isn't in the specification.
+            ValueError: if the plugin is already registered.
         """
         entry_point = entry_point or getattr(plugin, "__name__", type(plugin).__name__)
         provider = Provider(entry_point, distribution, version, plugin)
-        # pluggy would name a plugin after its module, and two distributions may have modules of one name.
+        # By default, pluggy names a plugin after its module, but two distributions can have modules of the same name.
         self.manager.register(plugin, name=f"{distribution}: {entry_point} ({id(plugin):x})")
         try:
-            self._refuse_unknown_hooks(plugin)
+            self._check_hooks(plugin)
         except DmlError:
             self.manager.unregister(plugin)
             raise
@@ -104,7 +103,7 @@ class Plugins:
         """Record a failure.
 
         Raises:
-            PluginLoadError: instead, if ``DML_STRICT_PLUGINS`` is set.
+            PluginLoadError: if ``DML_STRICT_PLUGINS`` is set; the failure isn't recorded then.
         """
         if os.environ.get(STRICT_VARIABLE, "0") not in ("", "0"):
             raise PluginLoadError(
@@ -113,20 +112,20 @@ class Plugins:
         self.failures.append(failure)
 
     def collect(self, hook: str, kind: type[T], expected: str) -> list[tuple[T, Provider]]:
-        """Call every plugin's implementation of a hook on its own, and flatten what they return.
+        """Call a hook in all plugins, and return their items in a single list.
 
-        A plugin whose hook raises, or returns something else, is recorded as a failure.
+        If the hook of a plugin raises, or returns something else, only a failure of this plugin is recorded.
 
         Args:
             hook: the name of a hook without arguments that returns an iterable.
-            kind: the type of its items.
-            expected: what the hook should return, for messages.
+            kind: the type that the items must have.
+            expected: describes the expected return value in error messages.
 
         Returns:
-            Each item and its provider.
+            The items, each with its provider.
         """
         collected: list[tuple[T, Provider]] = []
-        # pluggy calls the last registered first; listings read better in the order of registration.
+        # pluggy calls the last registered plugin first, but a listing should be in the order of registration.
         for implementation in getattr(self.manager.hook, hook).get_hookimpls():
             provider = self.provider_of(implementation.plugin)
             try:
@@ -145,7 +144,7 @@ class Plugins:
         return collected
 
     def describe_failures(self) -> str:
-        """Return lines that name the plugins that failed; empty if none did."""
+        """Return a line per plugin that failed to load, after a heading; empty if all plugins were loaded."""
         if not self.failures:
             return ""
         count = "1 plugin" if len(self.failures) == 1 else f"{len(self.failures)} plugins"
@@ -155,7 +154,7 @@ class Plugins:
         """Return the provider of a registered plugin."""
         return next(provider for provider in self.providers if provider.plugin is plugin)
 
-    def _refuse_unknown_hooks(self, plugin: object) -> None:
+    def _check_hooks(self, plugin: object) -> None:
         specified = [name for name in vars(hookspecs) if name.startswith(f"{hookspecs.PROJECT}_")]
         for caller in self.manager.get_hookcallers(plugin) or ():
             if not caller.has_spec() and not all(impl.optionalhook for impl in caller.get_hookimpls()):
@@ -166,16 +165,16 @@ class Plugins:
 
 
 def _origin(point: EntryPoint) -> tuple[str, str]:
-    """Return an entry point's distribution and version; one that was made by hand may have none."""
+    """Return the distribution and version of an entry point, which are unknown if it was made by hand."""
     return (point.dist.name, point.dist.version) if point.dist else ("unknown distribution", "0")
 
 
 @cache
 def plugins() -> Plugins:
-    """Return this process's plugins: every installed entry point of the group ``dml``, loaded on the first call.
+    """Return the plugins of this process. The first call loads all installed entry points of the group ``dml``.
 
     Raises:
-        PluginLoadError: as `Plugins`.
+        PluginLoadError: see `Plugins`.
     """
     points = entry_points(group=hookspecs.PROJECT)
     return Plugins(sorted(points, key=lambda point: (_origin(point)[0], point.name)))

@@ -1,6 +1,6 @@
-"""Ranks: the processes of a `torch.distributed` group, and the rows that they gather for one loss.
+"""Find this process's rank in a `torch.distributed` group, and gather rows from all ranks.
 
-Shapes: `W` ranks, `R` rows of a rank, `B` = Σ R rows of all ranks.
+Shapes: `W` ranks, `R` rows per rank, `B` = Σ R rows of all ranks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import distributed
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """Return this process's rank and the number of ranks: 0 of 1 without an initialised process group."""
+    """Return the rank of this process and the number of ranks: (0, 1) if no process group is initialised."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
@@ -22,25 +22,25 @@ def rank_and_world_size() -> tuple[int, int]:
 def all_gather_rows(
     rows: torch.Tensor, counts: Sequence[int] | None = None, *, gradients: Literal["mean", "sum"] = "sum"
 ) -> torch.Tensor:
-    """Gather all ranks' rows in the order of the ranks, with the gradient of this rank's own rows.
+    """Gather the rows of all ranks, in the order of the ranks; the gradient flows to this rank's rows.
 
     X = x_1 ∪ … ∪ x_W;  ∂L/∂x_r = (∂L/∂X)[rows of r] for ``"sum"``, W · (∂L/∂X)[rows of r] for ``"mean"``
 
-    It is for a loss L(X) that every rank computes whole (the gathers of ``torch.distributed.nn`` are for losses that
-    differ). Each rank then has the gradient of all rows, so the backward pass exchanges nothing and slices.
-    Parameters behind the rows get their rank's part of the gradient: the parts' sum is the whole, and so is, by the
-    factor W, their average, which DistributedDataParallel computes.
+    Use this function if all ranks compute the same loss L(X); to compute different losses, use
+    ``torch.distributed.nn``. Since each rank has the gradient of all rows, the backward pass only slices and doesn't
+    communicate. Parameters that produced the rows get this rank's part of their gradient. The sum of these parts is the
+    gradient; so is the average, which DistributedDataParallel computes, if ``"mean"`` multiplies the parts by W.
 
     Args:
-        rows: (R, …), any dtype. The other dimensions and the dtype are the same on every rank.
-        counts: R of every rank, in the order of the ranks; omit it if R is the same on every rank.
+        rows: (R, …), any dtype. The other dimensions and the dtype must be the same on all ranks.
+        counts: the R of each rank, in the order of the ranks; can be omitted if R is the same on all ranks.
         gradients: how the ranks combine the parameters' gradients afterwards.
 
     Returns:
-        (B, …), the same on every rank. Without a process group, or with one rank: `rows` itself.
+        (B, …), the same on all ranks. If there is no process group or only one rank, `rows` itself.
 
     Raises:
-        ValueError: for another `gradients`, or `counts` that don't fit the number of ranks or these rows.
+        ValueError: if `gradients` is unknown, or `counts` doesn't match the number of ranks or these rows.
     """
     if gradients not in ("mean", "sum"):
         raise ValueError(f"gradients is {gradients!r}; expected 'mean' or 'sum'")
@@ -64,7 +64,7 @@ class _AllGatherRows(torch.autograd.Function):
     def forward(ctx: Any, rows: torch.Tensor, counts: list[int], rank: int, factor: int) -> torch.Tensor:
         ctx.own, ctx.factor = slice(sum(counts[:rank]), sum(counts[: rank + 1])), factor
         most = max(counts)
-        if len(rows) < most:  # the collective takes as many rows of each rank
+        if len(rows) < most:  # the collective needs the same number of rows from all ranks
             rows = torch.cat((rows, rows.new_zeros(most - len(rows), *rows.shape[1:])))
         gathered = rows.new_empty(len(counts) * most, *rows.shape[1:])
         distributed.all_gather_into_tensor(gathered, rows.contiguous())

@@ -1,4 +1,4 @@
-"""Components by name: look one up, and make it from a recipe's table.
+"""Look up a component by name, and make it from a recipe's table.
 
 registry().build(
     "losses",
@@ -21,7 +21,7 @@ from dml_core.errors import DmlError, DuplicateName, InvalidOption, UnknownName,
 from dml_core.kinds import CONTEXT, KINDS, SINGULAR, Kind
 from dml_core.plugins import Plugins, Provider, plugins
 
-_LISTED = 5  # names at most in an error
+_LISTED = 5  # the largest number of names in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Registry:
     """All components that the plugins provide, by kind and name.
 
     Args:
-        source: the plugins. Each of their hooks is called once, when its kind is first looked up.
+        source: the plugins. Each hook is called once, when a component of the kind is first looked up.
     """
 
     def __init__(self, source: Plugins) -> None:
@@ -44,11 +44,11 @@ class Registry:
         self._entries: dict[Kind, dict[str, Entry]] = {}
 
     def entries(self, kind: Kind) -> Mapping[str, Entry]:
-        """List the components of a kind by name, in the order of their names.
+        """List the components of a kind by name, sorted by name.
 
         Raises:
-            UnknownName: if there is no such kind.
-            DuplicateName: if two plugins provide one name.
+            UnknownName: if the kind doesn't exist.
+            DuplicateName: if two plugins provide the same name.
         """
         if kind not in KINDS:
             raise UnknownName(
@@ -74,8 +74,8 @@ class Registry:
         """Look up the component of this kind and name.
 
         Raises:
-            UnknownName: if there is none, with the nearest names and the plugins that failed to load.
-            DuplicateName: if two plugins provide one name.
+            UnknownName: if it doesn't exist; the message lists the nearest names, and plugins that failed to load.
+            DuplicateName: if two plugins provide the same name.
         """
         entries = self.entries(kind)
         if name in entries:
@@ -89,28 +89,28 @@ class Registry:
         if slash and not any(other.startswith(family + slash) for other in entries):
             message += (
                 f"\nno installed plugin provides any {SINGULAR[kind]} '{family}/...': "
-                f"install the package that does, or its extra for them, as in 'a-package[{family}]'"
+                f"install the package that does, or its extra, for example 'a-package[{family}]'"
             )
         raise UnknownName(message + self.plugins.describe_failures())
 
     def check(self, kind: Kind, table: Mapping[str, Any]) -> None:
-        """Check a recipe's table without making anything.
+        """Check a recipe's table without making the component.
 
         Args:
-            kind: of the component.
-            table: ``{"name": …, option: value, …}``; an option that is itself a table with a ``name`` is a
-                component of the same kind (a wrapped loss).
+            kind: the kind of the component.
+            table: ``{"name": …, option: value, …}``. If the value of an option is itself a table with a ``name``, it
+                describes a component of the same kind, for example a wrapped loss.
 
         Raises:
-            UnknownName, DuplicateName: as `entry`.
-            InvalidOption: a key that is no option, a value that doesn't fit the option's annotation, or a required
-                option that neither the table nor the kind's context gives; or several mistakes.
+            UnknownName, DuplicateName: see `entry`.
+            InvalidOption: if a key isn't an option, a value doesn't match the option's annotation, or a required option
+                is missing in both the table and the kind's context; or if there are multiple mistakes.
         """
         if mistakes := list(self.mistakes(kind, table)):
             raise join_errors(mistakes)
 
     def mistakes(self, kind: Kind, table: Mapping[str, Any]) -> Iterator[DmlError]:
-        """Yield an error for each mistake that `check` finds, in nested tables, too."""
+        """Yield an error per mistake that `check` finds, including mistakes in nested tables."""
         for value in table.values():
             if _is_component_table(value):
                 yield from self.mistakes(kind, value)
@@ -124,15 +124,16 @@ class Registry:
         """Make the component that a recipe's table describes.
 
         Args:
-            kind: of the component.
-            table: ``{"name": …, option: value, …}``. Nested tables with a ``name`` are built first, with the
-                same context, or by the factory itself (`Component.deferred`).
-            context: a value for each name in ``CONTEXT[kind]``; the factory receives those that are among its
-                options. The table's value replaces that of the context.
+            kind: the kind of the component.
+            table: ``{"name": …, option: value, …}``. Nested tables with a ``name`` are built first, with the same
+                context, or by the factory itself (see `Component.deferred`).
+            context: a value for each name in ``CONTEXT[kind]``. The factory receives the values that are among its
+                options, except the options that the table sets.
 
         Raises:
-            As `check`; InvalidOption also if the factory itself refuses a value (TypeError, ValueError and alike).
-            TypeError: if `context` lacks a name of ``CONTEXT[kind]`` or has another.
+            UnknownName, DuplicateName, InvalidOption: see `check`.
+            InvalidOption: also if the factory raises a TypeError, ValueError or similar error.
+            …. TypeError: if the names in `context` aren't exactly ``CONTEXT[kind]``.
         """
         self.check(kind, table)
         if set(context) != set(CONTEXT[kind]):
@@ -161,11 +162,11 @@ class Registry:
         except (TypeError, ValueError) as error:
             raise InvalidOption(f"{_describe(kind, entry)}: {error}") from error
         except (ArithmeticError, AssertionError, AttributeError, LookupError) as error:
-            # Other libraries' classes refuse their options with these, whose text alone may say nothing ('0').
+            # Other libraries raise these errors for bad options. Add the type, since the text can be as short as '0'.
             raise InvalidOption(f"{_describe(kind, entry)}: {type(error).__name__}: {error}") from error
 
     def _resolve(self, kind: Kind, table: Mapping[str, Any]) -> tuple[Entry, dict[str, Any]]:
-        """The table's component, and the values that it gives to options."""
+        """Return the table's component, and the values that the table gives to options."""
         name = table.get("name")
         if not isinstance(name, str):
             given = ", ".join(map(str, table)) or "nothing"
@@ -178,14 +179,14 @@ class Registry:
 
 @cache
 def registry() -> Registry:
-    """Return the registry of this process's installed plugins."""
+    """Return the registry of the installed plugins, which is shared in this process."""
     return Registry(plugins())
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Suggest a name: another library's class with the word in its name (triplet, supcon), or else the nearest.
+    """Suggest a name: a class of a different library that contains the word (triplet, supcon), or the nearest name.
 
-    The word may be misspelt slightly: tripplet.
+    The word can be slightly misspelt, for example tripplet.
     """
     names, word = list(known), name.lower().replace("-", "")
     classes = [other for other in names if "/" in other and word in other.lower()]

@@ -1,7 +1,6 @@
-"""Samplers of global batches: every batch is a function of (seed, epoch, position) and of nothing else.
+"""Samplers of global batches that depend only on (seed, epoch, position).
 
-So a run resumes in the middle of an epoch without replaying batches, loader processes may run ahead, and all ranks
-that share a global batch draw the same one.
+So a run can resume in the middle of an epoch without replay, loaders can run ahead, and all ranks draw the same batch.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ _CLASSES, _IMAGES, _ORDER = range(3)  # independent streams of random numbers
 
 
 class EpochSampler(ABC):
-    """A sampler that iterates over its batches epoch by epoch, from a position that can be saved and restored.
+    """A base class of samplers that iterate epoch by epoch, from a position that can be saved and restored.
 
-    ``for batch in sampler`` yields the rest of the current epoch as lists of indices, and then sets the position to
-    the start of the next epoch.
+    Use ``for batch in sampler`` to iterate over the remaining batches of the current epoch, as lists of indices. Then
+    the position moves to the start of the next epoch.
 
     Args:
-        labels: (N,) integer, the class of each item.
+        labels: integers of shape (N,), the class of each item.
         seed: at least 0.
 
     Raises:
-        ValueError: for labels that are empty, not integer or not one-dimensional, or a seed below 0.
+        ValueError: if labels are empty, not integers or not one-dimensional, or if the seed is below 0.
     """
 
     def __init__(self, labels: npt.ArrayLike | Sequence[int], seed: int) -> None:
@@ -40,11 +39,11 @@ class EpochSampler(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return the number of batches in an epoch."""
+        """Return the number of batches per epoch."""
 
     @abstractmethod
     def batch_at(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
-        """Draw the batch at `position`, from 0 to ``len(self) - 1``, of `epoch`: its indices, int64, in any order."""
+        """Draw the batch at `position` (0 to ``len(self) - 1``) of `epoch`, as int64 indices in any order."""
 
     def __iter__(self) -> Iterator[list[int]]:
         while self.position < len(self):
@@ -54,22 +53,22 @@ class EpochSampler(ABC):
         self.set_epoch(self.epoch + 1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the position to the start of an epoch, counted from 0.
+        """Move to the start of `epoch`, which counts from 0.
 
         Raises:
-            ValueError: unless `epoch` is an integer of at least 0.
+            ValueError: if `epoch` isn't an integer of at least 0.
         """
         self.epoch, self.position = check_at_least(0, epoch=epoch), 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position, and the settings and data that it belongs to."""
+        """Return the position, with the settings and data that it depends on."""
         return {"epoch": self.epoch, "position": self.position} | self._identity()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved position.
 
         Raises:
-            ValueError: if the state belongs to a sampler of other data or settings, with the differences.
+            ValueError: if the state was saved with different data or settings; the message lists the differences.
         """
         mine = self._identity()
         if differs := [
@@ -78,8 +77,8 @@ class EpochSampler(ABC):
             if state.get(key) != value
         ]:
             raise ValueError(
-                f"the saved state belongs to another sampler: {'; '.join(differs)}; make the sampler with the saved "
-                "settings and data"
+                f"the saved state belongs to a different sampler: {'; '.join(differs)}; make the sampler with the "
+                "saved settings and data"
             )
         self.epoch, self.position = state["epoch"], state["position"]
 
@@ -93,21 +92,21 @@ class EpochSampler(ABC):
 class ClassBalancedSampler(EpochSampler):
     """A sampler of batches of C classes with K images each.
 
-    Classes are dealt like cards: a shuffled deck of all classes is cut into hands of C, and shuffled again when fewer
-    than C are left. So all classes are drawn equally often (to within one a deck), and no batch has a class twice. The
-    K images of a class are drawn without replacement. A class with n < K images is drawn again whenever all its images
-    are used, so that each is in the batch ⌊K/n⌋ or ⌈K/n⌉ times.
+    Use it to draw all classes equally often. Classes are dealt like cards: a shuffled deck of all classes is cut into
+    hands of C, and shuffled again if fewer than C classes are left. So classes are drawn equally often (to within one
+    draw per deck), and never twice per batch. The K images of a class are drawn without replacement. If a class has
+    n < K images, all of them are drawn again and again, so that each is in the batch ⌊K/n⌋ or ⌈K/n⌉ times.
 
     Args:
-        labels: (N,) integer, the class of each item.
+        labels: integers of shape (N,), the class of each item.
         classes_per_batch: C, from 1 to the number of classes.
-        images_per_class: K, at least 1; a batch has at most `MOST_IN_BATCH` images.
-        seed: at least 0; with the epoch and the position it determines a batch.
-        batches_per_epoch: default N // (C * K), at least 1, so that an epoch has about N images.
+        images_per_class: K, at least 1; a batch can have at most `MOST_IN_BATCH` images.
+        seed: at least 0. A batch depends only on seed, epoch and position.
+        batches_per_epoch: by default, N // (C * K), but at least 1, so that an epoch has about N images.
 
     Raises:
-        ValueError: for labels that are empty, not integer or not one-dimensional, a size below 1, a C above the
-            number of classes, or a batch of more than `MOST_IN_BATCH` images.
+        ValueError: if labels are empty, not integers or not one-dimensional, a size is below 1, C exceeds the
+            number of classes, or a batch would have more than `MOST_IN_BATCH` images.
 
     Example:
         >>> from dml_core import ClassBalancedSampler
@@ -129,13 +128,13 @@ class ClassBalancedSampler(EpochSampler):
         super().__init__(labels, seed)
         self.classes_per_batch = check_at_least(1, classes_per_batch=classes_per_batch)
         self.images_per_class = check_at_least(1, images_per_class=images_per_class)
-        # The items class by class, and where each class begins: arrays of a million classes would take seconds to make,
-        # and to send to every loader process.
+        # Store the items sorted by class, and where each class begins. With a million classes, an array per class would
+        # take seconds to make, and to send to each loader process.
         self._by_class = np.argsort(self.labels, kind="stable")
         _, starts = np.unique(self.labels[self._by_class], return_index=True)
         self._starts = np.append(starts, len(self.labels))
         self._num_classes = len(starts)
-        # The latest deck: its epoch, its number, and its order.
+        # Cache the latest deck: epoch, number and order.
         self._deck: tuple[int, int, npt.NDArray[np.int64]] | None = None
         if classes_per_batch > self._num_classes:
             raise ValueError(
@@ -157,7 +156,7 @@ class ClassBalancedSampler(EpochSampler):
         return self._length
 
     def batch_at(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
-        """Draw the batch's indices, (C * K,) int64: K of the first class, K of the second, …"""
+        """Draw the batch's (C * K,) int64 indices: K of the first class, K of the second, …"""
         hands = self._num_classes // self.classes_per_batch
         deck = self._shuffle(epoch, position // hands)
         first = (position % hands) * self.classes_per_batch
@@ -172,7 +171,7 @@ class ClassBalancedSampler(EpochSampler):
         return np.concatenate(chosen)
 
     def _shuffle(self, epoch: int, number: int) -> npt.NDArray[np.int64]:
-        """Return the classes in the order of a deck."""
+        """Return the classes in the order of deck `number`."""
         if self._deck is None or self._deck[:2] != (epoch, number):
             order = self._random(epoch, _CLASSES, number).permutation(self._num_classes)
             self._deck = (epoch, number, order)
@@ -186,15 +185,15 @@ class ClassBalancedSampler(EpochSampler):
 
 
 class ShuffledSampler(EpochSampler):
-    """A sampler of every item once an epoch in a random order; each epoch omits the items of an incomplete last batch.
+    """A sampler that draws each item once per epoch in random order, and drops an incomplete last batch.
 
     Args:
-        labels: (N,) integer, the class of each item; only their number matters here.
+        labels: integers of shape (N,), the class of each item; only N is used.
         batch_size: from 1 to N.
-        seed: at least 0; with the epoch and the position it determines a batch.
+        seed: at least 0. A batch depends only on seed, epoch and position.
 
     Raises:
-        ValueError: for labels that are empty, not integer or not one-dimensional, or a batch size outside [1, N].
+        ValueError: if labels are empty, not integers or not one-dimensional, or the batch size is outside [1, N].
     """
 
     def __init__(self, labels: npt.ArrayLike, batch_size: int, seed: int = 0) -> None:
@@ -204,14 +203,14 @@ class ShuffledSampler(EpochSampler):
             raise ValueError(
                 f"batch_size is {batch_size}; expected at most {len(self.labels)}, the number of items"
             )
-        # The epoch of the latest batch, and its order.
+        # Cache the order of the latest epoch.
         self._order: tuple[int, npt.NDArray[np.int64]] | None = None
 
     def __len__(self) -> int:
         return len(self.labels) // self.batch_size
 
     def batch_at(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
-        """Draw the batch's indices, (batch_size,) int64."""
+        """Draw the batch's (batch_size,) int64 indices."""
         if self._order is None or self._order[0] != epoch:
             self._order = (epoch, self._random(epoch, _ORDER).permutation(len(self.labels)))
         return self._order[1][position * self.batch_size : (position + 1) * self.batch_size]
@@ -230,10 +229,10 @@ def _check_labels(labels: npt.ArrayLike) -> npt.NDArray[np.int64]:
 
 
 def check_at_least(least: int, **named: int) -> int:
-    """Return the one named integer.
+    """Check an integer, given by name, and return it.
 
     Raises:
-        ValueError: unless it is an integer of at least `least`.
+        ValueError: if it isn't an integer of at least `least`.
     """
     ((name, value),) = named.items()
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:

@@ -1,7 +1,7 @@
-"""Schedules: numbers that change during a run, as pure functions of the position in the run.
+"""Schedules: numbers that change during a run, and depend only on the position in the run.
 
-A schedule has no state, so a resumed run has nothing to restore. `Schedules` binds schedules to attributes by
-path (``"loss.alpha"``, ``"optimizer.lr"``), which covers heating-up and dynamic temperatures.
+A schedule has no state, so a resumed run need not restore it. Use `Schedules` to bind schedules to attributes by
+path (``"loss.alpha"``, ``"optimizer.lr"``), for example to change a temperature during training.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Linear:
     Args:
         start, end: any numbers; both are reached exactly.
         length: above 0, in the unit of the position.
-        begin: likewise, of any sign.
+        begin: in the same unit; can be negative.
 
     Raises:
         ValueError: if `length` isn't positive.
@@ -75,14 +75,14 @@ class Cosine(Linear):
 class Step:
     """A step function: ``values[0]`` until ``milestones[0]``, then ``values[1]`` until ``milestones[1]``, …
 
-    At a milestone, the next value holds.
+    At a milestone, the next value is used.
 
     Args:
-        values: any numbers, one more than milestones.
-        milestones: strictly increasing, in the unit of the position; may be empty.
+        values: any numbers, one more than there are milestones.
+        milestones: strictly increasing, in the unit of the position; can be empty.
 
     Raises:
-        ValueError: if there isn't one value more than milestones, or the milestones don't increase.
+        ValueError: if the number of values isn't the number of milestones plus 1, or the milestones don't increase.
     """
 
     values: Sequence[float]
@@ -114,14 +114,14 @@ def schedule_from_table(table: Mapping[str, Any], *, num_steps: int, steps_per_e
     """Make the schedule that a recipe's table describes, as a function of the step.
 
     Args:
-        table: ``kind`` (``"constant"``, ``"linear"``, ``"cosine"``, ``"step"``) and that schedule's arguments;
-            ``unit`` (``"step"``, the default, ``"epoch"`` or ``"run"``) of all its positions; and ``warmup``, in
-            steps. The `length` of a line or cosine defaults to the rest of the run.
+        table: ``kind`` (``"constant"``, ``"linear"``, ``"cosine"``, ``"step"``) and the arguments of this schedule.
+            ``unit`` is the unit of all positions (``"step"``, the default, ``"epoch"`` or ``"run"``), and ``warmup`` is
+            in steps. The default `length` of a line or cosine is the rest of the run.
         num_steps: the number of steps in the run.
-        steps_per_epoch: the number of steps in an epoch.
+        steps_per_epoch: the number of steps per epoch.
 
     Raises:
-        InvalidOption: for an unknown kind, unit or key, a missing key, or a value that the schedule refuses.
+        InvalidOption: if the kind, unit or a key is unknown, a key is missing, or the schedule rejects a value.
     """
     options = dict(table)
     kind = options.pop("kind", "")
@@ -159,7 +159,7 @@ def schedule_from_table(table: Mapping[str, Any], *, num_steps: int, steps_per_e
         raise InvalidOption(f"{kind} schedule: {error}") from error
 
     def value_at(step: float) -> float:
-        # The factor is (p + 1) / warmup, so that the first step isn't multiplied by zero.
+        # The factor is (step + 1) / warmup, so that the first step isn't multiplied by zero.
         factor = min(1.0, (step + 1.0) / warmup) if warmup else 1.0
         return schedule(step / units[unit]) * factor
 
@@ -167,33 +167,33 @@ def schedule_from_table(table: Mapping[str, Any], *, num_steps: int, steps_per_e
 
 
 class Schedules:
-    """Schedules bound to the attributes that they set.
+    """Schedules that are bound to attributes, and set them.
 
     Args:
         schedules: schedules by path. A path is the name of a root, then attributes, joined by dots:
             ``"loss.alpha"``, ``"optimizer.lr"``, ``"loss.loss.scale"`` inside a wrapper.
-        roots: the objects at which paths start, by name.
+        roots: the objects where paths start, by name.
 
     Raises:
-        DmlError: if a path doesn't lead to a number, with the nearest name that does.
+        DmlError: if a path doesn't lead to a number; the message suggests the nearest name that does.
     """
 
     def __init__(self, schedules: Mapping[str, Schedule], roots: Mapping[str, object]) -> None:
         self._schedules = dict(schedules)
         self._targets = {path: _find_target(roots, path) for path in schedules}
-        # Decided once: a schedule that returns an int must not make a float attribute an int for good.
+        # Decide once: a schedule that returns an int must not turn a float attribute into an int for good.
         self._whole = {
             path for path, (owner, name) in self._targets.items() if isinstance(getattr(owner, name), int)
         }
 
     def apply(self, position: float) -> dict[str, float]:
-        """Set every attribute to its value at this position.
+        """Set all attributes to the values at this position.
 
         Args:
             position: in steps, from 0.
 
         Returns:
-            The values by path. An attribute that was an int when it was bound gets the nearest int.
+            The values by path. If an attribute was an int when it was bound, the value is rounded to an int.
         """
         values: dict[str, float] = {}
         for path, schedule in self._schedules.items():
@@ -206,7 +206,7 @@ class Schedules:
 
 
 def _find_target(roots: Mapping[str, object], path: str) -> tuple[object, str]:
-    """Find the object, and the name of its attribute, that a path leads to."""
+    """Find the object, and the attribute's name, at the end of a path."""
     first, *attributes = path.split(".")
     if first not in roots or not attributes:
         raise DmlError(

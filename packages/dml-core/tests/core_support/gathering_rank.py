@@ -46,7 +46,7 @@ def train(counts: list[int], gradients: str | None, rank: int) -> dict[str, torc
     return {"rows": gathered.detach(), "labels": gathered_labels, "gradient": leaf.grad}
 
 
-def refusal() -> str:
+def catch_wrong_counts() -> str:
     try:
         all_gather_rows(torch.zeros(2, DIM), [3, 3])
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""Deep metric learning losses. A loss is one function of tensors (`dml_losses.functional`) and one thin module.
+"""Deep metric learning losses: a function of tensors per loss (`dml_losses.functional`), and a thin module around it.
 
-A name is imported at its first use, so that importing the package stays fast. `__init__.pyi` lists the names.
+Names are imported when they are first used, so that ``import dml_losses`` stays fast; see `__init__.pyi` for the list.
 """
 
 from importlib.metadata import version

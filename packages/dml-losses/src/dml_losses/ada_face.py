@@ -6,29 +6,29 @@ import torch
 
 from dml_losses.arguments import check_angle, check_fraction, check_non_negative, check_positive, show
 from dml_losses.class_weights import initial_class_weights
-from dml_losses.functional.ada_face import ada_face, limited_norms
+from dml_losses.functional.ada_face import ada_face, limit_norms
 from dml_losses.functional.classes import ClassWeights, class_inputs, takes_virtual
 
 
 class AdaFace(torch.nn.Module):
     """Softmax of scaled cosines, with margins that follow the embedding's length: `dml_losses.functional.ada_face`.
 
-    Use it for images of mixed quality, with a network that doesn't normalise its embeddings: else it is CosFace.
+    Use it if image quality varies. The network must not normalise its embeddings: if it does, the loss is CosFace.
 
-    Its μ and σ are moving averages of the batches' mean length and of its standard deviation: μ ← α·mean_b ‖x_b‖ +
-    (1 − α)·μ, σ likewise, at each call in training mode, before their use. A batch of one moves μ alone.
+    μ and σ are moving averages of the mean and the standard deviation of the embeddings' lengths. In training mode,
+    each call first updates μ ← α·mean_b ‖x_b‖ + (1 − α)·μ, and σ likewise; a single embedding only updates μ.
 
     Args:
-        num_classes, embedding_dim: C and D, each at least 1.
-        scale, margin, concentration: as `ada_face`.
-        momentum: α in [0, 1], the newest batch's share in μ and σ; 0.01 in the authors' code.
+        num_classes, embedding_dim: C and D, both at least 1.
+        scale, margin, concentration: see `ada_face`.
+        momentum: α in [0, 1], the weight of the newest batch in μ and σ; default 0.01, as in the authors' code.
 
     Attributes:
-        class_weights: (C, D), drawn uniformly from ±1/√D. Give it to the optimizer.
+        class_weights: (C, D), drawn uniformly from ±1/√D. Pass it to the optimizer.
         norm_mean, norm_std: μ and σ, scalar buffers that start at 20 and 100, as in the authors' code.
 
     Raises:
-        TypeError, ValueError: for a parameter of another type, or outside its range.
+        TypeError, ValueError: if a parameter has the wrong type or is out of range.
     """
 
     norm_mean: torch.Tensor
@@ -59,8 +59,8 @@ class AdaFace(torch.nn.Module):
         """Compute the scalar loss of embeddings (B, D) with labels (B,); in training, update μ and σ first."""
         weights = self.class_weights if class_weights is None else class_weights
         if self.training:
-            class_inputs(embeddings, labels, weights)  # no statistics of a batch that is refused
-            self._track(limited_norms(embeddings))
+            class_inputs(embeddings, labels, weights)  # raise errors before an invalid batch changes μ and σ
+            self._track(limit_norms(embeddings))
         return ada_face(
             embeddings,
             labels,
@@ -76,7 +76,7 @@ class AdaFace(torch.nn.Module):
 
     @torch.no_grad()
     def _track(self, norms_B: torch.Tensor) -> None:
-        """Move μ and σ towards a batch's."""
+        """Update μ and σ by the lengths of a batch's embeddings."""
         self.norm_mean.lerp_(norms_B.mean().to(self.norm_mean.dtype), self.momentum)
         if len(norms_B) > 1:
             self.norm_std.lerp_(norms_B.std().to(self.norm_std.dtype), self.momentum)

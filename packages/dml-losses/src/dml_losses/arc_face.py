@@ -13,17 +13,17 @@ from dml_losses.functional.classes import ClassWeights, takes_virtual
 class ArcFace(torch.nn.Module):
     """Softmax of scaled cosines, with a margin added to the true class's angle: `dml_losses.functional.arc_face`.
 
-    Use it for many classes whose embeddings are compared with a threshold, as those of faces.
+    Use it if there are many classes and embeddings are compared with a threshold, for example embeddings of faces.
 
     Args:
-        num_classes, embedding_dim: C and D, each at least 1.
-        scale, margin: as `arc_face`.
+        num_classes, embedding_dim: C and D, both at least 1.
+        scale, margin: see `arc_face`.
 
     Attributes:
-        class_weights: (C, D), drawn uniformly from ±1/√D. Give it to the optimizer.
+        class_weights: (C, D), drawn uniformly from ±1/√D. Pass it to the optimizer.
 
     Raises:
-        TypeError, ValueError: for a parameter of another type, or outside its range.
+        TypeError, ValueError: if a parameter has the wrong type or is out of range.
     """
 
     def __init__(

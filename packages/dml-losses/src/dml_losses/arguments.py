@@ -1,7 +1,7 @@
-"""Checks of a loss's arguments, before any work: one error with the actual and the expected value.
+"""Check a loss's arguments before any work, and raise errors with the actual and the expected value.
 
-Checks that read values (label ranges) run only where reading is free: on CPU tensors, outside `torch.compile`. On an
-accelerator they would wait for the device, whose own index assertion catches an out-of-range label instead.
+Checks that read values (label ranges) only run if reading is free: on CPU tensors, outside `torch.compile`. On an
+accelerator they would wait for the device, but its index assertion also catches labels out of range.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 
 def check_batch(embeddings: torch.Tensor, labels: torch.Tensor) -> None:
-    """Raise unless `embeddings` is a floating (B, D) with B ≥ 1 and `labels` an integer (B,) on its device."""
+    """Check that `embeddings` is a floating (B, D) with B ≥ 1, and `labels` an integer (B,) on the same device."""
     _check_rows("embeddings", embeddings)
     _check_labels("labels", labels, "embeddings", embeddings)
     if embeddings.shape[0] == 0:
@@ -25,7 +25,7 @@ def check_batch(embeddings: torch.Tensor, labels: torch.Tensor) -> None:
 def check_gallery(
     embeddings: torch.Tensor, gallery: torch.Tensor | None, gallery_labels: torch.Tensor | None
 ) -> None:
-    """Raise unless the gallery is absent, or complete and of the embeddings' dimension and device."""
+    """Check that the gallery is absent, or has labels and the embeddings' dimension and device."""
     if gallery is None and gallery_labels is None:
         return
     if gallery is None or gallery_labels is None:
@@ -47,9 +47,9 @@ def check_gallery(
 def check_class_weights(
     embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor, *, rows_per_class: int = 1
 ) -> None:
-    """Raise unless the weights are a floating (C, D) of the embeddings' dimension and every label is in [0, C).
+    """Check that the weights are a floating (C, D), with the embeddings' dimension, and that labels are in [0, C).
 
-    With several rows for each class, the weights are (C · rows_per_class, D).
+    If a class has more than one row, the weights must be (C · rows_per_class, D).
     """
     _check_rows("class_weights", class_weights)
     if class_weights.shape[0] % rows_per_class:
@@ -72,52 +72,52 @@ def check_class_weights(
         if lowest < 0 or highest >= num_classes:
             wrong = lowest if lowest < 0 else highest
             raise ValueError(
-                f"labels holds {wrong}; expected class indices in [0, {num_classes}), "
+                f"labels contains {wrong}; expected class indices in [0, {num_classes}), "
                 f"as class_weights has shape {tuple(class_weights.shape)}"
             )
 
 
 def check_positive(name: str, value: float) -> float:
-    """Return `value` as a float. ValueError unless it is finite and above 0."""
+    """Check that `value` is finite and above 0, and return it as a float."""
     return _number(name, value, "a finite number above 0", lambda number: number > 0)
 
 
 def check_non_negative(name: str, value: float) -> float:
-    """Return `value` as a float. ValueError unless it is finite and at least 0."""
+    """Check that `value` is finite and at least 0, and return it as a float."""
     return _number(name, value, "a finite number of at least 0", lambda number: number >= 0)
 
 
 def check_finite(name: str, value: float) -> float:
-    """Return `value` as a float. ValueError unless it is finite."""
+    """Check that `value` is finite, and return it as a float."""
     return _number(name, value, "a finite number", lambda number: True)
 
 
 def check_fraction(name: str, value: float) -> float:
-    """Return `value` as a float. ValueError unless it is in [0, 1]."""
+    """Check that `value` is in [0, 1], and return it as a float."""
     return _number(name, value, "a number in [0, 1]", lambda number: 0 <= number <= 1)
 
 
 def check_share(name: str, value: float) -> float:
-    """Return `value` as a float. ValueError unless it is in (0, 1]."""
+    """Check that `value` is in (0, 1], and return it as a float."""
     return _number(name, value, "a number in (0, 1]", lambda number: 0 < number <= 1)
 
 
 def check_angle(name: str, value: float) -> float:
-    """Return `value` as a float. ValueError unless it is in [0, π/2)."""
+    """Check that `value` is in [0, π/2), and return it as a float."""
     return _number(name, value, "an angle in [0, π/2)", lambda number: 0 <= number < math.pi / 2)
 
 
 def check_whole(name: str, value: int, minimum: int) -> int:
-    """Return `value` as an int. TypeError unless it is an integer, ValueError if it is below `minimum`."""
+    """Check that `value` is an integer (else TypeError) and at least `minimum` (else ValueError), and return it."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is {value!r}; expected a whole number of at least {minimum}")
+        raise TypeError(f"{name} is {value!r}; expected an integer of at least {minimum}")
     if value < minimum:
         raise ValueError(f"{name} is {value}; expected at least {minimum}")
     return value
 
 
 def show(*names: str) -> Callable[[torch.nn.Module], str]:
-    """Make a module's `extra_repr`, which lists these attributes, after the sizes of class weights that it holds."""
+    """Make a module's `extra_repr`, which lists these attributes after the size of the module's class weights."""
 
     def extra_repr(module: torch.nn.Module) -> str:
         sizes = []

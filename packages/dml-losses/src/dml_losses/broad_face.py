@@ -12,26 +12,25 @@ from dml_losses.functional.sphere import full_precision, inverse_norms
 
 
 class BroadFace(torch.nn.Module):
-    """A class loss whose class weights learn from the batch and a queue of past embeddings.
+    """A class loss whose class weights also learn from a queue of past embeddings.
 
     L = l(X; W̄) + l(X̃* ∪ X̄; W),  x̃* = x̃ + ‖x̃‖/‖w̃_y‖·(w_y − w̃_y)
 
-    where a bar marks constants, X̃ are the queued embeddings and w̃ the weights of their classes when they were queued:
-    a queued embedding follows the movement of its class. The gradient of the embeddings is that of the batch alone.
+    where a bar marks constants, X̃ are the queued embeddings, and w̃ are the weights of their classes when they were
+    queued, so that a queued embedding moves with its class. The embeddings only get a gradient from the batch's loss.
 
-    Source: Kim et al. 2020, BroadFace: Looking at Tens of Thousands of People at Once for Face Recognition;
-    the authors' code for the sum of the two. Departure: the queue has buffers of fixed shape, so
-    that a checkpoint loads into a fresh module.
+    Source: Kim et al. 2020, BroadFace: Looking at Tens of Thousands of People at Once for Face Recognition; the
+    authors' code for the sum of both. Departure: buffers have a fixed shape, so that new modules can load checkpoints.
 
     Args:
-        loss: a class loss with one row of weights for each class; ArcFace in the paper.
+        loss: a class loss with one row of weights per class; ArcFace in the paper.
         capacity: the number of embeddings in the queue, at least 1; 32,000 in the paper.
-        warmup_steps: training steps before the first batch is queued.
-        compensate: move queued embeddings as above; if false, use them unchanged.
+        warmup_steps: the number of training steps before the first batch is queued.
+        compensate: move queued embeddings with their classes, as above; if false, use them unchanged.
 
     Raises:
-        TypeError: for a loss without class weights, or counts that aren't whole numbers.
-        ValueError: for a capacity below 1 or warm-up below 0, or a loss with several weights for each class.
+        TypeError: if the loss has no class weights, or a count isn't an integer.
+        ValueError: if the capacity is below 1, the warm-up is below 0, or the loss has multiple weights per class.
     """
 
     steps: torch.Tensor  # () int64: training steps seen
@@ -43,11 +42,11 @@ class BroadFace(torch.nn.Module):
         if not is_class_loss(loss):
             raise TypeError(
                 f"loss is {type(loss).__name__}, which has no class_weights; expected a class loss such as ArcFace "
-                "(a pair loss gets a memory from CrossBatchMemory)"
+                "(to use a memory with a pair loss, see CrossBatchMemory)"
             )
         if (centers := centers_per_class_of(loss)) != 1:
             raise ValueError(
-                f"loss has {centers} weights for each class; expected 1, with which a queued embedding moves"
+                f"loss has {centers} weights for each class; expected 1, to move queued embeddings with"
             )
         self.loss = loss
         self.warmup_steps = check_whole("warmup_steps", warmup_steps, 0)
@@ -57,11 +56,11 @@ class BroadFace(torch.nn.Module):
             check_whole("capacity", capacity, 1), dim, {"class_weight": torch.zeros(dim)}
         )
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        self._steps = 0  # the same on the host
+        self._steps = 0  # the same number on the host, which can be read without waiting for the device
 
     @property
     def class_weights(self) -> torch.Tensor:
-        """The wrapped loss's class weights, (C, D)."""
+        """The class weights of the wrapped loss, (C, D)."""
         weights = self.loss.class_weights
         assert isinstance(weights, torch.Tensor)
         return weights
@@ -75,7 +74,7 @@ class BroadFace(torch.nn.Module):
         past, past_labels, extras = self.queue.contents()
         if self.compensate and len(past):
             past = _move(past, extras["class_weight"], weights.detach()[past_labels])
-        # Under autocast, cat takes only autocast's half precision.
+        # Under autocast, cat only takes the autocast dtype.
         with torch.autocast(embeddings.device.type, enabled=False):
             rows = torch.cat((past.to(embeddings.dtype), embeddings.detach()))
         value: torch.Tensor = batch_loss + self.loss(rows, torch.cat((past_labels, labels.long())), weights)

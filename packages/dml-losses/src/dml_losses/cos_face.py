@@ -13,17 +13,17 @@ from dml_losses.functional.cos_face import cos_face
 class CosFace(torch.nn.Module):
     """Softmax of scaled cosines, with a margin subtracted from the true class's: `dml_losses.functional.cos_face`.
 
-    Use it like ArcFace; its margin is the same at every angle.
+    Use it like ArcFace; here, the margin doesn't depend on the angle.
 
     Args:
-        num_classes, embedding_dim: C and D, each at least 1.
-        scale, margin: as `cos_face`.
+        num_classes, embedding_dim: C and D, both at least 1.
+        scale, margin: see `cos_face`.
 
     Attributes:
-        class_weights: (C, D), drawn uniformly from ±1/√D. Give it to the optimizer.
+        class_weights: (C, D), drawn uniformly from ±1/√D. Pass it to the optimizer.
 
     Raises:
-        TypeError, ValueError: for a parameter of another type, or outside its range.
+        TypeError, ValueError: if a parameter has the wrong type or is out of range.
     """
 
     def __init__(

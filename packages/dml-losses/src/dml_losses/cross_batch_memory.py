@@ -1,4 +1,4 @@
-"""Cross-batch memory: a pair loss that also compares with the embeddings of earlier batches."""
+"""Cross-batch memory: a pair loss that also compares the batch with the embeddings of earlier batches."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from dml_losses.functional.sphere import full_precision
 
 
 class CrossBatchMemory(torch.nn.Module):
-    """A pair loss within the batch, plus the same loss of the batch against a queue of past embeddings.
+    """A pair loss within the batch, plus the same loss between the batch and a queue of past embeddings.
 
     L = l(X) + l(X, memory)
 
-    Source: Wang et al. 2020, Cross-Batch Memory for Embedding Learning, its pseudocode; the sum with
-    the batch's own loss follows the authors' code. Departure: the queue is read before the batch is written, so that it
-    doesn't contain the batch itself, whose copies would be each item's easiest positives.
+    Source: Wang et al. 2020, Cross-Batch Memory for Embedding Learning, its pseudocode; the authors' code for the sum
+    with the loss within the batch. Departure: the queue is read before the batch is added, so that an item isn't
+    compared with its copy, which would be its easiest positive.
 
     Args:
-        loss: any pair loss: ``loss(embeddings, labels, gallery, gallery_labels)``.
+        loss: any pair loss, called as ``loss(embeddings, labels, gallery, gallery_labels)``.
         capacity: the number of embeddings in the queue, at least 1.
-        warmup_steps: training steps before the first batch is queued; 1,000 iterations in the paper.
+        warmup_steps: the number of training steps before the first batch is queued; 1,000 iterations in the paper.
 
     Attributes:
-        queue: a `dml_core.MemoryQueue`, all of it in the state dict; None until the first batch (or a state dict)
-            determines the dimension, and the dtype: float64 for float64 embeddings, else float32.
+        queue: a `dml_core.MemoryQueue`, saved completely in the state dict. It is None until the first batch or a
+            state dict determines the dimension, and the dtype: float64 for float64 embeddings, else float32.
 
     Raises:
-        TypeError: for a class loss, a loss that takes no gallery, or counts that aren't whole numbers.
-        ValueError: for a capacity below 1 or warm-up below 0.
+        TypeError: if the loss is a class loss or doesn't take a gallery, or if a count isn't an integer.
+        ValueError: if the capacity is below 1, or the warm-up is below 0.
     """
 
     steps: torch.Tensor  # () int64: training steps seen
@@ -42,21 +42,21 @@ class CrossBatchMemory(torch.nn.Module):
         if is_class_loss(loss):
             raise TypeError(
                 f"loss is {type(loss).__name__}, a class loss; expected a pair loss such as InstanceCrossEntropy "
-                "(a class loss gets a memory from MemVir)"
+                "(to use a memory with a class loss, see MemVir)"
             )
         try:
             inspect.signature(loss.forward).bind(*["embeddings", "labels", "gallery", "gallery_labels"])
         except TypeError as error:
             raise TypeError(
                 f"loss is {type(loss).__name__}, whose forward takes no gallery; expected "
-                "forward(embeddings, labels, gallery=None, gallery_labels=None), which compares with a memory's rows"
+                "forward(embeddings, labels, gallery=None, gallery_labels=None), to compare with the queue"
             ) from error
         self.loss = loss
         self.capacity = check_whole("capacity", capacity, 1)
         self.warmup_steps = check_whole("warmup_steps", warmup_steps, 0)
         self.queue: MemoryQueue | None = None
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
-        self._steps = 0  # the same on the host
+        self._steps = 0  # the same number on the host, which can be read without waiting for the device
 
     def forward(
         self,
@@ -67,10 +67,10 @@ class CrossBatchMemory(torch.nn.Module):
     ) -> torch.Tensor:
         """Compute the scalar loss of embeddings (B, D) with labels (B,); in training, queue the batch.
 
-        A gallery goes to the wrapped loss; the comparison with the memory is added.
+        If a gallery is given, it is passed to the wrapped loss, and the comparison with the queue is added.
         """
         check_batch(embeddings, labels)
-        # The two losses' gradients are summed here, in float32: in float16, two finite ones can exceed the range.
+        # Sum the gradients of both losses here, in float32: the sum of finite float16 numbers can exceed the range.
         embeddings = full_precision(embeddings)
         value: torch.Tensor = self.loss(embeddings, labels, gallery, gallery_labels)
         if self.queue is not None and len(self.queue):
@@ -88,7 +88,7 @@ class CrossBatchMemory(torch.nn.Module):
 
     def _make_queue(self, like: torch.Tensor) -> MemoryQueue:
         dtype = torch.promote_types(like.dtype, torch.float32)
-        # A buffer made in inference mode could never be written in training.
+        # A buffer that is made in inference mode can't be written in training.
         with torch.inference_mode(False):
             self.queue = MemoryQueue(self.capacity, like.shape[1], dtype=dtype).to(like.device)
         return self.queue

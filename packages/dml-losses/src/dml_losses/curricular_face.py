@@ -13,22 +13,22 @@ from dml_losses.functional.curricular_face import curricular_face, mean_true_cos
 class CurricularFace(torch.nn.Module):
     """ArcFace with hard negatives whose weight grows during training: `dml_losses.functional.curricular_face`.
 
-    Use it instead of ArcFace to stress hard negatives late in training. It keeps several (B × C) buffers.
+    Use it instead of ArcFace to stress hard negatives late in training. Note that it keeps multiple (B × C) buffers.
 
-    Its t is the moving average of the batches' mean cosine with their classes: t ← μ·mean_b cos θ_y + (1 − μ)·t at each
-    call in training mode, before its use.
+    t is a moving average of the mean cosine between the embeddings of a batch and their classes. In training mode, each
+    call first updates t ← μ·mean_b cos θ_y + (1 − μ)·t.
 
     Args:
-        num_classes, embedding_dim: C and D, each at least 1.
-        scale, margin: as `curricular_face`.
-        momentum: μ in [0, 1], the newest batch's share in t; 0.01 in the authors' code.
+        num_classes, embedding_dim: C and D, both at least 1.
+        scale, margin: see `curricular_face`.
+        momentum: μ in [0, 1], the weight of the newest batch in t; default 0.01, as in the authors' code.
 
     Attributes:
-        class_weights: (C, D), drawn uniformly from ±1/√D. Give it to the optimizer.
+        class_weights: (C, D), drawn uniformly from ±1/√D. Pass it to the optimizer.
         progress: t, a scalar buffer that starts at 0.
 
     Raises:
-        TypeError, ValueError: for a parameter of another type, or outside its range.
+        TypeError, ValueError: if a parameter has the wrong type or is out of range.
     """
 
     progress: torch.Tensor

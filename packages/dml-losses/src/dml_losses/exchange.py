@@ -1,13 +1,11 @@
-"""What ranks exchange when each computes a part of one loss, and how its gradient becomes whole.
+"""Exchange numbers between ranks that each compute a part of a loss, so that gradients are complete.
 
-Every rank has the value L of the loss, and back-propagates its share L/W (`divide_gradient_by_ranks`). The gradient of
-a number that is summed over the ranks (`sum_over_ranks`), and that of an input which is the same on all ranks
-(`sum_gradient_over_ranks`), is the sum of the ranks' gradients. The shares add up to L, so these sums are the gradient
-of L, whatever operations lie between.
+All ranks have the value L of the loss, and back-propagate a share L/W (`divide_gradient_by_ranks`). If a number is
+summed over the ranks (`sum_over_ranks`), or an input is the same on all ranks (`sum_gradient_over_ranks`), its gradient
+is the sum of the ranks' gradients. Since the shares add up to L, these sums are the gradient of L, for any operations
+in between. If there is no process group, this rank is the only one, and doesn't exchange anything.
 
-Shapes: `B` rows of the batch, `O` of them whose true class this rank has.
-
-Without a process group this rank is the only one, and nothing is exchanged.
+Shapes: `B` rows of the batch, `O` rows whose true class is on this rank.
 """
 
 from __future__ import annotations
@@ -27,43 +25,43 @@ _MOST_BLOCKS, _FEWEST_ROWS, _MOST_CPU_ROWS = 64, 16, 128
 def all_reduce_(
     numbers: torch.Tensor, operation: distributed.ReduceOp.RedOpType = distributed.ReduceOp.SUM
 ) -> torch.Tensor:
-    """Combine these numbers over all ranks, in place and without gradient; every rank gets the same bits."""
+    """Combine these numbers over all ranks, in place and without gradient; all ranks get the same bits."""
     if rank_and_world_size()[1] > 1:
         distributed.all_reduce(numbers, operation)
     return numbers
 
 
 def sum_over_ranks(numbers: torch.Tensor) -> torch.Tensor:
-    """Compute Σ_r x_r, the same on every rank. Backwards, the ranks' gradients are summed."""
+    """Compute Σ_r x_r, the same on all ranks. The backward pass sums the ranks' gradients."""
     value: torch.Tensor = _SumOverRanks.apply(numbers)
     return value
 
 
 def sum_gradient_over_ranks(numbers: torch.Tensor) -> torch.Tensor:
-    """Return x, which is the same on every rank. Backwards, the ranks' gradients are summed."""
+    """Return x, which must be the same on all ranks. The backward pass sums the ranks' gradients."""
     return _with_gradient(numbers, lambda gradient: all_reduce_(gradient.clone()))
 
 
 def divide_gradient_by_ranks(value: torch.Tensor) -> torch.Tensor:
-    """Return L, which is the same on every rank. Backwards, each rank's gradient is divided by W."""
+    """Return L, which must be the same on all ranks. The backward pass divides each rank's gradient by W."""
     return _with_gradient(value, lambda gradient: gradient / rank_and_world_size()[1])
 
 
 def find_owned(labels_B: torch.Tensor, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Find the rows whose true class this rank has, (O,), and the class's column on this rank, (O,)."""
+    """Find the rows whose true class is on this rank, (O,), and the column of this class on this rank, (O,)."""
     column_B = labels_B.long() - first
     own_O = ((column_B >= 0) & (column_B < count)).nonzero().squeeze(1)
     return own_O, column_B[own_O]
 
 
 class BlocksOfRank:
-    """This rank's blocks of the queries of a batch that all ranks have, consecutive ones.
+    """The consecutive blocks of queries that this rank computes, in a batch that all ranks have.
 
-    The blocks don't depend on the number of ranks, so neither does any bit of a row's gradient or of a block's sums.
+    Blocks don't depend on the number of ranks, so this number changes no bit in a row's gradient or in a block's sums.
 
     Args:
         num_queries: B.
-        device: of the rows; on a CPU, blocks are small enough for its caches.
+        device: the device of the rows. On a CPU, blocks are small enough to fit in its caches.
     """
 
     def __init__(self, num_queries: int, device: torch.device) -> None:
@@ -80,11 +78,11 @@ class BlocksOfRank:
         )
 
     def gather_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return (B, D), all ranks' rows, given one of which this rank's rows are set."""
+        """Gather all ranks' rows, (B, D), given a tensor of this shape that contains this rank's rows."""
         return all_gather_rows(rows[self._own], self._rows)
 
     def gather_blocks(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Return one row for each of the N blocks, in their order, given those of this rank."""
+        """Gather a row per block, in the order of the N blocks, given the rows for this rank's blocks."""
         return all_gather_rows(numbers, self._blocks)
 
 

@@ -18,22 +18,21 @@ _MOMENTUM, _EPS = 0.1, 1e-5  # the defaults of torch's batch normalisation
 class HeatedUpSoftmax(torch.nn.Module):
     """Softmax of normalised inner products times α, which falls (the temperature rises) during training.
 
-    The equation is in `dml_losses.functional.heated_up_softmax`. Heating up is a schedule of ``alpha``: 16, then 4
-    together with a tenth of the learning rate. Use it for compact classes at the end of training, if training
-    can't start with them.
+    For the equation, see `dml_losses.functional.heated_up_softmax`. To heat up, schedule ``alpha``: 16, then 4 with a
+    tenth of the learning rate. Use it if classes should be compact in the end, but training can't start with that.
 
     Args:
-        num_classes, embedding_dim: C and D, each at least 1.
-        alpha: as `heated_up_softmax`. A schedule can move this attribute.
-        feature_norm: likewise; ``"l2"`` is the paper's LN and HLN, ``"batch"`` BN and HBN.
+        num_classes, embedding_dim: C and D, both at least 1.
+        alpha: see `heated_up_softmax`. A schedule can change this attribute.
+        feature_norm: see `heated_up_softmax`; ``"l2"`` is the paper's LN and HLN, ``"batch"`` BN and HBN.
 
     Attributes:
-        class_weights: (C, D), drawn uniformly from ±1/√D. Give it to the optimizer.
-        running_mean, running_var: (D,), of the embeddings seen in training mode; only with ``"batch"``.
+        class_weights: (C, D), drawn uniformly from ±1/√D. Pass it to the optimizer.
+        running_mean, running_var: (D,), statistics of embeddings in training mode; only with ``"batch"``.
 
     Raises:
-        TypeError: unless the sizes are whole numbers, and all other parameters numbers.
-        ValueError: for another `feature_norm`, or an alpha that isn't finite and positive.
+        TypeError: if a size isn't an integer, or another parameter isn't a number.
+        ValueError: if a size is below 1, `feature_norm` is unknown, or alpha isn't finite and positive.
     """
 
     running_mean: torch.Tensor
@@ -73,22 +72,22 @@ class HeatedUpSoftmax(torch.nn.Module):
 
     @torch.no_grad()
     def _track(self, embeddings: torch.Tensor) -> None:
-        """Move the running mean and variance towards those of a batch (B, D); only with ``"batch"``."""
+        """Update the running mean and variance with a batch (B, D); only for ``"batch"``."""
         _, mean_D, variance_D = normalise_batch(embeddings)
         self.running_mean.lerp_(mean_D.to(self.running_mean.dtype), _MOMENTUM)
         unbiased = len(embeddings) / max(len(embeddings) - 1, 1)
         self.running_var.lerp_(variance_D.to(self.running_var.dtype) * unbiased, _MOMENTUM)
 
     def evaluation_embeddings(self, embeddings: torch.Tensor) -> torch.Tensor:
-        """Normalise embeddings as the paper does for evaluation (section 4.2): as in training, then to length 1.
+        """Normalise embeddings for evaluation, like the paper (section 4.2): as in training, then to length 1.
 
-        A network that ends in batch norm, and is evaluated by cosine similarity, doesn't need it.
+        You don't need this if the network ends in a batch norm, and is evaluated by cosine similarity.
 
         Args:
             embeddings: (N, D), any floating dtype.
 
         Returns:
-            (N, D) in float32 at least; with ``"batch"`` by the running mean and variance.
+            (N, D) in at least float32; ``"batch"`` uses the running mean and variance.
         """
         x_ND = full_precision(embeddings)
         if self.feature_norm == "batch":

@@ -11,15 +11,14 @@ from dml_losses.functional.instance_cross_entropy import instance_cross_entropy
 class InstanceCrossEntropy(torch.nn.Module):
     """A softmax of each positive against the negatives of its anchor, with the gradient rescaled for each anchor.
 
-    The equations are in `dml_losses.functional.instance_cross_entropy`. Use it to compare each positive with all
-    negatives of its anchor.
+    Use it to compare a positive with all negatives of its anchor. For the equations, see `instance_cross_entropy`.
 
     Args:
-        scale, reweight, anchor_gradient: as `instance_cross_entropy`. A schedule can move the scale.
+        scale, reweight, anchor_gradient: see `instance_cross_entropy`. A schedule can change the scale.
 
     Raises:
-        TypeError: for a scale that is no number.
-        ValueError: for a scale that isn't finite and positive.
+        TypeError: if the scale isn't a number.
+        ValueError: if the scale isn't finite and positive.
 
     Example:
         >>> import torch
@@ -43,7 +42,7 @@ class InstanceCrossEntropy(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
         return instance_cross_entropy(
             embeddings,
             labels,

@@ -1,4 +1,4 @@
-"""Matryoshka representation learning: a loss of nested prefixes of the embedding."""
+"""Matryoshka representation learning: a sum of losses over nested prefixes of the embedding."""
 
 from __future__ import annotations
 
@@ -22,31 +22,29 @@ from dml_losses.functional.sphere import full_precision
 
 
 class Matryoshka(torch.nn.Module):
-    """The weighted sum of a loss over nested prefixes of the embedding, each of which then serves alone.
+    """The weighted sum of a loss over nested prefixes of the embedding, so that each prefix can be used separately.
 
     L = Σ_m c_m · l(x_{1:m}; W_{1:m})
 
     Source: Kusupati et al. 2022, Matryoshka Representation Learning, its loss with tied class weights (MRL-E): the
-    weights of a prefix are the prefix of the weights. One matrix of class weights then serves all prefixes, takes no
-    more memory than without prefixes, and can be sharded. Each prefix has a copy of the loss's other state: its
-    buffers, learned scalars and memory.
+    weights of a prefix are the prefix of the weights. So all prefixes use one matrix of class weights, which takes no
+    extra memory and can be sharded. Each prefix has a copy of the other state: buffers, learned scalars and memory.
 
     Args:
-        loss: any pair loss, or a class loss with a parameter ``class_weights``. Memories of class weights go outside:
-            ``MemVir(Matryoshka(ArcFace(…), …), …)``. It is changed: its class weights move here.
-        prefixes: the lengths m, ascending; the last is the embedding's dimension.
-        weights: c_m ≥ 0, one for each prefix; default: 1 each, as in the paper.
-        embedding_dim: the embedding's dimension, to check the prefixes with; a run of dml-train supplies it.
+        loss: any pair loss, or a class loss with a parameter ``class_weights``. Put memories of class weights outside:
+            ``MemVir(Matryoshka(ArcFace(…), …), …)``. The loss is changed: its class weights move to this module.
+        prefixes: the lengths m, which must increase; the last must be the embedding's dimension.
+        weights: c_m ≥ 0 per prefix; by default, 1, as in the paper.
+        embedding_dim: the embedding's dimension, used to check the prefixes; set by dml-train.
 
     Attributes:
-        loss: the loss of the whole embedding. A schedule may move its attributes; the other prefixes' follow.
-        class_weights: (C, D), of a class loss. Give it to the optimizer.
+        loss: the loss of the full embedding. If a schedule changes its attributes, the losses of other prefixes follow.
+        class_weights: (C, D), only for a class loss. Pass it to the optimizer.
 
     Raises:
-        TypeError: for prefixes that aren't whole numbers, weights that aren't numbers, or a loss that holds its class
-            weights elsewhere, or a part of them.
-        ValueError: for prefixes that don't ascend to the dimension, another number of weights, a weight below 0, or a
-            loss over a fraction of the classes.
+        TypeError: if prefixes aren't integers, weights aren't numbers, or the loss lacks (a part of) its class weights.
+        ValueError: if prefixes don't increase to the dimension, there aren't as many weights as prefixes, a weight is
+            below 0, or the loss uses a fraction of the classes.
     """
 
     def __init__(
@@ -74,7 +72,7 @@ class Matryoshka(torch.nn.Module):
             self.class_weights = take_class_weights(loss, "Matryoshka")
         self.shorter = torch.nn.ModuleList(copy.deepcopy(loss) for _ in self.prefixes[:-1])
         self.loss = loss
-        # What a schedule may move, and so make a float. torch 2.8 can't compile a look at vars().
+        # A schedule can change these, and turn an int into a float. List them now: torch 2.8 can't compile vars().
         numbers = [name for name, value in vars(loss).items() if isinstance(value, int | float)]
         self._numbers = [name for name in numbers if not isinstance(getattr(loss, name), bool)]
         if hasattr(self, "class_weights"):
@@ -83,7 +81,7 @@ class Matryoshka(torch.nn.Module):
 
     @property
     def centers_per_class(self) -> int:
-        """How many class weights each class has; see `dml_core.MultiCenter`."""
+        """The number of class weights per class; see `dml_core.MultiCenter`."""
         return centers_per_class_of(self.loss)
 
     def forward(
@@ -91,14 +89,14 @@ class Matryoshka(torch.nn.Module):
     ) -> torch.Tensor:
         """Compute the scalar loss of embeddings (B, D) with labels (B,).
 
-        Further arguments as the loss's own: a gallery (G, D) and its labels (G,), or class weights (C, D).
+        Further arguments are the same as for the loss: a gallery (G, D) and its labels (G,), or class weights (C, D).
 
         Raises:
-            ValueError: for embeddings of another dimension, and as the loss.
+            ValueError: if the embeddings don't have the last prefix as dimension; see also the loss.
         """
         if hasattr(self, "class_weights") and not any(other is not None for other in others):
             others = (self.class_weights,)
-        # The prefixes' gradients are summed here, in float32: in float16, finite ones can exceed the range.
+        # Sum the prefixes' gradients here, in float32: the sum of finite float16 numbers can exceed the range.
         embeddings = full_precision(embeddings)
         rows = [row if row is None else full_precision(row) for row in others[:1]]
 
@@ -111,7 +109,7 @@ class Matryoshka(torch.nn.Module):
 
     @property
     def sharded_forward(self) -> Callable[[torch.Tensor, torch.Tensor, ClassShard], torch.Tensor]:
-        """Compute the same loss from this rank's classes, if the loss can; see `dml_core.ShardableLoss`."""
+        """Compute the same loss from this rank's classes, if the loss supports it; see `dml_core.ShardableLoss`."""
         if not is_shardable(self.loss):
             raise AttributeError(f"{type(self.loss).__name__} has no sharded_forward")
         return self._sharded_forward

@@ -17,39 +17,37 @@ _QUEUES = ("queue_embeddings", "queue_labels", "queue_weights")
 
 
 class MemVir(torch.nn.Module):
-    """A class loss over the batch and its classes, and over the embeddings and classes of N earlier steps.
+    """A class loss that also uses the embeddings and class weights of N earlier steps, as virtual classes.
 
     L(X ∪ X̃, W ∪ W̃) = mean of the loss over the rows of both,  classes: C·(min(⌊(i − U)/(M + 1)⌋, N) + 1) from step U
 
-    Each step's embeddings and class weights are queued as constants. Every (M + 1)-th step of the queue is used, newest
-    first, with labels raised by C for each step, so that the past of a class is a further class.
+    The embeddings and class weights of each step are queued as constants. The loss uses each (M + 1)-th step of the
+    queue, newest first, and adds C to the labels per step, so that a class of an earlier step is an extra class.
 
-    Source: Learning with Memory-based Virtual Classes for Deep Metric Learning, Eq. 4-5 and Algorithm 1: the
-    queue is read before it is written, and nothing is stored before the warm-up ends. No departure. Without
-    `step_pacing` (section 3.4, "w/o step-pacing") steps are stored from the N(M + 1)-th before step U, so that all N
-    virtual copies join at once, at step U or as soon as N(M + 1) steps are stored.
+    Source: Learning with Memory-based Virtual Classes for Deep Metric Learning, Eq. 4-5 and Algorithm 1: the queue is
+    read before it is written, and steps are only stored after the warm-up. No departure. If `step_pacing` is false
+    (section 3.4, "w/o step-pacing"), steps are stored from the N(M + 1)-th before step U, so that all N virtual copies
+    are added at once, at step U or when N(M + 1) steps are stored.
 
-    The queue holds N(M + 1) copies of all class weights, `queue_bytes` of memory, which are logged before they are
-    allocated. All of the queue is in the state dict.
+    The queue, N(M + 1) copies of all class weights, is in the state dict. Its memory, `queue_bytes`, is logged first.
 
     Args:
-        loss: any class loss: ``loss(embeddings, labels, class_weights)`` with an attribute ``class_weights``. A
-            loss whose forward is marked by `dml_losses.functional.classes.takes_virtual` gets the past as constants,
-            for about half the cost of one call over everything.
-        num_steps: N ≥ 0, the number of earlier steps in use.
-        margin: M ≥ 0, the number of steps between two in use; 0 to 100 in the paper, by data set.
-        warmup_steps: U ≥ 0, the training steps before the first is queued; 50 epochs in the paper.
-        queue_dtype: ``"float32"``, or ``"bfloat16"`` for half the memory.
-        queue_on_cpu: keep the queue on the CPU wherever the module is moved. Each step then copies N queued steps to
-            the module's device.
-        step_pacing: whether virtual classes join step by step, as Eq. 4 says; otherwise all at once.
-        warmup_epochs: U in epochs of `steps_per_epoch`, instead of `warmup_steps`; rounded to the nearest step.
-        steps_per_epoch: the number of batches in an epoch, which a run of dml-train supplies.
+        loss: any class loss, called as ``loss(embeddings, labels, class_weights)``, with an attribute
+            ``class_weights``. If its forward is marked by `dml_losses.functional.classes.takes_virtual`, it gets the
+            past as constants, for about half the cost of a call over everything.
+        num_steps: N ≥ 0, the number of earlier steps to use.
+        margin: M ≥ 0, the number of steps to skip between used steps; 0 to 100 in the paper, by data set.
+        warmup_steps: U ≥ 0, the number of training steps before the first step is queued; 50 epochs in the paper.
+        queue_dtype: ``"float32"``, or ``"bfloat16"`` to halve the memory.
+        queue_on_cpu: keep the queue on the CPU when the module moves; each step copies N queued steps to its device.
+        step_pacing: add virtual classes step by step, as in Eq. 4; if false, add them all at once.
+        warmup_epochs: U in epochs of `steps_per_epoch`, rounded to the nearest step, to use instead of `warmup_steps`.
+        steps_per_epoch: the number of batches per epoch; set by dml-train.
 
     Raises:
-        TypeError: for a loss without class weights, or counts that aren't whole numbers.
-        ValueError: for a count below 0, another `queue_dtype`, a loss over a fraction of the classes, or
-            `warmup_epochs` together with `warmup_steps` or without `steps_per_epoch`.
+        TypeError: if the loss has no class weights, or a count isn't an integer.
+        ValueError: if a count is below 0, `queue_dtype` is unknown, the loss uses a fraction of the classes, or
+            `warmup_epochs` is given with `warmup_steps` or without `steps_per_epoch`.
     """
 
     queue_embeddings: torch.Tensor  # (slots, rows, D)
@@ -74,7 +72,7 @@ class MemVir(torch.nn.Module):
         if not is_class_loss(loss):
             raise TypeError(
                 f"loss is {type(loss).__name__}, which has no class_weights; expected a class loss such as "
-                "NormSoftmax (a pair loss gets a memory from CrossBatchMemory)"
+                "NormSoftmax (to use a memory with a pair loss, see CrossBatchMemory)"
             )
         if (class_fraction := class_fraction_of(loss)) < 1:
             raise ValueError(
@@ -102,7 +100,7 @@ class MemVir(torch.nn.Module):
         )
         device = torch.device("cpu") if queue_on_cpu else self.class_weights.device
         for name, tensor in {
-            # They get as many rows as the first batch has.
+            # The first batch determines the number of rows.
             "queue_embeddings": torch.zeros(slots, 0, dim, dtype=dtype, device=device),
             "queue_labels": torch.zeros(slots, 0, dtype=torch.int64, device=device),
             "queue_weights": torch.zeros(slots, num_rows, dim, dtype=dtype, device=device),
@@ -110,19 +108,19 @@ class MemVir(torch.nn.Module):
             "counters": torch.zeros(2, dtype=torch.int64),
         }.items():
             self.register_buffer(name, tensor)
-        # The same numbers on the host: to read the buffers would wait for an accelerator at every step.
+        # Keep these numbers on the host, too: to read the buffers would wait for an accelerator at each step.
         self._rows, self._steps, self._stored = [0] * slots, 0, 0
 
     @property
     def class_weights(self) -> torch.Tensor:
-        """The wrapped loss's class weights, (C, D)."""
+        """The class weights of the wrapped loss, (C, D)."""
         weights = self.loss.class_weights
         assert isinstance(weights, torch.Tensor)
         return weights
 
     @property
     def queue_bytes(self) -> int:
-        """The memory of the queued class weights: N(M + 1) copies."""
+        """The size of the queued class weights in bytes: N(M + 1) copies."""
         return self.queue_weights.numel() * self.queue_weights.element_size()
 
     def forward(
@@ -136,7 +134,7 @@ class MemVir(torch.nn.Module):
         else:
             value = self._with_virtual_classes(embeddings, labels, weights, slots)
         if self.training:
-            # From step U on, or early enough to fill the queue by then.
+            # Store steps from step U on, or early enough to fill the queue at step U.
             first_stored = self.warmup_steps - (0 if self.step_pacing else len(self._rows))
             if self._steps >= first_stored and self.num_steps:
                 self._enqueue(embeddings, labels, weights)
@@ -146,7 +144,7 @@ class MemVir(torch.nn.Module):
     extra_repr = show("num_steps", "margin", "warmup_steps", "step_pacing", "queue_bytes")
 
     def _select_slots(self) -> list[int]:
-        """Select the slots in use, newest first: queue positions M, 2M + 1, … counted back from the newest."""
+        """Select the slots to use, newest first: queue positions M, 2M + 1, … counted back from the newest."""
         num_slots = len(self._rows)
         filled = min(self._stored, num_slots)
         if not self.step_pacing and filled < num_slots:
@@ -162,7 +160,7 @@ class MemVir(torch.nn.Module):
             self.queue_labels[slot, : self._rows[slot]] + (age + 1) * num_classes
             for age, slot in enumerate(slots)
         ]
-        with torch.autocast(rows[0].device.type, enabled=False):  # its cat takes only its own half precision
+        with torch.autocast(rows[0].device.type, enabled=False):  # cat only takes the autocast dtype
             past = Virtual(
                 weights,
                 torch.cat(rows).to(device),
@@ -188,7 +186,7 @@ class MemVir(torch.nn.Module):
     def _widen(self, rows: int) -> None:
         for name in ("queue_embeddings", "queue_labels"):
             old = getattr(self, name)
-            # A buffer made in inference mode could never be written in training.
+            # A buffer that is made in inference mode can't be written in training.
             with torch.inference_mode(False):
                 wider = old.new_zeros(old.shape[0], rows, *old.shape[2:])
             wider[:, : old.shape[1]] = old
@@ -231,11 +229,11 @@ def _warmup_steps(steps: int, epochs: float, steps_per_epoch: int | None) -> int
     if not epochs:
         return check_whole("warmup_steps", steps, 0)
     if steps:
-        raise ValueError(f"warmup_steps is {steps} and warmup_epochs is {epochs}; expected one of them")
+        raise ValueError(f"warmup_steps is {steps} and warmup_epochs is {epochs}; expected only one of them")
     if steps_per_epoch is None:
         raise ValueError(
             f"warmup_epochs is {epochs} without steps_per_epoch; "
-            "give the number of batches in an epoch, or warmup_steps"
+            "set steps_per_epoch to the number of batches per epoch, or use warmup_steps"
         )
     return round(
         check_non_negative("warmup_epochs", epochs) * check_whole("steps_per_epoch", steps_per_epoch, 1)
@@ -244,7 +242,7 @@ def _warmup_steps(steps: int, epochs: float, steps_per_epoch: int | None) -> int
 
 def _takes_virtual(loss: torch.nn.Module) -> bool:
     """Tell whether a loss, or the loss inside a compiled one, takes `Virtual` class weights."""
-    # torch.compile returns a module with forward(*args, **kwargs), and torch has no public function for the module
-    # inside. It is the child of this name, which torch can't rename: it prefixes the keys of saved state dicts.
+    # torch.compile returns a module with forward(*args, **kwargs), and torch has no public function to get the original
+    # module. It is the child of this name, which torch can't change, since it prefixes the keys of saved state dicts.
     original = dict(loss.named_children()).get("_orig_mod", loss)
     return getattr(original.forward, "takes_virtual", False)

@@ -13,18 +13,18 @@ from dml_losses.functional.norm_softmax import norm_softmax
 class NormSoftmax(torch.nn.Module):
     """Softmax of cosines with class weights over a temperature: `dml_losses.functional.norm_softmax`.
 
-    Use it first for labelled classes: it has one parameter to tune. Put
-    `SampledClasses` around it, as around any class loss, if there are too many classes.
+    Use it first if items have class labels: it has only one parameter to tune. If there are too many classes, put
+    `SampledClasses` around it, or around any other class loss.
 
     Args:
-        num_classes, embedding_dim: C and D, each at least 1.
-        temperature: as `norm_softmax`. A schedule can move this attribute.
+        num_classes, embedding_dim: C and D, both at least 1.
+        temperature: see `norm_softmax`. A schedule can change this attribute.
 
     Attributes:
-        class_weights: (C, D), drawn uniformly from ±1/√D. Give it to the optimizer.
+        class_weights: (C, D), drawn uniformly from ±1/√D. Pass it to the optimizer.
 
     Raises:
-        TypeError, ValueError: for a parameter of another type, or outside its range.
+        TypeError, ValueError: if a parameter has the wrong type or is out of range.
 
     Example:
         >>> import torch

@@ -1,6 +1,6 @@
-"""The plugin that `dml_core` finds through this package's entry point of the group ``dml``.
+"""The plugin of this package, which `dml_core` finds through an entry point of the group ``dml``.
 
-It names the losses' classes and imports none of them: listings stay fast without torch.
+It names the classes of losses but doesn't import them, so that listings stay fast and don't load torch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dml_core import Component, hookimpl
 
-# Name, class, summary and source of each loss. `GlobalBatch` has no name: the trainer gathers the ranks' rows itself,
+# Name, class, summary and source of each loss. Don't add `GlobalBatch`: the trainer already gathers the ranks' rows,
 # and a recipe with it would gather them twice.
 _LOSSES = (
     ("instance-cross-entropy", "InstanceCrossEntropy",
@@ -48,22 +48,22 @@ _LOSSES = (
     ("arc-face", "ArcFace", "softmax of scaled cosines with a margin added to the true class's angle",
      "Deng et al. 2019, ArcFace, Eq. 3"),
     ("sub-center-arc-face", "SubCenterArcFace",
-     "ArcFace with several centres for each class, of which the nearest counts",
+     "ArcFace with multiple centres per class, using only the nearest centre",
      "Deng et al. 2020, Sub-center ArcFace"),
     ("ada-face", "AdaFace", "softmax of scaled cosines with margins that follow the embedding's length",
      "Kim et al. 2022, AdaFace, quality adaptive margin"),
     ("curricular-face", "CurricularFace", "ArcFace with hard negatives whose weight grows during training",
      "Huang et al. 2020, CurricularFace, adaptive curriculum learning loss"),
-    ("proxy-nca", "ProxyNCA", "draws each embedding nearer to its class's proxy than to the others",
+    ("proxy-nca", "ProxyNCA", "draws each embedding nearer to the proxy of its class than to other proxies",
      "Movshovitz-Attias et al. 2017, No Fuss Distance Metric Learning using Proxies, NCA"),
     ("proxy-anchor", "ProxyAnchor", "each class's proxy against the batch, hardest first",
      "Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning"),
-    ("soft-triple", "SoftTriple", "several centres for each class, softly assigned and drawn together",
+    ("soft-triple", "SoftTriple", "multiple centres per class, softly assigned and drawn together",
      "Qian et al. 2019, SoftTriple Loss"),
     ("memvir", "MemVir", "a class loss with earlier steps' embeddings and class weights as virtual classes",
      "Learning with Memory-based Virtual Classes, Eq. 4-5 and Algorithm 1"),
     ("matryoshka", "Matryoshka",
-     "a loss of nested prefixes of the embedding, each of which then serves alone",
+     "a loss over nested prefixes of the embedding, so that each prefix can be used separately",
      "Kusupati et al. 2022, Matryoshka Representation Learning, MRL-E"),
     ("cross-batch-memory", "CrossBatchMemory",
      "a pair loss that also compares with the embeddings of earlier batches",
@@ -79,15 +79,15 @@ _LOSSES = (
 
 @hookimpl
 def dml_losses() -> Iterable[Component]:
-    """Provide every loss of this package under its registry name."""
+    """Provide the losses of this package and of pytorch-metric-learning under their registry names."""
     for name, cls, summary, source in _LOSSES:
         yield Component(name, f"dml_losses:{cls}", summary, source)
     yield Component(
         "sharded-classes",
         "dml_losses:ShardedClasses",
-        "a class loss of which each rank keeps the class weights of its own classes",
+        "a class loss whose class weights are divided over the ranks",
         source="An et al. 2021, Partial FC, section 3.1",
-        deferred=["loss"],  # made by ShardedClasses, so that each rank draws its own rows
+        deferred=["loss"],  # ShardedClasses makes the loss, so that each rank only draws its rows
     )
     yield from _pytorch_metric_learning()
 
@@ -106,9 +106,9 @@ _NO_LOSSES = (
 
 
 def _pytorch_metric_learning() -> Iterator[Component]:
-    """Yield ``pml/<ClassName>`` for every loss of pytorch-metric-learning, if that is installed (extra ``pml``).
+    """Yield ``pml/<ClassName>`` for each loss of pytorch-metric-learning, if it is installed (extra ``pml``).
 
-    The names are read from the library's list of imports: importing it takes seconds.
+    Names are read from the library's list of imports, since importing the library takes seconds.
     """
     found = importlib.util.find_spec("pytorch_metric_learning")
     if found is None or found.origin is None:

@@ -1,6 +1,6 @@
-"""Every loss and miner of pytorch-metric-learning, through one adapter: baselines by name, without a reimplementation.
+"""Use all losses and miners of pytorch-metric-learning as baselines, by name, through a single adapter.
 
-Needs the extra ``dml-losses[pml]``. Importing this module imports pytorch-metric-learning.
+To use this module, install the extra ``dml-losses[pml]``. Importing it imports pytorch-metric-learning.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dml_core import Option, nearest, signature_of
 from dml_losses.arguments import check_batch, check_gallery
 from dml_losses.functional.sphere import common_precision, full_precision
 
-# What the run knows under another name.
+# Parameters that the run supplies under a different name.
 _CONTEXT = {"embedding_size": "embedding_dim", "descriptors_dim": "embedding_dim", "l": "embedding_dim"}
 _BY_NAME = {"distance": distances, "reducer": reducers, "miner": miners}
 
@@ -26,12 +26,12 @@ class PytorchMetricLearning(torch.nn.Module):
 
     L = loss(embeddings, labels, miner(embeddings, labels), gallery, gallery_labels)
 
-    Source: `pytorch-metric-learning <https://kevinmusgrave.github.io/pytorch-metric-learning/>`_; it defines
-    each loss. Half precision is converted to float32 first, and both sides to float64 if either is float64.
+    Source: `pytorch-metric-learning <https://kevinmusgrave.github.io/pytorch-metric-learning/>`_, which defines the
+    losses. Half precision is first converted to float32, and both sides to float64 if either is float64.
 
     Args:
-        loss: a loss of that library.
-        miner: a miner of that library, which picks the pairs or triplets for the loss.
+        loss: a loss of pytorch-metric-learning.
+        miner: a miner of pytorch-metric-learning, which selects the pairs or triplets for the loss.
     """
 
     def __init__(self, loss: torch.nn.Module, miner: torch.nn.Module | None = None) -> None:
@@ -46,7 +46,7 @@ class PytorchMetricLearning(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
         check_batch(embeddings, labels)
         check_gallery(embeddings, gallery, gallery_labels)
         embeddings, labels = full_precision(embeddings), labels.long()
@@ -62,9 +62,9 @@ class PytorchMetricLearning(torch.nn.Module):
 
 
 def __getattr__(name: str) -> Callable[..., PytorchMetricLearning]:
-    """Make the factory of a loss by the name of its class, ``dml_losses.pml.ContrastiveLoss``.
+    """Make a factory for the loss with this class name, for example ``dml_losses.pml.ContrastiveLoss``.
 
-    Its options are those of the class and of its base classes, with ``embedding_size`` given by the run, and
+    The options are the parameters of the class and its base classes (the run supplies ``embedding_size``), and also
     ``miner`` (a class name, with a table ``miner_options``), ``distance`` and ``reducer`` (class names).
     """
     cls = vars(losses).get(name)
@@ -83,8 +83,8 @@ def _factory(cls: type[Any]) -> Callable[..., PytorchMetricLearning]:
         arguments = {parameter_of.get(option, option): value for option, value in options.items()}
         for key in ("distance", "reducer"):
             if isinstance(arguments.get(key), str):
-                arguments[key] = _named(key, arguments[key])()
-        picker = None if miner is None else _named("miner", miner)(**(miner_options or {}))
+                arguments[key] = _find_class(key, arguments[key])()
+        picker = None if miner is None else _find_class("miner", miner)(**(miner_options or {}))
         return PytorchMetricLearning(cls(**arguments), picker)
 
     make.__qualname__ = cls.__qualname__  # for messages
@@ -97,7 +97,7 @@ def _factory(cls: type[Any]) -> Callable[..., PytorchMetricLearning]:
         Option("miner_options", dict[str, Any] | None, default=None),
     ]
     make.__signature__ = signature_of(options)  # type: ignore[attr-defined]
-    make.__annotations__.clear()  # those of the signature count
+    make.__annotations__.clear()  # the registry uses the annotations of the signature
     return make
 
 
@@ -110,16 +110,16 @@ def _parameters(cls: type) -> dict[str, inspect.Parameter]:
         constructor: Any = vars(ancestor)["__init__"]
         for name, parameter in inspect.signature(constructor).parameters.items():
             plain = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-            if plain and name not in ("self", "mat_based_loss"):  # each class sets the latter itself
+            if plain and name not in ("self", "mat_based_loss"):  # each class sets mat_based_loss itself
                 found.setdefault(name, parameter)
     return found
 
 
-def _named(kind: str, name: str) -> Any:
-    """Find the class of this name among the library's miners, distances or reducers.
+def _find_class(kind: str, name: str) -> Any:
+    """Find a class by name in the library's miners, distances or reducers.
 
     Raises:
-        ValueError: for an unknown name, with the nearest known one.
+        ValueError: if the name is unknown; the message suggests the nearest known name.
     """
     known = {key: value for key, value in vars(_BY_NAME[kind]).items() if inspect.isclass(value)}
     if name not in known:

@@ -10,21 +10,21 @@ from dml_losses.functional.proxy_anchor import proxy_anchor
 
 
 class ProxyAnchor(torch.nn.Module):
-    """Each class's proxy against the batch: one log-sum-exp over its positives, another over its negatives.
+    """Each class's proxy compared with the batch: a log-sum-exp over positives, and a log-sum-exp over negatives.
 
-    The equation is in `dml_losses.functional.proxy_anchor`. Use it for batches with several images of each class.
-    Its authors give the proxies a hundred times the network's learning rate, and draw them from a normal distribution
-    (Kaiming, fan-out), as here.
+    For the equation, see `dml_losses.functional.proxy_anchor`. Use it if batches have multiple images per class. Like
+    the authors, this class draws proxies from a normal distribution (Kaiming, fan-out). The authors also give the
+    proxies a hundred times the network's learning rate.
 
     Args:
-        num_classes, embedding_dim: C and D, each at least 1.
-        scale, margin: as `proxy_anchor`.
+        num_classes, embedding_dim: C and D, both at least 1.
+        scale, margin: see `proxy_anchor`.
 
     Attributes:
-        class_weights: (C, D), the proxies. Give them to the optimizer.
+        class_weights: (C, D), the proxies. Pass them to the optimizer.
 
     Raises:
-        TypeError, ValueError: for a parameter of another type, or outside its range.
+        TypeError, ValueError: if a parameter has the wrong type or is out of range.
 
     Example:
         >>> import torch

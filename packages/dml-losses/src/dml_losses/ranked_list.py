@@ -11,16 +11,16 @@ from dml_losses.functional.ranked_list import QueryWeights, check_query_weights,
 class RankedListLoss(torch.nn.Module):
     """Negatives beyond a boundary, positives inside a hypersphere, violations weighted by their size.
 
-    The equations are in `dml_losses.functional.ranked_list`. Use it to keep a class's spread: positives within the
-    hypersphere aren't drawn nearer.
+    Use this loss to preserve the spread of classes: it doesn't draw positives nearer that are inside the hypersphere.
+    For the equations, see `dml_losses.functional.ranked_list`.
 
     Args:
-        margin, alpha, negative_temperature, positive_temperature, balance, query_weights: as `ranked_list`. Eq. 15's
-            dynamic weighting is a linear schedule of `negative_temperature`.
+        margin, alpha, negative_temperature, positive_temperature, balance, query_weights: see `ranked_list`. For the
+            dynamic weighting of Eq. 15, use a linear schedule of `negative_temperature`.
 
     Raises:
-        TypeError: for a parameter that is no number.
-        ValueError: for a parameter outside its range, a margin above α, or other `query_weights`.
+        TypeError: if a parameter isn't a number.
+        ValueError: if a parameter is out of range, the margin exceeds α, or `query_weights` is unknown.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class RankedListLoss(torch.nn.Module):
         self.query_weights = check_query_weights(query_weights)
         if self.margin > self.alpha:
             raise ValueError(
-                f"margin is {margin}; expected at most alpha, {alpha}: alpha - margin is the diameter of a class"
+                f"margin is {margin}; expected at most alpha, {alpha}: alpha - margin is the hypersphere's diameter"
             )
 
     @classmethod
@@ -51,15 +51,15 @@ class RankedListLoss(torch.nn.Module):
         """Make RLL-Simpler (section 3.4): boundaries 1 ± m/2 around the distance 1, and T_p = 0.
 
         Raises:
-            TypeError: for a parameter that is no number.
-            ValueError: for a margin outside [0, 2], a temperature that isn't finite, or other `query_weights`.
+            TypeError: if a parameter isn't a number.
+            ValueError: if the margin is outside [0, 2], the temperature isn't finite, or `query_weights` is unknown.
         """
         alpha = 1 + check_non_negative("margin", margin) / 2
         return cls(margin, alpha, negative_temperature, query_weights=query_weights)
 
     @property
     def hypersphere_diameter(self) -> float:
-        """The diameter α − m within which positives violate nothing (section 3.3)."""
+        """The diameter α − m of the hypersphere, inside which positives are not violations (section 3.3)."""
         return self.alpha - self.margin
 
     def forward(
@@ -69,7 +69,7 @@ class RankedListLoss(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
         return ranked_list(
             embeddings,
             labels,

@@ -11,16 +11,16 @@ from dml_losses.functional.recall_at_k_surrogate import check_cutoffs, recall_at
 
 
 class RecallAtKSurrogate(torch.nn.Module):
-    """One minus the mean recall at several cut-offs, with sigmoids: `dml_losses.functional.recall_at_k_surrogate`.
+    """One minus the mean recall at multiple cut-offs, with sigmoids: `dml_losses.functional.recall_at_k_surrogate`.
 
-    Use it to train Recall@k, with batches of thousands (`training.micro_batch`).
+    Use it to train Recall@k, with batches of thousands of images (see `training.micro_batch`).
 
     Args:
-        ks, k_temperatures, rank_temperature: as `recall_at_k_surrogate`.
+        ks, k_temperatures, rank_temperature: see `recall_at_k_surrogate`.
 
     Raises:
-        TypeError: for a temperature of ranks that is no number.
-        ValueError: for a parameter outside its range, or not as many temperatures as cut-offs.
+        TypeError: if `rank_temperature` isn't a number.
+        ValueError: if a parameter is out of range, or there aren't as many temperatures as cut-offs.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class RecallAtKSurrogate(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
         return recall_at_k_surrogate(
             embeddings,
             labels,

@@ -1,6 +1,6 @@
-"""A class loss that compares with a random choice of its classes at each call.
+"""A class loss that compares with a random choice of classes at each call.
 
-Shapes: `B` batch, `C` classes, `S` classes of the choice, `K` weights (centres) of a class, `D` dim.
+Shapes: `B` batch, `C` classes, `S` chosen classes, `K` weights (centres) per class, `D` dim.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ class SampledClasses(torch.nn.Module):
 
     |choice| = max(⌈fraction · C⌉, distinct classes of the batch)
 
-    Use it if a step over all classes is too slow or too large: the loss then reads the chosen weights only, and
-    their gradient is sparse. The optimizer must take sparse gradients and move only their rows:
+    Use it if a step over all classes is too slow or takes too much memory: the loss only reads the chosen weights, and
+    their gradient is sparse. The optimizer must take sparse gradients and only update their rows: use
     `torch.optim.SparseAdam`, `Adagrad`, or `SGD` without momentum and weight decay.
 
     Source: Making Classification Competitive for Deep Metric Learning, section 4.3; An et al. 2021, Partial FC.
 
     Args:
-        loss: a class loss that holds its class weights itself. It is changed: its class weights move here.
+        loss: a class loss with a parameter ``class_weights``. The loss is changed: its class weights move here.
         class_fraction: in (0, 1]; 0.1 costs less than 1 % of Recall@1 in the paper (section 6.5).
-        seed: determines each choice, with the number of earlier calls.
+        seed: determines each choice, together with the number of earlier calls.
 
     Attributes:
-        class_weights: (C, D), or (C·K, D). Give it to the optimizer.
+        class_weights: (C, D), or (C·K, D). Pass it to the optimizer.
 
     Raises:
-        TypeError: for a loss that holds no class weights itself, a seed that isn't a whole number, or a fraction that
-            isn't a number.
-        ValueError: for a fraction or seed outside its range.
+        TypeError: if the loss has no class weights itself, the seed isn't an integer, or the fraction isn't a number.
+        ValueError: if the fraction or the seed is out of range.
 
     Example:
         >>> import torch
@@ -56,12 +55,12 @@ class SampledClasses(torch.nn.Module):
         self.seed = check_whole("seed", seed, 0)
         self.class_weights = take_class_weights(loss, "SampledClasses")
         self.loss = loss
-        self._sparse = self.class_fraction < 1  # stays as declared if a schedule moves the fraction
-        self._count = 0  # earlier choices
+        self._sparse = self.class_fraction < 1  # unchanged if a schedule changes the fraction
+        self._count = 0  # the number of earlier choices
 
     @property
     def centers_per_class(self) -> int:
-        """How many class weights each class has; see `dml_core.MultiCenter`."""
+        """The number of class weights per class; see `dml_core.MultiCenter`."""
         return centers_per_class_of(self.loss)
 
     def forward(
@@ -79,7 +78,7 @@ class SampledClasses(torch.nn.Module):
 
     @property
     def sharded_forward(self) -> Callable[[torch.Tensor, torch.Tensor, ClassShard], torch.Tensor]:
-        """Compute the same loss from this rank's classes, if the loss can; see `dml_core.ShardableLoss`."""
+        """Compute the same loss from this rank's classes, if the loss supports it; see `dml_core.ShardableLoss`."""
         if not is_shardable(self.loss):
             raise AttributeError(f"{type(self.loss).__name__} has no sharded_forward")
         return self._sharded_forward
@@ -87,7 +86,7 @@ class SampledClasses(torch.nn.Module):
     def _sharded_forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, shard: ClassShard
     ) -> torch.Tensor:
-        """Make the same choice on every rank, and compute with the chosen classes that this rank stores."""
+        """Make the same choice on all ranks, and compute with the chosen classes that this rank stores."""
         assert is_shardable(self.loss)
         if self._sparse or self.class_fraction < 1:
             classes_S, labels = self._choose(labels, shard.num_classes)
@@ -101,11 +100,11 @@ class SampledClasses(torch.nn.Module):
     extra_repr = show("class_fraction", "seed")
 
     def sparse_parameters(self) -> Sequence[str]:
-        """Name the class weights, if made with a fraction below 1; see `dml_core.SparseLoss`."""
+        """Return the name of the class weights if the fraction was below 1; see `dml_core.SparseLoss`."""
         return ("class_weights",) if self._sparse else ()
 
     def get_extra_state(self) -> torch.Tensor:
-        """Return the number of earlier choices, so that a resumed run draws the same ones as an uninterrupted run."""
+        """Return the number of earlier choices, so that a resumed run draws the same choices as an unbroken run."""
         return torch.tensor(self._count)
 
     def set_extra_state(self, state: torch.Tensor) -> None:
@@ -113,13 +112,13 @@ class SampledClasses(torch.nn.Module):
         self._count = int(state)
 
     def _choose(self, labels: torch.Tensor, num_classes: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Make the next choice of classes, (S,) ascending, and express the labels as indices into it, (B,)."""
+        """Choose the next classes, (S,) sorted, and convert the labels to indices into this choice, (B,)."""
         generator = torch.Generator().manual_seed(_mix(self.seed, self._count))
         self._count += 1
         return choose_classes(labels.long(), num_classes, self.class_fraction, generator)
 
     def _select_rows(self, classes_S: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Select the rows of these classes, (S·K, D); a sparse gradient contains no others."""
+        """Select the rows of these classes, (S·K, D); a sparse gradient only contains these rows."""
         center_K = torch.arange(self.centers_per_class, device=classes_S.device)
         indices = (classes_S[:, None] * self.centers_per_class + center_K).flatten()
         rows: torch.Tensor = embedding(indices, weights, sparse=self._sparse)
@@ -129,7 +128,7 @@ class SampledClasses(torch.nn.Module):
 def choose_classes(
     labels: torch.Tensor, num_classes: int, class_fraction: float, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Choose the batch's classes and a uniform sample of the others, without replacement.
+    """Choose the batch's classes and a uniform sample of the other classes, without replacement.
 
     Time and memory are proportional to the choice, not to C, for fractions below a quarter.
 
@@ -137,24 +136,24 @@ def choose_classes(
         labels: (B,) int64 in [0, C).
         num_classes: C.
         class_fraction: in (0, 1].
-        generator: the generator of the choice, on the CPU, so that every rank and device draws the same.
+        generator: a generator on the CPU, so that all ranks and devices make the same choice.
 
     Returns:
-        The choice, (S,) ascending, and the labels as indices into it, (B,), both on the labels' device.
+        The choice, (S,) sorted, and the labels as indices into this choice, (B,), both on the labels' device.
     """
     own = torch.unique(labels)
     wanted = max(-int(-class_fraction * num_classes // 1), len(own)) - len(own)
     drawn = _draw_distinct(num_classes - len(own), wanted, generator).to(labels.device)
-    # The r-th class outside the batch is r plus the number of the batch's classes before it.
+    # The r-th class outside the batch is r plus the number of classes in the batch that precede this class.
     skipped = torch.searchsorted(own - torch.arange(len(own), device=own.device), drawn, right=True)
     choice = torch.cat((own, drawn + skipped)).sort().values
     return choice, torch.searchsorted(choice, labels)
 
 
 def _draw_distinct(population: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Draw `count` distinct numbers of range(population), every set equally likely, in no particular order.
+    """Draw `count` distinct numbers from range(population) in any order; all sets are equally likely.
 
-    They are on the generator's device, whatever torch's default device is.
+    The numbers are on the generator's device, not on torch's default device.
     """
     device = generator.device
     if 4 * count >= population:
@@ -169,5 +168,5 @@ def _draw_distinct(population: int, count: int, generator: torch.Generator) -> t
 
 
 def _mix(seed: int, count: int) -> int:
-    """Hash seed and count to 32 bits, all that torch's generator uses, so that neighbours differ."""
+    """Hash seed and count, so that neighbours differ, to 32 bits, since torch's generator doesn't use more."""
     return splitmix64((seed * 0xD1342543DE82EF95 + (count + 1) * GOLDEN) & 0xFFFFFFFFFFFFFFFF) & 0xFFFFFFFF

@@ -14,21 +14,20 @@ from dml_losses.update_check import expect_updates
 class SigLIP(torch.nn.Module):
     """Logistic loss of all pairs, same class or not, with a learned scale and bias.
 
-    The equation is in `dml_losses.functional.siglip`. Use it for large batches over many ranks: no row needs the sum
-    over all others.
+    Use it for large batches over many ranks: a row doesn't need the sum over all others. For the equation, see `siglip`
+    in `dml_losses.functional`.
 
     Args:
-        scale: t > 0 at the start; 10 in the paper.
-        bias: b at the start; −10 in the paper.
-        over_ranks: as `siglip`. `dml train` gathers the global batch, and ``GlobalBatch(SigLIP(over_ranks=True))`` does
-            so elsewhere.
+        scale: t > 0 at the start; default 10, as in the paper.
+        bias: b at the start; default −10, as in the paper.
+        over_ranks: see `siglip`. `dml train` gathers the global batch; elsewhere, use ``GlobalBatch(SigLIP(…))``.
 
     Attributes:
-        log_scale, bias: log t and b, scalar parameters. Give them to the optimizer.
+        log_scale, bias: log t and b, scalar parameters. Pass them to the optimizer.
 
     Raises:
-        TypeError: for a scale or bias that is no number.
-        ValueError: for a scale that isn't finite and positive, or a bias that isn't finite.
+        TypeError: if scale or bias aren't numbers.
+        ValueError: if the scale isn't finite and positive, or the bias isn't finite.
     """
 
     def __init__(self, scale: float = 10.0, bias: float = -10.0, over_ranks: bool = False) -> None:
@@ -45,7 +44,7 @@ class SigLIP(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
         return siglip(
             embeddings,
             labels,

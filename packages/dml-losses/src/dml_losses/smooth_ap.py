@@ -9,15 +9,15 @@ from dml_losses.functional.smooth_ap import smooth_ap
 
 
 class SmoothAP(torch.nn.Module):
-    """One minus the mean average precision, with sigmoids for steps: `dml_losses.functional.smooth_ap`.
+    """One minus the mean average precision, with sigmoids instead of steps: `dml_losses.functional.smooth_ap`.
 
-    Use it to train the metric that is reported, with large batches (`training.micro_batch`).
+    Use it to train the metric that you report, with large batches (see `training.micro_batch`).
 
     Args:
-        temperature: as `smooth_ap`.
+        temperature: see `smooth_ap`.
 
     Raises:
-        TypeError, ValueError: for a parameter of another type, or outside its range.
+        TypeError, ValueError: if a parameter has the wrong type or is out of range.
     """
 
     def __init__(self, temperature: float = 0.01) -> None:
@@ -31,7 +31,7 @@ class SmoothAP(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
         return smooth_ap(embeddings, labels, gallery, gallery_labels, temperature=self.temperature)
 
     extra_repr = show("temperature")

@@ -10,20 +10,19 @@ from dml_losses.functional.soft_triple import soft_triple
 
 
 class SoftTriple(torch.nn.Module):
-    """A softmax over classes with several centres each, softly assigned; superfluous centres are drawn together.
+    """A softmax over classes with multiple, softly assigned centres; superfluous centres are drawn together.
 
-    The equation is in `dml_losses.functional.soft_triple`. Use it for classes with several modes of appearance.
+    For the equation, see `dml_losses.functional.soft_triple`. Use it for classes with multiple modes of appearance.
 
     Args:
-        num_classes, embedding_dim: C and D, each at least 1.
-        centers_per_class, scale, center_temperature, margin, merge_weight: as `soft_triple`.
+        num_classes, embedding_dim: C and D, both at least 1.
+        centers_per_class, scale, center_temperature, margin, merge_weight: see `soft_triple`.
 
     Attributes:
-        class_weights: (C·K, D), drawn from a normal distribution; the centres of a class are consecutive. Give it to
-            the optimizer.
+        class_weights: (C·K, D), normally distributed, with consecutive centres per class. Pass it to the optimizer.
 
     Raises:
-        TypeError, ValueError: for a parameter of another type, or outside its range.
+        TypeError, ValueError: if a parameter has the wrong type or is out of range.
     """
 
     def __init__(

@@ -17,13 +17,13 @@ class Softmax(torch.nn.Module):
     Use it as a baseline for the losses of cosines.
 
     Args:
-        num_classes, embedding_dim: C and D, each at least 1.
+        num_classes, embedding_dim: C and D, both at least 1.
 
     Attributes:
-        class_weights: (C, D), drawn uniformly from ±1/√D. Give it to the optimizer.
+        class_weights: (C, D), drawn uniformly from ±1/√D. Pass it to the optimizer.
 
     Raises:
-        TypeError, ValueError: for a size of another type, or below 1.
+        TypeError, ValueError: if a size isn't an integer, or is below 1.
     """
 
     def __init__(self, num_classes: int, embedding_dim: int) -> None:
@@ -44,18 +44,9 @@ class Softmax(torch.nn.Module):
 
 
 class VirtualSoftmax(torch.nn.Module):
-    """Softmax with one more class, in the direction of the embedding: `dml_losses.functional.virtual_softmax`.
+    """Softmax with an extra class in the direction of the embedding: `dml_losses.functional.virtual_softmax`.
 
-    Use it instead of `Softmax`: the further class is a margin without a parameter.
-
-    Args:
-        num_classes, embedding_dim: C and D, each at least 1.
-
-    Attributes:
-        class_weights: (C, D), drawn uniformly from ±1/√D. Give it to the optimizer.
-
-    Raises:
-        TypeError, ValueError: for a size of another type, or below 1.
+    Use it instead of `Softmax`, with the same arguments: the extra class adds a margin without a parameter.
     """
 
     def __init__(self, num_classes: int, embedding_dim: int) -> None:

@@ -11,20 +11,20 @@ from dml_losses.functional.sub_center_arc_face import sub_center_arc_face
 
 
 class SubCenterArcFace(torch.nn.Module):
-    """ArcFace with several centres for each class, of which the nearest counts: `functional.sub_center_arc_face`.
+    """ArcFace with multiple centres per class, using only the nearest: `functional.sub_center_arc_face`.
 
-    Use it instead of ArcFace if labels are noisy: images of another person find a centre of their own. The paper's
-    second training, without the images far from their class's dominant centre, is not part of the loss.
+    Use it instead of ArcFace if labels are noisy: images of a different person can get a separate centre. The second
+    training in the paper, without images far from the dominant centre of their class, is not part of the loss.
 
     Args:
-        num_classes, embedding_dim: C and D, each at least 1.
-        centers_per_class, scale, margin: as `sub_center_arc_face`.
+        num_classes, embedding_dim: C and D, both at least 1.
+        centers_per_class, scale, margin: see `sub_center_arc_face`.
 
     Attributes:
-        class_weights: (C·K, D), drawn uniformly from ±1/√D. Give it to the optimizer.
+        class_weights: (C·K, D), drawn uniformly from ±1/√D. Pass it to the optimizer.
 
     Raises:
-        TypeError, ValueError: for a parameter of another type, or outside its range.
+        TypeError, ValueError: if a parameter has the wrong type or is out of range.
     """
 
     def __init__(

@@ -11,13 +11,13 @@ from dml_losses.functional.sup_ap import sup_ap
 class SupAP(torch.nn.Module):
     """One minus a lower bound of the mean average precision: `dml_losses.functional.sup_ap`.
 
-    Use it instead of `SmoothAP`, whose gradient vanishes where ranks are very wrong.
+    Use it instead of `SmoothAP`, whose gradient vanishes if ranks are very wrong.
 
     Args:
-        temperature, slope, saturation: as `sup_ap`.
+        temperature, slope, saturation: see `sup_ap`.
 
     Raises:
-        TypeError, ValueError: for a parameter of another type, or outside its range.
+        TypeError, ValueError: if a parameter has the wrong type or is out of range.
     """
 
     def __init__(self, temperature: float = 0.01, slope: float = 100.0, saturation: float = 0.05) -> None:
@@ -33,7 +33,7 @@ class SupAP(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
         return sup_ap(
             embeddings,
             labels,

@@ -11,13 +11,13 @@ from dml_losses.functional.sup_con import sup_con
 class SupCon(torch.nn.Module):
     """Mean cross entropy of an anchor's positives among all rows: `dml_losses.functional.sup_con`.
 
-    Use it for large batches, whose rows are all compared.
+    Use it with large batches, since each anchor is compared with all rows.
 
     Args:
-        temperature: as `sup_con`.
+        temperature: see `sup_con`.
 
     Raises:
-        TypeError, ValueError: for a parameter of another type, or outside its range.
+        TypeError, ValueError: if a parameter has the wrong type or is out of range.
     """
 
     def __init__(self, temperature: float = 0.1) -> None:
@@ -31,7 +31,7 @@ class SupCon(torch.nn.Module):
         gallery: torch.Tensor | None = None,
         gallery_labels: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the scalar loss of embeddings (B, D) with labels (B,), against the gallery or the batch itself."""
+        """Compute the scalar loss of embeddings (B, D) with labels (B,); the default gallery is the batch itself."""
         return sup_con(embeddings, labels, gallery, gallery_labels, temperature=self.temperature)
 
     extra_repr = show("temperature")

@@ -1,4 +1,4 @@
-"""A warning for parameters of a loss that no optimizer updates."""
+"""Warn if a loss has parameters that no optimizer updates."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import warnings
 
 import torch
 
-# More gradients than anybody accumulates for one step of the optimizer.
+# More gradients than anybody accumulates for one optimizer step.
 GRADIENTS = 100
-# Enough values to compare: each of them gets a gradient in some of the backward passes.
+# How many values to compare: enough, since each of them gets a gradient in some backward pass.
 COMPARED = 4096
 
 
 def expect_updates(name: str, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
     """Return the parameter, and warn once if it gets 100 gradients without being changed.
 
-    The usual reason is an optimizer that has only the network's parameters. After the first change of the parameter, or
-    after the warning, backward passes cost nothing more. An optimizer that writes past autograd's version counter, as
-    fused ones do, is noticed by the values, which are read from the device once. A deep copy isn't watched.
+    The usual reason is an optimizer that only has the network's parameters. The check ends when the parameter changes,
+    or after the warning. If an optimizer doesn't update autograd's version counter, like fused optimizers, the check
+    compares values, which are read from the device once. A deep copy isn't watched.
     """
     count, version, values = 0, 0, torch.empty(0)
 

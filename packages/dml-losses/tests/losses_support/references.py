@@ -261,7 +261,7 @@ def heated_up_batch_value(embeddings: Tensor, labels: Tensor, class_weights: Ten
     return cross_entropy([[alpha * (row @ weight) for weight in w] for row in f], labels)
 
 
-# --- smooth ranks
+# --- losses of smooth ranks
 
 
 def _queries(
@@ -343,7 +343,7 @@ def recall_at_k_value(
     return _mean(terms, embeddings)
 
 
-# --- all pairs
+# --- losses of all pairs
 
 
 def sup_con_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor, temperature: float) -> Tensor:
@@ -374,7 +374,7 @@ def siglip_value(
     return total / len(f)
 
 
-# --- faces
+# --- losses for faces
 
 
 def sub_center_arc_face_value(

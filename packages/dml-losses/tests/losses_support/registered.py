@@ -33,7 +33,7 @@ PAIR_LOSSES = [name for name in REGISTERED if name not in CLASS_LOSSES]
 
 
 def build(name: str, num_classes: int, embedding_dim: int) -> nn.Module:
-    """Build a loss with its defaults."""
+    """Build a loss with default parameters."""
     return REGISTERED[name](*(num_classes, embedding_dim) if name in CLASS_LOSSES else ())
 
 

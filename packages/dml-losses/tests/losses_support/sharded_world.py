@@ -1,4 +1,4 @@
-"""Gloo ranks that train with sharded class weights; they must agree with `train` without sharding."""
+"""Train with sharded class weights on gloo ranks, which must agree with `train` without sharding."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The protocols of components: what the trainer, the wrappers and the registry rely on, and nothing else.
+"""The protocols of components: only what the trainer, the wrappers and the registry use.
 
-Nothing here is inherited: a class follows a protocol by having its attributes and methods. All names are also in
-`dml_core`.
+You need not inherit from a protocol: a class follows it by having its members. `dml_core` exports all names, too.
 """

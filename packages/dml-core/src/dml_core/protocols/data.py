@@ -1,4 +1,4 @@
-"""Protocols of data sets, their splits, readers of images, and batch samplers.
+"""Protocols of data sets, splits, image readers and batch samplers.
 
 Shapes: `N` items of a split, `C` classes.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Split(Protocol):
-    """One part of a data set: labels in memory, images loaded on request."""
+    """A part of a data set, with labels in memory and images that are loaded when requested."""
 
     labels: npt.NDArray[np.int64]  # (N,), 0-based within the split
     class_names: Sequence[str]  # (C,), class_names[labels[i]] names item i
@@ -33,34 +33,34 @@ class Split(Protocol):
     ) -> torch.Tensor:
         """Load the network's input for these items: (len(indices), channels, height, width), float32.
 
-        With `seeds`, images are augmented, row i as a function of ``seeds[i]`` alone, so that neither the number
-        of workers, nor that of ranks, nor a restart changes a run. Without, they are prepared for evaluation.
+        If `seeds` is given, images are augmented. Row i must depend only on item i and ``seeds[i]``, so that neither
+        the number of workers or ranks nor a restart changes a run. By default, images are prepared for evaluation.
         """
 
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
-        """Return item `index` as people see it, (height, width, 3), for reports."""
+        """Return the image of item `index` to show in reports, (height, width, 3)."""
 
 
 @runtime_checkable
 class FileBackedSplit(Split, Protocol):
-    """A `Split` of image files: `dml search` lists its items by path, and excludes a query from its own results."""
+    """A `Split` of image files: `dml search` lists items by path, and excludes the query from the results."""
 
     files: Sequence[Path]  # (N,)
 
 
 @runtime_checkable
 class GroupedSplit(Split, Protocol):
-    """A `Split` whose items have a group, such as the camera that took them.
+    """A `Split` whose items have a group, such as the camera that took the image.
 
-    A query's ranking excludes the gallery items of the query's label *and* group: the rule of re-identification. Test
-    split and gallery both have groups, or neither has.
+    As usual in re-identification, a query's ranking excludes gallery items that have both the label *and* the group of
+    the query. If the test split has groups, the gallery must also have groups, and vice versa.
     """
 
-    groups: npt.NDArray[Any]  # (N,) integers or strings; equal ones are one group, also in another split
+    groups: npt.NDArray[Any]  # (N,) integers or strings; equal values are the same group in all splits
 
 
 class Dataset(Protocol):
-    """The product of a `dml_datasets` factory. The classes of `train` and of `test` are disjoint."""
+    """A data set, made by a `dml_datasets` factory. The classes of `train` and `test` must be disjoint."""
 
     train: Split
     test: Split  # the queries, and also the gallery if `gallery` is None
@@ -70,13 +70,13 @@ class Dataset(Protocol):
 
 @runtime_checkable
 class RelatedDataset(Dataset, Protocol):
-    """A `Dataset` whose queries, the items of `test`, match by more than their labels and groups.
+    """A `Dataset` whose queries (the items of `test`) don't match only by label and group.
 
-    Listed items are items of `gallery`, or of `test` if there is no gallery. Training and reports keep the labels.
+    `matches` refers to items of `gallery`, or of `test` if there is no gallery. Training and reports use the labels.
     """
 
-    # `Relevance` lists each query's matches, which replace labels and groups: no split has groups. `Labels` exclude
-    # more items: ``Labels(test.labels, test.groups, ignored=(offsets, indices))``, without groups if no split has any.
+    # Use `Relevance` to list the matches of each query; no split may have groups then. Use `Labels` to exclude more
+    # items: ``Labels(test.labels, test.groups, ignored=(offsets, indices))``, without groups if splits have no groups.
     matches: Labels | Relevance
 
 
@@ -86,42 +86,42 @@ class StoredImage(Protocol):
 
     @property
     def name(self) -> str:
-        """Name the image for messages: ``"photos.tar: 17.jpg"``."""
+        """The name to show in messages, for example ``"photos.tar: 17.jpg"``."""
 
     def read(self) -> bytes:
-        """Read the encoded image: what a file of its own would contain."""
+        """Read the encoded image: the bytes that an image file would contain."""
 
 
 class ImageReader(Protocol):
-    """A reader of images that prepares them as a data set prepares its own."""
+    """A reader that prepares a user's images like the images of a data set."""
 
     in_channels: int
     input_shape: tuple[int, int, int]  # channels, height, width of the network's input
 
     def of_images(self, images: Sequence[Path | StoredImage | npt.NDArray[np.uint8]]) -> Split:
-        """Return these images as a split of one class without a name; files are decoded on request.
+        """Make a split of these images, with a single class without a name; files are decoded when requested.
 
-        An image is a file, one inside a file, or an array (height, width, 3) of RGB or (height, width) of grey values.
+        An image can be a file, a `StoredImage`, or an array: RGB (height, width, 3) or grey values (height, width).
         """
 
     def describe(self) -> dict[str, Any]:
-        """Describe in JSON's types how an image becomes the network's input, for use without this toolkit."""
+        """Describe, in JSON types, how to convert an image to the network's input without this toolkit."""
 
 
 @runtime_checkable
 class ImageReadingFactory(Protocol):
-    """A `dml_datasets` factory that makes an `ImageReader`, so that trained networks can embed a user's images."""
+    """A `dml_datasets` factory that also makes an `ImageReader`, so that networks can embed a user's images."""
 
     def __call__(self, **options: Any) -> Dataset:
         """Make the data set."""
 
     def image_reader(self, **options: Any) -> ImageReader:
-        """Return the reader for the options of a recipe's ``[dataset]`` table; the data set's files may be absent."""
+        """Make the reader for the options of a recipe's ``[dataset]`` table. The data set's files can be absent."""
 
 
 @runtime_checkable
 class TrainingFilesFactory(Protocol):
-    """A `dml_datasets` factory that lists its training images, so that `dml embed` can tell them from unseen ones."""
+    """A `dml_datasets` factory that lists training images, so that `dml embed` can tell them from unseen images."""
 
     def __call__(self, **options: Any) -> Dataset:
         """Make the data set."""
@@ -131,10 +131,10 @@ class TrainingFilesFactory(Protocol):
 
 
 class BatchSampler(Protocol):
-    """The product of a `dml_samplers` factory: global batches, each a function of (seed, epoch, position)."""
+    """A sampler of global batches, made by a `dml_samplers` factory; batches depend only on (seed, epoch, position)."""
 
     def __len__(self) -> int:
-        """Return the number of batches in an epoch."""
+        """Return the number of batches per epoch."""
 
     def batch_at(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
         """Return the indices of the global batch at `position` of `epoch`."""
@@ -142,24 +142,24 @@ class BatchSampler(Protocol):
 
 @runtime_checkable
 class MiningSampler(BatchSampler, Protocol):
-    """A `BatchSampler` of hard negatives, which the trainer has it find between epochs.
+    """A `BatchSampler` that uses hard negatives, which the trainer finds between epochs.
 
-    Its batches are a function of (seed, epoch, position, negatives). Before an epoch that `mines_before` names, the
-    trainer embeds the training split without augmentation, and gives all ranks the negatives found. A checkpoint
-    holds them, since the weights that found them are gone by then.
+    Batches depend only on (seed, epoch, position, negatives). If `mines_before` is true for the next epoch, the trainer
+    embeds the training split without augmentation, and passes the negatives that it finds to all ranks. Checkpoints
+    contain the negatives, since a resumed run can't compute them again without the earlier weights.
     """
 
     @property
     def negatives(self) -> npt.NDArray[np.int64] | None:
-        """The negatives in use, (N, k) indices of items, -1 for none; None before any are found."""
+        """The negatives in use, (N, k) indices of items padded with -1; None if negatives haven't been found yet."""
 
     def mines_before(self, epoch: int) -> bool:
-        """Tell whether new negatives are due before the first batch of an epoch, counted from 0."""
+        """Tell whether to find new negatives before the first batch of `epoch`, which counts from 0."""
 
     def find_negatives(
         self, evaluator: MiningEvaluator, embeddings: npt.NDArray[Any]
     ) -> npt.NDArray[np.int64]:
-        """Find the negatives, (N, k), in the items' embeddings (N, D). The sampler's batches don't change."""
+        """Find negatives (N, k) in the embeddings (N, D) of all items. This must not change the batches."""
 
     def set_negatives(self, negatives: npt.NDArray[np.int64] | None) -> None:
         """Use these negatives, (N, k), from now on."""

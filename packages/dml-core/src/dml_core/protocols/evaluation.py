@@ -19,40 +19,40 @@ if TYPE_CHECKING:
 
 
 class Backbone(Protocol):
-    """The product of a `dml_backbones` factory: an `nn.Module` from images to feature maps or vectors.
+    """A network from images to feature maps or vectors: an `nn.Module`, made by a `dml_backbones` factory.
 
-    A backbone with features of several depths has a tuple `num_features`, and returns a tuple of tensors.
+    If a backbone has features of multiple depths, `num_features` is a tuple, and the result is a tuple of tensors.
     """
 
     num_features: int | tuple[int, ...]
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """Map (B, channels, height, width) to (B, num_features, h, w) or (B, num_features), for each depth."""
+        """Map (B, channels, height, width) to (B, num_features, h, w) or (B, num_features), per depth."""
 
 
 @runtime_checkable
 class LayeredBackbone(Protocol):
-    """A `Backbone` that lists its layers, for layer-wise learning rates and for training the last layers alone."""
+    """A `Backbone` that lists its layers, to train with layer-wise learning rates, or only the last layers."""
 
     def parameters_by_layer(self) -> Sequence[Sequence[torch.nn.Parameter]]:
-        """List all parameters by layer, from the image to the features; each parameter is in one layer."""
+        """List all parameters by layer, from the image to the features; each parameter must be in a single layer."""
 
 
 class Evaluation(Protocol):
-    """The metrics that an evaluator measured: a `Mapping` of their names to values, ``evaluation["recall@1"]``.
+    """The metrics of an evaluation: a `Mapping` from names to values, for example ``evaluation["recall@1"]``.
 
-    One name of a metric serves everywhere: in recipes, logged values, files and reports.
+    A metric has the same name in recipes, logged values, files and reports.
     """
 
     @property
     def per_query(self) -> Mapping[str, npt.NDArray[np.float64]]:
-        """Metric → its value for each query (Q,), NaN where a query doesn't count; the metric is their mean."""
+        """The values of each metric per query, (Q,), NaN if a query doesn't count. The metric is the mean of these."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the metrics and other counts in JSON's types: ``{"recall@1": 0.8, …, "n_queries": 100}``."""
 
     def __getitem__(self, name: str, /) -> float:
-        """Return a metric."""
+        """Return the value of a metric."""
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names."""
@@ -61,7 +61,7 @@ class Evaluation(Protocol):
         """Return the number of metrics."""
 
     def __contains__(self, name: object, /) -> bool:
-        """Whether a metric of this name was measured."""
+        """Tell whether a metric with this name was measured."""
 
     def keys(self) -> KeysView[str]:
         """Return the names."""
@@ -90,7 +90,7 @@ class PairedComparison(Protocol):
 
     @property
     def difference(self) -> float:
-        """The first evaluation's mean less the second's."""
+        """The mean of the first evaluation minus the mean of the second."""
 
     @property
     def p_value(self) -> float:
@@ -118,7 +118,7 @@ class ComparableEvaluation(Evaluation, Protocol):
 
 
 class Evaluator(Protocol):
-    """The product of a `dml_evaluators` factory."""
+    """An object that measures retrieval, made by a `dml_evaluators` factory."""
 
     def evaluate(
         self,
@@ -127,7 +127,7 @@ class Evaluator(Protocol):
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
     ) -> Evaluation:
-        """Measure retrieval (and, on request, clustering) metrics. Without a gallery, each query excludes itself."""
+        """Measure retrieval metrics (and, on request, clustering). Without a gallery, queries exclude themselves."""
 
     def nearest(
         self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False
@@ -139,34 +139,34 @@ class Evaluator(Protocol):
 
 
 class MatchesEvaluator(Evaluator, Protocol):
-    """An `Evaluator` of data sets that say more about matches than labels; `takes_matches` recognises it.
+    """An `Evaluator` for data sets that match items not only by label; see `takes_matches`.
 
-    Its methods take `Labels` with groups, junk, distractors or ignored items, and `Relevance`, for arrays of labels. If
-    it is a `PeersEvaluator`, so does `evaluate_with_peers`.
+    Its methods take `Labels` with groups, junk, distractors or ignored items, and `Relevance`, instead of arrays of
+    labels. If the evaluator is a `PeersEvaluator`, this includes `evaluate_with_peers`.
     """
 
     @property
     def takes_matches(self) -> bool:
-        """True."""
+        """True, to mark the evaluator."""
 
     def evaluate(
         self,
         embeddings: npt.NDArray[Any],  # (Q, D)
         labels: npt.NDArray[Any] | Labels | Relevance,  # (Q,), or lists of Q queries
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
-        gallery_labels: npt.NDArray[Any] | Labels | None = None,  # (G,); None beside `Relevance`
+        gallery_labels: npt.NDArray[Any] | Labels | None = None,  # (G,); must be None with `Relevance`
     ) -> Evaluation:
         """Measure the metrics with these matches."""
 
 
 def takes_matches(evaluator: Evaluator) -> TypeGuard[MatchesEvaluator]:
-    """Tell whether an evaluator takes `Labels` and `Relevance`: whether it is a `MatchesEvaluator`."""
+    """Tell whether an evaluator takes `Labels` and `Relevance`, that is, whether it is a `MatchesEvaluator`."""
     return getattr(evaluator, "takes_matches", False) is True
 
 
 @runtime_checkable
 class PeersEvaluator(Protocol):
-    """An `Evaluator` whose work several processes can share. The trainer runs any other on the first rank alone."""
+    """An `Evaluator` whose work can be shared by processes. The trainer runs other evaluators only on rank 0."""
 
     def evaluate_with_peers(
         self,
@@ -176,12 +176,12 @@ class PeersEvaluator(Protocol):
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
     ) -> Evaluation:
-        """Return, on every rank, bit for bit what `evaluate` returns. All ranks call it at the same point."""
+        """Return the same result as `evaluate`, bit for bit, on all ranks. All ranks must call it at the same point."""
 
 
 @runtime_checkable
 class RestoringEvaluator(Protocol):
-    """An `Evaluator` that rebuilds an evaluation from its saved values, so that reports needn't evaluate again."""
+    """An `Evaluator` that rebuilds an evaluation from saved values, so that reports need not evaluate again."""
 
     def restore(
         self, metrics: Mapping[str, Any], per_query: Mapping[str, npt.NDArray[np.float64]]
@@ -189,8 +189,8 @@ class RestoringEvaluator(Protocol):
         """Rebuild an evaluation.
 
         Args:
-            metrics: holds the values of its `to_dict`, as read from JSON; other keys are ignored.
-            per_query: its values for each query.
+            metrics: contains the values of `Evaluation.to_dict`, as read from JSON; other keys are ignored.
+            per_query: the values of `Evaluation.per_query`.
 
         Raises:
             KeyError: if a metric is missing.
@@ -199,25 +199,25 @@ class RestoringEvaluator(Protocol):
 
 @runtime_checkable
 class RangeEvaluator(Evaluator, Protocol):
-    """An `Evaluator` that finds all items above a similarity, by which near-copies are found."""
+    """An `Evaluator` that can find all items above a similarity, for example near-copies."""
 
     def within(
         self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], threshold: float, *, max_results: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Find the gallery items whose similarity to each query is at least a threshold.
+        """Find all gallery items whose similarity to a query is at least `threshold`.
 
         Returns:
-            Offsets (Q + 1,), indices (M,) and similarities (M,): query q has
+            Offsets (Q + 1,), indices (M,) and similarities (M,): query q finds
             ``indices[offsets[q]:offsets[q + 1]]``, nearest first.
 
         Raises:
-            ValueError: for more than `max_results` results.
+            ValueError: if there are more than `max_results` results.
         """
 
 
 @runtime_checkable
 class MiningEvaluator(Evaluator, Protocol):
-    """An `Evaluator` that finds hard negatives, for samplers that mine (`MiningSampler`)."""
+    """An `Evaluator` that can find hard negatives; see `MiningSampler`."""
 
     def hard_negatives(
         self,
@@ -228,19 +228,19 @@ class MiningEvaluator(Evaluator, Protocol):
         below: Literal["hardest", "easiest"] | None = None,
         margin: float = 0.0,
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """Find each item's k nearest items of other classes.
+        """Find the k nearest items of different classes for each item.
 
-        With `below`, only items whose similarity is below that of the item's hardest (least similar) or easiest
-        positive, less `margin`.
+        If `below` is given, the negatives' similarity must be below the similarity of the item's hardest (least
+        similar) or easiest positive, minus `margin`.
 
         Returns:
-            Similarities and indices, both (N, k), nearest first; NaN and -1 where an item has fewer.
+            Similarities and indices, both (N, k), nearest first; padded with NaN and -1 if an item has fewer negatives.
         """
 
 
 @runtime_checkable
 class VerifyingEvaluator(Evaluator, Protocol):
-    """An `Evaluator` that measures verification, whose curve reports show."""
+    """An `Evaluator` that measures verification, to show the curve in reports."""
 
     def true_accept_rates(
         self,
@@ -252,22 +252,22 @@ class VerifyingEvaluator(Evaluator, Protocol):
     ) -> Mapping[float, float]:
         """Measure the largest share of positive pairs that a threshold accepts at each share of negatives.
 
-        Without a gallery each unordered pair of two items is compared once. A `MatchesEvaluator` takes `Labels`, too,
-        and excludes pairs of one label and one group.
+        Without a gallery, each unordered pair of items is compared once. A `MatchesEvaluator` also takes `Labels`, and
+        excludes pairs with the same label and group.
 
         Args:
             far: shares of negative pairs, above 0 and below 1.
 
         Raises:
-            ValueError: if no pair is positive, or none is negative.
+            ValueError: if there is no positive or no negative pair.
         """
 
 
 class RunLogger(Protocol):
-    """The product of a `dml_loggers` factory."""
+    """A logger of a run's values, made by a `dml_loggers` factory."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Record these values at this step."""
 
     def close(self) -> None:
-        """Flush buffered values. Called once, also when the run failed."""
+        """Flush buffered values. Called once, even if the run failed."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class PairLoss(Protocol):
     """A loss that compares instances with instances.
 
-    Without a gallery, the batch is its own gallery, and each row excludes itself by index. The rows of a memory or
-    of another rank are passed as a gallery; no row of it is excluded.
+    Without a gallery, the batch is compared with itself, and each row excludes itself by index. Use the gallery to pass
+    rows from a memory or from other ranks; no row of the gallery is excluded.
     """
 
     def __call__(
@@ -27,7 +27,7 @@ class PairLoss(Protocol):
         gallery: torch.Tensor | None = None,  # (G, D)
         gallery_labels: torch.Tensor | None = None,  # (G,), integer
     ) -> torch.Tensor:  # ()
-        """Return the loss, a scalar that back-propagates even where it is zero."""
+        """Return the loss, a scalar that back-propagates even if it is zero."""
 
 
 class ClassLoss(Protocol):
@@ -39,45 +39,45 @@ class ClassLoss(Protocol):
         self,
         embeddings: torch.Tensor,  # (B, D)
         labels: torch.Tensor,  # (B,), integer in [0, C)
-        class_weights: torch.Tensor | None = None,  # (C', D) instead of the module's own
+        class_weights: torch.Tensor | None = None,  # (C', D), to use instead of the module's weights
     ) -> torch.Tensor:  # ()
-        """Return the loss, a scalar that back-propagates even where it is zero."""
+        """Return the loss, a scalar that back-propagates even if it is zero."""
 
 
 def is_class_loss(loss: object) -> bool:
-    """Whether a loss is a `ClassLoss`, which compares with class weights, and not a `PairLoss`."""
+    """Tell whether a loss is a `ClassLoss`, which compares with class weights, and not a `PairLoss`."""
     return hasattr(loss, "class_weights")
 
 
 class SubsampledClasses(Protocol):
-    """A class loss that compares with some of its classes at each call; optional, asked by `class_fraction_of`."""
+    """A class loss that compares with a fraction of the classes per call; optional, read by `class_fraction_of`."""
 
     class_fraction: float  # in (0, 1]; 1: all classes
 
 
 def class_fraction_of(loss: object) -> float:
-    """Return the fraction of its classes that a loss compares with: all, 1, unless it is a `SubsampledClasses`."""
+    """Return the fraction of classes that a loss compares with: 1 (all) unless it is a `SubsampledClasses`."""
     fraction: float = getattr(loss, "class_fraction", 1.0)
     return fraction
 
 
 class MultiCenter(Protocol):
-    """A class loss with several rows of `class_weights` for each class; optional, asked by `centers_per_class_of`.
+    """A class loss with multiple rows of `class_weights` per class; optional, read by `centers_per_class_of`.
 
-    The rows of a class are consecutive, and labels count classes.
+    The rows of a class must be consecutive. Labels are indices of classes, not of rows.
     """
 
     centers_per_class: int  # at least 1
 
 
 def centers_per_class_of(loss: object) -> int:
-    """Return how many rows of class weights a loss has for each class: 1, unless it is a `MultiCenter`."""
+    """Return the number of class weights per class: 1 unless the loss is a `MultiCenter`."""
     centers: int = getattr(loss, "centers_per_class", 1)
     return centers
 
 
 class Rows(NamedTuple):
-    """The rows of a parameter that a rank stores: as many as its tensor has, from `first` on, out of `total`."""
+    """The rows of a parameter that a rank stores: its tensor begins at row `first` of `total`."""
 
     first: int
     total: int
@@ -85,40 +85,39 @@ class Rows(NamedTuple):
 
 @runtime_checkable
 class ShardedLoss(Protocol):
-    """A loss, or a module in one, that stores on each rank only some rows of a parameter.
+    """A loss, or a module inside a loss, that stores only some rows of a parameter on each rank.
 
-    The ranks' rows follow one another in the order of the ranks, without gap. The trainer doesn't reduce such a
-    parameter's gradient over the ranks, and saves parameter and optimizer state with all rows.
+    The rows must follow the order of the ranks, without gaps. The trainer doesn't reduce the gradient of such a
+    parameter over the ranks, and saves the parameter and the optimizer's state with all rows.
     """
 
     def sharded_parameters(self) -> Mapping[str, Rows]:
-        """Return this rank's rows of each such parameter, by its name in the module."""
+        """Return which rows this rank stores, by the parameter's name in the module."""
 
 
 class ClassShard(Protocol):
-    """The classes whose weights this rank stores, with reductions over all ranks' classes.
+    """The classes whose weights this rank stores, with reductions over the classes of all ranks.
 
-    Both methods take logits z of this rank's classes, (B, L) and any float dtype, and labels among all ranks'
-    classes, (B,); every rank must call them, in the same order. They return (B,), the same on every rank.
+    Both methods take logits z for this rank's classes, (B, L) in any float dtype, and labels (B,) that count the
+    classes of all ranks. All ranks must call them in the same order. The result (B,) is the same on all ranks.
     """
 
-    # (L, D), of the classes `first` to `first` + L; L may be 0. `MultiCenter`: (L·K, D)
+    # (L, D), for the classes `first` to `first` + L; L can be 0. `MultiCenter`: (L·K, D)
     class_weights: torch.Tensor
     first: int
-    num_classes: int  # C, of all ranks
+    num_classes: int  # C, over all ranks
 
     def true_logits(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Return z_y, the logit of each row's true class, from the rank that stores the class."""
 
     def other_logits(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return log Σ_{c≠y} exp(z_c) over the classes of all ranks; −∞ if there is one class."""
+        """Return log Σ_{c≠y} exp(z_c) over the classes of all ranks; −∞ if there is only one class."""
 
 
 class ShardableLoss(ClassLoss, Protocol):
-    """A class loss that ranks can compute when each stores the weights of some classes.
+    """A class loss that ranks can compute if each rank stores the weights of some classes.
 
-    Its one parameter is `class_weights`, with a row for each class, or K rows for a `MultiCenter`. `is_shardable`
-    recognises it.
+    `class_weights` must be the only parameter: a row per class, or K for a `MultiCenter`. See `is_shardable`.
     """
 
     def sharded_forward(
@@ -127,23 +126,23 @@ class ShardableLoss(ClassLoss, Protocol):
         labels: torch.Tensor,  # (B,), integer in [0, C), the same on every rank
         shard: ClassShard,
     ) -> torch.Tensor:  # ()
-        """Return the loss over the classes of all ranks, the same on every rank.
+        """Return the loss over the classes of all ranks, the same on all ranks.
 
-        `shard` supplies what depends on the other ranks' classes. The gradients are those of the whole loss, however
-        it is composed: each rank back-propagates its share of the value, and the embeddings' gradients are summed.
+        Use `shard` to compute the terms that depend on other ranks' classes. The gradients are then correct for any
+        formula: each rank back-propagates a share of the value, and the embeddings' gradients are summed.
         """
 
 
 def is_shardable(loss: object) -> TypeGuard[ShardableLoss]:
-    """Whether a loss is a `ShardableLoss`; `isinstance` misses a module's parameters from Python 3.12 on."""
+    """Tell whether a loss is a `ShardableLoss`; from Python 3.12 on, `isinstance` misses a module's parameters."""
     return is_class_loss(loss) and callable(getattr(loss, "sharded_forward", None))
 
 
 @runtime_checkable
 class SparseLoss(Protocol):
-    """A loss, or a module in one, some of whose parameters get a sparse gradient; few optimizers support one.
+    """A loss, or a module inside a loss, with parameters that get a sparse gradient; few optimizers support this.
 
-    The trainer asks once, right after construction, and chooses the parameters' optimizer accordingly.
+    The trainer asks once, right after construction, and chooses the optimizer of these parameters accordingly.
     """
 
     def sparse_parameters(self) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""The contracts of components, as tests that their authors inherit.
+"""Contracts of components: tests to inherit when you write a loss, a data set or another component.
 
     from dml_core.testing import LossContract
 
@@ -6,7 +6,7 @@
         def make_loss(self, num_classes, embedding_dim):
             return MyLoss()
 
-pytest collects the inherited tests; nothing here needs pytest itself.
+pytest collects the inherited tests. These modules don't need pytest themselves.
 """
 
 from dml_core.testing.data import DatasetContract as DatasetContract

@@ -1,4 +1,4 @@
-"""The contracts of data sets and of batch samplers. Shapes: `N` items, `C` classes, `Q` queries, `G` gallery."""
+"""Contracts of data sets and batch samplers. Shapes: `N` items, `C` classes, `Q` queries, `G` gallery."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from dml_core.protocols.data import (
 )
 from dml_core.protocols.evaluation import MiningEvaluator
 
-ITEMS = 3  # loaded at a time
+ITEMS = 3  # how many items to load at a time
 
 
 class DatasetContract(ABC):
-    """The properties of every data set that training and evaluation rely on. Make a small one: each test makes it."""
+    """The properties that training and evaluation need. Make a small data set, since each test makes it."""
 
     @abstractmethod
     def make_dataset(self) -> Dataset:
-        """Make the data set; at least `ITEMS` training items."""
+        """Make the data set, with at least `ITEMS` training items."""
 
     def test_training_and_evaluation_share_no_class(self) -> None:
-        """No class of `train` is in `test` or `gallery`."""
+        """Classes of `train` must not be in `test` or `gallery`."""
         dataset = self.make_dataset()
         for name, split in self._splits(dataset):
             both = {*dataset.train.class_names} & {*split.class_names}
             assert name == "train" or not both, f"the classes {sorted(both)[:3]} are in train and in {name}"
 
     def test_labels_name_a_class_of_every_item(self) -> None:
-        """Labels are int64, one an item, and index `class_names`; every class has an item."""
+        """Labels must be int64, one per item, and index `class_names`. All classes must have items."""
         for name, split in self._splits(self.make_dataset()):
             assert split.labels.dtype == np.int64, f"the labels of {name} have dtype {split.labels.dtype}"
             assert split.labels.shape == (len(split),), (
@@ -51,7 +51,7 @@ class DatasetContract(ABC):
             )
 
     def test_some_query_has_a_match(self) -> None:
-        """Some query has another item of its class, of another group, or of its list, in the gallery."""
+        """The gallery must contain a match for some query: of the same class but a different group, or listed."""
         dataset = self.make_dataset()
         if isinstance(dataset, RelatedDataset) and isinstance(dataset.matches, Relevance):
             assert len(dataset.matches.indices), "matches lists no match"
@@ -67,7 +67,7 @@ class DatasetContract(ABC):
             assert matches_QG.any(), "every match has its query's group, and so is excluded"
 
     def test_groups_are_those_of_queries_and_gallery(self) -> None:
-        """A split's groups are integers or strings, (N,); the test split and the gallery both have them, or neither."""
+        """Groups must be integers or strings, (N,). Either the test split and the gallery have groups, or neither."""
         dataset = self.make_dataset()
         kinds = {}
         for name, split in self._splits(dataset):
@@ -85,7 +85,7 @@ class DatasetContract(ABC):
         assert len({*kinds.values()}) <= 1, f"groups are of several kinds: {kinds}"
 
     def test_matches_are_those_of_the_queries(self) -> None:
-        """The `matches` of a `RelatedDataset` fit its splits, and have the labels and groups of `test`."""
+        """The `matches` of a `RelatedDataset` must fit the splits, and have the labels and groups of `test`."""
         dataset = self.make_dataset()
         if not isinstance(dataset, RelatedDataset):
             return
@@ -111,7 +111,7 @@ class DatasetContract(ABC):
             raise AssertionError(f"matches doesn't fit test and gallery: {error}") from error
 
     def test_items_are_loaded_as_float32_images(self) -> None:
-        """`load` gives finite float32 tensors (n, in_channels, height, width), with and without augmentation."""
+        """`load` must return finite float32 tensors (n, in_channels, height, width), augmented or not."""
         dataset = self.make_dataset()
         for name, split in self._splits(dataset):
             indices, seeds = self._some(split)
@@ -124,7 +124,7 @@ class DatasetContract(ABC):
                 assert torch.isfinite(images).all(), f"{name} loads numbers that aren't finite"
 
     def test_an_image_is_a_function_of_its_index_and_seed(self) -> None:
-        """A row depends neither on the other rows, nor on their order, nor on earlier calls."""
+        """A row must not depend on the other rows, on the order of the rows, or on earlier calls."""
         for name, split in self._splits(self.make_dataset()):
             indices, seeds = self._some(split)
             plain, augmented = split.load(indices), split.load(indices, seeds)
@@ -137,14 +137,14 @@ class DatasetContract(ABC):
                 )
 
     def test_pictures_are_for_people(self) -> None:
-        """`picture` gives (height, width, 3) uint8."""
+        """`picture` must return (height, width, 3) uint8."""
         for name, split in self._splits(self.make_dataset()):
             picture = split.picture(0)
             assert picture.dtype == np.uint8, f"a picture of {name} has dtype {picture.dtype}; expected uint8"
             assert picture.shape[2:] == (3,), f"{name}: a picture has {picture.shape}; expected (h, w, 3)"
 
     def test_loader_processes_can_receive_it(self) -> None:
-        """A pickled split loads the same images."""
+        """A pickled split must load the same images."""
         train = self.make_dataset().train
         indices, seeds = self._some(train)
         copied: Split = pickle.loads(pickle.dumps(train))
@@ -157,23 +157,23 @@ class DatasetContract(ABC):
             yield "gallery", dataset.gallery
 
     def _some(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
-        """Indices and seeds of some items."""
+        """Choose indices and seeds of some items."""
         number = min(ITEMS, len(split))
         indices = np.linspace(0, len(split) - 1, number).astype(np.int64)
         return indices, np.arange(number, dtype=np.uint64) + 11
 
 
 class SamplerContract(ABC):
-    """The properties of every sampler by which a run resumes, and its ranks agree."""
+    """The properties that a sampler needs, so that a run can be resumed and ranks draw the same batches."""
 
-    labels = np.repeat(np.arange(8), 6)  # (N,), of the items that are sampled
+    labels = np.repeat(np.arange(8), 6)  # (N,), the labels of the items to sample
 
     @abstractmethod
     def make_sampler(self, labels: np.ndarray, seed: int) -> BatchSampler:
-        """Make the sampler of items with these labels, (N,) int64."""
+        """Make a sampler for items with these labels, (N,) int64."""
 
     def test_batches_are_indices_of_items(self) -> None:
-        """Each batch is a non-empty one-dimensional integer array of indices below N."""
+        """A batch must be a non-empty one-dimensional integer array of indices below N."""
         sampler = self._sampler()
         assert len(sampler) >= 1, "an epoch has no batch"
         for position in range(len(sampler)):
@@ -184,13 +184,13 @@ class SamplerContract(ABC):
             assert 0 <= batch.min() <= batch.max() < len(self.labels), f"batch {position} has {batch}"
 
     def test_batches_have_one_size(self) -> None:
-        """Ranks share a batch equally, so all have the size of the first."""
+        """All batches must have the same size, since ranks share a batch equally."""
         sampler = self._sampler()
         sizes = {len(sampler.batch_at(0, position)) for position in range(len(sampler))}
         assert len(sizes) == 1, f"the batches have the sizes {sorted(sizes)}"
 
     def test_a_batch_is_a_function_of_seed_epoch_and_position(self) -> None:
-        """Another sampler, asked in another order, draws the same batches; so a run resumes anywhere."""
+        """A second sampler must draw the same batches in a different order, so that a run can resume anywhere."""
         sampler, other = self._sampler(), self._sampler()
         places = [(epoch, position) for epoch in (0, 1, 7) for position in range(len(sampler))]
         forwards = {place: sampler.batch_at(*place) for place in places}
@@ -200,14 +200,14 @@ class SamplerContract(ABC):
             )
 
     def test_seed_and_epoch_change_the_batches(self) -> None:
-        """Epochs differ, and so do seeds."""
+        """Different epochs and different seeds must give different batches."""
         sampler, other = self._sampler(), self.make_sampler(self.labels, 1)
         first = sampler.batch_at(0, 0)
         assert not np.array_equal(first, sampler.batch_at(1, 0)), "epoch 1 begins as epoch 0 does"
         assert not np.array_equal(first, other.batch_at(0, 0)), "another seed draws the same batch"
 
     def test_mined_negatives_determine_the_batches(self) -> None:
-        """A `MiningSampler` keeps these properties with negatives, which a loader process and a resumed run receive."""
+        """A `MiningSampler` must keep these properties with negatives, as loader processes and resumed runs have."""
         sampler, other = self._sampler(), self._sampler()
         if not (isinstance(sampler, MiningSampler) and isinstance(other, MiningSampler)):
             return
@@ -235,7 +235,7 @@ class SamplerContract(ABC):
 
 
 class FirstOfOthers:
-    """An evaluator that takes the first items of other classes for the hardest, and does nothing else."""
+    """An evaluator that can only mine: the hardest negatives are the first items of other classes."""
 
     def hard_negatives(
         self,

@@ -1,4 +1,4 @@
-"""The contracts of evaluators and loggers. Shapes: `Q` queries, `G` gallery, `D` dimension."""
+"""Contracts of evaluators and loggers. Shapes: `Q` queries, `G` gallery, `D` dimension."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ DIM = 8
 
 
 class EvaluatorContract(ABC):
-    """The properties of every evaluator that training, search and reports rely on."""
+    """The properties of evaluators that training, search and reports need."""
 
     @abstractmethod
     def make_evaluator(self) -> Evaluator:
-        """Make an evaluator with its default settings."""
+        """Make an evaluator with default settings."""
 
     def test_an_evaluation_maps_names_to_values(self) -> None:
-        """An evaluation is a `Mapping` of at least one name to a finite float."""
+        """An evaluation must be a `Mapping` from at least one name to a finite float."""
         for evaluation in self._evaluations():
             assert isinstance(evaluation, Mapping), f"{type(evaluation).__name__} is no Mapping"
             names = list(evaluation)
@@ -51,7 +51,7 @@ class EvaluatorContract(ABC):
                 assert math.isfinite(value), f"{name} is {value}; expected a finite number"
 
     def test_metrics_are_ready_for_json(self) -> None:
-        """`to_dict` has all metrics by their names, is flat, and survives JSON unchanged."""
+        """`to_dict` must contain all metrics by name, be flat, and not change when saved as JSON."""
         for evaluation in self._evaluations():
             metrics = evaluation.to_dict()
             assert json.loads(json.dumps(metrics)) == metrics, f"{metrics} changes when it is saved as JSON"
@@ -61,7 +61,7 @@ class EvaluatorContract(ABC):
             assert not nested, f"{nested} hold several values; expected one value for each name"
 
     def test_every_query_has_its_values(self) -> None:
-        """`per_query` maps names of metrics to float64 arrays (Q,), whose means are the metrics."""
+        """`per_query` must map names of metrics to float64 arrays (Q,) whose means are the metrics."""
         queries = len(self._data()[1])
         for evaluation in self._evaluations():
             for name, values in evaluation.per_query.items():
@@ -76,7 +76,7 @@ class EvaluatorContract(ABC):
                 )
 
     def test_the_same_arrays_have_the_same_metrics(self) -> None:
-        """A second evaluation, by another evaluator, gives the same numbers; the arrays are unchanged."""
+        """A second evaluator must return the same numbers, and the arrays must not change."""
         embeddings, labels = self._data()
         before = embeddings.copy(), labels.copy()
         first, second = (self.make_evaluator().evaluate(embeddings, labels).to_dict() for _ in range(2))
@@ -85,7 +85,7 @@ class EvaluatorContract(ABC):
         assert np.array_equal(labels, before[1]), "the evaluator wrote to the labels"
 
     def test_the_nearest_come_first(self) -> None:
-        """`nearest` gives scores in order, and distinct indices of the gallery, both (Q, k)."""
+        """`nearest` must return sorted scores and distinct gallery indices, both (Q, k)."""
         embeddings, _ = self._data()
         scores, indices = self.make_evaluator().nearest(embeddings[:5], embeddings, 4)
         assert scores.shape == indices.shape == (5, 4), f"scores {scores.shape} and indices {indices.shape}"
@@ -95,19 +95,19 @@ class EvaluatorContract(ABC):
         assert all(len(set(row)) == 4 for row in indices.tolist()), "an item is found twice"
 
     def test_a_query_can_leave_itself_out(self) -> None:
-        """With `exclude_self`, row i isn't among the nearest of query i."""
+        """With `exclude_self`, query i must not find row i."""
         embeddings, _ = self._data()
         _, indices = self.make_evaluator().nearest(embeddings, embeddings, 3, exclude_self=True)
         assert not (indices == np.arange(len(embeddings))[:, None]).any(), "a query found itself"
 
     def test_items_have_a_size(self) -> None:
-        """`bytes_per_item` is a positive integer."""
+        """`bytes_per_item` must be a positive integer."""
         size = self.make_evaluator().bytes_per_item(DIM)
         assert isinstance(size, int), f"bytes_per_item is {size!r}; expected an integer"
         assert size > 0, f"bytes_per_item is {size}"
 
     def test_a_saved_evaluation_is_restored(self) -> None:
-        """A `RestoringEvaluator` rebuilds an evaluation from JSON and its arrays."""
+        """A `RestoringEvaluator` must rebuild an evaluation from JSON and its arrays."""
         evaluator = self.make_evaluator()
         if not isinstance(evaluator, RestoringEvaluator):
             return
@@ -117,7 +117,7 @@ class EvaluatorContract(ABC):
         assert dict(restored) == dict(evaluation), "the restored metrics differ"
 
     def test_groups_and_lists_agree(self) -> None:
-        """A `MatchesEvaluator` excludes items of a query's class and group, as those listed in `ignored`."""
+        """A `MatchesEvaluator` must exclude items with the query's class and group, like items listed in `ignored`."""
         evaluator = self.make_evaluator()
         if not takes_matches(evaluator):
             return
@@ -145,7 +145,7 @@ class EvaluatorContract(ABC):
             assert grouped.to_dict() != plain.to_dict(), "groups change nothing"
 
     def test_junk_is_excluded(self) -> None:
-        """A `MatchesEvaluator` measures the other items as if those labelled as junk weren't there."""
+        """A `MatchesEvaluator` must return the same metrics as if items labelled as junk were absent."""
         evaluator = self.make_evaluator()
         if not takes_matches(evaluator):
             return
@@ -157,7 +157,7 @@ class EvaluatorContract(ABC):
         assert dict(marked) == dict(without), "junk changes the metrics of the other items"
 
     def test_all_items_above_a_similarity_are_found(self) -> None:
-        """A `RangeEvaluator` finds the items that `nearest` finds first, and refuses more than `max_results`."""
+        """A `RangeEvaluator` must find the items that `nearest` finds first, and raise above `max_results`."""
         evaluator = self.make_evaluator()
         if not isinstance(evaluator, RangeEvaluator):
             return
@@ -175,11 +175,11 @@ class EvaluatorContract(ABC):
             found = indices[offsets[query] : offsets[query + 1]]
             expected = int((sign * scores[query] >= sign * threshold).sum())
             assert np.array_equal(found, row[:expected]), f"query {query}: {found}; nearest {row[:expected]}"
-        with _refusal("more than max_results items were returned"):
+        with _expect_value_error("more than max_results items were returned"):
             evaluator.within(queries, embeddings, threshold, max_results=1)
 
     def test_true_accept_rates_rise_with_the_false_ones(self) -> None:
-        """A `VerifyingEvaluator` gives shares that rise with the FAR, whatever the items' order."""
+        """A `VerifyingEvaluator` must return shares that rise with the FAR, for any order of the items."""
         evaluator = self.make_evaluator()
         if not isinstance(evaluator, VerifyingEvaluator):
             return
@@ -191,11 +191,11 @@ class EvaluatorContract(ABC):
         assert values == sorted(values), f"rates are {values}; expected them to rise with the FAR"
         order = np.random.default_rng(0).permutation(len(labels))
         assert dict(evaluator.true_accept_rates(far, embeddings[order], labels[order])) == dict(rates)
-        with _refusal("items of one class alone were accepted"):
+        with _expect_value_error("items of one class alone were accepted"):
             evaluator.true_accept_rates(far, embeddings, np.zeros(len(labels), np.int64))
 
     def test_hard_negatives_are_the_nearest_of_other_classes(self) -> None:
-        """A `MiningEvaluator` finds the nearest of other classes, and with a rule those below a positive."""
+        """A `MiningEvaluator` must find the nearest items of other classes; with `below`, those below a positive."""
         evaluator = self.make_evaluator()
         if not isinstance(evaluator, MiningEvaluator):
             return
@@ -220,7 +220,7 @@ class EvaluatorContract(ABC):
                 )
 
     def _evaluations(self) -> list[Evaluation]:
-        """Evaluations of queries among themselves, and against a gallery."""
+        """Evaluate without and with a gallery."""
         embeddings, labels = self._data()
         evaluator = self.make_evaluator()
         with_gallery = evaluator.evaluate(embeddings, labels, embeddings[::-1] + 0.1, labels[::-1])
@@ -233,26 +233,26 @@ class EvaluatorContract(ABC):
 
 
 class LoggerContract(ABC):
-    """The properties of every logger that a run and its resumption rely on."""
+    """The properties of loggers that a run needs, also when it is resumed."""
 
     @abstractmethod
     def make_logger(self, directory: Path, start_step: int) -> RunLogger:
-        """Make a logger for a run's folder, after so many steps."""
+        """Make a logger for a run's folder, when `start_step` steps have been logged before."""
 
     def test_values_are_logged_and_the_logger_closed(self) -> None:
-        """`log` takes values of any names, and `close` ends it."""
+        """`log` must take values with any names, and `close` must end logging."""
         self._log({"loss": 0.3, "evaluation/recall@1": 0.5, "time/images_per_second": 3.0}, range(1, 4))
 
     def test_numbers_that_are_not_finite_are_taken(self) -> None:
-        """A loss scaler skips steps whose gradient norm is infinite or NaN."""
+        """Infinite and NaN values must be accepted, since a loss scaler skips steps with such gradient norms."""
         self._log({"gradient_norm": math.inf, "loss": math.nan}, range(1, 2))
 
     def test_a_run_resumes_into_its_folder(self) -> None:
-        """Another logger continues in the folder of an earlier one, from a step that was logged already."""
+        """A new logger must continue in the folder of an earlier logger, from a step that was already logged."""
         self._log({"loss": 1.0}, range(1, 4), range(3, 6), range(3, 6))
 
     def test_a_logger_without_values_is_closed(self) -> None:
-        """A run may fail before its first step."""
+        """A logger must close without values, since a run can fail before the first step."""
         self._log({}, range(1, 1))
 
     def _log(self, values: Mapping[str, float], *runs: range) -> None:
@@ -266,8 +266,8 @@ class LoggerContract(ABC):
 
 
 @contextmanager
-def _refusal(otherwise: str) -> Iterator[None]:
-    """Expect a ValueError."""
+def _expect_value_error(otherwise: str) -> Iterator[None]:
+    """Raise an AssertionError with this message if the block doesn't raise a ValueError."""
     try:
         yield
     except ValueError:
@@ -276,11 +276,11 @@ def _refusal(otherwise: str) -> Iterator[None]:
 
 
 def _sign_of(scores: npt.NDArray[Any]) -> int:
-    """Return 1 for similarities, which fall along a row of nearest items, and -1 for distances, which rise."""
+    """Return 1 if scores are similarities, which fall along a row of nearest items, or -1 if they are distances."""
     return 1 if scores[0, 0] >= scores[0, -1] else -1
 
 
 def lists(pairs_QG: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """List the items of each query, as offsets (Q + 1,) and indices, from a matrix of pairs."""
+    """Convert a matrix of pairs to a list of items per query: offsets (Q + 1,) and indices."""
     offsets = np.concatenate([[0], np.cumsum(pairs_QG.sum(axis=1))]).astype(np.int64)
     return offsets, np.nonzero(pairs_QG)[1].astype(np.int64)

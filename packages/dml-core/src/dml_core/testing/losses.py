@@ -1,4 +1,4 @@
-"""The contract of every loss. Shapes: `B` batch, `D` dimension."""
+"""The contract of losses. Shapes: `B` batch, `D` dimension."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ DIM = 8
 
 
 class LossContract(ABC):
-    """The properties of every loss that the trainer, the wrappers and users rely on.
+    """The properties of losses that the trainer, the wrappers and users need.
 
-    Override `tolerance` if the loss sums in an order that changes rounding, and `device` to test it on an
-    accelerator, too; override nothing else.
+    Override only `tolerance`, if the order of summation changes rounding, and `device`, to test on an accelerator.
     """
 
     tolerance = 1e-5  # relative, between float32 values that are equal in exact arithmetic
@@ -27,28 +26,28 @@ class LossContract(ABC):
 
     @abstractmethod
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-        """Make a loss with its default settings. A pair loss ignores the arguments."""
+        """Make a loss with default settings. A pair loss can ignore the arguments."""
 
     def test_is_a_scalar_in_a_floating_dtype(self) -> None:
-        """The loss of a batch is a zero-dimensional floating tensor."""
+        """The loss of a batch must be a zero-dimensional floating tensor."""
         value = self._loss()(*self._batch())
         assert isinstance(value, Tensor), f"the loss is {value!r}; expected a tensor"
         assert value.ndim == 0, f"the loss has shape {tuple(value.shape)}; expected a scalar"
         assert value.is_floating_point(), f"the loss has dtype {value.dtype}; expected a floating one"
 
     def test_is_finite_in_every_dtype(self) -> None:
-        """Value and gradient are finite in float64, float32, bfloat16 and float16."""
+        """Value and gradient must be finite in float64, float32, bfloat16 and float16."""
         for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
             embeddings, labels = self._batch(dtype)
             _assert_backpropagates(self._loss().to(dtype), embeddings, labels, f"in {dtype}")
 
     def test_is_finite_under_autocast(self) -> None:
-        """Value and gradient are finite under bfloat16 autocast."""
+        """Value and gradient must be finite under bfloat16 autocast."""
         with torch.autocast(self.device, dtype=torch.bfloat16):
             _assert_backpropagates(self._loss(), *self._batch(), "under autocast")
 
     def test_is_finite_for_extreme_norms(self) -> None:
-        """Value and gradient are finite for embeddings of norm near 1e-6 and 1e6, zero and duplicated rows."""
+        """Value and gradient must be finite for embeddings with norms near 1e-6 and 1e6, zero rows and equal rows."""
         embeddings, labels = self._batch()
         for scale in (1e-6, 1e6):
             _assert_backpropagates(self._loss(), embeddings * scale, labels, f"with embeddings times {scale}")
@@ -58,23 +57,23 @@ class LossContract(ABC):
         _assert_backpropagates(self._loss(), embeddings[:1].repeat(len(labels), 1), labels, "with equal rows")
 
     def test_survives_a_batch_without_positives(self) -> None:
-        """All labels differ: the loss is finite and back-propagates."""
+        """If all labels differ, the loss must be finite and back-propagate."""
         embeddings, _ = self._batch()
         labels = torch.arange(NUM_CLASSES, device=self.device)
         _assert_backpropagates(self._loss(), embeddings[:NUM_CLASSES], labels, "without positives")
 
     def test_survives_a_batch_without_negatives(self) -> None:
-        """All labels are equal: the loss is finite and back-propagates."""
+        """If all labels are equal, the loss must be finite and back-propagate."""
         embeddings, labels = self._batch()
         _assert_backpropagates(self._loss(), embeddings, torch.zeros_like(labels), "without negatives")
 
     def test_survives_a_batch_of_one(self) -> None:
-        """A single item: the loss is finite and back-propagates."""
+        """For a single item, the loss must be finite and back-propagate."""
         embeddings, labels = self._batch()
         _assert_backpropagates(self._loss(), embeddings[:1], labels[:1], "with a batch of one")
 
     def test_does_not_depend_on_the_order_of_the_batch(self) -> None:
-        """Permuting the batch changes neither the value nor any item's gradient."""
+        """Permuting the batch must not change the value, or the gradient of any item."""
         embeddings, labels = self._batch()
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1)).to(self.device)
         value, gradient = _value_and_gradient(self._loss(), embeddings, labels)
@@ -85,11 +84,12 @@ class LossContract(ABC):
         self._assert_close(permuted_gradient, gradient[order], "the gradient of a permuted batch")
 
     def test_a_row_is_not_its_own_positive(self) -> None:
-        """A batch without a gallery is compared as each row with the other rows as its gallery.
+        """Without a gallery, each row must be compared with the other rows of the batch, and not with itself.
 
-        The rows are interchangeable, since permuting coordinates takes any to any other, and each is repeated, so that
-        both ways have the same pairs as often, whatever the loss makes of them. One factor remains, of losses that
-        divide by the number of entries. A row that counts itself, anywhere, changes the direction of the gradient.
+        The reference compares each row with the other rows as a gallery. The rows are interchangeable, since permuting
+        coordinates maps any row to any other, and each is repeated, so that any loss sees the same pairs equally often
+        both ways. The gradients may differ by a factor, since some losses divide by the number of entries. If a row
+        counts itself anywhere, the direction of the gradient changes.
         """
         if is_class_loss(self._loss()) or not _takes_a_gallery(self._loss()):
             return
@@ -109,13 +109,13 @@ class LossContract(ABC):
         expected = torch.stack(against_others).reshape(len(found), NUM_CLASSES, -1).sum(dim=1)
         factor = (found * expected).sum() / expected.square().sum().clamp_min(1e-30)
         error = float((found - factor * expected).norm() / found.norm().clamp_min(1e-30))
-        assert error <= 1e3 * self.tolerance, (  # of a loss in float32 with steep slopes
+        assert error <= 1e3 * self.tolerance, (  # 1e3, since losses in float32 can have steep slopes
             "a batch without a gallery isn't compared as each row with the other rows: the gradients differ by "
-            f"{error:.1e} relative; leave out the diagonal, where a row would be its own positive"
+            f"{error:.1e} relative; exclude the diagonal, where a row would be its own positive"
         )
 
     def test_takes_every_integer_dtype_of_labels(self) -> None:
-        """Labels in int32 or uint8 give the same loss as in int64."""
+        """Labels in int32 or uint8 must give the same loss as in int64."""
         embeddings, labels = self._batch()
         expected, _ = _value_and_gradient(self._loss(), embeddings, labels)
         for dtype in (torch.int32, torch.uint8):
@@ -123,7 +123,7 @@ class LossContract(ABC):
             self._assert_close(value, expected, f"the loss with labels in {dtype}")
 
     def test_gradient_reaches_the_embeddings_and_parameters(self) -> None:
-        """With positives and negatives, the embeddings and every parameter get a gradient."""
+        """If there are positives and negatives, the embeddings and all parameters must get a gradient."""
         loss = self._loss()
         _, gradient = _value_and_gradient(loss, *self._batch())
         assert gradient.abs().sum() > 0, "no gradient reaches the embeddings"
@@ -131,7 +131,7 @@ class LossContract(ABC):
         assert not without, f"no gradient reaches the parameters {without}"
 
     def test_does_not_hide_nan(self) -> None:
-        """A NaN among the embeddings makes the loss NaN, so that a run stops where it diverges."""
+        """If an embedding is NaN, the loss must be NaN, so that a run stops when it diverges."""
         for rows in (slice(2, 3), slice(None)):
             embeddings, labels = self._batch()
             embeddings[rows] = torch.nan
@@ -139,7 +139,7 @@ class LossContract(ABC):
             assert value.isnan(), f"the loss is {value} with NaN in embeddings {rows}"
 
     def test_leaves_its_input_alone(self) -> None:
-        """The loss changes neither embeddings nor labels."""
+        """The loss must not change embeddings or labels."""
         embeddings, labels = self._batch()
         before = embeddings.clone(), labels.clone()
         self._loss()(embeddings, labels)
@@ -147,7 +147,7 @@ class LossContract(ABC):
         assert torch.equal(labels, before[1]), "the loss wrote to the labels"
 
     def test_state_dict_round_trips(self) -> None:
-        """A new loss that loads the state dict of a used one gives the same value, bit for bit."""
+        """A new loss that loads the state dict of a used loss must return the same value, bit for bit."""
         used = self._loss()
         for seed in range(3):
             used(*self._batch(seed=seed))
@@ -161,7 +161,7 @@ class LossContract(ABC):
         assert torch.equal(values[0], values[1]), f"after load_state_dict {values[1]}; before {values[0]}"
 
     def test_a_shard_of_all_classes_makes_what_forward_does(self) -> None:
-        """Given all classes, a `sharded_forward` (if the loss has one) gives value and gradients of `forward`."""
+        """With a shard of all classes, `sharded_forward` (if any) must give the value and gradients of `forward`."""
         if not is_shardable(self._loss()):
             return
         embeddings, labels = self._batch()
@@ -178,7 +178,7 @@ class LossContract(ABC):
             self._assert_close(actual.detach(), expected.detach(), f"{name} by sharded_forward")
 
     def test_works_under_ddp(self) -> None:
-        """DistributedDataParallel finds a gradient for every parameter at every step (one rank)."""
+        """DistributedDataParallel must find a gradient for all parameters at each step (with one rank)."""
         store = distributed.HashStore()  # type: ignore[attr-defined]  # documented, but missing from __all__
         backend = "nccl" if self.device == "cuda" else "gloo"
         distributed.init_process_group(backend, store=store, rank=0, world_size=1)
@@ -200,7 +200,7 @@ class LossContract(ABC):
         return self.make_loss(NUM_CLASSES, DIM).to(self.device)
 
     def _batch(self, dtype: torch.dtype = torch.float32, seed: int = 0) -> tuple[Tensor, Tensor]:
-        """Draw embeddings (B, D) and labels (B,): classes of three, two, two and one items; the same on any device."""
+        """Draw embeddings (B, D) and labels (B,), the same on any device: classes of three, two, two and one items."""
         labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 5])
         generator = torch.Generator().manual_seed(seed)
         embeddings = torch.randn(len(labels), DIM, generator=generator).to(dtype)
@@ -248,7 +248,7 @@ def _takes_a_gallery(loss: nn.Module) -> bool:
 
 
 def _interchangeable_rows(levels: Tensor, class_size: int) -> tuple[Tensor, Tensor]:
-    """Return NUM_CLASSES rows (of D) and their labels: `levels` at a row's own place, at its class's, and elsewhere."""
+    """Make NUM_CLASSES rows and labels; a row has the three `levels` at its index, at its class's, and elsewhere."""
     place = torch.arange(NUM_CLASSES, device=levels.device)
     labels = place // class_size
     kind = 2 - (labels[:, None] == labels).long() - (place[:, None] == place).long()

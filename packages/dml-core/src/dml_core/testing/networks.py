@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 
 class BackboneContract(ABC):
-    """The properties of every backbone that the head and the trainer rely on.
+    """The properties of backbones that the head and the trainer need.
 
-    Override `image_size` and `in_channels` if the network needs others.
+    Override `image_size` and `in_channels` if the network needs different values.
     """
 
     image_size = 64
@@ -24,14 +24,14 @@ class BackboneContract(ABC):
         """Make the backbone, small and without downloaded weights."""
 
     def test_is_a_module_that_says_its_width(self) -> None:
-        """It is an `nn.Module` whose `num_features` is an integer, or a tuple of them."""
+        """The backbone must be an `nn.Module`, with an integer or a tuple of integers as `num_features`."""
         backbone = self._backbone()
         assert isinstance(backbone, nn.Module), f"it is a {type(backbone).__name__}; expected an nn.Module"
         widths = self._widths(backbone)
         assert all(isinstance(width, int) and width > 0 for width in widths), f"num_features is {widths}"
 
     def test_features_have_the_stated_width(self) -> None:
-        """Images (B, channels, h, w) become (B, F, h', w') or (B, F), for each depth."""
+        """Images (B, channels, h, w) must be mapped to (B, F, h', w') or (B, F), per depth."""
         backbone, images = self._backbone(), self._images()
         features = self._features(backbone, images)
         widths = self._widths(backbone)
@@ -44,13 +44,13 @@ class BackboneContract(ABC):
             assert feature.is_floating_point(), f"features have dtype {feature.dtype}"
 
     def test_is_finite_under_autocast(self) -> None:
-        """Features are finite under bfloat16 autocast."""
+        """Features must be finite under bfloat16 autocast."""
         with torch.autocast("cpu", dtype=torch.bfloat16):
             for feature in self._features(self._backbone(), self._images()):
                 assert torch.isfinite(feature).all(), "features aren't finite under autocast"
 
     def test_gradient_reaches_every_parameter(self) -> None:
-        """Every parameter that trains gets a gradient, without which DistributedDataParallel stops."""
+        """All trainable parameters must get a gradient, since DistributedDataParallel stops otherwise."""
         backbone = self._backbone().train()
         total = torch.stack(
             [feature.square().sum() for feature in self._features(backbone, self._images())]
@@ -60,7 +60,7 @@ class BackboneContract(ABC):
         assert not without, f"no gradient reaches the parameters {without[:5]}"
 
     def test_evaluates_each_image_alone(self) -> None:
-        """In evaluation mode, an image's features don't depend on the rest of its batch."""
+        """In evaluation mode, an image's features must not depend on the rest of the batch."""
         backbone, images = self._backbone().eval(), self._images()
         with torch.no_grad():
             together, alone = self._features(backbone, images), self._features(backbone, images[:1])
@@ -68,9 +68,9 @@ class BackboneContract(ABC):
             torch.testing.assert_close(all_B[:1], one, rtol=1e-3, atol=1e-4)
 
     def test_state_dict_round_trips(self) -> None:
-        """A new backbone that loads the state dict gives the same features, bit for bit."""
+        """A new backbone that loads the state dict must return the same features, bit for bit."""
         used, images = self._backbone(), self._images()
-        self._features(used.train(), images)  # statistics of batch norms move
+        self._features(used.train(), images)  # this moves the statistics of batch norms
         torch.manual_seed(7)
         fresh = self.make_backbone(self.in_channels)
         fresh.load_state_dict(copy.deepcopy(used.state_dict()))

@@ -1,19 +1,19 @@
-"""The losses as pure functions of tensors, one file for each, on one similarity product.
+"""Losses as pure functions of tensors, with a file per loss, on a common similarity product.
 
-Class losses take embeddings, labels and class weights. Pair losses take embeddings and labels, and a gallery with
-labels to compare with instead of the batch. Each docstring says what differs from this:
+Class losses take embeddings, labels and class weights. Pair losses take embeddings and labels, and can take a gallery
+with labels to compare with instead of the batch. A docstring only says what differs from these arguments:
 
-    embeddings: (B, D), any floating dtype, not necessarily normalised.
-    labels: (B,), integer; of a class loss in [0, C).
-    class_weights: (C, D), any floating dtype, not necessarily normalised; (C·K, D) with K centres for each class, which
-        are consecutive. Softmaxes also take the classes of a rank (`dml_core.ClassShard`), those of cosines
-        `dml_losses.functional.classes.Virtual` ones, too.
-    gallery: (G, D), compared with instead of the batch; it gets a gradient if it requires one.
-    gallery_labels: (G,), integer.
+    embeddings: (B, D), any floating dtype; need not be normalised.
+    labels: integers of shape (B,); in [0, C) for a class loss.
+    class_weights: (C, D), any floating dtype, need not be normalised; or (C·K, D) with K consecutive centres per class.
+        A softmax also takes the classes of a rank (`dml_core.ClassShard`), and a softmax of cosines also takes
+        `dml_losses.functional.classes.Virtual` classes.
+    gallery: (G, D), to compare with instead of the batch; it gets a gradient if it requires one.
+    gallery_labels: integers of shape (G,).
 
-A loss is a scalar in float32, in float64 if either side is float64. It raises a TypeError for embeddings, gallery or
-weights that aren't floating, or labels that aren't integers; a ValueError for shapes that don't fit, an empty batch, a
-gallery without labels, or (on CPU tensors) a label outside [0, C).
+A loss is a scalar in float32, or in float64 if either side is float64. A TypeError is raised if embeddings, gallery or
+weights aren't floating, or labels aren't integers; a ValueError is raised if shapes don't match, the batch is empty, a
+gallery has no labels, or (on CPU tensors) a label is outside [0, C).
 """
 
 from inspect import isfunction

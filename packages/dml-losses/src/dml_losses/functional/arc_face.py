@@ -16,19 +16,18 @@ def arc_face(
     scale: float = 64.0,
     margin: float = 0.5,
 ) -> torch.Tensor:
-    """Compute the cross entropy of a softmax of scaled cosines, with a margin added to the true class's angle.
+    """Compute the softmax cross entropy of scaled cosines, with a margin added to the true class's angle.
 
     L = −mean_b log( e^{s·cos(θ_y + m)} / (e^{s·cos(θ_y + m)} + Σ_{c≠y} e^{s·cos θ_c}) )
 
-    Source: Deng et al. 2019, ArcFace, Eq. 3. Where θ_y + m exceeds π, the margin is subtracted from the cosine
-    instead, as in the authors' code (see `cosine_softmax`).
+    Source: Deng et al. 2019, ArcFace, Eq. 3. If θ_y + m exceeds π, `cosine_softmax` follows the authors' code.
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`.
-        scale: s > 0; 64 in the paper.
-        margin: m in radians, in [0, π/2); 0.5 in the paper.
+        scale: s > 0; default 64, as in the paper.
+        margin: m in radians, in [0, π/2); default 0.5, as in the paper.
 
     Returns:
-        The loss, a scalar. Zero if there is one class.
+        The loss, a scalar; zero if there is only one class.
     """
     return cosine_softmax(embeddings, labels, class_weights, scale, angular_margin=margin)

@@ -1,6 +1,6 @@
-"""Inputs of class losses. Classes are weights, the weights that one rank stores, or weights with constants added.
+"""Inputs of class losses: class weights, a rank's class weights, or class weights with constants added.
 
-Shapes: `B` batch, `P` constant rows, `C` classes, `K` weights (centres) of a class, `D` dim.
+Shapes: `B` batch, `P` constant rows, `C` classes, `K` weights (centres) per class, `D` dim.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _Forward = TypeVar("_Forward", bound=Callable[..., torch.Tensor])
 
 @dataclass(frozen=True, slots=True)
 class Virtual:
-    """Class weights with further embeddings and classes, which are compared like the batch but get no gradient.
+    """Class weights with extra embeddings and classes, which are compared like the batch but don't get a gradient.
 
     Args:
-        class_weights: (C, D), which get a gradient.
+        class_weights: (C, D); they get a gradient.
         embeddings: (P, D), any floating dtype.
-        labels: (P,), integer in [C, T), where T counts the further classes, too.
-        further: the weights of the further classes, each (C', D) of any floating dtype, in the order of their labels.
+        labels: integers of shape (P,) in [C, T), where T also counts the extra classes.
+        further: the weights of the extra classes, (C', D) each, in any floating dtype and in the order of their labels.
     """
 
     class_weights: torch.Tensor
@@ -37,8 +37,8 @@ class Virtual:
     def join(
         self, embeddings: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Concatenate embeddings, labels and class weights with the constants, for a loss that doesn't know them."""
-        # Under autocast, cat takes only autocast's half precision, not the queue's.
+        """Concatenate embeddings, labels and class weights with the constants, for losses that don't take `Virtual`."""
+        # Under autocast, cat only takes the autocast dtype, which can differ from the queue's dtype.
         with torch.autocast(embeddings.device.type, enabled=False):
             further = (some.detach().to(self.class_weights.dtype) for some in self.further)
             return (
@@ -48,7 +48,7 @@ class Virtual:
             )
 
     def constants(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-        """Return embeddings, labels and further weights on a tensor's device, in its dtype and without gradient."""
+        """Return embeddings, labels and weights of extra classes, constant, with the device and dtype of `like`."""
         rows, *further = (
             full_precision(some.detach()).to(like.device, like.dtype)
             for some in (self.embeddings, *self.further)
@@ -56,12 +56,12 @@ class Virtual:
         return rows, self.labels.to(like.device), further
 
 
-# (C·K, D), any floating dtype, not normalised; or the classes of one rank; or weights with constants added.
+# (C·K, D), any floating dtype, not normalised; or this rank's classes; or weights with constants added.
 ClassWeights: TypeAlias = torch.Tensor | ClassShard | Virtual
 
 
 def takes_virtual(forward: _Forward) -> _Forward:
-    """Mark the forward of a loss that takes `Virtual` class weights; `MemVir` joins them for any other."""
+    """Mark a `forward` that takes `Virtual` class weights; for other losses, `MemVir` calls `Virtual.join`."""
     forward.takes_virtual = True  # type: ignore[attr-defined]
     return forward
 
@@ -69,18 +69,18 @@ def takes_virtual(forward: _Forward) -> _Forward:
 def class_inputs(
     embeddings: torch.Tensor, labels: torch.Tensor, class_weights: ClassWeights, centers_per_class: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Check a class loss's inputs, and return embeddings, labels (int64) and class weights in a common precision.
+    """Check the inputs of a class loss, and return embeddings, labels (int64) and class weights in a common precision.
 
     Args:
         embeddings: (B, D), any floating dtype.
-        labels: (B,), integer in [0, C).
+        labels: integers of shape (B,) in [0, C).
         class_weights: see `ClassWeights`; `Virtual.constants` returns the constants.
         centers_per_class: K.
 
     Raises:
-        TypeError: for embeddings or weights that aren't floating, or labels that aren't integers.
-        ValueError: for shapes that don't fit, a number of weights that K doesn't divide, an empty batch, or (on CPU
-            tensors) a label outside [0, C). `ShardedClasses` checks a rank's classes itself.
+        TypeError: if embeddings or weights aren't floating, or labels aren't integers.
+        ValueError: if shapes don't match, K doesn't divide the number of weights, the batch is empty, or (on CPU
+            tensors) a label is outside [0, C). The classes of a rank are checked by `ShardedClasses`.
     """
     check_batch(embeddings, labels)
     weights = class_weights if isinstance(class_weights, torch.Tensor) else class_weights.class_weights

@@ -16,7 +16,7 @@ def cos_face(
     scale: float = 64.0,
     margin: float = 0.35,
 ) -> torch.Tensor:
-    """Compute the cross entropy of a softmax of scaled cosines, with a margin subtracted from the true class's.
+    """Compute the softmax cross entropy of scaled cosines, with a margin subtracted from the true class's cosine.
 
     L = −mean_b log( e^{s(cos θ_y − m)} / (e^{s(cos θ_y − m)} + Σ_{c≠y} e^{s·cos θ_c}) )
 
@@ -24,10 +24,10 @@ def cos_face(
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`.
-        scale: s > 0; 64 in the paper.
-        margin: m ≥ 0; 0.35 in the paper.
+        scale: s > 0; default 64, as in the paper.
+        margin: m ≥ 0; default 0.35, as in the paper.
 
     Returns:
-        The loss, a scalar. Zero if there is one class.
+        The loss, a scalar; zero if there is only one class.
     """
     return cosine_softmax(embeddings, labels, class_weights, scale, cosine_margin=margin)

@@ -1,17 +1,17 @@
-"""Softmax cross entropy of cosines with class weights, with an optional margin at the true class.
+"""Compute the softmax cross entropy of cosines with class weights, with an optional margin at the true class.
 
-NormSoftmax, Heated-Up Softmax, CosFace, ArcFace with one or several centres for each class, AdaFace and Proxy-NCA are
-this one function with different parameters. It holds one (B × C) buffer, in which the logits become the gradient in
-place, block by block in cache. The class weights are never copied; their norms scale the buffer's columns instead.
+NormSoftmax, Heated-Up Softmax, CosFace, ArcFace with one or more centres per class, AdaFace and Proxy-NCA use this
+function with different parameters. The logits are computed in a (B × C) buffer, where they become the gradient in
+place, block by block in cache. The class weights are never copied: their norms scale the buffer's columns instead.
 
-Where each rank has the weights of some classes, it computes their logits alone. For each row of a block, ranks then
-exchange three numbers: the true class's logit, which one rank has, the highest logit, and the sum of exponentials.
+If each rank has the weights of some classes, it only computes their logits. For each row of a block, ranks exchange
+three numbers: the true class's logit, which one rank has, the highest logit, and the sum of exponentials.
 
-Further rows and classes may be constants (`Virtual`): they are compared like the others, but cost one product instead
-of three, since they get no gradient.
+Extra rows and classes can be constants (`Virtual`): they are compared like the others, but need one matrix product
+instead of three, since they don't get a gradient.
 
-Shapes: `B` batch, `P` constant rows, `N` = B + P, `C` class weights, `T` class weights with the constant ones, `D` dim,
-`R` rows of a block, `K` weights (centres) of a class.
+Shapes: `B` batch, `P` constant rows, `N` = B + P, `C` class weights, `T` class weights including constants, `D` dim,
+`R` rows per block, `K` weights (centres) per class.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch.nn.functional import logsigmoid
 from dml_core import rank_and_world_size
 from dml_losses.exchange import all_reduce_, sum_gradient_over_ranks
 from dml_losses.functional.classes import ClassWeights, Virtual, class_inputs
-from dml_losses.functional.first_order import refuse_second_derivatives, refuse_transforms
+from dml_losses.functional.first_order import check_no_second_derivatives, check_no_transforms
 from dml_losses.functional.margins import (
     apply_margin,
     apply_row_margins,
@@ -63,43 +63,42 @@ def cosine_softmax(
 
     where ν is the identity, or with `progress` CurricularFace's modulation.
 
-    Source: the common form of Making Classification Competitive, Eq. 5 (no margin), CosFace (m₂) and
-    ArcFace, Eq. 3 (m₁). Where θ + m₁ exceeds π, cos(θ + m₁) would rise again and push the embedding away from its
-    class; there φ is cos θ − m₁·sin m₁ − m₂, as in ArcFace's published code. With `row_margins`, θ + m₁ is limited to
-    [0, π] instead, as in AdaFace's. The gradient of the maximum over a class's centres reaches the nearest one, the
-    first of equals. Classes of several ranks: An et al. 2021, Partial FC, section 3.1; departure: the same value on any
-    number of ranks, up to rounding.
+    Source: the common form of Making Classification Competitive, Eq. 5 (no margin), CosFace (m₂) and ArcFace, Eq. 3
+    (m₁). If θ + m₁ exceeds π, cos(θ + m₁) would rise again and push the embedding away from its class; φ is then
+    cos θ − m₁·sin m₁ − m₂, as in ArcFace's published code. With `row_margins`, θ + m₁ is limited to [0, π] instead, as
+    in AdaFace's code. The maximum over a class's centres only gives a gradient to the nearest centre, the first of
+    equals. For classes on multiple ranks: An et al. 2021, Partial FC, section 3.1; departure: the value is the same for
+    any number of ranks, up to rounding.
 
     Args:
-        embeddings, labels, class_weights: as `class_inputs`. `Virtual` rows and classes count in the mean and in every
-            sum. If ranks share the classes (a rank may have none), embeddings and labels are the global batch; the
-            embeddings' gradient is then the part from this rank's classes.
+        embeddings, labels, class_weights: see `class_inputs`. `Virtual` rows and classes count in the mean and in all
+            sums. If classes are divided over ranks (a rank can have none), embeddings and labels must be the global
+            batch; the embeddings' gradient is then only the part from this rank's classes.
         scale: s > 0, the inverse temperature.
         angular_margin: m₁ in radians, in [0, π/2).
         cosine_margin: m₂ ≥ 0.
-        positive_in_denominator: if false, the denominator is the sum over the other classes alone (NCA), and the
-            loss can be negative.
-        row_margins: maps rows, (N, D), to m₁ in (−π/2, π/2) and m₂ of each, (N, 2), instead of the two numbers.
+        positive_in_denominator: if false, only sum over the other classes (NCA), so that the loss can be negative.
+        row_margins: maps rows (N, D) to m₁ in (−π/2, π/2) and m₂ per row, (N, 2), to use instead of the two numbers.
         centers_per_class: K ≥ 1, which divides C.
         normalise: maps embeddings to the features x, (B, D); `Virtual` rows become unit rows.
-        normalise_weights: if false, the weights are compared as they are.
-        progress: t, a scalar, for CurricularFace's modulation; without `Virtual` classes or several centres.
+        normalise_weights: if false, the weights are compared without normalisation.
+        progress: t, a scalar, to use CurricularFace's modulation; not for `Virtual` classes or multiple centres.
 
     Returns:
-        The loss, a scalar in float32 (float64 if either side is float64); zero, with a zero gradient, if there is one
-        class. All cosines of a zero row are 0.
+        The loss, a scalar in float32 (float64 if either side is float64); zero, with a zero gradient, for one class.
+        All cosines of a zero row are 0.
     """
     rows, labels, weights = class_inputs(embeddings, labels, class_weights, centers_per_class)
     gradients = torch.is_grad_enabled()
     features, constant_rows = normalise(rows), rows[:0]
     constant_weights: list[torch.Tensor] = []
-    refuse_transforms(features, weights)
+    check_no_transforms(features, weights)
     if isinstance(class_weights, Virtual):
         constant_rows, past_labels, constant_weights = class_weights.constants(rows)
         labels = torch.cat((labels, past_labels))
     margins = [] if row_margins is None else [row_margins(some) for some in (rows, constant_rows)]
     first, num_classes = (
-        (0, 0)  # all classes are here
+        (0, 0)  # this rank has all classes
         if isinstance(class_weights, (torch.Tensor, Virtual))
         else (class_weights.first, class_weights.num_classes)
     )
@@ -152,10 +151,12 @@ def _operator(
     features_move: bool,
     weights_move: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute the loss; the features' gradient (B, D); the inverse norms (C,); and, for the weights' gradient, that
-    with respect to x_nᵀ w_c as rows_N ⊙ columns_NC. Gradients that weren't asked for are empty.
+    """Compute the loss; the features' gradient (B, D); the inverse norms (C,); and rows_N and columns_NC.
 
-    If this rank has some of the classes, they begin at `first`, and `num_classes` counts all; else it is 0."""
+    rows_N ⊙ columns_NC is the gradient with respect to x_nᵀ w_c, for the weights' gradient. Gradients that aren't
+    requested are empty. If this rank has only some classes, they begin at `first`, and `num_classes` counts all
+    classes; else it is 0.
+    """
     weights = (class_weights, *constant_weights)
     batch, num_rows, num_columns = len(features), len(labels), len(class_weights)
     inverse_norm_T = torch.cat(
@@ -168,7 +169,7 @@ def _operator(
     label_N1, own_N1 = labels[:, None], None
     if num_classes:
         reduce = all_reduce_
-        # The same number on every rank, since ranks exchange numbers for each block.
+        # All ranks must use the same number, since they exchange numbers per block.
         step = rows_per_block(features.device, num_classes * centers_per_class // rank_and_world_size()[1])
         own_N1 = (label_N1 >= first) & (label_N1 < first + num_columns // centers_per_class)
         label_N1 = (label_N1 - first).where(own_N1, 0)
@@ -176,7 +177,7 @@ def _operator(
     value = features.new_zeros(())
     features_gradient_BD = torch.empty_like(features if features_move else features[:0])
     row_N = features.new_empty(num_rows if weights_move else 0)
-    # A rank without a class has columns of −∞, as of a class that no row belongs to.
+    # A rank without classes has columns of −∞, like a class that no row belongs to.
     width = max(num_columns, centers_per_class)
     columns_NC = features.new_empty(num_rows if weights_move else 0, width)
     in_place = weights_move and all_columns == num_columns
@@ -206,13 +207,13 @@ def _operator(
         if progress is not None:
             threshold_R1 = turn((true_R1 / scale).clamp(-1, 1), angular_margin)
             modulation_RT = modulate_hard_(logits_RT, threshold_R1, progress, scale)
-        _put_(block_RT, label_R1, torch.full_like(true_R1, -torch.inf), own_R1)  # now the negatives alone
+        _put_(block_RT, label_R1, torch.full_like(true_R1, -torch.inf), own_R1)  # keep only the negatives
 
         highest_R1 = reduce(block_RT.amax(dim=1, keepdim=True), ReduceOp.MAX)
-        highest_R1 = highest_R1.where(highest_R1 > -torch.inf, 0)  # one class: no negatives
+        highest_R1 = highest_R1.where(highest_R1 > -torch.inf, 0)  # a single class has no negatives
         block_RT.sub_(highest_R1).exp_()
         total_R1 = reduce(block_RT.sum(dim=1, keepdim=True))
-        # 1 − p_y = σ(gap) and −log p_y = −log σ(−gap): no difference of nearly equal numbers.
+        # Use 1 − p_y = σ(gap) and −log p_y = −log σ(−gap) to avoid the difference of nearly equal numbers.
         gap_R1 = highest_R1 + total_R1.log() - target_R1
         if positive_in_denominator:
             value -= logsigmoid(-gap_R1).sum() / num_rows
@@ -246,19 +247,19 @@ def _operator(
 
 
 def rows_per_block(device: torch.device, columns: int) -> int:
-    """Choose the rows of a block of logits: on a CPU, few enough for the cache, but enough for a fast product."""
+    """Choose the number of rows per block: on a CPU, few enough for the cache, but enough for a fast product."""
     return max(_FEWEST_ROWS, _BLOCK_ELEMENTS.get(device.type, 2**26) // max(columns, 1))
 
 
 def _keep_numbers(numbers: torch.Tensor, operation: ReduceOp.RedOpType = ReduceOp.SUM) -> torch.Tensor:
-    """Reduce over this process alone."""
+    """Return the numbers, which is the reduction over a single process."""
     return numbers
 
 
 def _put_(
     block_RT: torch.Tensor, column_R1: torch.Tensor, number_R1: torch.Tensor, own_R1: torch.Tensor | None
 ) -> None:
-    """Write a number into a column of each row; only of the rows whose true class this rank has."""
+    """Write a number into a column of each row whose true class is on this rank."""
     if own_R1 is not None:
         number_R1 = number_R1.where(own_R1, block_RT.gather(1, column_R1))
     block_RT.scatter_(1, column_R1, number_R1)
@@ -278,7 +279,7 @@ def _(*inputs: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)  # zeros for outputs without gradient would be another (N × C)
+    ctx.set_materialize_grads(False)  # otherwise, outputs without gradient get zeros, which are (N × C)
     features, constant_features, _, class_weights, constant_weights, *_ = inputs
     ctx.save_for_backward(features, constant_features, class_weights, *output[1:])
     ctx.num_inputs, ctx.num_constants = len(inputs), len(constant_weights)
@@ -291,7 +292,7 @@ def _backward(
     features_BD, constant_PD, weights_CD, features_gradient_BD, inverse_norm_C, row_N, columns_NC = (
         ctx.saved_tensors
     )
-    refuse_second_derivatives()
+    check_no_second_derivatives()
     features_move, weights_move = ctx.moves
     weights_gradient_CD = None
     if weights_move:

@@ -27,22 +27,22 @@ def curricular_face(
     scale: float = 64.0,
     margin: float = 0.5,
 ) -> torch.Tensor:
-    """Compute ArcFace with hard negatives that are modulated by how well batches fit their classes.
+    """Compute ArcFace with hard negatives, modulated by how well batches already fit their classes.
 
     L = −mean_b log( e^{s·T} / (e^{s·T} + Σ_{c≠y} e^{s·N_c}) ),  T = cos(θ_y + m),
     N_c = cos θ_c if cos θ_c ≤ cos(θ_y + m), else cos θ_c·(t + cos θ_c)
 
-    Source: Huang et al. 2020, CurricularFace. Where θ_y + m exceeds π, T is cos θ_y − m·sin m, as in the
-    authors' code; the negatives are still compared with cos(θ_y + m).
+    Source: Huang et al. 2020, CurricularFace. If θ_y + m exceeds π, T is cos θ_y − m·sin m, as in the authors' code,
+    but the negatives are still compared with cos(θ_y + m).
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`.
         progress: t, a scalar tensor; `CurricularFace` updates it.
-        scale: s > 0; 64 in the paper.
-        margin: m in radians, in [0, π/2); 0.5 in the paper.
+        scale: s > 0; default 64, as in the paper.
+        margin: m in radians, in [0, π/2); default 0.5, as in the paper.
 
     Returns:
-        The loss, a scalar. Zero if there is one class.
+        The loss, a scalar; zero if there is only one class.
     """
     if not isinstance(class_weights, torch.Tensor):
         return cosine_softmax(
@@ -64,7 +64,7 @@ def curricular_face(
 def mean_true_cosine(
     embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | ClassShard
 ) -> torch.Tensor:
-    """Compute the mean of cos θ_y over the batch; t is its moving average. Arguments as `curricular_face`."""
+    """Compute the mean of cos θ_y over the batch; its moving average is t. For arguments, see `curricular_face`."""
     features_BD, labels, weights = class_inputs(embeddings, labels, class_weights)
     unit_BD = unit_rows(features_BD)
     if isinstance(class_weights, torch.Tensor):

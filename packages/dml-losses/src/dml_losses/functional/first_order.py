@@ -1,4 +1,4 @@
-"""Operators that compute their gradient in the forward pass, so that no second derivative exists."""
+"""Reject derivatives that don't exist for operators which compute their gradient in the forward pass."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from torch._C._functorch import TransformType, get_interpreter_stack
 from torch.autograd.forward_ad import unpack_dual
 
 
-def refuse_transforms(*tensors: torch.Tensor) -> None:
-    """Refuse forward-mode derivatives, which the operators would drop, and the derivatives of ``torch.func``.
+def check_no_transforms(*tensors: torch.Tensor) -> None:
+    """Check that no forward-mode derivative, which the operators would drop, and no ``torch.func`` derivative is used.
 
     Raises:
-        RuntimeError: if a tensor has a tangent, or the call is inside ``torch.func.grad`` or one of its relatives, or
+        RuntimeError: if a tensor has a tangent, or the call is inside ``torch.func.grad`` or a similar transform, or
             inside ``vmap`` with gradients enabled.
     """
     if torch.compiler.is_compiling():
         return
     inside = {transform.key() for transform in get_interpreter_stack() or ()}
     tangents = [unpack_dual(tensor).tangent for tensor in tensors]  # type: ignore[no-untyped-call]
-    # Inside vmap a tensor doesn't show that a gradient is wanted outside.
+    # Inside vmap, a tensor doesn't show whether a gradient is needed outside.
     mapped = TransformType.Vmap in inside and torch.is_grad_enabled()
     if mapped or TransformType.Grad in inside or any(tangent is not None for tangent in tangents):
         raise RuntimeError(
@@ -28,8 +28,8 @@ def refuse_transforms(*tensors: torch.Tensor) -> None:
         )
 
 
-def refuse_second_derivatives() -> None:
-    """Refuse to build a graph of the backward pass, whose gradients are computed as constants.
+def check_no_second_derivatives() -> None:
+    """Check that autograd doesn't record the backward pass, whose gradients are computed as constants.
 
     Raises:
         RuntimeError: if autograd would record this backward pass.

@@ -1,6 +1,6 @@
-"""What the cosine softmax does to logits before the softmax: margins at the true class, and the nearest of its centres.
+"""Change logits before the cosine softmax: add margins at the true class, and keep the nearest centres.
 
-Shapes: `R` rows, `C` classes, `K` weights (centres) of a class.
+Shapes: `R` rows, `C` classes, `K` weights (centres) per class.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ def apply_margin(
     """Compute the true class's logit s·φ(θ), and dφ/d(cos θ).
 
     Args:
-        target_R1: s·cos θ, of any shape; by rounding, |cos θ| may exceed 1.
-        scale, angular_margin, cosine_margin: s, m₁ and m₂, as in `cosine_softmax`.
+        target_R1: s·cos θ, of any shape; rounding can make |cos θ| exceed 1.
+        scale, angular_margin, cosine_margin: s, m₁ and m₂; see `cosine_softmax`.
 
     Returns:
-        Both in that shape. The slope is finite at θ = 0, although its limit isn't.
+        Both in the shape of `target_R1`. The slope is finite at θ = 0, although its limit isn't.
     """
     slope_R1 = torch.ones_like(target_R1)
     if angular_margin:
@@ -40,15 +40,15 @@ def apply_margin(
 def apply_row_margins(
     target_R1: torch.Tensor, scale: float, margins_R2: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the true class's logit s·(cos(θ + m₁) − m₂), and dφ/d(cos θ), with margins for each row.
+    """Compute the true class's logit s·(cos(θ + m₁) − m₂), and dφ/d(cos θ), with margins per row.
 
     Args:
-        target_R1: (R, 1), s·cos θ; by rounding, |cos θ| may exceed 1.
+        target_R1: (R, 1), s·cos θ; rounding can make |cos θ| exceed 1.
         scale: s.
         margins_R2: (R, 2), m₁ and m₂.
 
     Returns:
-        Both (R, 1). Where θ + m₁ leaves [0, π], it is the bound, and the slope is 0.
+        Both (R, 1). If θ + m₁ is outside [0, π], the bound is used, and the slope is 0.
     """
     angle_R1, cosine_margin_R1 = margins_R2[:, :1], margins_R2[:, 1:]
     cosine_R1 = (target_R1 / scale).clamp(-1, 1)
@@ -57,13 +57,13 @@ def apply_row_margins(
     below_R1 = (angle_R1 < 0) & (cosine_R1 > cos_m)
     beyond_R1 = (angle_R1 > 0) & (cosine_R1 < -cos_m)
     turned_R1 = (cosine_R1 * cos_m - sine_R1 * sin_m).where(~below_R1, 1).where(~beyond_R1, -1)
-    smallest = torch.finfo(target_R1.dtype).eps ** 0.5  # as in `apply_margin`
+    smallest = torch.finfo(target_R1.dtype).eps ** 0.5  # see `apply_margin`
     slope_R1 = cos_m + sin_m * cosine_R1 / sine_R1.clamp_min(smallest)
     return scale * (turned_R1 - cosine_margin_R1), slope_R1.where(~(below_R1 | beyond_R1), 0)
 
 
 def turn(cosine: torch.Tensor, angle: float) -> torch.Tensor:
-    """Compute cos(θ + m) from cos θ, which is in [−1, 1], and an angle m in radians; θ + m may exceed π."""
+    """Compute cos(θ + m) from cos θ in [−1, 1] and an angle m in radians; θ + m can exceed π."""
     # The gradient of √ at 0 is infinite; the floor is the smallest 1 − cos² above 0 that the dtype resolves.
     sine = (1 - cosine.square()).clamp_min(torch.finfo(cosine.dtype).eps).sqrt()
     return cosine * math.cos(angle) - sine * math.sin(angle)
@@ -72,7 +72,7 @@ def turn(cosine: torch.Tensor, angle: float) -> torch.Tensor:
 def modulate_hard_(
     logits: torch.Tensor, threshold_R1: torch.Tensor, progress: torch.Tensor, scale: float
 ) -> torch.Tensor:
-    """Multiply the logits above a threshold by t + cos θ, in place, and return the slopes of all, (R, C).
+    """Multiply the logits above a threshold by t + cos θ, in place, and return the slopes of all logits, (R, C).
 
     Args:
         logits: (R, C), s·cos θ.
@@ -86,14 +86,14 @@ def modulate_hard_(
 
 
 def keep_nearest_centers_(logits: torch.Tensor, centers_per_class: int) -> torch.Tensor:
-    """Set all logits to −∞ except each class's highest, in place; so the others count and move nothing.
+    """Set a class's logits to −∞ except the highest, in place, so that other centres neither count nor move.
 
     Args:
-        logits: (R, C·K), contiguous; the centres of a class are consecutive.
+        logits: (R, C·K), must be contiguous; the centres of a class are consecutive.
         centers_per_class: K.
 
     Returns:
-        The centres kept, (R, C) int64 in [0, K).
+        The nearest centres, (R, C) int64 in [0, K).
     """
     logits_RCK = logits.view(len(logits), -1, centers_per_class)
     nearest_RC = logits_RCK.argmax(dim=2)

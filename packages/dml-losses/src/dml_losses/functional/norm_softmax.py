@@ -15,7 +15,7 @@ def norm_softmax(
     *,
     temperature: float = 0.05,
 ) -> torch.Tensor:
-    """Compute the cross entropy of a softmax of cosines over a temperature.
+    """Compute the softmax cross entropy of cosines divided by a temperature.
 
     L = −mean_b log( exp(x̂_bᵀp̂_y/σ) / Σ_c exp(x̂_bᵀp̂_c/σ) )
 
@@ -25,9 +25,9 @@ def norm_softmax(
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`.
-        temperature: σ > 0; 0.05 in the paper.
+        temperature: σ > 0; default 0.05, as in the paper.
 
     Returns:
-        The loss, a scalar. Zero if there is one class.
+        The loss, a scalar; zero if there is only one class.
     """
     return cosine_softmax(embeddings, labels, class_weights, 1 / temperature)

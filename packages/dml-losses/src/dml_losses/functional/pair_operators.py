@@ -1,4 +1,4 @@
-"""Operators of losses of the similarity product: their arguments, their gradients, and `torch.compile`."""
+"""Make torch operators from losses of the similarity product, with gradients and support for `torch.compile`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 import torch
 
 from dml_losses.arguments import check_batch, check_gallery
-from dml_losses.functional.first_order import refuse_second_derivatives, refuse_transforms
+from dml_losses.functional.first_order import check_no_second_derivatives, check_no_transforms
 from dml_losses.functional.pairs import CPU_BLOCK_ROWS, WeightedQueries, value_and_gradients
 from dml_losses.functional.sphere import common_precision, full_precision
 
-Parameter: TypeAlias = float | bool | list[float]  # of a loss, as a PyTorch schema names them
+Parameter: TypeAlias = float | bool | list[float]  # the types of a loss's parameters in a PyTorch schema
 
 
 def similarity_operator(
@@ -23,13 +23,13 @@ def similarity_operator(
     queries_ordered: bool = False,
     cpu_block_rows: int = CPU_BLOCK_ROWS,
 ) -> Callable[..., torch.Tensor]:
-    """Make an operator of a loss's terms, which `torch.compile` calls without a graph break.
+    """Make an operator from a loss's terms, which `torch.compile` can call without a graph break.
 
     Args:
-        name: the operator's name within ``torch.ops.dml_losses``.
-        parameters: the loss's own parameters as a PyTorch schema, ``"float scale, bool reweight"``.
+        name: the operator's name in ``torch.ops.dml_losses``.
+        parameters: the loss's parameters as a PyTorch schema, like ``"float scale, bool reweight"``.
         terms: called as ``terms(block, *parameters)``; see `Block`.
-        queries_ordered, cpu_block_rows: as `value_and_gradients`.
+        queries_ordered, cpu_block_rows: see `value_and_gradients`.
 
     Returns:
         ``operator(queries, query_labels, gallery, gallery_labels, within, query_gradient, gallery_gradient,
@@ -68,7 +68,7 @@ def similarity_operator(
         ctx.num_inputs = len(inputs)
 
     def backward(ctx: Any, upstream: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        refuse_second_derivatives()
+        check_no_second_derivatives()
         queries_gradient, gallery_gradient = (
             gradient * upstream if gradient.shape[0] else None for gradient in ctx.saved_tensors
         )
@@ -85,7 +85,7 @@ def similarity_operator(
     operator.register_autograd(backward, setup_context=keep_gradients)
 
     def scalar(*inputs: Any) -> torch.Tensor:
-        refuse_transforms(inputs[0], inputs[2])
+        check_no_transforms(inputs[0], inputs[2])
         value: torch.Tensor = operator(*inputs)[0]
         return value
 
@@ -95,7 +95,7 @@ def similarity_operator(
 def empty_results(
     queries: torch.Tensor, gallery: torch.Tensor, within: bool, query_gradient: bool, gallery_gradient: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return tensors of the shapes that `value_and_gradients` returns."""
+    """Return empty tensors with the shapes that `value_and_gradients` returns."""
     return (
         queries.new_empty(()),
         torch.empty_like(queries if query_gradient or within else queries[:0]),
@@ -109,7 +109,7 @@ def pair_inputs(
     gallery: torch.Tensor | None,
     gallery_labels: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Check a pair loss's inputs, and return queries and gallery in a common precision, with int64 labels."""
+    """Check the inputs of a pair loss, and return queries and gallery in a common precision, with int64 labels."""
     check_batch(embeddings, labels)
     check_gallery(embeddings, gallery, gallery_labels)
     labels = labels.long()
@@ -123,11 +123,11 @@ def pair_inputs(
 def pair_operator(
     name: str, parameters: str, terms: Callable[..., torch.Tensor | WeightedQueries]
 ) -> Callable[..., torch.Tensor]:
-    """Make a pair loss of its terms (see `similarity_operator`).
+    """Make a pair loss from its terms (see `similarity_operator`).
 
     Returns:
-        ``loss(embeddings, labels, gallery, gallery_labels, *parameters, moves_query, moves_gallery)``, which checks
-        its arguments and returns the scalar; a side that doesn't move is constant and gets no gradient.
+        ``loss(embeddings, labels, gallery, gallery_labels, *parameters, moves_query, moves_gallery)``, which checks the
+        arguments and returns the scalar loss. If a side doesn't move, it is constant and doesn't get a gradient.
     """
     operator = similarity_operator(name, parameters, terms)
 

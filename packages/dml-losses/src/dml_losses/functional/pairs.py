@@ -1,14 +1,13 @@
-"""The similarity product of every pair loss, computed by blocks of queries.
+"""Compute pair losses by blocks of queries of the similarity product.
 
-A pair loss is a function of the cosines S = Q̂Ĝᵀ alone, so its gradient is a matrix of weights W = ∂L/∂S, and
-∂L/∂Q̂ = W Ĝ, ∂L/∂Ĝ = Wᵀ Q̂. A loss supplies its terms for one block of rows (its value, and W in place of S);
-this module supplies the blocks. One pass computes value and gradients, so that no (Q × G) matrix is ever held and
-every elementwise pass runs in cache.
+A pair loss only depends on the cosines S = Q̂Ĝᵀ, so its gradient follows from a matrix of weights W = ∂L/∂S:
+∂L/∂Q̂ = W Ĝ, ∂L/∂Ĝ = Wᵀ Q̂. For each block of rows, the loss computes its terms (its value, and W in place of S). A
+single pass computes value and gradients, so that no (Q × G) matrix is stored, and operations run in cache.
 
-Rows are sorted by their labels first. A block's positives then lie in a narrow range of columns, and only that range
-needs the masks and the logarithms; all columns outside it are negatives.
+Rows are first sorted by label. The positives of a block then lie in a narrow range of columns. Only this range needs
+masks and logarithms, since all other columns are negatives.
 
-Shapes: `Q` queries, `G` gallery, `D` dim, `R` rows of a block, `P` columns that may hold positives.
+Shapes: `Q` queries, `G` gallery, `D` dim, `R` rows per block, `P` columns that can contain positives.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ import torch
 from dml_losses.exchange import BlocksOfRank
 from dml_losses.functional.sphere import inverse_norms, through_norm_
 
-# The size of a block. On a CPU, as many similarities as its caches hold, and so few rows that few columns have their
-# positives; on an accelerator, a bound on memory (1 GiB in float32) that any usual batch fits in one launch.
+# The size of a block. On a CPU, the similarities should fit in the caches, and few rows should need few columns for
+# their positives. On an accelerator, this only limits memory (to 1 GiB in float32): usual batches need one launch.
 _CPU_BLOCK_ELEMENTS, CPU_BLOCK_ROWS, _BLOCK_ELEMENTS = 2**19, 128, 2**28
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some queries and the whole gallery.
+    """Some queries and the complete gallery.
 
     Args:
-        similarity: (R, G); the loss overwrites it with its weights ∂L/∂S.
-        columns: the range of columns that may hold positives; all others are negatives.
-        same: (R, P) bool, whether query and gallery row have the same label, the query itself included.
-        positive: (R, P) bool, the same without the query itself.
-        num_positives: (R,), the number of positives of each query, in `similarity`'s dtype.
-        num_pairs: (), the number of (query, positive) pairs of the whole call, at least 1, in that dtype.
-        num_matched: (), the number of queries with a positive in the whole call, in that dtype.
-        num_queries: the number of queries in the whole call.
+        similarity: (R, G); the loss must overwrite it with the weights ∂L/∂S.
+        columns: the range of columns that can contain positives; all other columns are negatives.
+        same: (R, P) bool, whether query and gallery row have the same label, including the query itself.
+        positive: (R, P) bool, like `same` without the query itself.
+        num_positives: (R,), the number of positives per query, in the dtype of `similarity`.
+        num_pairs: (), the number of (query, positive) pairs in this call, at least 1, in the same dtype.
+        num_matched: (), the number of queries with a positive in this call, in the same dtype.
+        num_queries: the number of queries in this call.
     """
 
     similarity: torch.Tensor
@@ -53,9 +52,9 @@ class Block:
 
 
 class WeightedQueries(NamedTuple):
-    """The queries' losses in a block, where the loss of the call is their mean with weights e^w_q / Σ e^w_q.
+    """The losses of a block's queries, if the call should return their mean with weights e^w_q / Σ e^w_q.
 
-    Weights are constants. The block's similarities then hold ∂(Σ losses)/∂S; only queries may have a gradient.
+    Weights are constants. The similarities are overwritten with ∂(Σ losses)/∂S. Only queries can have a gradient.
     """
 
     losses: torch.Tensor  # (R,)
@@ -64,9 +63,9 @@ class WeightedQueries(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """Queries or gallery, sorted by their labels."""
+    """Queries or gallery, sorted by label."""
 
-    order: torch.Tensor | None  # (N,); None for rows that were already sorted
+    order: torch.Tensor | None  # (N,); None if rows were already sorted
     rows: torch.Tensor  # (N, D)
     labels: torch.Tensor  # (N,)
     inverse_norm: torch.Tensor  # (N,)
@@ -105,24 +104,23 @@ def value_and_gradients(
     symmetric: bool = False,
     share: BlocksOfRank | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute a loss of cosines, and its gradients with respect to queries and gallery.
+    """Compute a loss of cosines, and the gradients with respect to queries and gallery.
 
     Args:
-        terms: given a block, returns its share of the loss, or `WeightedQueries`, and overwrites the similarities with
-            the derivatives.
-        queries, gallery: (Q, D) and (G, D), one dtype, not normalised.
+        terms: returns a block's share of the loss, or `WeightedQueries`, and overwrites similarities with derivatives.
+        queries, gallery: (Q, D) and (G, D) with the same dtype, not normalised.
         query_labels, gallery_labels: (Q,) and (G,), int64.
-        within: whether the gallery is the queries themselves, so that each omits itself by index. Then `gallery` is
-            ignored, and the two gradients are added up and returned as the queries'.
-        query_gradient, gallery_gradient: whether to compute that side's gradient.
-        queries_ordered: whether the query labels are in ascending order, which saves a copy of the rows.
-        cpu_block_rows: the largest number of queries in a block on a CPU: more have positives in more columns.
-        symmetric: within a batch, whether the derivative for (i, j) is that for (j, i), so that a row's gradient is
-            twice that of the row as a query.
-        share: compute these blocks alone, of a symmetric loss within a batch; the value is theirs, the gradient whole.
+        within: whether the queries are also the gallery; then they exclude themselves by index, `gallery` is ignored,
+            and the sum of both gradients is returned as the queries' gradient.
+        query_gradient, gallery_gradient: whether to compute this gradient.
+        queries_ordered: whether the query labels are already sorted, which saves a copy of the rows.
+        cpu_block_rows: the largest number of queries per block on a CPU. More queries have positives in more columns.
+        symmetric: with `within`, whether the derivatives for (i, j) and (j, i) are equal, so that doubling the gradient
+            as a query replaces adding the gradient as a gallery row.
+        share: with `within` and `symmetric`, compute only these blocks: a part of the value, but the full gradient.
 
     Returns:
-        The loss, a scalar, and the two gradients; one that wasn't asked for is empty.
+        The loss, a scalar, and the two gradients; a gradient that isn't requested is empty.
     """
     query = _Side.of(queries, query_labels, ordered=queries_ordered)
     other = query if within else _Side.of(gallery, gallery_labels, ordered=False)
@@ -135,14 +133,14 @@ def value_and_gradients(
     num_matched = (num_positives_Q > 0).sum().to(queries.dtype)
 
     value = queries.new_zeros(())
-    # Within a batch, one buffer accumulates the gradients of both sides.
+    # If the queries are also the gallery, one buffer accumulates both gradients.
     gradient_GD = torch.zeros_like(gallery_GD) if gallery_gradient or within else gallery_GD[:0]
     gradient_QD = (
         gradient_GD if within else torch.empty_like(query.rows if query_gradient else query.rows[:0])
     )
     if num_gallery == 0:
         gradient_QD.zero_()
-    # Reading the range of columns is free on a CPU. On an accelerator it would wait for the device, and masks over all
+    # Reading the range of columns is free on a CPU. On an accelerator it would wait for the device, but masks over all
     # columns are cheap.
     narrow = queries.device.type == "cpu"
     elements, most = (_CPU_BLOCK_ELEMENTS, cpu_block_rows) if narrow else (_BLOCK_ELEMENTS, num_queries)
@@ -188,7 +186,7 @@ def value_and_gradients(
     if weighted:
         assert not gallery_gradient, "the weights of the queries scale the queries' gradients alone"
         losses_Q, log_weights_Q = (torch.cat(parts) for parts in zip(*weighted, strict=True))
-        share_Q = torch.softmax(log_weights_Q, dim=0).nan_to_num_(nan=0.0)  # no query has weight: all are 0
+        share_Q = torch.softmax(log_weights_Q, dim=0).nan_to_num_(nan=0.0)  # NaN if no query has a weight
         value = share_Q @ losses_Q
         gradient_QD *= share_Q[:, None] if query_gradient else 1
     if share is not None and query_gradient:

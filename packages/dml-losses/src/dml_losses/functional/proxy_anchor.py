@@ -1,6 +1,6 @@
-"""Proxy anchor: each class's proxy against the batch.
+"""Proxy anchor: each class's proxy compared with the batch.
 
-Shapes: `B` batch, `C` classes, `D` dim, `R` classes of a block, `P` rows of the batch that may belong to them.
+Shapes: `B` batch, `C` classes, `D` dim, `R` classes per block, `P` rows of the batch that can belong to these classes.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ def proxy_anchor(
     scale: float = 32.0,
     margin: float = 0.1,
 ) -> torch.Tensor:
-    """Compute the loss whose proxies pull their hardest positives of the batch, and push their hardest negatives.
+    """Compute the loss that pulls the batch's hardest positives to their proxy, and pushes the hardest negatives away.
 
     L = 1/|P⁺| · Σ_{p ∈ P⁺} log(1 + Σ_{x ∈ X_p⁺} e^{−α(s(x,p) − δ)})
       + 1/|P| · Σ_{p ∈ P} log(1 + Σ_{x ∈ X_p⁻} e^{α(s(x,p) + δ)})
 
-    where s is the cosine, P are all proxies and P⁺ the proxies with a positive in the batch.
+    where s is the cosine, P are all proxies, and P⁺ are the proxies with a positive in the batch.
 
     Source: Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning. No departure.
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C, D), the proxies; see `dml_losses.functional`.
-        scale: α > 0; 32 in the paper.
-        margin: δ ≥ 0; 0.1 in the paper.
+        scale: α > 0; default 32, as in the paper.
+        margin: δ ≥ 0; default 0.1, as in the paper.
 
     Returns:
-        The loss, a scalar. If all of the batch is of one class, that class's proxy has no negatives and adds zero to
-        the second sum.
+        The loss, a scalar. If the batch has only one class, its proxy has no negatives and adds zero to the second sum.
     """
     features_BD, labels, weights_CD = class_inputs(embeddings, labels, class_weights)
     gradients = torch.is_grad_enabled()
@@ -68,7 +67,7 @@ def _terms(block: Block, scale: float, margin: float) -> torch.Tensor:
 
 
 def _softplus_of_logsumexp(logits: torch.Tensor) -> torch.Tensor:
-    """Compute Σ over rows of log(1 + Σ e^z), and overwrite the logits with its derivatives e^z / (1 + Σ e^z)."""
+    """Compute Σ over rows of log(1 + Σ e^z), and overwrite the logits with the derivatives e^z / (1 + Σ e^z)."""
     if logits.shape[1] == 0:
         return logits.sum()
     highest = logits.amax(dim=1, keepdim=True).clamp_min_(0)
@@ -77,7 +76,7 @@ def _softplus_of_logsumexp(logits: torch.Tensor) -> torch.Tensor:
     return (highest + total.log_()).sum()
 
 
-# A proxy has few positives in a batch, so a block of many proxies still has few columns with positives.
+# A proxy has few positives per batch, so that even in large blocks, few columns contain positives.
 _loss = similarity_operator(
     "proxy_anchor", "float scale, float margin", _terms, queries_ordered=True, cpu_block_rows=512
 )

@@ -1,6 +1,6 @@
 """Ranked list loss: the mean violation of a query's positives, and of its negatives, weighted by the violation.
 
-Shapes: `B` batch (the queries), `G` gallery, `D` dim, `R` queries of a block, `P` columns that may hold positives.
+Shapes: `B` batch (the queries), `G` gallery, `D` dim, `R` queries per block, `P` columns that can contain positives.
 """
 
 from __future__ import annotations
@@ -34,33 +34,30 @@ def ranked_list(
     L_P(q) = Σ_{i ∈ P*} w_i·(d_qi − (α − m)) / Σ w_i,  w_i = exp(T_p·(d_qi − (α − m)))
     L_N(q) = Σ_{j ∈ N*} w_j·(α − d_qj) / Σ w_j,  w_j = exp(T_n·(α − d_qj))
 
-    where P* are the positives with d_qi > α − m, N* the negatives with d_qj < α, and d is the Euclidean distance of
-    the L2-normalised embeddings. The gradient treats the weights as constants, and all features but the query's: a
-    row moves only as a query. The authors' code weights each query by all of its pairs' weights: with `query_weights`
-    "total", ω_q = W_q / Σ_q' W_q', W_q = Σ_{i ∈ P*} w_i + Σ_{j ∈ N*} w_j, a constant, too. Queries with many or strong
-    violations then dominate the batch.
+    where P* are the positives with d_qi > α − m, N* the negatives with d_qj < α, and d is the Euclidean distance
+    between L2-normalised embeddings. The gradient treats the weights as constants, and all features except the query's,
+    so that only the query moves in each term. The authors' code weights queries by the weights of all their pairs: use
+    `query_weights` "total" for ω_q = W_q / Σ_q' W_q', W_q = Σ_{i ∈ P*} w_i + Σ_{j ∈ N*} w_j, which is also a constant.
+    Then queries with many or strong violations dominate the batch.
 
-    Source: Ranked List Loss for Deep Metric Learning, Eq. 8-14 and the end of section 3.2.4, which moves the query
-    alone, as does the authors' code. Constant weights are from that code; the paper doesn't say.
+    Source: Ranked List Loss for Deep Metric Learning, Eq. 8-14 and the end of section 3.2.4, which only moves the
+    query, like the authors' code. The weights are constants in this code; the paper doesn't say.
 
     Args:
-        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. Every row is a query, and the
-            gallery gets no gradient.
-        margin: m, between the positives' boundary and the negatives'. 0.4 in the paper; 0.2 on CUB in the
-            authors' code.
-        alpha: α, the smallest distance of negatives; the unit sphere has diameter 2. 1.2 in the paper.
-        negative_temperature: T_n; 10 in the paper. 0 weights all violating negatives equally.
-        positive_temperature: T_p; 0 in the paper. Below 0, nearer positives weigh more.
-        balance: λ in [0, 1]; 0.5 in the paper.
+        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. The gallery doesn't get a gradient.
+        margin: m, between both boundaries; default 0.4, as in the paper. The authors' code uses 0.2 on CUB.
+        alpha: α, the smallest distance for negatives on the unit sphere (diameter 2); default 1.2, as in the paper.
+        negative_temperature: T_n; default 10, as in the paper. Use 0 to weight all violating negatives equally.
+        positive_temperature: T_p; default 0, as in the paper. If it is below 0, nearer positives get a larger weight.
+        balance: λ in [0, 1]; default 0.5, as in the paper.
         query_weights: ω, "equal" as in Eq. 14, or "total" as in the authors' code.
 
     Returns:
-        The loss, a scalar. A query without violating positives
-        (negatives) has L_P (L_N) zero; with none at all the loss is a zero that back-propagates. A row at distance 0
-        from the query has no direction, and contributes no gradient.
+        The loss, a scalar. If a query has no violating positives (negatives), L_P (L_N) is zero; without violations,
+        the loss is a zero that back-propagates. A row at distance 0 from the query has no direction, and no gradient.
 
     Raises:
-        ValueError: for other `query_weights`.
+        ValueError: if `query_weights` is unknown.
     """
     check_query_weights(query_weights)
     return _loss(
@@ -79,10 +76,10 @@ def ranked_list(
 
 
 def check_query_weights(query_weights: str) -> QueryWeights:
-    """Return the value.
+    """Check that `query_weights` is one of `QueryWeights`, and return it.
 
     Raises:
-        ValueError: unless it is one of `QueryWeights`.
+        ValueError: if it isn't.
     """
     for known in get_args(QueryWeights):
         if query_weights == known:
@@ -101,7 +98,7 @@ def _terms(
 ) -> torch.Tensor | WeightedQueries:
     distance_RG = torch.rsub(block.similarity, 2, alpha=2).clamp_min_(0).sqrt_()  # ‖a − b‖² = 2 − 2·aᵀb
     distance_RP = distance_RG[:, block.columns].clone()
-    # A pair at its boundary violates nothing: put the pairs outside each set there.
+    # A pair at the boundary isn't a violation, so move the pairs that don't belong to a set there.
     distance_RG[:, block.columns].masked_fill_(block.same, negative_boundary)
     distance_RP.masked_fill_(~block.positive, positive_boundary)
 
@@ -119,11 +116,11 @@ def _terms(
             for w, v in ((weight_RP, violation_RP), (weight_RG, violation_RG))
         )
         share = block.num_queries
-    # ∂L/∂d times ∂d/∂(aᵀb) = −1/d. A distance below √eps is rounding of the product, so it bounds the divisor.
+    # Multiply ∂L/∂d by ∂d/∂(aᵀb) = −1/d. Distances below √eps are rounding errors of the product, so bound the divisor.
     smallest = torch.finfo(distance_RG.dtype).eps ** 0.5
     weight_RG.mul_(balance / share).div_(distance_RG.clamp_min_(smallest))
     weight_RP.mul_((balance - 1) / share).div_(distance_RP.clamp_min_(smallest))
-    weight_RG[:, block.columns] += weight_RP  # pairs of the same label have zero weight in the first
+    weight_RG[:, block.columns] += weight_RP  # the weights were zero for pairs with the same label
     value = ((1 - balance) * value_P + balance * value_N) / share
     return WeightedQueries(value, torch.logaddexp(log_total_P, log_total_N)) if by_total else value
 
@@ -131,7 +128,7 @@ def _terms(
 def _weights(
     violation: torch.Tensor, temperature: float, out: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute Eq. 9-12 by rows: the normalised weights, and the logarithm of the sum that normalises them, (R,)."""
+    """Compute Eq. 9-12 by rows: the normalised weights, and the logarithm of the sum before normalisation, (R,)."""
     inside = violation <= 0
     logits = torch.mul(violation, temperature, out=out).masked_fill_(inside, -torch.inf)
     highest = logits.amax(dim=1, keepdim=True) if logits.shape[1] else logits.new_zeros(len(logits), 1)

@@ -1,7 +1,6 @@
-"""Recall@k surrogate: recall with sigmoids for the steps of ranks and of cut-offs.
+"""Recall@k surrogate: recall with sigmoids instead of steps, for ranks and for cut-offs.
 
-Shapes: `B` batch (the queries), `G` gallery, `D` dim, `R` queries of a block, `I` positives of a query, at most,
-`K` cut-offs.
+Shapes: `B` batch (the queries), `G` gallery, `D` dim, `R` queries per block, `I` positives per query, `K` cut-offs.
 """
 
 from __future__ import annotations
@@ -25,30 +24,28 @@ def recall_at_k_surrogate(
     k_temperatures: Sequence[float] | None = None,
     rank_temperature: float = 0.01,
 ) -> torch.Tensor:
-    """Compute one minus the mean recall at several cut-offs, in which sigmoids replace all steps.
+    """Compute one minus the mean recall at multiple cut-offs, with sigmoids instead of steps.
 
     L = mean_q mean_k (1 − R_qk),  R_qk = min(k, Σ_{i ∈ P_q} σ((k − r_i)/τ_k)) / min(k, |P_q|)
     r_i = 1 + Σ_{j ≠ i} σ((s_qj − s_qi)/τ)
 
-    where s are cosines, P_q the query's positives, and j runs over all rows except the query. The time is that of
-    P_q × G sigmoids for each query; the memory that of a block of similarities.
+    where s are cosines, P_q are the query's positives, and j runs over all rows except the query. This takes the time
+    of P_q × G sigmoids per query, but only the memory of a block of similarities.
 
     Source: Patel et al. 2022, Recall@k Surrogate Loss with Large Batches and Similarity Mixup, and the authors' code
-    for both minima and for τ_k = k; without the similarity mixup. Departure: the mean is over the queries that have a
-    positive.
+    for both minima and for τ_k = k; without the mixup. Departure: the mean only includes queries that have a positive.
 
     Args:
-        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. Every row is a query.
-        ks: the cut-offs k ≥ 1; 1, 2, 4, 8, 16 in the authors' code.
-        k_temperatures: τ_k > 0 of each cut-off; None: k itself, as in the authors' code.
-        rank_temperature: τ > 0; 0.01 in the authors' code.
+        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. All rows are queries.
+        ks: the cut-offs k ≥ 1; default 1, 2, 4, 8, 16, as in the authors' code.
+        k_temperatures: τ_k > 0 per cut-off; by default, k itself, as in the authors' code.
+        rank_temperature: τ > 0; default 0.01, as in the authors' code.
 
     Returns:
-        The loss, a scalar. Zero, with a zero gradient, if no query has a
-        positive.
+        The loss, a scalar; zero, with a zero gradient, if no query has a positive.
 
     Raises:
-        ValueError: for not as many temperatures as cut-offs, or one of either outside its range.
+        ValueError: if there aren't as many temperatures as cut-offs, or a value is out of range.
     """
     cutoffs, temperatures = check_cutoffs(ks, k_temperatures)
     return _loss(embeddings, labels, gallery, gallery_labels, cutoffs, temperatures, rank_temperature)
@@ -57,13 +54,13 @@ def recall_at_k_surrogate(
 def check_cutoffs(
     ks: Sequence[int], k_temperatures: Sequence[float] | None
 ) -> tuple[list[float], list[float]]:
-    """Return the cut-offs, and the temperature of each.
+    """Check the cut-offs and their temperatures, and return both.
 
     Raises:
-        ValueError: if there are none, one is below 1, or there are not as many positive temperatures.
+        ValueError: if there are no cut-offs, a cut-off is below 1, or there aren't as many positive temperatures.
     """
     if not ks or any(isinstance(k, bool) or not isinstance(k, int) or k < 1 for k in ks):
-        raise ValueError(f"ks is {ks!r}; expected whole numbers of at least 1, such as [1, 2, 4]")
+        raise ValueError(f"ks is {ks!r}; expected integers of at least 1, such as [1, 2, 4]")
     temperatures = list(ks) if k_temperatures is None else list(k_temperatures)
     if len(temperatures) != len(ks) or any(
         not 0 < temperature < float("inf") for temperature in temperatures

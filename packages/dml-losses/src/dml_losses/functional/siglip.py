@@ -1,6 +1,6 @@
 """SigLIP: every pair is a binary decision, with a learned scale and bias.
 
-Shapes: `B` batch, `G` gallery, `D` dim, `R` queries of a block, `P` columns that may hold positives.
+Shapes: `B` batch, `G` gallery, `D` dim, `R` queries per block, `P` columns that can contain positives.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from dml_losses.exchange import BlocksOfRank
-from dml_losses.functional.first_order import refuse_second_derivatives, refuse_transforms
+from dml_losses.functional.first_order import check_no_second_derivatives, check_no_transforms
 from dml_losses.functional.pair_operators import empty_results, pair_inputs
 from dml_losses.functional.pairs import Block, value_and_gradients
 from dml_losses.functional.sphere import full_precision
@@ -31,25 +31,25 @@ def siglip(
 
     L = −1/B · Σ_i Σ_{j≠i} log σ(z_ij·(t·s_ij + b)),  t = exp(t'),  z_ij = 1 if y_i = y_j, else −1
 
-    where s are cosines, and t' and b are learned.
+    where s are cosines; t' and b are learned.
 
-    Source: Zhai et al. 2023, Sigmoid Loss for Language Image Pre-Training. Departure: one kind of rows, so that the
-    pairs are those of a batch with itself (or with a gallery), and a row has several positives, those of its class.
+    Source: Zhai et al. 2023, Sigmoid Loss for Language Image Pre-Training. Departure: there is only one kind of row, so
+    a batch is paired with itself (or with a gallery), and all rows of a class are positives for each other.
 
     Args:
         embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`.
         log_scale: t', a floating scalar; it starts at log 10 in the paper.
         bias: b, a floating scalar; it starts at −10 in the paper, since most pairs are negative.
-        over_ranks: without a gallery, compute 1/W of the pairs of a batch that all ranks have. Ranks exchange three
-            numbers for each block of queries, and the gradient (B, D), which is whole on each. Value and gradients are
-            the same bits on any number of ranks of one kind of device and threads.
+        over_ranks: if there is no gallery, compute 1/W of the pairs of a batch that all ranks have. Ranks exchange
+            three numbers per block of queries, and the full gradient (B, D). The number of ranks can't change a bit of
+            value or gradients, if all ranks have the same kind of device and number of threads.
 
     Returns:
-        The loss, a scalar. Zero, with a zero gradient, if there is no pair.
+        The loss, a scalar; zero, with a zero gradient, if there is no pair.
     """
     queries, labels, rows, row_labels = pair_inputs(embeddings, labels, gallery, gallery_labels)
     gradients = torch.is_grad_enabled()
-    refuse_transforms(queries, rows, log_scale, bias)
+    check_no_transforms(queries, rows, log_scale, bias)
     value: torch.Tensor = _operator(
         queries,
         labels,
@@ -84,10 +84,9 @@ def _operator(
     gallery_gradient: bool,
     over_ranks: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute the loss, the gradients of queries and gallery, and that of (t', b), (2,).
+    """Compute the loss, the gradients of queries and gallery, and the gradient of (t', b), (2,).
 
-    Blocks are summed in their order, on whichever rank each was computed. Arguments as `value_and_gradients`, all of
-    one dtype.
+    Blocks are summed in order, on any rank. For the arguments, all of the same dtype, see `value_and_gradients`.
     """
     share = BlocksOfRank(len(queries), queries.device) if over_ranks else None
     sums: list[torch.Tensor] = []
@@ -116,7 +115,7 @@ def _operator(
 
 
 def _terms(block: Block, log_scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Compute a block's share of the value and of its derivatives for t' and b, (3,)."""
+    """Compute a block's share of the value, and of the derivatives with respect to t' and b, (3,)."""
     scale = log_scale.exp()
     scaled_RG = block.similarity.mul_(scale)
     logits_RG = scaled_RG + bias
@@ -141,7 +140,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -
 
 
 def _backward(ctx: Any, upstream: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    refuse_second_derivatives()
+    check_no_second_derivatives()
     query_move, gallery_move, numbers = ctx.saved_tensors
     log_scale, bias = (numbers * upstream).unbind()
     query_gradient, gallery_gradient = (

@@ -1,6 +1,6 @@
-"""Smooth-AP: average precision with sigmoids for steps.
+"""Smooth-AP: average precision with sigmoids instead of steps.
 
-Shapes: `B` batch (the queries), `G` gallery, `D` dim, `R` queries of a block, `I` positives of a query, at most.
+Shapes: `B` batch (the queries), `G` gallery, `D` dim, `R` queries per block, `I` positives per query, at most.
 """
 
 from __future__ import annotations
@@ -20,30 +20,29 @@ def smooth_ap(
     *,
     temperature: float = 0.01,
 ) -> torch.Tensor:
-    """Compute one minus the mean average precision of queries, in which sigmoids replace the steps of ranks.
+    """Compute one minus the mean average precision, with sigmoids instead of the steps of ranks.
 
     L = mean_q (1 − AP_q),  AP_q = mean over the positives i of (1 + A_i)/(1 + A_i + B_i)
     A_i = Σ_{j ∈ P_q, j≠i} σ((s_qj − s_qi)/τ),  B_i = Σ_{j ∈ N_q} σ((s_qj − s_qi)/τ)
 
-    where s are cosines, P_q the query's positives and N_q its negatives. The time is that of P_q × (P_q ∪ N_q) sigmoids
-    for each query; the memory that of a block of similarities.
+    where s are cosines, P_q are the query's positives, and N_q its negatives. This takes the time of P_q × (P_q ∪ N_q)
+    sigmoids per query, but only the memory of a block of similarities.
 
-    Source: Brown et al. 2020, Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval. Departure: the mean is
-    over the queries that have a positive, and a query is no positive of its own; the authors' code counts it as one.
+    Source: Brown et al. 2020, Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval. Departure: the mean
+    only includes queries that have a positive, and a query isn't a positive for itself, unlike in the authors' code.
 
     Args:
-        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. Every row is a query.
-        temperature: τ > 0; 0.01 in the paper.
+        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. All rows are queries.
+        temperature: τ > 0; default 0.01, as in the paper.
 
     Returns:
-        The loss, a scalar. Zero, with a zero gradient, if no query has a
-        positive, or none has a negative.
+        The loss, a scalar; zero, with a zero gradient, if no query has a positive, or no query has a negative.
     """
     return _loss(embeddings, labels, gallery, gallery_labels, temperature)
 
 
 def precision_loss(above_RI: torch.Tensor, below_RI: torch.Tensor, present_RI: torch.Tensor) -> RankLoss:
-    """Compute 1 − AP = mean_i B/(1 + A + B) of each query; see `rank_terms`."""
+    """Compute 1 − AP = mean_i B/(1 + A + B) for each query; see `rank_terms`."""
     weight_RI = present_RI.to(above_RI.dtype)
     weight_RI /= weight_RI.sum(dim=1, keepdim=True).clamp_min(1)
     rank_RI = 1 + above_RI + below_RI

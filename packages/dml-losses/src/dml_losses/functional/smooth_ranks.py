@@ -1,11 +1,11 @@
-"""Losses of the smooth ranks of positives: how many rows lie above a positive, as a sum of smooth steps.
+"""Compute losses of smooth ranks, where a sum of smooth steps counts how many rows are above a positive.
 
 The rank of positive i among a query's rows is 1 + A + B, where A = Σ h⁺(s_j − s_i) over the query's other positives,
-and B = Σ h⁻(s_j − s_i) over its negatives. Every positive is compared with every row, but only one positive of each
-query at a time: no tensor is larger than the block of similarities. The steps are computed twice, for the ranks and for
-the gradient, because their sum must be known first.
+and B = Σ h⁻(s_j − s_i) over its negatives. All positives are compared with all rows, but only one positive per query at
+a time, so that no tensor is larger than the block of similarities. Steps are computed twice, for the ranks and for the
+gradient, because the gradient needs the sum first.
 
-Shapes: `R` queries of a block, `G` gallery, `P` columns that may hold positives, `I` positives of a query, at most,
+Shapes: `R` queries per block, `G` gallery, `P` columns that can contain positives, `I` positives per query, at most,
 `N` queries that have an i-th positive.
 """
 
@@ -21,11 +21,11 @@ from dml_losses.functional.pairs import Block
 
 
 class Step(NamedTuple):
-    """A smooth step h(d) of differences of similarities; both are 0 at −∞.
+    """A smooth step h(d) of differences d between similarities; h and its slope must be 0 at −∞.
 
     Args:
         value: maps differences, of any shape, to h.
-        slope: maps differences to dh/dd; None if h is a constant to the gradient.
+        slope: maps differences to dh/dd; None if the gradient should treat h as a constant.
     """
 
     value: Callable[[torch.Tensor], torch.Tensor]
@@ -33,7 +33,7 @@ class Step(NamedTuple):
 
 
 class RankLoss(NamedTuple):
-    """The losses of queries as a function of their positives' A and B.
+    """The losses of queries, as a function of A and B for their positives.
 
     Args:
         losses: (R,).
@@ -61,15 +61,15 @@ def rank_terms(
     negative_step: Step,
     loss: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], RankLoss],
 ) -> torch.Tensor:
-    """Compute a block's share of the mean over queries of a loss of smooth ranks, the terms of a `pair_operator`.
+    """Compute a block's share of the mean over queries for a loss of smooth ranks, as terms of a `pair_operator`.
 
     Args:
-        block: the block; its similarities become the gradient.
+        block: the block; its similarities are overwritten with the gradient.
         positive_step, negative_step: h⁺ and h⁻.
-        loss: called with A, B and a mask, each (R, I); the mask is false where a query has fewer positives.
+        loss: called with A, B and a mask, all (R, I); the mask is false if a query has fewer positives.
 
     Returns:
-        Σ losses of the block's queries over the number of all queries with a positive, a scalar.
+        The sum of the losses in this block over the number of all queries with a positive, a scalar.
     """
     pairs = _Pairs.of(block)
     above_RI, below_RI = torch.zeros_like(pairs.target), torch.zeros_like(pairs.target)
@@ -97,7 +97,7 @@ def rank_terms(
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:
-    """The similarities of a block's positives, apart from those of its negatives; −∞ for all others."""
+    """The similarities of a block's positives and, separately, of its negatives; −∞ for all other pairs."""
 
     positives: torch.Tensor  # (R, P)
     negatives: torch.Tensor  # (R, G)
@@ -115,7 +115,7 @@ class _Pairs:
         return cls(positives_RP, block.similarity, place_RI, positives_RP.gather(1, place_RI), present_RI)
 
     def differences(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Yield i, the queries with an i-th positive, and what exceeds it: (N, P) of positives, (N, G) of negatives."""
+        """Yield i, the queries with an i-th positive, and how far positives (N, P) and negatives (N, G) exceed it."""
         for i in range(self.target.shape[1]):
             rows = self.present[:, i].nonzero().squeeze(1)
             target_N1 = self.target[rows, i, None]

@@ -1,6 +1,6 @@
-"""SoftTriple: several centres for each class, softly assigned.
+"""SoftTriple: multiple centres per class, softly assigned.
 
-Shapes: `B` batch, `C` classes, `K` centres of a class, `D` dim.
+Shapes: `B` batch, `C` classes, `K` centres per class, `D` dim.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ def soft_triple(
     margin: float = 0.01,
     merge_weight: float = 0.2,
 ) -> torch.Tensor:
-    """Compute the cross entropy of a softmax over classes' centres, plus a penalty that draws centres together.
+    """Compute the softmax cross entropy over classes with multiple centres, plus a penalty that draws centres together.
 
     L = −mean_b log( e^{λ(S_y − δ)} / (e^{λ(S_y − δ)} + Σ_{c≠y} e^{λS_c}) ) + τ/(C·K(K−1)) · Σ_c R_c
     S_c = Σ_k softmax_k(x̂ᵀŵ_ck / γ)·x̂ᵀŵ_ck,  R_c = Σ_{k<l} √(2 − 2·ŵ_ckᵀŵ_cl)
 
     Source: Qian et al. 2019, SoftTriple Loss. Departure: 1e-5 under the root, as in the authors' code, keeps the
-    gradient finite where two centres coincide.
+    gradient finite if two centres coincide.
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C·K, D); see `dml_losses.functional`.
-        centers_per_class: K ≥ 1; 10 in the paper.
-        scale: λ > 0; 20 in the paper.
-        center_temperature: γ > 0; 0.1 in the paper.
-        margin: δ ≥ 0; 0.01 in the paper.
-        merge_weight: τ ≥ 0; 0.2 in the paper.
+        centers_per_class: K ≥ 1; default 10, as in the paper.
+        scale: λ > 0; default 20, as in the paper.
+        center_temperature: γ > 0; default 0.1, as in the paper.
+        margin: δ ≥ 0; default 0.01, as in the paper.
+        merge_weight: τ ≥ 0; default 0.2, as in the paper.
 
     Returns:
-        The loss, a scalar. The first term is zero if there is one class, the second if K = 1.
+        The loss, a scalar. The first term is zero if there is only one class, the second if K = 1.
     """
     features_BD, labels, weights = class_inputs(embeddings, labels, class_weights, centers_per_class)
     similarity_BCK = cosines(features_BD, weights).reshape(len(features_BD), -1, centers_per_class)
@@ -54,7 +54,7 @@ def soft_triple(
     centers_CKD = unit_rows(weights).reshape(-1, centers_per_class, weights.shape[1])
     with torch.autocast(weights.device.type, enabled=False):
         between_CKK = centers_CKD @ centers_CKD.mT
-    # A GPU that multiplies in TF32 may compute a cosine above 1 by more than 1e-5.
+    # With TF32, a GPU can compute a cosine that exceeds 1 by more than 1e-5.
     distance_CKK = (2 - 2 * between_CKK + 1e-5).clamp_min(1e-5).sqrt()
     num_pairs = len(centers_CKD) * centers_per_class * (centers_per_class - 1)
     return loss + merge_weight * distance_CKK.triu(diagonal=1).sum() / num_pairs

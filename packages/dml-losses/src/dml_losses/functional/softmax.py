@@ -13,17 +13,17 @@ from dml_losses.functional.cosine_softmax import cosine_softmax
 def softmax(
     embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor | ClassShard
 ) -> torch.Tensor:
-    """Compute the cross entropy of a softmax of inner products with class weights.
+    """Compute the softmax cross entropy of inner products with class weights.
 
     L = −mean_b log( e^{w_yᵀx} / Σ_c e^{w_cᵀx} )
 
     Source: Learning with Memory-based Virtual Classes (MemVir), Eq. 2; no bias, as there.
 
     Args:
-        embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`. Not normalised here.
+        embeddings, labels, class_weights: (B, D), (B,) and (C, D), not normalised; see `dml_losses.functional`.
 
     Returns:
-        The loss, a scalar. Zero if there is one class.
+        The loss, a scalar; zero if there is only one class.
     """
     if not isinstance(class_weights, torch.Tensor):
         return cosine_softmax(
@@ -37,18 +37,18 @@ def softmax(
 def virtual_softmax(
     embeddings: torch.Tensor, labels: torch.Tensor, class_weights: torch.Tensor
 ) -> torch.Tensor:
-    """Compute the cross entropy of a softmax with one more class, in the direction of the embedding.
+    """Compute the softmax cross entropy with an extra class in the direction of the embedding.
 
     L = −mean_b log( e^{w_yᵀx} / (Σ_c e^{w_cᵀx} + e^{w_virtᵀx}) ),  w_virt = ‖w_y‖ x/‖x‖, so that w_virtᵀx = ‖w_y‖‖x‖
 
-    Source: Chen et al. 2018, Virtual Class Enhanced Discriminative Embedding Learning. The virtual class's logit
-    has a gradient for both x and w_y, like any other logit.
+    Source: Chen et al. 2018, Virtual Class Enhanced Discriminative Embedding Learning. Like other logits, the logit of
+    the virtual class has a gradient for both x and w_y.
 
     Args:
-        embeddings, labels, class_weights: (B, D), (B,) and (C, D); see `dml_losses.functional`. Not normalised here.
+        embeddings, labels, class_weights: (B, D), (B,) and (C, D), not normalised; see `dml_losses.functional`.
 
     Returns:
-        The loss, a scalar. At least log 2 with any number of classes.
+        The loss, a scalar; at least log 2, for any number of classes.
     """
     features_BD, labels, weights_CD = class_inputs(embeddings, labels, class_weights)
     with torch.autocast(features_BD.device.type, enabled=False):

@@ -1,4 +1,4 @@
-"""Projection of rows onto the unit sphere, in a precision that suffices for a softmax.
+"""Project rows onto the unit sphere, with enough precision for a softmax.
 
 Shapes: `N` rows, `D` dim.
 """
@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from dml_losses.functional.first_order import refuse_transforms
+from dml_losses.functional.first_order import check_no_transforms
 
 
 def full_precision(x: torch.Tensor) -> torch.Tensor:
-    """Convert `x` to float32 if it is narrower; otherwise return it.
+    """Convert `x` to float32 if its dtype is narrower; otherwise return it.
 
-    A cosine in bfloat16 has two or three digits; times a scale of 64, that is a logit wrong in its first decimal. So
-    losses compute in float32 at least. The backward pass clamps the gradient to the narrower dtype's range, which the
-    exact gradient of a short row (proportional to 1/norm) can exceed.
+    Losses compute in at least float32, since a cosine in bfloat16 has two or three digits: with a scale of 64, the
+    first decimal of a logit would be wrong. The backward pass clamps the gradient to the narrower dtype's range, since
+    the exact gradient of a short row (proportional to 1/norm) can exceed this range.
     """
     return _widen(x, torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
 
@@ -25,7 +25,7 @@ def full_precision(x: torch.Tensor) -> torch.Tensor:
 def _widen(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if x.dtype == dtype:
         return x
-    refuse_transforms(x)
+    check_no_transforms(x)
     wide: torch.Tensor = _Widen.apply(x, dtype)
     return wide
 
@@ -51,16 +51,16 @@ def unit_rows(x: torch.Tensor) -> torch.Tensor:
         x: (N, D), float32 or float64.
 
     Returns:
-        (N, D). A row whose norm is below √tiny of its dtype (1e-19 for float32), or whose square overflows (above
-        1e19), has no direction: it becomes zero, so that all its cosines are 0, and receives no gradient.
+        (N, D). If a row's norm is below √tiny of the dtype (1e-19 for float32), or its square overflows (above 1e19),
+        the row has no direction: it becomes zero, so that all its cosines are 0, and doesn't get a gradient.
     """
     norm = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-    # Division by infinity gives a zero row and a zero gradient; division by a small epsilon, a gradient of 1/epsilon.
+    # Divide by infinity to get a zero row and a zero gradient; a small epsilon would give a gradient of 1/epsilon.
     return x / torch.where(norm > torch.finfo(x.dtype).tiny ** 0.5, norm, torch.inf)
 
 
 def inverse_norms(x_ND: torch.Tensor) -> torch.Tensor:
-    """Compute 1/‖x_i‖, (N,), and 0 for a row without direction (see `unit_rows`)."""
+    """Compute 1/‖x_i‖, (N,), or 0 if a row has no direction (see `unit_rows`)."""
     norm_N = torch.linalg.vector_norm(x_ND, dim=1)
     return torch.where(norm_N > torch.finfo(norm_N.dtype).tiny ** 0.5, norm_N, torch.inf).reciprocal_()
 
@@ -75,7 +75,7 @@ def through_norm_(
     Args:
         gradient_ND: (N, D), ∂L/∂x̂ if `unit`, else ∂L/∂x̂ / ‖x‖.
         rows_ND: (N, D), x̂ if `unit`, else x.
-        inverse_norm_N: (N,), as `inverse_norms`.
+        inverse_norm_N: (N,); see `inverse_norms`.
         unit: whether the rows are normalised.
 
     Returns:
@@ -92,13 +92,13 @@ def through_norm_(
 
 
 def common_precision(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Convert both to `full_precision`, and to float64 if either is float64."""
+    """Convert both tensors to `full_precision`, or to float64 if either is float64."""
     x, y = full_precision(x), full_precision(y)
     dtype = torch.promote_types(x.dtype, y.dtype)
     return _widen(x, dtype), _widen(y, dtype)
 
 
 def cosines(x_ND: torch.Tensor, y_MD: torch.Tensor) -> torch.Tensor:
-    """Compute the cosine of every row of one with every row of the other, (N, M); see `unit_rows` for zero rows."""
+    """Compute the cosines between all rows of both tensors, (N, M); see `unit_rows` for zero rows."""
     with torch.autocast(x_ND.device.type, enabled=False):
         return unit_rows(x_ND) @ unit_rows(y_MD).T

@@ -1,4 +1,4 @@
-"""Sub-centre ArcFace: the margin of ArcFace to the nearest of a class's centres."""
+"""Sub-centre ArcFace: ArcFace with the nearest of a class's centres."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ def sub_center_arc_face(
     scale: float = 64.0,
     margin: float = 0.5,
 ) -> torch.Tensor:
-    """Compute ArcFace with several centres for each class, of which the nearest counts.
+    """Compute ArcFace with multiple centres per class, using only the nearest centre.
 
     L = −mean_b log( e^{s·cos(θ_y + m)} / (e^{s·cos(θ_y + m)} + Σ_{c≠y} e^{s·cos θ_c}) ),  cos θ_c = max_k x̂ᵀŵ_ck
 
-    Source: Deng et al. 2020, Sub-center ArcFace: Boosting Face Recognition by Large-scale Noisy Web Faces. Where
-    θ_y + m exceeds π, as in `arc_face`. The gradient reaches the nearest centre of each class alone.
+    Source: Deng et al. 2020, Sub-center ArcFace: Boosting Face Recognition by Large-scale Noisy Web Faces. If θ_y + m
+    exceeds π, see `arc_face`. Only the nearest centre of each class gets a gradient.
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C·K, D); see `dml_losses.functional`.
-        centers_per_class: K ≥ 1; 3 in the paper.
-        scale: s > 0; 64 in the paper.
-        margin: m in radians, in [0, π/2); 0.5 in the paper.
+        centers_per_class: K ≥ 1; default 3, as in the paper.
+        scale: s > 0; default 64, as in the paper.
+        margin: m in radians, in [0, π/2); default 0.5, as in the paper.
 
     Returns:
-        The loss, a scalar. Zero if there is one class.
+        The loss, a scalar; zero if there is only one class.
     """
     return cosine_softmax(
         embeddings, labels, class_weights, scale, angular_margin=margin, centers_per_class=centers_per_class

@@ -1,6 +1,6 @@
 """SupCon: supervised contrastive loss.
 
-Shapes: `B` batch (the anchors), `G` gallery, `D` dim, `R` anchors of a block, `P` columns that may hold positives.
+Shapes: `B` batch (the anchors), `G` gallery, `D` dim, `R` anchors per block, `P` columns that can contain positives.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ def sup_con(
     *,
     temperature: float = 0.1,
 ) -> torch.Tensor:
-    """Compute the mean over an anchor's positives of the cross entropy of each among all rows.
+    """Compute the cross entropy of each positive among all rows, averaged over an anchor's positives.
 
     L = mean_a −1/|P_a| · Σ_{i ∈ P_a} log( exp(s_ai/τ) / Σ_{j≠a} exp(s_aj/τ) )
 
-    where s are cosines, P_a the anchor's positives, and j runs over all rows except the anchor, positives included.
+    where s are cosines, P_a are the anchor's positives, and j runs over all rows (also positives) except the anchor.
 
     Source: Khosla et al. 2020, Supervised Contrastive Learning, its L_out. Departure: the mean over the anchors that
-    have a positive, not the sum over all.
+    have a positive, instead of the sum over all anchors.
 
     Args:
-        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. Every row is an anchor.
-        temperature: τ > 0; 0.1 in the paper.
+        embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. All rows are anchors.
+        temperature: τ > 0; default 0.1, as in the paper.
 
     Returns:
-        The loss, a scalar. Zero, with a zero gradient, if no anchor has a
-        positive.
+        The loss, a scalar; zero, with a zero gradient, if no anchor has a positive.
     """
     return _loss(embeddings, labels, gallery, gallery_labels, temperature)
 
@@ -45,7 +44,7 @@ def _terms(block: Block, temperature: float) -> torch.Tensor:
     positive_RP = logits_RG[:, block.columns].clone()
 
     highest_R1 = logits_RG.amax(dim=1, keepdim=True)
-    highest_R1 = highest_R1.where(highest_R1 > -torch.inf, 0)  # the anchor is alone
+    highest_R1 = highest_R1.where(highest_R1 > -torch.inf, 0)  # −inf if there are no other rows
     exp_RG = logits_RG.sub_(highest_R1).exp_()
     total_R1 = exp_RG.sum(dim=1, keepdim=True)
     matched_R1 = (block.num_positives > 0)[:, None]

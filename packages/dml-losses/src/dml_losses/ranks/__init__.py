@@ -1,5 +1,5 @@
-"""Losses over several ranks: one loss of all ranks' rows, and class weights of which each rank keeps some.
+"""Losses over multiple ranks: a loss of all ranks' rows, and class weights that are divided over ranks.
 
-`global_batch` and `sharded_classes` are the modules that users wrap around a loss; `class_shard` has the classes of one
-rank. `dml_losses.exchange` is what ranks send to one another.
+Use the modules in `global_batch` and `sharded_classes` to wrap a loss. `class_shard` has the classes of this rank, and
+`dml_losses.exchange` the functions that ranks use to exchange numbers.
 """

@@ -1,7 +1,7 @@
-"""The classes of one rank, as a `ShardableLoss` sees them.
+"""The classes of this rank, as passed to a `ShardableLoss`.
 
-Shapes: `B` batch, `C` classes, `L` classes of this rank, `D` dim, `O` rows whose true class this rank has, `K` weights
-(centres) of a class.
+Shapes: `B` batch, `C` classes, `L` classes of this rank, `D` dim, `O` rows whose true class is on this rank,
+`K` weights (centres) per class.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dml_losses.exchange import all_reduce_, find_owned, sum_over_ranks
 
 @dataclass(slots=True)
 class RankClasses:
-    """The classes of this rank; a `dml_core.ClassShard`, which describes its methods.
+    """The classes of this rank; see `dml_core.ClassShard` for the methods.
 
     Args:
         class_weights: (L·K, D), the weights of the classes in [`first`, `first` + L).
         first: the first class of this rank.
-        num_classes: C, of all ranks.
+        num_classes: C, over all ranks.
     """
 
     class_weights: torch.Tensor
@@ -29,13 +29,13 @@ class RankClasses:
     num_classes: int
 
     def true_logits(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Fetch z_y, each row's true logit, to whose rank the gradients of all ranks go."""
+        """Fetch z_y, the true logit per row; the gradients of all ranks go to the rank that has the logit."""
         own_O, column_O = find_owned(labels, self.first, logits.shape[1])
         true_B = logits.new_zeros(len(logits)).index_put((own_O,), logits[own_O, column_O])
         return sum_over_ranks(true_B)
 
     def other_logits(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Compute log Σ_{c≠y} exp(z_c) over all ranks' classes; −∞, with a zero gradient, if there is none."""
+        """Compute log Σ_{c≠y} exp(z_c) over all ranks' classes; −∞, with a zero gradient, if there are none."""
         own_O, column_O = find_owned(labels, self.first, logits.shape[1])
         others_BL = logits.index_put((own_O, column_O), logits.new_tensor(-torch.inf))
         highest_B = logits.new_full((len(logits),), -torch.inf)
@@ -45,5 +45,5 @@ class RankClasses:
         some_B = highest_B > -torch.inf
         highest_B = highest_B.where(some_B, 0)
         total_B = sum_over_ranks((others_BL - highest_B[:, None]).exp().sum(dim=1))
-        # The inner `where` keeps log's infinite gradient at 0 out of rows without another class.
+        # The inner `where` stops log's infinite gradient at 0 in rows that have no other class.
         return torch.where(some_B, highest_B + total_B.where(some_B, 1).log(), -torch.inf)

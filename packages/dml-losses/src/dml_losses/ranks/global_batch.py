@@ -1,4 +1,4 @@
-"""One loss over all ranks' rows."""
+"""A loss of all ranks' rows."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from dml_core import all_gather_rows, is_class_loss, rank_and_world_size
 
 
 class GlobalBatch(torch.nn.Module):
-    """A loss of the global batch, on every rank: W ranks compute what one process would.
+    """A loss of the global batch, on all ranks: W ranks compute the same loss as a single process would.
 
     L_r = l(x_1 ∪ … ∪ x_W) on every rank r; ∂L_r/∂x_r = W · ∂l/∂x_r where gradients are averaged, ∂l/∂x_r where summed
 
-    Every rank gathers all ranks' rows, in the order of the ranks, and computes the whole loss: the value is that of
-    one process with the joined batch, and memories inside hold the same rows everywhere. DistributedDataParallel
-    averages the ranks' gradients, each of which covers only the rank's own rows; the factor W makes their average the
-    whole. The loss's own parameters have their whole gradient on every rank, so keep the loss outside
-    DistributedDataParallel, which would broadcast its buffers at every step and refuses sparse gradients.
+    Each rank gathers the rows of all ranks, in the order of the ranks, and computes the full loss: the value is the
+    same as in a single process with the joined batch, and memories in the loss contain the same rows on all ranks. A
+    rank's gradient only covers its rows; with the factor W, the average over ranks, which DistributedDataParallel
+    computes, is the full gradient. Parameters of the loss get the full gradient on each rank, so don't put the loss
+    into DistributedDataParallel, which would broadcast its buffers at each step and doesn't support sparse gradients.
 
-    Without an initialised process group, or with one rank, it is the loss itself.
+    If there is no process group, or only one rank, this module is the same as the loss.
 
     Args:
-        loss: any loss. Wrappers that hold a memory go inside: ``GlobalBatch(MemVir(NormSoftmax(…), …))``.
-        gradients: how the network's gradients are combined over the ranks afterwards: ``"mean"``, as
-            DistributedDataParallel does, or ``"sum"``.
+        loss: any loss. Put wrappers with a memory inside: ``GlobalBatch(MemVir(NormSoftmax(…), …))``.
+        gradients: how the ranks will combine the network's gradients: ``"mean"``, like DistributedDataParallel, or
+            ``"sum"``.
 
     Raises:
-        ValueError: for another `gradients`.
+        ValueError: if `gradients` is unknown.
     """
 
     def __init__(self, loss: torch.nn.Module, gradients: Literal["mean", "sum"] = "mean") -> None:
@@ -47,10 +47,9 @@ class GlobalBatch(torch.nn.Module):
     def forward(
         self, embeddings: torch.Tensor, labels: torch.Tensor, *others: torch.Tensor | None
     ) -> torch.Tensor:
-        """Compute the scalar loss of all ranks' embeddings (B_r, D) and labels (B_r,); B_r may differ between ranks.
+        """Compute the scalar loss of all ranks' embeddings (B_r, D) and labels (B_r,); B_r can differ between ranks.
 
-        Further arguments (a gallery and its labels, or class weights) are passed on unchanged: they are the same on
-        every rank.
+        Further arguments (a gallery and its labels, or class weights) must be the same on all ranks.
         """
         _, world_size = rank_and_world_size()
         if world_size > 1:

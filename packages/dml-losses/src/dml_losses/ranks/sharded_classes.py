@@ -1,6 +1,6 @@
 """A class loss whose class weights are sharded over the ranks.
 
-Shapes: `B` batch, `C` classes, `L` classes of this rank, `D` dim, `K` weights (centres) of a class.
+Shapes: `B` batch, `C` classes, `L` classes of this rank, `D` dim, `K` weights (centres) per class.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dml_core import (
     rank_and_world_size,
 )
 from dml_losses.arguments import check_batch, check_class_weights
-from dml_losses.class_weights import only_own_rows, rows_of_rank
+from dml_losses.class_weights import keep_rank_rows, rows_of_rank
 from dml_losses.exchange import divide_gradient_by_ranks, sum_gradient_over_ranks
 from dml_losses.functional.sphere import full_precision
 from dml_losses.ranks.class_shard import RankClasses
@@ -26,38 +26,36 @@ from dml_losses.update_check import expect_updates
 
 
 class ShardedClasses(torch.nn.Module):
-    """A class loss of which each rank keeps, and updates, the weights of some classes.
+    """A class loss whose class weights are divided over the ranks: each rank stores and updates some classes.
 
-    Rank r of W has the classes in [⌊rC/W⌋, ⌊(r+1)C/W⌋) and computes their logits alone, so time and memory of the
-    loss, and of its optimizer's state, are 1/W of one process's. The loss says how it is computed from some classes:
-    `dml_core.ShardableLoss`.
+    Rank r of W has the classes in [⌊rC/W⌋, ⌊(r+1)C/W⌋) and only computes their logits, so the loss and its optimizer's
+    state need 1/W of the time and memory of a single process. The loss must be a `dml_core.ShardableLoss`.
 
-    Every rank needs the global batch: `dml train` gathers it, and ``GlobalBatch(ShardedClasses(loss))`` does so
-    elsewhere. Value and gradients are then those of the loss in one process, to rounding. Ranks must not exchange
-    `class_weights` or its gradient: keep the loss outside DistributedDataParallel, and give each rank's optimizer its
-    own rows.
+    All ranks need the global batch: `dml train` gathers it; elsewhere, use ``GlobalBatch(ShardedClasses(loss))``. Value
+    and gradients are then the same as in a single process, up to rounding. Ranks must not exchange `class_weights` or
+    its gradient: don't put the loss into DistributedDataParallel, and pass only this rank's rows to its optimizer.
 
     Source: An et al. 2021, Partial FC, section 3.1.
 
-    The weights are the same numbers on any number of ranks. With a function that makes the loss, a rank draws all of
-    them in blocks and keeps its own rows, as `dml train` does; a loss of another package, which draws without
-    `dml_losses.class_weights.initial_class_weights`, is made with all rows, and cut.
+    The number of ranks doesn't change the initial weights. If you pass a function that makes the loss, as `dml train`
+    does, a rank draws all weights in blocks and only keeps its rows. If a loss doesn't draw its weights by
+    `dml_losses.class_weights.initial_class_weights`, it is made with all rows, and then cut.
 
         >>> from dml_losses import ArcFace, ShardedClasses
         >>> ShardedClasses(lambda: ArcFace(num_classes=10, embedding_dim=4)).loss.class_weights.shape
         torch.Size([10, 4])
 
     Args:
-        loss: a class loss with a method `sharded_forward` and no parameter but its ``class_weights``, or a function
-            without arguments that makes one. Make it for all classes on every rank, and after the process group. It
-            is changed: it keeps this rank's rows of ``class_weights``.
+        loss: a class loss with a method `sharded_forward` and no parameter except ``class_weights``, or a function
+            without arguments that makes such a loss. Make it for all classes on all ranks, after the process group. The
+            loss is changed: it only keeps this rank's rows of ``class_weights``.
 
     Attributes:
-        loss: the loss, whose ``class_weights`` are now (L, D), or (L·K, D) with K centres for each class.
+        loss: the loss, whose ``class_weights`` are now (L, D), or (L·K, D) with K centres per class.
         num_classes: C.
 
     Raises:
-        TypeError: for any other loss, with the reason.
+        TypeError: if the loss can't be sharded, with the reason.
         ValueError: if there are fewer classes than ranks.
     """
 
@@ -67,7 +65,7 @@ class ShardedClasses(torch.nn.Module):
         super().__init__()
         drawn: list[int] = []
         if not isinstance(loss, torch.nn.Module) and callable(loss):
-            with only_own_rows() as drawn:
+            with keep_rank_rows() as drawn:
                 loss = loss()
         if reason := _why_not_shardable(loss):
             raise TypeError(f"loss is {type(loss).__name__}, {reason}")
@@ -75,7 +73,7 @@ class ShardedClasses(torch.nn.Module):
         weights = loss.class_weights
         self._centers = centers_per_class_of(loss)
         self._rank_and_world_size = _, world_size = rank_and_world_size()
-        # A loss that drew its own rows has fewer than all, since every rank has at least one class.
+        # A loss that only drew this rank's rows has fewer than all, since each rank has at least one class.
         whole_of = {_count(rows_of_rank(classes, self._centers)): classes for classes in drawn}
         self.num_classes = whole_of.get(len(weights), len(weights) // self._centers)
         if self.num_classes < world_size:
@@ -91,11 +89,11 @@ class ShardedClasses(torch.nn.Module):
         self.loss = loss
 
     def sharded_parameters(self) -> Mapping[str, Rows]:
-        """Return which rows of which parameter this rank has; see `dml_core.ShardedLoss`."""
+        """Return this rank's rows of the class weights; see `dml_core.ShardedLoss`."""
         return {"loss.class_weights": Rows(self._first * self._centers, self.num_classes * self._centers)}
 
     def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Compute the scalar loss of the global batch (B, D) with labels (B,) in [0, C), the same on every rank.
+        """Compute the scalar loss of the global batch (B, D) with labels (B,) in [0, C), the same on all ranks.
 
         Raises:
             RuntimeError: if this process's rank, or the number of ranks, has changed since the loss was made.
@@ -108,7 +106,7 @@ class ShardedClasses(torch.nn.Module):
             )
         weights = self.loss.class_weights
         check_batch(embeddings, labels)
-        # The check reads only the shape: one row, expanded to all classes.
+        # The check only reads the shape, so expand one row to all classes.
         all_weights = weights[:1].expand(self.num_classes * self._centers, -1)
         check_class_weights(embeddings, labels, all_weights, rows_per_class=self._centers)
         shard = RankClasses(weights, self._first, self.num_classes)
@@ -139,7 +137,7 @@ def _why_not_shardable(loss: torch.nn.Module) -> str:
         )
     if parameters != ["class_weights"]:
         return (
-            f"whose parameters are {', '.join(parameters) or 'none'}; expected class_weights alone, since the gradient "
+            f"whose parameters are {', '.join(parameters) or 'none'}; expected only class_weights, since the gradient "
             "of any other would differ between ranks"
         )
     order = type(loss).__mro__
