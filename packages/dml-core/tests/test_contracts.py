@@ -430,7 +430,7 @@ def as_json(change):
     return measures(changed)
 
 
-def of_queries(change):
+def change_queries(change):
     """Make an evaluator whose evaluations have changed values per query."""
     return measures(lambda figures: Figures(figures, change(figures.per_query["recall@1"])))
 

@@ -84,7 +84,7 @@ def test_a_row_that_counts_itself_is_found_whatever_the_loss(loss: type[Pairs]) 
     if loss is SumOfPairs:  # a row's pair with itself adds 0
         checked.test_a_row_is_not_its_own_positive()
         return
-    with pytest.raises(AssertionError, match="leave out the diagonal, where a row would be its own positive"):
+    with pytest.raises(AssertionError, match="exclude the diagonal, where a row would be its own positive"):
         checked.test_a_row_is_not_its_own_positive()
 
 

@@ -62,4 +62,4 @@ def gather(rank: int, folder: Path) -> None:
             for name, counts in CASES.items()
             for gradients in (None, "sum", "mean")
         }
-        torch.save({"results": results, "refusal": refusal()}, folder / str(rank))
+        torch.save({"results": results, "error": catch_wrong_counts()}, folder / str(rank))
