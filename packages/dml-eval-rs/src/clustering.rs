@@ -1,4 +1,4 @@
-//! Bindings of clustering, and of the agreement of two partitions.
+//! Bindings for clustering, and for the agreement of two partitions.
 
 use dml_eval::{Average, Concatenated, KMeansOptions, Matrix, Normalized, Source, collect};
 use numpy::{IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1};
@@ -12,20 +12,20 @@ use crate::trial;
 const KMEANS: ArgumentNames = ArgumentNames::one("x");
 const PARTITIONS: ArgumentNames = ArgumentNames { queries: "a", gallery: "b" };
 
-/// The options of a clustering.
+/// Options for a clustering.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Clustering<'py> {
     seed: u64,
     n_init: usize,
     max_iter: usize,
-    /// Rows that follow those of the first array.
+    /// Rows to be appended to the first array.
     #[pyo3(default)]
     more: Option<Items<'py>>,
-    /// Whether rows are scaled to length 1 first.
+    /// Whether to scale rows to length 1 first.
     #[pyo3(default)]
     unit: bool,
-    /// The bits of each code; 0 for floats.
+    /// The bits per code; 0 for floats.
     #[pyo3(default)]
     bits: usize,
     #[pyo3(default)]
@@ -36,7 +36,7 @@ pub struct Clustering<'py> {
     peers: Option<Bound<'py, PyAny>>,
 }
 
-/// Each row's cluster, the centroids, the inertia, and the rounds of the best run.
+/// The rows' clusters, the centroids, the inertia, and the number of rounds in the best run.
 type Clusters<'py> = (Bound<'py, PyArray1<u32>>, Bound<'py, PyAny>, f64, usize);
 
 #[pyfunction]

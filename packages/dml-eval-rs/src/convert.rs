@@ -1,4 +1,4 @@
-//! Conversions of numpy arrays to views.
+//! Conversions from numpy arrays to views.
 
 use dml_eval::ndarray::{Array2, ArrayView2, Dim, Dimension};
 use dml_eval::{Error, Matrix, Result, Source};
@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use crate::evaluation::NAMES;
 use crate::running::run;
 
-/// A two-dimensional array of any float width, or of packed codes, borrowed for reading.
+/// A two-dimensional array of floats of any width, or of packed codes, borrowed to be read.
 pub enum Items<'py> {
     Rows(Rows<'py>),
     Codes(PyReadonlyArray2<'py, u8>),
@@ -30,7 +30,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Items<'py> {
     }
 }
 
-/// A two-dimensional array of any float width, borrowed for reading.
+/// A two-dimensional array of floats of any width, borrowed to be read.
 pub enum Rows<'py> {
     F16(PyReadonlyArray2<'py, f16>),
     F32(PyReadonlyArray2<'py, f32>),
@@ -63,7 +63,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Rows<'py> {
     }
 }
 
-/// Views of either kind, which can be sent to another thread.
+/// Views of both kinds, which can be sent to threads.
 #[derive(Clone, Copy)]
 pub enum Sides<'a> {
     Rows(Matrix<'a>),
@@ -79,7 +79,7 @@ impl<'a> Sides<'a> {
         }
     }
 
-    /// Returns the embeddings.
+    /// Returns the embeddings, or an error if the items are codes.
     pub fn rows(self) -> Result<Matrix<'a>> {
         match self {
             Sides::Rows(rows) => Ok(rows),
@@ -89,7 +89,7 @@ impl<'a> Sides<'a> {
         }
     }
 
-    /// Returns the codes.
+    /// Returns the codes, or an error if the items are embeddings.
     pub fn codes(self) -> Result<ArrayView2<'a, u8>> {
         match self {
             Sides::Codes(codes) => Ok(codes),
@@ -108,7 +108,7 @@ impl Items<'_> {
         }
     }
 
-    /// Views the items as a matrix; codes become rows of `bits` numbers 0 and 1.
+    /// Views the items as a matrix. Codes become rows of `bits` numbers, 0 or 1.
     pub fn matrix(&self, bits: usize) -> PyResult<Matrix<'_>> {
         match self {
             Items::Rows(rows) => Ok(rows.matrix()),
@@ -134,7 +134,7 @@ impl Rows<'_> {
     }
 }
 
-/// Copies some codes.
+/// Copies the codes at these rows.
 pub fn select_codes(codes: ArrayView2<'_, u8>, rows: &[usize]) -> Result<Array2<u8>> {
     let mut selected = dml_eval::collect((0..rows.len() * codes.ncols()).map(|_| 0))?;
     for (copy, &row) in selected.chunks_exact_mut(codes.ncols()).zip(rows) {
@@ -143,7 +143,7 @@ pub fn select_codes(codes: ArrayView2<'_, u8>, rows: &[usize]) -> Result<Array2<
     Ok(Array2::from_shape_vec((rows.len(), codes.ncols()), selected).expect("the sizes agree"))
 }
 
-/// Packs one bit for each element, set where it is above a threshold.
+/// Packs a bit per element, which is set if the element exceeds the threshold.
 #[pyfunction]
 #[pyo3(signature = (embeddings, threshold, *, threads=None))]
 pub fn binarize<'py>(
@@ -160,7 +160,7 @@ pub fn binarize<'py>(
     Ok(codes)
 }
 
-/// Returns the options that arrived as keywords.
+/// Returns the options, or an error if no keyword was passed.
 pub fn required<T>(options: Option<T>) -> PyResult<T> {
     options.ok_or_else(|| PyTypeError::new_err("no option came; expected keyword arguments"))
 }
@@ -170,7 +170,7 @@ pub fn optional_slice<'a, T: Element>(array: &'a Option<PyReadonlyArray1<'_, T>>
     Ok(array.as_ref().map(|a| a.as_slice()).transpose()?)
 }
 
-/// Creates an array of zeros by numpy's function, which raises a MemoryError if the allocation fails.
+/// Creates an array of zeros. Uses numpy's function, to raise a MemoryError if the allocation fails.
 pub fn zeros<'py, T: Element, const N: usize>(
     py: Python<'py>,
     shape: [usize; N],
@@ -182,7 +182,7 @@ where
     Ok(array.cast_into()?)
 }
 
-/// Copies numbers to an array; raises a MemoryError if the allocation fails.
+/// Copies numbers to an array, or raises a MemoryError if the allocation fails.
 pub fn copy<'py, T: Element>(
     py: Python<'py>,
     numbers: impl ExactSizeIterator<Item = T>,

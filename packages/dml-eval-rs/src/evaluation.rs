@@ -1,4 +1,4 @@
-//! Bindings of the evaluation: metrics for each relation and rule for ties.
+//! Bindings for the evaluation: metrics per relation and rule for ties.
 
 use dml_eval::{
     Codes, Comparable, Control, Dense, EvaluateOptions, Matrix, Metric, Peers, PerQuery, Precision, Result, Selected,
@@ -17,15 +17,15 @@ use crate::trial;
 
 pub const NAMES: ArgumentNames = ArgumentNames { queries: "embeddings", gallery: "gallery" };
 
-/// A metric: its name, the value of each query, and their mean.
+/// A metric: the name, the value per query, and the mean.
 type Column<Values> = (String, Values, f64);
 
 /// The metrics, and the number of queries without a match.
 pub type Columns = (Vec<Column<Vec<f64>>>, usize);
 pub type NumpyColumns<'py> = (Vec<Column<Bound<'py, PyArray1<f64>>>>, usize);
 
-/// Names the metrics, computes their means, and counts the queries without a match, which are misses if `zero`: a part of the
-/// work, to be done in `run`.
+/// Names the metrics, computes the means, and counts the queries that have no match, which are misses if `zero`. This is a part
+/// of the work, so it must be called in `run`.
 #[expect(clippy::disallowed_methods, reason = "metrics are few")]
 pub fn columns(results: PerQuery, zero: bool) -> Columns {
     let unmatched = results.columns.first().map_or(0, |values| values.iter().filter(|v| v.is_nan()).count());
@@ -49,7 +49,7 @@ pub fn to_numpy(py: Python<'_>, (columns, unmatched): Columns) -> NumpyColumns<'
     (columns.into_iter().map(|(name, values, mean)| (name, values.into_pyarray(py), mean)).collect(), unmatched)
 }
 
-/// The attributes of the facade's options.
+/// Options, read from the attributes of the facade's object.
 #[derive(FromPyObject)]
 pub struct Options<'py> {
     similarity: String,
@@ -61,16 +61,16 @@ pub struct Options<'py> {
     peers: Option<Bound<'py, PyAny>>,
 }
 
-/// What to measure: relations under rules for ties.
+/// Relations and rules for ties to be measured.
 struct Task<'a> {
-    /// At least one. All keep the same rows.
+    /// At least one relation. All must keep the same rows.
     views: &'a [RelationView<'a>],
     rules: Vec<Ties>,
     options: EvaluateOptions,
 }
 
 impl Task<'_> {
-    /// Chooses the faster screen.
+    /// Chooses the faster screen that all relations can use.
     fn screen(&self) -> Result<Precision> {
         let kernel = trial::kernel()?;
         let mut screens = self.views.iter().map(|view| view.screen(&self.options.metrics, kernel));
@@ -78,7 +78,7 @@ impl Task<'_> {
         Ok(trial::screen_or(if is_narrow { Precision::SixteenBit } else { Precision::Float32 }))
     }
 
-    /// Measures embeddings or codes. Of the gallery (without one, of the queries) only the kept rows take part.
+    /// Measures embeddings or codes. Only the kept rows of the gallery (or of the queries, if there is no gallery) are used.
     fn measure<'a>(
         &self,
         (queries, gallery): (Sides<'a>, Option<Sides<'a>>),
@@ -122,7 +122,7 @@ impl Task<'_> {
     }
 }
 
-/// Replaces the side that is searched, if a part of it was selected.
+/// Replaces the searched side, if only some rows are kept.
 fn replace_searched<T>(queries: T, gallery: Option<T>, part: Option<T>) -> (T, Option<T>) {
     match (gallery, part) {
         (gallery, None) => (queries, gallery),
@@ -131,7 +131,7 @@ fn replace_searched<T>(queries: T, gallery: Option<T>, part: Option<T>) -> (T, O
     }
 }
 
-/// Returns metrics for each relation, and for each under every rule for ties.
+/// Returns metrics for each relation, under each rule for ties.
 #[pyfunction]
 #[expect(clippy::disallowed_methods, reason = "rules and relations are few")]
 pub fn evaluate<'py>(
@@ -152,7 +152,7 @@ pub fn evaluate<'py>(
     let rules = ties.iter().map(|name| name.parse()).collect::<Result<Vec<Ties>>>();
     let options = EvaluateOptions {
         metrics: NAMES.check(self::metrics(&metrics))?,
-        // The facade names the level that has none.
+        // If there are levels, the facade raises the error, because it can name the level.
         may_lack_matches: zero_unmatched || views.len() > 1,
     };
     let task = Task { views: &views, rules: NAMES.check(rules)?, options };

@@ -1,6 +1,6 @@
-//! Python bindings of `dml-eval`: they convert arguments, release the GIL and map errors. `python/dml_eval_rs` is the facade.
+//! Python bindings for `dml-eval`, which convert arguments, release the GIL and map errors. `python/dml_eval_rs` is the facade.
 //!
-//! A function's options arrive as keywords and are extracted into a struct, those of `evaluate` from the attributes of an object.
+//! Options are passed as keywords and extracted into a struct; `evaluate` reads its options from an object's attributes.
 
 #![deny(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -44,7 +44,7 @@ mod _native {
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-    /// Warns of an unoptimised build, which is about fifty times slower.
+    /// Warns if the build is not optimised, because it is about fifty times slower.
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         if cfg!(debug_assertions) {

@@ -1,4 +1,4 @@
-//! Peers behind a Python object.
+//! Peers implemented by a Python object.
 
 use std::sync::Mutex;
 
@@ -17,7 +17,7 @@ struct PythonPeers {
     object: Py<PyAny>,
     rank: usize,
     world_size: usize,
-    /// The exception of an exchange.
+    /// The exception that an exchange raised.
     failure: Mutex<Option<PyErr>>,
 }
 
@@ -62,7 +62,7 @@ impl Peers for PythonPeers {
     }
 }
 
-/// Copies the one-dimensional array that a method of the peers returned.
+/// Copies the one-dimensional array that a method returned.
 fn numbers_of<T: Element + Copy>(found: &Bound<'_, PyAny>, method: &str, dtype: &str) -> PyResult<Vec<T>> {
     if let Ok(array) = found.extract::<PyReadonlyArray1<'_, T>>() {
         return NAMES.check(collect(array.as_array().iter().copied()));
@@ -76,7 +76,7 @@ fn numbers_of<T: Element + Copy>(found: &Bound<'_, PyAny>, method: &str, dtype: 
     )))
 }
 
-/// Runs work as `run` does, with peers if they are given, and raises their exceptions.
+/// Runs work like `run`, using the peers if given, and raises their exceptions.
 pub fn run_with_peers<T: Send>(
     py: Python<'_>,
     names: ArgumentNames,

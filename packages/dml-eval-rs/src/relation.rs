@@ -1,4 +1,4 @@
-//! Arrays of a relation of queries to gallery items.
+//! Arrays for a relation between queries and gallery items.
 
 use dml_eval::{Grades, Kernel, Lists, Metric, Precision, Relation, Result};
 use numpy::PyReadonlyArray1;
@@ -22,7 +22,7 @@ pub struct RelationArrays<'py> {
     kept: Option<PyReadonlyArray1<'py, usize>>,
 }
 
-/// Views that can be sent to another thread.
+/// Views that can be sent to threads.
 #[derive(Clone, Copy)]
 pub struct RelationView<'a> {
     labels: &'a [u32],
@@ -33,7 +33,7 @@ pub struct RelationView<'a> {
     relevant: Option<Lists<'a>>,
     grades: Option<&'a [f64]>,
     ignored: Option<Lists<'a>>,
-    /// The rows of the gallery (without one: of the queries) that take part; `None` for all.
+    /// The rows of the gallery (or of the queries, if there is no gallery) to use; `None` to use all.
     pub kept: Option<&'a [usize]>,
 }
 
@@ -57,7 +57,7 @@ impl RelationArrays<'_> {
 }
 
 impl<'a> RelationView<'a> {
-    /// Builds the relation to a gallery of so many items; `None`: to the queries themselves.
+    /// Builds the relation to a gallery of `gallery` items, or if `None`, to the queries themselves.
     pub fn build(&self, gallery: Option<usize>) -> Result<Relation<'a>> {
         let mut relation = match self.relevant {
             Some(lists) => Relation::of_lists(lists, gallery)?,
@@ -78,7 +78,7 @@ impl<'a> RelationView<'a> {
         Ok(relation)
     }
 
-    /// Returns the grades of the listed matches, if they are graded.
+    /// Returns the grades of the listed matches, if given.
     pub fn graded(&self) -> Result<Option<Grades<'a>>> {
         match (self.relevant, self.grades) {
             (Some(lists), Some(values)) => Grades::new(lists, values).map(Some),
@@ -86,7 +86,7 @@ impl<'a> RelationView<'a> {
         }
     }
 
-    /// Chooses the faster screen.
+    /// Chooses the faster screen for these metrics.
     pub fn screen(&self, metrics: &[Metric], kernel: &Kernel) -> Precision {
         let every_rank = metrics.iter().any(|metric| metric.depth() == u64::MAX);
         let (positives, queries) = match self.relevant {

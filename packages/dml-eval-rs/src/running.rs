@@ -1,9 +1,9 @@
-//! Long computations outside the interpreter: threads, Ctrl-C, progress, and errors of the core in Python's words.
+//! Long computations outside the interpreter: threads, Ctrl-C, progress, and how the core's errors are raised in Python.
 //!
-//! All work of a call runs in [`run`], in a pool of its own whose threads are joined before the call returns. rayon's global pool,
-//! which work outside a pool would start, is never used: its threads are permanent, and after a fork the child waits for threads
-//! that it doesn't have. These threads set their floating-point environment, and the calling thread, whose environment is never
-//! touched, does no arithmetic.
+//! All work of a call must run in [`run`], which starts a thread pool and joins the threads before the call returns. rayon's
+//! global pool would be started by work outside a pool, but must not be used: its threads never end, so after a fork the child
+//! would wait for threads that do not exist. The pool's threads set their floating-point environment. The calling thread does
+//! not do arithmetic, because its environment must not be changed.
 
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -16,13 +16,13 @@ use pyo3::prelude::*;
 
 use crate::trial;
 
-/// The interval between two checks for signals, and two reports of progress.
+/// How often signals are checked and progress is reported.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// What a thread's stack takes at most. Larger allocations don't come from memory that was freed before.
+/// The maximum size of a thread's stack. An allocation of this size is never served from memory that was freed before.
 const THREAD_BYTES: usize = 64 << 20;
 
-/// The names of a Python function's arguments for the two sides.
+/// The names that a Python function uses for the queries and for the gallery.
 #[derive(Clone, Copy)]
 pub struct ArgumentNames {
     pub queries: &'static str,
@@ -30,7 +30,7 @@ pub struct ArgumentNames {
 }
 
 impl ArgumentNames {
-    /// Names a function's only array.
+    /// Uses the same name for both, if there is only one array.
     pub const fn one(name: &'static str) -> Self {
         ArgumentNames { queries: name, gallery: name }
     }
@@ -42,12 +42,12 @@ impl ArgumentNames {
         }
     }
 
-    /// Converts a result of the core.
+    /// Converts a result from the core.
     pub fn check<T>(self, result: Result<T>) -> PyResult<T> {
         result.map_err(|error| self.to_py_err(error))
     }
 
-    /// Converts an error of the core, with Python's names of arguments and options.
+    /// Converts an error from the core, using Python's names for arguments and options.
     fn to_py_err(self, error: Error) -> PyErr {
         let message = match error {
             Error::Cancelled => return PyKeyboardInterrupt::new_err(()),
@@ -76,11 +76,11 @@ impl ArgumentNames {
     }
 }
 
-/// Converts the error of starting a thread, which the system reports alike for want of memory and for a limit of threads.
+/// Converts the error if a thread can't be started: tries to allocate a stack, to see if memory or the number of threads is short.
 fn no_thread(reason: io::Error) -> PyErr {
     let mut room = Vec::<u8>::new();
     let fits = room.try_reserve_exact(THREAD_BYTES).is_ok();
-    // The compiler would omit an allocation that nothing looks at.
+    // The compiler would remove an unused allocation.
     std::hint::black_box(&room);
     if !fits {
         return PyMemoryError::new_err(format!("out of memory: can't start a thread: {reason}"));
@@ -88,24 +88,24 @@ fn no_thread(reason: io::Error) -> PyErr {
     PyOSError::new_err(format!("can't start a thread: {reason}"))
 }
 
-/// Started threads, joined when this is dropped.
+/// Threads that are joined when this is dropped.
 #[derive(Default)]
 struct Threads(Vec<JoinHandle<()>>);
 
 impl Drop for Threads {
     fn drop(&mut self) {
         for thread in self.0.drain(..) {
-            // rayon passes a panic of the work to `install`, and aborts the process in any other.
+            // If the work panics, rayon passes the panic to `install`; for other panics it aborts the process.
             let _ = thread.join();
         }
     }
 }
 
-/// Runs `work` in a pool of `threads` threads (0 for rayon's default), which have ended when this returns or panics. If the system
-/// refuses a thread, `work` doesn't run.
+/// Runs `work` in a pool of `threads` threads (0 for rayon's default), and joins the threads before this returns or panics. If a
+/// thread can't be started, `work` does not run.
 #[expect(clippy::disallowed_methods, reason = "threads are few")]
 fn run_in_pool<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> io::Result<T> {
-    // Dropped after the pool, which asks its threads to end but doesn't wait for them.
+    // Declared first, to be dropped after the pool: the pool asks its threads to end, but does not wait.
     let mut started = Threads::default();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).spawn_handler(|thread| {
         started.0.push(std::thread::Builder::new().spawn(|| {
@@ -118,7 +118,7 @@ fn run_in_pool<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> io::
     Ok(pool.install(work))
 }
 
-/// Runs `work` on `threads` threads (by default `RAYON_NUM_THREADS`, or one for each available core) with the GIL released.
+/// Releases the GIL, and runs `work` on `threads` threads (by default `RAYON_NUM_THREADS`, or one per available core).
 pub fn run<T: Send>(
     py: Python<'_>,
     names: ArgumentNames,
@@ -141,7 +141,7 @@ pub fn run<T: Send>(
         std::thread::scope(|scope| {
             let (control, (finished, waiting)) = (&control, channel::<()>());
             let worker = std::thread::Builder::new().spawn_scoped(scope, move || {
-                // Dropped when this thread ends, also in a panic, which wakes the waiting thread.
+                // This is dropped when the thread ends, even by a panic, to wake the waiting thread.
                 let _finished = finished;
                 run_in_pool(threads.unwrap_or(0), || work(control))
             });

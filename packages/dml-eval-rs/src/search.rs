@@ -1,4 +1,4 @@
-//! Bindings of the searches, of embeddings and of codes.
+//! Bindings for searches of embeddings and codes.
 
 use dml_eval::ndarray::ArrayView2;
 use dml_eval::{Codes, Control, Dense, Hardness, Matrix, OwnItem, Precision, Ranges, Result};
@@ -12,7 +12,7 @@ use crate::trial;
 
 const NAMES: ArgumentNames = ArgumentNames { queries: "queries", gallery: "gallery" };
 
-/// The options of a search.
+/// Options for a search.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Options<'py> {
@@ -27,7 +27,7 @@ pub struct Options<'py> {
     progress: Option<Py<PyAny>>,
 }
 
-/// Returns each query's own item: that of its index, or the one listed.
+/// Returns which item each query excludes: the item with the query's index, a listed item, or none.
 fn own_item<'a>(exclude_self: bool, exclude: Option<&'a PyReadonlyArray1<'_, i64>>) -> PyResult<OwnItem<'a>> {
     Ok(match exclude {
         Some(own) => OwnItem::Listed(own.as_slice()?),
@@ -52,10 +52,10 @@ fn codes<'a>(queries: ArrayView2<'a, u8>, gallery: Option<Sides<'a>>) -> Result<
     Codes::new(queries, gallery.map(Sides::codes).transpose()?, trial::kernel()?)
 }
 
-/// Similarities (float32) or distances (int32), and gallery indices: (Q, K) each.
+/// Similarities (float32) or distances (int32), and gallery indices, both (Q, K).
 type Neighbours<'py> = (Bound<'py, PyAny>, Bound<'py, PyArray2<i64>>);
 
-/// Runs a search that fills an array with similarities or distances, and one with indices.
+/// Runs a search that fills two arrays, with similarities or distances, and with indices.
 fn fill<'py, T: Element>(
     py: Python<'py>,
     (queries, k): (usize, usize),
@@ -69,7 +69,7 @@ fn fill<'py, T: Element>(
     Ok((reported.into_any(), indices))
 }
 
-/// Finds the `k` nearest gallery items of every query.
+/// Finds the `k` nearest gallery items for each query.
 #[pyfunction]
 #[pyo3(signature = (queries, gallery, k, **options))]
 pub fn knn<'py>(
@@ -96,10 +96,10 @@ pub fn knn<'py>(
     }
 }
 
-/// Offsets (Q + 1,), gallery indices (M,), and their similarities (float32) or distances (int32).
+/// Offsets (Q + 1,), gallery indices (M,), and similarities (float32) or distances (int32) (M,).
 type Lists<'py> = (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyAny>);
 
-/// Finds the gallery items of every query with a similarity of at least the threshold, or a distance of at most that.
+/// Finds the gallery items for each query if the similarity reaches the threshold, or the distance does not exceed it.
 #[pyfunction]
 #[pyo3(signature = (queries, gallery, threshold, *, max_results, **options))]
 pub fn range_search<'py>(
@@ -133,7 +133,7 @@ pub fn range_search<'py>(
     }
 }
 
-/// Computes each query's recall of an approximate index, and the mean.
+/// Computes the recall of an approximate index per query, and the mean.
 #[pyfunction]
 #[pyo3(signature = (found, queries, gallery, k, **options))]
 pub fn index_recall<'py>(
@@ -163,11 +163,11 @@ pub fn index_recall<'py>(
     Ok((recall.into_pyarray(py), mean))
 }
 
-/// The options of a search for hard negatives.
+/// Options for a search for hard negatives.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct NegativeOptions {
-    /// The positive that bounds an item's negatives: "hardest", "easiest" or none.
+    /// Which positive bounds the negatives: "hardest", "easiest" or none.
     below: Option<String>,
     margin: f64,
     similarity: String,
@@ -175,7 +175,7 @@ pub struct NegativeOptions {
     threads: Option<usize>,
 }
 
-/// Finds each item's `k` nearest items of other labels.
+/// Finds the `k` nearest items with different labels for each item.
 #[pyfunction]
 #[pyo3(signature = (embeddings, labels, k, **options))]
 pub fn hard_negatives<'py>(

@@ -1,4 +1,4 @@
-//! An evaluation in parts, as the tasks of shards make it: positives and negatives of two blocks, and the metrics of all.
+//! An evaluation in parts, used by the tasks for shards: positives and negatives for two blocks, and metrics for all blocks.
 
 use dml_eval::{Codes, Control, Dense, Metric, PartialCounts, PerQuery, Positive, Result, Similarity, Ties, collect};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
@@ -26,20 +26,20 @@ pub struct Options<'py> {
     similarity: String,
     #[pyo3(default)]
     threads: Option<usize>,
-    /// The index in the whole gallery of a block's first item.
+    /// The first item's index in the full gallery.
     #[pyo3(default)]
     first_item: u64,
-    /// Of two blocks in one array, the second block's first item, and both blocks' first indices in the whole gallery.
+    /// If two blocks are in an array: where the second block begins, and both blocks' first indices in the full gallery.
     #[pyo3(default)]
     split: Option<usize>,
     #[pyo3(default)]
     first_items: [u64; 2],
-    /// Whether a query without a match counts as a miss.
+    /// Whether an unmatched query counts as a miss.
     #[pyo3(default)]
     zero_unmatched: bool,
 }
 
-/// Views of positives, which can be sent to another thread.
+/// Views of positives, which can be sent to threads.
 struct Counted<'a> {
     arrays: (&'a [u64], &'a [f64], &'a [u64], &'a [u64]),
     ties: Ties,
@@ -61,7 +61,7 @@ impl<'a> Counted<'a> {
     }
 }
 
-/// Runs work on a space of embeddings or of codes. Without a gallery, the queries are their own.
+/// Runs work on a space of embeddings or codes. If there is no gallery, the queries are used.
 macro_rules! with_space {
     ($queries:expr, $gallery:expr, $similarity:expr, $screen:expr, $control:expr, |$space:ident| $work:expr) => {{
         let (kernel, gallery) = (trial::kernel()?, $gallery as Option<Sides<'_>>);
@@ -81,10 +81,10 @@ macro_rules! with_space {
     }};
 }
 
-/// The start of each query's positives, their keys and their indices.
+/// The start of each query's positives, and the positives' keys and indices.
 type Positives<'py> = (Bound<'py, PyArray1<u64>>, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<u64>>);
 
-/// Finds the positives of queries among the items of a block.
+/// Finds the queries' positives in a block.
 #[pyfunction]
 #[pyo3(signature = (queries, block, relation, *, similarity, threads=None))]
 pub fn find_positives<'py>(
@@ -110,7 +110,7 @@ pub fn find_positives<'py>(
     Ok((offsets.into_pyarray(py), keys.into_pyarray(py), indices.into_pyarray(py)))
 }
 
-/// Counts the negatives of queries among the items of a block.
+/// Counts the queries' negatives in a block.
 #[pyfunction]
 #[pyo3(signature = (queries, block, relation, **options))]
 pub fn count_negatives<'py>(
@@ -134,7 +134,7 @@ pub fn count_negatives<'py>(
     Ok(counts.into_pyarray(py))
 }
 
-/// Counts the negatives of items among one another: all in one block, or those of one block among those of another.
+/// Counts negatives for both items of each pair, comparing a block with itself, or two blocks with each other.
 #[pyfunction]
 #[pyo3(signature = (items, relation, **options))]
 pub fn count_symmetric_negatives<'py>(
@@ -158,7 +158,7 @@ pub fn count_symmetric_negatives<'py>(
     Ok(counts.into_pyarray(py))
 }
 
-/// Computes the metrics of counted positives. The relation has the matches' grades.
+/// Computes the metrics from counted positives. The relation is only used for grades.
 #[pyfunction]
 #[pyo3(signature = (relation, **options))]
 pub fn compute_metrics<'py>(

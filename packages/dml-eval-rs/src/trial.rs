@@ -1,6 +1,6 @@
-//! A trial: what a test or a benchmark chooses for the calls of this process, and the paths that they took.
+//! A trial: settings that a test or a benchmark chooses for this process's calls, and the paths that the calls took.
 //!
-//! One choice serves all functions, so none of them has parameters that users never set.
+//! The settings apply to all functions, so that functions do not need parameters that users never set.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -24,22 +24,22 @@ fn trial() -> MutexGuard<'static, Option<Trial>> {
     TRIAL.lock().expect("no thread panics while it holds the lock")
 }
 
-/// Returns the trial's kernel, or the fastest.
+/// Returns the trial's kernel, or by default the fastest.
 pub fn kernel() -> Result<&'static Kernel> {
     trial().as_ref().map_or_else(|| dml_eval::select_kernel(None), |trial| Ok(trial.kernel))
 }
 
-/// Returns the trial's screen, or this one.
+/// Returns the trial's screen, or by default this screen.
 pub fn screen_or(screen: Precision) -> Precision {
     trial().as_ref().and_then(|trial| trial.screen).unwrap_or(screen)
 }
 
-/// Makes the control of a call: traced in a trial.
+/// Returns a call's control, which is traced if there is a trial.
 pub fn control() -> Control {
     trial().as_ref().map_or_else(Control::default, |trial| Control::traced(trial.sizes.clone()))
 }
 
-/// Adds the paths of a call to those of the trial.
+/// Adds a call's paths to the trial, if there is one.
 pub fn add_paths(control: &Control) {
     if let Some(trial) = trial().as_mut() {
         for (path, times) in control.paths() {
@@ -48,8 +48,8 @@ pub fn add_paths(control: &Control) {
     }
 }
 
-/// Starts a trial with a kernel, a screen ("float32" or "16-bit") and sizes by name (`core/src/sizes.rs`). What is not given is
-/// chosen as ever.
+/// Starts a trial with a kernel, a screen ("float32" or "16-bit") and sizes by name (see `core/src/sizes.rs`). If a setting is not
+/// given, it is chosen as usual.
 #[pyfunction]
 #[pyo3(signature = (*, kernel=None, screen=None, **sizes))]
 pub fn begin_trial(kernel: Option<&str>, screen: Option<&str>, sizes: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
@@ -67,7 +67,7 @@ pub fn begin_trial(kernel: Option<&str>, screen: Option<&str>, sizes: Option<&Bo
     Ok(())
 }
 
-/// Ends the trial, and returns how often its calls took each path.
+/// Ends the trial, and returns how often each path was taken.
 #[pyfunction]
 pub fn end_trial() -> PyResult<Paths> {
     let ended = trial().take().ok_or_else(|| PyRuntimeError::new_err("there is no trial to end"))?;
@@ -80,7 +80,7 @@ pub fn kernels() -> Vec<&'static str> {
     dml_eval::kernel_names()
 }
 
-/// Lists the kernels that it can't run.
+/// Lists the kernels that this machine can't run.
 #[pyfunction]
 pub fn missing_kernels() -> Vec<&'static str> {
     dml_eval::missing_kernel_names()

@@ -1,4 +1,4 @@
-//! Bindings of verification: pairs above thresholds.
+//! Bindings for verification: counts of pairs above thresholds.
 
 use dml_eval::{Codes, Dense, PairLabels, Precision, VerifyTasks};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1, PyReadonlyArray2};
@@ -12,14 +12,14 @@ use crate::peers::run_with_peers;
 use crate::running::run;
 use crate::trial;
 
-/// A score, the negatives above it and at least there, and the positives above it and at least there.
+/// A score, the number of negatives with a higher score and with at least this score, and these numbers for positives.
 type Point = (f64, u64, u64, u64, u64);
 type Counts<'py> = Bound<'py, PyArray1<u64>>;
 type Scores<'py> = Bound<'py, PyArray1<f64>>;
-/// The points of a curve, and the scores of positives with the numbers of positives there and of negatives between them.
+/// The points of a curve, and the positives' scores, the positives per score, and the negatives between scores.
 type Crossed<'py> = (Vec<Point>, Option<(Scores<'py>, Counts<'py>, Counts<'py>)>);
 
-/// The labels of both sides, and how to run.
+/// The groups of both sides, and how to run.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Pairs<'py> {
@@ -33,7 +33,7 @@ pub struct Pairs<'py> {
     peers: Option<Bound<'py, PyAny>>,
 }
 
-/// What to find in a verification of embeddings.
+/// The points to find in a verification of embeddings.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Tasks {
@@ -59,7 +59,7 @@ fn pair_labels<'a>(
     })
 }
 
-/// Finds the points of a curve of all pairs.
+/// Finds the points of the curve for all pairs.
 #[pyfunction]
 #[pyo3(signature = (embeddings, labels, gallery, gallery_labels, **options))]
 #[expect(clippy::disallowed_methods, reason = "points are few")]
@@ -89,7 +89,7 @@ pub fn verify<'py>(
     Ok((found.points.iter().map(point).collect(), slots))
 }
 
-/// Counts the pairs of codes at each distance: positives and negatives.
+/// Counts the positive and negative pairs of codes at each distance.
 #[pyfunction]
 #[pyo3(signature = (embeddings, labels, gallery, gallery_labels, **options))]
 pub fn count_distances<'py>(
@@ -111,7 +111,7 @@ pub fn count_distances<'py>(
     Ok((found.positives.into_pyarray(py), found.negatives.into_pyarray(py)))
 }
 
-/// Returns the corners of the ROC curve, and twice the pairs of a positive above a negative, where equal ones count half.
+/// Returns the corners of the ROC curve, and twice the number of pairs with the positive above the negative; ties count half.
 #[pyfunction]
 pub fn roc_curve<'py>(
     py: Python<'py>,

@@ -1,4 +1,4 @@
-//! A verification in parts, as the tasks of shards make it; the driver keeps the state in arrays.
+//! A verification in parts, used by the tasks for shards; the driver keeps the state in arrays.
 
 use dml_eval::{Alone, Control, Dense, HashedScores, Observed, PairLabels, Precision, Result, Search};
 use numpy::ndarray::Array2;
@@ -13,7 +13,7 @@ const NAMES: ArgumentNames = ArgumentNames { queries: "queries", gallery: "block
 
 type Scores<'py> = Bound<'py, PyArray1<f64>>;
 type Hashes<'py> = Bound<'py, PyArray1<u64>>;
-/// Negatives above and inside of a search's range, the scores that were kept with their hashes, and the zeros of these.
+/// The negatives above and inside a search's range, the kept scores and hashes, and the zeros at the end of the hashes.
 type ObservedArrays<'py> = (u64, u64, Scores<'py>, Hashes<'py>, u32);
 type ObservedSlices<'py> = (u64, u64, PyReadonlyArray1<'py, f64>, PyReadonlyArray1<'py, u64>, u32);
 
@@ -26,28 +26,28 @@ pub struct PairRelation<'py> {
     gallery_groups: Option<PyReadonlyArray1<'py, u32>>,
 }
 
-/// What a pass looks for in a pair of blocks.
+/// The options of a pass over a pair of blocks.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Options<'py> {
     similarity: String,
-    /// The indices of the first query and the first item among all.
+    /// The indices of the first query and the first item in the full sides.
     first: (u64, u64),
-    /// The most scores to keep, for each search.
+    /// The maximum number of scores to keep per search.
     capacity: usize,
-    /// The zeros in which the hashes of a sample end, at least.
+    /// The minimum number of zeros at the end of a sampled hash.
     #[pyo3(default)]
     zeros: u32,
     #[pyo3(default)]
     ranges: Option<PyReadonlyArray2<'py, f64>>,
-    /// The scores between which negatives are counted.
+    /// If given, count the negatives between these scores.
     #[pyo3(default)]
     positives: Option<PyReadonlyArray1<'py, f64>>,
     #[pyo3(default)]
     threads: Option<usize>,
 }
 
-/// Runs work on the space and the labels of two blocks, or of one that is compared with itself.
+/// Runs work on the space and labels of two blocks, or of a block that is compared with itself.
 fn run_on_pair<T: Send>(
     py: Python<'_>,
     (queries, block): (&Rows<'_>, Option<&Rows<'_>>),
@@ -73,7 +73,7 @@ fn to_arrays(py: Python<'_>, kept: HashedScores) -> PyResult<(Scores<'_>, Hashes
     Ok((copy(py, scores)?, copy(py, hashes)?, kept.zeros))
 }
 
-/// Returns the scores of a pair's positives, ascending, and a sample of its negatives: scores, hashes, zeros.
+/// Returns the scores of a pair's positives in ascending order, and a sample of negatives: scores, hashes, zeros.
 #[pyfunction]
 #[pyo3(signature = (queries, block, relation, **options))]
 pub fn begin_pairs<'py>(
@@ -92,14 +92,14 @@ pub fn begin_pairs<'py>(
     Ok((positives.into_pyarray(py), to_arrays(py, sample)?))
 }
 
-/// The ranges of searches, outer and inner: (searches, 4).
+/// Returns the outer and inner ranges of searches: (searches, 4).
 #[expect(clippy::disallowed_methods, reason = "searches are few")]
 fn ranges_of(searches: &[Search]) -> Array2<f64> {
     let ranges = searches.iter().map(|s| [s.outer.0, s.outer.1, s.inner.0, s.inner.1]);
     Array2::from(ranges.collect::<Vec<_>>())
 }
 
-/// The levels that searches are for.
+/// The levels to search for.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Levels<'py> {
@@ -111,7 +111,7 @@ pub struct Levels<'py> {
     threads: Option<usize>,
 }
 
-/// Restores searches from their ranges.
+/// Restores searches from ranges.
 #[expect(clippy::disallowed_methods, reason = "searches are few")]
 fn restore(searches: Vec<Search>, ranges: &PyReadonlyArray2<'_, f64>) -> Vec<Search> {
     let ranges = ranges.as_array();
@@ -122,7 +122,7 @@ fn restore(searches: Vec<Search>, ranges: &PyReadonlyArray2<'_, f64>) -> Vec<Sea
         .collect()
 }
 
-/// Returns the ranges of the searches for some ranks of negatives, and for equal errors.
+/// Begins the searches for ranks of negatives and for equal errors, and returns the ranges.
 #[pyfunction]
 #[pyo3(signature = (sample, **levels))]
 pub fn begin_searches<'py>(
@@ -139,7 +139,7 @@ pub fn begin_searches<'py>(
     Ok(ranges_of(&searches).into_pyarray(py))
 }
 
-/// Counts a pair's negatives in the ranges of searches, and between the positives if there are some.
+/// Counts a pair's negatives in the ranges of searches, and between the positives if given.
 #[pyfunction]
 #[pyo3(signature = (queries, block, relation, **options))]
 #[expect(clippy::type_complexity, reason = "what each search observed, and an array")]
@@ -154,7 +154,7 @@ pub fn count_pairs<'py>(
     let options = required(options)?;
     let (first, capacity, positives) = (options.first, options.capacity, optional_slice(&options.positives)?);
     let searches = options.ranges.as_ref().map_or(Vec::new(), |ranges| {
-        // No range depends on what its level is.
+        // Ranges do not depend on the levels, so use any level.
         let any = dml_eval::begin_searches(&vec![1; ranges.as_array().nrows()], false, &[], 1, Vec::new());
         restore(any, ranges)
     });
@@ -175,8 +175,8 @@ pub fn count_pairs<'py>(
     Ok((observed.into_iter().map(arrays).collect::<PyResult<_>>()?, slots))
 }
 
-/// Advances searches by what a pass observed: returns their ranges, and each crossing that is found (score, negatives above it and at
-/// least there).
+/// Advances searches by a pass's observations. Returns the ranges, and the crossings found: a score, and the number of negatives
+/// with a higher score and with at least this score.
 #[pyfunction]
 #[pyo3(signature = (ranges, observed, **levels))]
 #[expect(clippy::type_complexity, reason = "an array, and the fields of Crossing")]

@@ -1,4 +1,4 @@
-"""The adapter gives the figures of OML's `EmbeddingMetrics`, with sequences, categories and overlapping galleries."""
+"""The adapter returns the values of OML's `EmbeddingMetrics`, also for sequences, categories and shared galleries."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_figures_are_theirs(data: str) -> None:
     expected = flatten_dict(right)
     assert flatten_dict(found).keys() == expected.keys()
     for name, value in flatten_dict(found).items():
-        assert float(value) == pytest.approx(float(expected[name]), abs=1e-6), name  # theirs are float32
+        assert float(value) == pytest.approx(float(expected[name]), abs=1e-6), name  # OML uses float32
     assert ours.evaluation.n_gallery == len(DATASETS[data]().get_gallery_ids())
 
 

@@ -1,4 +1,4 @@
-"""The adapter gives the figures of pytorch-metric-learning's `AccuracyCalculator`, on data without ties."""
+"""The adapter returns the values of pytorch-metric-learning's `AccuracyCalculator`, if data has no ties."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ RETRIEVAL = (
 )  # fmt: skip
 RNG = np.random.default_rng(0)
 LABELS = torch.tensor(RNG.integers(0, 9, 150))
-LABELS[7] = 77  # matches nothing
+LABELS[7] = 77  # has no match
 X = torch.tensor((RNG.normal(size=(78, 6))[LABELS] + RNG.normal(size=(150, 6))).astype(np.float32))
 
 
 def cluster(query: Any, n_clusters: int) -> Any:
-    """Return some clusters, the same for both libraries, whose k-means begin from different centres."""
+    """Return the same clusters to both libraries, because their k-means use different initial centres."""
     return torch.arange(len(query)) * 7 % n_clusters
 
 
@@ -59,7 +59,7 @@ def test_the_figures_are_theirs(arrays: str, options: str) -> None:
     found = AccuracyCalculator(**shared).get_accuracy(*ARRAYS[arrays])
     assert list(found) == list(right)
     for name, value in right.items():
-        # They compute reciprocal ranks in float32.
+        # pytorch-metric-learning computes reciprocal ranks in float32.
         assert found[name] == pytest.approx(value, abs=1e-6 if name == "mean_reciprocal_rank" else 1e-12), (
             name
         )
@@ -87,27 +87,27 @@ def test_the_clusters_are_those_of_kmeans() -> None:
     found = AccuracyCalculator(include=("NMI", "AMI")).get_accuracy(X, LABELS)
     right = theirs.AccuracyCalculator(include=("NMI", "AMI")).get_accuracy(X, LABELS)
     for name in ("NMI", "AMI"):
-        assert found[name] == pytest.approx(right[name], abs=0.15)  # from other initial centres
+        assert found[name] == pytest.approx(right[name], abs=0.15)  # initial centres differ
 
 
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "name": (lambda: AccuracyCalculator(include=("map",)), ValueError, "each of include is 'map'; expected one of"),
     "string": (lambda: AccuracyCalculator(exclude="NMI"), TypeError, "exclude is a str; expected a tuple or list"),
     "knn": (lambda: AccuracyCalculator(knn_func=cluster), TypeError, 'use similarity="cosine"'),
-    "both": (lambda: AccuracyCalculator(avg_of_avgs=True, return_per_class=True), ValueError, "expected one of them"),
+    "both": (lambda: AccuracyCalculator(avg_of_avgs=True, return_per_class=True), ValueError, "expected only one"),
     "k": (lambda: AccuracyCalculator(k=0), ValueError, "k is 0; expected at least 1"),
-    "clusters": (lambda: AccuracyCalculator(label_comparison_fn=torch.eq), ValueError, 'exclude=\\("NMI", "AMI"\\)'),
+    "clusters": (lambda: AccuracyCalculator(label_comparison_fn=torch.eq), ValueError, r"exclude=\('NMI', 'AMI'\)"),
     "not-included": (
         lambda: AccuracyCalculator().get_accuracy(X[:5], LABELS[:5], X[1:], LABELS[1:], True, include=RETRIEVAL),
-        ValueError, "149 reference items, and item 0 isn't query 0; expected the 5 queries to be",
+        ValueError, "reference item 0 of 149 is not query 0; expected the 5 queries to be",
     ),
     "too-few": (
         lambda: AccuracyCalculator().get_accuracy(X[:5], LABELS[:5], X[:3], LABELS[:3], True),
-        ValueError, "3 reference items, and item 3 isn't query 3",
+        ValueError, "reference item 3 of 3 is not query 3",
     ),
     "shape": (
         lambda: AccuracyCalculator(label_comparison_fn=lambda a, b: a, include=RETRIEVAL).get_accuracy(X, LABELS),
-        ValueError, r"label_comparison_fn returned shape \(1,\) for one label and 150",
+        ValueError, r"label_comparison_fn returned shape \(1,\), but there are 150 reference labels",
     ),
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The evaluators give the figures of sentence-transformers' own, with a tiny random model."""
+"""The evaluators return the values of sentence-transformers' evaluators, using a tiny random model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RNG = np.random.default_rng(0)
 CORPUS = {f"d{i}": " ".join(RNG.choice(WORDS, 6)) for i in range(50)}
 QUERIES = {f"q{i}": " ".join(RNG.choice(WORDS, 4)) for i in range(20)}
 RELEVANT = {query: set(RNG.choice(list(CORPUS), 1 + i % 7, replace=False)) for i, query in enumerate(QUERIES)}
-RELEVANT["q3"] = set()  # is left out
+RELEVANT["q3"] = set()  # both libraries exclude this query
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_errors_say_what_came_and_what_was_expected(model: Any) -> None:
         InformationRetrievalEvaluator(QUERIES, CORPUS, {"q0": {"d99"}})
     with pytest.raises(ValueError, match="no query has a relevant document"):
         InformationRetrievalEvaluator(QUERIES, CORPUS, {})
-    with pytest.raises(ValueError, match=r"metric 'mrr@2.5' has a K of '2.5'"):
+    with pytest.raises(ValueError, match=r"metric 'mrr@2.5' has K '2.5'"):
         InformationRetrievalEvaluator(QUERIES, CORPUS, RELEVANT, mrr_at_k=(2.5,))
     with pytest.raises(ValueError, match="write_predictions is True; expected none"):
         InformationRetrievalEvaluator(QUERIES, CORPUS, RELEVANT, write_predictions=True)

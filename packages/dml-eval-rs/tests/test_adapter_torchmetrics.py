@@ -1,4 +1,4 @@
-"""The metric of torchmetrics and the Lightning callback give the result of one `evaluate` on all items."""
+"""The torchmetrics metric and the Lightning callback return the result of `evaluate` for all items."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_groups_and_indices_come_with_the_batches() -> None:
     metric = RetrievalMetric({"metrics": "recall@1"})
     order = torch.cat(
         [torch.arange(39, -1, -1), torch.tensor([5, 39])]
-    )  # a sampler's order, and two repeated items
+    )  # like a sampler: shuffled, with two repeated items
     for place in order.split(8):
         metric.update(X[place].bfloat16(), LABELS[place], GROUPS[place], place)
     assert items(metric.compute()) == dict(evaluate(X, Labels(LABELS, GROUPS), metrics="recall@1"))
@@ -66,7 +66,7 @@ torch.save(measure(1, *sys.argv[1:]), f"{sys.argv[2]}.1")
 
 
 def test_two_ranks_have_the_figures_of_one_process(tmp_path: Path) -> None:
-    """This process is rank 0: importing the peers takes seconds."""
+    """Use this process as rank 0, because importing torchmetrics again would take seconds."""
     torch.save((X, LABELS, OPTIONS), tmp_path / "data")
     arguments = [str(tmp_path / "store"), str(tmp_path / "data")]
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
@@ -84,8 +84,8 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "shape": (lambda: RetrievalMetric().update(X[0], LABELS), ValueError, r"embeddings has shape \(6,\)"),
     "length": (lambda: RetrievalMetric().update(X, LABELS[1:]), ValueError, r"\(39,\); expected \(40,\)"),
     "floats": (lambda: RetrievalMetric().update(X, LABELS.float()), TypeError, r"use labels.long\(\)"),
-    "some": (lambda: added().update(X, LABELS, GROUPS), ValueError, "groups came with some batches only"),
-    "then-none": (lambda: added(GROUPS).update(X, LABELS), ValueError, "groups came with some batches only"),
+    "some": (lambda: added().update(X, LABELS, GROUPS), ValueError, "groups is given for some batches only"),
+    "then-none": (lambda: added(GROUPS).update(X, LABELS), ValueError, "groups is given for some batches only"),
 }  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def test_errors_say_what_came_and_what_was_expected(case: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:The ``compute`` method of metric:UserWarning")
 def test_nothing_to_measure_is_said() -> None:
-    with pytest.raises(ValueError, match="there are no items; expected update"):
+    with pytest.raises(ValueError, match="there are no items; call update"):
         RetrievalMetric().compute()
 
 
@@ -136,7 +136,7 @@ def test_the_callback_logs_the_figures_of_the_whole_set(tmp_path: Path) -> None:
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("warnings.warn", lambda *a, **k: None)  # of Lightning, about workers and the like
+        patch.setattr("warnings.warn", lambda *a, **k: None)  # Lightning warns, for example about workers
         trainer.fit(Module(), loader, [loader, loader])
         expected = evaluate(X, LABELS, **options)
         for name, value in expected.items():

@@ -1,4 +1,4 @@
-"""The same metrics by scikit-learn and pytorch-metric-learning, where both define them."""
+"""Metrics that scikit-learn and pytorch-metric-learning also define have their values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_average_precision_is_scikit_learns(scores: np.ndarray, grades: np.ndarr
 @pytest.mark.parametrize("ties", ["index", "expected"])
 @pytest.mark.parametrize("k", [1, 10, 120])
 def test_ndcg_is_scikit_learns(scores: np.ndarray, grades: np.ndarray, ties: str, k: int) -> None:
-    """It averages over the orders of tied items, too."""
+    """Note that scikit-learn also averages over the orders of tied items."""
     if ties == "expected":
         scores = np.round(scores)
     options: Any = {"similarity": "dot", "metrics": f"ndcg@{k}", "ties": ties}
@@ -53,12 +53,12 @@ def test_average_precision_of_the_whole_ranking_is_pytorch_metric_learnings() ->
         torch.from_numpy(x), torch.from_numpy(labels)
     )
     found = evaluate(x, labels, similarity="euclidean", metrics=("map", "map@r", "r_precision", "mrr"))
-    # It computes in float32.
+    # pytorch-metric-learning uses float32.
     np.testing.assert_allclose(list(found.values()), [theirs[name] for name in names], rtol=0, atol=1e-6)
 
 
 def test_precision_of_several_labels_is_that_of_every_pair() -> None:
-    """NUS-WIDE's protocol in hashing papers: items match if they share a label."""
+    """Hashing papers use this protocol for NUS-WIDE: items match if they share a label."""
     rng = np.random.default_rng(0)
     hot = rng.random((90, 12)) < 0.15
     x = rng.normal(size=(90, 6))

@@ -1,4 +1,4 @@
-"""The evaluator against the slow reference: small integers, so that ties are real, and every kernel."""
+"""The evaluator, compared with the slow reference, using all kernels, and small integers so that items tie."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KERNELS = _native.kernels()
 SIMILARITIES = ("cosine", "dot", "euclidean")
 TIES = ("index", "optimistic", "pessimistic", "expected")
 STANDARD = [*(f"recall@{k}" for k in (1, 2, 3, 5, 100)), "precision@1", "r_precision", "map@r", "mrr"]
-# With and without a K, within and beyond R and the gallery, and those that need every rank.
+# Metrics with and without K, where K can be larger than R or the gallery, and metrics that need all ranks.
 MORE = st.sampled_from(
     [
         [],
@@ -34,17 +34,17 @@ MORE = st.sampled_from(
         ["map", "minp"],
     ]
 )
-# The number of matches from which all keys of a query are computed: always, sometimes, or never.
+# If a query has at least this number of matches, all keys are computed: always, sometimes, or never.
 MANY_POSITIVES = st.sampled_from([0, 2, 3, 10**6])
-# Directions along which rows are screened; None for the cheapest number.
+# The number of directions used to screen rows; None to choose the cheapest.
 DIRECTIONS = st.sampled_from([None, 0, 1, 3])
 
-# Means over orders are sums of a few rounded products; the other metrics are one division, or a sum of R of them.
+# Means over orders are sums of a few rounded products; other metrics are a division, or a sum of R divisions.
 TOLERANCE = 1e-12
 
 
 def count(x: Any, gallery: Any, relation: Relation, **options: Any) -> Any:
-    """Call the core, whose options are attributes."""
+    """Call the core, which reads options from attributes."""
     defaults = {"similarity": "cosine", "ties": ["index"], "zero_unmatched": False, "threads": None}
     return _native.evaluate(
         x, gallery, [relation], SimpleNamespace(**{**defaults, "progress": None, "peers": None, **options})
@@ -85,7 +85,7 @@ def has_matches(labels: np.ndarray, gallery_labels: np.ndarray | None) -> bool:
 
 
 def test_every_kernel_of_the_build_is_tried_or_named_as_missing() -> None:
-    # conftest.py prints both lists after the tests.
+    # conftest.py prints both lists when the tests end.
     x86, arm = ["avx512-vnni", "avx512", "avx2-vnni", "avx2"], ["neon-bf16", "neon"]
     built = {"x86_64": x86, "AMD64": x86, "aarch64": arm, "arm64": arm, "ARM64": arm}
     expected = [*built.get(platform.machine(), []), "portable"]
@@ -124,7 +124,7 @@ def test_every_metric_is_that_of_a_full_sort(similarity: str, ties: str, data: A
 
 @st.composite
 def doubles(draw: st.DrawFn, dim: int, exponent: int) -> np.ndarray:
-    """Draw float64 rows, none all zeros, mostly of one magnitude; subnormal numbers and other magnitudes occur."""
+    """Draw float64 rows, never all zeros, mostly of equal magnitude, but also subnormal and other numbers."""
     ordinary = st.one_of(st.integers(-2, 2).map(float), st.floats(-1, 1)).map(
         lambda v: math.ldexp(v, exponent)
     )
@@ -138,7 +138,7 @@ def doubles(draw: st.DrawFn, dim: int, exponent: int) -> np.ndarray:
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 @given(
     dim=st.sampled_from([1, 2, 9]),
-    # Squares underflow below 2**-511, and are zero below 2**-537.
+    # Squares underflow if numbers are below 2**-511, and are zero below 2**-537.
     exponent=st.one_of(st.integers(-1074, 499), st.integers(-545, -505)),
     data=st.data(),
 )
@@ -230,9 +230,9 @@ def test_prefixes_of_rows_with_few_long_directions_change_no_bit(similarity: str
 
 
 def test_a_translation_of_both_sides_changes_no_neighbour() -> None:
-    """Search a grid's translations: float32 indexes that prune by prefixes fail here (faiss issue 5329)."""
+    """Search translations of a grid, for which float32 indexes that prune by prefixes fail (faiss issue 5329)."""
     rng = np.random.default_rng(0)
-    # Multiples of 2^-7, so that the translated rows are exact in float32, and so are the distances.
+    # Use multiples of 2^-7, so that translated rows and distances are exact in float32.
     gallery = (rng.integers(-64, 64, (400, 24)) / 128).astype(np.float32)
     queries = gallery[:50] + (rng.integers(-2, 3, (50, 24)) / 128).astype(np.float32)
     expected = reference.nearest(queries, gallery, 3, "euclidean", False)
@@ -281,7 +281,7 @@ def test_classes_of_every_size_are_ranked_alike_whether_screened_or_not(
     similarity: str, ties: str, more: list[str]
 ) -> None:
     rng = np.random.default_rng(4)
-    # One class of hundreds, some of tens, many of a few; small integers, so that ties are everywhere.
+    # Classes have hundreds, tens or only a few items, and rows are small integers that often tie.
     labels = np.minimum(rng.geometric(0.004, 1500) // 8, 90).astype(np.uint32)
     x = rng.integers(-3, 4, (1500, 11)) + np.arange(11) % 2
     x[:, 0] = 9
@@ -317,7 +317,7 @@ def test_an_empty_batch_of_queries_has_no_neighbours(dtype: type, similarity: An
 
 @given(st.integers(1, 2**20), st.integers(1, 2**20), st.integers(0, 20))
 def test_collinear_rows_tie_where_their_key_is_exact(x: int, y: int, power: int) -> None:
-    """Rows that differ by a power of two, and collinear integers with squares below 2**53."""
+    """Check rows that differ by a power of two, and collinear integers with squares below 2**53."""
     query, row = np.array([[1.0, 2.0]]), np.array([x / 3, y / 7])
     _, indices = knn(query, np.stack([row * 2.0**power, row, row * 2.0**-power]), 3)
     assert indices.tolist() == [[0, 1, 2]]
@@ -330,6 +330,6 @@ def test_other_collinear_rows_are_ordered_by_the_keys_last_bit() -> None:
     assert 2 * gallery[0, 0] == gallery[0, 1]  # exactly collinear
     keys = reference.keys_of(query[0], gallery, "cosine")
     assert keys == [np.nextafter(1.25, 0.0), 1.25]  # the query is halved, so that its largest element is 1
-    for ties in TIES:  # no rule for ties applies
+    for ties in TIES:  # rules for ties must not apply
         found = evaluate(query, [0], gallery, [0, 1], ties=ties, metrics="recall@1")  # type: ignore[arg-type]
         assert found["recall@1"] == 0

@@ -1,4 +1,4 @@
-"""Bad input raises one clear error: what came, what was expected and how to fix it."""
+"""Bad input raises a clear error that says what is wrong, what was expected and how to fix it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CODE: Any = {"similarity": "hamming"}
 
 
 class Tensor:
-    """Tensor that requires a gradient."""
+    """A tensor that requires a gradient."""
 
     def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
         raise RuntimeError("Can't call numpy() on Tensor that requires grad")
@@ -117,8 +117,8 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
         (lambda: evaluate(X[:, :0], LABELS), ValueError, r"embeddings has shape \(6, 0\)"),
         (lambda: evaluate(X, LABELS, X[:, :3], LABELS), ValueError, r"gallery has shape \(6, 3\); expected \(6, 4\)"),
         (lambda: evaluate(X, LABELS, X, LABELS[:2]), ValueError, r"gallery_labels has shape \(2,\); expected \(6,\)"),
-        (lambda: evaluate(X, LABELS, X), ValueError, "gallery came without gallery_labels"),
-        (lambda: evaluate(X, LABELS, None, LABELS), ValueError, "gallery_labels came without gallery"),
+        (lambda: evaluate(X, LABELS, X), ValueError, "gallery is given without gallery_labels"),
+        (lambda: evaluate(X, LABELS, None, LABELS), ValueError, "gallery_labels is given without gallery"),
         (lambda: evaluate(X, LABELS, X, LABELS.astype(str)), TypeError, "labels have dtype int64 and <U21"),
         (lambda: evaluate(X, LABELS, threads=5000), ValueError, "threads is 5000; expected at most 4096"),
         (lambda: evaluate(np.ma.masked_less(X, 0), LABELS), TypeError,
@@ -130,7 +130,7 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
         (lambda: evaluate(X, LABELS, threads=0), ValueError, "threads is 0; expected at least 1"),
         (lambda: evaluate(X, LABELS, seed=-1), ValueError, "seed is -1"),
         (lambda: evaluate(X, LABELS, n_clusters=3), ValueError,
-         "n_clusters is 3, but no metric of clusters is asked; expected metrics with 'nmi', 'ami' or 'ari'"),
+         "n_clusters is 3, but no clustering metric is requested; expected metrics with 'nmi', 'ami' or 'ari'"),
         (lambda: nmi([0, 1], [0, 1], average="mean"), ValueError, "average is 'mean'; expected one of 'min'"),
         (lambda: ari([0, 1], [0]), ValueError, r"a has shape \(2,\) and b \(1,\)"),
         (lambda: evaluate(X, LABELS, metrics="nmi", n_clusters=7), ValueError, "n_clusters is 7; expected 1 to 6"),
@@ -157,7 +157,7 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
         (lambda: knn(CODES, None, 6, exclude_self=True, **CODE), ValueError,
          "k is 6; expected 1 to 5, the gallery's size without"),
         (lambda: knn(X[:1], None, 1, exclude_self=True), ValueError,
-         "the gallery holds only the query, which is excluded"),
+         "the gallery contains only the query, which is excluded"),
         (lambda: knn(X[:0], X, 7), ValueError, "k is 7; expected 1 to 6, the gallery's size"),
         (lambda: knn(X[:0], None, 1), ValueError, r"queries has shape \(0, 4\); .* at least one row"),
         (lambda: knn(X[:0, :3], X, 1), ValueError, r"gallery has shape \(6, 4\); expected \(6, 3\)"),
@@ -180,7 +180,7 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
         (lambda: evaluate(X, LABELS, peers=3), TypeError, "peers is a int with rank None"),
         (lambda: evaluate(X, LABELS, similarity=np.array(["dot", "cosine"])), TypeError, "similarity is a ndarray"),
         (lambda: evaluate(X, LABELS, ties=["index"]), TypeError, "ties is a list; expected one of 'index'"),
-        (lambda: binarize(X, 10**400), TypeError, "threshold is a int; expected a number that a float holds"),
+        (lambda: binarize(X, 10**400), TypeError, "threshold is a int; expected a number that fits in a float"),
         (lambda: binarize(X, X), TypeError, "threshold is a ndarray"),
     ],
 )  # fmt: skip
@@ -230,7 +230,8 @@ def test_a_negative_shape_and_a_pipe_are_no_files_of_arrays(saved: tuple[Path, P
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (-400, 16), }".ljust(117) + b"\n"
     (tmp_path / "negative.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
     os.mkfifo(tmp_path / "pipe.npy")
-    for name, reason in (("negative.npy", "is not an intact .npy file"), ("pipe.npy", "is no regular file")):
+    reasons = {"negative.npy": "is not an intact .npy file", "pipe.npy": "is not a regular file"}
+    for name, reason in reasons.items():
         done = run(tmp_path / name, saved[1], stdout=subprocess.DEVNULL)
         assert done.returncode == 2
         assert reason in done.stderr

@@ -1,4 +1,4 @@
-"""Wrong combinations of labels, groups, lists and own items are refused, by name, before any work."""
+"""Wrong combinations of labels, groups, lists and excluded items raise errors that name the arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CODE: Any = {"similarity": "hamming"}
 
 CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: evaluate(X, Labels(LABELS, LABELS), X, LABELS), ValueError,
-     "labels have groups, but gallery_labels have none; expected groups on both or neither"),
+     "labels have groups, but gallery_labels have none; expected groups in both or neither"),
     (lambda: evaluate(X, LABELS, X, Labels(LABELS, LABELS)), ValueError,
      "gallery_labels have groups, but labels have none"),
     (lambda: evaluate(X, Labels(LABELS, LABELS), X, Labels(LABELS, ["a", "b", "c"])), TypeError,
@@ -36,12 +36,12 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: evaluate(X, LABELS, X, Labels([0, 0])), ValueError,
      r"gallery_labels has shape \(2,\); expected \(3,\) to match gallery \(3, 3\)"),
     (lambda: evaluate(X, Relevance(*LISTS), X, LABELS), ValueError,
-     "gallery_labels came with a Relevance, which lists the matches"),
+     "gallery_labels and a Relevance are both given; expected only one"),
     (lambda: evaluate(X, LABELS, X, Relevance(*LISTS)), TypeError, "gallery_labels is a Relevance"),  # type: ignore[arg-type]
     (lambda: evaluate(X, Relevance(*LISTS), metrics="nmi"), ValueError,
-     "metrics of clusters compare clusters with the labels of all items"),
+     "clustering metrics need all labels; expected no distractors and no Relevance"),
     (lambda: evaluate(X, Labels(LABELS, distractors=1), metrics=["mrr", "ari"]), ValueError,
-     "metrics of clusters .* expected labels without distractors"),
+     "clustering metrics .* expected no distractors"),
     (lambda: evaluate(X, Relevance([0, 1, 3], [1, 0, 0])), ValueError,
      "Relevance lists item 0 for query 1 twice|Relevance has 3 offsets; expected 4"),
     (lambda: evaluate(X, Relevance([0, 1, 2], [1, 0])), ValueError,
@@ -52,20 +52,20 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
      "ignored lists item 5 for query 1; expected indices from 0 to 2"),
     (lambda: evaluate(X, Relevance(*LISTS, ignored=([0, 1], [0]))), ValueError, "ignored has 2 offsets; expected 4"),
     (lambda: evaluate(X, Labels(LABELS, ignored=LISTS, junk=1)), ValueError,
-     "ignored came with junk; expected one of them: list the junk in ignored"),
+     "ignored and junk are both given; expected only one: list the junk in ignored"),
     (lambda: evaluate(X, LABELS, X, Labels(LABELS, ignored=LISTS)), ValueError,
-     "gallery_labels have ignored items; pass them in labels, a list per query"),
+     "gallery_labels have ignored items; pass ignored to the queries' labels instead"),
     (lambda: evaluate(X, Labels(LABELS, junk=1), X, LABELS), ValueError,
      "labels have junk, but there is a gallery; drop these queries, and pass the gallery's junk in gallery_labels"),
     (lambda: evaluate(X, Labels(LABELS, junk=[0, 1])), ValueError, "all items are junk"),
     (lambda: evaluate(X, Labels(LABELS, junk="a")), TypeError, "labels have dtype int64 and|junk has dtype <U1"),
-    (lambda: evaluate(X, LABELS, exclude=[0, 1, 2]), ValueError, "exclude came without a gallery"),
+    (lambda: evaluate(X, LABELS, exclude=[0, 1, 2]), ValueError, "exclude is given without a gallery"),
     (lambda: evaluate(CODES, LABELS, CODES, LABELS, exclude=[0, 3, -1], **CODE), ValueError,
-     "exclude has 3 at 1; expected -1, or an index up to 2"),
+     "exclude has 3 at index 1; expected -1 to 2"),
     (lambda: knn(X, X, 1, exclude=[0]), ValueError, r"exclude has shape \(1,\); expected \(3,\), one per query"),
     (lambda: knn(X, X, 1, exclude=[0.0, 1, 2]), TypeError, "exclude has dtype float64"),
     (lambda: knn(CODES, None, 1, exclude_self=True, exclude=[0, 1, 2], **CODE), ValueError,
-     "exclude_self came with exclude; expected one of them"),
+     "exclude_self and exclude are both given; expected only one"),
     (lambda: knn(X, X, 3, exclude=[-1, 1, -1]), ValueError,
      "k is 3; expected 1 to 2, the gallery's size without the query itself"),
     (lambda: evaluate(X, LABELS, unmatched="nan"), ValueError, "unmatched is 'nan'; expected one of 'skip', 'zero'"),  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The command `dml-eval`: what it measures and prints, its version, and files that aren't numpy's."""
+"""The command `dml-eval`: measured and printed values, the version, and files that numpy can't read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return a function that runs the command among the arrays' files, and returns what it prints."""
+    """Save the arrays, and return a function that runs the command there and returns the output."""
     for name, array in ARRAYS.items():
         np.save(tmp_path / f"{name}.npy", array)
     monkeypatch.chdir(tmp_path)
@@ -80,7 +80,7 @@ def test_galleries_have_labels_groups_junk_and_distractors(run: Run) -> None:
     both = evaluate(X, Labels(LABELS, ARRAYS["groups"]), ARRAYS["worse"], Labels(LABELS, ARRAYS["groups"]))
     assert json.loads(run("x.npy", "labels.npy", *gallery, *groups, "--format", "json")) == both.to_dict()
     assert "have groups, but" in run("x.npy", "labels.npy", *gallery, *groups[2:], code=2)
-    assert "--gallery-groups came without --gallery" in run("x.npy", "labels.npy", *groups[2:], code=2)
+    assert "--gallery-groups is given without --gallery" in run("x.npy", "labels.npy", *groups[2:], code=2)
 
 
 def test_codes_need_their_similarity(run: Run) -> None:
@@ -135,7 +135,7 @@ def test_an_unknown_metric_and_bad_files_are_named(run: Run) -> None:
     assert run("x.npy", "no.npy", code=2) == expected
     np.save("objects.npy", np.array(["cat", None], object), allow_pickle=True)
     message = run("x.npy", "objects.npy", code=2)
-    assert "objects.npy holds Python objects; expected numbers or strings" in message
+    assert "objects.npy contains Python objects; expected numbers or strings" in message
     assert "allow_pickle" not in message
     Path("truncated.npy").write_bytes(Path("x.npy").read_bytes()[:-8])
     np.savez("archive.npz", x=X)
@@ -157,8 +157,8 @@ def test_progress_is_shown_on_a_terminal_only(
 
 def test_the_remedy_for_a_text_file_works(run: Run) -> None:
     Path("labels.txt").write_text("cat\ncat\ndog\ndog\nowl\nowl\n")
-    message, _, remedy = run("x.npy", "labels.txt", code=2).strip().partition("a label a line, ")
-    assert "labels.txt is no .npy file; expected an array that numpy.save wrote: for a text file" in message
+    message, _, remedy = run("x.npy", "labels.txt", code=2).strip().partition("one label per line, use ")
+    assert "labels.txt is not a .npy file; expected an array saved by numpy.save: for a text file" in message
     exec(f"import numpy, pathlib; {remedy}")
     assert json.loads(run("x.npy", "labels.npy", "--format", "json")) == evaluate(X, LABELS).to_dict()
 

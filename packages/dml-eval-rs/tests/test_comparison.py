@@ -1,4 +1,4 @@
-"""Several models in one table: values, intervals, paired tests against the first, and Holm's correction."""
+"""Tables that compare models: values, intervals, paired tests against the first model, and Holm's correction."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def models() -> dict[str, Evaluation]:
 
 
 def by_definition(p_values: list[float]) -> list[float]:
-    """Correct by Holm (1979): p'_(i) = max over j ≤ i of min(1, (m − j + 1) p_(j)), one at a time."""
+    """Correct by Holm (1979), p'_(i) = max over j ≤ i of min(1, (m − j + 1) p_(j)), using a loop."""
     ascending = sorted(p_values)
     m = len(p_values)
     steps = {}
@@ -45,7 +45,7 @@ def by_definition(p_values: list[float]) -> list[float]:
 
 
 def test_holms_correction_is_that_of_a_hand_computation() -> None:
-    # 4 x 0.005; 3 x 0.01, 2 x 0.03 and 1 x 0.04, which the step before exceeds.
+    # 4 x 0.005; 3 x 0.01, 2 x 0.03 and 1 x 0.04, but the previous step is larger.
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.7]) == [1, 1]
     assert holm([0.5]) == [0.5]
@@ -78,7 +78,7 @@ def test_each_entry_is_that_of_the_results(models: dict[str, Evaluation], by: An
         assert entry.interval == models[name].confidence_interval(metric, 0.9, 5, by=by)
     for metric in METRICS:
         assert table[ours, metric].comparison is table[ours, metric].adjusted_p is None
-    # Metrics of clusters have no values per query.
+    # Clustering metrics have no per-query values.
     for name in models:
         entry = table[name, "nmi"]
         assert (entry.value, entry.interval, entry.comparison) == (models[name]["nmi"], None, None)

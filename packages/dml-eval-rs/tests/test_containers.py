@@ -1,4 +1,4 @@
-"""Embeddings and labels in any container give the result of the same numbers in numpy arrays, without a second copy."""
+"""Embeddings and labels in any container are used like numpy arrays with the same numbers, without a second copy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXPECTED = evaluate(X, LABELS)
 
 
 class Dlpack:
-    """An array that has DLPack's protocol alone, of some device."""
+    """An array that only supports DLPack, on a given device."""
 
     def __init__(self, array: Any, device: int = 1) -> None:
         self.array, self.device = array, device
@@ -41,21 +41,21 @@ def copying(array: Dlpack) -> Dlpack:
 
 
 class Explicit(Dlpack):
-    """An array that refuses an implicit copy, as CuPy's do."""
+    """An array that raises an error instead of copying implicitly, like CuPy's."""
 
     def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
         raise TypeError("implicit conversion is not allowed")
 
 
 class Frame:
-    """A column that has `to_numpy` alone."""
+    """A column that only supports `to_numpy`."""
 
     def to_numpy(self) -> np.ndarray:
         return X
 
 
 class Capsule:
-    """A column that has only Arrow's protocol."""
+    """A column that only supports Arrow's protocol."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -173,7 +173,7 @@ def test_dlpack_of_bfloat16_is_read_by_torch_where_it_is_loaded() -> None:
 @pytest.mark.gpu
 def test_a_tensor_on_the_gpu_is_copied_by_blocks() -> None:
     if not torch().cuda.is_available():
-        pytest.skip("there is no CUDA device; a CPU's bfloat16 tensor takes the same way")
+        pytest.skip("there is no CUDA device; bfloat16 tensors on the CPU are copied the same way")
     for dtype in (torch().float32, torch().bfloat16):
         tensor = torch().tensor(X, dtype=dtype, requires_grad=True)
         assert evaluate(tensor.cuda(), torch().tensor(LABELS).cuda()) == evaluate(
@@ -182,7 +182,7 @@ def test_a_tensor_on_the_gpu_is_copied_by_blocks() -> None:
 
 
 def test_every_function_takes_any_container() -> None:
-    """They share one conversion."""
+    """All functions should use the same conversion."""
     as_lists, labels = X.tolist(), [str(label) for label in LABELS]
     codes = dml_eval_rs.binarize(X)
     calls = {
@@ -264,7 +264,7 @@ def rows_of(x: Any, name: str) -> np.ndarray:
 
 
 def peak(call: Any) -> tuple[Any, int]:
-    """Return a call's result, and the most bytes that it held."""
+    """Return a call's result, and the peak of memory that it used, in bytes."""
     tracemalloc.start()
     try:
         result = call()
@@ -278,7 +278,7 @@ def test_no_conversion_holds_a_second_copy() -> None:
     blocks = (big[start : start + 1000] for start in range(0, len(big), 1000))
     joined, most = peak(lambda: rows_of(blocks, "x"))
     assert np.array_equal(joined, big)
-    assert most < 1.3 * big.nbytes  # it grows by a quarter
+    assert most < 1.3 * big.nbytes  # arrays grow by a quarter
     narrow = big.astype(pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").bfloat16)
     assert peak(lambda: rows_of(narrow, "x"))[1] < 1.1 * big.nbytes
 
@@ -300,18 +300,18 @@ def test_memory_of_other_libraries_is_read_in_place(container: str) -> None:
 
 
 BAD = {
-    "no-blocks": (lambda: iter(()), ValueError, "x is a tuple_iterator without blocks"),
+    "no-blocks": (lambda: iter(()), ValueError, "x is an empty tuple_iterator; expected at least one block"),
     "width": (lambda: iter([X, X[:, :3]]), ValueError, r"block 1 of x has shape \(12, 3\); expected \(n, 4\)"),
     "kind": (lambda: iter([X, X.astype(int)]), TypeError, "block 1 of x has dtype int64; expected float32"),
     "pairs": (lambda: iter([(X, X)]), TypeError, r"x has blocks of 2 arrays.*evaluate\(\*concatenate_blocks"),
-    "ragged": (lambda: fill([[1.0, 2.0], [1.0]]), ValueError, "x has row 1 of length 1; expected 2, as row 0"),
+    "ragged": (lambda: fill([[1.0, 2.0], [1.0]]), ValueError, "x row 1 has length 1; expected 2, like row 0"),
     "hole": (lambda: fill([[1.0, 2.0], None]), ValueError, "x has a missing row at index 1"),
     "text": (lambda: fill(["a", "b"]), TypeError, "x has dtype object whose entry 0 is a str"),
     "arrow-hole": (lambda: pyarrow().array([[1.0, 2.0], None], pyarrow().list_(pyarrow().float32(), 2)), ValueError,
                    "x has a missing row at index 1"),
     "arrow-number": (lambda: pyarrow().array([[1.0, None]], pyarrow().list_(pyarrow().float32(), 2)), ValueError,
                      "x has a missing number in row 0"),
-    "dict": (lambda: {"a": 1}, TypeError, "x is a dict; expected an array, a tensor, a column"),
+    "dict": (lambda: {"a": 1}, TypeError, "x is a dict; expected an array, a tensor, a table's column"),
     "int4": (lambda: X.astype(pytest.importorskip("ml_dtypes").int4), TypeError, "x has dtype int4; expected float16"),
 }  # fmt: skip
 
@@ -339,16 +339,16 @@ def test_labels_that_blocks_would_merge_are_refused() -> None:
             partition(mixed, "x")
     with pytest.raises(TypeError, match="block 0 of array 1 is a list whose entry 1 is 1, of type int"):
         concatenate_blocks([(X[:2], ["1", 1])])
-    with pytest.raises(ValueError, match="expected numbers of 64 bits"):
+    with pytest.raises(ValueError, match="expected 64-bit integers or strings"):
         partition(fill([1, 2**70]), "x")
     with pytest.raises(ValueError, match="x has a missing value at index 1"):
         partition(pandas().Series([1, None, 3], dtype="Int64"), "x")
 
 
 def test_blocks_of_several_arrays_have_equal_lengths() -> None:
-    with pytest.raises(ValueError, match="block 0 holds arrays of 12, 11 entries"):
+    with pytest.raises(ValueError, match="block 0 has arrays of lengths 12, 11"):
         concatenate_blocks([(X, LABELS[1:])])
-    with pytest.raises(ValueError, match="block 1 holds 1 arrays; expected 2"):
+    with pytest.raises(ValueError, match="block 1 has 1 arrays; expected 2"):
         concatenate_blocks([(X, LABELS), X])
     with pytest.raises(ValueError, match="blocks is empty"):
         concatenate_blocks([])

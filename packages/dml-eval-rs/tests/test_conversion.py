@@ -1,4 +1,4 @@
-"""What users hold is taken, or refused with the remedy: tensors, and labels from columns of tables and lists."""
+"""Tensors, columns and lists can be used, or raise an error that says how to fix the input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXPECTED = evaluate(X, TEXT)
 
 
 class Column:
-    """A column of a table, which gives numpy an array of objects."""
+    """A table's column, which numpy reads as an array of objects."""
 
     def __init__(self, values: list[Any]) -> None:
         self.values = values
@@ -120,7 +120,7 @@ def test_strings_that_differ_in_their_end_alone_stay_apart(make: Callable[[], An
             evaluate(X, make())
 
 
-@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="numpy 1 refuses such strings")
+@pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="numpy 1 rejects such strings")
 def test_final_nuls_of_groups_galleries_and_junk_count_too() -> None:
     numbers = [0, 1, 0, 1, 2, 2]
     assert evaluate(X, NULS, X[::-1], ["a", "b", "a", "a\0", "b", "a"]) == evaluate(
@@ -203,19 +203,25 @@ def test_tensors_of_any_floating_dtype_are_taken_without_their_gradient() -> Non
     assert evaluate(torch.tensor(codes), labels, **code) == evaluate(codes, labels.numpy(), **code)
 
 
+NESTED = r"embeddings is a nested tensor.*to_padded_tensor"
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize(
     ("change", "remedy"),
     [
-        (lambda tensor: tensor.to("meta"), "embeddings is a tensor on meta, which holds no numbers"),
-        (lambda tensor: tensor.to_sparse(), "embeddings is a tensor of layout torch.sparse_coo.*to_dense()"),
-        (lambda tensor: tensor.int(), "embeddings has dtype int32; expected float16"),
+        (lambda _, x: x.to("meta"), "embeddings is a tensor on meta, which has no numbers"),
+        (lambda _, x: x.to_sparse(), "embeddings is a tensor of layout torch.sparse_coo.*to_dense()"),
+        (lambda _, x: x.int(), "embeddings has dtype int32; expected float16"),
+        (lambda torch, x: torch.nested.nested_tensor([*x], layout=torch.strided), NESTED),
+        (lambda torch, x: torch.nested.nested_tensor([*x], layout=torch.jagged), NESTED),
     ],
-    ids=["elsewhere", "sparse", "integers"],
+    ids=["elsewhere", "sparse", "integers", "nested", "jagged"],
 )
-def test_other_tensors_are_refused_with_the_remedy(change: Any, remedy: str) -> None:
+def test_other_tensors_are_errors_with_the_remedy(change: Any, remedy: str) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     with pytest.raises(TypeError, match=remedy):
-        evaluate(change(torch.tensor(X)), TEXT)
+        evaluate(change(torch, torch.tensor(X)), TEXT)
 
 
 def test_a_gallery_that_is_the_queries_is_warned_of() -> None:
@@ -231,14 +237,14 @@ def test_a_gallery_that_is_the_queries_is_warned_of() -> None:
         warnings.simplefilter("error")
         evaluate(X, TEXT, X[::-1], TEXT)
         evaluate(X, TEXT, X[:5], TEXT[:5])
-        # These exclude each query's own item.
+        # If items are excluded, a query can't find itself, so there should be no warning.
         assert evaluate(X, TEXT, X.copy(), TEXT, exclude=own) == evaluate(X, TEXT)
         evaluate(X, Labels(TEXT, own), X.copy(), Labels(TEXT, own))
 
 
 @st.composite
 def integer_labels(draw: st.DrawFn) -> np.ndarray:
-    """Integers near some point of their dtype's range, its ends included, and now and then others."""
+    """Integers near a point in the dtype's range (or its ends), and sometimes other integers."""
     dtype = draw(integer_dtypes(endianness="=") | unsigned_integer_dtypes(endianness="="))
     limits = np.iinfo(dtype)
     point = draw(st.sampled_from([limits.min, limits.max]) | st.integers(limits.min, limits.max))

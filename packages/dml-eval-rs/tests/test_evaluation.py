@@ -1,4 +1,4 @@
-"""An evaluation: a mapping in the order asked, its intervals and paired tests, and labels that must stay distinct."""
+"""Evaluations: mappings in the requested order, intervals and paired tests, and labels that must stay distinct."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_an_interval_has_the_width_of_the_normal_one(better: Evaluation) -> None
     interval = better.confidence_interval("mrr")
     values = better.per_query["mrr"]
     normal = 2 * 1.96 * values.std() / np.sqrt(len(values))
-    # With 200 values and 2,000 resamples, the bootstrap's own error is about 5 %.
+    # If there are 200 values and 2,000 resamples, the bootstrap error is about 5 %.
     assert interval.high - interval.low == pytest.approx(normal, rel=0.2)
 
 
@@ -129,7 +129,7 @@ def test_the_permutation_test_agrees_with_all_sign_flips() -> None:
     difference = first.per_query["mrr"] - second.per_query["mrr"]
     signs = np.array(np.meshgrid(*[[-1, 1]] * 6)).reshape(6, -1).T
     exact = np.mean(np.abs(signs @ difference) >= abs(difference.sum()) * (1 - 1e-12))
-    # 10,000 random sign flips: three standard errors are at most 0.015.
+    # Three standard errors of 10,000 random sign flips are at most 0.015.
     assert first.compare(second, "mrr").p_value == pytest.approx(exact, abs=0.015)
 
 
@@ -171,7 +171,7 @@ def test_it_is_saved_as_one_flat_mapping_and_restored(better: Evaluation) -> Non
         restored = Evaluation.from_dict(loaded, evaluation.per_query)
         assert restored == evaluation
         assert restored.confidence_interval("map@r") == evaluation.confidence_interval("map@r")
-    with pytest.raises(KeyError, match=r"metrics has no mrr.*; expected a value per name of per_query"):
+    with pytest.raises(KeyError, match=r"metrics has no mrr.*; expected a value per name in per_query"):
         Evaluation.from_dict(
             {"map@r": 0.5, **{name: 1 for name in saved if name.startswith("n_")}}, better.per_query
         )
@@ -188,7 +188,7 @@ def test_intervals_and_comparisons_are_printed_for_people(better: Evaluation) ->
 def test_help_begins_with_the_docstring() -> None:
     lines = pydoc.render_doc(Evaluation, renderer=pydoc.plaintext).splitlines()
     assert lines[2].startswith("class Evaluation")
-    assert any("metrics that were measured" in line for line in lines[3:6])
+    assert any("measured metrics by name" in line for line in lines[3:6])
 
 
 @pytest.mark.parametrize(

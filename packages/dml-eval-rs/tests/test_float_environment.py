@@ -1,4 +1,4 @@
-"""The caller's floating-point environment changes no bit: rounding modes, and subnormal numbers flushed to zero."""
+"""The caller's floating-point environment does not change results: rounding modes and flushing to zero."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NEIGHBOURS = (np.arange(120)[:, None] + np.arange(5)) % 120
 PAIRS = np.stack([NEIGHBOURS[:, 0], (NEIGHBOURS[:, 0] * 7 + 30) % 120], 1)
 PAIRS = PAIRS[PAIRS[:, 0] != PAIRS[:, 1]]
 CODES = RNG.integers(0, 4, (120, 2), dtype=np.uint8)
-# All or some numbers are subnormal in the given precision.
+# All or some numbers are subnormal in this precision.
 TINY = {np.float32: ORDINARY * 1e-41, np.float64: ORDINARY * 1e-310}
 MIXED = {np.float32: ORDINARY * 10.0 ** RNG.integers(-44, -36, (120, 7))}
 MIXED[np.float64] = ORDINARY * 10.0 ** RNG.integers(-320, -300, (120, 7))
@@ -39,7 +39,7 @@ def bits_of(results: list[Any]) -> bytes:
 
 
 def measure() -> bytes:
-    """Call every function, and return the bits of all results."""
+    """Call all functions, and return the bits of the results."""
     code: Any = {"similarity": "hamming"}
     names = ["recall@1", "recall@5", "precision@1", "r_precision", "map@r", "mrr"]
     found: list[Any] = [
@@ -80,7 +80,7 @@ def expected() -> bytes:
     return measure()
 
 
-# 1/3 is rounded down to the nearest number, and 1/10 up.
+# To the nearest number, 1/3 is rounded down, and 1/10 up.
 DIVISORS = np.array([3.0, 10.0])
 QUOTIENTS = (np.ones(2) / DIVISORS).tobytes()
 

@@ -1,4 +1,4 @@
-"""Hard negatives against a slow, obvious reference."""
+"""Hard negatives, compared with a slow, obvious reference."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_they_are_the_first_of_other_classes_below_the_bound(data: st.DataObject
     assert (reported.dtype, found.dtype) == (np.int32 if similarity == "hamming" else np.float32, np.int64)
     for a in range(n):
         count = int((found[a] >= 0).sum())
-        assert (found[a, :count] >= 0).all()  # no gap
+        assert (found[a, :count] >= 0).all()  # only the end is filled
         every, order = knn(x[a : a + 1], x, n, similarity=similarity)
         by_item = dict(zip(order[0].tolist(), every[0].tolist(), strict=True))
         assert reported[a, :count].tolist() == [by_item[i] for i in found[a, :count].tolist()]
@@ -58,7 +58,7 @@ def test_they_are_the_first_of_other_classes_below_the_bound(data: st.DataObject
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
 @pytest.mark.parametrize("scale", [1e-160, 1.0, 1e120])
 def test_negatives_far_down_the_rankings_are_found_among_copies(similarity: Any, scale: float) -> None:
-    """With every item four times, many scores are equal, and few negatives are below the hardest positive."""
+    """Repeat all items four times, so that scores tie, and few negatives are below the hardest positive."""
     x = np.tile(X[:40].astype(np.float64), (4, 1)) * scale
     labels = np.tile(LABELS[:40], 4)
     wanted = expected(x, labels, 6, similarity, "hardest", 0.0)
@@ -94,7 +94,7 @@ def test_a_margin_of_codes_is_a_number_of_bits() -> None:
     def found(margin: float) -> Any:
         return hard_negatives(codes, labels, 2, below="hardest", margin=margin, similarity="hamming")
 
-    # Distances of item 0: 1 to its positive, and 2, 4 and 8.
+    # Item 0 has distance 1 to its positive, and 2, 4 and 8 to the negatives.
     assert [row.tolist() for row in (found(0)[0][0], found(0)[1][0])] == [[2, 4], [2, 3]]
     assert [row.tolist() for row in (found(1)[0][0], found(1)[1][0])] == [[4, 8], [3, 4]]
     assert [row.tolist() for row in (found(6.5)[0][0], found(6.5)[1][0])] == [[8, -1], [4, -1]]

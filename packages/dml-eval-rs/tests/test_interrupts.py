@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of each kind of long call."""
+"""Ctrl-C during each kind of long call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-# Each would take seconds, or, with the crafted counts, hours.
+# These calls would take seconds, or hours if counts are crafted.
 CALLS = {
     "evaluate": "evaluate(x, labels, threads=2)",
     "evaluate a gallery": "evaluate(x, labels, -x, labels, threads=2)",
@@ -46,7 +46,7 @@ import numpy as np
 from dml_eval_rs import *
 import dml_eval_rs._native as _native
 from dml_eval_rs.matches.relation import Relation
-# A shell that runs tests in the background makes its children ignore Ctrl-C.
+# If a shell runs the tests in the background, child processes ignore Ctrl-C by default.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 rng = np.random.default_rng(0)
 x = rng.standard_normal((60_000, 256), dtype=np.float32)
@@ -86,7 +86,7 @@ for name, call in json.loads(sys.argv[1]).items():
 
 @pytest.fixture(scope="module")
 def late() -> dict[str, float | None]:
-    """The processor time from each Ctrl-C to the end of the call; None where the call ended by itself before."""
+    """The processor time between Ctrl-C and the end of each call; None if the call ended before Ctrl-C."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(CALLS)],
         capture_output=True, text=True, timeout=900, check=False,
@@ -100,5 +100,5 @@ def late() -> dict[str, float | None]:
 def test_ctrl_c_stops_a_long_computation_soon(call: str, late: dict[str, float | None]) -> None:
     seconds = late[call]
     assert seconds is not None, "the call ended before the Ctrl-C"
-    # The promise is one second. Processor time of two threads measures it, since other load doesn't add to that.
+    # A call should end within a second. Processor time of two threads is used, because it ignores other load.
     assert seconds < 2

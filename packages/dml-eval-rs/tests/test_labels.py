@@ -1,4 +1,4 @@
-"""`Labels` and `Relevance` check themselves once, when they are made; -1 among labels is warned of."""
+"""`Labels` and `Relevance` are checked once, when they are created; a label of -1 causes a warning."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
      r"ignored is 3 arrays; expected \(offsets, indices\)"),
     (lambda: Labels(IDS, ignored=([0, 2], [3, 3])), ValueError, "ignored lists item 3 for query 0 twice"),
     (lambda: Relevance(*LISTS, ignored=([0, 2], [3])), ValueError,
-     "ignored has offsets from 0 to 2; expected them to ascend from 0 to 1"),
+     "ignored has offsets from 0 to 2; expected nondecreasing offsets from 0 to 1"),
     (lambda: Relevance([0, 2, 1, 3], [1, 0, 0]), ValueError,
-     "Relevance has offsets from 0 to 3; expected them to ascend from 0 to 3"),
+     "Relevance has offsets from 0 to 3; expected nondecreasing offsets from 0 to 3"),
     (lambda: Relevance([0, 1, 2, 4], [1, 0, 0]), ValueError,
-     "Relevance has offsets from 0 to 4; expected them to ascend from 0 to 3"),
+     "Relevance has offsets from 0 to 4; expected nondecreasing offsets from 0 to 3"),
     (lambda: Relevance([], []), ValueError, "Relevance has offsets without an entry"),
     (lambda: Relevance([[0, 1]], [1]), ValueError, r"Relevance's offsets have shape \(1, 2\); expected one dimension"),
     (lambda: Relevance([0, 1, 2], [1, -1]), ValueError,
-     "Relevance lists item -1 for query 1; expected indices of the gallery, from 0 on"),
+     "Relevance lists item -1 for query 1; expected gallery indices, at least 0"),
     (lambda: Relevance([0, 3, 3], [1, 2, 1]), ValueError,
-     "Relevance lists item 1 for query 0 twice; expected each item once per query"),
+     "Relevance lists item 1 for query 0 twice; expected distinct items per query"),
     (lambda: Relevance([0, 1], [1.0]), TypeError, "Relevance's indices have dtype float64; expected integers"),
     (lambda: Relevance(*LISTS, [1, -2, 1, 1]), ValueError,
      r"Relevance has the grade -2.0 for query 1; expected 0 to 2\*\*53"),
@@ -58,7 +58,7 @@ CASES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: Relevance(*LISTS, [1, 1]), ValueError,
      r"Relevance's grades have shape \(2,\); expected \(4,\), one per index"),
     (lambda: Relevance(*LISTS, list("abcd")), TypeError, "Relevance's grades have dtype <U1"),
-    (lambda: relevance_from_labels(["a", "b"]), TypeError, "labels has 'a' at 0; expected a set of labels"),
+    (lambda: relevance_from_labels(["a", "b"]), TypeError, "labels has 'a' at index 0; expected a set of labels"),
     (lambda: relevance_from_labels(np.eye(2), [{1}]), TypeError, "one of labels and gallery_labels is an array"),
     (lambda: relevance_from_labels(np.eye(2), np.eye(3)), ValueError,
      r"gallery_labels has shape \(3, 3\); expected 2 columns"),

@@ -1,4 +1,4 @@
-"""Several levels of labels in one pass: each has the bits of its own call, and the figures of the slow reference."""
+"""Levels of labels in a single pass have the bits of separate calls, and the values of the slow reference."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_each_level_is_that_of_the_reference(similarity: Any, ties: Any, data: A
         given = (x, labels[name], gallery, None if gallery is None else gallery_labels[name])
         assert_same_bits(level, call(evaluate, *given, **options))
         for metric, values in reference.evaluate(*given, **options).items():
-            # Means over orders are sums of a few rounded products; the other metrics are a division, or a sum of R.
+            # Means over orders are sums of a few rounded products; other metrics are a division, or a sum of R.
             np.testing.assert_allclose(level.per_query[metric], values, rtol=0, atol=1e-12, err_msg=metric)
 
 
 @pytest.fixture(scope="module")
 def clusters() -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Classes of 4 within superclasses of 40, with some ties; large enough for several tiles."""
+    """Classes of 4 within superclasses of 40, with some ties; large enough for more than one tile."""
     rng = np.random.default_rng(0)
     labels = np.arange(1200) // 4
     centres = rng.normal(size=(300, 24)) + 2 * rng.normal(size=(30, 24))[np.arange(300) // 10]
@@ -115,22 +115,22 @@ def test_progress_covers_all_pairs(clusters: tuple[np.ndarray, dict[str, np.ndar
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     [
-        (([0, 0, 1, 1],), {}, TypeError, "labels is a list; expected a mapping of each level's name"),
-        (({},), {}, ValueError, "labels has no level"),
+        (([0, 0, 1, 1],), {}, TypeError, "labels is a list; expected a mapping from level to labels"),
+        (({},), {}, ValueError, "labels is empty; expected at least one level"),
         (({"a": [0, 0, 1]},), {}, ValueError, r"level 'a': labels has shape \(3,\)"),
         (({"a": [0.5] * 4},), {}, TypeError, "level 'a': labels has dtype float64"),
         (({"a": [0, 0, 1, 1], "b": [0, 1, 2, 3]},), {}, ValueError, "level 'b': none of the 4 queries has a match"),
-        (({"a": [0] * 4}, np.eye(4)), {}, ValueError, "gallery came without gallery_labels"),
-        (({"a": [0] * 4}, np.eye(4), {"b": [0] * 4}), {}, ValueError, r"has the levels \['b'\]; expected"),
+        (({"a": [0] * 4}, np.eye(4)), {}, ValueError, "gallery is given without gallery_labels"),
+        (({"a": [0] * 4}, np.eye(4), {"b": [0] * 4}), {}, ValueError, r"has levels \['b'\]; expected \['a'\]"),
         (({"a": [0] * 4}, np.eye(4), [0] * 4), {}, TypeError, "gallery_labels is a list; expected a mapping"),
         (({"a": [0] * 4},), {"similarity": "hamming"}, TypeError,
          "embeddings has dtype float64; similarity='hamming' expects uint8"),
         (({"a": [0] * 4},), {"ties": "none"}, ValueError, "ties is 'none'"),
-        (({"a": [0] * 4},), {"metrics": ["mrr", "nmi"]}, ValueError, "'nmi', which only evaluate measures"),
+        (({"a": [0] * 4},), {"metrics": ["mrr", "nmi"]}, ValueError, "contains 'nmi'; expected retrieval metrics"),
         (({"a": Labels([0, 0, 0, 1], junk=1)},), {}, ValueError, "level 'a' has junk; expected none"),
         (({"a": Labels([0] * 4, [1] * 4), "b": [0] * 4},), {}, ValueError, "level 'a': none of the 4 queries has"),
-        (({"a": Relevance([0] * 5, [])}, None, {"a": [0]}), {}, ValueError, "level 'a': gallery_labels came"),
-        (({"a": [0] * 4},), {"exclude": [0] * 4}, ValueError, "level 'a': exclude came without a gallery"),
+        (({"a": Relevance([0] * 5, [])}, None, {"a": [0]}), {}, ValueError, "level 'a': gallery_labels and a Rel"),
+        (({"a": [0] * 4},), {"exclude": [0] * 4}, ValueError, "level 'a': exclude is given without a gallery"),
     ],
 )  # fmt: skip
 def test_wrong_levels_are_refused(

@@ -1,4 +1,4 @@
-"""The faults that the nightly run builds into the evaluator (mutants/run.py) are still faults of its source."""
+"""The faults that the nightly run builds into the evaluator (mutants/run.py) still apply to the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Open-set identification against the slow reference."""
+"""Open-set identification, compared with the slow reference."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_rates_are_those_of_all_thresholds(similarity: Any, data: Any) -> None:
             unknown.append(s)
     arguments: Any = (x, labels) if gallery is None else (x, labels, gallery, item_labels)
     if not known or not unknown:
-        with pytest.raises(ValueError, match="expected at least one of both"):
+        with pytest.raises(ValueError, match="expected some, not all"):
             open_set(*arguments, similarity=similarity)
         return
     found = open_set(*arguments, similarity=similarity, far=FAR)
@@ -61,7 +61,7 @@ def test_rates_are_those_of_all_thresholds(similarity: Any, data: Any) -> None:
         assert found.threshold[far] == math.nextafter(refused, math.inf)
 
 
-def test_distractors_are_unknown_and_junk_is_left_out() -> None:
+def test_distractors_are_unknown_and_junk_is_excluded() -> None:
     rng = np.random.default_rng(1)
     names = np.array(["a", "b", "far", "bad"])[rng.integers(0, 4, 40)]
     found = open_set(X, Labels(names, distractors="far", junk="bad"), far=0.5)
@@ -84,11 +84,11 @@ def test_the_result_is_ready_for_json() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: open_set(X, LABELS, far=1.5), "far holds 1.5"),
+        (lambda: open_set(X, LABELS, far=1.5), "far contains 1.5"),
         (lambda: open_set(X, Labels(LABELS, LABELS)), "labels have groups"),
-        (lambda: open_set(X, np.arange(40)), "0 of 40 queries have a label of the gallery, and 40 have none"),
-        (lambda: open_set(X, np.zeros(40, int)), "40 of 40 queries have a label of the gallery, and 0 have none"),
-        (lambda: open_set(X, LABELS, X), "gallery came without gallery_labels"),
+        (lambda: open_set(X, np.arange(40)), "0 of 40 labels are in the gallery; expected some, not all"),
+        (lambda: open_set(X, np.zeros(40, int)), "40 of 40 labels are in the gallery; expected some, not all"),
+        (lambda: open_set(X, LABELS, X), "gallery is given without gallery_labels"),
         (lambda: open_set(np.full_like(X, np.inf), LABELS), "row 0 holds NaN"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

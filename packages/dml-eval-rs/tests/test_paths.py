@@ -1,7 +1,7 @@
-"""Every fast path under every option, against the slow reference: small data that takes the paths of large data.
+"""Fast paths under all options, compared with the slow reference, on small data that uses large data's paths.
 
-The core counts its paths (`Control::took`). The matrix of paths and options is printed after the tests; a cell that can
-be reached and wasn't fails, and so does one that `IMPOSSIBLE` rules out and that was reached.
+The core counts its paths (`Control::took`). The matrix of paths and options is printed after the tests. A test fails if
+a cell can be reached but was not, or if it was reached although `IMPOSSIBLE` lists it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _has_lists(option: Any) -> bool:
     return bool(getattr(option, "ignored", False) or getattr(option, "relevant", False))
 
 
-# Paths, the options that can take them, and why others cannot.
+# Paths, the options that can use them, and why other options can't.
 IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
     "evaluate": (
         ("Bits", lambda _, o: o.similarity == "hamming", "codes alone have bits"),
@@ -128,7 +128,7 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
 
 
 def screen_paths(family: str) -> Iterator[str]:
-    """Name what the screens of this CPU's kernels do."""
+    """List the steps of this CPU's screens by name."""
     words = {"float32": "Float32", "16-bit": "Int16Pair"}
     for kernel, screen in screens():
         word = "BFloat16Pair" if kernel == "neon-bf16" and screen == "16-bit" else words[screen]
@@ -153,7 +153,7 @@ def screen_paths(family: str) -> Iterator[str]:
 
 
 def rows_of(path: str) -> list[str]:
-    """Return the rows of the matrix to which a path belongs: a screen's own, and one for each of its extras."""
+    """Return the rows of the matrix for a path: if it is a screen, its row, and a row per extra."""
     if not path.startswith("screen: "):
         return [path]
     parts = path.removeprefix("screen: ").split(", ")
@@ -172,14 +172,14 @@ def assert_agrees(case: Case, where: str) -> None:
 
 
 def matrix_of(family: str) -> dict[str, set[str]]:
-    """Call with every option in every way; return the options under which each path was taken."""
+    """Call with all options in all ways; return, per path, the options that used it."""
     options, ways, n = FAMILIES[family]
     matrix: dict[str, set[str]] = {}
     for name, option in options.items():
         case = option.case(n, 1)
         for sizes in ways.values():
             for kernel, screen in screens():
-                if family == "verify" and screen == "16-bit":  # its screen is float32
+                if family == "verify" and screen == "16-bit":  # verification only screens in float32
                     continue
                 with trial(kernel=kernel, screen=screen, **sizes) as taken:
                     assert_agrees(case, f"{family}, {name}, {kernel}, {screen}, {sizes}")
@@ -209,7 +209,7 @@ def test_every_path_is_taken_under_every_option(family: str, record_property: An
     record_property("matrix", "\n".join(lines))
     assert not wrong, "\n".join(wrong)
     unknown = {row for row in matrix if row not in paths}
-    if family != "evaluate":  # shards count positives
+    if family != "evaluate":  # because shards count positives
         unknown -= {*PATHS["evaluate"]}
     assert not unknown, f"paths that no list names: {sorted(unknown)}"
 
@@ -220,7 +220,7 @@ def test_drawn_paths_data_and_options_agree_with_the_reference(data: Any) -> Non
     options = data.draw(st.sampled_from([EVALUATIONS, EVALUATIONS, SEARCHES, VERIFICATIONS]))
     name = data.draw(st.sampled_from([*options]))
     option = varied(options[name], lambda choices: data.draw(st.sampled_from(choices)))
-    # Shards are divided at row 30.
+    # Because shards are divided at row 30, use sizes near 30 and larger.
     sizes = st.integers(29, 30) if options is VERIFICATIONS else st.integers(31, 67)
     case = option.case(data.draw(sizes), data.draw(st.integers(0, 10**6)))
     kernel, screen = data.draw(st.sampled_from(screens()))

@@ -1,6 +1,6 @@
-"""Cases of other packages' own tests, with their figures: docs/reference/peers-tests.md lists commits and differences.
+"""Cases from other packages' tests, with their values. For commits and differences see docs/reference/peers-tests.md.
 
-Cases without figures of their own are left to `test_against_reference.py`, `test_relation.py`, `test_against_peers.py`,
+For cases that have no values see `test_against_reference.py`, `test_relation.py`, `test_against_peers.py`,
 `test_verification.py` and the tests of the adapters, which compare with these packages on random data.
 """
 
@@ -19,23 +19,23 @@ FOUR_DECIMALS = 0.5e-4 + 1e-9
 
 
 def by_query(indexes: list[int], preds: list[float], target: list[int], more: Any = ()) -> tuple[Any, ...]:
-    """Give a ranking to each query of torchmetrics' flat lists: it excludes the documents of the others."""
+    """Convert torchmetrics' flat lists to a ranking per query, which excludes other queries' documents."""
     own = np.array(indexes) == np.unique(indexes)[:, None]
-    left_out = ~own | np.isin(np.arange(len(indexes)), more)
-    return np.tile(preds, (len(own), 1)), np.where(left_out, 0, target), left_out
+    excluded = ~own | np.isin(np.arange(len(indexes)), more)
+    return np.tile(preds, (len(own), 1)), np.where(excluded, 0, target), excluded
 
 
 FLAT = ([0, 0, 0, 1, 1, 1, 1], [0.2, 0.3, 0.5, 0.1, 0.3, 0.5, 0.2])
 CURVE = by_query([0, 0, 0, 0, 1, 1, 1], [0.4, 0.01, 0.5, 0.6, 0.2, 0.3, 0.5], [1, 0, 0, 1, 1, 0, 1])
-# sentence-transformers: sums of one-hot vectors of five keywords; the fourth query has two relevant documents.
+# sentence-transformers: sums of one-hot vectors for five keywords; the fourth query has two relevant documents.
 CORPUS = np.eye(5)[[0, 4, 3, 2, 1]] + np.outer([0, 0, 0, 0, 1], [0, 0, 1, 0, 0])
-# ir-measures: documents D0 to D5, scores of two runs, and grades.
+# ir-measures: documents D0 to D5, scores for two runs, and grades.
 RUN = [[0.8, 0.3, 0.7, 0.4, 0.1, -1], [-1, 0.8, 0.4, 0.3, 0.7, -2]]
 SUCCESS = np.array([[0, 1, 2, 2, 0, 0], [1, 0, 0, 2, 0, 0]])
 GRADES = np.array([[1, 0, 0, 2, 0, 0], [1, 0, 0, 2, 0, 0]])
 UNJUDGED = [[0.8, 0.3, 0.7, 0.4, 0.1], [0.7, 0.8, 0.4, 0.3, -1]], [[0, 1, 0, 1, 1], [1, 0, 0, 0, 0]]
 NOT_JUDGED = [[1, 0, 1, 0, 0], [0, 1, 1, 0, 1]]
-# Scores, grades, items left out, and figures: of the mean, or of every query.
+# Scores, grades, excluded items, and values: the mean, or a value per query.
 SCORED: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
     "torchmetrics, classes": (
         *by_query(*FLAT, [0, 0, 1, 0, 1, 0, 1]),
@@ -65,12 +65,12 @@ SCORED: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
     "pytrec_eval, second": ([[4, 2, 1.5]], [[0, 1, 0]], None, {"ndcg@3": 0.63093}),
     "ir-measures, success": (RUN, SUCCESS >= 1, None, {"recall@2": [1, 0]}),
     "ir-measures, success of grade 3": (RUN, SUCCESS >= 3, None, {"recall@2": [0, 0]}),
-    # A document that was not retrieved comes after all, and counts in R alone.
+    # A document that was not retrieved comes last, and only changes R.
     "ir-measures, AP and nDCG": (
         RUN, GRADES, None, {"map@4": [0.83333, 0.125], "ndcg@4": [0.76018, 0.32739], "ndcg@3": [0.76018, 0]},
     ),
     "ir-measures, AP of grade 2": (RUN, GRADES >= 2, None, {"map@4": [0.33333, 0.25]}),
-    # Gains {0: 1, 1: 4}: grades replaced by their gains, judged documents of grade 0 among them.
+    # Grades are replaced by the gains {0: 1, 1: 4}, also for judged documents with grade 0.
     "ir-measures, gains": (RUN[:1], [[4, 0, 1, 2, 1, 0]], None, {"ndcg@5": 0.97177}),
     "ir-measures, gains, four documents": (RUN[1:], [[4, 0, 0, 2, 0, 1]], None, {"ndcg@4": 0.14949}),
     "ir-measures, all": (*UNJUDGED, None, {"precision@4": [0.5, 0.25]}),
@@ -86,11 +86,11 @@ def assert_figures(found: Evaluation, figures: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", SCORED)
 def test_figures_of_scored_documents_are_theirs(case: str) -> None:
-    scores, grades, left_out, figures = SCORED[case]
-    assert_figures(evaluate_scores(scores, grades, left_out, metrics=figures), figures)
+    scores, grades, excluded, figures = SCORED[case]
+    assert_figures(evaluate_scores(scores, grades, excluded, metrics=figures), figures)
 
 
-# --- TensorFlow Similarity: four queries of the classes 1, 1, 1 and 0, with the ranks of their matches among three
+# --- TensorFlow Similarity: four queries with classes 1, 1, 1 and 0, and the ranks of matches in three
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_micro_and_macro_averages_are_tensorflow_similaritys(name: str, micro: f
 
 
 def test_map_at_k_is_tensorflow_similaritys_but_divided_by_r() -> None:
-    """R is 3 for class 1 and 10 for class 0, K is 3; we divide by min(K, R). Clipped at R, it is our MAP@R."""
+    """Use R = 3 for class 1, R = 10 for class 0, and K = 3; we divide by min(K, R). Clipped at R, this is our MAP@R."""
     found = evaluate_ranks([[1, 2, 50]] * 3 + [[3, *range(50, 59)]], 100, metrics="map@3")
     theirs = found.per_query["map@3"] * [1, 1, 1, 3 / 10]
     assert theirs.mean() == pytest.approx(0.50833333332, abs=1e-9)
@@ -112,11 +112,11 @@ def test_map_at_k_is_tensorflow_similaritys_but_divided_by_r() -> None:
     assert clipped.per_query["map@r"].tolist() == [0.0625, 0.0]
 
 
-# --- open-metric-learning, `exact_test_case`: six items, each a query of the five others
+# --- open-metric-learning, `exact_test_case`: six items, where each item searches the other five
 
 
 def test_cmc_precision_and_map_are_open_metric_learnings_but_for_divisors() -> None:
-    """OML divides precision@k by min(k, R) where we divide by k, and map@k by the matches among the first k."""
+    """Note that OML divides precision@k by min(k, R), but we by k, and map@k by the matches in the first k."""
     ranks, numbers = [[1, 2, 4], [1, 4, 5], [2, 3, 5], [3, 4, 5], [1], [4]], np.array([3, 3, 3, 3, 1, 1])
     figures = {
         1: ([1, 1, 0, 0, 1, 0], [1, 1, 0, 0, 1, 0], [1, 1, 0, 0, 1, 0]),
@@ -138,7 +138,7 @@ def test_cmc_precision_and_map_are_open_metric_learnings_but_for_divisors() -> N
 
 
 def of_scores(truth: list[int], scores: Any, metrics: Any) -> Verification:
-    """Verify pairs of these scores: dot products of 1 with the scores."""
+    """Verify pairs with these scores, given as dot products with 1."""
     column = np.asarray(scores, np.float64)[:, None]
     return verify(np.ones((1, 1)), [1], column, truth, similarity="dot", metrics=metrics)
 
@@ -150,7 +150,7 @@ def of_scores(truth: list[int], scores: Any, metrics: Any) -> Verification:
         ([0, 1], [1, 0], 0.0),
         ([1, 0], [0.5, 0.5], 0.5),
         ([1, 0, 1], [0.2, 0.3, 0.5], 0.5),  # torchmetrics' AUROC
-        # ir-measures' accuracy: the share of non-relevant documents after a relevant one
+        # ir-measures' accuracy is the share of non-relevant documents ranked after a relevant document.
         ([0, 1, 0, 0], [4, 3, 2, 1], 2 / 3),
         ([0, 1, 0, 1, 0], [5, 4, 3, 2, 1], 1 / 2),
     ],
@@ -169,7 +169,7 @@ def test_fnmr_at_fmr_of_open_metric_learning_is_1_less_tar_at_far() -> None:
 
 
 def test_label_ranking_average_precision_is_average_precision_with_pessimistic_ties() -> None:
-    """`check_lrap_toy`: all labels of two and three items, whose scores differ or tie."""
+    """Use the cases of `check_lrap_toy`: all labels for two and three items, with scores that differ or tie."""
     for scores in ([0.25, 0.75], [0.5, 0.5], [0.25, 0.5, 0.75], [0.5, 0.75, 0.25], [0.25, 0.5, 0.5]):
         for bits in range(1, 2 ** len(scores)):
             truth = [bits >> i & 1 for i in range(len(scores))]
@@ -181,7 +181,7 @@ def test_label_ranking_average_precision_is_average_precision_with_pessimistic_t
 
 
 def test_several_matches_tied_with_others_share_the_last_place_there() -> None:
-    """No order of the items gives their figure, which lies between our bounds."""
+    """Note that no order of the items has scikit-learn's value, but it lies between our bounds."""
     scores, truth, theirs = [0.5] * 4, [1, 1, 1, 0], 3 / 4
     assert sklearn.metrics.label_ranking_average_precision_score([truth], [scores]) == theirs
     low, mean, high = (
@@ -192,7 +192,7 @@ def test_several_matches_tied_with_others_share_the_last_place_there() -> None:
 
 
 def test_a_constant_predictor() -> None:
-    """Scikit-learn gives the share of matches, 0.25; the mean over all orders, ours, is above it."""
+    """Scikit-learn returns the share of matches, 0.25; we return the mean over all orders, which is larger."""
     truth = np.arange(100) % 4 == 0
     assert sklearn.metrics.average_precision_score(truth, np.ones(100)) == 0.25
     found = evaluate_scores(np.ones((1, 100)), [truth], ties="expected", metrics="map")
@@ -202,9 +202,9 @@ def test_a_constant_predictor() -> None:
     assert found["map"] > 0.25
 
 
-# --- trec_eval: `make quicktest`, runs of three TREC queries with the figures of `test/out.test.aq` and `.aql`
+# --- trec_eval: `make quicktest`, runs for three TREC queries with the values in `test/out.test.aq` and `.aql`
 
-# The ranks of the relevant documents among the 500 retrieved (ties by document number, descending).
+# The ranks of relevant documents in the 500 retrieved (ties are sorted by document number, in descending order).
 _RANKS = {
     301: "6 7 16 18 20 26 30 32 37 39 43 49 54 56 57 59 63 67 70 83 92 96 100 103 112 115 116 122 125 130 131 "
     "133 143 144 145 158 172 178 184 197 199 200 207 210 212 219 224 229 240 249 253 263 267 274 280 290 "
@@ -214,9 +214,9 @@ _RANKS = {
     303: "19 37 41 43 44 65 67 89 99 107",
 }
 _RELEVANT = {301: 474, 302: 77, 303: 10}
-_ITEMS = 2000  # documents that were not retrieved come after rank 1,000, where no figure sees them
+_ITEMS = 2000  # documents that were not retrieved come after rank 1,000, so they do not change values
 _CUTS = (5, 10, 15, 20, 30, 100, 200, 500, 1000)
-# A name of trec_eval: the figures of the three queries at each cut, and their means.
+# trec_eval's names, with the values of the three queries at each cut, and the means.
 _AT_CUTS = {
     "P": [
         [0.0000, 0.2000, 0.1333, 0.2500, 0.2333, 0.2300, 0.2100, 0.1420, 0.0710],
@@ -244,7 +244,7 @@ _AT_CUTS = {
     ],
 }
 _OURS = {"P": "precision", "recall": "ir_recall", "ndcg_cut": "ndcg"}
-# Grades of query 301 in qrels.rel_level: 6 documents of 4, 6 of 2 and 462 of 1; those of the other queries are equal.
+# In qrels.rel_level, query 301 has 6 documents with grade 4, 6 with 2 and 462 with 1; other queries' grades are equal.
 _GRADED_NDCG = [
     [0.0000, 0.0439, 0.0393, 0.0746, 0.0867, 0.1390, 0.1544, 0.1396, 0.1396],
     [0.8304, 0.7530, 0.8085, 0.8082, 0.7604, 0.6046, 0.6209, 0.6617, 0.6617],
@@ -259,7 +259,7 @@ def ranks_of(query: int) -> list[int]:
 
 
 def assert_trec_evals(found: Evaluation, figures: dict[str, Any]) -> None:
-    """Compare the figures of the three queries, and their mean."""
+    """Compare the values of the three queries, and the mean."""
     for name, expected in figures.items():
         ours = [*found.per_query[name], found[name]]
         np.testing.assert_allclose(ours, expected, rtol=0, atol=FOUR_DECIMALS, err_msg=name)
@@ -287,7 +287,7 @@ def test_figures_of_rankings_are_trec_evals() -> None:
     cuts = at_cuts("map", _AT_CUTS["map_cut"])
     found = evaluate_ranks([ranks_of(query) for query in _RANKS], _ITEMS, metrics=[*figures, *cuts])
     assert_trec_evals(found, figures)
-    # map_cut divides by R where we divide by min(K, R), the most that K places can reach.
+    # map_cut divides by R, but we divide by min(K, R), so that the best value is 1.
     numbers = np.array(list(_RELEVANT.values()))
     for k, expected in zip(_CUTS, cuts.values()):
         ours = found.per_query[f"map@{k}"] * np.minimum(k, numbers) / numbers
@@ -297,7 +297,7 @@ def test_figures_of_rankings_are_trec_evals() -> None:
 
 
 def test_graded_figures_are_trec_evals() -> None:
-    """`trec_eval -l2` with qrels.rel_level: nDCG uses all grades, the other measures those of at least 2."""
+    """Use `trec_eval -l2` with qrels.rel_level: nDCG uses all grades, other measures only use grades of at least 2."""
     missing_301 = [4] * 5 + [2] * 6 + [1] * (462 - 70)
     graded = [
         {r: 4 if r == 307 else 1 for r in ranks_of(301)[:71]}

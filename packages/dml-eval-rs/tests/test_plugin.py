@@ -1,4 +1,4 @@
-"""The evaluator that dml-eval-rs provides to dml-core, as `exact` for embeddings and as `hamming` for codes."""
+"""The evaluators that dml-eval-rs provides to dml-core: `exact` for embeddings, and `hamming` for codes."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_hamming_binarizes_at_its_threshold() -> None:
         codes[:30], LABELS[:30], codes, LABELS, similarity="hamming", ties="expected", metrics="recall@1"
     )
     assert result["recall@1"] == expected["recall@1"]
-    # Clusters are those of the 20 bits as numbers, without the padding of the codes.
+    # The 20 bits are clustered as numbers, without the codes' padding.
     bits = np.unpackbits(np.concatenate([codes[:30], codes]), axis=1, count=20).astype(np.float32)
     joined, clusters = np.concatenate([LABELS[:30], LABELS]), kmeans(bits, 10).labels
     assert result["nmi"] == nmi(joined, clusters)
@@ -195,10 +195,10 @@ def test_an_evaluation_is_restored_from_json_and_its_values_per_query(name: str)
         ("exact", {"similarity": "l2"}, ValueError, "similarity is 'l2'"),
         ("exact", {"ties": "none"}, ValueError, "ties is 'none'"),
         ("hamming", {"unmatched": "none"}, ValueError, "unmatched is 'none'"),
-        ("hamming", {"metrics": ["tar@far=2"]}, ValueError, "has no FAR above 0 and below 1"),
+        ("hamming", {"metrics": ["tar@far=2"]}, ValueError, "needs a FAR between 0 and 1"),
         ("hamming", {"similarity": "dot"}, TypeError, "similarity"),
         ("exact", {"threshold": 0.5}, ValueError, "threshold is 0.5 with similarity='cosine'"),
-        ("exact", {"n_clusters": 3}, ValueError, "n_clusters is 3, but no metric of clusters is asked"),
+        ("exact", {"n_clusters": 3}, ValueError, "n_clusters is 3, but no clustering metric is requested"),
         ("exact", {"n_clusters": 0, "metrics": ["nmi"]}, ValueError, "n_clusters is 0"),
         ("exact", {"seed": -1}, ValueError, "seed is -1"),
         ("hamming", {"threads": 0}, ValueError, "threads is 0"),

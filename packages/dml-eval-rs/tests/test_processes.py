@@ -1,4 +1,4 @@
-"""The evaluator in a process: progress, errors, mapped files, scarce memory."""
+"""The evaluator in a process: progress, errors, mapped files, and too little memory."""
 
 from __future__ import annotations
 

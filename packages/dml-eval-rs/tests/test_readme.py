@@ -1,4 +1,4 @@
-"""The examples of the README and of the pages on metrics and verification run unchanged."""
+"""The examples in the README and in the pages on metrics and verification can be run unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXAMPLES = {page.stem: re.findall(r"```python\n(.*?)```", page.read_text(), re.D
 
 
 def run(program: str) -> str:
-    """Run a program, of which a warning is an error, and return what it prints."""
+    """Run a program with warnings as errors, and return the output."""
     command = [sys.executable, "-W", "error", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -36,7 +36,7 @@ def test_the_examples_of_the_pages_run(example: str) -> None:
 
 
 def test_the_core_needs_numpy_alone_and_this_build_is_optimised() -> None:
-    # The compiled module warns of a build without optimisation.
+    # If the build is not optimised, the compiled module warns.
     others = "{'torch', 'pluggy', 'dml_core', 'scipy', 'sklearn'}"
     call = "import sys, numpy; from dml_eval_rs import evaluate; evaluate(numpy.eye(4), [0, 0, 1, 1])"
     assert run(f"{call}; print({{m.split('.')[0] for m in sys.modules}} & {others})") == "set()\n"

@@ -1,4 +1,4 @@
-"""What counts as a match, and what rankings exclude: groups, lists, own items, junk, against the slow reference."""
+"""Matches and excluded items (groups, lists, queries themselves, junk), compared with the slow reference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ METRICS = [
     "recall@1", "recall@3", "precision@1", "r_precision", "map@r", "mrr", "precision@2", "map@2", "ndcg@3",
     "ir_recall@2", "mrr@3", "map", "minp",
 ]  # fmt: skip
-# Means over orders are sums of a few rounded products; the other metrics are one division, or a sum of R of them.
+# Means over orders are sums of a few rounded products; other metrics are a division, or a sum of R divisions.
 TOLERANCE = 1e-12
 
 
@@ -106,7 +106,7 @@ def test_listed_matches_and_grades_are_those_of_the_reference(similarity: str, d
 def test_listing_the_items_of_each_label_gives_the_bits_of_labels(
     similarity: str, ties: Any, separate: bool
 ) -> None:
-    """Over several tasks and blocks of the screen, and, with large classes, from tables."""
+    """Use more than one task and block of the screen, and large classes, which are counted from tables."""
     rng = np.random.default_rng(0)
     for classes in (4, 300):
         labels = rng.integers(0, classes, 900)
@@ -125,9 +125,9 @@ def test_listing_the_items_of_each_label_gives_the_bits_of_labels(
 
 @pytest.mark.parametrize("large", [False, True], ids=["small classes", "large classes"])
 def test_the_rule_of_reidentification_is_that_of_market_1501(large: bool) -> None:
-    """A literal loop of its protocol: drop junk and the query's identity in the query's camera, then CMC and AP."""
+    """Compare with a loop like the protocol: drop junk and the query's identity in its camera, then CMC and AP."""
     rng = np.random.default_rng(0)
-    # -1: junk; 0 here: distractors, which no query shows
+    # -1 is junk, and 0 are distractors, which are not used as queries.
     identities = rng.integers(-1, 4 if large else 60, 700)
     cameras = rng.integers(0, 6, 700)
     x = rng.normal(size=(700, 8)) + np.random.default_rng(1).normal(size=(62, 8))[identities]

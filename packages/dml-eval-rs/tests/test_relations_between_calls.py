@@ -1,6 +1,6 @@
-"""Relations between calls, to the bit and for each query, on thousands of rows that prune by themselves.
+"""Relations between calls, to the bit and for each query, on thousands of rows, enough to be pruned.
 
-The slow reference would take hours on them, but two calls that must agree need none. `make soak` runs them all.
+The slow reference would take hours, but to compare two calls it is not needed. Use `make soak` to run all tests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EVERY_RANK = [*FIRST_RANKS, "map", "minp"]
 
 
 class Rows:
-    """Rows of classes that adjoin, whose numbers decay, with their codes."""
+    """Rows sorted by class, with decaying numbers, and codes."""
 
     def __init__(self, noise: float, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
@@ -32,7 +32,7 @@ class Rows:
         centres = rng.normal(size=(N // CLASS, DIM))
         x = (centres[self.labels] + noise * rng.normal(size=(N, DIM))) / np.arange(1, DIM + 1)
         self.x = x.astype(np.float32)
-        # Long codes, so that few distances tie.
+        # Codes are long, so that distances rarely tie.
         self.codes = np.packbits(x @ rng.normal(size=(DIM, 256)) > 0, axis=1)
         near = ours.knn(self.x, None, 14, exclude_self=True)[1]
         far = rng.integers(0, N, (N, 10))
@@ -67,13 +67,13 @@ def assert_same(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarr
 
 
 def one_by_one(measure: Callable[[int], Mapping[str, np.ndarray]], queries: Any) -> dict[str, np.ndarray]:
-    """Measure some queries, each in a call of its own."""
+    """Measure each query in a separate call."""
     columns = [measure(q) for q in queries]
     return {name: np.concatenate([column[name] for column in columns]) for name in columns[0]}
 
 
 def test_ignored_items_of_a_pruned_call_are_those_of_one_call_a_query(tight: Rows) -> None:
-    """Ignored pairs were masked in the order of tiles, and not at all after the first tile that was skipped."""
+    """Check an old fault: ignored pairs were masked in the order of tiles, but not after a skipped tile."""
     whole = evaluate("cosine", tight.x, tight.labels, ignored=tight.others)
     assert whole["map@r"].mean() > 0.97
     queries = range(0, N, 40)
@@ -111,7 +111,7 @@ class TestEvaluations:
         queries, items = rng.permutation(N), rng.permutation(N)
         own = np.empty(N, int)
         own[items] = np.arange(N)
-        # By any rule but that of the index, which the order changes.
+        # Use any rule except "index", because the order changes the indices.
         options: Any = {"ties": "pessimistic", "metrics": metrics}
         expected = evaluate(similarity, x, labels, **options)
         moved = (x[queries], labels[queries], x[items], labels[items])
@@ -179,7 +179,7 @@ class TestEvaluations:
 @pytest.mark.nightly
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 def test_a_doubled_negative_moves_what_its_rule_of_ties_says(rows: Rows, similarity: Any) -> None:
-    """Copies come after their originals, so each moves the positives behind it by one rank."""
+    """Use that copies come after the originals, so a copy moves later positives by one rank."""
     x, labels = rows.of(similarity), rows.labels
     copies = np.arange(0, N, 7)
     gallery = np.concatenate([x, x[copies]])
@@ -198,7 +198,7 @@ def test_a_doubled_negative_moves_what_its_rule_of_ties_says(rows: Rows, similar
     _, order = ours.knn_shards([x], [gallery], len(gallery) - 1, similarity=similarity, exclude=np.arange(N))
     first = (others[order] == labels[:, None]).argmax(axis=1) + 1
     np.testing.assert_array_equal(rules["index"]["mrr"], 1 / first)
-    # Only copies tie, each with its original: a negative but for queries of its class.
+    # Copies only tie with the original, which is a negative, except for queries of this class.
     if similarity != "hamming":
         doubled = np.isin(labels, labels[copies])
         for columns in rules.values():
@@ -262,7 +262,7 @@ class TestSearches:
         for q in range(N):
             mine = found[offsets[q] : offsets[q + 1]]
             assert mine[:200].tolist() == items[q, : len(mine)].tolist()
-            # Float64 decides in the range; its scores are rounded to float32 here.
+            # The range is decided in float64, but these scores are rounded to float32.
             if len(mine) < 200:
                 beyond = scores[q, len(mine)]
                 assert beyond > threshold if codes else beyond <= np.float32(threshold)
@@ -292,7 +292,7 @@ class TestSearches:
             is_positive = labels[order[q]] == labels[q]
             choose = min if below == "hardest" else max
             bound = choose(similarities[q][is_positive], default=np.inf)
-            # Float64 may tell them apart.
+            # In float64 these can differ.
             if not codes and (similarities[q][~is_positive] == bound).any():
                 continue
             expected = order[q][~is_positive & (similarities[q] < bound)][:5]

@@ -1,4 +1,4 @@
-"""Intervals and tests by class: against all resamples and all signs, and the intervals by query."""
+"""Intervals and tests by class, compared with all resamples and all signs, and with intervals by query."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dml_eval_rs import METRICS, Evaluation, evaluate
 
 
 def of_values(values: list[float]) -> Evaluation:
-    """Make an evaluation with these reciprocal ranks."""
+    """Return an evaluation with these reciprocal ranks."""
     unmatched = int(np.isnan(values).sum())
     return Evaluation(
         {"mrr": float(np.nanmean(values))}, {"mrr": np.array(values)}, len(values), unmatched, 9
@@ -23,7 +23,7 @@ CLASSES = np.array(["a", "a", "b", "b", "b", "c", "c", "c", "d"])
 
 
 def test_percentiles_of_class_resamples_are_those_of_all_of_them() -> None:
-    """Of 4 classes there are 4⁴ resamples, equally likely."""
+    """Note that 4 classes have 4⁴ resamples, which are equally likely."""
     means = []
     for drawn in itertools.product("abcd", repeat=4):
         inside = np.concatenate([np.array(VALUES)[np.char.equal(CLASSES, name)] for name in drawn])
@@ -31,7 +31,7 @@ def test_percentiles_of_class_resamples_are_those_of_all_of_them() -> None:
     for level in (0.5, 0.9):
         interval = of_values(VALUES).confidence_interval("mrr", level, by=CLASSES)
         for found, q in ((interval.low, (1 - level) / 2), (interval.high, (1 + level) / 2)):
-            # The share of 2,000 draws below a number has a standard deviation of at most 0.0112.
+            # The share of 2,000 draws below a number deviates by at most 0.0112 (a standard deviation).
             low, high = np.quantile(means, [max(0, q - 0.045), min(1, q + 0.045)])
             assert low <= found <= high
 
@@ -52,7 +52,7 @@ def test_the_paired_test_by_class_agrees_with_all_signs_of_the_classes() -> None
 
 
 def test_queries_that_agree_within_classes_have_wider_intervals() -> None:
-    """With m equal queries a class, the deviation of the mean is √m times that of independent queries."""
+    """If classes have m equal queries, the mean's deviation is √m times larger than for independent queries."""
     rng = np.random.default_rng(1)
     values, by = np.repeat(rng.random(200), 9), np.repeat(np.arange(200), 9)
     result = of_values(values.tolist())
@@ -90,7 +90,7 @@ def test_every_metric_has_intervals_and_tests_by_class() -> None:
         (np.arange(8), ValueError, r"by has shape \(8,\); expected \(9,\)"),
         (np.zeros((9, 2), int), ValueError, r"by has shape \(9, 2\)"),
         (np.zeros(9), TypeError, "by has dtype float64"),
-        (np.zeros(9, int), ValueError, "by has 1 class among the queries with a match"),
+        (np.zeros(9, int), ValueError, "by has 1 class, counting only matched queries"),
     ],
     ids=["length", "dimensions", "floats", "one class"],
 )

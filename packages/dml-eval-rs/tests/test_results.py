@@ -1,4 +1,4 @@
-"""Results become text, HTML, Markdown, LaTeX, CSV, JSON, tables of other libraries, and pictures."""
+"""Results can be converted to text, HTML, Markdown, LaTeX, CSV, JSON, other libraries' tables, and plots."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_every_result_is_json(result: Any) -> None:
 
 
 class Odd(Tabular):
-    """A result with the special characters of every form."""
+    """A result that contains all forms' special characters."""
 
     def table(self) -> Table:
         return Table([("a_b & 50 %", "1|2"), ("<i>", 'say "x", $y$'), ("\\", "~^#{}")], ("name", "value"))

@@ -1,4 +1,4 @@
-"""Where memory is scarce each function raises MemoryError or returns what it returns with enough; no signal ends it."""
+"""If there is too little memory, functions raise MemoryError or return correct results, but never crash."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-# A process of its own, which forks for each call and each limit: what the call may add to the address space.
+# A separate process, which forks for each call and limit. A limit says how much address space the call can add.
 STARVED = """
 import hashlib, os, pickle, resource, sys, traceback
 import numpy as np
@@ -43,7 +43,7 @@ def run(call, added):
     return b"MemoryError"
 
 
-# Forks, so that none has memory left over from another's call.
+# Fork, so that calls can't use memory left by other calls.
 def fork(call, added):
     reading, writing = os.pipe()
     child = os.fork()
@@ -86,7 +86,7 @@ CALLS = [
     "verify_shards([x[:400], x[400:800]], labels[:800], [y], other_labels, block=300, threads=1)",
     "range_search(codes, None, 90, similarity='hamming', threads=1)",
 ]
-# Bytes that a call may add: too few for its threads' stacks, and more and more.
+# Bytes that a call can add, from too few for the threads' stacks to enough.
 LIMITS = [2**step for step in (20, 22, 23, 24, 25, 26, 27, 29)]
 
 
@@ -101,7 +101,7 @@ metric = RetrievalMetric({"threads": 1})
 for _ in range(6):
     metric.update(*tensors)
 """
-# Numbers, not tensors: a pickled tensor contains its address.
+# Return numbers, because a pickled tensor contains an address.
 ADAPTER_CALLS = [
     "calculator.get_accuracy(*tensors)",
     "{name: value.item() for name, value in metric.compute().items()}",
@@ -114,7 +114,7 @@ def assert_right_or_memory_errors(calls: list[str], setup: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", STARVED, repr(calls), repr(LIMITS), setup],
         capture_output=True, text=True, timeout=300, check=False,
-        # libgomp ends the process if it can't start a thread, so torch gets none to start.
+        # libgomp ends the process if it can't start a thread, so torch must not start any.
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Searches within a threshold, and the recall of an approximate index, against the slow references."""
+"""Searches within a threshold, and the recall of an approximate index, compared with slow references."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CODES = np.packbits(np.random.default_rng(0).random((40, 16)) < 0.3, axis=1)
 
 
 def expected_ranges(queries: Any, gallery: Any, threshold: float, similarity: str, exclude_self: bool) -> Any:
-    """Compare every pair; codes are within a threshold if their distance, minus the score, is at most that."""
+    """Compare all pairs; for codes, the distance is minus the score, and must not exceed the threshold."""
     offsets, indices, scores = [0], [], []
     sign = -1 if similarity == "hamming" else 1
     for q, query in enumerate(queries):
@@ -54,7 +54,7 @@ def test_ranges_are_those_of_all_scores(similarity: str, data: Any) -> None:
         None if own else queries.copy() if exclude_self else data.draw(small_rows(dim, similarity=similarity))
     )
     items = queries if gallery is None else gallery
-    # Thresholds are scores of pairs, the numbers beside them, or anything.
+    # Thresholds can be scores of pairs, adjacent numbers, or any numbers.
     some = score(
         data.draw(st.sampled_from(list(queries))), data.draw(st.sampled_from(list(items))), similarity
     )
@@ -169,7 +169,7 @@ def test_recall_is_that_of_a_full_sort(similarity: str, data: Any) -> None:
     items = queries if gallery is None else gallery
     k = data.draw(st.integers(1, len(items) - exclude_self))
     width = k + data.draw(st.integers(0, 2))
-    # An index returns any items, each once, and none where it has no more.
+    # An index can return any distinct items, or fewer items, filled up with -1.
     ids = [*range(len(items)), *[-1] * width]
     rows = [data.draw(st.permutations(ids).map(lambda row: row[:width])) for _ in queries]
     options: dict[str, Any] = {
@@ -190,7 +190,7 @@ def test_recall_is_that_of_a_full_sort(similarity: str, data: Any) -> None:
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_exact_neighbours_have_a_recall_of_one(similarity: Any, dtype: type) -> None:
     rng = np.random.default_rng(1)
-    # Codes of many bits have few ties.
+    # Long codes rarely tie.
     codes = np.packbits(rng.random((300, 4000)) < 0.5, axis=1)
     x = codes if similarity == "hamming" else rng.normal(size=(300, 7)).astype(dtype)
     for exclude_self in (False, True):
@@ -206,7 +206,7 @@ def test_items_tied_with_the_last_neighbour_are_right() -> None:
     gallery = np.array([[2.0, 0], [1, 1], [3, 3], [5, 5], [0, 1]])
     found = [[0, 3], [0, 1], [0, 4], [3, 2], [-1, 0]]
     measured = index_recall(found, np.repeat([[2.0, 1]], 5, 0), gallery, 2)
-    # 1, 2 and 3 are the nearest alike; 0 comes before 4.
+    # 1, 2 and 3 are equally near and come first; 0 comes before 4.
     assert measured.per_query.tolist() == [0.5, 0.5, 0.0, 1.0, 0.0]
 
 
@@ -214,7 +214,7 @@ def test_a_query_skips_itself_and_the_next_item_moves_up() -> None:
     _, indices = knn(X, None, 6)
     assert (indices[:, 0] == np.arange(40)).all()
     assert index_recall(indices, X, None, 5, exclude_self=True).recall == 1.0
-    # Without a sixth column the query's own place is lost.
+    # If there is no sixth column, a place is lost to the query itself.
     assert index_recall(indices[:, :5], X, None, 5, exclude_self=True).recall == pytest.approx(0.8, abs=1e-15)
 
 

@@ -1,4 +1,4 @@
-"""Shards give the bits of one call, for any shards, blocks, order of results, and tasks that run twice."""
+"""Results for shards have the bits of a single call, for any shards, blocks, order of results and repeated tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ N = 160
 RNG = np.random.default_rng(0)
 X = (RNG.integers(-2, 3, (N, 5)) + 0.5).astype(np.float32)
 CODES = RNG.integers(0, 8, (N, 2)).astype(np.uint8)
-IDS = {classes: RNG.integers(0, classes, N) for classes in (2, 30, 100)}  # of two, more than 32 items each
+# If there are 2 classes, each has more than 32 items.
+IDS = {classes: RNG.integers(0, classes, N) for classes in (2, 30, 100)}
 GROUPS = RNG.integers(0, 3, N)
 SIMILARITIES = ["cosine", "dot", "euclidean", "hamming"]
 TIES = ["index", "optimistic", "pessimistic", "expected"]
@@ -44,7 +45,7 @@ def some_lists(queries: int, most: int, seed: int) -> tuple[Any, Any]:
 
 
 def map_any(data: Any) -> Any:
-    """Return a map that sends tasks to another process, runs some twice, and mixes the results."""
+    """Return a map that pickles tasks like a different process, runs some twice, and shuffles the results."""
 
     def run(function: Any, tasks: Any) -> list[Any]:
         tasks = [pickle.loads(pickle.dumps(task)) for task in tasks]
@@ -67,7 +68,7 @@ def watch(see: Any) -> Any:
 
 
 def labels_of(kind: str, classes: int, rows: slice, *, of_gallery: bool = True) -> Any:
-    """Return labels of some rows; junk belongs to the gallery."""
+    """Return labels for some rows; only the gallery has junk."""
     ids, groups = IDS[classes][rows], GROUPS[rows]
     junk = [0] if of_gallery and kind == "junk" else ()
     return {
@@ -177,7 +178,7 @@ def test_verify_in_any_order_and_twice_gives_the_bits_of_one_call(
         arguments = [[x[20:50], x[50:90]], queries, shards_of(x, cuts), labels]
     options: Any = {"similarity": similarity, "metrics": data.draw(st.sampled_from(ASKED))}
     with pytest.MonkeyPatch.context() as patch:
-        # So few scores that ranges are wrong, and take many passes to narrow.
+        # The sample is too small, so ranges are wrong and need extra passes.
         patch.setattr(verification, "_SAMPLE", data.draw(st.sampled_from([2, 200, 1 << 21])))
         patch.setattr(verification, "_KEPT", data.draw(st.sampled_from([100, 1000, 1 << 22])))
         patch.setattr(verification, "_LEAST_KEPT", data.draw(st.sampled_from([10, 1 << 16])))
@@ -205,7 +206,7 @@ def test_verify_takes_two_passes_over_ordinary_rows_and_one_over_codes(
         "progress": lambda *pairs: done.append(pairs),
     }
     verify_shards([x], IDS[30], map=noting, block=40, **options)
-    assert len(keys) == len(set(keys)) == passes * 10  # of four blocks, each pair once
+    assert len(keys) == len(set(keys)) == passes * 10  # the pairs of 4 blocks, once per pass
     assert done[-1] == (passes * N * (N - 1) // 2,) * 2
 
 
@@ -295,14 +296,14 @@ def test_a_lost_task_is_named_and_a_retried_one_counts_once(paths: list[Path]) -
 
     def retrying(function: Any, tasks: Any) -> Any:
         first = next(tasks)
-        function(first)  # its worker dies before it answers
+        function(first)  # the result is lost, as if the worker died
         return map(function, [first, *tasks])
 
     assert_same_bits(evaluate_shards(paths, IDS[30], map=retrying, block=60), evaluate(X, IDS[30]))
 
 
 def test_a_map_that_returns_other_things_is_refused(paths: list[Path]) -> None:
-    with pytest.raises(TypeError, match="map returned a int; expected the results of the function"):
+    with pytest.raises(TypeError, match="map returned a int; expected the function's results"):
         evaluate_shards(paths, IDS[30], map=lambda function, tasks: [1])
     kept: list[Any] = []
 
@@ -311,7 +312,7 @@ def test_a_map_that_returns_other_things_is_refused(paths: list[Path]) -> None:
         return results
 
     evaluate_shards(paths, IDS[30], map=keeping)
-    with pytest.raises(ValueError, match="a result of another call"):
+    with pytest.raises(ValueError, match="a result from a different call"):
         evaluate_shards(paths, IDS[30], map=lambda f, tasks: [*kept, *map(f, tasks)], ties="expected")
 
 
@@ -329,22 +330,12 @@ CHANGED[17, 2] += 1
 @pytest.mark.parametrize(
     ("measure", "kind", "rows", "message"),
     [
-        (
-            evaluate_shards,
-            ("count", 1, 1),
-            CHANGED,
-            r"shards\[1\] \(.*1.npy\) row 17 changed between two tasks",
-        ),
-        (
-            verify_shards,
-            ("pass 1", 1, 1),
-            PART + 1,
-            r"shards\[1\] \(.*1.npy\) row \d+ changed between two tasks",
-        ),
-        (evaluate_shards, ("count",), X[:5], r"has shape \(5, 5\).*expected \(53, 5\).*as at the beginning"),
+        (evaluate_shards, ("count", 1, 1), CHANGED, r"shards\[1\] \(.*1.npy\) row 17 changed between two tasks"),
+        (verify_shards, ("pass 1", 1, 1), PART + 1, r"shards\[1\] \(.*1.npy\) row \d+ changed between two tasks"),
+        (evaluate_shards, ("count",), X[:5], r"has shape \(5, 5\).*but had \(53, 5\).*before: don't change shards"),
     ],
     ids=["a number", "all rows", "the shape"],
-)
+)  # fmt: skip
 def test_a_shard_that_changes_between_tasks_is_named_with_its_row(
     measure: Any, kind: Any, rows: Any, message: str, paths: list[Path]
 ) -> None:
@@ -358,7 +349,7 @@ def test_a_shard_that_changes_between_tasks_is_named_with_its_row(
 
 NAME = r"(shards|queries)\[1\] "
 BAD: dict[str, tuple[Any, str]] = {
-    "width": (np.ones((4, 6), np.float32), r"has shape \(4, 6\).*expected \(4, 5\) and float32, as .*\[0\]"),
+    "width": (np.ones((4, 6), np.float32), r"has shape \(4, 6\).*\(4, 5\) and float32, like .*\[0\]"),
     "dtype": (np.ones((4, 5)), r"has shape \(4, 5\) and dtype float64; expected .*float32"),
     "absent": ("absent.npy", r"\(absent.npy\) is absent on .*shared folder"),
     "text": (Path(__file__), r"\(.*\) can't be read on .*expected a .npy file"),
@@ -389,28 +380,28 @@ PAIR = Relevance(np.arange(N + 1), np.arange(N))
     [
         (evaluate_shards, (X, IDS[30]), {}, TypeError, "shards is a ndarray; expected a list of shards"),
         (evaluate_shards, ([], IDS[30]), {}, ValueError, "shards is empty"),
-        (evaluate_shards, ([X[:0]], []), {}, ValueError, "shards hold no rows"),
+        (evaluate_shards, ([X[:0]], []), {}, ValueError, "shards has no rows"),
         (evaluate_shards, ([X], IDS[30][:9]), {}, ValueError, r"shape \(9,\); expected \(160,\) to match shards"),
         (evaluate_shards, ([X], None), {}, TypeError, "labels is None"),
-        (evaluate_shards, ([X], IDS[30]), {"metrics": "nmi"}, ValueError, "'nmi', which only evaluate measures"),
-        (evaluate_shards, ([X], IDS[30]), {"n_clusters": 3}, ValueError, "no metric of clusters is asked"),
-        (evaluate_shards, ([X], IDS[30]), {"peers": None}, TypeError, "takes no peers, since map divides the work"),
+        (evaluate_shards, ([X], IDS[30]), {"metrics": "nmi"}, ValueError, "'nmi'; expected retrieval metrics"),
+        (evaluate_shards, ([X], IDS[30]), {"n_clusters": 3}, ValueError, "no clustering metric is requested"),
+        (evaluate_shards, ([X], IDS[30]), {"peers": None}, TypeError, "can't use peers, because map divides the work"),
         (evaluate_shards, ([X], IDS[30]), {"typo": 1}, TypeError, "unexpected keyword argument 'typo'"),
         (evaluate_shards, ([X], IDS[30]), {"block": 0}, ValueError, "block is 0; expected at least 1"),
         (evaluate_shards, ([X], np.arange(N)), {}, ValueError, "none of the 160 queries has a match"),
         (evaluate_shards, ([CODES], IDS[30]), {}, TypeError, r"shards\[0\] has dtype uint8.*similarity='hamming'"),
         (evaluate_shards, ([X], IDS[30]), {"similarity": "hamming"}, TypeError, r"binarize\(shards\[0\]\)"),
-        (evaluate_shards, ([X, X], [*IDS[30]] * 2), {"gallery": [X]}, ValueError, "gallery came without"),
-        (evaluate_shards, ([X], PAIR, [X], IDS[30]), {}, ValueError, "gallery_labels came with a Relevance"),
+        (evaluate_shards, ([X, X], [*IDS[30]] * 2), {"gallery": [X]}, ValueError, "gallery is given without"),
+        (evaluate_shards, ([X], PAIR, [X], IDS[30]), {}, ValueError, "gallery_labels and a Relevance are both given"),
         (evaluate_shards, ([X], PAIR, [X[:9]]), {}, ValueError, "Relevance lists item 9 for query 9"),
         (evaluate_shards, ([X], Labels(IDS[30], junk=1), [X], IDS[30]), {}, ValueError, "labels have junk"),
         (verify_shards, (X, IDS[30]), {}, TypeError, "shards is a ndarray; expected a list of shards"),
         (verify_shards, ([X], IDS[30]), {"metrics": "recall@1"}, ValueError, "'recall@1'"),
-        (verify_shards, ([X], IDS[30]), {"metrics": "accuracy"}, ValueError, "folds of given pairs"),
+        (verify_shards, ([X], IDS[30]), {"metrics": "accuracy"}, ValueError, "expected pairs and folds"),
         (verify_shards, ([X], IDS[30]), {"similarity": "l2"}, ValueError, "similarity is 'l2'"),
         (verify_shards, ([X], IDS[30]), {"block": 0}, ValueError, "block is 0; expected at least 1"),
-        (verify_shards, ([X], IDS[30], [X]), {}, ValueError, "gallery came without gallery_labels"),
-        (verify_shards, ([X], PAIR), {}, ValueError, "labels is a Relevance, which lists matches"),
+        (verify_shards, ([X], IDS[30], [X]), {}, ValueError, "gallery is given without gallery_labels"),
+        (verify_shards, ([X], PAIR), {}, ValueError, "labels is a Relevance; expected an array or Labels"),
         (verify_shards, ([X], np.arange(N)), {}, ValueError, "none of the 12720 pairs has equal labels"),
         (verify_shards, ([X], np.zeros(N, int)), {}, ValueError, "all 12720 pairs match"),
         (knn_shards, ([X], None, 160), {"exclude_self": True}, ValueError, "k is 160; expected 1 to 159"),

@@ -1,4 +1,4 @@
-"""Processes that share a measurement all get the bits of a single one, and compare no pair twice."""
+"""Processes that share a measurement get the bits of a single process, and never compare a pair twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIES = ("index", "optimistic", "pessimistic", "expected")
 
 @given(
     n=st.integers(2, 150),
-    # With one or two classes, some queries have the 32 matches from which all of their keys are computed.
+    # If there are one or two classes, some queries have 32 or more matches, so all keys are computed.
     classes=st.sampled_from([1, 2, 7, 60]),
     queries=st.none() | st.integers(1, 40),
     similarity=st.sampled_from(["cosine", "dot", "euclidean", "hamming"]),
@@ -45,7 +45,7 @@ def test_ranks_measure_embeddings_and_codes_to_the_bits_of_one(
     seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
-    x = (rng.integers(-2, 3, (n, 4)) + 0.5).astype(dtype)  # few values, so that ties are many
+    x = (rng.integers(-2, 3, (n, 4)) + 0.5).astype(dtype)  # few values, so that rows often tie
     if similarity == "hamming":
         x = rng.integers(0, 4, (n, 3), dtype=np.uint8)
     labels = rng.integers(0, classes, n)
@@ -124,7 +124,7 @@ def test_ranks_with_different_options_are_refused(options: list[Any]) -> None:
 
 
 class Faulty(ThreadPeer):
-    """A peer whose exchanges a function changes, given the method, the right answer, this peer's part and the peer."""
+    """A peer with exchanges changed by a function of the method, the right answer, this peer's part and the peer."""
 
     def __init__(self, peer: ThreadPeer, change: Any) -> None:
         super().__init__(peer.rank, peer.exchange)
@@ -156,7 +156,7 @@ def test_an_error_of_an_exchange_reaches_the_caller() -> None:
     run_together(2, measure)
 
 
-# By name: the method that fails, what it makes of the right answer and this rank's part, and the error.
+# By name: the method that fails, a function of the right answer and this rank's part, and the error.
 FAULTS: dict[str, tuple[str, Any, type[Exception], str]] = {
     "gathers a number too few": ("all_gather", lambda x, _: x[:-1], ValueError, "all_gather returned"),
     "gathers a number too many": ("all_gather", lambda x, _: np.append(x, 1.0), ValueError, "all_gather returned"),
@@ -189,7 +189,7 @@ FAULTS: dict[str, tuple[str, Any, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-# The first exchange compares arguments, and the later ones divide the work; each is refused by itself.
+# The first exchange compares arguments, and later exchanges divide the work; both must raise an error.
 @pytest.mark.parametrize("first", [1, 2], ids=["from the first exchange", "later"])
 def test_an_exchange_with_a_wrong_result_is_an_error_on_every_rank(fault: str, first: int) -> None:
     fails, change, error, message = FAULTS[fault]
@@ -209,7 +209,7 @@ def test_an_exchange_with_a_wrong_result_is_an_error_on_every_rank(fault: str, f
 @pytest.mark.parametrize("classes", [2, 20])
 @pytest.mark.parametrize("separate", [False, True])
 def test_no_exchange_takes_a_number_too_few(metrics: str, classes: int, separate: bool) -> None:
-    """Every exchange of an evaluation, one after another, loses its last number."""
+    """Let each exchange of an evaluation in turn lose the last number."""
     x, labels = np.random.default_rng(0).normal(size=(120, 4)), np.arange(120) % classes
     gallery = (x, labels) if separate else ()
 

@@ -1,4 +1,4 @@
-"""Threads: none outlives a call of any public function or method, so a forked child can call it, too."""
+"""Threads end before public functions and methods return, so that a forked child can also call these."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "Verification.confidence_interval": lambda: VERIFIED.confidence_interval("eer"),
     "Verification.plot": VERIFIED.plot,
 }
-# These return the values of a result in another form.
+# These methods convert a result to a different form.
 FORMS = ("table", "precise", "to_csv", "to_dict", "to_latex", "to_markdown")
 for _result in (MEASURED, VERIFIED, OPENED, RECALLED, COMPARED):
     for _form in FORMS:
@@ -62,7 +62,7 @@ def test_every_public_function_and_method_is_tried() -> None:
 
 
 def threads() -> set[str]:
-    """Return the ids of this process's threads, on Linux."""
+    """Return the ids of this process's threads; empty if the system is not Linux."""
     tasks = Path("/proc/self/task")
     return {path.name for path in tasks.iterdir()} if tasks.exists() else set()
 
@@ -94,7 +94,7 @@ def assert_a_forked_child_ends(call: Callable[[], object]) -> None:
 def test_no_thread_outlives_a_call_so_a_forked_child_can_make_it_too(name: str) -> None:
     before = threads()
     CALLS[name]()
-    # A thread that was joined leaves the kernel's list a moment later.
+    # After a thread is joined, it stays in the kernel's list for a moment.
     deadline = time.monotonic() + 10
     while (left := threads() - before) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -124,4 +124,4 @@ def test_the_argument_overrules_the_variable_that_sets_the_number_of_threads(
     x = RNG.normal(size=(6000, 64)).astype(np.float32)
     before, seen = threads(), {0}
     kmeans(x, 600, threads=argument, progress=lambda *_: seen.add(len(threads() - before)))
-    assert max(seen) == expected + 1  # and one that waits for them
+    assert max(seen) == expected + 1  # plus a thread that waits

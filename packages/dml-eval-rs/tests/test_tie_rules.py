@@ -1,4 +1,4 @@
-"""Several rules for ties from one count: each has the bits of its own call, and the figures of the slow reference."""
+"""Rules for ties, measured from a single count, have the bits of separate calls and the slow reference's values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ METRICS = ["recall@1", "recall@3", "precision@1", "r_precision", "map@r", "mrr",
 
 @pytest.fixture(scope="module")
 def tied() -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Rows for several tiles: a few ties, integers with many, all equal, and a class of a third of the items."""
+    """Rows for more than one tile: with few ties, integers that often tie, all equal, and with a large class."""
     rng = np.random.default_rng(0)
     labels = np.arange(1200) // 4
     x = (rng.normal(size=(300, 24))[labels] + rng.normal(size=(1200, 24))).astype(np.float32)
@@ -104,28 +104,28 @@ def test_optimistic_and_pessimistic_bound_every_metric(
     found = evaluate_ties(*tied["integers"], metrics=[*METRICS, "ndcg@5", "map", "minp", "map@7"])
     for rule, (name, most) in itertools.product(TIES, found["optimistic"].per_query.items()):
         values, least = found[rule].per_query[name], found["pessimistic"].per_query[name]  # type: ignore[index]
-        # Means over orders are rounded.
+        # Means over orders are rounded, so allow for this.
         assert ((least - 1e-12 <= values) & (values <= most + 1e-12)).all(), (rule, name)
 
 
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     [
-        (([0, 0, 1, 1],), {"ties": "index"}, TypeError, "ties is 'index'; expected several rules"),
-        (([0, 0, 1, 1],), {"ties": None}, TypeError, "ties is None; expected several rules"),
+        (([0, 0, 1, 1],), {"ties": "index"}, TypeError, "ties is 'index'; expected a sequence of rules"),
+        (([0, 0, 1, 1],), {"ties": None}, TypeError, "ties is None; expected a sequence of rules"),
         (([0, 0, 1, 1],), {"ties": ()}, ValueError, "ties is empty; expected at least one"),
         (([0, 0, 1, 1],), {"ties": ["index", "none"]}, ValueError, "ties is 'none'; expected one of 'index'"),
         (([0, 0, 1, 1],), {"ties": [1]}, TypeError, "ties is a int; expected one of 'index'"),
-        (([0, 0, 1, 1],), {"ties": ["index"] * 2}, ValueError, "expected each rule once"),
+        (([0, 0, 1, 1],), {"ties": ["index"] * 2}, ValueError, "expected distinct rules"),
         (([0, 0, 1],), {}, ValueError, r"labels has shape \(3,\)"),
         ((None,), {}, TypeError, "labels is None"),
         (([0, 1, 2, 3],), {}, ValueError, "none of the 4 queries has a match"),
-        (([0] * 4, np.eye(4)), {}, ValueError, "gallery came without gallery_labels"),
+        (([0] * 4, np.eye(4)), {}, ValueError, "gallery is given without gallery_labels"),
         (([0] * 4, np.eye(3), [0] * 3), {}, ValueError, r"expected \(3, 4\) to match embeddings"),
         (([0] * 4,), {"similarity": "hamming"}, TypeError, "dtype float64; similarity='hamming' expects uint8"),
         (([0] * 4,), {"similarity": "angle"}, ValueError, "similarity is 'angle'"),
         (([0] * 4,), {"unmatched": "one"}, ValueError, "unmatched is 'one'"),
-        (([0] * 4,), {"metrics": "ari"}, ValueError, "metrics holds 'ari', which only evaluate measures"),
+        (([0] * 4,), {"metrics": "ari"}, ValueError, "metrics contains 'ari'; expected retrieval metrics"),
     ],
 )  # fmt: skip
 def test_wrong_rules_and_arrays_are_refused(

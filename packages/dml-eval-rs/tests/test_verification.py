@@ -1,4 +1,4 @@
-"""Verification of floats and codes against the slow reference in rational arithmetic, and against scikit-learn."""
+"""Verification of floats and codes, compared with the slow reference in rational arithmetic and with scikit-learn."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FLOATS = ("cosine", "dot", "euclidean")
 SIMILARITIES = (*FLOATS, "hamming")
 FAR = {f"tar@far={far!r}": far for far in (0.9, 0.5, 1 / 3, 0.3, 0.1, 1e-3)}
 METRICS = [*FAR, "eer", "auc"]
-# A sample and a capacity so small that brackets are wrong, lists overflow, and float64 decides.
+# If the sample and the capacity are this small, brackets are wrong, lists overflow, and float64 must decide.
 SIZES = [(None, None), (1, None), (3, 5), (20, 1), (1, 200), (20, 200)]
 X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
 LABELS = np.arange(40) % 8
@@ -37,7 +37,7 @@ def run_with(options: dict[str, Any], *arguments: Any, **names: Any) -> Verifica
 
 
 def draw_labels(data: st.DataObject, rows: int, *, grouped: bool, junk: bool) -> tuple[Labels, list[Any]]:
-    """Draw labels, and as the reference takes them: None for junk, and each distractor's alone."""
+    """Draw labels, and convert these for the reference: None for junk, and a distinct label per distractor."""
 
     def draw(most: int) -> list[int]:
         drawn: list[int] = data.draw(st.lists(st.integers(0, most), min_size=rows, max_size=rows))
@@ -60,7 +60,7 @@ def assert_measured(found: Verification, positives: list[float], negatives: list
     assert found["eer"] == eer[0]
     assert found["auc"] == reference.area(positives, negatives)
     assert found.roc is not None
-    # Corners between which the curve is straight are left out, so each of ours is one of all, in order.
+    # Corners on a straight part of the curve are omitted, so our corners must be a subset, in the same order.
     curve = list(zip(found.roc.far.tolist(), found.roc.tar.tolist()))
     every = [(float(far), float(tar)) for far, tar, _ in reference.corners(positives, negatives)]
     assert curve == sorted(set(curve))
@@ -151,7 +151,7 @@ def test_given_pairs_are_measured_as_by_the_reference(similarity: Any, data: Any
 
 
 def noisy(rows: int, dim: int, dtype: type, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """Draw rows of classes; of kind "ties" with small integers, "twins" with repeated rows."""
+    """Draw rows in classes; if kind is "ties" with small integers, if "twins" with repeated rows."""
     rng = np.random.default_rng(5)
     labels = rng.integers(0, rows // 6, rows)
     x = rng.normal(size=(rows, dim))[labels] + 1.2 * rng.normal(size=(rows, dim))
@@ -200,7 +200,7 @@ def test_rates_are_those_of_scikit_learn_on_the_same_scores(similarity: Any, kin
     for name, far in FAR.items():
         assert found[name] == tpr[fpr <= far].max()
         assert thresholds[fpr <= far].min() >= found.thresholds[name] > thresholds[fpr > far].max()
-    # scikit-learn adds rounded areas, and the crossing is found on rounded corners.
+    # scikit-learn adds rounded areas, and finds the crossing on rounded corners.
     assert found["auc"] == pytest.approx(metrics.roc_auc_score(labels[i] == labels[j], scores), abs=1e-12)
     at = int(np.argmax(fpr + tpr >= 1))
     part = (1 - fpr[at - 1] - tpr[at - 1]) / (fpr[at] + tpr[at] - fpr[at - 1] - tpr[at - 1])
@@ -211,7 +211,7 @@ def test_rates_are_those_of_scikit_learn_on_the_same_scores(similarity: Any, kin
 
 @pytest.mark.parametrize("sizes", SIZES)
 def test_a_threshold_after_ties_at_zero_is_the_least_number_above_it(sizes: Any) -> None:
-    """Brackets that shrink towards zero from below must not end at minus zero."""
+    """Check that brackets which shrink towards zero from below do not end at minus zero."""
     x = np.array([[2.0], [2.0], [-2.0], [2.0]], np.float16)
     options = dict(zip(("verify_sample", "verify_listed"), sizes))
     found = run_with(options, x, [0, 1, 0, 0], similarity="euclidean", metrics="tar@far=0.5")
@@ -255,7 +255,7 @@ def test_a_perfect_and_a_useless_similarity() -> None:
     apart = np.repeat(np.eye(4), 3, axis=0)
     perfect = verify(apart, np.arange(12) // 3, metrics=("tar@far=0.5", "tar@far=0.01", "eer", "auc"))
     assert list(perfect.values()) == [1.0, 1.0, 0.0, 1.0]
-    # Any threshold above 0 tells them apart.
+    # Any threshold above 0 separates the pairs.
     assert perfect.thresholds["tar@far=0.5"] == perfect.thresholds["tar@far=0.01"] == 5e-324
     same = verify(np.ones((6, 3)), [0, 0, 0, 1, 1, 1])
     assert list(same.values()) == [0.0, 0.0, 0.0, 0.0, 0.5, 0.5]
@@ -311,7 +311,7 @@ def bits_of(codes: np.ndarray) -> np.ndarray:
 
 
 def test_codes_have_the_metrics_of_their_bits_in_every_kernel_and_thread_count_and_on_peers() -> None:
-    """The distance of codes is the squared distance of their bits."""
+    """Use that the distance between codes is the squared distance between their bits."""
     codes, labels = CODES, CODE_LABELS
     found = verify(codes, labels, similarity="hamming", threads=1)
     assert found == verify(bits_of(codes), labels, similarity="euclidean")
@@ -337,22 +337,22 @@ def test_given_pairs_of_codes_with_folds_are_those_of_their_bits() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: verify(X, LABELS, metrics="tar@far=1"), ValueError, "'tar@far=1' has no FAR above 0 and below 1"),
-        (lambda: verify(X, LABELS, metrics="recall@1"), ValueError, "'recall@1' is one of retrieval"),
+        (lambda: verify(X, LABELS, metrics="tar@far=1"), ValueError, "'tar@far=1' needs a FAR between 0 and 1"),
+        (lambda: verify(X, LABELS, metrics="recall@1"), ValueError, "'recall@1' is a retrieval metric"),
         (lambda: verify(X, LABELS, metrics="err"), ValueError, "unknown metric 'err'; did you mean 'eer'"),
-        (lambda: verify(X, LABELS, metrics="accuracy"), ValueError, "'accuracy', which needs folds of given pairs"),
+        (lambda: verify(X, LABELS, metrics="accuracy"), ValueError, "'accuracy', but folds is None"),
         (lambda: verify(X, np.arange(40)), ValueError, "none of the 780 pairs has equal labels"),
         (lambda: verify(X, np.zeros(40, int)), ValueError, r"all 780 pairs .* negative \(impostor\) pair"),
         (lambda: verify(X, Labels(LABELS, LABELS)), ValueError, "none of the 700 pairs has equal labels"),
         (lambda: verify(X, Labels(LABELS, LABELS), X, LABELS), ValueError, "labels have groups, but gallery_labels"),
-        (lambda: verify(X, LABELS, X), ValueError, "gallery came without gallery_labels"),
+        (lambda: verify(X, LABELS, X), ValueError, "gallery is given without gallery_labels"),
         (lambda: verify(X, Relevance(np.zeros(len(X) + 1, int), [])), ValueError, "labels is a Relevance"),
         (lambda: verify(X, Labels(LABELS, ignored=([0] * 41, []))), ValueError, "labels have ignored items"),
         (lambda: verify(X, LABELS, similarity="hamming"), TypeError, "embeddings has dtype float32; .* uint8 codes"),
         (lambda: verify(CODES, CODE_LABELS), TypeError, "embeddings has dtype uint8; .* similarity='hamming'"),
-        (lambda: verify(X, LABELS, folds=10), ValueError, "folds came without pairs"),
-        (lambda: verify(X, LABELS, pairs=[[0, 1]], peers=object()), ValueError, "peers came with pairs"),  # type: ignore[arg-type]
-        (lambda: verify(X, LABELS, pairs=[[0, 40]]), ValueError, r"pair 0 is \[0, 40\]; expected indices below 40"),
+        (lambda: verify(X, LABELS, folds=10), ValueError, "folds is given without pairs"),
+        (lambda: verify(X, LABELS, pairs=[[0, 1]], peers=object()), ValueError, "pairs and peers are both given"),  # type: ignore[arg-type]
+        (lambda: verify(X, LABELS, pairs=[[0, 40]]), ValueError, r"\[0, 40\]; expected nonnegative indices below 40"),
         (lambda: verify(X, LABELS, pairs=[[0, 1], [-1, 2]]), ValueError, r"pair 1 is \[-1, 2\]"),
         (lambda: verify(X, LABELS, pairs=[[0, 1], [3, 3]]), ValueError, r"pair 1 is \[3, 3\]; .* distinct items"),
         (lambda: verify(X, LABELS, pairs=[[0.0, 1]]), TypeError, "pairs has dtype float64"),

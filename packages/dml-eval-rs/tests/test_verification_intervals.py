@@ -1,4 +1,4 @@
-"""Intervals and paired tests of verification, by identity, against slow sums over pairs and by simulation."""
+"""Intervals and paired tests for verification, by identity, compared with slow sums over pairs and simulations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS = {
 def kept_pairs(
     found: Verification, sides: list[tuple[np.ndarray, np.ndarray, np.ndarray]], similarity: str
 ) -> Any:
-    """List all pairs as two identities and a score, but those of the same label and group."""
+    """List all pairs as two identities and a score, except pairs with the same label and group."""
     (x, labels, groups), (y, item_labels, item_groups) = sides[0], sides[-1]
     return [
         (labels[i], item_labels[j], score(x[i], y[j], similarity))
@@ -76,7 +76,7 @@ def test_curves_of_resampled_identities_are_those_of_weighted_pairs(
             for name in METRICS:
                 measured = by_identity._measure(name, far, tar)[0]
                 assert measured == pytest.approx(reference.read_metric(name, curve), abs=1e-12)
-    for name in METRICS:  # that of every identity once is near that of all pairs
+    for name in METRICS:  # if all identities are drawn once, the value must be near that for all pairs
         far, tar = counted.curves(np.ones((1, len(names))))
         if kind == "normal" and similarity != "hamming":
             assert by_identity._measure(name, far, tar)[0] == pytest.approx(found[name], abs=0.05)
@@ -91,7 +91,7 @@ def test_thresholds_continue_beyond_the_sample(monkeypatch: pytest.MonkeyPatch) 
     few = placed._place(24)
     assert (np.diff(few) < 0).all()
     np.testing.assert_allclose(few[4:], every[4:], atol=0.05)
-    np.testing.assert_allclose(few[:4], every[:4], atol=0.15)  # above all that were sampled
+    np.testing.assert_allclose(few[:4], every[:4], atol=0.15)  # above all sampled scores
 
 
 def test_queries_are_counted_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,14 +105,14 @@ def test_queries_are_counted_in_batches(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def simulate(n: int, rng: np.random.Generator, noise: float = 0.8) -> tuple[np.ndarray, np.ndarray]:
-    """Draw three items of each of n identities, of which some vary more than others."""
+    """Draw three items for each of n identities, where some identities vary more than others."""
     spread = noise * np.exp(0.3 * rng.normal(size=(n, 1, 1)))
     x = rng.normal(size=(n, 1, 8)) + spread * rng.normal(size=(n, 3, 8))
     return x.reshape(3 * n, 8), np.repeat(np.arange(n), 3)
 
 
 def test_intervals_cover_the_value_of_many_identities_and_tests_reject_at_their_level() -> None:
-    """Loose bounds for 60 data sets of 40 identities: 95 % intervals cover at least 80 %."""
+    """Check loose bounds for 60 data sets of 40 identities: 95 % intervals must cover at least 80 %."""
     metrics = ("tar@far=1e-1", "tar@far=1e-2", "eer", "auc")
     truth = verify(*simulate(1500, np.random.default_rng(99)), metrics=metrics)
     covered, rejected = dict.fromkeys(metrics, 0), dict.fromkeys(metrics, 0)
@@ -169,12 +169,12 @@ def test_the_accuracy_is_resampled_by_folds() -> None:
     interval = found.confidence_interval("accuracy")
     means = np.random.default_rng(0).choice(found.fold_accuracy, (20_000, 10)).mean(axis=1)
     assert [interval.low, interval.high] == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.003)
-    # Folds are kept by a pickle.
+    # Pickles keep the folds.
     assert pickle.loads(pickle.dumps(found)).confidence_interval("accuracy") == interval
     compared = found.compare(worse, "accuracy")
     assert (compared.difference, compared.n_queries) == (found["accuracy"] - worse["accuracy"], 10)
     assert worse.compare(worse, "accuracy").p_value == 1
-    with pytest.raises(ValueError, match="the results are of different pairs"):
+    with pytest.raises(ValueError, match="the results have different pairs"):
         found.compare(verify(X, IDS, pairs=pairs, folds=9, metrics="auc"), "accuracy")
 
 
@@ -197,12 +197,12 @@ def test_junk_and_identities_without_pairs_are_not_resampled() -> None:
         (lambda: FOUND.confidence_interval("eer", 1.0), ValueError, "level is 1.0"),
         (lambda: FOUND.confidence_interval("eer", seed=-1), ValueError, "seed is -1"),
         (lambda: pickle.loads(pickle.dumps(FOUND)).confidence_interval("eer"), ValueError,
-         "doesn't keep the embeddings, since it was pickled"),
-        (lambda: FOUND.compare(pickle.loads(pickle.dumps(FOUND)), "eer"), ValueError, "doesn't keep the embeddings"),
-        (lambda: FOUND.compare(verify(X, IDS // 2), "eer"), ValueError, "the results are of different pairs"),
+         "this result was pickled or comes from verify_shards; use verify"),
+        (lambda: FOUND.compare(pickle.loads(pickle.dumps(FOUND)), "eer"), ValueError, "intervals need the embeddings"),
+        (lambda: FOUND.compare(verify(X, IDS // 2), "eer"), ValueError, "the results have different pairs"),
         (lambda: FOUND.compare(verify(X, IDS, metrics="auc"), "eer"), KeyError, "no metric 'eer'"),
         (lambda: verify(X[:3], [0, 0, 0], X[:6], IDS[:6]).confidence_interval("eer"), ValueError,
-         "the pairs are of 1 identities"),
+         "the pairs have 1 identities"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip

@@ -117,10 +117,10 @@ def test_a_rehearsal_changes_nothing(tiny_registry, tiny_document):
         (["optimizer.lr=inf"], "optimizer.lr is inf"),
         (["training.ema_decay=nan"], "training.ema_decay is nan"),
         (["embedding.dim=10000000000000"], "doesn't fit into memory"),
-        (['evaluation.metrics=["recall@0"]'], "metric 'recall@0' has a K of 0"),
+        (['evaluation.metrics=["recall@0"]'], "metric 'recall@0' has K 0"),
         (['evaluation.metrics=["recal@1"]'], "unknown metric 'recal@1'; did you mean 'recall@1'"),
         (['evaluation.metrics=["nmi"]', "evaluation.n_clusters=0"], "n_clusters is 0"),
-        (["evaluation.n_clusters=3"], "n_clusters is 3, but no metric of clusters is asked"),
+        (["evaluation.n_clusters=3"], "n_clusters is 3, but no clustering metric is requested"),
         (["evaluation.similarity=cosin"], "similarity"),
         (["validation.class_fraction=0.2", "evaluation.every=100"], "no evaluation would select weights"),
         (

@@ -1,4 +1,4 @@
-"""The command `dml-eval embeddings.npy labels.npy`: exact metrics of saved arrays; needs only numpy."""
+"""The command `dml-eval embeddings.npy labels.npy`, to measure saved arrays; it needs only numpy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FORMATS = ("table", "markdown", "latex", "csv", "json")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command, and return 0, or 2 for an error, 130 for Ctrl-C, 141 if nobody reads the output."""
+    """Run the command. Return 0, or 2 if it fails, 130 after Ctrl-C, or 141 if the output's reader closes the pipe."""
     options = _parser().parse_args(argv)
     warnings.showwarning = _warn
     try:
@@ -66,7 +66,7 @@ def _measure(embeddings: Path, options: argparse.Namespace) -> Evaluation:
         gallery, ids = map(_load, options.gallery)
         gallery_labels = Labels(ids, _load(options.gallery_groups), **special)
     elif options.gallery_groups:
-        raise ValueError("--gallery-groups came without --gallery; expected both, or only --groups")
+        raise ValueError("--gallery-groups is given without --gallery; expected both, or only --groups")
     names = "similarity", "ties", "unmatched", "seed", "threads"
     chosen: Any = {name: getattr(options, name) for name in names}
     chosen |= {"metrics": options.metric or DEFAULT, "progress": _show if sys.stderr.isatty() else None}
@@ -98,22 +98,22 @@ def _parser() -> argparse.ArgumentParser:
     labels: dict[str, Any] = {"action": "append", "metavar": "LABEL"}
     names, default = ", ".join(METRICS), ", ".join(DEFAULT)
     add("embeddings", type=Path, help="the queries, a .npy file: (n, dim) floats, or (n, bytes) uint8 codes")
-    add("labels", type=Path, help="their labels, a .npy file: (n,) integers, booleans or strings")
-    add("--metric", action="append", metavar="NAME", help=f"repeat for several: {names}; default: {default}")
+    add("labels", type=Path, help="the queries' labels, a .npy file: (n,) integers, booleans or strings")
+    add("--metric", action="append", metavar="NAME", help=f"can be repeated: {names}; default: {default}")
     add("--gallery", nargs=2, type=Path, metavar=("EMBEDDINGS", "LABELS"), help="default: the queries")
     add("--similarity", choices=SIMILARITIES, default="cosine", help="default: cosine")
-    grouped = "exclude gallery items of the query's label and group, such as its camera"
+    grouped = "exclude gallery items with the query's label and group, for example its camera"
     add("--groups", **file, help=f"a .npy file, (n,): {grouped}")
-    add("--gallery-groups", **file, help="the groups of the gallery, if there is one")
-    add("--junk", **labels, help="exclude items with this label; repeat for several")
-    add("--distractors", **labels, help="items with this label match nothing, but are ranked")
-    unmatched = "skip a query without a match (default), or count it as 0"
+    add("--gallery-groups", **file, help="the gallery's groups, to be used with --gallery")
+    add("--junk", **labels, help="exclude items with this label; can be repeated")
+    add("--distractors", **labels, help="rank items with this label, but never as matches; can be repeated")
+    unmatched = "skip queries that have no match (default), or count them as 0"
     add("--unmatched", choices=UNMATCHED, default="skip", help=unmatched)
-    ties = "order of equally similar items; default: index, the lower first"
+    ties = "how to order equally similar items; default: index, the lower first"
     add("--ties", choices=TIES, default="index", help=ties)
-    add("--compare", **file, help="embeddings of another model, compared by a paired test")
+    add("--compare", **file, help="embeddings of a second model, to be compared by a paired test")
     add("--format", choices=_FORMATS, default="table", help="default: table")
-    add("--seed", type=int, default=0, help="seed of the clustering; default: 0")
+    add("--seed", type=int, default=0, help="seed for the clustering; default: 0")
     add("--threads", type=int, help="default: RAYON_NUM_THREADS, or all cores")
     version = sys.modules["dml_eval_rs"].__version__
     add("--version", action="version", version=f"dml-eval {version}", help="show the version and exit")
@@ -129,27 +129,27 @@ def _label(texts: list[str] | None) -> list[int] | list[str]:
 
 
 def _load(path: Path | None) -> Any:
-    """Map a .npy file without reading it, and never unpickle objects; return None for no path."""
+    """Map a .npy file into memory, and never unpickle objects; return None if there is no path."""
     if path is None:
         return None
     if not path.is_file():
-        problem = "is no regular file" if path.exists() else "doesn't exist"
+        problem = "is not a regular file" if path.exists() else "doesn't exist"
         raise ValueError(f"the file {path} {problem}; expected a .npy file")
     with path.open("rb") as file:
         first = file.read(6)
     if first.startswith(b"PK"):
         raise ValueError(f"{path} is an archive; expected a .npy file: use numpy.save for one array")
-    if first not in (b"", b"\x93NUMPY"):  # an empty file is a damaged one
+    if first not in (b"", b"\x93NUMPY"):  # an empty file is reported as damaged below
         raise ValueError(
-            f"{path} is no .npy file; expected an array that numpy.save wrote: for a text file of a label a line, "
-            "numpy.save('labels.npy', pathlib.Path('labels.txt').read_text().splitlines())"
+            f"{path} is not a .npy file; expected an array saved by numpy.save: for a text file with one label per "
+            "line, use numpy.save('labels.npy', pathlib.Path('labels.txt').read_text().splitlines())"
         )
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # a damaged header makes numpy raise any of a dozen types
+    except Exception as error:  # if the header is damaged, numpy raises a dozen types of errors
         if "allow_pickle" in str(error) or "Python objects" in str(error):
             raise ValueError(
-                f"{path} holds Python objects; expected numbers or strings: save array.astype(int) or "
+                f"{path} contains Python objects; expected numbers or strings: save array.astype(int) or "
                 "array.astype(str) instead"
             ) from error
         raise ValueError(f"{path} is not an intact .npy file of numbers or strings: {error}") from error

@@ -1,4 +1,4 @@
-"""The compiled core. Private: use `dml_eval_rs`, which checks arguments and explains errors in them."""
+"""The compiled core. This module is private: use `dml_eval_rs`, which checks arguments and explains errors."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, Required, TypedDict, Unpack
@@ -15,7 +15,7 @@ _Progress = Callable[[int, int], object]
 _Columns = tuple[list[tuple[str, npt.NDArray[np.float64], float]], int]
 
 class _Options(Protocol):
-    """The options of an evaluation."""
+    """Options for an evaluation."""
 
     @property
     def similarity(self) -> str: ...
@@ -33,7 +33,7 @@ class _Options(Protocol):
     def peers(self) -> Peers | None: ...
 
 class _Counted(TypedDict, total=False):
-    """Positives of some queries, negatives counted so far, and how to count."""
+    """The positives of some queries, the negatives counted so far, and how to count."""
 
     ties: Required[str]
     metrics: Required[list[str]]

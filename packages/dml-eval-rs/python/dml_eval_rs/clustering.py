@@ -26,8 +26,8 @@ class KMeans:
     Attributes:
         labels: (N,) int64, the index of each row's nearest centroid.
         centroids: (C, D) float32, or float64 for float64 input.
-        inertia: the sum of squared distances from the rows to their centroids.
-        n_iter: rounds of the best run.
+        inertia: the sum of squared distances between rows and centroids.
+        n_iter: the number of rounds in the best run.
     """
 
     labels: npt.NDArray[np.int64]
@@ -48,17 +48,17 @@ def kmeans(
 ) -> KMeans:
     """Cluster rows by Lloyd's algorithm (1982); the result depends on the seed, not on the machine or threads.
 
-    Minimises Σ |x − c(x)|². Centres are drawn by k-means++ (Arthur and Vassilvitskii 2007) if this takes at most 10⁹
-    multiplications, otherwise by the same rule in eight batches (the rounds of k-means||, Bahmani et al. 2012, with as
-    many draws as clusters). Each row joins the nearest centroid, compared in float64, and of equally near centroids the
-    lowest index. An empty cluster takes the row farthest from its centroid.
+    Minimises Σ |x − c(x)|². Centres are drawn by k-means++ (Arthur and Vassilvitskii 2007) if this takes up to 10⁹
+    multiplications, otherwise by the same rule in eight batches (the rounds of k-means||, Bahmani et al. 2012, but
+    drawing only `n_clusters` rows). Each row joins the nearest centroid, compared in float64, or, if centroids are
+    equally near, the lowest index. If a cluster is empty, it gets the row that is farthest from its centroid.
 
     Args:
         x: (N, D) float16, float32 or float64, finite.
         n_clusters: 1 to N.
-        seed: seed of the initial centres, 0 to 2**64 - 1.
-        n_init: number of runs from different initial centres, at least 1, to return the run with the least inertia.
-        max_iter: maximum rounds per run, at least 1; a run ends earlier when no centroid moves.
+        seed: seed for the initial centres, 0 to 2**64 - 1.
+        n_init: number of runs with different initial centres, at least 1. The run with the least inertia is returned.
+        max_iter: maximum number of rounds per run, at least 1. A run ends early when no centroid moves.
         threads, progress: see `evaluate`; the total grows from round to round.
 
     Raises:
@@ -96,37 +96,37 @@ def check_clusters(n_clusters: int, items: int) -> int:
 def nmi(a: npt.ArrayLike, b: npt.ArrayLike, *, average: Average = "arithmetic") -> float:
     """Return the normalised mutual information of two partitions.
 
-    I(a, b) over an average of H(a) and H(b), with logarithms to any base: 2·I / (H(a) + H(b)) with ``"arithmetic"``.
+    I(a, b) over an average of H(a) and H(b), using logarithms to any base: 2·I / (H(a) + H(b)) by default.
 
     Args:
         a, b: (N,) integers, booleans or strings: the cluster of each item.
-        average: ``"min"``, ``"geometric"``, ``"arithmetic"`` or ``"max"`` of the entropies.
+        average: how to average the entropies: ``"min"``, ``"geometric"``, ``"arithmetic"`` or ``"max"``.
 
     Returns:
-        0 to 1; 1 if both put everything into one cluster, 0 if one does.
+        0 to 1. If only one of the partitions is a single cluster, this is 0; if both are, 1.
 
     Raises:
-        TypeError: if an array holds floats.
+        TypeError: if an array contains floats.
         ValueError: if the lengths differ or are 0, or the average is unknown.
 
     Example:
         >>> from dml_eval_rs import nmi
-        >>> nmi([0, 0, 1, 1], ["b", "b", "a", "a"])  # the same clusters under other names
+        >>> nmi([0, 0, 1, 1], ["b", "b", "a", "a"])  # the same clusters, with different names
         1.0
     """
     return _native.nmi(*_partitions(a, b), arguments.one_of(average, "average", get_args(Average)))
 
 
 def ami(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
-    """Return the mutual information of two partitions, adjusted for chance; arguments and errors as in `nmi`.
+    """Return the mutual information of two partitions, adjusted for chance; for arguments and errors see `nmi`.
 
-    (I − E) / ((H(a) + H(b))/2 − E), where E is the mean of I over random partitions with clusters of the same sizes.
-    Vinh, Epps and Bailey, "Information Theoretic Measures for Clusterings Comparison" (2010), Eq. 24a, with the
-    arithmetic mean of the entropies.
+    (I − E) / ((H(a) + H(b))/2 − E), where E is the mean of I over random partitions with the same cluster sizes. Vinh,
+    Epps and Bailey, "Information Theoretic Measures for Clusterings Comparison" (2010), Eq. 24a, using the arithmetic
+    mean of the entropies.
 
     Returns:
-        At most 1; for random partitions 0 on average, and sometimes slightly negative. 1 if both put everything into
-        one cluster, or every item into its own.
+        At most 1; for random partitions 0 on average, and sometimes slightly negative. If both partitions are a single
+        cluster, or both put each item into a separate cluster, this is 1.
 
     Example:
         >>> from dml_eval_rs import ami
@@ -137,15 +137,15 @@ def ami(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
 
 
 def ari(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
-    """Return the Rand index of two partitions, adjusted for chance; arguments and errors as in `nmi`.
+    """Return the Rand index of two partitions, adjusted for chance; for arguments and errors see `nmi`.
 
     (S − E) / ((A + B)/2 − E), E = A·B/T: of all T pairs of items, A are together in a, B in b, and S in both; E is the
-    mean of S over random partitions with clusters of the same sizes. Hubert and Arabie, "Comparing Partitions" (1985).
-    The fraction is computed in integers, and rounded once at the end.
+    mean of S over random partitions with the same cluster sizes. Hubert and Arabie, "Comparing Partitions" (1985). The
+    fraction is computed in integers, and rounded only at the end.
 
     Returns:
-        −1/2 to 1; for random partitions 0 on average. 1 if both put everything into one cluster, or each item into its
-        own.
+        −1/2 to 1; for random partitions 0 on average. If both partitions are a single cluster, or both put each item
+        into a separate cluster, this is 1.
 
     Example:
         >>> from dml_eval_rs import ari
@@ -163,7 +163,7 @@ def _partitions(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[npt.NDArray[np.uint
 
 
 def agreement(name: str, a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> float:
-    """Return a metric of codes: ``"nmi"``, ``"nmi_min"``, …, ``"ami"`` or ``"ari"``."""
+    """Return the metric ``"nmi"``, ``"nmi_min"``, …, ``"ami"`` or ``"ari"`` for two arrays of codes."""
     measure, _, average = name.partition("_")
     if measure == "nmi":
         return _native.nmi(a, b, average or "arithmetic")

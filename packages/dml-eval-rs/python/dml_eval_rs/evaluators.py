@@ -1,4 +1,4 @@
-"""The evaluator for recipes; `dml_eval_rs.plugin` registers it as `exact` for embeddings and `hamming` for codes."""
+"""The evaluator for recipes, registered by `dml_eval_rs.plugin` as `exact` for embeddings and `hamming` for codes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _KINDS: tuple[Kind, ...] = ("retrieval", "clustering", "verification")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluator:
-    """Evaluator of embeddings, or of their codes: `dml_eval_rs.evaluate` documents the options.
+    """Evaluator for embeddings or codes; for options see `dml_eval_rs.evaluate`.
 
-    With ``similarity="hamming"`` every embedding becomes a code of one bit per dimension, set above `threshold`.
-    Metrics of clusters then treat bits as numbers 0 and 1: the squared distance is the Hamming distance.
+    If ``similarity="hamming"``, embeddings are first binarized to a bit per dimension, set if it exceeds `threshold`.
+    Clustering metrics then use bits as the numbers 0 and 1, so squared distances are Hamming distances.
 
     Args:
         metrics: names for `evaluate`, and ``"tar@far=X"`` for `verify`.
-        threshold: the number above which a bit is set; only with ``similarity="hamming"``.
+        threshold: a bit is set if a number exceeds this; only used if ``similarity="hamming"``.
     """
 
     metrics: Sequence[str] = DEFAULT
@@ -43,10 +43,10 @@ class Evaluator:
     seed: int = 0
     threshold: float = 0.0
     threads: int | None = None
-    takes_matches: ClassVar[bool] = True  # of `dml_core.MatchesEvaluator`
+    takes_matches: ClassVar[bool] = True  # see `dml_core.MatchesEvaluator`
 
     def __post_init__(self) -> None:
-        """Check the options now, not after a training."""
+        """Check the options now, not after training."""
         if self.threshold and self.similarity != "hamming":
             came = f"threshold is {self.threshold} with similarity={self.similarity!r}"
             raise ValueError(f"{came}; expected similarity='hamming'")
@@ -62,7 +62,7 @@ class Evaluator:
         gallery: Rows | None = None,
         gallery_labels: LabelsLike | None = None,
     ) -> Evaluation:
-        """Measure the metrics; without a gallery, each query excludes itself."""
+        """Measure the metrics. If there is no gallery, each query excludes itself."""
         return self.evaluate_with_peers(None, embeddings, labels, gallery, gallery_labels)
 
     def evaluate_with_peers(
@@ -73,7 +73,7 @@ class Evaluator:
         gallery: Rows | None = None,
         gallery_labels: LabelsLike | None = None,
     ) -> Evaluation:
-        """Measure the metrics like `evaluate`, and divide the work among the peers, if any."""
+        """Measure the metrics like `evaluate`, and divide the work between the peers, if any."""
         sides = self._rows(embeddings), labels, self._rows(gallery), gallery_labels
         return measure_all(*sides, bits=embeddings.shape[1], **self._options(peers))
 
@@ -82,13 +82,13 @@ class Evaluator:
     def nearest(
         self, queries: Rows, gallery: Rows, k: int, *, exclude_self: bool = False
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-        """Return similarities, descending, or distances, ascending, and indices of the k nearest rows, both (Q, k)."""
+        """Return the similarities or distances, and the indices, of the k nearest rows, both (Q, k), nearest first."""
         return knn(self._rows(queries), self._rows(gallery), k, exclude_self=exclude_self, **self._space)
 
     def within(
         self, queries: Rows, gallery: Rows, threshold: float, *, max_results: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]:
-        """Find all gallery rows with at least this similarity to each query, see `dml_eval_rs.range_search`."""
+        """Find all gallery rows whose similarity reaches a threshold, see `dml_eval_rs.range_search`."""
         sides = self._rows(queries), self._rows(gallery)
         return range_search(*sides, threshold, max_results=max_results, **self._space)
 
@@ -101,7 +101,7 @@ class Evaluator:
         below: Below | None = None,
         margin: float = 0.0,
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-        """Find each item's nearest items of other classes, see `dml_eval_rs.hard_negatives`."""
+        """Find the nearest items with different labels, see `dml_eval_rs.hard_negatives`."""
         return hard_negatives(self._rows(embeddings), labels, k, below=below, margin=margin, **self._space)
 
     def true_accept_rates(
@@ -112,14 +112,14 @@ class Evaluator:
         gallery: Rows | None = None,
         gallery_labels: LabelsLike | None = None,
     ) -> Mapping[float, float]:
-        """Measure TAR at each FAR, see `dml_eval_rs.verify`."""
+        """Measure TAR for each FAR, see `dml_eval_rs.verify`."""
         names = {f"tar@far={float(share)!r}": share for share in far}
         sides = self._rows(embeddings), labels, self._rows(gallery), gallery_labels
         rates = verify(*sides, metrics=list(names), **self._space)
         return {share: rates[name] for name, share in names.items()}
 
     def bytes_per_item(self, dim: int) -> int:
-        """Return the bytes of one float32 embedding, or of one code."""
+        """Return the bytes per float32 embedding, or per code."""
         return -(-dim // 8) if self.similarity == "hamming" else 4 * dim
 
     def _rows(self, embeddings: Any) -> Any:
@@ -132,14 +132,14 @@ class Evaluator:
         return {"similarity": self.similarity, "threads": self.threads}
 
     def _options(self, peers: Peers | None = None) -> Any:
-        of_fields = {field.name: getattr(self, field.name) for field in fields(self)}
-        del of_fields["threshold"]
-        return {**of_fields, "peers": peers}
+        options = {field.name: getattr(self, field.name) for field in fields(self)}
+        del options["threshold"]
+        return {**options, "peers": peers}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HammingEvaluator(Evaluator):
-    """Evaluator of codes."""
+    """Evaluator for codes."""
 
     similarity: Similarity = field(default="hamming", init=False)
 
@@ -153,15 +153,15 @@ def measure_all(
     bits: int | None = None,
     **options: Unpack[Options],
 ) -> Evaluation:
-    """Measure metrics of pairs, such as ``"tar@far=1e-3"``, by `verify`, and other metrics by `evaluate`."""
-    of_pairs, checked = _split(options)
+    """Use `verify` to measure pair metrics, such as ``"tar@far=1e-3"``, and `evaluate` to measure other metrics."""
+    pair_metrics, checked = _split(options)
     (found,) = measure(embeddings, labels, gallery, gallery_labels, checked, bits)
-    if not of_pairs:
+    if not pair_metrics:
         return found
     if isinstance(labels, Relevance):
-        raise ValueError(f"{of_pairs[0]} needs labels, but labels is a Relevance; use other metrics")
+        raise ValueError(f"{pair_metrics[0]} needs labels, but labels is a Relevance; use other metrics")
     space: Any = {"similarity": checked.similarity, "threads": checked.threads, "peers": checked.peers}
-    rates = verify(embeddings, labels, gallery, gallery_labels, metrics=of_pairs, **space)
+    rates = verify(embeddings, labels, gallery, gallery_labels, metrics=pair_metrics, **space)
     names = check_metrics(options["metrics"], _KINDS)
     values = {name: (rates if name in rates else found)[name] for name in names}
     per_query = {name: values for name, values in found.per_query.items() if name in names}
@@ -169,9 +169,9 @@ def measure_all(
 
 
 def _split(options: Options) -> tuple[list[str], CheckedOptions]:
-    """Check options; return the metrics of pairs, and the options for the others."""
+    """Check options; return the pair metrics, and the options for other metrics."""
     names = check_metrics(options.get("metrics", DEFAULT), _KINDS)
-    of_pairs = [name for name in names if METRICS[str(family_of(name))].kind == "verification"]
-    others = [name for name in names if name not in of_pairs]
+    pair_metrics = [name for name in names if METRICS[str(family_of(name))].kind == "verification"]
+    others = [name for name in names if name not in pair_metrics]
     others_only: Options = {**options, "metrics": others or DEFAULT[:1]}
-    return of_pairs, check_options(**others_only)
+    return pair_metrics, check_options(**others_only)

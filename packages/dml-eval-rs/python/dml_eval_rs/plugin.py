@@ -1,4 +1,4 @@
-"""The plugin for dml-core: the evaluators `exact` and `hamming`, imported when one is made."""
+"""The plugin for dml-core: the evaluators `exact` and `hamming`, imported when they are used."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _HOME = "dml_eval_rs.evaluators"
 
 @hookimpl
 def dml_evaluators() -> Iterable[Component]:
-    """Provide the two evaluators."""
-    embeddings = "exact retrieval and clustering metrics of the embeddings"
-    signs = "exact retrieval metrics of the embeddings' signs, one bit per dimension"
+    """Provide the evaluators."""
+    embeddings = "exact retrieval and clustering metrics for embeddings"
+    signs = "exact retrieval metrics for the signs of embeddings, one bit per dimension"
     return [
         Component("exact", f"{_HOME}:Evaluator", embeddings),
         Component("hamming", f"{_HOME}:HammingEvaluator", signs),

@@ -1,4 +1,4 @@
-"""Retrieval metrics of embeddings and of binary codes.
+"""Retrieval metrics for embeddings and binary codes.
 
 Shapes: `Q` queries, `G` gallery, `D` dim, `W` bytes per code.
 """
@@ -26,15 +26,15 @@ from dml_eval_rs.peers import Peers, check_alike
 LabelsLike = npt.ArrayLike | Labels
 Matches = npt.ArrayLike | Labels | Relevance
 Level = TypeVar("Level", bound=Hashable)
-# The name, values per query and mean of each metric; and the number of queries without a match.
+# The name, per-query values and mean of each metric, and the number of unmatched queries.
 Columns = tuple[list[tuple[str, npt.NDArray[np.float64], float]], int]
 
 _NAMES = ("embeddings", "gallery")
-_UNNAMED = ["mrr"]  # the core measures this if only metrics of clusters are asked for
+_UNNAMED = ["mrr"]  # measured by the core if only clustering metrics are requested
 
 
 class CommonOptions(TypedDict, total=False):
-    """The options that all functions share; `evaluate` documents them."""
+    """Options that all functions share, see `evaluate`."""
 
     metrics: str | Iterable[str]
     similarity: Similarity
@@ -55,14 +55,14 @@ class Options(CommonOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedOptions:
-    """Checked options, as the core takes them."""
+    """Checked options, to be passed to the core."""
 
-    names: list[str]  # all metrics, in the order asked
-    metrics: list[str]  # the metrics of retrieval, which the core measures
-    clustering: list[str]  # the metrics of clusters
+    names: list[str]  # all metrics, in the requested order
+    metrics: list[str]  # retrieval metrics, measured by the core
+    clustering: list[str]  # clustering metrics
     similarity: str
-    ties: list[str]  # rules; measure one evaluation for each
-    zero_unmatched: bool  # whether a query without a match counts as a miss
+    ties: list[str]  # rules; the core returns an evaluation per rule
+    zero_unmatched: bool  # whether an unmatched query counts as a miss
     n_clusters: int | None
     seed: int
     threads: int | None
@@ -88,7 +88,7 @@ def check_options(
     kinds = {name: METRICS[str(family_of(name))].kind for name in names}
     clustering = [name for name in names if kinds[name] == "clustering"]
     if n_clusters is not None and not clustering:
-        came = f"n_clusters is {n_clusters}, but no metric of clusters is asked"
+        came = f"n_clusters is {n_clusters}, but no clustering metric is requested"
         raise ValueError(f"{came}; expected metrics with 'nmi', 'ami' or 'ari', or no n_clusters")
     return CheckedOptions(
         names=names,
@@ -124,47 +124,47 @@ def evaluate(
 ) -> Evaluation:
     """Measure retrieval metrics exactly, per query and on average, and optionally how well clusters agree with labels.
 
-    The rank of a match is 1 + the number of other gallery items before it. docs/reference/metrics.md of the repository
-    defines all metrics by these ranks. Every comparison has the result of float64 arithmetic in one documented order,
-    on every machine and for any number of threads.
+    The rank of a match is 1 + the number of gallery items ranked higher. For how metrics are computed from ranks, see
+    docs/reference/metrics.md in the repository. Comparisons have the result of float64 arithmetic in a documented
+    order, and do not depend on the machine or the number of threads.
 
     Args:
-        embeddings: (Q, D) float16, float32 or float64, finite, or with ``similarity="hamming"`` (Q, W) uint8 codes of
-            at most 65,536 bits, see `binarize`. Rows need not be contiguous, normalised or in memory (`numpy.memmap`).
-            You can also pass tensors, columns and blocks: docs/reference/arrays.md.
+        embeddings: (Q, D) float16, float32 or float64, finite, or if ``similarity="hamming"`` (Q, W) uint8 codes of up
+            to 65,536 bits, see `binarize`. Rows need not be contiguous, normalised or in memory (use `numpy.memmap`).
+            Tensors, columns and blocks can also be used, see docs/reference/arrays.md.
         labels: (Q,) integers of any width, booleans or strings. An item matches a query if both have the same label.
-            Use `Labels` if items have groups or some must be excluded, and `Relevance` to list each query's matches.
-        gallery: (G, D) or (G, W). If None, the queries search one another, and each excludes itself by its index. With
-            a gallery nothing is excluded, unless `exclude` says so.
-        gallery_labels: (G,), of the same kind as `labels`, or `Labels`. Pass them if and only if there is a gallery,
-            and no `Relevance`.
+            Use `Labels` if items have groups or should be excluded, and `Relevance` to list the matches per query.
+        gallery: (G, D) or (G, W). By default, each query searches the other queries. When a gallery is given, use
+            `exclude` if items should be excluded.
+        gallery_labels: (G,), of the same kind as `labels`, or `Labels`. Must be given if and only if there is a
+            gallery, but not with a `Relevance`.
         metrics: names: ``recall@K``, ``precision@K``, ``r_precision``, ``map@r``, ``mrr``, ``mrr@K``, ``map`` and
             ``map@K`` (average precision), ``ndcg@K``, ``ir_recall@K``, ``minp``, and for k-means clusters of all items
-            ``nmi``, ``nmi_min``, ``nmi_geometric``, ``nmi_max``, ``ami``, ``ari``. If K exceeds the gallery, all count.
+            ``nmi``, ``nmi_min``, ``nmi_geometric``, ``nmi_max``, ``ami``, ``ari``. K can exceed the gallery's size.
         similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` (the nearest is the most similar), or ``"hamming"``.
-        ties: the order of equally similar items. ``"index"``: lower gallery index first; ``"optimistic"``: matches
-            first; ``"pessimistic"``: non-matches first; ``"expected"``: every metric is its mean over all orders of
-            tied items. Ties are frequent among codes.
-        unmatched: ``"skip"`` queries without a match (their values are NaN, and no mean includes them), or count them
-            as ``"zero"``.
-        exclude: (Q,) the gallery index that each query excludes from its ranking, usually its own; -1 for none.
-        n_clusters: number of clusters; None for the number of distinct labels.
-        seed: seed of the clustering, 0 to 2**64 - 1.
-        threads: number of threads; None for `RAYON_NUM_THREADS`, by default all available cores.
-        progress: called as ``progress(done, total)``, in pairs compared, several times a second. The total grows when a
+        ties: how to order equally similar items. ``"index"``: lower gallery index first; ``"optimistic"``: matches
+            first; ``"pessimistic"``: non-matches first; ``"expected"``: take the mean of a metric over all orders of
+            tied items. Note that codes often tie.
+        unmatched: ``"skip"`` queries that have no match (set values to NaN, and exclude them from means), or count
+            these queries as ``"zero"``.
+        exclude: (Q,) gallery index to exclude from each query's ranking, usually the query itself, or -1 for none.
+        n_clusters: number of clusters; by default, the number of distinct labels.
+        seed: seed for the clustering, 0 to 2**64 - 1.
+        threads: number of threads; by default `RAYON_NUM_THREADS`, or all available cores.
+        progress: called as ``progress(done, total)``, in compared pairs, a few times per second. The total grows when
             clustering begins.
-        peers: processes that share the work. All must call with the same arrays; all get the bits of a single process.
+        peers: processes that share the work. All must pass the same arrays, and will get the bits of a single process.
 
     Returns:
-        A mapping of the metrics, in the order asked. Means are over the queries with a match (with
-        ``unmatched="zero"`` over all).
+        A mapping from metrics to means, in the requested order. Unmatched queries are excluded from means, or count as
+        0 if ``unmatched="zero"``.
 
     Raises:
         TypeError: if an array has the wrong dtype, such as integers for embeddings or floats for labels.
-        ValueError: if shapes don't match or are empty, a number isn't finite (the message names the first such row), a
-            row is all zeros under the cosine, a metric is unknown, an argument is out of range, no query has a match,
-            or the arrays of the peers differ.
-        KeyboardInterrupt: within a second of Ctrl-C.
+        ValueError: if shapes do not match or are empty, a number is not finite (the message names the first such row),
+            the similarity is cosine but a row is all zeros, a metric is unknown, an argument is out of range, no query
+            has a match, or the peers' arrays differ.
+        KeyboardInterrupt: if Ctrl-C is pressed, within a second.
 
     Example:
         >>> import numpy as np
@@ -190,21 +190,21 @@ def evaluate_levels(
     gallery_labels: Mapping[Level, LabelsLike] | None = None,
     **options: Unpack[Options],
 ) -> dict[Level, Evaluation]:
-    """Measure metrics for several levels of labels, such as species and genus, in one pass; return level → evaluation.
+    """Measure metrics for different levels of labels, such as species and genus; return level → evaluation.
 
-    Each level has the bits of a separate call: ``evaluate_levels(x, labels)[name] == evaluate(x, labels[name])``.
-    Levels need not be nested. One pass takes less time than the calls unless a level has very large classes:
-    docs/reference/metrics.md of the repository has figures.
+    The results are the bits of separate calls: ``evaluate_levels(x, labels)[name] == evaluate(x, labels[name])``. Use
+    this function to save time, unless a level has very large classes; for timings see docs/reference/metrics.md in the
+    repository. Levels need not be nested.
 
     Args:
         embeddings, gallery: see `evaluate`.
-        labels: level → (Q,) labels, or `Labels` without junk; for an array (Q, L) ``dict(enumerate(array.T))``.
-        gallery_labels: the same levels → (G,) labels. Pass them if and only if there is a gallery.
+        labels: level → (Q,) labels, or `Labels` without junk; for a (Q, L) array use ``dict(enumerate(array.T))``.
+        gallery_labels: the same levels → (G,) labels. Must be given if and only if there is a gallery.
         options: options of `evaluate`, with only retrieval metrics.
 
     Raises:
-        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, naming the level, or if there is no level, or the
-            levels of both sides differ.
+        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, naming the level, or if there is no level, or
+            `gallery_labels` has different levels than `labels`.
     """
     checked = check_options(**options)
     _check_levels(labels, gallery_labels)
@@ -218,9 +218,7 @@ def evaluate_levels(
         except (TypeError, ValueError) as error:
             raise type(error)(f"level {name!r}: {error}") from error
         if relations[-1].kept is not None:
-            raise ValueError(
-                f"level {name!r} has junk; expected none: drop the rows, or evaluate it separately"
-            )
+            raise ValueError(f"level {name!r} has junk; expected none: drop the rows, or use evaluate")
     found = dict(zip(labels, _count(sides, relations, checked), strict=True))
     for name, level in found.items():
         if not checked.zero_unmatched and level.n_unmatched == level.n_queries:
@@ -237,19 +235,19 @@ def evaluate_ties(
     ties: Iterable[Ties] = TIES,
     **options: Unpack[CommonOptions],
 ) -> dict[Ties, Evaluation]:
-    """Measure metrics under several rules for ties, from one count; return rule → evaluation, in the order given.
+    """Measure metrics under different rules for ties, in the given order; return rule → evaluation.
 
-    Each rule has the bits of a separate call: ``evaluate_ties(x, y)[rule] == evaluate(x, y, ties=rule)``.
-    ``"optimistic"`` and ``"pessimistic"`` bound every metric under any order of ties, except nDCG of grades, which also
-    depends on the order of tied matches.
+    The results are the bits of separate calls: ``evaluate_ties(x, y)[rule] == evaluate(x, y, ties=rule)``. Use
+    ``"optimistic"`` and ``"pessimistic"`` to bound metrics over all orders of tied items, but not nDCG with grades,
+    which also depends on the order of tied matches.
 
     Args:
         embeddings, labels, gallery, gallery_labels: see `evaluate`.
-        ties: the rules, each once; see `evaluate`.
+        ties: distinct rules, see `evaluate`.
         options: options of `evaluate`, with only retrieval metrics.
 
     Raises:
-        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if `ties` isn't several distinct rules.
+        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if `ties` is a string or empty, or repeats a rule.
 
     Example:
         >>> import numpy as np
@@ -260,12 +258,12 @@ def evaluate_ties(
         {'index': 0.5, 'optimistic': 1.0, 'pessimistic': 0.0, 'expected': 0.5}
     """
     if isinstance(ties, str) or not isinstance(ties, Iterable):
-        raise TypeError(f"ties is {ties!r}; expected several rules: evaluate takes one")
+        raise TypeError(f"ties is {ties!r}; expected a sequence of rules: use evaluate for a single rule")
     rules = [arguments.one_of(rule, "ties", TIES) for rule in ties]
     if not rules:
-        raise ValueError(f"ties is empty; expected at least one rule of {', '.join(TIES)}")
+        raise ValueError(f"ties is empty; expected at least one of {', '.join(TIES)}")
     if len(set(rules)) < len(rules):
-        raise ValueError(f"ties is {rules}; expected each rule once")
+        raise ValueError(f"ties is {rules}; expected distinct rules")
     checked = replace(check_options(**options), ties=rules)
     check_retrieval_only(checked)
     found = measure(embeddings, labels, gallery, gallery_labels, checked)
@@ -280,7 +278,7 @@ def measure(
     options: CheckedOptions,
     bits: int | None = None,
 ) -> list[Evaluation]:
-    """Measure metrics as `evaluate`, under each rule for ties; `bits` is the length of the codes, None for all bits."""
+    """Measure metrics like `evaluate`, under each rule for ties; codes have `bits` bits, by default 8 per byte."""
     sides = arguments.to_sides(embeddings, gallery, options.similarity, _NAMES)
     relation = _relate(labels, gallery_labels, sides, options)
     if not options.clustering:
@@ -312,8 +310,8 @@ def measure(
         progress=progress and (lambda done, total: progress(ranked + done, ranked + total)),
         peers=options.peers,
     )
-    of_clusters = {name: agreement(name, code_N, clusters_N) for name in options.clustering}
-    return [replace(found, _values={name: {**found, **of_clusters}[name] for name in options.names})]
+    values = {**found, **{name: agreement(name, code_N, clusters_N) for name in options.clustering}}
+    return [replace(found, _values={name: values[name] for name in options.names})]
 
 
 def _relate(labels: object, gallery_labels: object, sides: Sides, options: CheckedOptions) -> Relation:
@@ -324,7 +322,7 @@ def _relate(labels: object, gallery_labels: object, sides: Sides, options: Check
 
 
 def _count(sides: Sides, relations: list[Relation], options: CheckedOptions) -> list[Evaluation]:
-    """Measure metrics by the core, for each relation or each rule for ties."""
+    """Use the core to measure metrics, per relation or per rule for ties."""
     if options.peers is not None:
         names = "similarity", "names", "ties", "zero_unmatched", "n_clusters", "seed"
         arrays = [array for relation in relations for array in relation.arrays()]
@@ -342,7 +340,7 @@ def to_evaluation(
     n_gallery: int,
     kept: npt.NDArray[np.uintp] | None,
 ) -> Evaluation:
-    """Build the result from columns of the core; `kept` lists the measured queries, if not all; the others get NaN."""
+    """Build the result from the core's columns. If `kept` is given, queries that are not in it get NaN."""
     measured, n_unmatched = columns
     asked = [column for column in measured if column[0] in options.names]
     per_query = {name: values_Q for name, values_Q, _ in asked}
@@ -357,13 +355,10 @@ def to_evaluation(
 def _labelled_parts(
     sides: Sides, relation: Relation, labels: Matches, gallery_labels: LabelsLike | None
 ) -> list[tuple[npt.NDArray[np.generic], npt.NDArray[np.uint32]]]:
-    """Return the rows to cluster, without junk, and their labels."""
+    """Return the rows to be clustered, excluding junk, and their labels."""
     given = [labels, gallery_labels]
     if relation.labels is None or any(isinstance(of, Labels) and len(of.distractors) for of in given):
-        raise ValueError(
-            "metrics of clusters compare clusters with the labels of all items; expected labels without distractors, "
-            "and no Relevance"
-        )
+        raise ValueError("clustering metrics need all labels; expected no distractors and no Relevance")
     sides = sides.keep(relation.kept)
     if sides.gallery is None or relation.gallery_labels is None:
         return [(sides.queries, relation.labels)]
@@ -371,18 +366,18 @@ def _labelled_parts(
 
 
 def describe_no_match(n_queries: int) -> str:
-    """Return the error if no query has a match."""
+    """Return the error message for when no query has a match."""
     return (
-        f"none of the {n_queries} queries has a match in the gallery; expected a label that occurs twice, or on both "
-        "sides, and in different groups if labels have groups"
+        f"none of the {n_queries} queries has a match in the gallery; expected a label that occurs twice, or in "
+        "queries and gallery, and in different groups if labels have groups"
     )
 
 
 def check_retrieval_only(options: CheckedOptions) -> None:
-    """Raise a ValueError if a metric of clusters is asked for."""
+    """Raise a ValueError if a clustering metric is requested."""
     if options.clustering:
         name = options.clustering[0]
-        raise ValueError(f"metrics holds {name!r}, which only evaluate measures; expected retrieval metrics")
+        raise ValueError(f"metrics contains {name!r}; expected retrieval metrics: use evaluate to measure it")
 
 
 def _check_levels(labels: object, gallery_labels: object) -> None:
@@ -391,10 +386,10 @@ def _check_levels(labels: object, gallery_labels: object) -> None:
             continue
         if not isinstance(levels, Mapping):
             raise TypeError(
-                f"{name} is a {type(levels).__name__}; expected a mapping of each level's name to its labels, such as "
+                f"{name} is a {type(levels).__name__}; expected a mapping from level to labels, such as "
                 "{'superclass': ..., 'class': ...}"
             )
         if not levels:
-            raise ValueError(f"{name} has no level; expected at least one name with its labels")
+            raise ValueError(f"{name} is empty; expected at least one level")
         if isinstance(labels, Mapping) and set(levels) != set(labels):
-            raise ValueError(f"{name} has the levels {[*levels]}; expected those of labels, {[*labels]}")
+            raise ValueError(f"{name} has levels {[*levels]}; expected {[*labels]}, the levels of labels")

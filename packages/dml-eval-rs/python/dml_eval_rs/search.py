@@ -1,6 +1,6 @@
-"""Exact search of embeddings and of binary codes: neighbours, ranges, hard negatives, and the recall of an index.
+"""Exact search for embeddings and binary codes: neighbours, ranges, hard negatives, and the recall of an index.
 
-Shapes: `Q` queries, `G` gallery, `N` items, `D` dim, `W` bytes per code, `K` neighbours, `M` results of all queries.
+Shapes: `Q` queries, `G` gallery, `N` items, `D` dim, `W` bytes per code, `K` neighbours, `M` results in total.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ def knn(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Find the k nearest gallery items of every query, exactly; of equally near items, the lower index comes first.
+    """Find the k nearest gallery items for each query, exactly; equally near items are sorted by index.
 
-    Similarities are compared in float64 (docs/reference/metrics.md): cosine q·g / (|q||g|), dot q·g, euclidean
+    Similarities are compared in float64, see docs/reference/metrics.md: cosine q·g / (|q||g|), dot q·g, euclidean
     −|q − g|², and hamming, the number of differing bits, lowest first.
 
     Args:
-        queries: (Q, D) or (Q, W), as the embeddings of `evaluate`. Q may be 0 if there is a gallery.
-        gallery: (G, D) or (G, W). If None, the queries search one another.
-        k: 1 to G, or to G − 1 if any query excludes an item.
+        queries: (Q, D) or (Q, W), see the embeddings of `evaluate`. Q can be 0 if there is a gallery.
+        gallery: (G, D) or (G, W). If None, the queries are searched.
+        k: 1 to G, or to G − 1 if an item is excluded for any query.
         similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` or ``"hamming"``.
-        exclude_self: whether query i excludes gallery item i; the gallery must have Q rows then.
-        exclude: (Q,) the gallery index that each query excludes, or -1 for none.
+        exclude_self: whether query i excludes gallery item i. If True, the gallery must have Q rows.
+        exclude: (Q,) gallery index to exclude per query, or -1 for none.
         threads, progress: see `evaluate`.
 
     Returns:
-        Similarities (Q, K) float32, descending (for ``"euclidean"`` negative squared distances), or for ``"hamming"``
-        distances (Q, K) int32, ascending; and indices (Q, K) int64.
+        Similarities (Q, K) float32, highest first (negative squared distances for ``"euclidean"``), or, for
+        ``"hamming"``, distances (Q, K) int32, lowest first; and indices (Q, K) int64.
 
     Raises:
         TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if k is out of range.
@@ -85,16 +85,16 @@ def range_search(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """Find all gallery items with a similarity of at least a threshold, exactly, sorted as by `knn`.
+    """Find all gallery items whose similarity reaches a threshold, exactly, sorted like `knn`.
 
-    With ``similarity="hamming"`` find all codes with a distance of at most the threshold; with ``"euclidean"`` the
-    threshold is a negative squared distance. Items are compared by the float64 scores of `verify`, which are symmetric:
-    query q finds item g if and only if g finds q (docs/reference/verification.md).
+    If ``similarity="hamming"``, find all codes whose distance does not exceed the threshold; if ``"euclidean"``, use a
+    negative squared distance as the threshold. Items are compared by the float64 scores of `verify`, which are
+    symmetric: query q finds item g if and only if g finds q (see docs/reference/verification.md).
 
     Args:
         queries, gallery, similarity, exclude_self, threads, progress: see `knn`.
         threshold: a finite number, in the units of the similarities or distances that `knn` returns.
-        max_results: the most results; None for no limit. A result takes 12 bytes, and 16 more while it is sorted.
+        max_results: maximum number of results, by default unlimited. A result takes 12 bytes, and 16 more to be sorted.
 
     Returns:
         Offsets (Q + 1,) int64, indices (M,) int64, and similarities (M,) float32 or distances (M,) int32: query i finds
@@ -129,25 +129,25 @@ def hard_negatives(
     similarity: Similarity = "cosine",
     threads: int | None = None,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Find each item's k nearest items of other classes, exactly, in the order of `knn`.
+    """Find the k nearest items with different labels for each item, exactly, sorted like `knn`.
 
-    With `below`, negative n of item a counts only if s(a, n) < r(a) − margin, where r(a) is the similarity of the
-    hardest positive of a, min over p of s(a, p), or of the easiest, the max. So with ``"hardest"`` all positives are
-    nearer than the negatives: these are semi-hard (Schroff et al. 2015, FaceNet, Eq. 4) for every positive of a. Use a
-    margin to skip items that are near since their label is wrong (Moreira et al. 2024, NV-Retriever, TopK-MarginPos).
-    s is the float64 score of `verify` (docs/reference/verification.md); for codes, minus the distance.
+    If `below` is given, negative n of item a is only used if s(a, n) < r(a) − margin, where r(a) is the similarity to
+    the hardest positive, min over p of s(a, p), or to the easiest, the max. Use ``"hardest"`` to find semi-hard
+    negatives (Schroff et al. 2015, FaceNet, Eq. 4), which are less similar to a than any positive. Use a margin to skip
+    items that are near because the label is wrong (Moreira et al. 2024, NV-Retriever, TopK-MarginPos). s is the float64
+    score of `verify`, see docs/reference/verification.md; for codes, minus the distance.
 
     Args:
         embeddings: (N, D) floats or (N, W) codes, see `knn`.
-        labels: (N,) integers of any width, booleans or strings, of at least two values.
+        labels: (N,) integers of any width, booleans or strings; at least two labels must differ.
         k: 1 to N − 1.
-        below: ``"hardest"``, ``"easiest"``, or None for all negatives. An item without a positive has no bound.
+        below: ``"hardest"``, ``"easiest"``, or None to use all negatives, as for an item that has no positive.
         margin: at least 0, in the units of the similarities or distances; needs `below`.
         similarity, threads: see `knn`.
 
     Returns:
-        Similarities (N, K) float32, descending, or distances (N, K) int32, ascending; and indices (N, K) int64. If an
-        item has fewer than k negatives, fill with NaN, or a distance of -1, and index -1.
+        Similarities (N, K) float32, highest first, or distances (N, K) int32, lowest first; and indices (N, K) int64.
+        If there are fewer than k negatives, rows end with NaN, or a distance of -1, and index -1.
 
     Raises:
         TypeError, ValueError, KeyboardInterrupt: as `knn`, or if all labels are equal.
@@ -190,8 +190,8 @@ class IndexRecall(Tabular):
 
     Attributes:
         k: the number of neighbours.
-        recall: mean of `per_query`.
-        per_query: (Q,) float64, the share of each query's k found items that are among the k nearest.
+        recall: the mean of `per_query`.
+        per_query: (Q,) float64, the share of the k found items that are also in the k nearest.
     """
 
     k: int
@@ -205,7 +205,7 @@ class IndexRecall(Tabular):
         return interval_of(self.per_query, by, level, seed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all but the per-query values, ready for JSON."""
+        """Return everything except per-query values, to be saved as JSON."""
         return {"k": self.k, "recall": self.recall, "n_queries": len(self.per_query)}
 
     def table(self) -> Table:
@@ -225,14 +225,15 @@ def index_recall(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> IndexRecall:
-    """Measure the recall of an approximate index compared with exact search, and count tied items as right.
+    """Measure the recall of an approximate index compared with exact search; tied items are correct.
 
-    recall = #{i among the first k found : key(i) ≥ key of the k-th nearest item} / k, by the float64 keys that order
-    `knn` (docs/reference/metrics.md). An item tied with the k-th nearest is right even if `knn` doesn't return it.
+    recall = #{i in the first k found : key(i) ≥ key of the k-th nearest item} / k, where keys are the float64 numbers
+    used by `knn`, see docs/reference/metrics.md. An item that ties with the k-th nearest is correct even when `knn`
+    does not return this item.
 
     Args:
-        found: (Q, k or more) integers: gallery indices in the order of the index; −1 where it found nothing. The first
-            k count. With `exclude_self` the query itself is skipped, so ask the index for k + 1 items.
+        found: (Q, k or more) integers: gallery indices in the index's order, or −1 if fewer were found. Only the first
+            k are used. If `exclude_self`, the query itself is skipped, so you should request k + 1 items.
         queries, gallery, k, similarity, exclude_self, threads, progress: see `knn`.
 
     Raises:
@@ -242,7 +243,7 @@ def index_recall(
         >>> import numpy as np
         >>> from dml_eval_rs import index_recall
         >>> x = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.2, 0.9], [0.8, 0.6]], dtype=np.float32)
-        >>> found = [[0, 1, 2]]  # of another index; the third nearest is item 4
+        >>> found = [[0, 1, 2]]  # from an approximate index; the third nearest is item 4
         >>> round(index_recall(found, x[:1], x, k=3).recall, 4)
         0.6667
     """
@@ -259,29 +260,29 @@ def _check_found(found: object, queries: int, k: int) -> npt.NDArray[np.int64]:
     if found_QK.ndim != 2 or len(found_QK) != queries or found_QK.shape[1] < k:
         raise ValueError(f"found has shape {found_QK.shape}; expected ({queries}, {k}) or more columns")
     if found_QK.dtype.kind not in "iu":
-        raise TypeError(f"found has dtype {found_QK.dtype}; expected integers, the indices of an index")
+        raise TypeError(f"found has dtype {found_QK.dtype}; expected integers, the gallery indices")
     if found_QK.dtype == np.uint64:
-        # The largest unsigned number stands for −1; no gallery has ids from 2**63 on.
+        # Unsigned −1 becomes −1. Galleries never have 2**63 items.
         return found_QK.view(np.int64) if found_QK.dtype.isnative else found_QK.astype(np.int64)
     return np.asarray(found_QK, np.int64)
 
 
 def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[np.uint8]:
-    """Binarize embeddings to (n, ceil(D / 8)) uint8 codes: one bit per number, set if it is above the threshold.
+    """Binarize embeddings to (n, ceil(D / 8)) uint8 codes: a bit per number, set if the number exceeds the threshold.
 
-    bit_d = [x_d > threshold], packed most significant bit first, as `numpy.packbits` does; the last byte is padded with
-    zeros. Zhai and Wu, "Making Classification Competitive for Deep Metric Learning" (2019), section 3.4, with 0.
+    bit_d = [x_d > threshold], packed most significant bit first, like `numpy.packbits`; the last byte is padded with
+    zeros. Zhai and Wu, "Making Classification Competitive for Deep Metric Learning" (2019), section 3.4, use 0.
 
     Args:
-        embeddings: (n, D) float16, float32 or float64, finite; n may be 0.
+        embeddings: (n, D) float16, float32 or float64, finite; n can be 0.
         threshold: any number.
 
     Raises:
-        TypeError, ValueError: as `evaluate`, or if the threshold is no number.
+        TypeError, ValueError: as `evaluate`, or if the threshold is not a number.
 
     Example:
         >>> from dml_eval_rs import binarize
-        >>> binarize([[0.5, -1.0, 2.0]]).tolist()  # the bits 101, and five of padding
+        >>> binarize([[0.5, -1.0, 2.0]]).tolist()  # the bits 101, and 5 padding bits
         [[160]]
     """
     rows = arguments.check_rows(embeddings, "embeddings", "cosine", may_be_empty=True)
@@ -300,7 +301,7 @@ def _check_search(
     *,
     may_be_empty: bool = True,
 ) -> tuple[_Sides, int, dict[str, Any]]:
-    """Check the arguments that searches share, and return both sides, k, and options for the core."""
+    """Check the arguments that searches share; return both sides, k, and the options to pass to the core."""
     sides = arguments.to_sides(queries, gallery, similarity, may_be_empty=may_be_empty)
     k, own_Q, _ = check_neighbours(k, exclude, exclude_self, len(sides.queries), len(sides.items))
     options: dict[str, Any] = {"similarity": similarity, "exclude_self": exclude_self, "progress": progress}
@@ -318,19 +319,17 @@ def reported_dtype(similarity: str) -> type[np.int32] | type[np.float32]:
 def check_neighbours(
     k: int, exclude: npt.ArrayLike | None, exclude_self: bool, queries: int, items: int
 ) -> tuple[int, npt.NDArray[np.int64] | None, bool]:
-    """Check k and the items to exclude; return k, checked `exclude`, and whether any query excludes an item."""
+    """Check k and the items to exclude; return k, checked `exclude`, and whether any item is excluded."""
     if exclude_self and exclude is not None:
-        raise ValueError("exclude_self came with exclude; expected one of them")
+        raise ValueError("exclude_self and exclude are both given; expected only one")
     if exclude_self and queries != items:
-        raise ValueError(
-            f"exclude_self excludes gallery item i for query i, but there are {queries} queries and {items} gallery "
-            "items; expected equal numbers"
-        )
+        came = f"exclude_self is True, but there are {queries} queries and {items} gallery items"
+        raise ValueError(f"{came}; expected equal numbers, because query i excludes item i")
     own_Q = None if exclude is None else check_exclude(exclude, queries, items)
     excludes = exclude_self or (own_Q is not None and bool((own_Q >= 0).any()))
     most, k = items - excludes, arguments.positive(k, "k")
     if most < 1:
-        raise ValueError("the gallery holds only the query, which is excluded; expected more items")
+        raise ValueError("the gallery contains only the query, which is excluded; expected more items")
     if k > most:
         without = " without the query itself" if excludes else ""
         raise ValueError(f"k is {k}; expected 1 to {most}, the gallery's size{without}")
@@ -348,4 +347,4 @@ def _to_float(x: float, name: str) -> float:
     try:
         return float(x)
     except (TypeError, ValueError, OverflowError) as error:
-        raise TypeError(f"{name} is a {type(x).__name__}; expected a number that a float holds") from error
+        raise TypeError(f"{name} is a {type(x).__name__}; expected a number that fits in a float") from error

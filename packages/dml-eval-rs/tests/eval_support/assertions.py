@@ -10,7 +10,7 @@ Result = TypeVar("Result", Evaluation, Verification)
 
 
 def assert_same_bits(a: Result, b: Result) -> None:
-    """Check that values and curves, and every query's values, agree to the bit."""
+    """Check that values, curves and per-query values are equal to the bit."""
     assert list(a) == list(b)
     assert a.to_dict() == b.to_dict()
     if isinstance(a, Evaluation):

@@ -1,4 +1,4 @@
-"""Slow, obvious references for clustering metrics and k-means. Written from the equations."""
+"""Slow, obvious references for clustering metrics and k-means, written from the equations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def nmi(a: Sequence[int], b: Sequence[int], average: str = "arithmetic") -> floa
 
 
 def ari(a: Sequence[int], b: Sequence[int]) -> float:
-    """Look at every pair of items."""
+    """Compare all pairs of items."""
     pairs = [(a[i] == a[j], b[i] == b[j]) for i, j in combinations(range(len(a)), 2)]
     both, in_a, in_b = (
         (sum(pair) for pair in zip(*((x and y, x, y) for x, y in pairs))) if pairs else (0, 0, 0)
@@ -47,7 +47,7 @@ def ari(a: Sequence[int], b: Sequence[int]) -> float:
 
 
 def ami(a: Sequence[int], b: Sequence[int]) -> float:
-    """Adjust by the mean over every permutation."""
+    """Adjust by the mean over all permutations."""
     if len(set(a)) == len(set(b)) and len(set(a)) in (1, len(a)):
         return 1.0
     infos = [mutual_information(a, p) for p in permutations(b)]
@@ -56,6 +56,6 @@ def ami(a: Sequence[int], b: Sequence[int]) -> float:
 
 
 def nearest_centroid(x: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """Return each row's nearest centroid by direct differences in float64; of equally near ones, the lowest index."""
+    """Return each row's nearest centroid, by float64 differences; if equally near, the lowest index."""
     x, centroids = x.astype(np.float64), centroids.astype(np.float64)
     return np.array([((row - centroids) ** 2).sum(axis=1).argmin() for row in x])

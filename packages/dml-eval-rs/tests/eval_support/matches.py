@@ -1,4 +1,4 @@
-"""Calls of the evaluator with the slow reference's arguments: who matches whom becomes `Labels` or a `Relevance`."""
+"""Calls of the evaluator with the slow reference's arguments, converted to `Labels` or a `Relevance`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 def listed(lists: Iterable[Iterable[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return offsets and items of each query's list."""
+    """Return the offsets and items of the queries' lists."""
     items = [list(of_query) for of_query in lists]
     return np.cumsum([0, *map(len, items)]), np.array([item for of_query in items for item in of_query], int)
 
 
 def relevance(matches: Sequence[Mapping[int, float]], ignored: Any = None) -> Relevance:
-    """List each query's matches in the order of the mappings, with grades if any isn't 1."""
+    """List each query's matches in the order of the mappings; use grades if any grade is not 1."""
     grades = [grade for of_query in matches for grade in of_query.values()]
     is_graded = any(grade != 1 for grade in grades)
     return Relevance(*listed(matches), grades if is_graded else None, ignored=ignored)
@@ -40,7 +40,7 @@ def call(
     distractors: Any = (),
     **options: Any,
 ) -> T:
-    """Call `evaluate`, or a function that takes the same arguments, with those of the reference."""
+    """Call `evaluate`, or a function with the same arguments, with the reference's arguments."""
     lists = None if ignored is None else listed(ignored)
     if relevant is not None:
         return function(embeddings, relevance(relevant, lists), gallery, **options)

@@ -1,4 +1,4 @@
-"""Slow, obvious hard negatives; shares no code with the package."""
+"""Slow, obvious hard negatives; this does not use the package's code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from eval_support.scores_reference import score
 def hard_negatives(
     x: np.ndarray, labels: np.ndarray, k: int, similarity: str, below: str | None, margin: float
 ) -> list[list[int]]:
-    """Sort all items for each item, and keep the first k of other classes below the bound."""
+    """For each item, sort all items, and keep the first k with different labels below the bound."""
     rows = []
     for a, query in enumerate(x):
         keys = keys_of(query, x, similarity)

@@ -1,4 +1,4 @@
-"""Calls of every function under every option, each with what the slow reference gives."""
+"""Calls of all functions under all options, with the slow reference's results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from eval_support.scores_reference import score
 
 DIM = 24
 TIES = ("index", "optimistic", "pessimistic", "expected")
-# A metric is a sum of a few products, each rounded once.
+# Metrics are sums of a few products, which are rounded once.
 TOLERANCE = 1e-12
 
 Columns = Mapping[str, np.ndarray]
@@ -29,7 +29,7 @@ Lists = list[set[int]]
 
 @dataclass(frozen=True)
 class Case:
-    """A call, what it should return, and how different both are: `None` if they agree."""
+    """A call, the expected result, and a function that describes how both differ, or returns None."""
 
     call: Callable[[], Any]
     expected: Any
@@ -51,7 +51,7 @@ def _differ(found: Any, expected: Any) -> str | None:
 
 
 class Data:
-    """Rows of both sides, and near items of other classes for each query."""
+    """Rows of both sides, and near items with different labels for each query."""
 
     def __init__(
         self, kind: str, similarity: str, dtype: Any, n: int, seed: int, gallery: bool, contains_queries: bool
@@ -77,7 +77,7 @@ class Data:
         self.item_labels = labels if self.gallery_labels is None else self.gallery_labels
 
     def near(self, others: bool, most: int) -> Lists:
-        """Choose some of the nearest items of each query, of other classes or of any, and two at random."""
+        """Choose near items for each query, with different labels or any labels, and two items at random."""
         lists = []
         for q, query in enumerate(self.queries):
             keys = np.array(reference.keys_of(query, self.items, self.similarity))
@@ -272,7 +272,7 @@ class Searched(Option):
             accepted = [g for g, s in enumerate(of_query) if s >= threshold and g != excluded]
             indices += sorted(accepted, key=lambda g: (-of_query[g], g))
             offsets.append(len(indices))
-        # A distance is at most the threshold, a similarity at least.
+        # Distances must not exceed the threshold, but similarities must reach it.
         given = -threshold if self.similarity == "hamming" else threshold
         search = functools.partial(ours.range_search, data.queries, data.gallery, given, **options)
         return Case(lambda: [part.tolist() for part in search()[:2]], [offsets, indices], _differ)
@@ -291,7 +291,7 @@ class Searched(Option):
         return Case(call, expected, _differ)
 
     def _kmeans(self, data: Data, own: np.ndarray, options: Any) -> Case:
-        """Cluster to the end: each row's cluster is that of its nearest centroid."""
+        """Cluster until no centroid moves, so that each row must be in the cluster of the nearest centroid."""
         expected = ours.kmeans(data.queries, 6, seed=1)
         labels = reference.nearest(data.queries, expected.centroids, 1, "euclidean", False)[1]
         assert expected.labels.tolist() == [label for (label,) in labels]
@@ -341,7 +341,7 @@ class Verified(Option):
     how: str = "once"
 
     def case(self, n: int, seed: int) -> Case:
-        """Make the call on n rows, with the AUC and without it: other traversals find the thresholds then."""
+        """Make the call on n rows, with and without the AUC, because thresholds are found by different traversals."""
         data = Data(self.kind, self.similarity, self.dtype, n, seed, self.gallery, False)
         names = ["tar@far=0.5", "tar@far=0.1", "tar@far=0.01", "eer", "auc"]
         groups = gallery_groups = None
@@ -351,7 +351,7 @@ class Verified(Option):
                 gallery_groups = np.arange(len(data.gallery)) % 2
         given = (data.queries, data.labels, data.gallery, data.gallery_labels)
         sides, similarity = given, self.similarity
-        if similarity == "hamming":  # minus the distance of codes is minus the squared distance of their bits
+        if similarity == "hamming":  # the distance between codes is the bits' squared distance
             bits = [None if x is None else np.unpackbits(x, axis=1).astype(np.float32) for x in given[::2]]
             sides, similarity = (bits[0], data.labels, bits[1], data.gallery_labels), "euclidean"
         positives, negatives = verification_reference.all_pairs(*sides, groups, gallery_groups, similarity)
@@ -361,7 +361,7 @@ class Verified(Option):
         }
         expected["eer"] = verification_reference.equal_error_rate(positives, negatives)[0]
         expected["auc"] = verification_reference.area(positives, negatives)
-        # The curve turns at the scores of positives only, and at the number after each.
+        # The curve can only turn at positives' scores, and at the next number after a score.
         turns = {*positives, *(math.nextafter(p, math.inf) for p in positives), math.inf, -math.inf}
 
         def measure(**more: Any) -> list[dict[str, float]]:
@@ -405,7 +405,7 @@ VERIFICATIONS: dict[str, Verified] = {
 
 
 def varied(option: Any, choose: Callable[[Any], Any]) -> Any:
-    """Change the data, similarity and dtype of an option; codes stay as they are."""
+    """Change an option's data, similarity and dtype, but not codes."""
     if option.similarity == "hamming":
         return option
     return replace(

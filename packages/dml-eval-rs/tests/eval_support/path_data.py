@@ -1,4 +1,4 @@
-"""Small data that prunes as large data does, and ways of computing that take the paths of large data on it."""
+"""Small data that is pruned like large data, and settings that use large data's paths on small data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import dml_eval_rs._native as _native
 
 NEVER = 2**40
-# Sizes under which 100 to 150 rows of 24 numbers have several tasks, blocks and tables, prefixes and abridged rows.
+# With these sizes, 100 to 150 rows of 24 numbers use more than one task and block, tables, prefixes and abridged rows.
 _TASKS = {"task_row_panels": 2, "task_column_panels": 1}
 _ALONG = {"directions": 16, "abridged_words": NEVER, **_TASKS}
 _SKIPPING = {"directions": 16, "abridged_words": 4, **_TASKS}
@@ -75,7 +75,7 @@ VERIFICATION_WAYS: dict[str, dict[str, int]] = {
     "full lists": {"slot_list": 1},
 }
 
-# Each size small, middling, or as ever.
+# Sizes are small, medium, or the default.
 SIZES: dict[str, list[int | None]] = {
     "block_bytes": [1, 3000, None], "task_row_panels": [1, 3, None], "task_column_panels": [1, 2, None],
     "directions": [0, 1, 2, 9, 16, 24], "abridged_words": [2, 4, 7, None], "many_positives": [0, 3, NEVER],
@@ -95,13 +95,13 @@ KINDS = ("decaying", "subspace", "offset", "clusters", "duplicates", "isotropic"
 
 
 def screens() -> list[tuple[str, str]]:
-    """List the kernels of this CPU, each with the screens that differ."""
+    """List this CPU's kernels, with the screens that differ."""
     both = [(kernel, screen) for kernel in _native.kernels() for screen in ("16-bit", "float32")]
     return [pair for pair in both if pair not in {("portable", "16-bit"), ("neon", "16-bit")}]
 
 
 def labels_of(n: int) -> np.ndarray:
-    """Label rows in classes of two, three and eight items, one after the other."""
+    """Label rows in consecutive classes of two, three and eight items."""
     sizes = np.resize([2, 3, 8], n)
     return np.repeat(np.arange(n), sizes)[:n]
 
@@ -109,9 +109,9 @@ def labels_of(n: int) -> np.ndarray:
 def rows_of(kind: str, labels: np.ndarray, dim: int, seed: int, dtype: Any = np.float32) -> np.ndarray:
     """Make rows near the centres of their classes.
 
-    Numbers decay along a row ("decaying", "offset" and "duplicates"), which lie in a subspace but for a little noise
-    ("subspace"), are nearly equal in a class ("clusters"), or prune nothing ("isotropic"). Two pairs of "duplicates"
-    are of different classes, others differ by one bit.
+    Numbers decay along rows ("decaying", "offset" and "duplicates"), rows lie in a subspace except for a little noise
+    ("subspace"), are nearly equal within classes ("clusters"), or can't be pruned ("isotropic"). Two pairs of
+    "duplicates" have different labels, and other pairs differ by one bit.
     """
     rng = np.random.default_rng(seed)
     n = len(labels)
@@ -126,7 +126,7 @@ def rows_of(kind: str, labels: np.ndarray, dim: int, seed: int, dtype: Any = np.
         x += 3
     x = x.astype(dtype)
     if kind == "duplicates":
-        x[1:-8:6] = x[0:-9:6]  # often of the same class
+        x[1:-8:6] = x[0:-9:6]  # often with the same label
         x[[5, -3]] = x[[40 % n, 20 % n]]
         near = x[2:-8:6].copy()
         near[:, 0] = np.nextafter(near[:, 0], np.array(np.inf, dtype))
@@ -135,6 +135,6 @@ def rows_of(kind: str, labels: np.ndarray, dim: int, seed: int, dtype: Any = np.
 
 
 def codes_of(x: np.ndarray) -> np.ndarray:
-    """Make codes of bytes that are alike where rows are: the sums of signs along some directions."""
+    """Make codes that are similar if rows are similar: sums of signs along random directions."""
     directions = np.random.default_rng(0).normal(size=(x.shape[1], 40))
     return np.packbits(x.astype(np.float64) @ directions > 0, axis=1)

@@ -1,4 +1,4 @@
-"""Peers that are threads of this process, for tests of shared work."""
+"""Peers that are threads of this process, to test shared work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass
 class Exchange:
-    """A slot for each peer's value, and the barrier at which the peers meet."""
+    """A slot for each peer's value, and a barrier to wait for all peers."""
 
     barrier: threading.Barrier
     slots: list[Any]
@@ -24,7 +24,7 @@ class Exchange:
 
 @dataclass
 class ThreadPeer:
-    """One of the peers, as `evaluate` takes them."""
+    """A peer that can be passed to `evaluate`."""
 
     rank: int
     exchange: Exchange
@@ -48,7 +48,7 @@ class ThreadPeer:
 
 
 def run_together(world_size: int, work: Callable[[ThreadPeer], T]) -> list[T]:
-    """Run `work` as each of `world_size` peers, and return all results or raise the first error."""
+    """Run `work` for each of `world_size` peers, and return all results, or raise the first error."""
     exchange = Exchange(threading.Barrier(world_size), [None] * world_size)
 
     def run(rank: int) -> T:

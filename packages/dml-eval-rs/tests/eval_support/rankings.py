@@ -1,4 +1,4 @@
-"""Evaluations of given rankings and scores, as other packages' tests give them."""
+"""Evaluations of given rankings and scores, used for the cases from other packages' tests."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from dml_eval_rs import Evaluation, Relevance, evaluate
 
 
 def listed(grades: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return offsets, items and grades of the entries of a table of queries and items that are not 0."""
+    """Return offsets, items and grades for all entries that are not 0 in a (queries, items) table."""
     table = np.asarray(grades)
     query, item = np.nonzero(table)
     return np.searchsorted(query, np.arange(len(table) + 1)), item, table[query, item]
 
 
 def evaluate_scores(
-    scores: npt.ArrayLike, grades: npt.ArrayLike, left_out: npt.ArrayLike | None = None, **options: Any
+    scores: npt.ArrayLike, grades: npt.ArrayLike, excluded: npt.ArrayLike | None = None, **options: Any
 ) -> Evaluation:
-    """Evaluate given similarities: dot products with unit vectors are the scores themselves.
+    """Evaluate given similarities, by using dot products with unit vectors.
 
     Args:
         scores: (Q, G) similarities.
         grades: (Q, G) numbers, above 0 for the matches.
-        left_out: (Q, G) whether a query's ranking excludes an item.
-        options: those of `evaluate`. By default a query without a match counts as a miss.
+        excluded: (Q, G) whether to exclude an item from the query's ranking.
+        options: options of `evaluate`. By default, unmatched queries count as misses.
     """
     table = np.asarray(scores, np.float64)
-    ignored = None if left_out is None else listed(left_out)[:2]
+    ignored = None if excluded is None else listed(excluded)[:2]
     matches = Relevance(*listed(grades), ignored=ignored)
     options = {"similarity": "dot", "unmatched": "zero", **options}
     return evaluate(table, matches, np.eye(table.shape[1]), **options)
@@ -39,7 +39,7 @@ def evaluate_scores(
 def evaluate_ranks(
     ranks: Sequence[Mapping[int, float] | Iterable[int]], items: int, **options: Any
 ) -> Evaluation:
-    """Evaluate matches at these ranks, from 1 to `items`; a mapping gives each its grade."""
+    """Evaluate matches at these ranks, from 1 to `items`; use a mapping to give grades."""
     grades = np.zeros((len(ranks), items))
     for row, matches in zip(grades, ranks):
         for rank in matches:

@@ -1,6 +1,6 @@
-"""Slow, obvious evaluator, the oracle of the tests: float64, one query at a time, a full sort.
+"""Slow, obvious evaluator, used as the tests' oracle: float64, one query at a time, a full sort.
 
-Written from docs/reference/metrics.md; it shares no code with the package.
+Written from docs/reference/metrics.md; this does not use the package's code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 
 def stated_sum(terms: np.ndarray) -> np.ndarray:
-    """Sum each row in eight lanes, each in order, combined in the tree that docs/reference/metrics.md states."""
+    """Sum each row in eight lanes, and combine the lanes in the order given in docs/reference/metrics.md."""
     s = np.zeros((8, *terms.shape[:-1]))
     for i in range(terms.shape[-1]):
         s[i % 8] += terms[..., i]
@@ -22,7 +22,7 @@ def stated_sum(terms: np.ndarray) -> np.ndarray:
 
 
 def scaled(x: np.ndarray) -> np.ndarray:
-    """Scale each float64 row by the power of two that brings its largest element between 1 and 2."""
+    """Scale each float64 row by a power of two, so that the largest element is between 1 and 2."""
     if x.dtype != np.float64:
         return x
     _, exponent = np.frexp(np.abs(x).max(axis=-1, keepdims=True, initial=0))
@@ -30,7 +30,7 @@ def scaled(x: np.ndarray) -> np.ndarray:
 
 
 def keys_of(query: np.ndarray, gallery: np.ndarray, similarity: str) -> list[float]:
-    """Return the numbers by which a query orders the gallery."""
+    """Return the numbers used to sort the gallery for a query."""
     if similarity == "hamming":
         return (-np.unpackbits(query ^ gallery, axis=-1).sum(axis=-1, dtype=np.float64)).tolist()
     q, g = (scaled(query), scaled(gallery)) if similarity == "cosine" else (query, gallery)
@@ -42,11 +42,11 @@ def keys_of(query: np.ndarray, gallery: np.ndarray, similarity: str) -> list[flo
 
 
 def metric_of_order(name: str, gains: Sequence[float]) -> Fraction:
-    """Apply a metric's definition to one complete order of the gallery: the gains, 0 for items that don't match."""
+    """Apply a metric's definition to a complete ranking, given as gains, which are 0 for items that do not match."""
     of, _, suffix = name.partition("@")
     ranks = [i for i, gain in enumerate(gains, 1) if gain > 0]
     r = len(ranks)
-    # Without a suffix, all of the ranking counts.
+    # If there is no suffix, the full ranking is used.
     k = r if suffix == "r" else int(suffix or len(gains))
     within = [rank for rank in ranks if rank <= k]
 
@@ -74,7 +74,7 @@ def metric_of_order(name: str, gains: Sequence[float]) -> Fraction:
 def query_metrics(
     keys: Sequence[float], gains: Sequence[float], metrics: Sequence[str], ties: str, unmatched: str
 ) -> dict[str, float]:
-    """Measure one query. `keys` and `gains` follow the gallery's order, without excluded items."""
+    """Measure one query. `keys` and `gains` must be in the gallery's order, without excluded items."""
     if not any(gains):
         return dict.fromkeys(metrics, 0.0 if unmatched == "zero" else math.nan)
     if ties == "expected":
@@ -89,7 +89,7 @@ def query_metrics(
 
 
 def arrangements(gains: Sequence[float]) -> list[list[float]]:
-    """List the distinct orders of some gains."""
+    """List the distinct orders of gains."""
     if not gains:
         return [[]]
     rests = {gain: list(gains) for gain in set(gains)}
@@ -101,7 +101,7 @@ def arrangements(gains: Sequence[float]) -> list[list[float]]:
 def expected_metrics(
     keys: Sequence[float], gains: Sequence[float], metrics: Sequence[str]
 ) -> dict[str, float]:
-    """Average over all arrangements of gains within every group of tied items, each equally likely."""
+    """Average over all orders of gains within groups of tied items, which are equally likely."""
     order = sorted(range(len(keys)), key=lambda i: -keys[i])
     groups = [[gains[i] for i in g] for _, g in itertools.groupby(order, key=lambda i: keys[i])]
     total = dict.fromkeys(metrics, Fraction(0))
@@ -132,10 +132,10 @@ def evaluate(
     distractors: Collection[object] = (),
     unmatched: str = "skip",
 ) -> dict[str, np.ndarray]:
-    """Measure every query.
+    """Measure all queries.
 
-    `relevant` holds each query's matches and their grades, instead of labels; `ignored` lists items that its ranking
-    excludes, and `exclude` names one. Junk is in no ranking, and no query; distractors match nothing.
+    Use `relevant` to give each query's matches and grades instead of labels, `ignored` to list items to exclude from
+    each ranking, and `exclude` to exclude one item. Junk is excluded everywhere; distractors never match.
     """
     own = gallery is None
     gallery = embeddings if gallery is None else gallery
@@ -172,7 +172,7 @@ def evaluate(
 def nearest(
     queries: np.ndarray, gallery: np.ndarray, k: int, similarity: str, exclude_self: bool
 ) -> tuple[list[list[float]], list[list[int]]]:
-    """Return keys and indices of the k nearest, ties by index."""
+    """Return keys and indices of the k nearest items; ties are sorted by index."""
     all_keys, all_indices = [], []
     for q, query in enumerate(queries):
         keys = keys_of(query, gallery, similarity)

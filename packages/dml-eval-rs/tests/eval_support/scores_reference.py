@@ -1,4 +1,4 @@
-"""Slow, obvious scores of pairs, written from docs/reference/verification.md; shares no code with the package."""
+"""Slow, obvious scores of pairs, written from docs/reference/verification.md; this does not use the package's code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eval_support.retrieval_reference import keys_of, scaled, stated_sum
 
 
 def score(q: np.ndarray, g: np.ndarray, similarity: str) -> float:
-    """Return the number that is compared with a threshold; of codes, minus their distance."""
+    """Return the number to be compared with a threshold; for codes, minus the distance."""
     if similarity == "hamming":
         return keys_of(q, g[None], similarity)[0]
     if similarity == "cosine":

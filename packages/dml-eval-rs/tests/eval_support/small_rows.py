@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 @st.composite
 def small_rows(draw: st.DrawFn, dim: int, most: int = 9, similarity: str = "cosine") -> np.ndarray:
-    """Draw 2 to `most` rows of small integers, none all zeros; for "hamming" codes of `dim` bytes with a few bits."""
+    """Draw 2 to `most` rows of small integers, never all zeros; for "hamming", codes of `dim` bytes with a few bits."""
     if similarity == "hamming":
         code = st.lists(st.sampled_from([0, 1, 3, 129, 255]), min_size=dim, max_size=dim)
         return np.array(draw(st.lists(code, min_size=2, max_size=most)), np.uint8)

@@ -1,4 +1,4 @@
-"""One of two ranks that measure the same items by torchmetrics, over gloo."""
+"""One of two ranks that use torchmetrics to measure the same items, over gloo."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dml_eval_rs.adapters.torchmetrics import RetrievalMetric
 
 
 def measure(rank: int, store: str, data: str) -> list[dict[str, Any]]:
-    """Return what this rank computes from a distributed sampler's items, and from halves of different sizes."""
+    """Return this rank's values for a distributed sampler's items, and for halves of different sizes."""
     x, labels, options = torch.load(data)
     dist.init_process_group(
         "gloo", rank=rank, world_size=2, store=dist.FileStore(store, 2), timeout=timedelta(seconds=200)

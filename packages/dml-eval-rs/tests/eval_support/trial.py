@@ -1,4 +1,4 @@
-"""A trial: calls with a chosen kernel, screen and sizes (core/src/sizes.rs), and the paths that they take."""
+"""A trial: calls with a chosen kernel, screen and sizes (core/src/sizes.rs), and the paths that were used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import dml_eval_rs._native as _native
 
 @contextmanager
 def trial(**choices: Any) -> Iterator[Counter[str]]:
-    """Choose for all calls within; count their paths when it ends. What is `None` is chosen as ever."""
+    """Choose a kernel, screen and sizes for all calls within, by default as usual; count paths when it ends."""
     taken: Counter[str] = Counter()
     _native.begin_trial(**{name: choice for name, choice in choices.items() if choice is not None})
     try:

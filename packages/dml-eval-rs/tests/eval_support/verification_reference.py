@@ -22,7 +22,7 @@ def all_pairs(
     gallery_groups: Sequence[Any] | None,
     similarity: str,
 ) -> tuple[list[float], list[float]]:
-    """Return the scores of all positive and of all negative pairs."""
+    """Return the scores of all positive pairs and of all negative pairs."""
     if gallery is None or gallery_labels is None:
         places = list(itertools.combinations(range(len(embeddings)), 2))
         gallery, gallery_labels, gallery_groups = embeddings, labels, groups
@@ -42,20 +42,20 @@ def share(scores: Sequence[float], threshold: float) -> Fraction:
 
 
 def corners(positives: Sequence[float], negatives: Sequence[float]) -> list[tuple[Fraction, Fraction, float]]:
-    """Return FAR, TAR and threshold at every score, from the largest."""
+    """Return FAR, TAR and threshold at each score, largest score first."""
     thresholds = [math.inf, *sorted({*positives, *negatives}, reverse=True)]
     return [(share(negatives, t), share(positives, t), t) for t in thresholds]
 
 
 def tar_at(far: float, positives: Sequence[float], negatives: Sequence[float]) -> tuple[float, float]:
-    """Return the largest TAR of a threshold whose FAR is at most `far`, and the least such threshold."""
+    """Return the largest TAR if the FAR must not exceed `far`, and the least threshold to reach it."""
     allowed = [(tar, t) for f, tar, t in corners(positives, negatives) if float(f) <= far]
     refused = [t for f, _, t in corners(positives, negatives) if float(f) > far]
     return float(max(tar for tar, _ in allowed)), math.nextafter(max(refused), math.inf)
 
 
 def equal_error_rate(positives: Sequence[float], negatives: Sequence[float]) -> tuple[float, float]:
-    """Follow the lines between corners to TAR = 1 − FAR; return the FAR there, and the second corner's threshold."""
+    """Follow the lines between corners to TAR = 1 − FAR; return this FAR, and the second corner's threshold."""
     points = corners(positives, negatives)
     for (far, tar, _), (next_far, next_tar, threshold) in itertools.pairwise(points):
         if next_far + next_tar >= 1:
@@ -72,7 +72,7 @@ def area(positives: Sequence[float], negatives: Sequence[float]) -> float:
 def fold_accuracies(
     scores: Sequence[float], positive: Sequence[bool], folds: Sequence[Any]
 ) -> tuple[list[float], list[float], float]:
-    """Return each fold's accuracy, its threshold, and the mean of the accuracies."""
+    """Return the accuracy and threshold per fold, and the mean accuracy."""
     accuracies, thresholds = [], []
     for fold in sorted(set(folds)):
         others = [(s, p) for s, p, f in zip(scores, positive, folds) if f != fold]
@@ -91,9 +91,9 @@ def resampled_curve(
     *,
     of_both: bool,
 ) -> list[tuple[float, float]]:
-    """Return FAR and TAR at (0, 0), each threshold and (1, 1), if each identity is drawn as often as its weight says.
+    """Return FAR and TAR at (0, 0), each threshold and (1, 1), when identities are drawn as often as the weights say.
 
-    A pair has the weight of its first identity; of two identities, with `of_both`, both weights less 1.
+    A pair has the weight of its first identity. If `of_both`, a pair of two identities has the sum of both weights − 1.
     """
     kinds: list[list[tuple[float, float]]] = [[], []]
     for a, b, s in pairs:
@@ -107,7 +107,7 @@ def resampled_curve(
 
 
 def read_metric(name: str, curve: Sequence[tuple[float, float]]) -> float:
-    """Read a metric from the corners of a curve, as the page says for resampled ones."""
+    """Read a metric from the corners of a resampled curve, see docs/reference/verification.md."""
     lines = list(itertools.pairwise(curve))
     if name == "auc":
         return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in lines)
@@ -115,7 +115,7 @@ def read_metric(name: str, curve: Sequence[tuple[float, float]]) -> float:
         (far, tar), (next_far, next_tar) = next(line for line in lines if sum(line[1]) >= 1)
         return far + (1 - far - tar) / (next_far + next_tar - far - tar) * (next_far - far)
     share = float(name.partition("=")[2])
-    if curve[1][0] > share:  # beyond the grid
+    if curve[1][0] > share:  # outside of the grid
         return curve[1][1]
     (far, tar), (next_far, next_tar) = [line for line in lines[1:] if line[0][0] <= share][-1]
     part = math.log(share / far) / math.log(next_far / far) if far > 0 else share / next_far

@@ -1,4 +1,4 @@
-"""Adapters to the evaluation interfaces of other libraries, a module for each.
+"""Adapters to other libraries' evaluation interfaces, a module per library.
 
-A module imports its library when it is imported itself; `dml_eval_rs` imports no adapter.
+A library is imported when its adapter is imported; `dml_eval_rs` does not import adapters.
 """

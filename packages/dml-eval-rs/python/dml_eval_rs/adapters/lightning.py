@@ -1,4 +1,4 @@
-"""A Lightning callback that measures retrieval at the end of each validation and test."""
+"""A Lightning callback to measure retrieval at the end of validation and test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from dml_eval_rs.adapters.torchmetrics import STATES, RetrievalMetric
 from dml_eval_rs.retrieval import Options
 
-# A trainer of either package takes its own callbacks.
+# A trainer accepts only callbacks from the same package.
 if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
     from pytorch_lightning import Callback
 else:
@@ -16,35 +16,35 @@ else:
 
 
 class RetrievalCallback(Callback):
-    """A callback that gathers the embeddings of an epoch from all ranks, and logs exact metrics.
+    """A callback to gather an epoch's embeddings from all ranks, and log exact metrics.
 
-    `validation_step` and `test_step` must return ``{"embeddings": (B, D), "labels": (B,)}``, and optionally
-    ``"groups"`` and ``"indices"``, the arguments of `RetrievalMetric.update`. Under a distributed sampler return
-    indices, so that repeated items don't count. Each data loader is measured separately.
+    `validation_step` and `test_step` must return ``{"embeddings": (B, D), "labels": (B,)}``, and can also return
+    ``"groups"`` and ``"indices"``, see `RetrievalMetric.update`. If a distributed sampler is used, return indices to
+    drop repeated items. Data loaders are measured separately.
 
     Args:
-        options: options of `dml_eval_rs.evaluate`, such as ``{"metrics": ("recall@1", "map@r")}``.
-        prefixes: prefixes of the logged names in validation and test: ``"val/recall@1"``. The names for a second data
-            loader end in ``/loader_1``.
+        options: options of `dml_eval_rs.evaluate`, for example ``{"metrics": ("recall@1", "map@r")}``.
+        prefixes: prefixes of the logged names in validation and test, for example ``"val/recall@1"``. If there is a
+            second data loader, names end in ``/loader_1``.
 
     Raises:
-        TypeError, ValueError: as `evaluate`, for wrong options.
+        TypeError, ValueError: as `evaluate`, if options are wrong.
     """
 
     def __init__(self, options: Options | None = None, prefixes: tuple[str, str] = ("val/", "test/")) -> None:
         self._options = options
         self._prefixes = prefixes
-        RetrievalMetric(options)  # checks the options now, not after an epoch
+        RetrievalMetric(options)  # to check the options now, not when an epoch ends
         self._metrics: dict[int, RetrievalMetric] = {}
 
     def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Forget the last epoch."""
+        """Clear the last epoch's embeddings."""
         self._metrics = {}
 
     def on_validation_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Add a batch, except in the sanity check."""
+        """Add the outputs, except in the sanity check."""
         if trainer.sanity_checking:
             return
         if not isinstance(outputs, dict) or not {"embeddings", "labels"} <= outputs.keys():
@@ -56,11 +56,11 @@ class RetrievalCallback(Callback):
         self._metrics[dataloader_idx].update(**{name: outputs[name] for name in STATES if name in outputs})
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Measure and log."""
+        """Measure all batches, and log the metrics."""
         prefix = self._prefixes[bool(trainer.testing)]
         for index, metric in self._metrics.items():
             suffix = f"/loader_{index}" if index else ""  # Lightning reserves "dataloader_idx"
-            # All ranks have the same values already; an average would only add rounding.
+            # All ranks already have equal values; averaging would only add rounding.
             pl_module.log_dict({f"{prefix}{name}{suffix}": value for name, value in metric.compute().items()})
         self._metrics = {}
 

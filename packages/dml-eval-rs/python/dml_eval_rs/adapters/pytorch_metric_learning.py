@@ -1,6 +1,6 @@
-"""A replacement of pytorch-metric-learning's `AccuracyCalculator`, with the same arguments, results and meaning.
+"""A replacement for pytorch-metric-learning's `AccuracyCalculator`, with the same arguments, results and meaning.
 
-Shapes: `Q` queries, `G` reference, `D` dim, `R` matches of a query.
+Shapes: `Q` queries, `G` reference, `D` dim, `R` matches per query.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _METRICS = (*_CLUSTERING, *_RETRIEVAL)
 
 
 class AccuracyCalculator:
-    """A calculator of pytorch-metric-learning's metrics by exact counts; memory doesn't grow with Q × G.
+    """A calculator for pytorch-metric-learning's metrics that counts exactly; memory does not grow with Q × G.
 
     Args:
-        include, exclude: names of the metrics to calculate (if empty, all), and names to omit.
-        avg_of_avgs: whether to average over the averages of the classes.
-        return_per_class: whether to return a list with the average of each class, sorted by label.
-        k: the number of neighbours that count; None for the whole reference, ``"max_bin_count"`` for the largest R.
-        label_comparison_fn: called with tensors of a query's label (1, ...) and of the reference labels (G, ...);
-            returns (G,) whether they match. Needs torch, and excludes NMI and AMI.
-        device: ignored; the metrics are calculated on the CPU.
+        include, exclude: names of the metrics to calculate (by default all), and names to omit.
+        avg_of_avgs: whether to average each class, and return the average of these averages.
+        return_per_class: whether to return a list with an average per class, sorted by label.
+        k: the number of neighbours to use. By default, all of the reference; ``"max_bin_count"`` for the largest R.
+        label_comparison_fn: called with tensors of a query's label (1, ...) and reference labels (G, ...). It should
+            return (G,) whether labels match. Needs torch; can't be used with NMI and AMI.
+        device: ignored; metrics are calculated on the CPU.
         knn_func: must be None; use `similarity` to choose the order.
-        kmeans_func: called with the queries and a number of clusters, returns (Q,) clusters; None for `kmeans`.
-        similarity: ``"euclidean"``, the default of pytorch-metric-learning, ``"cosine"`` or ``"dot"``.
+        kmeans_func: called with the queries and a number of clusters. Should return (Q,) clusters; by default `kmeans`.
+        similarity: ``"euclidean"``, the default in pytorch-metric-learning, ``"cosine"`` or ``"dot"``.
 
     Raises:
-        TypeError: if `include` or `exclude` isn't a tuple or list, or `knn_func` is given.
-        ValueError: if a name is unknown, or arguments exclude each other.
+        TypeError: if `include` or `exclude` is not a tuple or list, or `knn_func` is given.
+        ValueError: if a name is unknown, or arguments can't be used together.
     """
 
     def __init__(
@@ -64,16 +64,14 @@ class AccuracyCalculator:
     ) -> None:
         if knn_func is not None:
             raise TypeError(
-                f"knn_func is a {type(knn_func).__name__}; expected None, since ranks are counted without neighbours: "
-                'use similarity="cosine" or "dot" for a different order'
+                f"knn_func is a {type(knn_func).__name__}; expected None, because ranks are counted, not searched: use "
+                'similarity="cosine" or "dot" to change the order'
             )
         if avg_of_avgs and return_per_class:
-            raise ValueError("avg_of_avgs came with return_per_class; expected one of them")
+            raise ValueError("avg_of_avgs and return_per_class are both given; expected only one")
         self._current = self._names = _choose(_METRICS, include, exclude)
         if label_comparison_fn is not None and _CLUSTERING.keys() & self._names:
-            raise ValueError(
-                'label_comparison_fn came with NMI or AMI, which compare partitions; expected exclude=("NMI", "AMI")'
-            )
+            raise ValueError("NMI and AMI can't use label_comparison_fn; expected exclude=('NMI', 'AMI')")
         self._avg_of_avgs, self._return_per_class = avg_of_avgs, return_per_class
         self._k = k if k is None or k == "max_bin_count" else arguments.positive(k, "k")
         self._compare = label_comparison_fn
@@ -90,21 +88,21 @@ class AccuracyCalculator:
         include: Sequence[str] = (),
         exclude: Sequence[str] = (),
     ) -> dict[str, Any]:
-        """Calculate the metrics of queries whose label is in the reference; other queries don't count.
+        """Calculate the metrics, using only queries that have a match in the reference.
 
         Args:
             query: (Q, D) floats, see `evaluate`.
-            query_labels: (Q,) integers, booleans or strings; any tensor of Q entries with `label_comparison_fn`.
-            reference, reference_labels: (G, D) and (G,); None for the queries.
-            ref_includes_query: whether the first Q reference items are the queries, so that each excludes itself.
-            include, exclude: as in the constructor, among the metrics chosen there.
+            query_labels: (Q,) integers, booleans or strings. If `label_comparison_fn` is used, any tensor of Q entries.
+            reference, reference_labels: (G, D) and (G,); by default, the queries.
+            ref_includes_query: whether the first Q reference items are the queries, to exclude each query itself.
+            include, exclude: see the constructor; only the constructor's metrics can be chosen.
 
         Returns:
-            Name → value, or list of values by class; NaN if no query's label is in the reference.
+            Name → value, or a list of values per class; NaN if no query has a match.
 
         Raises:
             TypeError: if an array has the wrong dtype.
-            ValueError: if shapes don't match, or the first Q reference items aren't the queries.
+            ValueError: if shapes do not match, or the first Q reference items are not the queries.
         """
         self._current = _choose(self._names, include, exclude)
         found: dict[str, Any] = {}
@@ -123,15 +121,15 @@ class AccuracyCalculator:
         return list(self._current)
 
     def requires_clustering(self) -> list[str]:
-        """Return the names of the metrics that cluster the queries."""
+        """Return the names of metrics that need clusters."""
         return ["NMI", "AMI"]
 
     def requires_knn(self) -> list[str]:
-        """Return the names of the metrics that rank the reference."""
+        """Return the names of metrics that need a ranking."""
         return list(_RETRIEVAL)
 
     def description(self) -> str:
-        """Return a word for testers to put into record names."""
+        """Return a word that testers can use in record names."""
         return "avg_of_avgs" if self._avg_of_avgs else ""
 
     def _retrieve(
@@ -164,7 +162,7 @@ class AccuracyCalculator:
         of = evaluate(sides.queries, matches, gallery, gallery_labels, **options).per_query
         values = {name: of[ours] for name, ours in _RETRIEVAL.items() if ours in of}
         if of_k:
-            # They divide the sum over the k nearest by R, `evaluate` by min(k, R).
+            # pytorch-metric-learning divides the sum over the k nearest by R, but `evaluate` by min(k, R).
             by_R_Q = of[f"map@{k}"] * (np.minimum(k, R_Q) / np.maximum(R_Q, 1))
             values |= {"mean_average_precision": by_R_Q, "mean_reciprocal_rank": of[f"mrr@{k}"]}
             few = {"mean_average_precision_at_r": by_R_Q, "r_precision": of[f"precision@{k}"]}
@@ -197,15 +195,15 @@ def _check_included(sides: arguments.Sides) -> None:
         at = start + int(np.argmin([*same, False]))
         if at < start + len(block):
             raise ValueError(
-                f"ref_includes_query came with {len(items)} reference items, and item {at} isn't query {at}; expected "
-                f"the {len(queries)} queries to be the first reference items"
+                f"ref_includes_query is set, but reference item {at} of {len(items)} is not query {at}; expected the "
+                f"{len(queries)} queries to be the first reference items"
             )
 
 
 def _count_labels(
     sides: arguments.Sides, labels: object, gallery_labels: object | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Return each query's label as a code, in the order of the labels, and the number of items with this label."""
+    """Return each query's label as a code, which sorts like the labels, and the number of items with this label."""
     parts = [arguments.partition(labels, "query_labels", len(sides.queries), "query")]
     if gallery_labels is not None:
         parts.append(arguments.partition(gallery_labels, "reference_labels", len(sides.items)))
@@ -216,7 +214,7 @@ def _count_labels(
 def _compare_labels(
     compare: Callable[[Any, Any], Any], query_labels: Any, reference_labels: Any | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], Relevance]:
-    """Return each query's label as a code, the number of items that match it, and the lists of these items."""
+    """Return each query's label as a code, the number of items that match, and lists of these items."""
     import torch
 
     labels_Q = torch.as_tensor(query_labels).cpu()
@@ -227,8 +225,8 @@ def _compare_labels(
         matches = torch.as_tensor(compare(distinct[i : i + 1], labels_G))
         if matches.shape != (len(labels_G),):
             raise ValueError(
-                f"label_comparison_fn returned shape {tuple(matches.shape)} for one label and {len(labels_G)} "
-                f"reference labels; expected ({len(labels_G)},), whether each matches"
+                f"label_comparison_fn returned shape {tuple(matches.shape)}, but there are {len(labels_G)} reference "
+                f"labels; expected ({len(labels_G)},), whether each label matches"
             )
         items.append(np.flatnonzero(matches.numpy()))
     codes = code_Q.numpy()

@@ -1,4 +1,4 @@
-"""A map over the workers of a Ray cluster, for `evaluate_shards`, `verify_shards` and `knn_shards`."""
+"""A map over a Ray cluster's workers, to be used with `evaluate_shards`, `verify_shards` and `knn_shards`."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import ray
 from dml_eval_rs.matches.relation import Relation
 from dml_eval_rs.shards.tasks import Work
 
-_ANSWER_SECONDS = 5.0  # for a cluster's address to accept a connection
+_ANSWER_SECONDS = 5.0  # to wait until a cluster's address accepts a connection
 
 
 def ray_map(
     address: str | None = None, *, retries: int = 3, num_cpus: float = 1, waiting: int = 2
 ) -> Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]:
-    """Connect to a Ray cluster and return a map that runs tasks on it, for ``map=`` of `evaluate_shards`.
+    """Connect to a Ray cluster and return a map that runs tasks there, to be used as the `map` of `evaluate_shards`.
 
-    Results come in the order in which tasks end. Entries that several tasks share are sent to each node once. If a
-    worker or node dies, its tasks run again elsewhere.
+    Results are returned when tasks end. If tasks share entries, these are sent to each node only once. If a worker or
+    node dies, the tasks run again elsewhere.
 
     Args:
-        address: of the cluster, such as ``"10.0.0.1:6379"`` or ``"auto"``. None: the cluster to which this process is
-            connected, else the cluster that `ray.init` finds or starts.
-        retries: how often to repeat a task whose worker dies.
-        num_cpus: cores to reserve for a task; pass as many `threads` to `evaluate_shards`.
+        address: the cluster's address, such as ``"10.0.0.1:6379"`` or ``"auto"``. By default, use the connected
+            cluster if there is one, otherwise the cluster that `ray.init` finds or starts.
+        retries: how often to repeat a task if a worker dies.
+        num_cpus: cores to reserve per task; pass the same number as `threads` to `evaluate_shards`.
         waiting: submitted tasks per core of the cluster, including running tasks.
 
     Raises:
-        ValueError: if no cluster answers at the address, or this process is connected to another cluster.
+        ValueError: if no cluster answers at the address, or this process is connected to a different cluster.
     """
     if address is not None and address not in ("auto", "local"):
         _check_address(address)
@@ -40,10 +40,10 @@ def ray_map(
 
     def run(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
         remote = ray.remote(num_cpus=num_cpus, max_retries=retries)(lambda *entries: function(entries))
-        sent: dict[int, tuple[Any, Any]] = {}  # entries by identity, kept so that none is reused
+        sent: dict[int, tuple[Any, Any]] = {}  # by id(entry); entries are kept, so that ids are not reused
 
         def send(entry: Any) -> Any:
-            if isinstance(entry, (Work, Relation)):  # belongs to one task only, after which Ray drops it
+            if isinstance(entry, (Work, Relation)):  # only used by this task, so let Ray drop it afterwards
                 return entry
             if id(entry) not in sent:
                 sent[id(entry)] = (entry, ray.put(entry))
@@ -59,7 +59,7 @@ def ray_map(
             try:
                 result = ray.get(done[0])
             except ray.exceptions.RayTaskError as error:
-                # The cause is the error of the task, without the worker's traceback.
+                # Raise the task's error, without the worker's traceback.
                 raise error.cause from None
             yield result
 
@@ -67,7 +67,7 @@ def ray_map(
 
 
 def _check_address(address: str) -> None:
-    """Check that something accepts connections at an address, and that this process has no other cluster."""
+    """Check that the address accepts connections, and that this process is not connected to a different cluster."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
@@ -79,6 +79,6 @@ def _check_address(address: str) -> None:
         connected = ray.get_runtime_context().gcs_address
         if connected != address:
             raise ValueError(
-                f"this process is connected to the Ray cluster {connected}; expected that address instead of "
-                f"{address}, or a call of ray.shutdown() before"
+                f"this process is already connected to the Ray cluster {connected}; expected this address instead of "
+                f"{address}, or call ray.shutdown() first"
             )

@@ -1,4 +1,4 @@
-"""Evaluators for sentence-transformers that count exactly over the whole corpus."""
+"""Evaluators for sentence-transformers that count exactly over the corpus."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ except ModuleNotFoundError:  # before version 6
 
 
 class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
-    """An evaluator with the arguments, names, files and figures of the same evaluator of sentence-transformers.
+    """An evaluator with the arguments, names, files and values of sentence-transformers' evaluator.
 
-    If scores are equal, the first document in the corpus ranks first; in sentence-transformers, the lower id.
+    If scores are equal, the first document in the corpus ranks first, but in sentence-transformers the lower id.
 
     Args:
-        args, kwargs: as in sentence-transformers, without `score_functions` and `write_predictions`: the model's
-            similarity orders the corpus.
+        args, kwargs: see sentence-transformers. `score_functions` and `write_predictions` can't be used, because the
+            corpus is sorted by the model's similarity.
 
     Attributes:
-        evaluation: the last `Evaluation`, with per-query values, intervals and comparisons, or None.
+        evaluation: the last `Evaluation`, to be used for per-query values, intervals and comparisons, or None.
 
     Raises:
-        ValueError: if an excluded argument is given, a k isn't a positive integer, a relevant document is not in the
+        ValueError: if an argument can't be used, k is not a positive integer, a relevant document is not in the
             corpus, or no query has a relevant document.
     """
 
@@ -76,7 +76,7 @@ class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
         """Embed queries and corpus, measure, and return similarity → metric → k → value.
 
         Raises:
-            ValueError: if the model's similarity isn't cosine, dot product or Euclidean.
+            ValueError: if the model's similarity is not cosine, dot product or Euclidean.
         """
         similarity = _similarity_of(model)
         prompts = {"prompt_name": self.query_prompt_name, "prompt": self.query_prompt}
@@ -90,20 +90,20 @@ class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
         named = self._names.items()
         return {similarity: {theirs: {k: found[name] for k, name in by_k.items()} for theirs, by_k in named}}
 
-    compute_metrices = compute_all_metrics  # its name before version 6
+    compute_metrices = compute_all_metrics  # used before version 6
 
 
 class LabelEvaluator(evaluation.SentenceEvaluator):
-    """An evaluator for texts with labels: each text searches the others, and texts with the same label match.
+    """An evaluator for labelled texts: each text searches the other texts, and matches if labels are equal.
 
     Args:
         texts: (n,) texts.
         labels: (n,) integers, booleans or strings.
-        options: options of `dml_eval_rs.evaluate`, such as ``{"metrics": ("recall@1", "map@r")}``; by default the
-            similarity is the model's.
-        primary_metric: the metric by which to choose models; one of the metrics in `options`.
+        options: options of `dml_eval_rs.evaluate`, for example ``{"metrics": ("recall@1", "map@r")}``; by default, the
+            model's similarity is used.
+        primary_metric: the metric used to choose models; must be in the metrics of `options`.
         batch_size, show_progress_bar: passed to ``model.encode``.
-        name: prefix of the metrics' names.
+        name: prefix for the metrics' names.
 
     Attributes:
         evaluation: the last `Evaluation`, or None.
@@ -136,7 +136,7 @@ class LabelEvaluator(evaluation.SentenceEvaluator):
     def __call__(
         self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
-        """Embed the texts, and measure; `output_path` is ignored."""
+        """Embed the texts, and return the metrics; `output_path` is ignored."""
         similarity = _similarity_of(model)
         options: Options = {"similarity": similarity, **self._options}
         embeddings = model.encode(self._texts, convert_to_tensor=True, **self._encode)

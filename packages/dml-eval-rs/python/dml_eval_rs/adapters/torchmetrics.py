@@ -1,4 +1,4 @@
-"""A `torchmetrics.Metric` for retrieval: exact metrics over all batches, on any number of ranks."""
+"""A `torchmetrics.Metric` to measure retrieval over all batches, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ STATES = ("embeddings", "labels", "groups", "indices")
 
 
 class RetrievalMetric(torchmetrics.Metric):
-    """A metric that holds embeddings and labels, and measures how well they retrieve one another, by `evaluate`.
+    """A metric that collects embeddings and labels, and uses `evaluate` to measure how well items find each other.
 
-    `compute` gathers the items of all ranks, so every rank gets the values of one process with all items. Ties are
-    broken by the order of ranks and batches, or of `indices`.
+    `compute` gathers the items from all ranks, so all ranks get the values of a single process with all items. Ties are
+    broken by the order of ranks and batches, or by `indices` if given.
 
     Args:
-        options: options of `dml_eval_rs.evaluate`, such as ``{"metrics": ("recall@1", "map@r"), "similarity": "dot"}``.
+        options: options of `dml_eval_rs.evaluate`, like ``{"metrics": ("recall@1", "map@r"), "similarity": "dot"}``.
         kwargs: options of `torchmetrics.Metric`; use ``compute_on_cpu=True`` to move the items off an accelerator.
 
     Raises:
-        TypeError, ValueError: as `evaluate`, for wrong options.
+        TypeError, ValueError: as `evaluate`, if options are wrong.
     """
 
     is_differentiable = False
@@ -38,7 +38,7 @@ class RetrievalMetric(torchmetrics.Metric):
     def __init__(self, options: Options | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._options = options or {}
-        check_options(**self._options)  # now, not after an epoch
+        check_options(**self._options)  # check now, not when an epoch ends
         for name in STATES:
             self.add_state(name, default=[], dist_reduce_fx="cat")
 
@@ -49,18 +49,18 @@ class RetrievalMetric(torchmetrics.Metric):
         groups: torch.Tensor | None = None,
         indices: torch.Tensor | None = None,
     ) -> None:
-        """Add a batch.
+        """Add a batch of items.
 
         Args:
-            embeddings: (B, D) of any floating dtype; uint8 codes with ``similarity="hamming"``.
+            embeddings: (B, D) of any floating dtype; uint8 codes if ``similarity="hamming"``.
             labels: (B,) integers.
-            groups: (B,) integers, see `Labels`; pass them with every batch or with none.
-            indices: (B,) each item's index in the data set; pass them with every batch or with none. They sort the
-                items, and drop repeated items, with which a distributed sampler fills up the last batch.
+            groups: (B,) integers, see `Labels`; must be given for all batches or none.
+            indices: (B,) the items' indices in the data set; must be given for all batches or none. Used to sort items,
+                and to drop repeated items, because a distributed sampler repeats items to fill the last batch.
 
         Raises:
-            TypeError: if labels, groups or indices aren't integers.
-            ValueError: if shapes don't match, or only some batches have groups or indices.
+            TypeError: if labels, groups or indices are not integers.
+            ValueError: if shapes do not match, or only some batches have groups or indices.
         """
         shape = tuple(embeddings.shape)
         if len(shape) != 2:
@@ -68,7 +68,7 @@ class RetrievalMetric(torchmetrics.Metric):
         given = {"labels": labels, "groups": groups, "indices": indices}
         for name, tensor in given.items():
             if len(self.embeddings) and (tensor is None) == bool(len(getattr(self, name))):
-                raise ValueError(f"{name} came with some batches only; expected all, or none")
+                raise ValueError(f"{name} is given for some batches only; expected all batches or none")
             if tensor is not None and tensor.shape != shape[:1]:
                 raise ValueError(
                     f"{name} has shape {tuple(tensor.shape)}; expected {shape[:1]} to match embeddings {shape}"
@@ -86,7 +86,7 @@ class RetrievalMetric(torchmetrics.Metric):
             ValueError: if there are no items, or no query has a match.
         """
         if not len(self.embeddings):
-            raise ValueError("there are no items; expected update(embeddings, labels) before compute()")
+            raise ValueError("there are no items; call update(embeddings, labels) before compute()")
         held = {name: dim_zero_cat(state) for name in STATES if len(state := getattr(self, name))}
         if "indices" in held:
             # Keep the first occurrence of each index, sorted by index.

@@ -1,1 +1,1 @@
-"""Arrays of any library, checked and converted once for the core."""
+"""Checks and conversions of arrays from any library, to be passed to the core."""

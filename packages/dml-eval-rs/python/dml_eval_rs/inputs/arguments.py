@@ -1,7 +1,7 @@
 """Check the arguments of public functions and convert them for the core, without copying large arrays.
 
-This module checks plain numpy arrays; `dml_eval_rs.inputs.conversion` reads all other containers. Functions return the
-converted argument, or raise a TypeError or ValueError that names it.
+This module checks plain numpy arrays; for other containers see `dml_eval_rs.inputs.conversion`. Functions return the
+converted argument, or raise a TypeError or ValueError that names the argument.
 
 Shapes: `Q` queries, `G` gallery, `D` dim, `W` bytes per code.
 """
@@ -31,16 +31,16 @@ UNMATCHED: tuple[Unmatched, ...] = get_args(Unmatched)
 _FLOATS = (np.float16, np.float32, np.float64)
 _PLAIN_ROWS = "fiub"  # kinds of dtype that need no conversion
 _PLAIN_LABELS = "iubUST"
-# A table ranks integer labels if it has at most this many entries per label; otherwise sorting is faster.
+# The maximum entries per label of a table that ranks integer labels; if it were larger, sorting would be faster.
 _TABLE_ENTRIES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The rows of both sides, of one width and checked."""
+    """The checked rows of both sides, which have the same width."""
 
     queries: npt.NDArray[Any]  # (Q, D) floats, or (Q, W) uint8 codes
-    gallery: npt.NDArray[Any] | None  # (G, D) or (G, W); None if the queries search one another
+    gallery: npt.NDArray[Any] | None  # (G, D) or (G, W); if None, the queries are searched
 
     @property
     def items(self) -> npt.NDArray[Any]:
@@ -48,7 +48,7 @@ class Sides:
         return self.queries if self.gallery is None else self.gallery
 
     def keep(self, rows: npt.NDArray[np.uintp] | None) -> Sides:
-        """Return both sides with only some of `items`; None for all."""
+        """Return both sides, keeping only these rows of `items`, or all if None."""
         if rows is None:
             return self
         kept = self.items[rows]
@@ -65,7 +65,7 @@ def to_sides(
 ) -> Sides:
     """Check the similarity and the rows of both sides: codes for ``"hamming"``, otherwise floats.
 
-    Errors use `names` for the arguments. If `may_be_empty`, a gallery may come without queries.
+    Errors use `names` for the arguments. If `may_be_empty` and there is a gallery, there can be 0 queries.
     """
     one_of(similarity, "similarity", SIMILARITIES)
     may_be_empty = may_be_empty and gallery is not None
@@ -85,13 +85,13 @@ def check_rows(
     x: object, name: str, similarity: str, rows_of: str = "rows", *, may_be_empty: bool = False
 ) -> npt.NDArray[Any]:
     """Return aligned floats in native byte order, or contiguous codes; a mapped file stays mapped."""
-    # Dtypes of the same kinds that other packages register must be converted.
+    # Dtypes that other packages register can have the same kind, but must be converted.
     is_plain = type(x) is np.ndarray and x.dtype.kind in _PLAIN_ROWS and x.dtype.isbuiltin < 2
     array: npt.NDArray[Any] = x if is_plain else to_array(x, name, 2)  # type: ignore[assignment]
     codes = similarity == "hamming"
     if array.ndim != 2 or array.shape[1] == 0 or (len(array) == 0 and not may_be_empty):
         form, column = (f"({rows_of}, bytes per code)", "byte") if codes else (f"({rows_of}, dim)", "column")
-        least = f"at least one {column}" if may_be_empty else f"at least one row and one {column}"
+        least = f"at least one {column}" if may_be_empty else f"at least one row and {column}"
         raise ValueError(f"{name} has shape {array.shape}; expected {form} with {least}")
     if codes:
         if array.dtype != np.uint8:
@@ -112,7 +112,7 @@ def check_rows(
 
 
 def check_length(array: npt.NDArray[Any], name: str, rows: npt.NDArray[Any], rows_name: str) -> None:
-    """Raise a ValueError if an array doesn't have one entry per row."""
+    """Raise a ValueError if an array does not have an entry per row."""
     if len(array) != len(rows):
         is_transposed = rows.ndim == 2 and len(array) == rows.shape[1]
         remedy = f": use {rows_name}.T if its columns are the items" if is_transposed else ""
@@ -122,7 +122,7 @@ def check_length(array: npt.NDArray[Any], name: str, rows: npt.NDArray[Any], row
 
 
 def partition(x: object, name: str, length: int | None = None, per: str = "item") -> npt.NDArray[Any]:
-    """Return a one-dimensional array of integers, booleans or strings, and check its length if one is given."""
+    """Return a one-dimensional array of integers, booleans or strings. If `length` is given, check it."""
     is_plain = type(x) is np.ndarray and x.dtype.kind in _PLAIN_LABELS
     array: npt.NDArray[Any] = x if is_plain else to_labels(x, name)  # type: ignore[assignment]
     if array.ndim != 1:
@@ -130,16 +130,14 @@ def partition(x: object, name: str, length: int | None = None, per: str = "item"
         if array.ndim == 2 and 1 in array.shape:
             remedy = f": use numpy.asarray({name}).ravel()"
         elif array.ndim == 2:
-            remedy = (
-                f": use {name}.argmax(axis=1) if one-hot, or relevance_from_labels for several labels an item"
-            )
+            remedy = f": use {name}.argmax(axis=1) if one-hot, or relevance_from_labels for sets of labels"
         raise ValueError(f"{name} has shape {array.shape}; expected one dimension, one per {per}{remedy}")
     if length is not None and len(array) != length:
         raise ValueError(f"{name} has shape {array.shape}; expected ({length},), one per {per}")
     if array.dtype.kind not in "iubUST":
         hint = " (floats merge large ids: use integers)" if array.dtype.kind == "f" else ""
         raise TypeError(f"{name} has dtype {array.dtype}; expected integers, booleans or strings{hint}")
-    if hasattr(array.dtype, "na_object"):  # a StringDType, whose missing strings equal nothing
+    if hasattr(array.dtype, "na_object"):  # a StringDType; missing strings would not equal anything
         missing = [place for place, entry in enumerate(array.tolist()) if not isinstance(entry, str)]
         if missing:
             raise ValueError(f"{name} has a missing value at index {missing[0]}; expected a label per item")
@@ -147,14 +145,14 @@ def partition(x: object, name: str, length: int | None = None, per: str = "item"
 
 
 def encode(*parts: npt.NDArray[Any], name: str = "labels") -> list[npt.NDArray[np.uint32]]:
-    """Encode labels as dense codes over all parts: two labels have the same code if and only if they are equal."""
+    """Encode labels as dense codes over all parts: codes are equal if and only if the labels are equal."""
     kinds = {_kind(part) for part in parts}
     if len(kinds) > 1:
         dtypes = " and ".join(str(part.dtype) for part in parts)
         raise TypeError(f"{name} have dtype {dtypes}; expected integers on both sides, or strings on both")
     joined = np.concatenate(parts)
     if kinds == {"integer"} and joined.dtype.kind == "f":
-        # numpy promotes int64 with uint64 to float64, which merges large ids. No negative id equals any uint64.
+        # numpy promotes int64 with uint64 to float64, which merges large ids. Negative ids never equal a uint64.
         is_negative = np.concatenate([part < 0 for part in parts])
         bits = _ranks(np.concatenate([part.astype(np.uint64) for part in parts])).astype(np.int64)
         joined = bits + is_negative * len(bits)
@@ -163,11 +161,11 @@ def encode(*parts: npt.NDArray[Any], name: str = "labels") -> list[npt.NDArray[n
 
 
 def _ranks(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the rank of each label among the distinct labels; rank integers near one another without sorting."""
+    """Return each label's rank in the sorted distinct labels; use a table instead of sorting if integers are dense."""
     if len(x) > 0 and x.dtype.kind in "iub":
         least, most = int(x.min()), int(x.max())
         if most - least <= _TABLE_ENTRIES * len(x):
-            # The difference of two unsigned integers fits into int64, although the integers may not.
+            # Differences of unsigned integers fit into int64 here, but the integers may not.
             places = x - least if x.dtype == np.uint64 else x.astype(np.int64) - least
             is_label = np.zeros(most - least + 1, np.bool_)
             is_label[places] = True
@@ -203,15 +201,15 @@ def _integer(x: object, name: str, expected: str) -> int:
 
 
 def threads(x: int | None) -> int | None:
-    """Check and return a number of threads, or None for all cores."""
-    most = 4096  # more only take memory, and the system may fail to start them
+    """Check and return a number of threads, or None to use all cores."""
+    most = 4096  # more threads only use memory, and the system may fail to start more
     if x is not None and positive(x, "threads") > most:
-        raise ValueError(f"threads is {x}; expected at most {most}, or None for all cores")
+        raise ValueError(f"threads is {x}; expected at most {most}, or None to use all cores")
     return None if x is None else int(x)
 
 
 def warn_of_own_gallery(sides: Sides, names: tuple[str, str], excluding: Iterable[object]) -> None:
-    """Warn if the gallery equals the queries and `excluding` holds only None: each query then finds itself."""
+    """Warn if the gallery equals the queries and `excluding` is all None, because each query then finds itself."""
     queries, gallery = sides.queries, sides.gallery
     if gallery is None or gallery.shape != queries.shape or any(each is not None for each in excluding):
         return
@@ -223,7 +221,7 @@ def warn_of_own_gallery(sides: Sides, names: tuple[str, str], excluding: Iterabl
 
 
 def warn(message: str) -> None:
-    """Warn at the line outside this package that called it."""
+    """Warn, and report the line outside this package that called it."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("dml_eval_rs."):
         level, frame = level + 1, frame.f_back
@@ -231,7 +229,7 @@ def warn(message: str) -> None:
 
 
 def one_of(x: object, name: str, choices: tuple[str, ...]) -> str:
-    """Check and return one of the allowed names."""
+    """Check that a name is allowed, and return it."""
     if not isinstance(x, str):
         raise TypeError(f"{name} is a {type(x).__name__}; expected one of {', '.join(map(repr, choices))}")
     if x not in choices:

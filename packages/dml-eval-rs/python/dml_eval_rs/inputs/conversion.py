@@ -1,7 +1,7 @@
 """Conversion of tensors, columns, blocks and lists to numpy arrays, without importing their libraries.
 
 Containers are recognised by protocol: `__array__`, `__dlpack__`, `__arrow_c_array__`, `to_numpy`, or iteration.
-Functions return the array, or raise a TypeError or ValueError that names the argument and the remedy.
+Functions return the array, or raise a TypeError or ValueError that names the argument and how to fix it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _PROTOCOLS = (
 )  # fmt: skip
 _FAMILIES = {"i": "integers", "u": "integers", "b": "integers", "U": "text", "O": "text", "T": "text"}
 _GROWTH = 1.25
-_BLOCK = 1 << 22  # numbers converted at a time, so that memory holds the result and one block
-_CPU = 1  # of DLPack's devices
+_BLOCK = 1 << 22  # numbers to convert at a time, so that only the result and a block are in memory
+_CPU = 1  # DLPack's number for this device
 
 
 def to_array(x: object, name: str, ndim: int | None = None) -> npt.NDArray[Any]:
     """Convert to an array, in place if numpy can read the memory.
 
-    Copy tensors on other devices, dtypes that numpy lacks (to float32), lists, and columns of variable lists. If `ndim`
-    is 2 (a matrix) or 1 (labels), lists of arrays are blocks, and a matrix may be a column of rows.
+    Tensors on other devices, dtypes that numpy lacks (to float32), lists, and columns of variable lists are copied. If
+    `ndim` is 2 (a matrix) or 1 (labels), lists of arrays are blocks, and a matrix can be a column of rows.
     """
     if isinstance(x, (str, os.PathLike)):
         came = f"{name} is the path {str(x)!r}"
@@ -46,16 +46,16 @@ def to_array(x: object, name: str, ndim: int | None = None) -> npt.NDArray[Any]:
     array = _widen(_read(x, name))
     if array.dtype.kind == "O" and array.ndim == 0:
         raise TypeError(
-            f"{name} is a {type(x).__name__}; expected an array, a tensor, a column of a table, a list, or an iterator "
-            "of blocks"
+            f"{name} is a {type(x).__name__}; expected an array, a tensor, a table's column, a list, or an iterator "
+            "over blocks"
         )
     return _stack_rows(array, name) if ndim == 2 and array.dtype.kind == "O" else array
 
 
 def to_labels(x: object, name: str) -> npt.NDArray[Any]:
-    """Convert labels to an array in which different labels stay different, such as ``1`` and ``"1"`` in a list.
+    """Convert labels to an array without merging different labels, such as ``1`` and ``"1"`` in a list.
 
-    An array of objects, such as a column of text from pandas, polars or Arrow, becomes an array of strings or integers.
+    Arrays of objects, such as text columns from pandas, polars or Arrow, become arrays of strings or integers.
     """
     array = to_array(x, name, 1)
     if array.dtype.kind in "US" and not hasattr(x, "__array__") and not _is_blocks(x, 1):
@@ -65,26 +65,26 @@ def to_labels(x: object, name: str) -> npt.NDArray[Any]:
         _check_entries(entries, f"{name} is a {type(x).__name__}", name, expected)
         array = _keep_final_nuls(array, entries, name)
     if array.dtype.kind == "f" and array.ndim == 1 and np.isnan(array).any():
-        # Tables convert integers to floats if one is missing.
+        # Tables convert integers to floats if a value is missing.
         _raise_missing(int(np.isnan(array).argmax()), name)
     if array.dtype.kind != "O" or array.ndim != 1:
         return array
     entries = [entry.item() if isinstance(entry, np.integer) else entry for entry in array.tolist()]
-    of_integers = bool(entries) and type(entries[0]) is int
-    _check_entries(entries, f"{name} has dtype object", name, int if of_integers else str)
-    if not of_integers:
+    are_integers = bool(entries) and type(entries[0]) is int
+    _check_entries(entries, f"{name} has dtype object", name, int if are_integers else str)
+    if not are_integers:
         return _strings(entries, name)
     try:
         return np.array(entries, np.int64 if max(entries) < 2**63 else np.uint64)
     except OverflowError as error:
         raise ValueError(
-            f"{name} has integers from {min(entries)} to {max(entries)}; expected numbers of 64 bits, or strings: use "
+            f"{name} has integers from {min(entries)} to {max(entries)}; expected 64-bit integers or strings: use "
             f"[str(label) for label in {name}]"
         ) from error
 
 
 def _read(x: Any, name: str) -> npt.NDArray[Any]:
-    """Read an object by the first protocol that works."""
+    """Read an object, using the first protocol that works."""
     if not hasattr(x, "__array__"):
         if hasattr(x, "__dlpack__"):
             return _from_dlpack(x, name)
@@ -94,7 +94,7 @@ def _read(x: Any, name: str) -> npt.NDArray[Any]:
             return np.asarray(x.to_numpy())
     try:
         array = np.asarray(x)
-        # numpy's strings drop a NUL at the end; polars' to_numpy keeps it, in an array of objects.
+        # numpy's strings drop a NUL at the end, but polars' to_numpy returns objects, which keep it.
         return np.asarray(x.to_numpy()) if array.dtype.kind == "U" and hasattr(x, "to_numpy") else array
     except _UNREADABLE as error:
         # Libraries for other devices reject implicit copies, but offer explicit copies.
@@ -123,14 +123,14 @@ def _raise_missing(place: int, name: str) -> None:
 
 
 def _keep_final_nuls(array: npt.NDArray[Any], entries: list[Any], name: str) -> npt.NDArray[Any]:
-    """Return an array that keeps a NUL at the end of entries, which numpy's fixed-length strings and bytes drop."""
+    """Keep NULs at the end of entries, which numpy drops from fixed-length strings and bytes."""
     if array.dtype.kind == "U":
         return _strings(entries, name) if any(entry.endswith("\0") for entry in entries) else array
     ends = [place for place, entry in enumerate(entries) if entry.endswith(b"\0")]
     if ends:
         raise ValueError(
             f"{name} has the bytes {entries[ends[0]]!r} at index {ends[0]}, whose NUL at the end numpy drops; expected "
-            f"bytes without it, or text: use [label.hex() for label in {name}]"
+            f"bytes that don't end in NUL, or text: use [label.hex() for label in {name}]"
         )
     return array
 
@@ -150,17 +150,17 @@ def _strings(entries: list[str], name: str) -> npt.NDArray[Any]:
 
 
 def concatenate_blocks(blocks: Iterable[Any]) -> Any:
-    """Concatenate blocks of embeddings, or of several arrays, such as ``(embeddings, labels)``.
+    """Concatenate blocks of embeddings, or blocks of multiple arrays, such as ``(embeddings, labels)``.
 
-    Use this as ``evaluate(*concatenate_blocks((model(x), y) for x, y in loader))``. Memory holds the result and one
-    block at a time. A block may be anything that `evaluate` takes, such as a tensor on an accelerator.
+    For example, use ``evaluate(*concatenate_blocks((model(x), y) for x, y in loader))``. Only the result and a single
+    block are in memory. Blocks can be anything that `evaluate` accepts, such as tensors on an accelerator.
 
     Args:
-        blocks: (n_i, D) arrays, or tuples of such an array and others with n_i entries; n_i may differ.
+        blocks: (n_i, D) arrays, or tuples of such an array and further arrays with n_i entries; n_i can differ.
 
     Raises:
-        TypeError: if the blocks differ in the kind of their entries.
-        ValueError: if there are no blocks, or they differ in width or in the number of arrays.
+        TypeError: if blocks have different kinds of entries.
+        ValueError: if there are no blocks, or blocks have different widths or numbers of arrays.
     """
     columns: list[_GrownArray] = []
     several = False
@@ -171,11 +171,11 @@ def concatenate_blocks(blocks: Iterable[Any]) -> Any:
             columns = [_GrownArray("the embeddings", 2)]
             columns += [_GrownArray(f"array {i}", 1) for i in range(1, len(arrays))]
         if len(arrays) != len(columns) or _holds_arrays(block) != several:
-            raise ValueError(f"block {place} holds {len(arrays)} arrays; expected {len(columns)}, as block 0")
+            raise ValueError(f"block {place} has {len(arrays)} arrays; expected {len(columns)}, like block 0")
         sizes = [column.append(array) for column, array in zip(columns, arrays, strict=True)]
         if len(set(sizes)) > 1:
             lengths = ", ".join(map(str, sizes))
-            raise ValueError(f"block {place} holds arrays of {lengths} entries; expected equal lengths")
+            raise ValueError(f"block {place} has arrays of lengths {lengths}; expected equal lengths")
     if not columns:
         raise ValueError("blocks is empty; expected at least one block")
     found = tuple(column.finish() for column in columns)
@@ -183,7 +183,7 @@ def concatenate_blocks(blocks: Iterable[Any]) -> Any:
 
 
 def _is_blocks(x: object, ndim: int | None) -> bool:
-    """Whether this is an iterable without an array protocol, or, if `ndim` isn't None, a list of arrays."""
+    """Whether this is an iterable without an array protocol, or, if `ndim` is given, a list of arrays."""
     if isinstance(x, (list, tuple)):
         # numpy stacks numpy rows faster.
         return ndim is not None and _depth(x) >= 1 and (_depth(x) >= ndim or not isinstance(x[0], np.ndarray))
@@ -193,19 +193,19 @@ def _is_blocks(x: object, ndim: int | None) -> bool:
 
 
 def _depth(x: Any) -> int:
-    """Return the number of dimensions of the first entry: 0 if it isn't an array, 1 for a column or if unknown."""
+    """Return the first entry's number of dimensions: 0 if it is not an array, 1 for a column or if unknown."""
     first = x[0] if x else None
     depth = getattr(first, "ndim", None)
     return depth if isinstance(depth, int) else int(any(hasattr(first, protocol) for protocol in _PROTOCOLS))
 
 
 def _holds_arrays(block: object) -> bool:
-    """Whether a block is several arrays, such as embeddings and labels."""
+    """Whether a block is a list or tuple of arrays, such as embeddings and labels."""
     return isinstance(block, (list, tuple)) and _depth(block) >= 1
 
 
 def _join_blocks(x: Any, name: str, ndim: int | None) -> npt.NDArray[Any]:
-    """Concatenate the blocks of an iterable; read single entries, such as strings of a generator, as a list."""
+    """Concatenate the blocks of an iterable. Single entries, such as strings from a generator, are read as a list."""
     blocks: Iterator[Any] = iter(x)
     grown = _GrownArray(name, ndim)
     for place, block in enumerate(blocks):
@@ -213,17 +213,17 @@ def _join_blocks(x: Any, name: str, ndim: int | None) -> npt.NDArray[Any]:
             return grown.convert([block, *blocks], name)
         if _holds_arrays(block) and (ndim == 1 or _depth(block) > 1):
             raise TypeError(
-                f"{name} has blocks of {len(block)} arrays; expected one array a block: for blocks of "
-                "embeddings and labels use evaluate(*concatenate_blocks(blocks))"
+                f"{name} has blocks of {len(block)} arrays; expected one array per block: if blocks contain "
+                "embeddings and labels, use evaluate(*concatenate_blocks(blocks))"
             )
         grown.append(block)
     if grown.parts == 0:
-        raise ValueError(f"{name} is a {type(x).__name__} without blocks; expected at least one")
+        raise ValueError(f"{name} is an empty {type(x).__name__}; expected at least one block")
     return grown.finish()
 
 
 class _GrownArray:
-    """An array that grows by blocks of rows or of labels, without copies if the system can remap memory."""
+    """An array that grows when blocks are appended, without copies if the system can remap memory."""
 
     def __init__(self, name: str, ndim: int | None) -> None:
         self._name, self._ndim = name, ndim
@@ -235,10 +235,10 @@ class _GrownArray:
         return to_labels(block, name) if self._ndim == 1 else to_array(block, name, self._ndim)
 
     def append(self, block: Any) -> int:
-        """Copy a block to the end, and return its length."""
+        """Copy a block to the end, and return the block's length."""
         name = f"block {self.parts} of {self._name}"
         array = self.convert(block, name)
-        if array.dtype.kind == "T":  # arrays of this kind can't grow in place
+        if array.dtype.kind == "T":  # these arrays can't grow in place
             array = array.astype(object)
         if self._ndim == 2 and array.ndim == 1:
             array = array[None]
@@ -249,12 +249,12 @@ class _GrownArray:
         old = self._array
         if array.shape[1:] != old.shape[1:]:
             expected = ", ".join(["n", *map(str, old.shape[1:])])
-            raise ValueError(f"{name} has shape {array.shape}; expected ({expected}), as block 0")
+            raise ValueError(f"{name} has shape {array.shape}; expected ({expected}), like block 0")
         families = {_FAMILIES.get(each.dtype.kind, each.dtype.kind) for each in (array, old)}
         dtype = np.result_type(old.dtype, array.dtype)
         # int64 and uint64 become float64, which merges large ids.
         if len(families) > 1 or dtype.kind not in (old.dtype.kind, array.dtype.kind):
-            raise TypeError(f"{name} has dtype {array.dtype}; expected {old.dtype}, as block 0")
+            raise TypeError(f"{name} has dtype {array.dtype}; expected {old.dtype}, like block 0")
         if dtype != old.dtype:
             self._array = old.astype(dtype)
         needed = self._length + len(array)
@@ -273,24 +273,24 @@ class _GrownArray:
 
 
 def _from_torch(x: Any, name: str) -> npt.NDArray[Any]:
-    """Convert a torch tensor without its gradient, in place on the CPU, otherwise by blocks of rows."""
+    """Convert a torch tensor without its gradient, in place if it is on the CPU, otherwise in blocks of rows."""
     torch = sys.modules["torch"]
     padded, sparse = f"torch.nested.to_padded_tensor({name}, 0.0)", x.layout is not torch.strided
     unreadable = (
-        (x.is_nested, "a nested tensor", f"a matrix: if all rows have one length, use {padded}"),
-        (x.is_meta, "a tensor on meta, which holds no numbers", "one on the CPU or an accelerator"),
-        (sparse, f"a tensor of layout {x.layout}", f"a dense one: use {name}.to_dense()"),
+        (x.is_nested, "a nested tensor", f"a matrix: if all rows have the same length, use {padded}"),
+        (x.is_meta, "a tensor on meta, which has no numbers", "a tensor on the CPU or an accelerator"),
+        (sparse, f"a tensor of layout {x.layout}", f"a dense tensor: use {name}.to_dense()"),
         (x.is_quantized, "a quantized tensor", f"numbers: use {name}.dequantize()"),
     )
     for is_unreadable, what, expected in unreadable:
         if is_unreadable:
             raise TypeError(f"{name} is {what}; expected {expected}")
     tensor, on_cpu = x.detach(), x.device.type == "cpu"
-    # bfloat16 and the 8-bit formats become float32, which represents all their values.
+    # bfloat16 and the 8-bit formats become float32, which can represent all values.
     narrow = x.is_floating_point() and x.dtype not in (torch.float16, torch.float32, torch.float64)
     try:
         if on_cpu:
-            # Inside functionalize a tensor has no memory, so numpy() would read foreign memory.
+            # Inside functionalize, a tensor has no memory, so numpy() would read other memory.
             tensor.untyped_storage().data_ptr()
         tensor = tensor.resolve_conj().resolve_neg()
         if on_cpu and not narrow:
@@ -311,7 +311,7 @@ def _from_torch(x: Any, name: str) -> npt.NDArray[Any]:
 
 
 def _from_dlpack(x: Any, name: str) -> npt.NDArray[Any]:
-    """Convert by DLPack, in place on the CPU; the exporter copies from other devices."""
+    """Convert by DLPack, in place if the array is on the CPU; the exporter copies from other devices."""
     failures = TypeError, ValueError, RuntimeError, BufferError
     try:
         # numpy before 2.1 can't request a copy.
@@ -319,7 +319,7 @@ def _from_dlpack(x: Any, name: str) -> npt.NDArray[Any]:
         return np.from_dlpack(x) if on_cpu else np.from_dlpack(x, device="cpu")
     except failures as error:
         torch = sys.modules.get("torch")
-        if torch is not None:  # torch reads bfloat16 and other devices
+        if torch is not None:  # torch can read bfloat16 and other devices
             with contextlib.suppress(*failures):
                 return _from_torch(torch.from_dlpack(x), name)
         raise TypeError(
@@ -329,7 +329,7 @@ def _from_dlpack(x: Any, name: str) -> npt.NDArray[Any]:
 
 
 def _widen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Convert bfloat16 and smaller floats of ml_dtypes to float32, block by block; don't change other arrays."""
+    """Convert bfloat16 and smaller floats from ml_dtypes to float32, block by block; don't change other arrays."""
     dtype = array.dtype
     if dtype.type.__module__ != "ml_dtypes" or not dtype.name.startswith(("bfloat", "float")):
         return array
@@ -348,7 +348,7 @@ def _row_blocks(shape: tuple[int, ...]) -> list[Any]:
 
 
 def _from_arrow(x: Any, name: str) -> npt.NDArray[Any]:
-    """Read an object that has only Arrow's protocol, by a library that is already loaded."""
+    """Read an object that only supports Arrow's protocol, using a library that is already imported."""
     pyarrow, polars = sys.modules.get("pyarrow"), sys.modules.get("polars")
     if pyarrow is not None:
         array = pyarrow.array(x) if hasattr(x, "__arrow_c_array__") else pyarrow.chunked_array(x)
@@ -356,19 +356,19 @@ def _from_arrow(x: Any, name: str) -> npt.NDArray[Any]:
     if polars is not None:
         return np.asarray(polars.Series(x))
     raise TypeError(
-        f"{name} is a {type(x).__name__}, which has only Arrow's protocol; expected an array: "
-        f"import pyarrow or polars first, or pass pyarrow.array({name})"
+        f"{name} is a {type(x).__name__}, which only supports Arrow's protocol; expected an array: import pyarrow or "
+        f"polars first, or pass pyarrow.array({name})"
     )
 
 
 def _is_fixed_size_list(x: Any) -> bool:
-    """Whether this is an array or chunked array of Arrow's type FixedSizeList, or of a tensor of that storage."""
+    """Whether this is an Arrow array or chunked array of type FixedSizeList, or of tensors stored like this."""
     kind = getattr(x, "type", None)
     return hasattr(getattr(kind, "storage_type", kind), "list_size")
 
 
 def _stack_fixed_size_list(x: Any, name: str) -> npt.NDArray[Any]:
-    """Convert Arrow's fixed-size lists to a matrix, in place if they are one chunk."""
+    """Convert Arrow's fixed-size lists to a matrix, in place if there is only one chunk."""
     if x.null_count:
         missing = np.flatnonzero(np.asarray(x.is_null()))
         raise ValueError(f"{name} has a missing row at index {missing[0]}; expected numbers: drop those rows")
@@ -384,7 +384,7 @@ def _stack_fixed_size_list(x: Any, name: str) -> npt.NDArray[Any]:
 
 
 def _stack_rows(column: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-    """Copy a column whose entries are lists or arrays of numbers into a matrix; don't change an empty column."""
+    """Copy a column to a matrix if entries are lists or arrays of numbers; don't change an empty column."""
     entries = column.reshape(-1) if column.ndim == 1 or column.shape[1:] == (1,) else column[:0]
     if len(entries) == 0:
         return column
@@ -398,8 +398,8 @@ def _stack_rows(column: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
             raise ValueError(f"{name} has a missing row at index {place}; expected numbers: drop those rows")
         row = np.asarray(entry)
         if row.shape != first.shape:
-            raise ValueError(f"{name} has row {place} of length {len(row)}; expected {len(first)}, as row 0")
+            raise ValueError(f"{name} row {place} has length {len(row)}; expected {len(first)}, like row 0")
         if not np.can_cast(row.dtype, first.dtype, "same_kind"):
-            raise TypeError(f"{name} has row {place} of dtype {row.dtype}; expected {first.dtype}, as row 0")
+            raise TypeError(f"{name} row {place} has dtype {row.dtype}; expected {first.dtype}, like row 0")
         matrix[place] = row
     return matrix

@@ -1,1 +1,1 @@
-"""Which gallery items match a query, and which are excluded from its ranking."""
+"""Rules to match gallery items with queries, and to exclude items from rankings."""

@@ -1,6 +1,6 @@
-"""Labels of one side's items, and what else says who matches whom: groups, junk, distractors, ignored items.
+"""Labels for queries or for the gallery, with groups, junk, distractors and ignored items.
 
-Shapes: `N` items of a side, `Q` queries, `M` listed pairs.
+Shapes: `N` items, `Q` queries, `M` listed pairs.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from dml_eval_rs.matches.relevance import ListedItems, Lists, check_ignored
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
 class Labels:
-    """Labels of the queries or of the gallery. A gallery item matches a query if both have the same label.
+    """Labels for the queries or for the gallery. A gallery item matches a query if both have the same label.
 
-    Use this instead of an array of labels if items have groups or some must be excluded. Arrays are checked only once.
+    Use this instead of an array if items have groups or should be excluded. Arrays are checked only once.
 
     Args:
-        ids: (N,) integers of any width, booleans or strings, also a table's column of text.
-        groups: (N,) integers, booleans or strings, such as the camera of each image, on both sides or neither. The
-            ranking of a query excludes gallery items with the query's label *and* group, as in re-identification.
-        junk: a label, or several. Items with these labels are excluded from every ranking and from the queries. With a
-            gallery, pass junk to the gallery's labels.
-        distractors: a label, or several. Items with these labels match nothing, but stay in the rankings.
-        ignored: ``(offsets, indices)``, integers of shapes (Q + 1,) and (M,): the ranking of query q excludes the
-            gallery items ``indices[offsets[q]:offsets[q + 1]]``. Pass it to the queries' labels.
+        ids: (N,) integers of any width, booleans or strings. A table's text column can also be used.
+        groups: (N,) integers, booleans or strings, for example the camera per image. If used, both queries and gallery
+            must have groups. Gallery items with the query's label *and* group are excluded, like in re-identification.
+        junk: a label or a list of labels. Items with these labels are excluded from rankings and from the queries. If
+            there is a gallery, pass junk to the gallery's labels.
+        distractors: a label or a list of labels. Items with these labels never match, but stay in rankings.
+        ignored: ``(offsets, indices)``, integers of shapes (Q + 1,) and (M,). Exclude the gallery items
+            ``indices[offsets[q]:offsets[q + 1]]`` from query q's ranking. Pass this to the queries' labels.
 
     Raises:
         TypeError: if an array has the wrong dtype, such as floats, which merge large ids.
@@ -62,24 +62,24 @@ class Labels:
         return len(self.ids)
 
     def warn_of_minus_one(self) -> None:
-        """Warn if -1 counts as a class, since data sets often mark junk with -1."""
+        """Warn if -1 is used as a label, because data sets often use -1 to mark junk."""
         ids = self.ids
         if ids.dtype.kind != "i" or len(ids) == 0 or ids.min() != -1:
             return
         if not any(-1 in listed for listed in (self.junk, self.distractors)):
             arguments.warn(
-                "-1 is the only negative label and counts as a class; if it marks junk, pass Labels(ids, junk=-1) "
+                "-1 is the only negative label and counts as a class; if it marks junk, use Labels(ids, junk=-1) "
                 "(dml-eval: --junk -1), or distractors=-1 to keep these items in the rankings"
             )
 
 
 def to_labels(x: object, name: str) -> Labels:
-    """Return `Labels` as they are, or check an array and return its `Labels`."""
+    """Return `Labels` unchanged, or check an array and convert it to `Labels`."""
     return x if isinstance(x, Labels) else Labels(arguments.partition(x, name))
 
 
 def _listed(x: npt.ArrayLike, name: str, ids: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return one or several labels as an array, or an empty array of the dtype of `ids`."""
+    """Return a label or a list of labels as an array. If empty, use the dtype of `ids`."""
     if isinstance(x, (str, bytes)):
         return arguments.partition([x], name)
     if np.size(x) == 0:

@@ -1,6 +1,6 @@
-"""Check in Python which items match, for reports and other readers of search results.
+"""Check in Python which items match, for example to show search results in a report.
 
-Shapes: `Q` queries, `G` gallery, `n` queries of a block, `K` items of each.
+Shapes: `Q` queries, `G` gallery, `n` queries in a block, `K` items per query.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _Codes = npt.NDArray[np.uint32]
 
 
 class Matching:
-    """The matches of queries in a gallery, by the rules of `evaluate`.
+    """The matches of queries in a gallery, using the rules of `evaluate`.
 
     Args:
-        labels: (Q,) the queries' labels, or lists of their matches.
-        gallery_labels: (G,); None if the queries search one another, or with lists.
-        n_items: G, with lists of matches in a gallery.
+        labels: (Q,) the queries' labels, or a `Relevance`.
+        gallery_labels: (G,); None if there is no gallery, or if `labels` is a `Relevance`.
+        n_items: G. Must be given if `labels` is a `Relevance` for a gallery.
 
     Raises:
         TypeError, ValueError: as `evaluate`.
@@ -42,7 +42,7 @@ class Matching:
         n_queries = len(labels)  # type: ignore[arg-type]
         if gallery_labels is not None:
             n_items = len(gallery_labels)  # type: ignore[arg-type]
-        # These arrays have the right numbers of rows, but take no memory.
+        # These arrays have the right number of rows, but do not use memory.
         rows = [np.broadcast_to(np.float32(0), (n or 0, 1)) for n in (n_queries, n_items)]
         sides = Sides(rows[0], None if n_items is None else rows[1])
         relation = relate(labels, gallery_labels, sides, ("the queries", "the gallery"))
@@ -56,7 +56,7 @@ class Matching:
         self._is_junk[kept] = False
 
         def both(queries: _Codes | None, gallery: _Codes | None) -> tuple[Integers, Integers] | None:
-            """Return the codes of all rows of both sides, -1 for junk."""
+            """Return the codes of all queries and items, -1 for junk."""
             if queries is None:
                 return None
             codes_G = np.full(self._items, -1, np.int64)
@@ -65,24 +65,24 @@ class Matching:
 
         self._labels = both(relation.labels, relation.gallery_labels)
         groups = both(relation.groups, relation.gallery_groups)
-        self._pairs: tuple[Integers, Integers] | None = None  # of a label and a group
+        self._pairs: tuple[Integers, Integers] | None = None  # codes of (label, group)
         if self._labels is not None and groups is not None:
             self._pairs = pair_codes(self._labels[0], groups[0]), pair_codes(self._labels[1], groups[1])
 
     def matches(self, queries: Integers, items: Integers) -> Booleans:
-        """Return (n, K): whether each of the (n, K) items matches the query of its row, excluded or not."""
+        """Return (n, K): whether each of the (n, K) items matches the row's query, excluded or not."""
         if self._is_listed:
             return _contains(self._listed, queries[:, None] * self._items + items)
         return _equal(self._labels, queries, items) & ~self._is_junk[items]
 
     def excludes(self, queries: Integers, items: Integers) -> Booleans:
-        """Return (n, K): whether the query of each row excludes each of the (n, K) items from its ranking."""
+        """Return (n, K): whether each of the (n, K) items is excluded from the ranking of the row's query."""
         excluded = self._excluded_by_label(queries, items) | self._is_junk[items]
         return excluded | _contains(self._ignored, queries[:, None] * self._items + items)
 
     @property
     def most_excluded(self) -> int:
-        """The most items that any query excludes, or a few more."""
+        """An upper bound for the number of items excluded per query."""
         most = int(self._alone) + int(self._is_junk.sum())
         if self._pairs is not None:
             most += int(np.unique(self._pairs[1], return_counts=True)[1].max())
@@ -90,7 +90,7 @@ class Matching:
         return most + int(ignored.max(initial=0))
 
     def has_match(self) -> Booleans:
-        """Return (Q,): whether the ranking of each query contains a match."""
+        """Return (Q,): whether each query's ranking contains a match."""
         if self._is_listed:
             return self._count(self._listed, self.excludes) > 0
         assert self._labels is not None
@@ -106,7 +106,7 @@ class Matching:
         return (matches_Q > 0) & (labels_Q >= 0)
 
     def _excluded_by_label(self, queries: Integers, items: Integers) -> Booleans:
-        """Return (n, K): whether an item is the query itself, or has the query's label and group."""
+        """Return (n, K): whether an item is the query itself, or has its label and group."""
         excluded = np.zeros(items.shape, np.bool_)
         if self._alone:
             excluded |= items == queries[:, None]
@@ -115,14 +115,14 @@ class Matching:
         return excluded
 
     def _count(self, pairs: Integers, drops: Callable[[Integers, Integers], Booleans]) -> Integers:
-        """Count the listed pairs of each query (Q,) without dropped pairs."""
+        """Count the listed pairs per query (Q,), excluding dropped pairs."""
         queries, items = pairs // self._items, pairs % self._items
         counted = queries[~drops(queries, items[:, None])[:, 0]]
         return np.bincount(counted, minlength=self._queries)
 
 
 def _pairs(offsets: npt.NDArray[np.uint64] | None, items: _Codes | None, n_items: int) -> Integers:
-    """Return the listed pairs (M,) as query · G + item, ascending."""
+    """Return the listed pairs (M,) as query · G + item, in ascending order."""
     if offsets is None or items is None:
         return np.zeros(0, np.int64)
     queries = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets).astype(np.int64))

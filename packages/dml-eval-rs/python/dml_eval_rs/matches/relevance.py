@@ -1,6 +1,6 @@
-"""Lists of gallery items for each query: matches, which may have grades, and items to ignore.
+"""Lists of gallery items for each query: matches, which can have grades, and items to ignore.
 
-Shapes: `Q` queries, `G` gallery, `C` labels, `M` listed pairs of a query and an item.
+Shapes: `Q` queries, `G` gallery, `C` labels, `M` listed (query, item) pairs.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ class ListedItems:
     grades: npt.NDArray[np.float64] | None = None  # (M,) above 0; None if all items count equally
 
     def check_bounds(self, name: str, queries: int, gallery: int) -> None:
-        """Raise a ValueError if the lists don't fit the number of queries, or list an absent gallery item."""
+        """Raise a ValueError if there are more or fewer lists than queries, or a list has an index out of range."""
         if (came := len(self.offsets)) != queries + 1:
             raise ValueError(f"{name} has {came} offsets; expected {queries + 1}, one per query and the end")
         absent = self.items >= gallery
         if absent.any():
             query_M = np.repeat(np.arange(queries), np.diff(self.offsets).astype(np.int64))
-            _refuse(absent, self.items, query_M, name, f"; expected indices from 0 to {gallery - 1}")
+            _check_items(absent, self.items, query_M, name, f"; expected indices from 0 to {gallery - 1}")
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
 class Relevance(ListedItems):
-    """Lists of the matches of each query, for matches that don't follow from a single label.
+    """Lists of matches per query. Use this if matches are not given by a single label per item.
 
-    The lists are checked once and sorted, and matches of grade 0 are dropped.
+    The lists are checked once and sorted, and matches with grade 0 are dropped.
 
     Args:
         offsets: (Q + 1,) integers from 0 to M. Query q matches the gallery items
             ``indices[offsets[q]:offsets[q + 1]]``.
-        indices: (M,) integers, each item at most once per query; without a gallery, indices of the queries.
-        grades: (M,) numbers from 0 to 2**53, the gains of nDCG. An item of grade 0 doesn't match.
+        indices: (M,) integers; indices of queries if there is no gallery. A query must not list an item twice.
+        grades: (M,) numbers from 0 to 2**53, used as gains in nDCG. An item with grade 0 does not match.
         ignored: ``(offsets, indices)`` of items to exclude from each query's ranking.
 
     Raises:
         TypeError: if an array has the wrong dtype.
-        ValueError: if offsets don't ascend from 0 to M, a query lists a negative index or an index twice, or a grade is
-            out of range.
+        ValueError: if offsets decrease or do not go from 0 to M, a query lists a negative index or an index twice, or a
+            grade is out of range.
     """
 
     ignored: ListedItems | None = None
@@ -78,39 +78,38 @@ class Relevance(ListedItems):
 
     @property
     def indices(self) -> npt.NDArray[np.uint32]:
-        """(M,) the matches' indices in the gallery."""
+        """The (M,) gallery indices of the matches."""
         return self.items
 
 
 def check_ignored(ignored: object) -> ListedItems | None:
-    """Check ``(offsets, indices)`` of items to exclude."""
+    """Check the ``(offsets, indices)`` of items to exclude."""
     if ignored is None:
         return None
-    if not isinstance(ignored, (tuple, list)) or len(ignored) != 2:
-        came = (
-            f"{len(ignored)} arrays" if isinstance(ignored, (tuple, list)) else f"a {type(ignored).__name__}"
-        )
-        raise TypeError(f"ignored is {came}; expected (offsets, indices)")
+    if not isinstance(ignored, (tuple, list)):
+        raise TypeError(f"ignored is a {type(ignored).__name__}; expected (offsets, indices)")
+    if len(ignored) != 2:
+        raise TypeError(f"ignored is {len(ignored)} arrays; expected (offsets, indices)")
     return check_lists(*ignored, name="ignored")
 
 
 def check_lists(offsets: object, indices: object, grades: object = None, *, name: str) -> ListedItems:
-    """Check lists of items, sort each list, and drop items of grade 0."""
+    """Check lists of items, sort each list, and drop items with grade 0."""
     starts, items = _integers(offsets, f"{name}'s offsets"), _integers(indices, f"{name}'s indices")
     if len(starts) == 0 or starts[0] != 0 or starts[-1] != len(items) or (starts[1:] < starts[:-1]).any():
         given = f"from {starts[0]} to {starts[-1]}" if len(starts) else "without an entry"
-        raise ValueError(f"{name} has offsets {given}; expected them to ascend from 0 to {len(items)}")
+        raise ValueError(f"{name} has offsets {given}; expected nondecreasing offsets from 0 to {len(items)}")
     ends = starts.astype(np.int64)
     query_M = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
     wrong = (items < 0) | (items >= _MOST_ITEMS)
-    _refuse(wrong, items, query_M, name, "; expected indices of the gallery, from 0 on")
+    _check_items(wrong, items, query_M, name, "; expected gallery indices, at least 0")
     items = items.astype(np.uint32)
     checked = None if grades is None else _grades(grades, name, query_M)
     if ((items[1:] <= items[:-1]) & (query_M[1:] == query_M[:-1])).any():
         order = np.lexsort((items, query_M))
         items, checked = items[order], None if checked is None else checked[order]
         twice = (items[1:] == items[:-1]) & (query_M[1:] == query_M[:-1])
-        _refuse(twice, items, query_M, name, " twice; expected each item once per query")
+        _check_items(twice, items, query_M, name, " twice; expected distinct items per query")
     if checked is not None and not checked.all():
         matches = checked > 0
         sizes = np.bincount(query_M[matches], minlength=len(ends) - 1)
@@ -118,7 +117,7 @@ def check_lists(offsets: object, indices: object, grades: object = None, *, name
     return ListedItems(ends.astype(np.uint64), np.ascontiguousarray(items), checked)
 
 
-def _refuse(wrong_M: npt.NDArray[np.bool_], items: Any, query_M: Any, name: str, expected: str) -> None:
+def _check_items(wrong_M: npt.NDArray[np.bool_], items: Any, query_M: Any, name: str, expected: str) -> None:
     if wrong_M.any():
         at = int(np.argmax(wrong_M))
         raise ValueError(f"{name} lists item {items[at]} for query {query_M[at]}{expected}")
@@ -153,18 +152,16 @@ def relevance_from_labels(
     *,
     graded: bool = False,
 ) -> Relevance:
-    """List the items that share a label with each query, for items with several labels.
-
-    Item g is relevant to query q if both share a label; its grade is the number of shared labels.
+    """List the items that share a label with each query. Use this if items can have more than one label.
 
     Args:
         labels: (Q, C) booleans, or 0 and 1, with a column per label; or Q sets (or collections) of hashable labels.
-        gallery_labels: the same for each gallery item; None if the queries search one another. Each query then also
-            lists itself, which `evaluate` excludes.
-        graded: whether to grade each match by the number of shared labels.
+        gallery_labels: the labels per gallery item, in the same form. By default, the queries are searched. Note that
+            queries also list themselves, but `evaluate` will exclude this.
+        graded: whether to use the number of shared labels as the grade.
 
     Raises:
-        TypeError: if labels are neither such an array nor collections, or the kinds of both sides differ.
+        TypeError: if labels are neither such an array nor collections, or only one of both arguments is an array.
         ValueError: if an array has entries other than 0 and 1, or the numbers of columns differ.
     """
     sides = {"labels": _read(labels, "labels")}
@@ -178,7 +175,7 @@ def relevance_from_labels(
         raise TypeError("only one of labels and gallery_labels is an array; expected both or neither")
     if kinds[0] != kinds[-1]:
         shapes = [of.shape for of in sides.values()]
-        raise ValueError(f"gallery_labels has shape {shapes[1]}; expected {shapes[0][1]} columns, as labels")
+        raise ValueError(f"gallery_labels has shape {shapes[1]}; expected {shapes[0][1]} columns like labels")
     item_E = np.repeat(np.arange(len(item_offsets) - 1), np.diff(item_offsets))
     order = np.argsort(item_codes, kind="stable")
     items_by_code = item_E[order]
@@ -196,7 +193,7 @@ def relevance_from_labels(
 
 
 def _read(x: Any, name: str) -> Any:
-    """Convert any container of numbers to an array, and return collections unchanged."""
+    """Convert containers of numbers to an array, but return collections unchanged."""
     if x is None or isinstance(x, (list, tuple, np.ndarray)):
         return x
     if isinstance(x, Iterator):
@@ -208,22 +205,23 @@ def _read(x: Any, name: str) -> Any:
 def _label_sets(
     x: Any, name: str, codes: dict[Any, int]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the start of each item's labels (and the end), and codes of the labels; add new labels to `codes`."""
+    """Return the start of each item's labels (and the end), and the labels' codes; add new labels to `codes`."""
     if isinstance(x, np.ndarray) and x.dtype.kind in "biuf":
         if x.ndim != 2 or len(x) == 0:
-            raise ValueError(f"{name} has shape {x.shape}; expected (items, labels), a column for each label")
+            raise ValueError(f"{name} has shape {x.shape}; expected (items, labels), a column per label")
         if not np.isin(x, (0, 1)).all():
-            raise ValueError(f"{name} has entries other than 0 and 1; expected whether an item has a label")
+            raise ValueError(f"{name} has entries other than 0 and 1; expected 1 if an item has the label")
         item, label = np.nonzero(x)
         return np.searchsorted(item, np.arange(len(x) + 1)), label
     offsets, found = [0], list[int]()
     for i, labels in enumerate(x):
         if isinstance(labels, (str, bytes)) or not isinstance(labels, Iterable):
             raise TypeError(
-                f"{name} has {labels!r} at {i}; expected a set of labels: pass single labels to evaluate(x, labels)"
+                f"{name} has {labels!r} at index {i}; expected a set of labels: to use single labels, pass them to "
+                "evaluate(x, labels)"
             )
         found.extend(codes.setdefault(label, len(codes)) for label in set(labels))
         offsets.append(len(found))
     if len(offsets) == 1:
-        raise ValueError(f"{name} is empty; expected a set of labels for each item")
+        raise ValueError(f"{name} is empty; expected a set of labels per item")
     return np.array(offsets, np.int64), np.array(found, np.int64)

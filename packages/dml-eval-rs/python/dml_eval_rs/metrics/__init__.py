@@ -1,1 +1,1 @@
-"""The metrics' names, and the results that hold their values."""
+"""Names of metrics, and results with their values."""

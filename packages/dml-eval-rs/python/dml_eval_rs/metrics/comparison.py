@@ -1,4 +1,4 @@
-"""Confidence intervals, paired tests of two models, and a table that compares several models.
+"""Confidence intervals, paired tests between two models, and a table to compare models.
 
 Shapes: `Q` queries, `C` classes of queries, `R` repetitions.
 """
@@ -27,7 +27,7 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A confidence interval of a mean."""
+    """A confidence interval for a mean."""
 
     low: float
     high: float
@@ -45,9 +45,9 @@ class Comparison:
         name: the metric.
         difference: the first model's value minus the second's.
         p_value: the two-sided p-value of the paired permutation test.
-        interval: the bootstrap interval of the difference.
-        n_queries: number of queries with a match, over which both means are taken; in a verification, of identities.
-        unit: ``"queries"``, ``"identities"`` or ``"folds"``.
+        interval: the bootstrap interval for the difference.
+        n_queries: the number of queries, identities or folds used in the means, see `unit`.
+        unit: ``"queries"`` (those that have a match), ``"identities"`` or ``"folds"``.
     """
 
     name: str
@@ -67,12 +67,12 @@ class Comparison:
 def check_resampling(level: float, seed: int) -> int:
     """Check that a confidence level lies between 0 and 1, and return the checked seed."""
     if not 0 < level < 1:
-        raise ValueError(f"level is {level}; expected a number above 0 and below 1, e.g. 0.95")
+        raise ValueError(f"level is {level}; expected a number between 0 and 1, for example 0.95")
     return arguments.seed(seed)
 
 
 def interval_of(values_Q: _Floats, by: npt.ArrayLike | None, level: float, seed: int) -> Interval:
-    """Return the percentile interval of the mean without NaN, over resamples of queries, or of classes `by`."""
+    """Return the percentile interval for the mean, excluding NaN, by resampling queries, or classes if given."""
     rng = np.random.default_rng(check_resampling(level, seed))
     sum_C, count_C = _totals(values_Q, by)
     C = len(sum_C)
@@ -82,7 +82,7 @@ def interval_of(values_Q: _Floats, by: npt.ArrayLike | None, level: float, seed:
 
 
 def percentiles(resampled: _Floats, level: float) -> Interval:
-    """Return the interval between the percentiles (1 ± level)/2 of resampled values (R,)."""
+    """Return the interval between percentiles (1 ± level)/2 of the resampled values (R,)."""
     low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2])
     return Interval(low=float(low), high=float(high), level=level)
 
@@ -101,11 +101,11 @@ def compare_differences(
     seed: int,
     unit: str = "queries",
 ) -> Comparison:
-    """Test a mean difference without NaN against random signs of queries, or of classes; add an interval."""
+    """Test a mean difference, excluding NaN, by random signs per query, or per class; also return an interval."""
     interval = interval_of(difference_Q, by, level, seed)
     sum_C, count_C = _totals(difference_Q, by)
     n = int(count_C.sum())
-    # Sums of the same numbers in a different order differ by rounding, but must count as equal.
+    # Sums of the same numbers in a different order differ by rounding, but should be equal.
     threshold = abs(observed) * (1 - 1e-12)
     rng = np.random.default_rng(arguments.seed(seed))
     changed = sum_C[sum_C != 0]
@@ -117,7 +117,7 @@ def compare_differences(
 
 
 def _totals(values_Q: _Floats, by: npt.ArrayLike | None) -> tuple[_Floats, npt.NDArray[np.int64]]:
-    """Return the sum and number of values per class, without NaN, both (C,); without `by`, each value is a class."""
+    """Return the sum and number of values per class, excluding NaN, both (C,); by default, per value."""
     counts_Q = ~np.isnan(values_Q)
     if by is None:
         return values_Q[counts_Q], np.ones(np.count_nonzero(counts_Q), np.int64)
@@ -125,30 +125,30 @@ def _totals(values_Q: _Floats, by: npt.ArrayLike | None) -> tuple[_Floats, npt.N
     class_q = np.unique(labels_Q[counts_Q], return_inverse=True)[1].reshape(-1)
     count_C = np.bincount(class_q)
     if len(count_C) < 2:
-        raise ValueError(f"by has {len(count_C)} class among the queries with a match; expected at least 2")
+        raise ValueError(f"by has {len(count_C)} class, counting only matched queries; expected at least 2")
     sum_C = np.bincount(class_q, weights=values_Q[counts_Q]).astype(np.float64)
     return sum_C, count_C
 
 
 def batches(repetitions: int, numbers: int) -> Iterator[int]:
-    """Yield the number of repetitions to draw at a time, if each draws so many numbers."""
+    """Yield how many repetitions to draw at a time, to limit memory, if a repetition draws `numbers` numbers."""
     batch = max(1, _NUMBERS_AT_A_TIME // max(1, numbers))
     return (min(batch, repetitions - start) for start in range(0, repetitions, batch))
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A metric of one model. Metrics of clusters have no interval, and the first model has no comparison."""
+    """A metric of one model. Clustering metrics have no interval, and the first model has no comparison."""
 
     value: float
     interval: Interval | None = None
     comparison: Comparison | None = None  # with the first model
-    adjusted_p: float | None = None  # by Holm's correction over all comparisons of the table
+    adjusted_p: float | None = None  # corrected for all comparisons in the table (Holm)
 
 
 @dataclass(frozen=True)
 class ComparisonTable(Tabular):
-    """The metrics of several models: ``table["theirs", "map@r"]`` is an `Entry`."""
+    """The metrics per model: for example, ``table["theirs", "map@r"]`` is an `Entry`."""
 
     models: list[str]
     metrics: list[str]
@@ -158,14 +158,14 @@ class ComparisonTable(Tabular):
         return self.entries[place]
 
     def to_dict(self) -> dict[str, dict[str, dict[str, float]]]:
-        """Return metric → model → its numbers by name, ready for JSON."""
+        """Return metric → model → numbers by name, to be saved as JSON."""
         found: dict[str, dict[str, dict[str, float]]] = {metric: {} for metric in self.metrics}
         for metric, model, numbers in self._numbers():
             found[metric][model] = {name: of for name, of in zip(_NUMBERS, numbers) if of is not None}
         return found
 
     def table(self) -> Table:
-        """Return a row for each metric and model: value, interval, difference and p-value."""
+        """Return a row per metric and model: value, interval, difference and p-value."""
         first = self.models[0]
         header = "metric", "model", "value", "interval", f"minus {first}", "difference interval", "p (Holm)"
         rows = []
@@ -187,7 +187,7 @@ class ComparisonTable(Tabular):
         return Table(rows, ("metric", "model", *_NUMBERS))
 
     def _numbers(self) -> Iterator[tuple[str, str, list[float | None]]]:
-        """Yield each metric and model with its `_NUMBERS`."""
+        """Yield the `_NUMBERS` per metric and model."""
         for metric, model in itertools.product(self.metrics, self.models):
             entry, paired = self[model, metric], self[model, metric].comparison
             numbers = [entry.value, *_both_ends(entry.interval), None, None, None, None, entry.adjusted_p]
@@ -204,14 +204,14 @@ def compare(
     seed: int = 0,
     by: npt.ArrayLike | None = None,
 ) -> ComparisonTable:
-    """Compare several models on the same queries or pairs: values, intervals, and paired tests against the first model.
+    """Compare models on the same queries or pairs: values, intervals, and paired tests against the first model.
 
-    The p-values of ``result.compare`` are corrected for the number of comparisons in the table (Holm 1979): with m
-    p-values in ascending order, p'_i = max over j ≤ i of min(1, (m − j + 1) p_j).
+    The p-values of ``result.compare`` are corrected for the number of comparisons in the table (Holm 1979): if m
+    p-values are sorted in ascending order, p'_i = max over j ≤ i of min(1, (m − j + 1) p_j).
 
     Args:
-        results: model → result of `evaluate` or `verify`. All must have the same queries in the same order.
-        metrics: names; None for all that every model measured, except precision@1 if recall@1, which is equal, is one.
+        results: model → result of `evaluate` or `verify`. All results must have the same queries in the same order.
+        metrics: names. By default, those that all results contain, except precision@1 when the equal recall@1 is used.
         level, seed, by: see `Evaluation.compare`.
 
     Raises:
@@ -229,7 +229,7 @@ def compare(
         True
     """
     if not isinstance(results, Mapping) or len(results) < 2:
-        raise ValueError("results has fewer than two models; expected for example {'ours': a, 'theirs': b}")
+        raise ValueError("results has fewer than two models; expected, for example, {'ours': a, 'theirs': b}")
     models: Mapping[str, Any] = results
     (first, base), *others = models.items()
     if metrics is None:
@@ -244,7 +244,7 @@ def compare(
         paired = None
         try:
             interval = result.confidence_interval(name, level, seed, **options)
-        except KeyError:  # a metric of clusters, which can't be resampled
+        except KeyError:  # clustering metrics can't be resampled
             interval = None
         if interval is not None and model != first:
             paired = result.compare(base, name, level=level, seed=seed, **options)
@@ -256,7 +256,7 @@ def compare(
 
 
 def holm(p_values: list[float]) -> list[float]:
-    """Correct p-values for their number by Holm's step-down method, in the order given."""
+    """Correct p-values by Holm's step-down method, in the given order."""
     adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))

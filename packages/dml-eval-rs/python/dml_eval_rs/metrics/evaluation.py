@@ -23,16 +23,16 @@ _COUNTS = ("n_queries", "n_unmatched", "n_gallery")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation(Measured):
-    """The metrics that were measured, by name, in the order asked: ``evaluation["recall@1"]``, ``dict(evaluation)``.
+    """The measured metrics by name, in the requested order: ``evaluation["recall@1"]``, ``dict(evaluation)``.
 
-    docs/reference/metrics.md of the repository defines the metrics. All are in [0, 1], except that `ami` and `ari` may
-    be negative. Two evaluations are equal if all values are equal.
+    For definitions see docs/reference/metrics.md in the repository. Metrics are in [0, 1], but `ami` and `ari` can be
+    negative. Two evaluations are equal if all values are equal.
 
     Attributes:
-        per_query: name → float64 array (n_queries,), whose mean is the metric; NaN for queries without a match (or 0
-            with ``unmatched="zero"``). Metrics of clusters and of pairs have no values per query.
-        n_queries, n_unmatched: numbers of all queries, and of queries without a match.
-        n_gallery: number of gallery items; without a gallery, of the queries.
+        per_query: name → float64 array (n_queries,). The metric is the mean of this array, excluding NaN, which means
+            that a query has no match (or 0, if ``unmatched="zero"``). Only retrieval metrics have per-query values.
+        n_queries, n_unmatched: number of queries, and number of queries that have no match.
+        n_gallery: number of gallery items, or of queries if there is no gallery.
     """
 
     per_query: Mapping[str, npt.NDArray[np.float64]]
@@ -53,20 +53,20 @@ class Evaluation(Measured):
     def confidence_interval(
         self, name: str, level: float = 0.95, seed: int = 0, *, by: npt.ArrayLike | None = None
     ) -> Interval:
-        """Return the bootstrap confidence interval of a metric's mean.
+        """Return the bootstrap confidence interval for a metric's mean.
 
-        The interval lies between the percentiles (1 ± level)/2 of the means of 2,000 resamples of the queries, drawn
-        with replacement (Efron 1979). Use `by` to draw whole classes of queries instead (cluster bootstrap, Field and
-        Welsh 2007), as many as there are; the mean is then over all queries of the drawn classes.
+        The interval lies between percentiles (1 ± level)/2 of the means of 2,000 resamples: queries are drawn with
+        replacement (Efron 1979). If queries depend on each other, use `by` to draw classes, as many as there are
+        (cluster bootstrap, Field and Welsh 2007); the mean is then taken over all queries in the drawn classes.
 
         Args:
-            name: a metric that has values per query.
-            level: the confidence level, above 0 and below 1.
-            seed: seed of the resamples, 0 to 2**64 - 1. The same seed gives the same interval.
-            by: (n_queries,) the queries' labels, or other groups of queries that depend on each other.
+            name: a metric that has per-query values.
+            level: the confidence level, between 0 and 1.
+            seed: seed for the resamples, 0 to 2**64 - 1. If the seed is the same, the interval is the same.
+            by: (n_queries,) the queries' labels, or other groups of queries.
 
         Raises:
-            KeyError: if the metric wasn't measured per query.
+            KeyError: if the metric was not measured per query.
             TypeError: if `by` has the wrong dtype.
             ValueError: if `level` or `seed` is out of range, or `by` has the wrong length or a single class.
         """
@@ -81,22 +81,22 @@ class Evaluation(Measured):
         seed: int = 0,
         by: npt.ArrayLike | None = None,
     ) -> Comparison:
-        """Compare two models on the same queries by a paired permutation test.
+        """Compare models on the same queries, using a paired permutation test.
 
-        Under the null hypothesis that the models are alike, each query's difference has either sign with equal
-        probability. p = (1 + #{|mean of randomly signed differences| ≥ |observed|}) / (1 + 10,000), two-sided (Phipson
-        and Smyth 2010). With `by` the differences in a class have the same sign. Use `dml_eval_rs.compare` to compare
-        several models or metrics.
+        Under the null hypothesis that the models are equal, a query's difference is equally likely to be positive or
+        negative. p = (1 + #{|mean of randomly signed differences| ≥ |observed|}) / (1 + 10,000), two-sided (Phipson and
+        Smyth 2010). If `by` is given, differences in a class get the same sign. To compare more models or metrics, use
+        `dml_eval_rs.compare`.
 
         Args:
-            other: the second model's evaluation, of the same queries in the same order.
-            name, level, seed, by: for the test and the interval of the difference, see `confidence_interval`.
+            other: the second model's evaluation. It must have the same queries in the same order.
+            name, level, seed, by: used for the test and for the difference's interval, see `confidence_interval`.
 
         Returns:
-            The difference of the means with its p-value and interval; the p-value is 1 if no query differs.
+            The difference between the means, a p-value and an interval. If all queries are equal, the p-value is 1.
 
         Raises:
-            KeyError, TypeError, ValueError: as `confidence_interval`, or if the queries aren't the same.
+            KeyError, TypeError, ValueError: as `confidence_interval`, or if the queries are not the same.
         """
         mine, theirs = self._of_queries(name), other._of_queries(name)
         if not np.array_equal(np.isnan(mine), np.isnan(theirs)):
@@ -108,11 +108,11 @@ class Evaluation(Measured):
         return compare_differences(name, difference_Q, observed, by, level, seed)
 
     def per_class(self, name: str, labels: npt.ArrayLike) -> dict[Any, float]:
-        """Return the mean of a metric per class, sorted by label; NaN for a class without a matched query.
+        """Return the mean of a metric per class, sorted by label; NaN if no query in the class has a match.
 
         Args:
-            name: a metric that has values per query.
-            labels: (n_queries,), the queries' labels.
+            name: a metric that has per-query values.
+            labels: (n_queries,) the queries' labels.
 
         Raises:
             KeyError, TypeError, ValueError: as `confidence_interval`.
@@ -127,27 +127,27 @@ class Evaluation(Measured):
         return dict(zip(classes.tolist(), means.tolist(), strict=True))
 
     def to_dict(self) -> dict[str, float]:
-        """Return the metrics and the counts `n_queries`, `n_unmatched` and `n_gallery`, ready for JSON."""
+        """Return the metrics and the counts `n_queries`, `n_unmatched` and `n_gallery`, to be saved as JSON."""
         return {**self._values, **{name: getattr(self, name) for name in _COUNTS}}
 
     @classmethod
     def from_dict(
         cls, metrics: Mapping[str, Any], per_query: Mapping[str, npt.NDArray[np.float64]]
     ) -> Evaluation:
-        """Rebuild an evaluation from the result of `to_dict`, also as read from JSON, and its `per_query`.
+        """Rebuild an evaluation from `to_dict`, which can be loaded from JSON, and `per_query`; ignore unknown keys.
 
         Raises:
-            KeyError: if a metric of `per_query`, or a count, is missing; unknown keys are ignored.
+            KeyError: if a count, or a metric that is in `per_query`, is missing.
         """
         values = {name: value for name, value in metrics.items() if family_of(name) is not None}
         if missing := [name for name in per_query if name not in values]:
-            raise KeyError(f"metrics has no {', '.join(missing)}; expected a value per name of per_query")
+            raise KeyError(f"metrics has no {', '.join(missing)}; expected a value per name in per_query")
         return cls(values, per_query, *(metrics[name] for name in _COUNTS))
 
     def table(self) -> Table:
         """Return the titles and values of the metrics, and the number of queries.
 
-        Omit a K beyond the gallery if a smaller K is shown, and Precision@1 if Recall@1 is shown, which is equal.
+        Omit a K that exceeds the gallery if a smaller K is shown, and Precision@1 if Recall@1 is shown, which is equal.
         """
         fitting = {family_of(name) for name in self if _k_of(name) <= self.n_gallery}
         shown = [name for name in self if _k_of(name) <= self.n_gallery or family_of(name) not in fitting]
@@ -160,9 +160,9 @@ class Evaluation(Measured):
         return Table(rows)
 
     def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
-        """Draw Recall@K over K on matplotlib axes, by default of a new figure, and return the axes.
+        """Draw Recall@K over K on matplotlib axes, by default in a new figure, and return the axes.
 
-        Use `label` to name the curve in a legend. A K beyond the gallery is omitted.
+        Use `label` to name the curve in a legend. If K exceeds the gallery, it is omitted.
 
         Raises:
             ModuleNotFoundError: if matplotlib is not installed: ``pip install 'dml-eval-rs[plot]'``.

@@ -1,7 +1,7 @@
-"""The table of metrics: the only place that lists names, titles and meanings.
+"""The table of metrics. Names, titles and meanings are listed only here.
 
-A name that ends in K (a number of neighbours) or X (a share of accepted negatives) stands for a family: ``"recall@K"``
-for ``"recall@1"``, ``"recall@10"``, and so on.
+If a name ends in K (a number of neighbours) or X (a share of accepted negatives), it is a family: for example,
+``"recall@K"`` is the family of ``"recall@1"`` and ``"recall@10"``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ Kind = Literal["retrieval", "clustering", "verification"]
 
 
 class Metric(NamedTuple):
-    """A metric, or a family of them."""
+    """A metric, or a family of metrics."""
 
-    title: str  # the name in tables and plots
-    meaning: str  # one line about a query with R matches, or about pairs
-    kind: Kind  # the section of docs/reference/metrics.md that defines the metric
+    title: str  # the name to use in tables and plots
+    meaning: str  # a line about a query with R matches, or about pairs
+    kind: Kind  # the section in docs/reference/metrics.md that defines the metric
 
 
 _TABLE: dict[Kind, tuple[tuple[str, str, str], ...]] = {
@@ -46,7 +46,7 @@ _TABLE: dict[Kind, tuple[tuple[str, str, str], ...]] = {
     "verification": (
         ("tar@far=X", "TAR@FAR=X", "the share of matching pairs that a threshold accepts, with X of others"),
         ("eer", "EER", "the share of errors at the threshold where both kinds are as frequent"),
-        ("auc", "AUC", "the chance that a matching pair scores higher than another pair"),
+        ("auc", "AUC", "the chance that a matching pair scores higher than a non-matching pair"),
         ("accuracy", "accuracy", "the share of pairs that the best threshold of the other folds tells right"),
     ),
 }
@@ -61,7 +61,7 @@ DEFAULT = ("recall@1", "recall@10", "recall@100", "precision@1", "r_precision", 
 def check_metrics(
     metrics: str | Iterable[str], kinds: Iterable[Kind] = ("retrieval", "clustering")
 ) -> list[str]:
-    """Check names of metrics of some kinds, and return distinct names in the order asked; a string is one name."""
+    """Check that metrics are of these kinds, and return distinct names in the requested order; a string is one name."""
     if not isinstance(metrics, Iterable):
         raise TypeError(f"metrics is {metrics!r}; expected names such as ('recall@1', 'map@r')")
     names = list(dict.fromkeys([metrics] if isinstance(metrics, str) else metrics))
@@ -70,25 +70,25 @@ def check_metrics(
         raise ValueError(f"metrics is empty; expected at least one of {', '.join(known)}")
     for name in names:
         if not isinstance(name, str):
-            raise TypeError(f"metrics holds {name!r}; expected names such as 'recall@1'")
+            raise TypeError(f"metrics contains {name!r}; expected names such as 'recall@1'")
         family = family_of(name)
         if family is None:
             raise ValueError(_describe_unknown(name, known))
         if family not in known:
-            came = f"metric {name!r} is one of {METRICS[family].kind}, which this function doesn't measure"
+            came = f"{name!r} is a {METRICS[family].kind} metric, which this function can't measure"
             raise ValueError(f"{came}; expected one of {', '.join(known)}")
         _check_parameter(name, family)
     return names
 
 
 def _describe_unknown(name: str, known: list[str]) -> str:
-    """Return the error for an unknown name, with the nearest name and all names."""
+    """Return the error message for an unknown name, which suggests the most similar name and lists all names."""
     lower = name.lower()
     stem, at, number = lower.partition("@")
     if family_of(lower) in known:
         meant = lower
     elif at and f"{stem}@K" in known:
-        return f"metric {name!r} has a K of {number!r}; expected an integer, such as '{stem}@10'"
+        return f"metric {name!r} has K {number!r}; expected an integer, for example '{stem}@10'"
     else:
         near = difflib.get_close_matches(f"{stem}@K" if number.isdecimal() else lower, known, 1, 0.5)
         meant = "".join(near)
@@ -99,7 +99,7 @@ def _describe_unknown(name: str, known: list[str]) -> str:
 
 
 def family_of(name: str) -> str | None:
-    """Return the name in the table: ``"recall@K"`` for ``"recall@10"``; None if it is unknown."""
+    """Return the name in the table, for example ``"recall@K"`` for ``"recall@10"``; None if the name is unknown."""
     if name in METRICS and not name.endswith(("@K", "=X")):
         return name
     stem, at, rest = name.partition("@")
@@ -109,7 +109,7 @@ def family_of(name: str) -> str | None:
 
 
 def title_of(name: str) -> str:
-    """Return the title of a metric: ``"Recall@1"`` for ``"recall@1"``; an unknown name is its own title."""
+    """Return a metric's title, for example ``"Recall@1"`` for ``"recall@1"``; return unknown names unchanged."""
     family = family_of(name)
     if family is None:
         return name
@@ -120,7 +120,7 @@ def title_of(name: str) -> str:
 
 
 def meaning_of(name: str) -> str:
-    """Return the meaning of a metric in one line; "" if the name is unknown."""
+    """Return a line that explains a metric; "" if the name is unknown."""
     family = family_of(name)
     return "" if family is None else METRICS[family].meaning
 
@@ -134,11 +134,11 @@ def _check_parameter(name: str, family: str) -> None:
     if family.endswith("@K"):
         k = name.partition("@")[2]
         if k != str(int(k)) or not 1 <= int(k) < 2**63:
-            raise ValueError(f"metric {name!r} has a K of {k}; expected an integer from 1 to 2**63 - 1")
+            raise ValueError(f"metric {name!r} has K {k}; expected an integer from 1 to 2**63 - 1")
     elif family.endswith("=X"):
         try:
             is_share = 0 < far_of(name) < 1
         except ValueError:
             is_share = False
         if not is_share:
-            raise ValueError(f"metric {name!r} has no FAR above 0 and below 1; expected e.g. 'tar@far=1e-3'")
+            raise ValueError(f"metric {name!r} needs a FAR between 0 and 1, for example 'tar@far=1e-3'")

@@ -1,4 +1,4 @@
-"""Plots of results; matplotlib is imported for the first plot."""
+"""Plots of results; matplotlib is imported when it is first used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_SAMPLES = 2000  # points of a curve, more than the pixels of a figure
+_SAMPLES = 2000  # points per curve, more than a figure has pixels
 
 
 def plot_recall(recall: Mapping[int, float], ax: Axes | None, label: str | None) -> Axes:
@@ -20,7 +20,7 @@ def plot_recall(recall: Mapping[int, float], ax: Axes | None, label: str | None)
     axes = _axes(ax)
     ks = sorted(recall)
     axes.plot(ks, [recall[k] for k in ks], marker="o", label=label)
-    # Fit the axes to all results drawn so far.
+    # Other results may already be drawn, so fit the axes to all of them.
     drawn = [line.get_data() for line in axes.lines]
     lowest = min(min(y) for _, y in drawn)
     axes.set(xscale="log", ylim=(max(-0.02, lowest - 0.05), 1.02), xlabel="K", ylabel="Recall@K")
@@ -33,7 +33,7 @@ def plot_recall(recall: Mapping[int, float], ax: Axes | None, label: str | None)
 def plot_roc(
     roc: Any, marked: Mapping[float, float], n_negative: int, ax: Axes | None, label: str | None
 ) -> Axes:
-    """Draw TAR over FAR, on a logarithmic axis from one accepted negative, and mark the requested points."""
+    """Draw TAR over FAR, on a logarithmic axis that begins at one accepted negative; mark the requested points."""
     axes = _axes(ax)
     x = np.geomspace(min([1 / n_negative, 0.5, *marked]), 1, _SAMPLES)
     (line,) = axes.plot(x, np.interp(x, roc.far, roc.tar), label=label)
@@ -46,7 +46,7 @@ def plot_roc(
 
 
 def _axes(ax: Axes | None) -> Any:
-    """Return the given axes, or axes of a new figure."""
+    """Return the given axes, or create a figure."""
     try:
         from matplotlib import pyplot
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Results that print as tables: as text, Markdown, LaTeX, CSV and HTML."""
+"""Results that can be printed as tables: text, Markdown, LaTeX, CSV and HTML."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Names in the first column and values in the others."""
+    """Names in the first column, and values in other columns."""
 
     rows: Sequence[Sequence[str]]
-    header: Sequence[str] = ()  # the columns' titles; empty for none
+    header: Sequence[str] = ()  # column titles; can be empty
 
 
 class Tabular(ABC):
-    """A result that prints as a table."""
+    """A result that can be printed as a table."""
 
     __slots__ = ()
 
     @abstractmethod
     def table(self) -> Table:
-        """Return the result as a table with rounded values."""
+        """Return the result as a table, with rounded values."""
 
     @abstractmethod
     def to_dict(self) -> Mapping[str, Any]:
-        """Return the numbers by name, ready for JSON."""
+        """Return the numbers by name, to be saved as JSON."""
 
     def precise(self) -> Table:
-        """Return the table for other programs: names, and values with all digits."""
+        """Return the table with all digits, to be read by other programs."""
         return Table([(name, repr(value)) for name, value in self.to_dict().items()])
 
     def __str__(self) -> str:
-        """Return the table as text, in aligned columns."""
+        """Return the table as text with aligned columns."""
         table = self.table()
         rows = [table.header, *table.rows] if table.header else list(table.rows)
         widths = [max(map(len, column)) for column in zip(*rows)]
@@ -60,7 +60,7 @@ class Tabular(ABC):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """Return the table as HTML, for notebooks."""
+        """Return the table as HTML; used by notebooks."""
 
         def line(cells: Sequence[str], kind: str) -> str:
             first, *others = map(html.escape, cells)
@@ -72,7 +72,7 @@ class Tabular(ABC):
         return f"<table>{''.join([*header, *(line(row, 'td') for row in table.rows)])}</table>"
 
     def to_markdown(self) -> str:
-        """Return the table in Markdown, for a README or an issue."""
+        """Return the table as Markdown, to be used in a README or an issue."""
         table = self.table()
         header = table.header or ("metric", "value")
         rules = ["---", *("---:" for _ in header[1:])]
@@ -80,7 +80,7 @@ class Tabular(ABC):
         return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
     def to_latex(self) -> str:
-        """Return the table as a LaTeX tabular for a paper, which needs the package booktabs."""
+        """Return the table as a LaTeX tabular. Note that a paper must use the package booktabs."""
         table = self.table()
         rows = [_latex(row) for row in table.rows]
         if table.header:
@@ -89,7 +89,7 @@ class Tabular(ABC):
         return "\n".join([begin, r"\toprule", *rows, r"\bottomrule", r"\end{tabular}"])
 
     def to_csv(self) -> str:
-        """Return the table as comma-separated values with all digits."""
+        """Return the table as comma-separated values, with all digits."""
         table, file = self.precise(), io.StringIO()
         csv.writer(file, lineterminator="\n").writerows([table.header or ("metric", "value"), *table.rows])
         return file.getvalue()
@@ -102,7 +102,7 @@ def _latex(row: Sequence[str]) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Measured(Tabular, Mapping[str, float]):
-    """Metrics that were measured, by name, in the order asked. Two results are equal if all their values are."""
+    """Measured metrics by name, in the requested order. Two results are equal if all values are equal."""
 
     _values: Mapping[str, float]
 

@@ -1,4 +1,4 @@
-"""Evaluation and search of embeddings that lie in shards, with tasks for any kind of worker.
+"""Evaluation and search for embeddings in shards, by tasks that any kind of worker can run.
 
-docs/internals/shards.md of the repository explains the division into tasks.
+To see how work is divided into tasks, read docs/internals/shards.md in the repository.
 """

@@ -1,6 +1,6 @@
-"""Retrieval metrics of embeddings in shards.
+"""Retrieval metrics for embeddings in shards.
 
-Shapes: `Q` queries, `C` classes, `P` positives of some queries.
+Shapes: `Q` queries, `C` classes, `P` positives.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from dml_eval_rs.shards.rows import Part, Source
 from dml_eval_rs.shards.tasks import Call, Loaded, Map, Task, Tile, begin_call
 from dml_eval_rs.verification.rates import to_order
 
-_Asked = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # places of queries, and of items, ascending
+_Asked = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # sorted places of queries, and of items
 
 
 class Positives(NamedTuple):
-    """Positives of some queries, and the negatives counted so far."""
+    """Positives, and the negatives counted so far."""
 
-    offsets: npt.NDArray[np.uint64]  # (Q + 1,) the start of each query's positives, and their end
-    keys: npt.NDArray[np.float64]  # (P,), descending for each query
+    offsets: npt.NDArray[np.uint64]  # (Q + 1,) the start of each query's positives, and the end
+    keys: npt.NDArray[np.float64]  # (P,) sorted in descending order per query
     indices: npt.NDArray[np.uint64]  # (P,) places in the gallery
-    counts: npt.NDArray[np.uint64]  # (P + Q,) negatives between the positives; (2P + Q,) with expected ties
+    counts: npt.NDArray[np.uint64]  # (P + Q,) negatives between positives; (2P + Q,) if ties are "expected"
 
 
 def evaluate_shards(
@@ -52,63 +52,60 @@ def evaluate_shards(
     block: int | None = None,
     **options: Unpack[Options],
 ) -> Evaluation:
-    """Measure embeddings in shards, by tasks on any kind of worker, with the bits of one call of `evaluate`.
+    """Measure embeddings in shards, by tasks on any kind of worker, and return the bits of `evaluate`.
 
-    The shards, concatenated, are the embeddings. Each task reads two blocks of rows and returns a few numbers per
-    query. Adding them up gives the same bits for any workers, order, retries and repeated tasks. The calling process
-    holds the labels, and 24 bytes for each pair of a query and its match, but never the embeddings.
+    The embeddings are the concatenated shards. Tasks read two blocks of rows and return a few numbers per query to be
+    added up, so workers, order, retries and repeated tasks do not change any bits. The calling process stores the
+    labels, and 24 bytes per pair of a query and a match, but never the embeddings.
 
     Args:
-        shards: paths of .npy files, which the workers map; functions without arguments that return an array (picklable;
-            called once per task, so let them map or cache); or arrays, whose rows are sent with the tasks. All must be
-            (n_i, D) of one float dtype, or (n_i, W) uint8 codes with ``similarity="hamming"``; n_i may be 0.
-        labels: of all rows in the order of the shards, see `evaluate`: an array, `Labels` or `Relevance`.
-        gallery, gallery_labels: the same for the gallery; None if the queries search one another.
-        map: calls a picklable function once per task and returns the results, in any order: the builtin, the `map` of
-            an executor of threads or processes, `adapters.ray.ray_map()`, or your own (docs/guide/shards.md).
-        block: the most rows of a block; a task holds two. None: a quarter of the rows, within 8,192 and 131,072.
-        options: options of `evaluate`, with only retrieval metrics and without `peers`. `threads` is the number per
-            task, by default 1, and None for all cores of a worker's machine; `progress` is called after each task.
-
-    Returns:
-        As `evaluate`.
+        shards: paths of .npy files, to be mapped by workers; functions that take no arguments and return an array (must
+            be picklable; called per task, so they should map or cache); or arrays, to be sent with the tasks. All must
+            be (n_i, D) with the same float dtype, or (n_i, W) uint8 codes if ``similarity="hamming"``; n_i can be 0.
+        labels: the labels of all rows, in the order of the shards, see `evaluate`: an array, `Labels` or `Relevance`.
+        gallery, gallery_labels: shards and labels of the gallery. By default, the queries are searched.
+        map: should call a picklable function for each task and return the results, in any order. Use the builtin, an
+            executor's `map`, or `adapters.ray.ray_map()`; to write your version, see docs/guide/shards.md.
+        block: maximum rows per block; a task uses two blocks. By default, a quarter of the rows, but 8,192 to 131,072.
+        options: options of `evaluate`, except `peers`, with only retrieval metrics. `threads` is the number per task,
+            by default 1, or None to use all cores of a worker's machine; `progress` is called after each task.
 
     Raises:
-        TypeError: as `evaluate`, or if the map returns anything but the results of the function.
-        ValueError: as `evaluate`, or if a shard is absent or unreadable on a worker, differs from the others in width
-            or dtype, or changes between two tasks; if a result is lost; or if a worker has a different version of this
+        TypeError: as `evaluate`, or if the map does not return the function's results.
+        ValueError: as `evaluate`, or if a shard can't be read by a worker, has a different width or dtype than other
+            shards, or changes between tasks; if a result is lost; or if a worker has a different version of this
             package.
     """
     if "peers" in options:
         raise TypeError(
-            "evaluate_shards takes no peers, since map divides the work; use a map over the ranks, as in "
-            "docs/guide/shards.md of the repository"
+            "evaluate_shards can't use peers, because map divides the work; to use a map over ranks, see "
+            "docs/guide/shards.md in the repository"
         )
     options.setdefault("threads", 1)
     checked = check_options(**options)
     check_retrieval_only(checked)
-    of_tasks: Any = {name: getattr(checked, name) for name in ("similarity", "metrics", "threads")}
-    of_tasks["ties"] = checked.ties[0]
+    task_options: Any = {name: getattr(checked, name) for name in ("similarity", "metrics", "threads")}
+    task_options["ties"] = checked.ties[0]
     given = shards, labels, gallery, gallery_labels
-    call, rows = begin_call(*given, of_tasks, map, block, checked.progress, checked.exclude)
+    call, rows = begin_call(*given, task_options, map, block, checked.progress, checked.exclude)
     positives = _count(call)
     if len(positives.keys) == 0 and not checked.zero_unmatched:
         raise ValueError(describe_no_match(len(call.queries)))
     of = call.relation
     graded = Relation(offsets=of.offsets, items=of.items, grades=of.grades)
-    of_all = {**of_tasks, **positives._asdict(), "zero_unmatched": checked.zero_unmatched}
-    columns = _native.compute_metrics(graded, **of_all)
+    counted = {**task_options, **positives._asdict(), "zero_unmatched": checked.zero_unmatched}
+    columns = _native.compute_metrics(graded, **counted)
     return to_evaluation(columns, checked, len(rows.queries), len(rows.items), None if gallery else of.kept)
 
 
 def _count(call: Call) -> Positives:
-    """Find all positives, count all negatives, and return both."""
+    """Find the positives, count the negatives, and return both."""
     offsets, keys, indices = _find_all_positives(call)
     per_positive = 2 if call.options["ties"] == "expected" else 1
     counts = np.zeros(per_positive * len(keys) + len(call.queries), np.uint64)
 
     def slots(block: Part) -> slice:
-        """Return the slice of the counts of a block's queries."""
+        """Return the slice of `counts` that belongs to a block's queries."""
         return slice(*(int(offsets[row]) * per_positive + row for row in (block.rows.start, block.rows.stop)))
 
     def known(block: Part) -> Positives:
@@ -133,9 +130,9 @@ def _count(call: Call) -> Positives:
 
 
 def divide(call: Call) -> tuple[list[Tile], list[Tile]]:
-    """Return the pairs of blocks in two waves: one pair per block of queries, and the others.
+    """Return the pairs of blocks in two waves: first a single pair per block of queries, then the remaining pairs.
 
-    From the counts of the first wave, tasks of the second know which positives don't matter any more.
+    The first wave's counts tell tasks in the second wave which positives can no longer change a metric.
     """
     columns = len(call.gallery.blocks)
     first = [(i, i % columns) for i in range(len(call.queries.blocks))]
@@ -145,7 +142,7 @@ def divide(call: Call) -> tuple[list[Tile], list[Tile]]:
 def _find_all_positives(
     call: Call,
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64], npt.NDArray[np.uint64]]:
-    """Return the start of each query's positives, and their keys and indices, sorted by key and then by index."""
+    """Return the start of each query's positives, and the keys and indices, sorted by key and then by index."""
     found: list[list[Any]] = [[] for _ in call.queries.blocks]
     for (_, part, *_), (sizes, keys, indices) in call.run(_find_positives, positive_tasks(call)):
         ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
@@ -168,7 +165,7 @@ def _find_all_positives(
 
 
 def positive_tasks(call: Call) -> Iterator[Task]:
-    """Yield tasks for the queries and items that may match: with some labels, or in the lists of two blocks."""
+    """Yield tasks for queries and items that can match, chosen by label, or from the lists of two blocks."""
     by_label = call.relation.offsets is None
     for number, (queries, items) in enumerate(_rows_by_label(call) if by_label else _rows_by_blocks(call)):
         gallery = None if by_label and call.queries is call.gallery else call.gallery.take(items)
@@ -176,7 +173,7 @@ def positive_tasks(call: Call) -> Iterator[Task]:
 
 
 def _rows_by_label(call: Call) -> Iterator[_Asked]:
-    """Yield the rows of some labels that both sides have, about as many as a block has."""
+    """Yield rows in batches of about a block, by the labels that both sides contain."""
     alone = call.queries is call.gallery
     sides = [call.relation.labels] if alone else [call.relation.labels, call.relation.gallery_labels]
     labels = [of for of in sides if of is not None]
@@ -191,7 +188,7 @@ def _rows_by_label(call: Call) -> Iterator[_Asked]:
     by_task = []
     for of in labels:
         task = task_C[of]
-        order = np.argsort(task, kind="stable")  # ascending within a task
+        order = np.argsort(task, kind="stable")  # stable, so rows stay sorted within tasks
         by_task.append((order, np.searchsorted(task[order], np.arange(tasks + 1))))
     for number in range(tasks):
         rows = [order[ends[number] : ends[number + 1]] for order, ends in by_task]
@@ -200,7 +197,7 @@ def _rows_by_label(call: Call) -> Iterator[_Asked]:
 
 
 def _rows_by_blocks(call: Call) -> Iterator[_Asked]:
-    """Yield the rows of each pair of blocks that are listed as matches."""
+    """Yield, per pair of blocks, the rows that are listed as matches."""
     for items, queries in product(call.gallery.blocks, call.queries.blocks):
         listed: Any = call.restrict(queries.rows, items.rows)
         if len(listed.items):
@@ -211,31 +208,31 @@ def _rows_by_blocks(call: Call) -> Iterator[_Asked]:
 def _find_positives(
     loaded: Loaded, relation: Relation
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64], npt.NDArray[np.uint64]]:
-    """Return the number of each query's positives among the items, and their keys and places in the gallery."""
+    """Return the number of positives per query, and the positives' keys and places in the gallery."""
     space = {"similarity": loaded.options["similarity"], "threads": loaded.options["threads"]}
     offsets, keys, indices = _native.find_positives(loaded.rows[0], loaded.rows[-1], relation, **space)
     return np.diff(offsets).astype(np.uint32), keys, loaded.parts[-1].rows[indices].astype(np.uint64)
 
 
 def _count_one_way(loaded: Loaded, relation: Relation, known: Positives) -> list[npt.NDArray[np.uint32]]:
-    """Return the new counts of the negatives of queries among items."""
-    relation = replace(relation, groups=None, gallery_groups=None)  # groups decide only which matches count
+    """Return new counts of negatives, comparing queries with items."""
+    relation = replace(relation, groups=None, gallery_groups=None)  # groups only exclude matches
     options = {"first_item": loaded.first[1], **loaded.options, **known._asdict()}
     counts = _native.count_negatives(loaded.rows[0], loaded.rows[-1], relation, **options)
     return [(counts - known.counts).astype(np.uint32)]
 
 
 def _count_both_ways(loaded: Loaded, relation: Relation, *known: Positives) -> list[npt.NDArray[np.uint32]]:
-    """Return the new counts of the negatives of each part among the other, or of one part among itself."""
+    """Return new counts of negatives, comparing two parts with each other, or a single part with itself."""
     labels = [of for of in (relation.labels, relation.gallery_labels) if of is not None]
     starts = np.cumsum([0, *(len(each.keys) for each in known)]).astype(np.uint64)
     offsets = [*(each.offsets[:-1] + start for each, start in zip(known, starts)), starts[-1:]]
     positives = Positives(*map(np.concatenate, [offsets, *list(zip(*known))[1:]]))
     first, size = loaded.first, len(loaded.rows[0])
-    of_blocks: dict[str, Any] = {"split": size, "first_items": first}
+    options: dict[str, Any] = {"split": size, "first_items": first}
     if len(loaded.rows) == 1:
-        of_blocks = {"split": None, "first_items": (first[0], first[0] + size)}
-    of_blocks |= {**loaded.options, **positives._asdict()}
+        options = {"split": None, "first_items": (first[0], first[0] + size)}
+    options |= {**loaded.options, **positives._asdict()}
     joined = Relation(labels=np.concatenate(labels))
-    counts = _native.count_symmetric_negatives(loaded.items, joined, **of_blocks)
+    counts = _native.count_symmetric_negatives(loaded.items, joined, **options)
     return np.split((counts - positives.counts).astype(np.uint32), [len(known[0].counts)])[: len(known)]

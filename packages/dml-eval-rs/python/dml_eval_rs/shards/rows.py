@@ -1,6 +1,6 @@
-"""Shards, and the rows of a side divided into blocks of about equal size.
+"""Shards, and how a side's rows are divided into blocks of about equal size.
 
-Shapes: `N` rows of a side that take part, `D` dim, `B` rows of a part.
+Shapes: `N` rows used in a side, `D` dim, `B` rows in a part.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from dml_eval_rs.inputs import arguments
 
 Source = str | os.PathLike[str] | Callable[[], Any] | Any
 
-# If `block` is None: the least number of blocks of a side, so that several workers have pairs of blocks, and the least
-# and most rows of a block.
+# Defaults for `block`: the minimum number of blocks per side, to give workers enough pairs, and the minimum and maximum
+# number of rows per block.
 _BLOCKS, _LEAST, _MOST = 4, 8_192, 131_072
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard, or some of its rows; pickling an array in memory sends only these rows.
+    """Some or all rows of a shard. If the source is an array in memory, only these rows are pickled.
 
     Attributes:
-        name: the name in errors, such as ``shards[3] (part-3.npy)``.
+        name: the name to use in errors, for example ``shards[3] (part-3.npy)``.
         source: the path of a .npy file, a function that returns an array, or an array in memory.
-        similarity: ``"hamming"`` if the shard holds codes.
-        shape, dtype: (rows, D) of the whole shard, and its dtype in native byte order; (0, 0) and "" while unknown.
-        rows: a range, or ascending places.
-        held: the rows of an array that were sent.
+        similarity: ``"hamming"`` if rows are codes.
+        shape, dtype: the full shard's shape (rows, D), and dtype in native byte order; (0, 0) and "" if not known yet.
+        rows: a range, or sorted places.
+        held: the array's rows, after pickling.
     """
 
     name: str
@@ -55,12 +55,12 @@ class Shard:
         return Shard, tuple(getattr(sent, field.name) for field in fields(sent))
 
     def open(self) -> npt.NDArray[Any]:
-        """Open the shard, and check that its shape and dtype haven't changed; map a file without reading it."""
+        """Open the shard, mapping a file into memory, and check that shape and dtype have not changed."""
         array = arguments.check_rows(self._load(), self.name, self.similarity, may_be_empty=True)
         if self.dtype and (array.shape, array.dtype.name) != (self.shape, self.dtype):
             raise ValueError(
-                f"{self.name} has shape {array.shape} and dtype {array.dtype} on {socket.gethostname()}; expected "
-                f"{self.shape} and {self.dtype}, as at the beginning: don't change shards until the end"
+                f"{self.name} has shape {array.shape} and dtype {array.dtype} on {socket.gethostname()}, but had "
+                f"{self.shape} and {self.dtype} before: don't change shards until the end"
             )
         return array
 
@@ -71,8 +71,8 @@ class Shard:
             return np.load(self.source, mmap_mode="r", allow_pickle=False)
         except FileNotFoundError:
             raise ValueError(
-                f"{self.name} is absent on {socket.gethostname()}; expected a path that every worker can read, such as "
-                "a path in a shared folder"
+                f"{self.name} is absent on {socket.gethostname()}; expected a path that all workers can read, for "
+                "example in a shared folder"
             ) from None
         except (OSError, ValueError) as error:
             raise ValueError(
@@ -80,7 +80,7 @@ class Shard:
             ) from None
 
     def describe(self) -> Shard:
-        """Open the shard and return it with its shape and dtype; convert an array only once."""
+        """Open the shard, and return a copy that knows shape and dtype. Arrays are converted only here."""
         array = self.open()
         source = self.source if isinstance(self.source, str) or callable(self.source) else array
         return replace(self, source=source, shape=array.shape, dtype=array.dtype.name, rows=range(len(array)))
@@ -92,17 +92,17 @@ class Shard:
 
 
 def to_shards(sources: Sequence[Source], name: str, similarity: str) -> list[Shard]:
-    """Name the shards of a sequence, and describe the arrays among them."""
+    """Convert a sequence of sources to shards. Arrays are described here, other sources by the workers."""
     if isinstance(sources, (str, bytes)) or not isinstance(sources, Sequence):
         raise TypeError(
             f"{name} is a {type(sources).__name__}; expected a list of shards: paths of .npy files, arrays, or "
-            "functions that return arrays. For one array use evaluate or knn"
+            "functions that return arrays. If there is only one array, use evaluate or knn"
         )
     if len(sources) == 0:
         raise ValueError(f"{name} is empty; expected at least one shard")
     shards = []
     for place, source in enumerate(sources):
-        if isinstance(source, (str, os.PathLike)):  # absolute, since workers may run in different folders
+        if isinstance(source, (str, os.PathLike)):  # absolute, because workers can run in different folders
             shard = Shard(f"{name}[{place}] ({source})", str(Path(source).absolute()), similarity)
         else:
             shard = Shard(f"{name}[{place}]", source, similarity)
@@ -113,22 +113,22 @@ def to_shards(sources: Sequence[Source], name: str, similarity: str) -> list[Sha
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of a side that a task reads, and the shards that hold them. A block is a part of consecutive rows."""
+    """Rows that a task should read. A block is a part with consecutive rows."""
 
     shards: list[Shard]  # with only these rows
-    rows: Any  # the places of the rows in the side: a range for a block, otherwise ascending places (B,)
+    rows: Any  # the rows' places in the side: a range for a block, otherwise sorted places (B,)
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def name(self) -> str:
-        """Names of the shards, for errors."""
+        """The shards' names, to be used in errors."""
         first, last = self.shards[0].name, self.shards[-1].name
         return first if first == last else f"{first} to {last}"
 
     def name_row(self, row: int) -> str:
-        """Name a row of the part by its shard."""
+        """Return the shard's name and the row's index there, to be used in errors."""
         for shard in self.shards:
             if row < len(shard.rows):
                 break
@@ -137,12 +137,12 @@ class Part:
 
 
 class Side:
-    """All rows of a side that take part, divided into blocks.
+    """The rows used in a side, divided into blocks.
 
     Args:
-        shards: the shards of the side.
-        block: the most rows of a block; None for a default that gives several workers blocks that are cheap to read.
-        kept: the rows that take part, ascending; None for all.
+        shards: the side's shards.
+        block: maximum rows per block; by default, workers get enough blocks, and blocks are cheap to read.
+        kept: the sorted rows to use; by default all.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Side:
         return len(self._digests)
 
     def take(self, rows: Any) -> Part:
-        """Return some rows, a range or ascending places, as a part for a task."""
+        """Return rows, given by a range or sorted places, as a part that a task can read."""
         shards, start = [], 0
         for shard in self.shards:
             places = rows[bisect_left(rows, start) : bisect_left(rows, start + len(shard.rows))]
@@ -179,25 +179,25 @@ class Side:
         return Part(shards, rows)
 
     def check_digests(self, part: Part, digests: npt.NDArray[np.uint64]) -> None:
-        """Raise a ValueError that names the first row of a part whose digest differs from an earlier task's."""
+        """Raise a ValueError if a row's digest differs from an earlier task's digest; name the first such row."""
         rows = index(part.rows)
         differs = self._is_read[rows] & (self._digests[rows] != digests)
         if differs.any():
             raise ValueError(
-                f"{part.name_row(int(np.argmax(differs)))} changed between two tasks; expected the same rows in every "
-                "task: don't change shards until the end, and give every worker the same files"
+                f"{part.name_row(int(np.argmax(differs)))} changed between two tasks; expected the same rows in all "
+                "tasks: don't change shards until the end, and give all workers the same files"
             )
         self._digests[rows] = digests
         self._is_read[rows] = True
 
 
 def index(rows: Any) -> slice | npt.NDArray[np.int64]:
-    """Return a range or places as an index of an array."""
+    """Convert a range or places so that it can be used to index an array."""
     return slice(rows.start, rows.stop) if isinstance(rows, range) else rows
 
 
 def read(parts: Sequence[Part]) -> npt.NDArray[Any]:
-    """Read the rows of parts into one array, in memory."""
+    """Read the rows of parts into an array in memory."""
     shards = [shard for part in parts for shard in part.shards]
     array = np.empty((sum(map(len, parts)), shards[0].shape[1]), shards[0].dtype)
     start = 0
@@ -208,7 +208,7 @@ def read(parts: Sequence[Part]) -> npt.NDArray[Any]:
 
 
 def digest_rows(x: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
-    """Return a number per row (B,), to detect a changed row: Σ word_i · w_i modulo 2**64, w_i odd."""
+    """Return a number per row (B,), used to detect changed rows: Σ word_i · w_i modulo 2**64, w_i odd."""
     words = x.view(f"u{math.gcd(x.shape[1] * x.itemsize, 8)}")
     weights = np.arange(1, words.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) | np.uint64(1)
     digests: npt.NDArray[np.uint64] = np.einsum("ij,j->i", words, weights)

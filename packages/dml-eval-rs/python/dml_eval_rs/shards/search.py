@@ -1,6 +1,6 @@
-"""Nearest neighbours of embeddings in shards.
+"""Nearest neighbours for embeddings in shards.
 
-Shapes: `Q` queries, `B` queries of a block, `G` gallery items, `K` neighbours.
+Shapes: `Q` queries, `B` queries in a block, `G` gallery items, `K` neighbours.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dml_eval_rs.verification.rates import to_order
 # Orders, indices and similarities, each (B, K).
 _Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]
 
-_ROWS = 65_536  # queries whose neighbours are joined at a time
+_ROWS = 65_536  # queries to join at a time
 _WORST = np.iinfo(np.int64).min
 
 
@@ -41,20 +41,17 @@ def knn_shards(
     threads: int | None = 1,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Find the k nearest gallery items of every query, with both in shards, with the bits of one call of `knn`.
+    """Find the k nearest gallery items for each query if embeddings are in shards, and return the bits of `knn`.
 
-    Each task searches one block of queries in one block of the gallery. Neighbours are joined by their exact keys: any
-    workers, order, retries and repeated tasks give the same bits. The calling process holds 20 bytes per neighbour, and
-    no embeddings.
+    A task searches a block of queries in a block of the gallery. Neighbours are joined by exact keys, so the workers,
+    order, retries and repeated tasks do not change any bits. The calling process uses 20 bytes per neighbour, but does
+    not load the embeddings.
 
     Args:
-        queries, gallery: shards, see `evaluate_shards`; a gallery of None is the queries.
+        queries, gallery: shards, see `evaluate_shards`. If gallery is None, the queries are searched.
         k, similarity, exclude_self, exclude: see `knn`.
         map, block, threads, progress: see `evaluate_shards`.
 
-    Returns:
-        As `knn`: similarities (Q, K) float32, descending, or distances (Q, K) int32, ascending; and indices (Q, K)
-        int64.
 
     Raises:
         TypeError, ValueError: as `knn` and `evaluate_shards`.
@@ -67,7 +64,7 @@ def knn_shards(
     k, own_Q, excludes = check_neighbours(k, exclude, exclude_self, len(asking), len(asked))
     if exclude_self:
         own_Q = np.arange(len(asking))
-    # A task excludes nothing. If a query excludes an item, tasks return one more neighbour.
+    # Tasks do not exclude items. If any item should be excluded, tasks return an additional neighbour.
     options = {"similarity": similarity, "k": k + excludes, "threads": threads}
     call = Call(asking, asked, options, map, progress)
     shape = len(asking), k
@@ -78,7 +75,7 @@ def knn_shards(
 
 
 def _join(best: _Found, found: _Found, start: int, own: npt.NDArray[np.int64] | None) -> None:
-    """Keep the best of both, sorted by order and then by index, without the item that each query excludes."""
+    """Join neighbours, sort by order and then by index, and keep the best, excluding each query's `own` item."""
     k = best[0].shape[1]
     for low in range(0, len(found[0]), _ROWS):
         orders, indices, similarities = (of[low : low + _ROWS] for of in found)
@@ -93,14 +90,14 @@ def _join(best: _Found, found: _Found, start: int, own: npt.NDArray[np.int64] | 
 
 
 def _search(loaded: Loaded, _: Relation) -> _Found:
-    """Return each query's neighbours in a block of the gallery: the order of their keys, indices and similarities."""
+    """Return each query's neighbours in a gallery block: their keys as integers, indices and similarities."""
     x, items, options = loaded.rows[0], loaded.rows[-1], loaded.options
     space = {"similarity": options["similarity"], "threads": options["threads"]}
     similarities, indices = _native.knn(x, items, min(options["k"], len(items)), **space)
     places = indices + loaded.first[1]
     if options["similarity"] == "hamming":
         return -similarities.astype(np.int64), places, similarities
-    # Exact keys may differ although similarities in float32 are equal. A relation lists items in ascending order.
+    # Exact keys can differ even if float32 similarities are equal. In a relation, items must be sorted.
     order = np.argsort(indices, axis=1)
     listed = np.take_along_axis(indices, order, axis=1)
     offsets = np.arange(0, indices.size + 1, indices.shape[1], dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""The tasks of one call: pure functions of their arguments, which may run twice, elsewhere, and in any order."""
+"""The tasks of a call: pure functions that can run on any machine, in any order, and more than once."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from dml_eval_rs.shards.rows import Part, Shard, Side, Source, digest_rows, inde
 
 VERSION = _native.VERSION
 
-Key = tuple[str, int, int]  # what a task does, and the numbers of the blocks that it reads
-Tile = tuple[int, int]  # the number of a block of queries, and of a block of the gallery
-# A `Work`, a part of the queries, a part of the gallery (None if it is the same) and more entries; or a `Work` and a
+Key = tuple[str, int, int]  # a task's name, and the numbers of the blocks to read
+Tile = tuple[int, int]  # the numbers of a query block and a gallery block
+# A `Work`, a part of the queries, a part of the gallery (None if it is the same) and further entries; or a `Work` and a
 # shard to describe.
 Task = tuple[Any, ...]
-# Like the `map` of an executor, for one iterable. It calls the function at least once per task and returns the results
-# in any order, also twice. Several tasks share entries, so a map may send each entry separately.
+# Like an executor's `map` for a single iterable. It must call the function for each task, and can return results in any
+# order or twice. Tasks share entries, so a map can send entries separately.
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 class Work(NamedTuple):
-    """First entry of a task: the key, a digest of the call's arguments, and the driver's version."""
+    """The first entry of each task: the key, a digest of the call's arguments, and the driver's version."""
 
     key: Key
     call: str = ""
@@ -39,7 +39,7 @@ class Work(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Value of a task, with the key and call from its `Work`."""
+    """The value that a task returned, and the key and call from the `Work`."""
 
     key: Key
     call: str
@@ -49,10 +49,10 @@ class Result(NamedTuple):
 def run_tasks(
     map: Map, function: Callable[..., Any], tasks: Iterable[Task], call: str = ""
 ) -> Iterator[tuple[Task, Any]]:
-    """Yield each task once, with the value of a picklable function of the entries after the first.
+    """Call a picklable function with each task's entries after the first, and yield each task once with the value.
 
     Raises:
-        TypeError, ValueError: if the map returns anything but the results of these tasks, or omits some.
+        TypeError, ValueError: if the map does not return the results of these tasks.
     """
     waiting: dict[Key, Task] = {}
     done: set[Key] = set()
@@ -66,21 +66,20 @@ def run_tasks(
     for result in map(partial(_run, function), issued):
         if not isinstance(result, Result):
             raise TypeError(
-                f"map returned a {type(result).__name__}; expected the results of the function that it calls: a map of "
-                "futures must wait for them"
+                f"map returned a {type(result).__name__}; expected the function's results: if these are futures, wait"
             )
         if result.call != call or not (result.key in waiting or result.key in done):
-            raise ValueError("map returned a result of another call; expected results of the given tasks")
-        if result.key in waiting:  # otherwise the task ran twice, and the first result counts
+            raise ValueError("map returned a result from a different call; expected results of these tasks")
+        if result.key in waiting:  # otherwise the task ran twice, and the first result is used
             done.add(result.key)
             yield waiting.pop(result.key), result.value
-    waiting |= {task[0].key: task for task in issued}  # tasks that the map didn't read
+    waiting |= {task[0].key: task for task in issued}  # tasks that the map did not read
     if waiting:
         lost = next(iter(waiting.values()))
         raise ValueError(
             f"map returned no result for {len(waiting)} of {len(waiting) + len(done)} tasks, the first for "
-            f"{' with '.join(of.name for of in lost if isinstance(of, (Part, Shard)))}; expected one per task: let the "
-            "map retry lost tasks"
+            f"{' with '.join(of.name for of in lost if isinstance(of, (Part, Shard)))}; expected a result per task: "
+            "map should retry lost tasks"
         )
 
 
@@ -89,7 +88,7 @@ def _run(function: Callable[..., Any], task: Task) -> Result:
     if work.version != VERSION:
         raise ValueError(
             f"dml-eval-rs is {VERSION} on {socket.gethostname()} and {work.version} in the driver; expected the same "
-            "version on every worker"
+            "version on all workers"
         )
     return Result(work.key, work.call, function(*task[1:]))
 
@@ -101,11 +100,11 @@ def describe_shards(
     map: Map,
     names: tuple[str, str] = ("shards", "gallery"),
 ) -> list[list[Shard]]:
-    """Return the shards of each side with their shapes and dtypes, as the workers see them.
+    """Let workers open the shards, and return each side's shards with shapes and dtypes.
 
     Raises:
-        TypeError, ValueError: if a shard can't be read, has the wrong dtype, or differs from the others in width or
-            dtype, or a side has no rows.
+        TypeError, ValueError: if a shard can't be read, has a wrong dtype, or has a different width or dtype than other
+            shards, or a side has no rows.
     """
     sides = [
         to_shards(side, name, similarity) for side, name in zip((shards, gallery), names) if side is not None
@@ -124,22 +123,22 @@ def describe_shards(
         if (shard.shape[1], shard.dtype) != (first.shape[1], first.dtype):
             raise ValueError(
                 f"{shard.name} has shape {shard.shape} and dtype {shard.dtype}; expected ({shard.shape[0]}, "
-                f"{first.shape[1]}) and {first.dtype}, as {first.name}"
+                f"{first.shape[1]}) and {first.dtype}, like {first.name}"
             )
     for name, side in zip(names, sides):
         if not any(len(shard.rows) for shard in side):
-            raise ValueError(f"{name} hold no rows; expected at least one")
+            raise ValueError(f"{name} has no rows; expected at least one row")
     return sides
 
 
 class Loaded:
-    """The arguments of a task's function: the options of the call, and one or two parts with their rows.
+    """The arguments for a task's function: the call's options, and one or two parts with rows.
 
     Attributes:
-        items: all rows in one array.
-        rows: the rows of each part; the first and the last are the queries and their gallery.
-        pair: the rows of both parts; None in place of the second if there is one part.
-        first: the places of the first query and the first item, for blocks.
+        items: all rows in an array.
+        rows: the rows per part. Use the first as the queries, and the last as the gallery.
+        pair: the rows of both parts; if there is only one part, the second is None.
+        first: for blocks, the places of the first query and the first item.
     """
 
     def __init__(self, options: dict[str, Any], parts: list[Part]) -> None:
@@ -151,15 +150,15 @@ class Loaded:
 
 @dataclass(slots=True)
 class Call:
-    """One call: both sides, the same object if the queries search one another, and the arguments of the tasks.
+    """A call: both sides (the same object if there is no gallery), and the tasks' arguments.
 
     Attributes:
-        options: options of the tasks' functions.
-        relation: which of all rows that take part match.
-        symmetric: whether to compare each pair of rows once for both.
+        options: options for the tasks' functions.
+        relation: which of the used rows match.
+        symmetric: whether to compare each pair of rows only once, for both rows.
         sides: the queries and the gallery.
-        digest: a digest of the arguments, to detect results of other calls.
-        done, total: pairs of rows, for `progress`.
+        digest: a digest of the arguments, used to detect results of different calls.
+        done, total: pairs of rows, to be reported to `progress`.
     """
 
     queries: Side
@@ -183,13 +182,13 @@ class Call:
         self.digest = digest.hexdigest()
 
     def tiles(self) -> list[Tile]:
-        """Return the pairs of blocks to compare, with i ≤ j if pairs of rows are symmetric."""
+        """Return the pairs of blocks to compare. If pairs of rows are symmetric, only pairs with i ≤ j are needed."""
         rows = len(self.queries.blocks)
         columns = range(len(self.gallery.blocks))
         return [(i, j) for j in columns for i in range(j + 1 if self.symmetric else rows)]
 
     def count_pairs(self, tiles: Iterable[Tile]) -> int:
-        """Count the pairs of rows in these pairs of blocks."""
+        """Count the pairs of rows in pairs of blocks."""
         total = 0
         for i, j in tiles:
             rows, columns = len(self.queries.blocks[i]), len(self.gallery.blocks[j])
@@ -197,9 +196,9 @@ class Call:
         return total
 
     def restrict(self, queries: Any, items: Any) -> Relation:
-        """Restrict the relation to some queries and items, numbered from 0; without items, to the queries.
+        """Restrict the relation to some queries and items, and number both from 0; items can be None.
 
-        For a block of items, `exclude` keeps places in the whole gallery: the core compares them with `first_item`.
+        If items are a block, `exclude` keeps places in the full gallery, and the core compares these with `first_item`.
         """
         of, own_Q = self.relation, None
         found: dict[str, Any] = {}
@@ -234,14 +233,14 @@ class Call:
         return Relation(**found)
 
     def run(self, function: Callable[..., Any], tasks: Iterable[Task]) -> Iterator[tuple[Task, Any]]:
-        """Yield each task with its value, and check the digests of the rows.
+        """Yield each task with the value, and check the rows' digests.
 
-        A given task is a key, a part of the queries, a part of the gallery or None, and other entries. Call the
-        function with a `Loaded` and these entries.
+        Tasks must be a key, a part of the queries, a part of the gallery or None, and further entries. The function is
+        called with a `Loaded` and the further entries.
         """
-        of_call = ((Work(key, self.digest), *entries) for key, *entries in tasks)
+        named = ((Work(key, self.digest), *entries) for key, *entries in tasks)
         compute = partial(_compute, function, self.options)
-        for task, (digests, value) in run_tasks(self.map, compute, of_call, self.digest):
+        for task, (digests, value) in run_tasks(self.map, compute, named, self.digest):
             for side, part, digest in zip(self.sides, task[1:], digests):
                 side.check_digests(part, digest)
             yield task, value
@@ -253,10 +252,10 @@ class Call:
         entries: Callable[[Tile], Iterable[Any]] = lambda _: (),
         tiles: Sequence[Tile] | None = None,
     ) -> Iterator[tuple[Tile, Any]]:
-        """Yield each pair of blocks with the value of its task.
+        """Run a task per pair of blocks, and yield each pair with the value.
 
-        The entries of a task are the relation of both blocks, and the values of `entries`. Without `tiles`, compare all
-        pairs, and add them to `total`.
+        The function is called with the relation between both blocks, and the values of `entries`. By default, all pairs
+        are compared, and added to `total`.
         """
         if tiles is None:
             tiles = self.tiles()
@@ -289,7 +288,7 @@ def begin_call(
     progress: Progress | None,
     exclude: npt.ArrayLike | None = None,
 ) -> tuple[Call, Sides]:
-    """Return a call with a relation, and stand-ins for the rows of each side that hold one number in memory."""
+    """Return a call with a relation, and stand-ins for both sides' rows, which do not use memory."""
     found = describe_shards(shards, gallery, options["similarity"], map)
     stand_ins = [
         np.broadcast_to(np.zeros((), of[0].dtype), (sum(shard.shape[0] for shard in of), of[0].shape[1]))
@@ -306,16 +305,16 @@ def begin_call(
 def _compute(
     function: Callable[..., Any], options: dict[str, Any], queries: Part, gallery: Part | None, *entries: Any
 ) -> tuple[list[npt.NDArray[np.uint64]], Any]:
-    """Read one or two parts, and return the digests of the rows and the value of a function of them.
+    """Read the parts, call the function, and return the rows' digests and the function's value.
 
-    If an error of the core names a row, such as a row that isn't finite, name the row by its shard.
+    If the core raises an error that names a row, for example because a number is not finite, name the shard's row.
     """
     parts = [queries] if gallery is None else [queries, gallery]
     loaded = Loaded(options, parts)
 
     def name_row(found: re.Match[str]) -> str:
         part, row = parts[0] if found[1] == "queries" else parts[-1], int(found[2])
-        in_second = row >= len(part)  # of two parts in one array
+        in_second = row >= len(part)  # both parts can be in the same array
         return parts[1].name_row(row - len(part)) if in_second else part.name_row(row)
 
     try:
@@ -327,7 +326,7 @@ def _compute(
 
 
 def _find(wanted: npt.NDArray[np.int64], rows: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return the places of the wanted rows among some rows, and which of them are present."""
+    """Return the places of the wanted rows in sorted rows, and which rows are present."""
     if isinstance(rows, range):
         return wanted - rows.start, (wanted >= rows.start) & (wanted < rows.stop)
     place = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)

@@ -1,4 +1,4 @@
-"""Verification of embeddings in shards.
+"""Verification for embeddings in shards.
 
 Shapes: `P` positive pairs, `S` searches for thresholds, `K` kept scores.
 """
@@ -23,14 +23,14 @@ from dml_eval_rs.verification import rates
 from dml_eval_rs.verification.result import Verification
 from dml_eval_rs.verification.verify import DEFAULT
 
-# Scores (K,) of negatives, their hashes (K,), and the zeros in which all hashes end (0: all negatives).
+# Scores (K,) of negatives, hashes (K,), and the number of zeros at the end of all hashes (0 to keep all negatives).
 _Kept = tuple[npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
-# For a search: the negatives above and inside its range, and scores of negatives inside.
+# For a search: the negatives above and inside the range, and scores of negatives inside.
 _Observed = tuple[int, int, npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
 
-_SAMPLE = 1 << 21  # scores of negatives, 16 bytes each, from which the searches begin
-_KEPT = 1 << 22  # scores of negatives, 16 bytes each, that all searches keep together
-# A task keeps less, since all tasks return scores: this many times its share, but at least `_LEAST_KEPT` per search.
+_SAMPLE = 1 << 21  # scores of negatives, 16 bytes each, used to begin the searches
+_KEPT = 1 << 22  # scores of negatives, 16 bytes each, to keep in total
+# All tasks return scores, so a task keeps only `_SHARES` times its share, but at least `_LEAST_KEPT` per search.
 _SHARES, _LEAST_KEPT = 16, 1 << 16
 
 
@@ -47,22 +47,19 @@ def verify_shards(
     threads: int | None = 1,
     progress: Progress | None = None,
 ) -> Verification:
-    """Measure thresholds on embeddings in shards, by tasks on any kind of worker, with the bits of `verify`.
+    """Measure thresholds if embeddings are in shards, by tasks on any kind of worker; return the bits of `verify`.
 
-    Each task compares two blocks of rows. Embeddings take two passes over all pairs of blocks: the first finds the
-    scores of the positives and samples the negatives, the second counts the negatives near each threshold. More passes
-    follow if a threshold isn't found yet, as among very many equal scores. Codes take one pass. The calling process
-    holds the labels, 8 bytes per positive pair, and the scores of 2**22 negatives, but never the embeddings.
+    Tasks compare two blocks of rows. Embeddings need two passes over all pairs of blocks: first to find the positives'
+    scores and sample the negatives, then to count the negatives near each threshold. More passes are needed when a
+    threshold is not found yet, for example because a great number of scores are equal. Codes need a single pass. The
+    calling process stores the labels, 8 bytes per positive pair, and the scores of 2**22 negatives, but no embeddings.
 
     Args:
         shards, gallery, map, block: see `evaluate_shards`.
-        labels, gallery_labels: of all rows in the order of the shards, see `verify`: arrays or `Labels`.
-        metrics, similarity: see `verify`. For ``"auc"`` each task of a pass returns 16 bytes per distinct score of a
-            positive pair.
+        labels, gallery_labels: the labels of all rows, in the order of the shards, see `verify`: arrays or `Labels`.
+        metrics, similarity: see `verify`. For ``"auc"``, tasks return 16 bytes per distinct score of a positive pair.
         threads, progress: see `evaluate_shards`; the total grows with each pass.
 
-    Returns:
-        As `verify`.
 
     Raises:
         TypeError, ValueError: as `verify` and `evaluate_shards`.
@@ -83,7 +80,7 @@ def verify_shards(
 def _find_crossings(
     call: Call, names: list[str], n_positive: int, n_negative: int
 ) -> tuple[list[rates.Point], rates.Slots | None]:
-    """Find the first negative that each FAR rejects, and where errors are equal; count negatives between positives."""
+    """Find the first negative to reject per FAR, and where errors are equal; count negatives between positives."""
     zeros = (call.count_pairs(call.tiles()) // _SAMPLE).bit_length()
     scores, sample = list[npt.NDArray[np.float64]](), (np.zeros(0), np.zeros(0, np.uint64), zeros)
     options = {"zeros": zeros, "capacity": _SAMPLE}
@@ -127,12 +124,12 @@ def _find_crossings(
 def _observe(
     call: Call, name: str, ranges: npt.NDArray[np.float64], positives: npt.NDArray[np.float64] | None
 ) -> tuple[list[_Observed], npt.NDArray[np.uint64] | None]:
-    """Count the negatives in the ranges of searches (S, 4), and between the positives (P,)."""
+    """Count the negatives in the searches' ranges (S, 4), and between the positives (P,)."""
     capacity = _KEPT // max(1, len(ranges))
-    of_task = max(_SHARES * capacity // len(call.tiles()), _LEAST_KEPT)
+    task_capacity = max(_SHARES * capacity // len(call.tiles()), _LEAST_KEPT)
     observed: list[_Observed] = [(0, 0, np.zeros(0), np.zeros(0, np.uint64), 0)] * len(ranges)
     slots = None
-    searching = {"ranges": ranges, "positives": positives, "capacity": min(capacity, of_task)}
+    searching = {"ranges": ranges, "positives": positives, "capacity": min(capacity, task_capacity)}
     tasks = call.run_tiles(name, _on_pair, lambda _: (_native.count_pairs, searching))
     for _, (found, counted) in tasks:
         for i, (old, new) in enumerate(zip(observed, found, strict=True)):
@@ -142,7 +139,7 @@ def _observe(
 
 
 def _join_kept(a: _Kept, b: _Kept, capacity: int) -> _Kept:
-    """Join scores, and keep only hashes with more zeros until at most `capacity` scores are left."""
+    """Join scores. If there are more than `capacity`, keep only hashes that end in more zeros."""
     (scores, hashes), zeros = (np.concatenate(both) for both in zip(a[:2], b[:2])), max(a[2], b[2])
     while True:
         kept = (hashes & np.uint64(2**zeros - 1)) == 0
@@ -153,14 +150,14 @@ def _join_kept(a: _Kept, b: _Kept, capacity: int) -> _Kept:
 
 
 def _on_pair(loaded: Loaded, relation: Relation, function: Callable[..., Any], more: dict[str, Any]) -> Any:
-    """Call a function of the core."""
+    """Call a core function with the rows of both blocks."""
     return function(*loaded.pair, relation, first=loaded.first, **loaded.options, **more)
 
 
 def _count_distances(
     loaded: Loaded, relation: Relation
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """Return the numbers of positive and of negative pairs at each distance."""
+    """Return the numbers of positive and negative pairs at each distance."""
     queries, gallery = loaded.pair
     groups: Any = {"groups": relation.groups, "gallery_groups": relation.gallery_groups}
     sides: Any = queries, relation.labels, gallery, relation.gallery_labels

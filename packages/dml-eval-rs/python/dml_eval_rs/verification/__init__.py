@@ -1,1 +1,1 @@
-"""Verification: pairs of items above and below a threshold."""
+"""Verification: how well a threshold accepts or rejects pairs of items."""

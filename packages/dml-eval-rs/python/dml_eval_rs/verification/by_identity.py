@@ -1,4 +1,4 @@
-"""Curves of resampled identities (labels), for intervals and paired tests: docs/reference/verification.md.
+"""Curves of resampled identities (labels), used for intervals and paired tests: see docs/reference/verification.md.
 
 Shapes: `I` identities, `T` thresholds, `R` repetitions, `M` pairs, `Q` queries.
 """
@@ -18,11 +18,11 @@ from dml_eval_rs.matches.relation import Relation
 from dml_eval_rs.metrics.comparison import PERMUTATIONS, RESAMPLES, batches
 from dml_eval_rs.metrics.names import far_of
 
-_SAMPLED = 1 << 21  # pairs whose scores place the thresholds
-_READ = 16  # a threshold is read from the sample if it accepts as many of its negatives
-_AT_A_TIME = 1 << 21  # numbers
-_LOW = 12  # thresholds from the FAR 2⁻⁶ on
-# Thresholds are lowered by this share: rounding then never divides the pairs of one score.
+_SAMPLED = 1 << 21  # pairs to sample, to place the thresholds
+_READ = 16  # read a threshold from the sample only if it accepts at least this number of sampled negatives
+_AT_A_TIME = 1 << 21  # numbers to compute at a time
+_LOW = 12  # thresholds with a FAR of 2⁻⁶ or more
+# Thresholds are lowered by this share, so that rounding never divides pairs with equal scores.
 _NUDGE = 2.0**-40
 
 _Floats = npt.NDArray[np.float64]
@@ -32,19 +32,19 @@ _Rows = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class AcceptedPairs:
-    """The pairs of each identity that thresholds of ascending FAR accept, and all its pairs in the last column."""
+    """The accepted pairs per identity and threshold, sorted by FAR; the last column contains all pairs."""
 
     negatives: _Floats  # (I, T + 1), whole numbers
     positives: _Floats
-    of_both: bool  # whether a negative pair counts for both of its identities, or only for its query's
+    of_both: bool  # whether a negative pair counts for both identities, or only for the query's
 
     def curves(self, weight_RI: _Floats) -> _Curves:
-        """Return FAR and TAR (R, T + 1) of weighted identities; a pair of two has the weight wᵢ + wⱼ − 1."""
+        """Return FAR and TAR (R, T + 1) for weighted identities; a pair of identities has weight wᵢ + wⱼ − 1."""
         once_T = self.negatives.sum(axis=0) / 2 if self.of_both else 0.0
         return _rates(weight_RI @ self.negatives - once_T), _rates(weight_RI @ self.positives)
 
     def swapped_curves(self, other: AcceptedPairs, is_swapped_RI: _Floats) -> _Curves:
-        """Return FAR and TAR (R, T + 1) if some identities have the other model's pairs."""
+        """Return FAR and TAR (R, T + 1) when some identities use the other model's pairs."""
         negatives_RT = self.negatives.sum(axis=0) + is_swapped_RI @ (other.negatives - self.negatives)
         positives_RT = self.positives.sum(axis=0) + is_swapped_RI @ (other.positives - self.positives)
         return _rates(negatives_RT), _rates(positives_RT)
@@ -52,13 +52,13 @@ class AcceptedPairs:
 
 @dataclass(slots=True)
 class Identities:
-    """The pairs of a result; they are counted by identity when an interval is first asked for."""
+    """The pairs of a result. They are counted per identity when an interval is first requested."""
 
-    sides: Sides  # without junk
+    sides: Sides  # excluding junk
     relation: Relation
     similarity: str
     threads: int | None
-    # The given pairs (M, 2), which are positive (M,), and their scores (M,); None for all pairs.
+    # The given pairs (M, 2), whether they are positive (M,), and the scores (M,); None to use all pairs.
     given: tuple[npt.NDArray[np.uint32], npt.NDArray[np.bool_], _Floats] | None = None
     _counted: AcceptedPairs | None = None
 
@@ -69,7 +69,7 @@ class Identities:
         )
 
     def count(self, depth: int) -> AcceptedPairs:
-        """Count the accepted pairs of each identity, at thresholds of about the FARs √2⁻¹, √2⁻², …, √2⁻ᵈᵉᵖᵗʰ."""
+        """Count the accepted pairs per identity, using thresholds with FARs of about √2⁻¹, √2⁻², …, √2⁻ᵈᵉᵖᵗʰ."""
         if self._counted is None or self._counted.negatives.shape[1] <= depth:
             of_query = np.unique(self.relation.codes[0], return_inverse=True)[1].reshape(-1)
             counts = np.zeros((2, int(of_query.max()) + 1, depth + 1))
@@ -81,7 +81,7 @@ class Identities:
         return AcceptedPairs(found.negatives[:, last], found.positives[:, last], found.of_both)
 
     def _place(self, depth: int) -> _Floats:
-        """Return thresholds (T,), descending, from the scores of a sample of negatives."""
+        """Return thresholds (T,) in descending order, estimated from the scores of sampled negatives."""
         of_query, of_item = self.relation.codes
         if self.given is not None:
             scores = np.repeat(self.given[2][~self.given[1]], _READ)
@@ -94,7 +94,7 @@ class Identities:
         scores = np.sort(scores)[::-1] if len(scores) else np.zeros(1)
         accepted_T = len(scores) * 2.0 ** (np.arange(-depth, 0) / 2)
         threshold_T = scores[np.maximum(accepted_T, 1).astype(np.int64) - 1]
-        # Beyond the sample, thresholds continue in the logarithm of the FAR.
+        # If the sample is too small for a FAR, extrapolate in the FAR's logarithm.
         first, second = (scores[min(number, len(scores)) - 1] for number in (_READ, 4 * _READ))
         beyond_T = first + (first - second) * np.log(_READ / accepted_T) / np.log(4)
         threshold_T = np.where(accepted_T < _READ, beyond_T, threshold_T)
@@ -111,7 +111,7 @@ class Identities:
             _add_accepted(negatives, of_query[query_M], threshold_T, score_M[~positive_M])
 
     def _count_all(self, threshold_T: _Floats, of_query: _Rows, counts: _Floats) -> None:
-        """Compare some queries at a time with all items; without a gallery, each pair from both of its ends."""
+        """Compare batches of queries with all items. If there is no gallery, each pair is compared from both ends."""
         negatives, positives = counts
         sides, given, (label_Q, label_G) = self.sides, self.relation, self.relation.codes
         matches_Q = np.bincount(label_G, minlength=int(label_Q.max()) + 1)[label_Q]
@@ -128,21 +128,21 @@ class Identities:
             arrays = sides.queries[start : start + batch], sides.items, relation
             options: Any = {"similarity": self.similarity, "threads": self.threads}
             square_q, key_T = np.ones(len(row_q)), threshold_T
-            if self.similarity == "cosine":  # the key of a score s is s·|s|·dot(q, q)
+            if self.similarity == "cosine":  # if the score is s, the key is s·|s|·dot(q, q)
                 square_q, key_T = _squares(arrays[0]), threshold_T * np.abs(threshold_T)
             offsets, key_M, _ = _native.find_positives(*arrays, **options)
             number_q = np.diff(offsets).astype(np.int64)
             identity_M, square_M = np.repeat(of_query[row_q], number_q), np.repeat(square_q, number_q)
             _add_accepted(positives, identity_M, key_T, key_M / square_M)
             accepted = []
-            # The core counts faster at a few low keys, or at many high keys, than at many low keys.
+            # The core is slow only if there are many low keys, so count high and low keys separately.
             for key_t in np.split(key_T, [-_LOW]):
                 t = len(key_t)
                 number_qt = _native.count_negatives(
                     *arrays,
                     **options,
-                    ties="pessimistic",  # an equal key is accepted
-                    metrics=["map"],  # needs all counts
+                    ties="pessimistic",  # to accept equal keys
+                    metrics=["map"],  # to get all counts
                     offsets=np.arange(0, t * len(row_q) + 1, t, dtype=np.uint64),
                     keys=np.outer(square_q, key_t).reshape(-1),
                     indices=np.tile(np.arange(t, dtype=np.uint64), len(row_q)),
@@ -154,12 +154,12 @@ class Identities:
 
 
 def depth_for(shares: Sequence[float]) -> int:
-    """Return the number of thresholds that reaches a sixteenth of each FAR, and 2⁻¹²."""
+    """Return the number of thresholds needed to reach a sixteenth of each FAR, and 2⁻¹²."""
     return int(np.ceil(2 * np.log2(16 / min([*shares, 2.0**-8]))))
 
 
 def resample(name: str, models: Sequence[AcceptedPairs], seed: int) -> _Floats:
-    """Return (R, models) deviations of a metric, if identities are drawn with replacement, the same for all models."""
+    """Draw identities with replacement, the same for all models; return (R, models) deviations of a metric."""
     n = len(models[0].positives)
     rng = np.random.default_rng(seed)
     parts = []
@@ -170,13 +170,13 @@ def resample(name: str, models: Sequence[AcceptedPairs], seed: int) -> _Floats:
     values = np.concatenate(parts)
     values = values[np.isfinite(values).all(axis=1)]
     if n < 2 or len(values) == 0:
-        raise ValueError(f"the pairs are of {n} identities; expected more, and several with positive pairs")
+        raise ValueError(f"the pairs have {n} identities; expected more identities with positive pairs")
     measured: _Floats = values - [_measure(name, *model.curves(np.ones((1, n))))[0] for model in models]
     return measured
 
 
 def count_extreme(name: str, mine: AcceptedPairs, theirs: AcceptedPairs, seed: int) -> int:
-    """Count the permutations whose difference is at least as far from 0 as the observed difference."""
+    """Count the permutations with a difference at least as large as the observed difference, in absolute value."""
     n = len(mine.positives)
     rng = np.random.default_rng(seed)
 
@@ -190,7 +190,7 @@ def count_extreme(name: str, mine: AcceptedPairs, theirs: AcceptedPairs, seed: i
 
 
 def _add_accepted(counts: _Floats, identity_M: _Rows, threshold_T: _Floats, score_M: _Floats) -> None:
-    """Add the pairs that descending thresholds accept to the counts (I, T + 1) of their identities."""
+    """Add accepted pairs to the identities' counts (I, T + 1); thresholds must be in descending order."""
     T = len(threshold_T)
     # Find the first threshold that accepts each pair.
     first_M = T - np.searchsorted(threshold_T[::-1], score_M, "right")
@@ -199,7 +199,7 @@ def _add_accepted(counts: _Floats, identity_M: _Rows, threshold_T: _Floats, scor
 
 
 def _rates(accepted_RT: _Floats) -> _Floats:
-    """Return shares of the last column, ascending; NaN if that is 0."""
+    """Return shares of the last column, made nondecreasing; NaN if the last column is 0."""
     ascending = np.maximum.accumulate(np.maximum(accepted_RT, 0), axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         rates: _Floats = ascending / ascending[:, -1:]
@@ -207,11 +207,11 @@ def _rates(accepted_RT: _Floats) -> _Floats:
 
 
 def _measure(name: str, far_RT: _Floats, tar_RT: _Floats) -> _Floats:
-    """Return a metric (R,) of curves, NaN for a curve of NaN."""
+    """Return a metric (R,) for each curve; NaN if the curve is NaN."""
     R = np.arange(len(far_RT))
 
     def between(x_RT: _Floats, part_R: _Floats) -> _Floats:
-        """Interpolate between the corners at `at_R` - 1 and at `at_R`."""
+        """Interpolate between corners `at_R` - 1 and `at_R`."""
         found: _Floats = x_RT[R, at_R - 1] + part_R * (x_RT[R, at_R] - x_RT[R, at_R - 1])
         return found
 
@@ -236,7 +236,7 @@ def _measure(name: str, far_RT: _Floats, tar_RT: _Floats) -> _Floats:
 
 
 def _squares(queries: npt.NDArray[np.floating]) -> _Floats:
-    """Return dot(q, q) (Q,) of rows that are scaled as under the cosine (docs/reference/metrics.md)."""
+    """Return dot(q, q) (Q,), with rows scaled like for the cosine (see docs/reference/metrics.md)."""
     x = queries.astype(np.float64)
     if queries.dtype == np.float64:
         x = np.ldexp(x, 1 - np.frexp(np.abs(x).max(axis=1, keepdims=True))[1])

@@ -1,7 +1,7 @@
 """Check the arguments of a verification, and compute correctly rounded rates from exact counts of pairs.
 
-Scores are compared as integers in the same order, since numpy takes all subnormal numbers for equal if the caller's
-floating-point environment flushes them to zero.
+Scores are mapped to integers to be compared, because subnormal numbers would be equal in numpy if the caller's
+floating-point environment flushes these to zero.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from dml_eval_rs.verification.result import Roc, Verification
 
 Counts = npt.NDArray[np.uint64]
 Order = npt.NDArray[np.int64]
-# The distinct scores of the positives, ascending; the positives at each; and the negatives below the first score, at
-# it, between the first and the second, and so on. A score may have no positive.
+# The sorted distinct scores of positives; the number of positives with each score (can be 0); and the number of
+# negatives below the first score, equal to the first score, between the first and second score, and so on.
 Slots = tuple[npt.NDArray[np.float64], Counts, Counts]
-# A score, the negatives with a higher score and with at least this score, and the same numbers of positives.
+# A score, the negatives with a higher score and with at least this score, and these numbers for positives.
 Point = tuple[float, int, int, int, int]
 
 _ALL_BUT_THE_SIGN = np.int64(2**63 - 1)
 
 
 def check_names(metrics: str | Iterable[str], *, in_folds: bool = False) -> list[str]:
-    """Return distinct names of metrics, in the order asked; add the accuracy if there are folds."""
+    """Return distinct names of metrics, in the requested order; add the accuracy if there are folds."""
     names = check_metrics(metrics, ("verification",))
     if "accuracy" in names and not in_folds:
-        raise ValueError("metrics holds 'accuracy', which needs folds of given pairs; expected both")
+        raise ValueError("metrics contains 'accuracy', but folds is None; expected pairs and folds")
     if in_folds and "accuracy" not in names:
         names.append("accuracy")
     return names
 
 
 def shares_of(names: list[str]) -> dict[str, float]:
-    """Return X for each name ``"tar@far=X"``, rounded to nearest: `float` uses the caller's rounding mode."""
+    """Return X per name ``"tar@far=X"``, rounded to nearest; `float` would use the caller's rounding mode."""
     exact = {name: Fraction(name.partition("=")[2]) for name in names if name.startswith("tar@")}
     return {name: divide(share.numerator, share.denominator) for name, share in exact.items()}
 
@@ -51,42 +51,42 @@ def shares_of(names: list[str]) -> dict[str, float]:
 def check_sides(
     embeddings: object, labels: object, gallery: object, gallery_labels: object, similarity: str
 ) -> tuple[Sides, Relation]:
-    """Check both sides; the rows still include junk."""
+    """Check both sides; note that rows still include junk."""
     sides = arguments.to_sides(embeddings, gallery, similarity, ("embeddings", "gallery"))
     return sides, check_relation(relate(labels, gallery_labels, sides))
 
 
 def check_relation(relation: Relation) -> Relation:
-    """Check that a relation has labels, and no ignored items."""
+    """Check that a relation is defined by labels, and has no ignored items."""
     if relation.offsets is not None:
-        raise ValueError("labels is a Relevance, which lists matches; expected an array or Labels")
+        raise ValueError("labels is a Relevance; expected an array or Labels")
     if relation.ignored_offsets is not None:
         raise ValueError("labels have ignored items, which verification can't exclude; expected none")
     return relation
 
 
 def count_pairs(relation: Relation) -> tuple[int, int]:
-    """Return the numbers of positive and of negative pairs, each at least 1."""
+    """Return the numbers of positive and negative pairs; raise a ValueError if a number is 0."""
     label_Q, label_G = relation.codes
     alone, n = relation.gallery_labels is None, len(label_Q)
 
     def count(queries: npt.NDArray[Any], items: npt.NDArray[Any]) -> int:
-        """Count the pairs of equal codes; without a gallery each unordered pair of two items once."""
+        """Count the pairs with equal codes; if there is no gallery, count unordered pairs of different items."""
         equal = int(count_equal(queries, items).sum())
         return (equal - n) // 2 if alone else equal
 
-    same_label, left_out = count(label_Q, label_G), 0
+    same_label, excluded = count(label_Q, label_G), 0
     if relation.groups is not None:
         group_G = relation.groups if relation.gallery_groups is None else relation.gallery_groups
-        left_out = count(pair_codes(label_Q, relation.groups), pair_codes(label_G, group_G))
-    every = n * (n - 1) // 2 if alone else n * len(label_G)
-    return check_numbers(same_label - left_out, every - same_label)
+        excluded = count(pair_codes(label_Q, relation.groups), pair_codes(label_G, group_G))
+    total = n * (n - 1) // 2 if alone else n * len(label_G)
+    return check_numbers(same_label - excluded, total - same_label)
 
 
 def measure_crossings(
     points: Sequence[Point], slots: Slots | None, names: list[str], n_positive: int, n_negative: int
 ) -> Verification:
-    """Compute the metrics; the points are the first negative that each FAR rejects, then equal errors."""
+    """Compute the metrics. The points must be the first negative to reject per FAR, then the point of equal errors."""
     values, thresholds, roc = {}, {}, None
     point_of = dict(zip(shares_of(names), points))
     for name in names:
@@ -105,14 +105,14 @@ def measure_crossings(
 
 
 def measure_distances(positives: Counts, negatives: Counts, names: list[str]) -> Verification:
-    """Compute the metrics of codes from the numbers of pairs at each distance, from 0 on."""
+    """Compute the metrics for codes, given the numbers of pairs at distance 0, 1, and so on."""
     scores = (-np.arange(len(positives)))[::-1].astype(np.float64)
     return measure_scores(to_order(scores), positives[::-1], negatives[::-1], names)
 
 
 def measure_scores(order: Order, positives: Counts, negatives: Counts, names: list[str]) -> Verification:
-    """Compute the metrics from the numbers of pairs at each distinct score, ascending."""
-    # n and p count the pairs at or above each score; the last entry, above all scores, is 0.
+    """Compute the metrics, given the numbers of pairs at each distinct score; scores must be sorted."""
+    # n and p count the pairs at or above each score. The last entry is 0, above all scores.
     n, p = (np.append(np.cumsum(of[::-1].astype(np.int64))[::-1], 0) for of in (negatives, positives))
     n_negative, n_positive = int(n[0]), int(p[0])
 
@@ -137,25 +137,25 @@ def measure_scores(order: Order, positives: Counts, negatives: Counts, names: li
 
 
 def divide(numerator: int, denominator: int) -> float:
-    """Return the quotient of two integers, correctly rounded to even in any rounding mode of the caller."""
-    # Python divides long integers in integer arithmetic, but short integers as floats in the caller's mode.
+    """Return the quotient of two integers, correctly rounded to even, whatever rounding mode the caller uses."""
+    # Python uses integer arithmetic to divide long integers, but the caller's rounding mode for short integers.
     return (numerator << 64) / (denominator << 64)
 
 
 def accepted_at_most(far: float, n_negative: int) -> int:
-    """Return the most negatives that a threshold may accept for a share, in float64, of at most `far`."""
+    """Return how many negatives a threshold can accept, if the share, in float64, must not exceed `far`."""
     numerator, denominator = far.as_integer_ratio()
     number = numerator * n_negative // denominator
     return number + (divide(number + 1, n_negative) <= far)
 
 
 def first_rejected(names: list[str], n_negative: int) -> list[int]:
-    """Return, for each ``"tar@far=X"``, the rank of the first negative that must be rejected."""
+    """Return the rank of the first negative that must be rejected, for each ``"tar@far=X"``."""
     return [accepted_at_most(share, n_negative) + 1 for share in shares_of(names).values()]
 
 
 def check_numbers(n_positive: int, n_negative: int) -> tuple[int, int]:
-    """Return both numbers of pairs, or raise a ValueError if one is 0."""
+    """Return both numbers of pairs, or raise a ValueError if a number is 0."""
     if n_positive == 0:
         raise ValueError(f"none of the {n_negative} pairs has equal labels; expected at least one positive")
     if n_negative == 0:
@@ -165,7 +165,7 @@ def check_numbers(n_positive: int, n_negative: int) -> tuple[int, int]:
 
 def equal_error_rate(counts: tuple[int, int, int, int], n_negative: int, n_positive: int) -> float:
     """Return where the line between two corners of the curve meets TAR = 1 − FAR, correctly rounded."""
-    # The negatives and positives accepted at the corner below this line, and at the next corner.
+    # The negatives and positives accepted at the corner below TAR = 1 − FAR, and at the next corner.
     negatives_above, negatives_at_least, positives_above, positives_at_least = counts
     far, next_far = Fraction(negatives_above, n_negative), Fraction(negatives_at_least, n_negative)
     tar, next_tar = Fraction(positives_above, n_positive), Fraction(positives_at_least, n_positive)
@@ -175,17 +175,17 @@ def equal_error_rate(counts: tuple[int, int, int, int], n_negative: int, n_posit
 
 
 def to_order(scores: npt.NDArray[np.float64]) -> Order:
-    """Map scores to integers in the same order; adding 1 gives the next float64 number."""
+    """Map scores to integers that sort like the scores; add 1 to get the next float64 number."""
     return _flip_negative(scores.view(np.int64))
 
 
 def scores_of(order: Order) -> npt.NDArray[np.float64]:
-    """Map integers of `to_order` back to scores."""
+    """Map integers from `to_order` back to scores."""
     return _flip_negative(order).view(np.float64)
 
 
 def from_order(order: int) -> float:
-    """Map one integer of `to_order` back to its score."""
+    """Map an integer from `to_order` back to the score."""
     return float(scores_of(np.array([order], np.int64))[0])
 
 

@@ -25,8 +25,8 @@ class Roc:
     """The ROC curve: corners from (0, 0) to (1, 1), joined by straight lines.
 
     Attributes:
-        far, tar: (n,) float64, the shares of negatives and of positives accepted, ascending.
-        threshold: (n,) float64, descending: pairs with at least this score are accepted.
+        far, tar: (n,) float64, the accepted shares of negatives and positives, in ascending order.
+        threshold: (n,) float64, in descending order. Pairs are accepted if the score is at least the threshold.
     """
 
     far: npt.NDArray[np.float64]
@@ -36,16 +36,16 @@ class Roc:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Verification(Measured):
-    """The metrics that were measured, by name, in the order asked: ``found["tar@far=1e-3"]``, ``dict(found)``.
+    """The measured metrics by name, in the requested order: ``found["tar@far=1e-3"]``, ``dict(found)``.
 
-    docs/reference/verification.md of the repository defines the metrics. Two results are equal if all their values are.
+    For definitions see docs/reference/verification.md in the repository. Two results are equal if all values are equal.
 
     Attributes:
-        thresholds: ``"tar@far=X"`` → the least float64 number at which at most this share of negatives is accepted;
-            ``"eer"`` → the score of a pair at which the curve passes the equal error rate.
+        thresholds: ``"tar@far=X"`` → the least float64 number that accepts at most this share of negatives; ``"eer"`` →
+            the score of a pair at which the curve passes the equal error rate.
         n_positive, n_negative: numbers of pairs.
-        roc: the ROC curve; None without ``"auc"``.
-        fold_accuracy: (F,) float64, each fold's accuracy at the threshold that is best on the others.
+        roc: the ROC curve; None if ``"auc"`` was not requested.
+        fold_accuracy: (F,) float64, the accuracy per fold, using the best threshold of the other folds.
         fold_threshold: (F,) float64, these thresholds.
     """
 
@@ -58,24 +58,24 @@ class Verification(Measured):
     _identities: by_identity.Identities | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the embeddings out of a pickle."""
+        """Exclude the embeddings from pickles."""
         return {**self.__dict__, "_identities": None}
 
     def confidence_interval(self, name: str, level: float = 0.95, seed: int = 0) -> Interval:
-        """Return the bootstrap confidence interval of a metric, over 2,000 resamples of the identities (labels).
+        """Return the bootstrap confidence interval for a metric, using 2,000 resamples of the identities (labels).
 
-        Pairs of one identity depend on each other, so whole identities are drawn with replacement (subsets bootstrap,
-        Bolle, Ratha and Pankanti 2004); with a gallery, identities of the queries. The first call counts the pairs of
-        each identity, which takes about as long as `verify` with ``"auc"``. The accuracy is resampled by fold.
+        Pairs of an identity depend on each other, so identities are drawn with replacement (subsets bootstrap, Bolle,
+        Ratha and Pankanti 2004); if there is a gallery, the queries' identities. The first call counts the pairs per
+        identity, which takes about as long as `verify` with ``"auc"``. The accuracy is resampled by fold.
 
         Args:
-            name: a metric that was measured.
+            name: a measured metric.
             level, seed: see `Evaluation.confidence_interval`.
 
         Raises:
-            KeyError: if the metric wasn't measured.
-            ValueError: if `level` or `seed` is out of range, there are too few identities, or the result doesn't keep
-                the embeddings, since it was pickled or comes from `verify_shards`.
+            KeyError: if the metric was not measured.
+            ValueError: if `level` or `seed` is out of range, there are too few identities, or the result does not
+                contain the embeddings, because it was pickled or comes from `verify_shards`.
         """
         seed = comparison.check_resampling(level, seed)
         value = self[name]
@@ -85,15 +85,15 @@ class Verification(Measured):
         return comparison.percentiles(np.clip(value + deviation_R1[:, 0], 0, 1), level)
 
     def compare(self, other: Verification, name: str, *, level: float = 0.95, seed: int = 0) -> Comparison:
-        """Compare two models on the same pairs by a paired permutation test over identities.
+        """Compare models on the same pairs, using a paired permutation test over identities.
 
-        Under the null hypothesis that the models are alike, each identity's counts of both models are swapped with
-        probability 1/2; p as in `Evaluation.compare`, of permuted differences. The interval resamples the same
-        identities for both models. The accuracy is compared by fold.
+        Under the null hypothesis that the models are equal, the models' counts are swapped with probability 1/2 per
+        identity; for the p-value of permuted differences see `Evaluation.compare`. To get the interval, the same
+        identities are resampled for both models. The accuracy is compared by fold.
 
         Args:
-            other: the second model's result, of the same pairs in the same order.
-            name, level, seed: for the test and the interval of the difference, see `confidence_interval`.
+            other: the second model's result. It must have the same pairs in the same order.
+            name, level, seed: used for the test and for the difference's interval, see `confidence_interval`.
 
         Raises:
             KeyError, ValueError: as `confidence_interval`, or if the pairs of the results differ.
@@ -115,7 +115,7 @@ class Verification(Measured):
         return Comparison(name, difference, p, interval, len(mine.positives), "identities")
 
     def to_dict(self) -> dict[str, float]:
-        """Return the metrics, each threshold as ``"threshold/<metric>"``, and the counts, ready for JSON."""
+        """Return the metrics, thresholds as ``"threshold/<metric>"``, and the counts, to be saved as JSON."""
         thresholds = {f"threshold/{name}": threshold for name, threshold in self.thresholds.items()}
         return {**self._values, **thresholds, "n_positive": self.n_positive, "n_negative": self.n_negative}
 
@@ -126,26 +126,25 @@ class Verification(Measured):
         return Table([*rows, *numbers])
 
     def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
-        """Draw the ROC curve, which needs ``"auc"``, and the points of ``"tar@far=X"``; see `Evaluation.plot`."""
+        """Draw the ROC curve, which needs ``"auc"``, and mark each ``"tar@far=X"``; see `Evaluation.plot`."""
         if self.roc is None:
             raise ValueError('the ROC curve was not measured; expected "auc" in metrics')
         marked = {far_of(name): value for name, value in self.items() if name.startswith("tar@")}
         return plot_roc(self.roc, marked, self.n_negative, ax, label)
 
     def _shares(self) -> list[float]:
-        """Return the FARs near which the curves of resampled identities must be known."""
+        """Return the FARs near which the resampled curves must be known."""
         shares = [far_of(name) for name in self if name.startswith("tar@")]
         return [*shares, max(self["eer"], 1 / self.n_negative)] if "eer" in self else shares
 
     def _count(self, shares: list[float]) -> by_identity.AcceptedPairs:
         if self._identities is None:
             raise ValueError(
-                "intervals count the pairs of each identity, but this result doesn't keep the embeddings, since it was "
-                "pickled or comes from verify_shards; expected a result as verify returns it"
+                "intervals need the embeddings, but this result was pickled or comes from verify_shards; use verify"
             )
         return self._identities.count(by_identity.depth_for(shares))
 
 
 def _check_same(are_same: bool) -> None:
     if not are_same:
-        raise ValueError("the results are of different pairs; expected the same pairs and labels in both")
+        raise ValueError("the results have different pairs; expected the same pairs and labels in both")

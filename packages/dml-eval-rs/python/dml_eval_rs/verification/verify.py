@@ -1,4 +1,4 @@
-"""Verification of all or given pairs, and open-set identification: measure how well a threshold decides.
+"""Verification of all or given pairs, and open-set identification, to measure how well a threshold decides.
 
 Shapes: `Q` queries, `G` gallery, `D` dim, `W` bytes per code, `M` pairs, `F` folds.
 """
@@ -46,38 +46,39 @@ def verify(
 ) -> Verification:
     """Measure exactly how well thresholds accept pairs with the same label (positive) and reject others (negative).
 
-    A pair is accepted if its score is at least the threshold. ``"tar@far=X"``: the largest share of positives accepted
-    by any threshold that accepts a share of negatives of at most X. ``"eer"``: where the ROC curve, its points joined
-    by straight lines, meets TAR = 1 − FAR. ``"auc"``: the area under these lines, P(positive > negative) + P(equal)/2.
+    A pair is accepted if the score is at least the threshold. ``"tar@far=X"`` is the largest share of positives that a
+    threshold can accept if it must not accept a larger share of negatives than X. ``"eer"`` is the FAR where the ROC
+    curve, drawn with straight lines between its points, meets TAR = 1 − FAR. ``"auc"`` is the area under this curve,
+    P(positive > negative) + P(equal)/2.
 
-    Scores are float64 and the same on every machine, for any number of threads: see docs/reference/verification.md of
-    the repository. Memory doesn't grow with the negatives.
+    Scores are float64, and do not depend on the machine or the number of threads: see docs/reference/verification.md in
+    the repository. Memory does not grow with the negatives.
 
     Args:
         embeddings: (Q, D) or (Q, W), see `evaluate`.
-        labels: (Q,), see `evaluate`, or `Labels`: pairs with the same label and the same group are excluded, as
-            re-identification excludes images of one camera; junk is in no pair; a distractor matches nothing.
-        gallery: (G, D) or (G, W). If given, compare every embedding with every gallery item; if None, compare each
-            unordered pair of two distinct embeddings once.
-        gallery_labels: (G,), of the same kind as `labels`. Pass them if and only if there is a gallery.
-        metrics: names: ``"tar@far=X"`` for X above 0 and below 1, ``"eer"``, ``"auc"``, and with folds ``"accuracy"``,
-            which is then added if it isn't named. Over all pairs of floats the AUC takes several times as long as the
-            others together, and EER and AUC hold the positives' scores, of at most 2**22 pairs.
+        labels: (Q,), see `evaluate`, or `Labels`. Pairs with the same label and group are excluded, for example images
+            of a person from the same camera, as are pairs with junk; distractors never match.
+        gallery: (G, D) or (G, W). If given, compare all embeddings with all gallery items; by default, compare all
+            unordered pairs of distinct embeddings.
+        gallery_labels: (G,), of the same kind as `labels`. Must be given if and only if there is a gallery.
+        metrics: names: ``"tar@far=X"`` for X between 0 and 1, ``"eer"``, ``"auc"``, and ``"accuracy"``, which is also
+            added if `folds` are given. Note that when all pairs of floats are compared, the AUC will take a few times
+            longer than all other metrics, and EER and AUC store the positives' scores, of at most 2**22 pairs.
         similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` (minus the squared distance) or ``"hamming"`` (minus the
             number of differing bits).
-        pairs: (M, 2) integers, an embedding and a gallery item (or a second embedding): compare only these, each as
-            often as it is given. None: all.
-        folds: number of folds into which to divide `pairs`, in order, or (M,) the fold of each. Use this to measure
-            ``"accuracy"``: of each fold at the threshold that is best on the others (LFW's protocol, with 10 folds).
+        pairs: (M, 2) integers, an embedding and a gallery item (or a second embedding). If given, compare only these
+            pairs; a repeated pair counts each time.
+        folds: number of folds, to divide `pairs` in order, or (M,) the fold per pair. Use this to measure the
+            ``"accuracy"`` per fold, at the best threshold of the other folds (LFW's protocol, if there are 10 folds).
         threads, progress: see `evaluate`; the total grows with each step.
         peers: processes that share the comparison of all pairs, see `evaluate`.
 
     Returns:
-        The metrics, in the order asked. The result keeps the embeddings, for `confidence_interval` and `compare`.
+        The metrics, in the requested order. Embeddings are kept, to be used by `confidence_interval` and `compare`.
 
     Raises:
-        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if a pair names an absent item or the same item
-            twice, or no pair is positive, or none negative.
+        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if a pair contains an absent item or the same item
+            twice, or there are no positive or no negative pairs.
 
     Example:
         >>> import numpy as np
@@ -90,9 +91,9 @@ def verify(
     names = rates.check_names(metrics, in_folds=folds is not None)
     threads = arguments.threads(threads)
     if folds is not None and pairs is None:
-        raise ValueError("folds came without pairs; expected both, since folds divide the given pairs")
+        raise ValueError("folds is given without pairs; expected both, because folds divide the given pairs")
     if pairs is not None and peers is not None:
-        raise ValueError("peers came with pairs, whose scores one process computes; expected one of them")
+        raise ValueError("pairs and peers are both given; expected only one")
     given, relation = rates.check_sides(embeddings, labels, gallery, gallery_labels, similarity)
     sides = given.keep(relation.kept)
     identities = Identities(sides, relation, similarity, threads)
@@ -125,7 +126,7 @@ def verify(
 def _verify_pairs(
     identities: Identities, pairs_M2: npt.NDArray[np.int64], fold_M: npt.NDArray[Any] | None, names: list[str]
 ) -> Verification:
-    """Measure the given pairs, without pairs with junk or of the same label and group; hold all scores."""
+    """Measure the given pairs, excluding junk and pairs with the same label and group; all scores are in memory."""
     relation = identities.relation
     label_Q, label_G = relation.codes
     kept_M = (pairs_M2 >= 0).all(axis=1)
@@ -166,14 +167,14 @@ def _verify_pairs(
 
 
 def _above(scores: Order, limits: Any) -> Any:
-    """Count the scores, which ascend, above each limit."""
+    """Count the scores above each limit; scores must be sorted."""
     return len(scores) - np.searchsorted(scores, limits, "right")
 
 
 def _measure_folds(
     order_M: Order, positive_M: npt.NDArray[np.bool_], fold_M: npt.NDArray[np.uint32]
 ) -> tuple[list[Fraction], npt.NDArray[np.float64]]:
-    """Return each fold's accuracy, and its threshold: the largest of the best thresholds on the other folds."""
+    """Return the accuracy per fold, and the threshold, the largest of the best thresholds on the other folds."""
     shares, thresholds = [], []
     for fold in range(int(fold_M.max()) + 1):
         inside_M = fold_M == fold
@@ -190,7 +191,7 @@ def _measure_folds(
 
 
 def _check_pairs(pairs: object, sides: Sides, relation: Relation) -> npt.NDArray[np.int64]:
-    """Return the pairs as places among the rows that aren't junk, with -1 for junk."""
+    """Return the pairs as places in the rows that are not junk, or -1 for junk."""
     given = len(sides.queries), len(sides.items)
     pairs_M2 = to_array(pairs, "pairs", 2)
     if pairs_M2.ndim != 2 or pairs_M2.shape[1] != 2 or len(pairs_M2) == 0:
@@ -198,7 +199,7 @@ def _check_pairs(pairs: object, sides: Sides, relation: Relation) -> npt.NDArray
     if pairs_M2.dtype.kind not in "iu":
         raise TypeError(f"pairs has dtype {pairs_M2.dtype}; expected integers, the indices of two items")
     bad_M = ((pairs_M2 < 0) | (pairs_M2 >= np.array(given))).any(axis=1)
-    expected = "indices below {} and {}, and none negative".format(*given)
+    expected = "nonnegative indices below {} and {}".format(*given)
     if sides.gallery is None and not bad_M.any():
         bad_M, expected = pairs_M2[:, 0] == pairs_M2[:, 1], "two distinct items"
     if bad_M.any():
@@ -224,12 +225,12 @@ def _check_folds(folds: Any, pairs: int) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True)
 class OpenSet(Tabular):
-    """Metrics of open-set identification. docs/reference/verification.md of the repository defines them.
+    """Metrics for open-set identification; for definitions see docs/reference/verification.md in the repository.
 
     Attributes:
-        dir: FAR → DIR@FAR, the share of known queries that `threshold` accepts with an item of their label.
-        threshold: FAR → the least float64 number at which at most this share of unknown queries is accepted.
-        n_known, n_unknown: numbers of queries whose label is in the gallery, and isn't.
+        dir: FAR → DIR@FAR, the share of known queries that `threshold` accepts, with an item of the same label.
+        threshold: FAR → the least float64 number that accepts at most this share of unknown queries.
+        n_known, n_unknown: number of queries with a label that is in the gallery, or is not.
     """
 
     dir: Mapping[float, float]
@@ -238,13 +239,13 @@ class OpenSet(Tabular):
     n_unknown: int
 
     def to_dict(self) -> dict[str, float]:
-        """Return the metrics ``"dir@far=X"``, each threshold as ``"threshold/dir@far=X"``, and the counts, for JSON."""
+        """Return ``"dir@far=X"``, ``"threshold/dir@far=X"`` and the counts, to be saved as JSON."""
         found = {f"dir@far={far:g}": value for far, value in self.dir.items()}
         thresholds = {f"threshold/dir@far={far:g}": value for far, value in self.threshold.items()}
         return {**found, **thresholds, "n_known": self.n_known, "n_unknown": self.n_unknown}
 
     def table(self) -> Table:
-        """Return DIR at each FAR, and the numbers of queries."""
+        """Return the DIR for each FAR, and the numbers of queries."""
         rows = [(f"DIR@FAR={far:g}", f"{value:.4f}") for far, value in self.dir.items()]
         numbers = [("known queries", f"{self.n_known:,}"), ("unknown queries", f"{self.n_unknown:,}")]
         return Table([*rows, *numbers])
@@ -263,20 +264,21 @@ def open_set(
 ) -> OpenSet:
     """Measure exactly how well a threshold identifies known queries and rejects unknown queries (DIR at FAR).
 
-    A query is accepted if the score of its nearest item, by `knn`, is at least the threshold. DIR@FAR: the largest
-    share of known queries that are accepted with a nearest item of their label, by any threshold that accepts a share
-    of unknown queries of at most FAR (Phillips, Grother and Micheals, "Evaluation Methods in Face Recognition", 2011).
+    A query is accepted if the nearest item, found by `knn`, has a score of at least the threshold. DIR@FAR is the
+    largest share of known queries that a threshold can accept, with a nearest item of the same label, if it must not
+    accept a larger share of unknown queries than FAR (Phillips, Grother and Micheals, "Evaluation Methods in Face
+    Recognition", 2011).
 
     Args:
         embeddings, gallery: (Q, D) and (G, D), or (Q, W) and (G, W), see `evaluate`.
-        labels: (Q,), see `evaluate`, or `Labels` without groups. A query is known if its label is in the gallery; a
-            distractor is always unknown, and junk is excluded.
+        labels: (Q,), see `evaluate`, or `Labels` without groups. A query is known if the label is in the gallery;
+            distractors are always unknown, and junk is excluded.
         gallery_labels: (G,), see `verify`.
-        far: shares of unknown queries to accept, above 0 and below 1.
+        far: shares of unknown queries to accept, between 0 and 1.
         similarity, threads, progress: see `evaluate`.
 
     Raises:
-        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if no query is known, or none unknown.
+        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if there are no known or no unknown queries.
     """
     shares = _check_far(far)
     given, relation = rates.check_sides(embeddings, labels, gallery, gallery_labels, similarity)
@@ -288,10 +290,7 @@ def open_set(
     n_known = int(np.count_nonzero(known_Q))
     n_unknown = len(known_Q) - n_known
     if n_known == 0 or n_unknown == 0:
-        raise ValueError(
-            f"{n_known} of {len(known_Q)} queries have a label of the gallery, and {n_unknown} have none; "
-            "expected at least one of both"
-        )
+        raise ValueError(f"{n_known} of {len(known_Q)} labels are in the gallery; expected some, not all")
     options: Any = {"exclude_self": sides.gallery is None, "threads": threads, "progress": progress}
     _, nearest_Q1 = knn(sides.queries, sides.gallery, 1, similarity=similarity, **options)
     pairs_Q2 = np.stack([np.arange(len(code_Q)), nearest_Q1[:, 0]], axis=1).astype(np.uint32)
@@ -308,12 +307,12 @@ def open_set(
 
 
 def _check_far(far: Any) -> list[float]:
-    """Return distinct shares above 0 and below 1, in the order given."""
+    """Return distinct shares, in the given order; each must be between 0 and 1."""
     try:
         shares = [float(share) for share in ([far] if np.ndim(far) == 0 else far)]
     except (TypeError, ValueError) as error:
-        raise TypeError(f"far is {far!r}; expected numbers above 0 and below 1") from error
+        raise TypeError(f"far is {far!r}; expected numbers between 0 and 1") from error
     for share in shares:
         if not 0 < share < 1:
-            raise ValueError(f"far holds {share}; expected shares of negatives above 0 and below 1")
+            raise ValueError(f"far contains {share}; expected numbers between 0 and 1, for example 0.001")
     return list(dict.fromkeys(shares))
