@@ -1,9 +1,9 @@
-"""Run the GPU's tests and the benchmarks of losses, training and evaluation, and write one file of results to send in.
+"""Run the GPU tests and the benchmarks of losses, training and evaluation, and write the results into one file.
 
     python benchmarks/gpu.py [RESULTS.md]
 
-The file has the machine, the versions, and each command with its time, exit code and output. Without a GPU nothing
-runs, and the exit code is 2. It is 1 if a command failed.
+Send in the file: it contains the machine, the versions, and each command with its time, exit code and output. The exit
+code is 1 if a command failed. If there is no GPU, nothing runs, and the exit code is 2.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).parents[1]
-LINES_KEPT = 400  # of a command's output: a failing one may print far more
+LINES_KEPT = 400  # of each command's output, which can be far longer after a failure
 PACKAGES = ("dml-core", "dml-losses", "dml-eval-rs", "dml-train", "torch", "torchvision", "numpy")
 
 
 def commands(folder: Path) -> dict[str, list[str]]:
-    """Return what is run, by title; runs are written into an empty folder."""
+    """Return the commands by title; training writes runs into `folder`, which must be empty."""
     python = sys.executable
     training = ["--set", "training.device=cuda", "--set", "training.steps=300"]
     return {
@@ -51,7 +51,7 @@ def machine() -> list[str]:
 
 
 def run(command: list[str]) -> tuple[int, float, str]:
-    """Run a command in the repository; return its exit code, its seconds, and the end of its output."""
+    """Run a command in the repository; return the exit code, the seconds, and the end of the output."""
     begun = time.perf_counter()
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False

@@ -2,10 +2,10 @@
 
     python benchmarks/data/bench_decoding.py [SCENES]
 
-Two views of each scene of discs that cover one another, with texture and grain, are saved as photographs of four sizes.
-`REDUCED_SIDE`, times the resized side, is the least that a reduced image keeps. For each of its values: images a second
-of one core's CPU time from file to input; the cosine with the embedding of the image decoded at full size; and how
-often the nearest neighbour among embeddings of the same kind is that among those of full size. The network is
+Photographs of four sizes show scenes of overlapping discs with texture and grain, each scene in two views. A reduced
+image keeps at least `REDUCED_SIDE` times the resized side. For each value of `REDUCED_SIDE`, the table shows images per
+second of CPU time on one core, from file to input; the cosine between the embedding and the embedding of the image
+decoded at full size; and how often both kinds of embeddings have the same nearest neighbour. The network is
 EfficientNet-Lite0 with ImageNet's weights (dml-train[lite0]).
 """
 
@@ -34,7 +34,7 @@ DISCS = 3000
 
 
 def draw_view(scene: int, view: int) -> Image.Image:
-    """Draw a photograph of 4000 × 3000: the scene's discs, moved and lit by the view."""
+    """Draw a photograph of 4000 × 3000 pixels: the scene's discs, which the view moves and lights."""
     of_scene, of_view = np.random.default_rng(scene), np.random.default_rng([scene, view])
     width, height = 4000, 3000
     radii = (0.004**-2 - of_scene.random(DISCS) * (0.004**-2 - 0.25**-2)) ** -0.5  # density ~ radius ** -3
@@ -56,7 +56,7 @@ def draw_view(scene: int, view: int) -> Image.Image:
 
 
 def load(files: list[Path], resize: int, side: int) -> tuple[torch.Tensor, float]:
-    """Load images reduced to at least `side` times `resize` pixels, with CPU seconds."""
+    """Load images reduced to at least `side` times `resize` pixels; also return the CPU seconds."""
     preparation.REDUCED_SIDE = side
     prepare = preparation.Preparation(resize=resize, crop=CROPS[resize], normalize="half")
     begin = time.process_time()

@@ -2,11 +2,12 @@
 
     python benchmarks/data/bench_input.py [BATCHES] [ROUNDS]
 
-The plain loader is `torchvision.datasets.ImageFolder` with `torchvision.transforms` in torch's `DataLoader`, as in its
-documentation. Both read the same synthetic JPEG files, of the sizes of CUB's and CARS196's photographs, and prepare
-them as the papers do: resize to 256 × 256, crop 224 × 224, mirror, normalise. They take turns; a ratio is the median
-over the rounds. Without loader processes, times are CPU times, which other work on the machine affects least; with
-them, wall-clock times from the first batch to the last, which need a quiet machine.
+The plain loader uses `torchvision.datasets.ImageFolder` and `torchvision.transforms` in torch's `DataLoader`, as in
+torchvision's documentation. Both loaders read the same synthetic JPEG files, as large as CUB's and CARS196's
+photographs, and prepare them as the papers do: resize to 256 × 256, crop 224 × 224, mirror, normalise. They take turns,
+and a ratio is the median over the rounds. Without loader processes, the benchmark measures CPU time, which other work
+on the machine affects least. With loader processes, it measures wall-clock time from the first to the last batch: use a
+quiet machine.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ NORMALISE = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def draw_photographs(folder: Path, count: int = 240) -> None:
-    """Write smooth colours with grain: files of about a photograph's size and decoding time."""
+    """Write smooth colours with grain, which are about as large, and as slow to decode, as photographs."""
     for i in range(count):
         random = np.random.default_rng(i)
         width, height = ((500, 375), (700, 480), (375, 500))[i % 3]

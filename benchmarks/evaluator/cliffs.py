@@ -1,13 +1,14 @@
-"""Every function off the ground that it was made for: many matches, few queries, many neighbours, data of all kinds.
+"""Time every function on unusual work: many matches, few queries, many neighbours, data of all kinds.
 
     python benchmarks/evaluator/cliffs.py rows [--only TEXT ...] [--kernel NAME] [--peers]
     python benchmarks/evaluator/cliffs.py scan [--items 10000] [--kernel NAME]
     python benchmarks/evaluator/cliffs.py curve [--items 10000] [--out curve.png]
 
-`rows` times ordinary uses that once took many times as long as their neighbours, with `--peers` beside a library's.
-`scan` times each function for each kind of data, number of classes and k; it marks a cell that costs more than three
-times the one before or after it. `curve` draws the cost of a pair against the matches of a query. The times of `rows`
-are those of the wall, with all cores; the others are one thread's. Asserts nothing.
+`rows` times ordinary uses that once took many times as long as similar uses; with `--peers`, it also times a library.
+`scan` times each function for each kind of data, number of classes and k, and marks a cell that costs more than three
+times the previous or next cell. `curve` draws the cost per pair against the matches per query. `rows` measures
+wall-clock time on all cores; `scan` and `curve` measure the processor time of one thread. The benchmark asserts
+nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ KINDS = ("isotropic", "noisy", "clustered", "tight", "few values", "one cluster"
 
 
 def classes_of(n: int, classes: int, spread: float, noise: float, dim: int = 128, seed: int = SEED) -> Rows:
-    """Draw rows around the centres of classes, which repeat one after another."""
+    """Draw rows around the centres of classes; the labels cycle through the classes."""
     rng = np.random.default_rng(seed)
     labels = np.arange(n) % classes
     centres = spread * rng.normal(size=(classes, dim))
@@ -41,7 +42,7 @@ def classes_of(n: int, classes: int, spread: float, noise: float, dim: int = 128
 
 
 def rows_of(kind: str, n: int, classes: int, dim: int = 128) -> Rows:
-    """Draw rows of a kind."""
+    """Draw rows of a kind in `KINDS`."""
     rng = np.random.default_rng(SEED)
     spread, noise = {"isotropic": (0.0, 1.0), "clustered": (1.0, 0.3), "tight": (1.0, 0.01)}.get(
         kind, (0.3, 1.0)
@@ -194,7 +195,7 @@ def print_rows(only: list[str], peers: bool) -> None:
 
 
 def calls(kind: str, n: int) -> Iterator[tuple[str, list[tuple[str, float]]]]:
-    """Time each function on a kind of data, in order of classes or of k: a name and the seconds of each."""
+    """Time each function on a kind of data; yield its name, and the seconds for each number of classes or k."""
 
     def timed(call: Callable[[], Any]) -> float:
         return best_of(call, 2, time.process_time)
@@ -231,7 +232,7 @@ def scan(n: int) -> None:
 
 
 def curve(n: int, out: str) -> None:
-    """Draw the cost of a pair against the matches of a query: all average precision, of floats and of codes."""
+    """Draw the cost per pair against the matches per query for average precision, of floats and of codes."""
     import matplotlib
 
     matplotlib.use("agg")

@@ -1,13 +1,13 @@
-"""dml-eval-rs beside faiss and pytorch-metric-learning: runs alternate, and a table shows medians of pairwise ratios.
+"""Compare dml-eval-rs with faiss and pytorch-metric-learning: runs alternate, a table shows medians of pairwise ratios.
 
     python benchmarks/evaluator/compare.py [--work NAME ...] [--pairs 3] [--items 60502]
         [--kernel NAME] [--run runs/demo]
 
-Needs faiss-cpu and, for the row `pml`, pytorch-metric-learning with torch. The rows `trained...` need the folder of a
-run, whose embeddings they use. Asserts nothing.
+The benchmark needs faiss-cpu; the row `pml` also needs pytorch-metric-learning and torch. The rows `trained...` use the
+embeddings in a run's folder. The benchmark asserts nothing.
 
-faiss multiplies with its own copy of OpenBLAS, which doesn't know every CPU: the first line names the kernels that it
-chose. ``OPENBLAS_CORETYPE=SkylakeX`` makes it use AVX-512, ``OPENBLAS_CORETYPE=Haswell FAISS_SIMD_LEVEL=AVX2`` AVX2.
+faiss contains a copy of OpenBLAS that doesn't know all CPUs: the first line names the kernels in use. To use AVX-512,
+set ``OPENBLAS_CORETYPE=SkylakeX``; to use AVX2, set ``OPENBLAS_CORETYPE=Haswell FAISS_SIMD_LEVEL=AVX2``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import statistics
 import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -37,16 +39,22 @@ Job = Callable[[], object]
 Pair = tuple[str, Job, str, Job]
 
 
+def search(x: np.ndarray, queries: np.ndarray, k: int, index: faiss.Index | None = None) -> Job:
+    """Return faiss's search for the k nearest rows by inner product, or by another index."""
+    chosen = faiss.IndexFlatIP(x.shape[1]) if index is None else index
+    chosen.add(x)
+    return lambda: chosen.search(queries, min(k, len(x)))
+
+
+def evaluation(*arrays: np.ndarray, **options: Any) -> Job:
+    """Return our evaluation of these arrays."""
+    return lambda: dml_eval_rs.evaluate(*arrays, metrics=METRICS, **options)
+
+
 def self_retrieval(kind: str, n: int) -> Pair:
     x, labels = stanford_like(kind, n)
-    index = faiss.IndexFlatIP(x.shape[1])
-    index.add(x)
-    return (
-        f"self-retrieval, float32 x 512, {kind}",
-        lambda: dml_eval_rs.evaluate(x, labels, metrics=METRICS),
-        "faiss search k=1001",
-        lambda: index.search(x, min(1001, n)),
-    )
+    name = f"self-retrieval, float32 x 512, {kind}"
+    return name, evaluation(x, labels), "faiss search k=1001", search(x, x, 1001)
 
 
 def self_retrieval_pml(n: int) -> Pair:
@@ -54,98 +62,59 @@ def self_retrieval_pml(n: int) -> Pair:
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 
     x, labels = stanford_like("hard", n)
-    calculator = AccuracyCalculator(
-        include=("precision_at_1", "r_precision", "mean_average_precision_at_r", "mean_reciprocal_rank"),
-        k="max_bin_count",
-        device=torch.device("cpu"),
-    )
-    return (
-        "self-retrieval, float32 x 512, hard",
-        lambda: dml_eval_rs.evaluate(x, labels, metrics=METRICS),
-        "PML k=max_bin_count",
-        lambda: calculator.get_accuracy(torch.from_numpy(x), torch.from_numpy(labels)),
-    )
+    names = ("precision_at_1", "r_precision", "mean_average_precision_at_r", "mean_reciprocal_rank")
+    calculator = AccuracyCalculator(include=names, k="max_bin_count", device=torch.device("cpu"))
+
+    def by_pml() -> object:
+        return calculator.get_accuracy(torch.from_numpy(x), torch.from_numpy(labels))
+
+    return "self-retrieval, float32 x 512, hard", evaluation(x, labels), "PML k=max_bin_count", by_pml
 
 
 def separate_gallery(n: int) -> Pair:
     x, labels = stanford_like("hard", n)
     queries = x[: n // 4].copy()
-    index = faiss.IndexFlatIP(x.shape[1])
-    index.add(x)
-    return (
-        "separate gallery, a quarter as queries",
-        lambda: dml_eval_rs.evaluate(queries, labels[: n // 4], x, labels, metrics=METRICS),
-        "faiss search k=1001",
-        lambda: index.search(queries, min(1001, n)),
-    )
+    ours = evaluation(queries, labels[: n // 4], x, labels)
+    return "separate gallery, a quarter as queries", ours, "faiss search k=1001", search(x, queries, 1001)
 
 
 def codes(n: int, k: int) -> Pair:
     x, labels = stanford_like("easy", n)
     packed = codes_of(x, 2048)
-    index = faiss.IndexBinaryFlat(2048)
-    index.add(packed)
-    return (
-        "self-retrieval, 2,048-bit codes",
-        lambda: dml_eval_rs.evaluate(packed, labels, similarity="hamming", metrics=METRICS),
-        f"faiss search k={k}",
-        lambda: index.search(packed, min(k, n)),
-    )
+    theirs = search(packed, packed, k, faiss.IndexBinaryFlat(2048))
+    ours = evaluation(packed, labels, similarity="hamming")
+    return "self-retrieval, 2,048-bit codes", ours, f"faiss search k={k}", theirs
 
 
 def kmeans_round(n: int) -> Pair:
     x, _ = stanford_like("hard", n)
     clusters = max(1, round(n * 11_316 / 60_502))
     centres = x[np.random.default_rng(SEED).choice(n, clusters, replace=False)].copy()
-
-    def by_faiss() -> object:
-        index = faiss.IndexFlatL2(x.shape[1])
-        index.add(centres)
-        return index.search(x, 1)
-
     return (
         f"k-means, one assignment to {clusters:,} centres",
         lambda: dml_eval_rs.knn(x, centres, 1, similarity="euclidean"),
         "faiss IndexFlatL2 k=1",
-        by_faiss,
+        lambda: search(centres, x, 1, faiss.IndexFlatL2(x.shape[1]))(),
     )
 
 
 def many_positives(n: int) -> Pair:
     x, labels = birds_like(min(n, 5_924))
-    index = faiss.IndexFlatIP(x.shape[1])
-    index.add(x)
-    return (
-        f"{len(x):,} x 512, 100 classes",
-        lambda: dml_eval_rs.evaluate(x, labels, metrics=METRICS),
-        "faiss search k=1001",
-        lambda: index.search(x, min(1001, len(x))),
-    )
+    name = f"{len(x):,} x 512, 100 classes"
+    return name, evaluation(x, labels), "faiss search k=1001", search(x, x, 1001)
 
 
 def nearest(n: int) -> Pair:
     x, _ = stanford_like("easy", n)
     queries = x[: n // 8].copy()
-    index = faiss.IndexFlatIP(x.shape[1])
-    index.add(x)
-    return (
-        "knn k=100, an eighth as queries",
-        lambda: dml_eval_rs.knn(queries, x, 100),
-        "faiss search k=100",
-        lambda: index.search(queries, 100),
-    )
+    name = "knn k=100, an eighth as queries"
+    return name, lambda: dml_eval_rs.knn(queries, x, 100), "faiss search k=100", search(x, queries, 100)
 
 
 def beside_faiss(name: str, x: np.ndarray, labels: np.ndarray, peer: str = "flat") -> Pair:
-    index = faiss.IndexFlatIP(x.shape[1]) if peer == "flat" else faiss.IndexFlatIPPanorama(x.shape[1], 8)
+    index = None if peer == "flat" else faiss.IndexFlatIPPanorama(x.shape[1], 8)
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-    index.add(unit)
-    return (
-        name,
-        lambda: dml_eval_rs.evaluate(x, labels, metrics=METRICS),
-        f"faiss {peer} k=1001",
-        lambda: index.search(unit, min(1001, len(x))),
-    )
+    return name, evaluation(x, labels), f"faiss {peer} k=1001", search(unit, unit, 1001, index)
 
 
 def trained(run: Path | None, peer: str = "flat") -> Pair:
@@ -157,14 +126,8 @@ def trained_knn(run: Path | None) -> Pair:
     x, _ = embeddings_of(run)
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     queries, unit_queries = x[:5000].copy(), unit[:5000].copy()
-    index = faiss.IndexFlatIP(x.shape[1])
-    index.add(unit)
-    return (
-        f"trained, knn k=10, 5,000 of {len(x):,} x {x.shape[1]}",
-        lambda: dml_eval_rs.knn(queries, x, 10),
-        "faiss flat k=10",
-        lambda: index.search(unit_queries, 10),
-    )
+    name = f"trained, knn k=10, 5,000 of {len(x):,} x {x.shape[1]}"
+    return name, lambda: dml_eval_rs.knn(queries, x, 10), "faiss flat k=10", search(unit, unit_queries, 10)
 
 
 def embeddings_of(run: Path | None) -> tuple[np.ndarray, np.ndarray]:
@@ -180,14 +143,9 @@ def spectrum(n: int, exponent: float) -> Pair:
 
 def collapsed() -> Pair:
     rng = np.random.default_rng(SEED)
-    x = rng.standard_normal((2000, 256), dtype=np.float32)
-    near_one, labels = 1 + np.float32(0.01) * x, np.arange(2000) // 5
-    return (
-        "collapsed, 1 + 0.01 noise, 2,000 x 256",
-        lambda: dml_eval_rs.evaluate(near_one, labels, metrics=METRICS),
-        "ours, the noise alone",
-        lambda: dml_eval_rs.evaluate(x, labels, metrics=METRICS),
-    )
+    x, labels = rng.standard_normal((2000, 256), dtype=np.float32), np.arange(2000) // 5
+    ours, theirs = evaluation(1 + np.float32(0.01) * x, labels), evaluation(x, labels)
+    return "collapsed, 1 + 0.01 noise, 2,000 x 256", ours, "ours, the noise alone", theirs
 
 
 RUN: Path | None = None
@@ -209,22 +167,11 @@ WORKS: dict[str, Callable[[int], Pair]] = {
     "spectrum-2": lambda n: spectrum(n, 2.0),
     "collapsed": lambda n: collapsed(),
 }
-ISOTROPIC = (
-    "hard",
-    "easy",
-    "pml",
-    "separate",
-    "codes-1001",
-    "codes-12",
-    "kmeans",
-    "birds",
-    "knn",
-    "collapsed",
-)
+ISOTROPIC = [work for work in WORKS if not work.startswith(("trained", "spectrum"))]
 
 
 def seconds(job: Job, clock: Callable[[], float]) -> float:
-    # The threads of OpenMP and OpenBLAS wait for more work in a loop: the next run would share its cores with them.
+    # Threads of OpenMP and OpenBLAS wait for more work in a loop, and would take cores from the next run.
     time.sleep(IDLE)
     start = clock()
     job()
@@ -234,10 +181,10 @@ def seconds(job: Job, clock: Callable[[], float]) -> float:
 def machine() -> str:
     """Describe the machine and the versions."""
     cpu_info = Path("/proc/cpuinfo")
-    lines = cpu_info.read_text().splitlines() if cpu_info.exists() else []
-    model = next(
-        (line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine()
+    models = re.findall(
+        "^model name.*: (.*)", cpu_info.read_text() if cpu_info.exists() else "", re.MULTILINE
     )
+    model = next(iter(models), platform.machine())
     return (
         f"{CORES} cores of {model}, load {os.getloadavg()[0]:.1f}; {platform.system()}, "
         f"Python {platform.python_version()}, numpy {np.__version__}, dml-eval-rs {dml_eval_rs.__version__}, "
@@ -248,27 +195,19 @@ def machine() -> str:
 
 def blas_of_faiss() -> str:
     """Name the CPU whose kernels faiss's OpenBLAS uses."""
-    libraries = threadpoolctl.threadpool_info()
-    found = [
-        library["architecture"]
-        for library in libraries
-        if "faiss" in library["filepath"] and "architecture" in library
-    ]
-    return found[0] if found else "an unknown CPU"
+    libraries = (library for library in threadpoolctl.threadpool_info() if "faiss" in library["filepath"])
+    return next((found["architecture"] for found in libraries if "architecture" in found), "an unknown CPU")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", nargs="+", choices=WORKS, default=list(ISOTROPIC))
+    parser.add_argument("--work", nargs="+", choices=WORKS, default=ISOTROPIC)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--items", type=int, default=60_502)
-    parser.add_argument(
-        "--one-thread",
-        action="store_true",
-        help="measure processor time of one thread, for machines that are busy with other work",
-    )
+    one_thread = "measure the processor time of one thread; use this if the machine is busy with other work"
+    parser.add_argument("--one-thread", action="store_true", help=one_thread)
     parser.add_argument("--run", type=Path, help="the folder of a run, for the works `trained...`")
-    parser.add_argument("--kernel", choices=_native.kernels(), help="switch the faster ones off")
+    parser.add_argument("--kernel", choices=_native.kernels(), help="disable faster kernels")
     options = parser.parse_args()
     global RUN
     RUN = options.run

@@ -1,11 +1,11 @@
-"""Data of the evaluator's benchmarks: unit vectors in classes of 2 to 16, hard or easy to retrieve."""
+"""Data for the evaluator's benchmarks: unit vectors in classes of 2 to 16 items, hard or easy to retrieve."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-# Noise per unit of the class centres' spread, named for the Recall@1 that results at 60,502 × 512.
+# Noise relative to the spread of the class centres; the names describe Recall@1 at 60,502 × 512.
 NOISE = {"hard": 3.15, "easy": 2.3}
 SEED = 0
 
@@ -25,7 +25,7 @@ def stanford_like(kind: str, n: int, dim: int = 512) -> tuple[npt.NDArray[np.flo
 def birds_like(
     n: int = 5_924, classes: int = 100, dim: int = 512
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Draw unit vectors of few classes with many members each."""
+    """Draw unit vectors in a few large classes."""
     rng = np.random.default_rng(SEED)
     sizes = np.full(classes, n // classes)
     sizes[: n - int(sizes.sum())] += 1
@@ -46,7 +46,7 @@ def _embed(
 def decaying(
     n: int, dim: int, exponent: float, noise: float = 0.4
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Draw unit vectors of classes of five whose i-th principal axis has a variance proportional to i**-exponent."""
+    """Draw unit vectors in classes of five; the variance along principal axis i is proportional to i**-exponent."""
     rng = np.random.default_rng(SEED)
     deviation = (1 + np.arange(dim, dtype=np.float32)) ** np.float32(-exponent / 2)
     labels = np.arange(n) // 5

@@ -1,8 +1,8 @@
-"""A gallery in a file, as one shard: processor time per pair, and memory beyond the queries.
+"""Measure a gallery in a file, as one shard: processor time per pair, and memory in addition to the queries.
 
     python benchmarks/evaluator/gallery.py [--items 1000000] [--queries 1000]
 
-Queries leave themselves out; a class has ten items. Float32 embeddings are compared by cosine, codes by Hamming
+A query excludes itself, and a class has ten items. Float32 embeddings are compared by cosine, codes by Hamming
 distance.
 """
 
@@ -21,7 +21,7 @@ BLOCK, PER_CLASS = 100_000, 10
 
 
 def memory(field: str) -> int:
-    """Return a field of this process's memory in MiB. The mapped file counts as RssFile, which the kernel may drop."""
+    """Return a field of this process's memory in MiB; the mapped file is RssFile, which the kernel may drop."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) // 1024
@@ -34,15 +34,9 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=1000)
     options = parser.parse_args()
     labels = np.arange(options.items) // PER_CLASS
-    heads = (
-        ("items", 12),
-        ("queries", 8),
-        ("bytes each", 11),
-        ("CPU s", 8),
-        ("ns a pair", 10),
-        ("MiB more", 9),
+    print(
+        f"{'gallery':>16} {'items':>12} {'queries':>8} {'bytes each':>11} {'CPU s':>8} {'ns a pair':>10}  MiB more"
     )
-    print(f"{'gallery':>16} " + " ".join(f"{head:>{width}}" for head, width in heads))
     for name, dtype, width, similarity in (
         ("float32 x 128", np.float32, 128, "cosine"),
         ("512-bit codes", np.uint8, 64, "hamming"),
@@ -53,9 +47,8 @@ def main() -> None:
             rng = np.random.default_rng(0)
             for start in range(0, options.items, BLOCK):
                 rows = gallery[start : start + BLOCK]
-                rows[:] = (
-                    rng.normal(size=rows.shape) if dtype is np.float32 else rng.integers(0, 256, rows.shape)
-                )
+                floats = dtype is np.float32
+                rows[:] = rng.normal(size=rows.shape) if floats else rng.integers(0, 256, rows.shape)
             del gallery, rows
             gallery = np.load(path, mmap_mode="r")
             before, begun = memory("RssAnon"), time.process_time()

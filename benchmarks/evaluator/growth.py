@@ -1,9 +1,9 @@
-"""Tables: time and memory of self-retrieval as data and classes grow, of a clustering, and the kernels' speed.
+"""Measure how time and memory of self-retrieval grow with data and classes, a clustering, and the kernels' speed.
 
     python benchmarks/evaluator/growth.py [--tables growth classes kernels clusters] [--items 7500 15000 30000 60000]
 
-Times are processor time of one thread, which other work on the machine affects less. Memory is the peak beyond the
-inputs, with one process per row.
+Times are processor time of one thread, which other work on the machine affects less. Memory is the peak in addition to
+the inputs; each row is measured in a new process.
 """
 
 from __future__ import annotations
@@ -27,13 +27,8 @@ from dml_eval_rs.retrieval import check_options
 DIM = 512
 
 
-def resident() -> int:
-    """Return the bytes that are resident now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-
 def peak() -> int:
-    """Return the peak of resident bytes since the last reset."""
+    """Return the peak of resident bytes since the last reset; right after a reset, the resident bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 
@@ -42,7 +37,7 @@ def one_size(items: int) -> tuple[float, float]:
     x, labels = stanford_like("hard", items)
     evaluate(x[:1000], np.arange(1000) // 2)
     Path("/proc/self/clear_refs").write_text("5")
-    before, start = resident(), time.process_time()
+    before, start = peak(), time.process_time()
     evaluate(x, labels, threads=1)
     return time.process_time() - start, (peak() - before) / 2**20
 
@@ -57,7 +52,7 @@ def growth(sizes: list[int]) -> None:
 
 
 def classes(items: int) -> None:
-    """Measure the same number of items in fewer and larger classes."""
+    """Measure the same number of items in ever larger classes."""
     pairs = items * (items - 1) / 2
     print(
         f"{'items':>8} {'classes':>8} {'float32 x 512, s':>17} {'ns a pair':>10} "
@@ -71,11 +66,8 @@ def classes(items: int) -> None:
         middle = time.process_time()
         evaluate(codes, labels, similarity="hamming", threads=1)
         seconds = (middle - start, time.process_time() - middle)
-        print(
-            f"{items:8,} {number:8,} {seconds[0]:17.2f} {1e9 * seconds[0] / pairs:10.1f} "
-            f"{seconds[1]:17.2f} {1e9 * seconds[1] / pairs:10.1f}",
-            flush=True,
-        )
+        columns = "".join(f" {each:17.2f} {1e9 * each / pairs:10.1f}" for each in seconds)
+        print(f"{items:8,} {number:8,}{columns}", flush=True)
 
 
 def clusters(items: int) -> None:
@@ -83,16 +75,14 @@ def clusters(items: int) -> None:
     x, labels = stanford_like("easy", items)
     number = int(labels.max()) + 1
     Path("/proc/self/clear_refs").write_text("5")
-    before, start = resident(), time.process_time()
+    before, start = peak(), time.process_time()
     found = kmeans(x, number, threads=1)
     middle = time.process_time()
     mebibytes = (peak() - before) / 2**20
     agreement = (nmi(labels, found.labels), ami(labels, found.labels))
     seconds = (middle - start, time.process_time() - middle)
-    print(
-        f"{'items':>8} {'clusters':>9} {'rounds':>7} {'k-means, s':>11} "
-        f"{'MiB beyond inputs':>18} {'NMI and AMI, s':>15}"
-    )
+    heads = f"{'items':>8} {'clusters':>9} {'rounds':>7} {'k-means, s':>11} {'MiB beyond inputs':>18}"
+    print(f"{heads} {'NMI and AMI, s':>15}")
     print(f"{items:8,} {number:9,} {found.n_iter:7} {seconds[0]:11.1f} {mebibytes:18.0f} {seconds[1]:15.2f}")
     print(f"NMI {agreement[0]:.4f}, AMI {agreement[1]:.4f}", flush=True)
 

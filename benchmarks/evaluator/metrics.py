@@ -1,9 +1,9 @@
-"""Calls beside others, alternating in one process: processor time of one thread.
+"""Compare calls that alternate in one process, by processor time of one thread.
 
     python benchmarks/evaluator/metrics.py [metrics | ties] [--items 20000] [--kind hard] [--rounds 3]
 
-`metrics` times more metrics and relations beside the plain `evaluate`, `ties` all rules for ties in one call beside a
-call for each. Asserts nothing.
+`metrics` compares further metrics and relations with the plain `evaluate`. `ties` compares all rules for ties in one
+call with a call for each rule. The benchmark asserts nothing.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def print_metrics(items: int, kind: str, rounds: int) -> None:
 
 
 def time_rules(x: Any, labels: Any, options: dict[str, Any], rounds: int) -> dict[Any, list[float]]:
-    """Time a call for each of four rules, all in one call, and both for two rules."""
+    """Time a call for each rule, and one call for all rules, with four rules and with two."""
 
     def each(rules: Any) -> None:
         for ties in rules:

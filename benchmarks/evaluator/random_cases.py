@@ -1,10 +1,11 @@
-"""Random cases against the slow reference, whose metrics are fractions.
+"""Compare random cases with the slow reference, which computes metrics as fractions.
 
-Small cases are full of ties: levels of labels, several rules for ties, and shards with lists. Pruning cases have rows
-that lie along few directions, and sizes drawn so that a few rows take the paths of many: every function and option.
+Small cases have many ties, and use levels of labels, several rules for ties, and shards with lists. Pruning cases use
+all functions and options. Their rows lie along a few directions, and sizes are drawn so that small data takes the code
+paths of large data.
 
 Usage: python benchmarks/evaluator/random_cases.py FIRST SMALL PRUNING
-The first seed, and the number of cases of each kind. A seed makes a case; a difference ends the search.
+Pass the first seed, and the number of cases of each kind. A seed determines a case. The search ends at a difference.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Case:
         self.queries = self.rows(int(rng.integers(2, 6)))
         self.gallery = None if self.own else self.rows(int(rng.integers(2, 7)))
         self.items = len(self.queries) if self.gallery is None else len(self.gallery)
-        # Those of the reference, which become those of the evaluator.
+        # The reference takes these options; `call` translates them for the evaluator.
         self.options: dict[str, Any] = {
             "ties": ties, "unmatched": "zero", "similarity": self.similarity, "metrics": METRICS,
         }  # fmt: skip
@@ -127,7 +128,7 @@ class Case:
 
 
 def small(first: int, number: int, paths: Counter[str]) -> None:
-    """Compare small cases, and print how far values are apart."""
+    """Compare small cases, and print the largest difference."""
     start, values, largest = time.perf_counter(), 0, 0.0
     for seed in range(first, first + number):
         case = Case(seed)
@@ -169,7 +170,7 @@ def pruning(first: int, number: int, paths: Counter[str]) -> None:
 
 
 def main(first: int, smalls: int, prunings: int) -> None:
-    """Compare the cases of these seeds, and print how often each path was taken."""
+    """Compare the cases of these seeds, and print how often each code path was taken."""
     paths: Counter[str] = Counter()
     small(first, smalls, paths)
     pruning(first, prunings, paths)

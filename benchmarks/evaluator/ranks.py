@@ -1,9 +1,9 @@
-"""A measurement shared by processes beside a single process: a table of processor time.
+"""Compare a measurement that processes share with a single process: a table of processor time.
 
     python benchmarks/evaluator/ranks.py [--items 15000 60000] [--ranks 1 2 4] [--jobs hard easy birds codes gallery]
 
-Each process has one thread. Processor time counts processes that wait for a core as if each had its own: the longest is
-the duration with one core per process, and the sum is the cost.
+Each process uses one thread. Since processor time doesn't count the wait for a core, the longest time is the duration
+on a machine with a core per process, and the sum is the cost.
 """
 
 from __future__ import annotations

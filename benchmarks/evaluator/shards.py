@@ -1,9 +1,9 @@
-"""Compare the time of `evaluate_shards`, or `verify_shards`, with one call of `evaluate`, or `verify`.
+"""Compare `evaluate_shards` with one call of `evaluate`, or `verify_shards` with `verify`.
 
     python benchmarks/evaluator/shards.py [--items 60000] [--rounds 3] [--maps processes ray] [--verify]
 
-Both use as many cores, in turn. Processor time includes the tasks, the driver, and the workers between tasks and in
-other threads, but not the start of the workers.
+Both take turns and use the same number of cores. Processor time includes the tasks, the driver, and the workers' other
+threads and idle time, but not the start of the workers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IDLE_SECONDS = 10.0
 
 
 class Timed:
-    """A picklable function that adds the worker's number and its processor time so far to each result."""
+    """A picklable function that adds the worker's id and processor times before and after to each result."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
@@ -41,21 +41,21 @@ class Timed:
 
 
 def warm(task: Any) -> Any:
-    """Import the package; two such tasks at once reach two workers."""
+    """Import the package; two concurrent tasks run on two workers."""
     evaluate(np.eye(4, dtype=np.float32), np.zeros(4, np.int64), threads=1)
     time.sleep(0.5)
     return task
 
 
 def idle() -> float:
-    """Return the processor time of this process a second, while it does nothing."""
+    """Return this process's processor time per second while it is idle."""
     before = time.process_time()
     time.sleep(IDLE_SECONDS)
     return (time.process_time() - before) / IDLE_SECONDS
 
 
 class Clock:
-    """A map that sums up the processor time of the workers of another map."""
+    """A map that runs tasks by a given map, and adds up the workers' processor time."""
 
     def __init__(self, inner: Any) -> None:
         self.inner, self.first, self.last = inner, {}, {}

@@ -1,9 +1,9 @@
-"""`verify` beside `evaluate` on the same data: processor time of one thread, and memory beyond the inputs.
+"""Compare `verify` with `evaluate` on the same data: processor time of one thread, and memory beyond the inputs.
 
     python benchmarks/evaluator/verification.py [--items 60502] [--kind hard] [--metrics tar tar+eer auc] [--pairs 1]
 
-`tar` stands for TAR at four FARs; `+interval` also measures the confidence interval of the first metric. Each
-measurement is a process of its own; those of a pair follow each other. Asserts nothing.
+`tar` means TAR at four FARs; `+interval` also computes the confidence interval of the first metric. Each measurement
+runs in a new process, and a pair runs back to back. The benchmark asserts nothing.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The papers' claims, each with its own experiment: learning rates chosen on held-out classes.
+"""Test the papers' claims, one experiment per claim, with learning rates chosen on held-out classes.
 
     python benchmarks/losses/bench_claims.py RECORD.jsonl RUNS [--data han | units] [--study NAME ...]
         [--variant LABEL ...] [--seeds 3] [--processes 2] [--print]
 
-`claims.py` holds the studies on glyphs, `han.py` those on Han characters, `pretrained.py` those on pictures. A study's
-rate is the one with the best MAP@R on the held-out classes, with one seed of one variant; then every variant trains
-with every seed, or those that ``--variant`` names. Every run is appended to RECORD at once: the same command resumes
-after an interruption. ``--print`` prints the tables of the recorded runs alone. Uses one thread a run.
+`claims.py` defines the studies on glyphs, `han.py` on Han characters, and `pretrained.py` on pictures. A study uses the
+learning rate with the best MAP@R on the held-out classes, chosen with one seed of one variant. Then all variants, or
+those in ``--variant``, train with every seed. A finished run is appended to RECORD at once: to resume after an
+interruption, repeat the command. To print the tables of recorded runs only, use ``--print``. A run uses one thread.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Record:
                 self.lines[line["run"]] = line
 
     def find(self, study: str, variant: str, rate: str, seed: int) -> dict[str, Any] | None:
-        """Return a finished run."""
+        """Return a finished run, or None."""
         return self.lines.get(json.dumps([study, variant, rate, seed]))
 
     def run(self, wanted: list[tuple[str, str, str, int]]) -> None:
@@ -61,7 +61,7 @@ class Record:
         run_all(jobs, processes=self.processes, registry=registry(), console=console, on_end=self.add)
 
     def job(self, study: str, variant: str, rate: str, seed: int) -> Job:
-        """Make a run of a study's variant."""
+        """Return the job that trains a study's variant."""
         table = STUDIES[study]
         overrides = [
             *table.set,
@@ -71,7 +71,7 @@ class Record:
         ]
         overrides += ["evaluation.every=1", "evaluation.unit=step", "logging.loggers=[{name='jsonl'}]"]
         length = load_recipe(table.recipe, overrides).training
-        # The held-out classes are measured once, at the end, so that the last weights are the best.
+        # Measure the held-out classes only at the end, so that the last weights count as the best.
         if length.epochs:
             overrides += [f"evaluation.every={length.epochs}", "evaluation.unit=epoch"]
         else:
@@ -156,7 +156,7 @@ def print_study(record: Record, name: str, study: Study, seeds: int) -> None:
 
 
 def main() -> None:
-    """Run the runs that the record lacks, then print the tables."""
+    """Train the runs that the record lacks, then print the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

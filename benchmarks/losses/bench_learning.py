@@ -1,16 +1,16 @@
-"""Retrieval by loss: glyphs, one network, one budget, hyper-parameters chosen on classes held out of training.
+"""Compare the retrieval of losses: glyphs, one network, one budget, settings chosen on held-out classes.
 
     python benchmarks/losses/bench_learning.py RECORD.jsonl [--minutes 600] [--seeds 3] [--steps 1000]
 
-For each loss a local search chooses its setting, its learning rate (a grid of √10) and, for class losses, the factor on
-the class weights' learning rate (a grid of 10). A candidate trains for half the steps on two thirds of the training
-half's classes with a separate seed, and is measured by MAP@R on the other third, until no neighbour on the grid is
-better. The grids have no ends, so no choice lies at one. The choice then trains on the whole training half with each
-seed and is measured on the test half, which no choice used. An ablation changes one setting of a choice.
-`bench_claims.py` tests the papers' claims.
+For each loss, a local search chooses a setting, a learning rate (a grid of √10) and, for class losses, a factor for the
+class weights' learning rate (a grid of 10). A candidate trains for half the steps, with a separate seed, on two thirds
+of the classes in the training half, and is measured by MAP@R on the other third. The search ends when no neighbour on
+the grid is better; the grids are unbounded. The chosen setting then trains on the entire training half with each seed,
+and is measured on the test half, which the search doesn't use. An ablation changes one option of a chosen setting. To
+test the papers' claims, use `bench_claims.py`.
 
-Every run is appended to RECORD at once: the same command resumes after an interruption, and ``--minutes 0`` prints the
-tables of the recorded runs. Needs dml-train, dml-eval-rs and pytorch-metric-learning. Uses one thread.
+A finished run is appended to RECORD at once: to resume after an interruption, repeat the command. To print the tables
+of recorded runs only, use ``--minutes 0``. The benchmark needs pytorch-metric-learning, and uses one thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from learning_run import CLASSES_A_BATCH, IMAGES_A_CLASS, MAX_CLASSES, STRIDE, WIDTHS, Glyphs, Record, Setting
 
-STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # 97.5 % quantiles for n − 1 degrees of freedom
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # 97.5 % quantiles with n − 1 degrees of freedom
 SEARCH_SEED = 1000
 
 
@@ -37,55 +37,46 @@ def memvir(num_steps: int, margin: int, loss: dict[str, Any]) -> dict[str, Any]:
 
 
 NORM_SOFTMAX, PROXY_ANCHOR = {"name": "norm-softmax", "temperature": 0.05}, {"name": "proxy-anchor"}
-MEMORIES = [(1, 100), (2, 20), (5, 20)]  # N and M: MemVir's Table 1, and within this budget
+MEMORIES = [(1, 100), (2, 20), (5, 20)]  # N and M of MemVir's Table 1 that fit this budget
 
-# Candidates of the search. The first of each is its paper's setting, as far as this budget allows.
+
+def candidates(name: str, **values: tuple[Any, ...]) -> list[Setting]:
+    """Return a setting per value of the loss's options, which must have equally many values."""
+    return [Setting({"name": name, **dict(zip(values, each))}) for each in zip(*values.values(), strict=True)]
+
+
+HEATED: Any = {"schedule": "step", "heated_alpha": 4.0}
+# The search's candidates. The first candidate of a loss is the paper's setting, as far as this budget allows.
 CANDIDATES: dict[str, list[Setting]] = {
-    "instance-cross-entropy": [Setting({"name": "instance-cross-entropy", "scale": s}) for s in (64.0, 16.0)],
-    "ranked-list": [Setting({"name": "ranked-list", "margin": m}) for m in (0.4, 0.2)],
-    "norm-softmax": [Setting({"name": "norm-softmax", "temperature": t}) for t in (0.05, 0.1)],
-    "heated-up-softmax, l2": [
-        Setting({"name": "heated-up-softmax", "alpha": 16.0}, schedule="step", heated_alpha=4.0)
-    ],
+    "instance-cross-entropy": candidates("instance-cross-entropy", scale=(64.0, 16.0)),
+    "ranked-list": candidates("ranked-list", margin=(0.4, 0.2)),
+    "norm-softmax": candidates("norm-softmax", temperature=(0.05, 0.1)),
+    "heated-up-softmax, l2": [Setting({"name": "heated-up-softmax", "alpha": 16.0}, **HEATED)],
     "heated-up-softmax, batch": [
-        Setting(
-            {"name": "heated-up-softmax", "alpha": 16.0, "feature_norm": "batch"},
-            schedule="step",
-            heated_alpha=4.0,
-        )
+        Setting({"name": "heated-up-softmax", "alpha": 16.0, "feature_norm": "batch"}, **HEATED)
     ],
     "proxy-anchor": [Setting({"name": "proxy-anchor"})],
     "memvir + norm-softmax": [Setting(memvir(*nm, NORM_SOFTMAX), schedule="constant") for nm in MEMORIES],
     "memvir + proxy-anchor": [Setting(memvir(*nm, PROXY_ANCHOR), schedule="constant") for nm in MEMORIES],
-    "matryoshka + norm-softmax": [
-        Setting({"name": "matryoshka", "prefixes": [16, 32, 64], "loss": NORM_SOFTMAX | {"temperature": t}})
-        for t in (0.05, 0.1)
-    ],
-    "recall-at-k-surrogate": [
-        Setting({"name": "recall-at-k-surrogate", "rank_temperature": t}) for t in (0.01, 0.05)
-    ],
-    "smooth-ap": [Setting({"name": "smooth-ap", "temperature": t}) for t in (0.01, 0.05)],
-    "sup-ap": [Setting({"name": "sup-ap", "temperature": t}) for t in (0.01, 0.05)],
-    "sup-con": [Setting({"name": "sup-con", "temperature": t}) for t in (0.1, 0.05)],
+    "matryoshka + norm-softmax": candidates(
+        "matryoshka",
+        prefixes=([16, 32, 64],) * 2,
+        loss=tuple(NORM_SOFTMAX | {"temperature": t} for t in (0.05, 0.1)),
+    ),
+    "recall-at-k-surrogate": candidates("recall-at-k-surrogate", rank_temperature=(0.01, 0.05)),
+    "smooth-ap": candidates("smooth-ap", temperature=(0.01, 0.05)),
+    "sup-ap": candidates("sup-ap", temperature=(0.01, 0.05)),
+    "sup-con": candidates("sup-con", temperature=(0.1, 0.05)),
     "siglip": [Setting({"name": "siglip"}), Setting({"name": "siglip", "bias": -5.0})],
-    "sub-center-arc-face": [
-        Setting({"name": "sub-center-arc-face", "scale": s, "margin": m})
-        for s, m in ((64.0, 0.5), (16.0, 0.2))
-    ],
-    "ada-face": [
-        Setting({"name": "ada-face", "scale": s, "margin": m}) for s, m in ((64.0, 0.4), (16.0, 0.2))
-    ],
-    "pml/TripletMarginLoss": [Setting({"name": "pml/TripletMarginLoss", "margin": m}) for m in (0.05, 0.2)],
-    "pml/ContrastiveLoss": [
-        Setting({"name": "pml/ContrastiveLoss", "pos_margin": 0.0, "neg_margin": m}) for m in (1.0, 0.5)
-    ],
+    "sub-center-arc-face": candidates("sub-center-arc-face", scale=(64.0, 16.0), margin=(0.5, 0.2)),
+    "ada-face": candidates("ada-face", scale=(64.0, 16.0), margin=(0.4, 0.2)),
+    "pml/TripletMarginLoss": candidates("pml/TripletMarginLoss", margin=(0.05, 0.2)),
+    "pml/ContrastiveLoss": candidates("pml/ContrastiveLoss", pos_margin=(0.0, 0.0), neg_margin=(1.0, 0.5)),
     "pml/MultiSimilarityLoss": [
-        Setting({"name": "pml/MultiSimilarityLoss", "miner": "MultiSimilarityMiner"}),
+        *candidates("pml/MultiSimilarityLoss", miner=("MultiSimilarityMiner",)),
         Setting({"name": "pml/MultiSimilarityLoss"}),
     ],
-    "pml/CircleLoss": [
-        Setting({"name": "pml/CircleLoss", "gamma": g, "m": m}) for g, m in ((80, 0.4), (256, 0.25))
-    ],
+    "pml/CircleLoss": candidates("pml/CircleLoss", gamma=(80, 256), m=(0.4, 0.25)),
 }
 CLASS_LOSSES = [label for label in CANDIDATES if any(part in label for part in ("softmax", "proxy", "face"))]
 
@@ -100,7 +91,7 @@ def change_setting(**changes: Any) -> Callable[[Setting], Setting]:
     return lambda chosen: dataclasses.replace(chosen, **changes)
 
 
-# Title → the row whose choice is varied, and its variants. A variant that equals the choice is not run twice.
+# Title → the loss whose choice is varied, and the variants. A variant equal to the choice doesn't run again.
 ABLATIONS: dict[str, tuple[str, dict[str, Callable[[Setting], Setting]]]] = {
     "Ranked List Loss, Table 9: the temperature of negatives": (
         "ranked-list",
@@ -129,7 +120,7 @@ def neighbours(setting: Setting, label: str) -> Iterator[Setting]:
 
 
 def choose(record: Record, label: str) -> Setting | None:
-    """Search for the setting that no neighbour beats on the validation classes; None if the time is up."""
+    """Return the setting that no neighbour beats on the validation classes, or None if the time is up."""
     best = None
     pending: Iterable[Setting] = [CANDIDATES[label][0]]
     while True:
@@ -146,7 +137,7 @@ def choose(record: Record, label: str) -> Setting | None:
 
 
 def interval(values: list[float]) -> str:
-    """Format the mean and the half-width of its 95 % Student interval over the seeds."""
+    """Format the mean over seeds and half the width of the 95 % Student interval."""
     if len(values) < 2:
         return f"{values[0]:.4f}"
     half = STUDENT[len(values)] * statistics.stdev(values) / len(values) ** 0.5
@@ -162,31 +153,6 @@ def describe(setting: Setting, label: str) -> str:
     if label in CLASS_LOSSES:
         words += [f"class weights × {setting.factor:g}"]
     return ", ".join([*words, setting.schedule])
-
-
-def print_variants(
-    columns: dict[str, str],
-    rows: dict[str, list[dict[str, float]]],
-    reference: list[dict[str, float]],
-    name: str,
-) -> None:
-    """Print a table of variants and their differences from the reference, which may be one of them.
-
-    Args:
-        columns: key of a figure → its heading.
-        rows: the runs of each variant, in the order of their seeds.
-        reference: the runs of the reference, in the order of their seeds.
-        name: the name of the reference.
-    """
-    print(f"| variant | {' | '.join(columns.values())} | MAP@R less {name}'s, same seeds | seeds |")
-    print("|" + "---|" * (len(columns) + 3))
-    for words, results in rows.items():
-        if not results:
-            continue
-        cells = " | ".join(interval([result[key] for result in results]) for key in columns)
-        pairs = zip(results, reference, strict=False)  # the same seeds; one of the two may have more
-        difference = name if results == reference else interval([a["map"] - b["map"] for a, b in pairs])
-        print(f"| {words} | {cells} | {difference} | {len(results)} |")
 
 
 def print_results(record: Record, chosen: dict[str, Setting], seeds: int) -> None:
@@ -220,12 +186,19 @@ def print_results(record: Record, chosen: dict[str, Setting], seeds: int) -> Non
         if label not in chosen or not (reference := runs(chosen[label])):
             continue
         print(f"\n**{title}** ({label})\n")
-        found = {words: runs(change(chosen[label])) for words, change in variants.items()}
-        print_variants(columns, found, reference, "the choice")
+        print(f"| variant | {heading} | MAP@R less the choice's, same seeds | seeds |")
+        print("|" + "---|" * (len(columns) + 3))
+        for words, change in variants.items():
+            if results := runs(change(chosen[label])):
+                cells = " | ".join(interval([result[key] for result in results]) for key in columns)
+                pairs = zip(results, reference, strict=False)  # one of the two may have more seeds
+                less = interval([a["map"] - b["map"] for a, b in pairs])
+                difference = "the choice" if results == reference else less
+                print(f"| {words} | {cells} | {difference} | {len(results)} |")
 
 
 def main() -> None:
-    """Run the runs that the record lacks, then print the tables."""
+    """Train the runs that the record lacks, then print the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -248,7 +221,10 @@ def main() -> None:
         if label in chosen
         for change in variants.values()
     ]
-    for settings in (chosen.values(), varied):  # an interrupted benchmark lacks seeds of ablations first
+    for settings in (
+        chosen.values(),
+        varied,
+    ):  # ablations come last, so that an interruption costs them first
         for seed in range(arguments.seeds):
             for setting in settings:
                 record.result("test", setting, seed)

@@ -1,9 +1,9 @@
-"""Cost of a step of each loss, forward and backward, beside its bound or its peer: medians in one process.
+"""Compare the cost of each loss, forward and backward, with a bound or a peer: medians in one process.
 
     python benchmarks/losses/bench_losses.py [--threads 2] [--repeats 9] [--device cuda]
 
-The timings of a pair alternate, so that other work on the machine affects both. A separate process measures the peak
-memory of the million-class step. Rows that need pytorch-metric-learning are omitted where it isn't installed.
+The two sides of a pair alternate, so that other work on the machine affects both. A separate process measures the peak
+memory of the step with a million classes. If pytorch-metric-learning isn't installed, its rows are omitted.
 """
 
 from __future__ import annotations
@@ -78,25 +78,13 @@ def show(work: str, beside: str, ours: float, theirs: float, wanted: str) -> Non
     )
 
 
-def pair_losses(repeats: int) -> None:
+def beside_the_product(repeats: int, losses: list[torch.nn.Module], wanted: str) -> None:
     for batch in (512, 2048):
         labels = torch.arange(batch) // 4
-        losses = {"InstanceCrossEntropy": dml.InstanceCrossEntropy(), "RankedListLoss": dml.RankedListLoss()}
-        steps = [step_of(loss, batch, labels) for loss in losses.values()]
+        steps = [step_of(loss, batch, labels) for loss in losses]
         bare, *taken = time_in_turns(repeats, bare_product(batch), *steps)
-        for name, ours in zip(losses, taken):
-            show(f"{name}, batch {batch:,}", "bare product", ours, bare, "ratio ≤ 2, aim 1.3")
-
-
-def rank_losses(repeats: int) -> None:
-    for batch in (512, 2048):
-        labels = torch.arange(batch) // 4
-        losses = (dml.RecallAtKSurrogate(), dml.SmoothAP(), dml.SupAP())
-        bare, *taken = time_in_turns(
-            repeats, bare_product(batch), *(step_of(loss, batch, labels) for loss in losses)
-        )
         for loss, ours in zip(losses, taken):
-            show(f"{type(loss).__name__}, batch {batch:,}", "bare product", ours, bare, "")
+            show(f"{type(loss).__name__}, batch {batch:,}", "bare product", ours, bare, wanted)
 
 
 def against_peer(repeats: int) -> None:
@@ -113,32 +101,20 @@ def against_peer(repeats: int) -> None:
         (dml.ProxyAnchor(11318, 512), pml.ProxyAnchorLoss(11318, 512), "ratio ≤ 0.5"),
     ):
         ours, theirs = time_in_turns(repeats, step_of(mine, 512, labels), step_of(peer, 512, labels))
-        show(
-            f"{type(mine).__name__}, 11,318 classes, batch 512",
-            f"PML {type(peer).__name__}",
-            ours,
-            theirs,
-            wanted,
-        )
+        work = f"{type(mine).__name__}, 11,318 classes, batch 512"
+        show(work, f"PML {type(peer).__name__}", ours, theirs, wanted)
 
 
 def memvir(repeats: int) -> None:
     for classes in (100, 11318):
-        batch = 128
-        labels = torch.randint(0, classes, (batch,))
+        labels = torch.randint(0, classes, (128,))
         wrapped = dml.MemVir(dml.NormSoftmax(classes, 512), num_steps=5, margin=0)
         for _ in range(6):  # until all five are in use
-            wrapped(torch.randn(batch, 512), labels)
-        base, ours = time_in_turns(
-            repeats, step_of(dml.NormSoftmax(classes, 512), batch, labels), step_of(wrapped, batch, labels)
-        )
-        show(
-            f"MemVir (N = 5), {classes:,} classes, batch 128",
-            "its base loss",
-            ours,
-            base,
-            "ratio ≤ 36, aim 22",
-        )
+            wrapped(torch.randn(128, 512), labels)
+        steps = (step_of(loss, 128, labels) for loss in (dml.NormSoftmax(classes, 512), wrapped))
+        base, ours = time_in_turns(repeats, *steps)
+        work = f"MemVir (N = 5), {classes:,} classes, batch 128"
+        show(work, "its base loss", ours, base, "ratio ≤ 36, aim 22")
 
 
 def million_step(fraction: float) -> Step:
@@ -160,28 +136,17 @@ def million_classes(threads: int, device: str) -> None:
     def alone(fraction: float) -> tuple[float, float]:
         command = [sys.executable, __file__, "--threads", str(threads), "--device", device]
         command += ["--million", str(fraction)]
-        milliseconds, mebibytes = subprocess.run(
-            command, check=True, capture_output=True, text=True
-        ).stdout.split()
-        return float(milliseconds), float(mebibytes)
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        milliseconds, mebibytes = map(float, printed.split())
+        return milliseconds, mebibytes
 
     part, peak = alone(0.01)
     whole, _ = alone(1.0)
-    show(
-        "NormSoftmax, 1,000,000 × 128, fraction 0.01, with optimizer",
-        "all classes",
-        part,
-        whole,
-        "≥ 30 × faster",
-    )
+    work = "NormSoftmax, 1,000,000 × 128, fraction 0.01, with optimizer"
+    show(work, "all classes", part, whole, "≥ 30 × faster")
     state = 3 * 1_000_000 * 128 * 4 / 2**20  # weights and Adam's two moments
-    show(
-        "its peak memory above the interpreter's, MiB",
-        "weights + optimizer state",
-        peak,
-        state,
-        "ratio ≤ 1.3",
-    )
+    work = "its peak memory above the interpreter's, MiB"
+    show(work, "weights + optimizer state", peak, state, "ratio ≤ 1.3")
 
 
 def measure_million(fraction: float) -> None:
@@ -191,9 +156,9 @@ def measure_million(fraction: float) -> None:
 
 
 def peak_mebibytes() -> float:
-    """Return the peak memory of this process in MiB; on an accelerator, of its tensors alone.
+    """Return the peak memory of this process in MiB; on an accelerator, only of the tensors.
 
-    `getrusage` would start at the peak of the parent process.
+    Don't use `getrusage`, which starts at the parent's peak.
     """
     if torch.get_default_device().type == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20
@@ -222,8 +187,9 @@ def main() -> None:
     )
     print("| work | ours | beside | theirs | ours / theirs | theirs / ours | wanted |")
     print("|---|---|---|---|---|---|---|")
-    pair_losses(arguments.repeats)
-    rank_losses(arguments.repeats)
+    pairs = [dml.InstanceCrossEntropy(), dml.RankedListLoss()]
+    beside_the_product(arguments.repeats, pairs, "ratio ≤ 2, aim 1.3")
+    beside_the_product(arguments.repeats, [dml.RecallAtKSurrogate(), dml.SmoothAP(), dml.SupAP()], "")
     if importlib.util.find_spec("pytorch_metric_learning") is not None:
         against_peer(arguments.repeats)
     memvir(arguments.repeats)

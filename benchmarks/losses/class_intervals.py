@@ -1,4 +1,4 @@
-"""The spread of a finished run's figures over its test classes."""
+"""Measure how a finished run's metrics spread over the test classes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dml_eval_rs import Evaluation, evaluate
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 
-MOST_CLASSES = 500  # whose sums are recorded
+MOST_CLASSES = 500  # with more classes, no sums are recorded
 METRICS = ("recall@1", "map@r")
 
 
@@ -18,7 +18,7 @@ def sums_by_class(folder: RunFolder) -> dict[str, Any] | None:
     """Add up Recall@1 and MAP@R over the queries of each test class, for paired comparisons of runs.
 
     Returns:
-        The number of queries of each class, in the order of the labels, and the sums; None with too many classes.
+        The number of queries per class, sorted by label, and the sums; None if there are too many classes.
     """
     labels, queries = np.unique(np.load(folder.labels()), return_inverse=True)
     if len(labels) > MOST_CLASSES:
@@ -29,7 +29,7 @@ def sums_by_class(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def intervals_by_class(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
-    """Halve the widths of the 95 % intervals of Recall@1 and MAP@R: the spread of the test classes."""
+    """Return half the widths of the 95 % intervals for Recall@1 and MAP@R, which show the spread over test classes."""
     labels = np.load(folder.labels())
     evaluation = evaluate(np.load(folder.embeddings()), labels, metrics=METRICS)
     return {
@@ -39,6 +39,6 @@ def intervals_by_class(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
 
 
 def half_width(evaluation: Evaluation, name: str, labels: np.ndarray) -> float:
-    """Halve the width of a metric's 95 % cluster-bootstrap interval over classes."""
+    """Return half the width of a metric's 95 % cluster-bootstrap interval over classes."""
     interval = evaluation.confidence_interval(name, by=labels)
     return (interval.high - interval.low) / 2

@@ -1,4 +1,4 @@
-"""What a class loss and its optimizer cost at a step, in time and memory, without the network."""
+"""Measure the time and memory of a class loss and its optimizer, without the network."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ WARM_UP, STEPS = 3, 20
 
 
 def measure_class_step(recipe: Recipe, classes: int) -> tuple[float, float]:
-    """Measure a recipe's loss, its gradient and its optimizer on random embeddings, in a process of its own.
+    """Measure a recipe's loss, gradient and optimizer on random embeddings, in a new process.
 
     Args:
-        recipe: the run's, with a sampler that has a batch size.
+        recipe: the run's recipe, whose sampler must have a batch size.
         classes: the number of classes.
 
     Returns:
-        Milliseconds of processor time of one thread, the median of 20 steps, and the peak of the memory in MiB:
-        weights, optimizer, gradient and logits.
+        The median processor time of 20 steps in milliseconds, on one thread, and the peak memory in MiB for weights,
+        optimizer, gradient and logits.
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_measure, recipe, classes).result()
@@ -38,16 +38,16 @@ def _measure(recipe: Recipe, classes: int) -> tuple[float, float]:
     torch.manual_seed(0)
     batch, dim = recipe.sampler["batch_size"], recipe.embedding.dim
     embeddings = torch.randn(batch, dim, requires_grad=True)
-    # One step of a small loss first, so that torch's own buffers aren't counted.
+    # Take a step with a small loss first, so that buffers of torch aren't counted.
     _step(recipe, 2, embeddings, 1)
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts at the present memory
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # reset the peak
     before = _peak_mebibytes()
     seconds = _step(recipe, classes, embeddings, WARM_UP + STEPS)
     return 1e3 * statistics.median(seconds[WARM_UP:]), _peak_mebibytes() - before
 
 
 def _step(recipe: Recipe, classes: int, embeddings: torch.Tensor, steps: int) -> list[float]:
-    """Take steps, and return the processor time of each."""
+    """Take steps, and return the processor time of each step."""
     context = {
         "num_classes": classes,
         "embedding_dim": embeddings.shape[1],

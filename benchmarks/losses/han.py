@@ -1,10 +1,10 @@
-"""The studies of `bench_claims.py --data han`: losses on 10,459 Han characters, each with its own settings.
+"""Studies for `bench_claims.py --data han`: losses on 10,459 Han characters, with settings chosen for each loss.
 
-Every loss chooses its settings on held-out classes in runs of two epochs, and then trains for six with every seed. The
-test half's classes are measured and choose nothing. docs/guide/han-characters.md says what the data are.
+Runs of two epochs choose each loss's settings on held-out classes; then the loss trains for six epochs with every seed.
+The classes of the test half are only measured. docs/guide/han-characters.md describes the data.
 
-Two more studies train NormSoftmax with the settings chosen for it: with a fraction of the classes in each step, and
-with embeddings of 512 and 2,048 numbers, measured as floats and as bits.
+Further studies train NormSoftmax with the settings chosen for it: with a fraction of the classes in each step, and with
+embeddings of 512 and 2,048 numbers, measured as floats and as bits.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ SHORT, LONG = 2, 6  # epochs
 
 
 def intervals_and_cosine(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
-    """Add to the intervals how far the class weights have moved from their copies in the memory."""
+    """Return the intervals, and how far the class weights have moved from their copies in the memory."""
     return intervals_by_class(folder, recipe) | cosine_to_memory(folder, recipe)
 
 
 def cost_of_classes(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
-    """Add to the intervals what a step of the loss and its optimizer costs, without the network."""
+    """Return the intervals, and the cost of a step without the network."""
     milliseconds, mebibytes = measure_class_step(recipe, TRAINING_CLASSES)
     return intervals_by_class(folder, recipe) | {"ms a step": milliseconds, "MiB": mebibytes}
 
 
 def floats_and_bits(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
-    """Measure the same embeddings as bits, with the processor time that either search takes on one thread."""
+    """Also measure the embeddings as bits, and the processor time of both searches on one thread."""
     labels, embeddings = np.load(folder.labels()), np.load(folder.embeddings())
     started = time.process_time()
     evaluate(embeddings, labels, metrics=METRICS, threads=1)
@@ -57,7 +57,7 @@ def floats_and_bits(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
 
 
 def epochs(count: int, batch: int) -> str:
-    """The number of steps in which so many epochs of the classes that train are drawn."""
+    """Set the number of steps that draw `count` epochs of the training classes."""
     return f"training.steps={round(count * IMAGES * (1 - HELD_OUT) / batch)}"
 
 
@@ -67,7 +67,7 @@ CHOSEN = [*COMMON, "loss.temperature=0.1", "optimizer.lr=3e-3"]  # for NormSoftm
 
 
 def study(title: str, claim: str, recipe: str, batch: int, changes: list[str], rates: list[str]) -> Study:
-    """Make the study of one loss: a short run for each setting, then a long one."""
+    """Make a loss's study: a short run for each setting, then long runs with the chosen setting."""
     return Study(
         title,
         claim,
@@ -80,13 +80,19 @@ def study(title: str, claim: str, recipe: str, batch: int, changes: list[str], r
     )
 
 
+def settings(key: str, values: tuple[float, ...]) -> list[str]:
+    """Return changes of a key with the learning rates 3e-3, 3e-3 and 1e-2."""
+    rates = ("3e-3", "3e-3", "1e-2")
+    return [f"{key}={value} ; optimizer.lr={rate}" for value, rate in zip(values, rates, strict=True)]
+
+
 def memvir_warmup(batch: int) -> list[str]:
-    """The memory starts after a quarter of the long run, and after a quarter of the short one's steps, too."""
+    """Start the memory after a quarter of the short run's steps."""
     return [f"loss.warmup_steps={round(SHORT * IMAGES * (1 - HELD_OUT) / batch / 4)}"]
 
 
 def of_fractions(count: int, fractions: tuple[float, ...], factor: int = 1) -> dict[str, list[str]]:
-    """Make the variants with these fractions of the classes, and so many times the rate for the class weights."""
+    """Make variants with these fractions of the classes, and `factor` times the learning rate for class weights."""
     faster = [f"optimizer.lr_multipliers.loss={factor}.0"] if factor > 1 else []
     label = f" at {factor} times the rate" if factor > 1 else ""
     sampled = "loss={name='sampled-classes', class_fraction=%s, loss={name='norm-softmax', temperature=0.1}}"
@@ -107,7 +113,7 @@ STUDIES = {
         "rll/glyphs-han",
         180,
         [],
-        ["optimizer.lr=1e-3", "optimizer.lr=3e-3", "optimizer.lr=1e-2"],
+        [f"optimizer.lr={rate}" for rate in ("1e-3", "3e-3", "1e-2")],
     ),
     "ice": study(
         "Instance Cross Entropy",
@@ -115,11 +121,7 @@ STUDIES = {
         "ice/glyphs-han",
         180,
         [],
-        [
-            "loss.scale=16.0 ; optimizer.lr=3e-3",
-            "loss.scale=64.0 ; optimizer.lr=3e-3",
-            "loss.scale=16.0 ; optimizer.lr=1e-2",
-        ],
+        settings("loss.scale", (16.0, 64.0, 16.0)),
     ),
     "norm-softmax": study(
         "NormSoftmax",
@@ -127,11 +129,7 @@ STUDIES = {
         "norm-softmax/glyphs-han",
         128,
         [],
-        [
-            "loss.temperature=0.1 ; optimizer.lr=3e-3",
-            "loss.temperature=0.2 ; optimizer.lr=3e-3",
-            "loss.temperature=0.1 ; optimizer.lr=1e-2",
-        ],
+        settings("loss.temperature", (0.1, 0.2, 0.1)),
     ),
     "memvir": study(
         "MemVir (2, 100) with NormSoftmax",
@@ -139,11 +137,7 @@ STUDIES = {
         "memvir/glyphs-han",
         128,
         memvir_warmup(128),
-        [
-            "loss.loss.temperature=0.1 ; optimizer.lr=3e-3",
-            "loss.loss.temperature=0.2 ; optimizer.lr=3e-3",
-            "loss.loss.temperature=0.1 ; optimizer.lr=1e-2",
-        ],
+        settings("loss.loss.temperature", (0.1, 0.2, 0.1)),
     ),
     "heated-up": study(
         "Heated-Up Softmax (HLN)",

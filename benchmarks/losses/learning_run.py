@@ -1,4 +1,4 @@
-"""One training run of the learning benchmark: a small network and a loss on glyphs, and its retrieval metrics."""
+"""A training run of the learning benchmark: a small network and a loss on glyphs, and the retrieval metrics."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from dml_eval_rs import binarize, evaluate
 
 CLASSES_A_BATCH, IMAGES_A_CLASS, MAX_CLASSES = 24, 4, 700
 WIDTHS, STRIDE = [32, 64, 128], 2
-PHASE = 0.7  # fraction of the run where schedule "step" drops the learning rate to a tenth, and alpha `heated_alpha`
+PHASE = 0.7  # after this fraction, schedule "step" divides the rate by 10, and alpha becomes `heated_alpha`
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """Settings that determine a run, except its seed, steps and data.
+    """Settings that, with seed, steps and data, determine a run.
 
     Attributes:
         loss: the loss's table, as in a recipe.
         lr: the network's learning rate.
-        factor: multiple of the learning rate for the loss's own parameters.
-        schedule: schedule of the learning rate: "cosine" to 0, "constant", or "step" (a tenth after `PHASE`).
-        heated_alpha: heated-up softmax's alpha after `PHASE`; None for one alpha throughout.
+        factor: the loss's parameters use this multiple of the learning rate.
+        schedule: the learning rate falls to 0 ("cosine"), stays ("constant"), or is divided by 10 at `PHASE` ("step").
+        heated_alpha: heated-up softmax's alpha after `PHASE`; if None, alpha doesn't change.
         warmup: MemVir's warm-up, as a fraction of the run.
-        dim: dimension of the embedding.
+        dim: the embedding's dimension.
     """
 
     loss: dict[str, Any]
@@ -45,14 +45,14 @@ class Setting:
     dim: int = 64
 
     def rate(self, progress: float) -> float:
-        """Return the learning rate after a fraction `progress` of the run."""
+        """Return the learning rate when a fraction `progress` of the run is done."""
         if self.schedule == "cosine":
             return self.lr * 0.5 * (1 + math.cos(math.pi * progress))
         return self.lr * (0.1 if self.schedule == "step" and progress >= PHASE else 1.0)
 
 
 class Part(NamedTuple):
-    """Parts of the glyphs for training and for measuring."""
+    """Glyphs to train on, and glyphs to measure."""
 
     train_on: npt.NDArray[np.int64]  # items of the training half
     measured: Split
@@ -60,7 +60,7 @@ class Part(NamedTuple):
 
 
 class Glyphs:
-    """Glyphs, and their parts for choosing settings, and for the result."""
+    """Glyphs, divided for choosing settings and for results."""
 
     def __init__(self) -> None:
         self.data = registry().build("datasets", {"name": "glyphs", "max_classes": MAX_CLASSES}, {"seed": 0})
@@ -74,7 +74,7 @@ class Glyphs:
 
 
 class Network(nn.Module):
-    """Network of small convolutions, pooling, a norm without parameters, and a linear embedding."""
+    """Network with small convolutions, pooling, a norm without parameters, and a linear embedding."""
 
     def __init__(self, in_channels: int, dim: int) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Network(nn.Module):
 
 
 def train_and_measure(glyphs: Glyphs, part: str, setting: Setting, seed: int, steps: int) -> dict[str, float]:
-    """Train, and return Recall@1 and MAP@R of the embeddings and of their signs, and the CPU seconds of the run."""
+    """Train, and return Recall@1 and MAP@R of the embeddings and of the signs, and the CPU seconds."""
     started = time.process_time()
     train_on, measured, measure_on = glyphs.parts[part]
     split = glyphs.data.train
@@ -151,7 +151,7 @@ def train_and_measure(glyphs: Glyphs, part: str, setting: Setting, seed: int, st
 
 
 class Record:
-    """Record of finished runs, one line of JSON each, from which an interrupted benchmark resumes."""
+    """Record of finished runs, one line of JSON per run; an interrupted benchmark resumes from it."""
 
     def __init__(self, path: Path, glyphs: Glyphs, steps: dict[str, int], deadline: float) -> None:
         self.path, self.glyphs, self.steps, self.deadline = path, glyphs, steps, deadline
@@ -162,7 +162,7 @@ class Record:
                 self.runs[entry["run"]] = entry["result"]
 
     def result(self, part: str, setting: Setting, seed: int) -> dict[str, float] | None:
-        """Return a run's result from the record, or train now; None if it is missing and the time is up."""
+        """Return a run's result from the record, or train now; return None if the time is up."""
         run = json.dumps([part, self.steps[part], seed, dataclasses.asdict(setting)], sort_keys=True)
         if run not in self.runs:
             if time.time() >= self.deadline:

@@ -2,9 +2,9 @@
 
     python benchmarks/pictures/baselines.py RECIPE ROOT
 
-RECIPE is ``pretrained/units`` or ``pretrained/icons``, ROOT the folder that build.py wrote. All rows use the recipe's
-preparation and its test split: `pixels` are the input's numbers less their mean over the set, `untrained` and
-`ImageNet` the backbone's pooled features with random and pretrained weights, without a layer above them.
+RECIPE is ``pretrained/units`` or ``pretrained/icons``, and ROOT is the folder that build.py wrote. All rows use the
+recipe's preparation and test split. `pixels` subtracts the mean over the set from the input. `untrained` and `ImageNet`
+use the backbone's pooled features with random and pretrained weights, without further layers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ METRICS = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r", "r_precision
 
 
 def main(recipe: str, root: str) -> None:
-    """Print one row for each baseline."""
+    """Print a row per baseline."""
     console = Console(quiet=True)
     settings = {
         "dataset.root": root,
@@ -47,7 +47,7 @@ def main(recipe: str, root: str) -> None:
 
 
 def show(name: str, experiment: Experiment, embedded: Embedded) -> None:
-    """Evaluate and print one row."""
+    """Evaluate and print a row."""
     measured = experiment.evaluator.evaluate(embedded.embeddings, embedded.labels)
     print(f"{name:10}" + "".join(f"  {metric} {measured[metric]:.4f}" for metric in METRICS), flush=True)
 

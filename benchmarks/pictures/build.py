@@ -3,9 +3,9 @@
     python benchmarks/pictures/build.py units ROOT OUT
     python benchmarks/pictures/build.py icons ROOT OUT
 
-ROOT holds the packages' files: ``/`` where they are installed, or a folder into which they were unpacked; without them,
-the command names the packages. OUT is created: OUT/train/CLASS/*.png and OUT/test/CLASS/*.png, as `image-folder` reads
-them. The last line compares the hash with the one in benchmarks/results/.
+ROOT contains the packages' files: use ``/`` if the packages are installed, or a folder into which you unpacked them. If
+files are missing, the command names the packages. The command creates OUT/train/CLASS/*.png and OUT/test/CLASS/*.png,
+which `image-folder` reads. The last line compares the hash with the recorded hash in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TITLES = {
 
 
 def main() -> int:
-    """Build one set."""
+    """Build a set."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

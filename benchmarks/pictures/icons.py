@@ -1,7 +1,7 @@
-"""Application icons drawn by many themes: a class is an application, its images are the themes' drawings.
+"""Application icons from different themes: a class is an application, and its images are the themes' drawings.
 
-Themes give one drawing several names, by links or copies; names.py decides which names are one application. Names that
-begin with the same word (``libreoffice-writer``, ``libreoffice-calc``) are on one side of the split.
+Themes use links or copies to give a drawing several names; names.py decides which names mean the same application.
+Names that begin with the same word (``libreoffice-writer``, ``libreoffice-calc``) are on the same side of the split.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 
 import resvg_py
 from names import group_names
-from picture_set import Pictures, on_white, pixel_hash
+from picture_set import Pictures, pixel_hash, square_on_white
 from PIL import Image
 
 SIDE = 96  # pixels
-# Where each theme keeps its largest drawings of applications, below usr/share/icons.
+# The folder with each theme's largest drawings of applications, below usr/share/icons.
 THEMES = {
     "papirus": "Papirus/64x64/apps",
     "numix-circle": "Numix-Circle/48/apps",
@@ -50,7 +50,7 @@ TOOLS = f"resvg {resvg_py.__resvg_version__} (resvg-py {resvg_py.__version__}), 
 
 
 def read_icons(root: Path) -> dict[str, Pictures]:
-    """Draw all classes with at least two different drawings, by split."""
+    """Draw the classes that have at least two different drawings; return them by split."""
     files, drawings = _find_drawings(root / "usr/share/icons")
     classes: dict[str, dict[str, Image.Image]] = {}
     for names, themes in group_names(drawings):
@@ -66,7 +66,7 @@ def read_icons(root: Path) -> dict[str, Pictures]:
 
 
 def _find_drawings(icons: Path) -> tuple[dict[str, Path], dict[str, dict[str, str]]]:
-    """Find a file of each drawing by its hash, and the hashes by name and theme; links are followed."""
+    """Return a file for each drawing's hash, and the hashes by name and theme; links are followed."""
     files: dict[str, Path] = {}
     drawings: dict[str, dict[str, str]] = defaultdict(dict)
     for theme, folder in THEMES.items():
@@ -79,29 +79,25 @@ def _find_drawings(icons: Path) -> tuple[dict[str, Path], dict[str, dict[str, st
 
 
 def _render(file: Path) -> Image.Image | None:
-    """Draw an icon, SIDE × SIDE, on white; None for one of the few files that resvg refuses."""
+    """Draw an icon, SIDE × SIDE, on white; return None if resvg can't read the file."""
     if file.suffix == ".svg":
         try:
             png = resvg_py.svg_to_bytes(
                 svg_path=str(file.resolve()), width=SIDE, height=SIDE, skip_system_fonts=True
             )
-        except BaseException as error:  # resvg's panics are of a class that can't be imported
+        except BaseException as error:  # the class of resvg's panics can't be imported
             if not isinstance(error, ValueError) and type(error).__name__ != "PanicException":
                 raise
-            print(f"{file} is left out: {error}", file=sys.stderr)
+            print(f"skipped {file}: {error}", file=sys.stderr)
             return None
         image = Image.open(io.BytesIO(bytes(png)))
     else:
         image = Image.open(file)
-    image = image.convert("RGBA")
-    square = Image.new("RGBA", (max(image.size),) * 2)
-    square.paste(image, ((square.width - image.width) // 2, (square.height - image.height) // 2))
-    # Premultiplied, so that the colour of transparent pixels doesn't leak into edges.
-    return on_white(square.convert("RGBa").resize((SIDE, SIDE), Image.Resampling.LANCZOS).convert("RGBA"))
+    return square_on_white(image, SIDE)
 
 
 def _drop_copies(classes: Mapping[str, Mapping[str, Image.Image]]) -> dict[str, dict[str, Image.Image]]:
-    """Keep one of equal pictures in a class, none of those in several classes or of one colour; drop small classes."""
+    """Drop copies in a class, pictures that several classes share, pictures in one colour, and then small classes."""
     labels_of: dict[str, set[str]] = defaultdict(set)
     hashes = {label: {name: pixel_hash(image) for name, image in of.items()} for label, of in classes.items()}
     for label, of_class in hashes.items():

@@ -1,25 +1,27 @@
-"""Which names of icons mean one application.
+"""Find the icon names that mean the same application.
 
-Names that share a drawing in some theme (``gedit``, ``org.gnome.gedit``) are one class, unless two drawings of one
-theme then fall into a class: such drawings stand for a kind of application ("browser"), not for one. These classes are
-built again without the drawings that have many names, with ever smaller limits. So a class has at most one drawing of
-each theme.
+Names that share a drawing in some theme (``gedit``, ``org.gnome.gedit``) are in the same class. If a class then has two
+drawings from the same theme, a shared drawing shows a kind of application, such as "browser". Such classes are built
+again, each time without the drawings that have more names than an ever smaller limit. As a result, a class has at most
+one drawing per theme.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-Drawings = Mapping[str, Mapping[str, str]]  # by name, then theme: the drawing's hash
-_LIMITS = (None, 32, 16, 8, 4, 2, 1)  # most names of a drawing that links them, round by round
+from picture_set import components
+
+Drawings = Mapping[str, Mapping[str, str]]  # the drawings' hashes by name, then theme
+_LIMITS = (None, 32, 16, 8, 4, 2, 1)  # in each round, a drawing with more names links nothing
 
 
 def group_names(drawings: Drawings) -> list[tuple[list[str], dict[str, str]]]:
-    """Group names into classes: the names of each, and its drawing by theme; at least two drawings differ.
+    """Group names into classes with at least two different drawings.
 
-    Args:
-        drawings: by name and theme.
+    Returns:
+        The names of each class, and its drawings by theme.
     """
     names_of: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, themes in sorted(drawings.items()):
@@ -30,7 +32,7 @@ def group_names(drawings: Drawings) -> list[tuple[list[str], dict[str, str]]]:
     for limit in _LIMITS:
         linking = {key: names for key, names in names_of.items() if limit is None or len(names) <= limit}
         rejected: set[str] = set()
-        for component in _components(open_names, linking.values()):
+        for component in components(open_names, linking.values()):
             members = set(component)
             by_theme: dict[str, set[str]] = defaultdict(set)
             for name in component:
@@ -43,23 +45,3 @@ def group_names(drawings: Drawings) -> list[tuple[list[str], dict[str, str]]]:
                 found.append((component, {theme: different.pop() for theme, different in by_theme.items()}))
         open_names = rejected
     return found
-
-
-def _components(names: set[str], links: Iterable[list[str]]) -> list[list[str]]:
-    """Find the connected components of names, of which each list in `links` connects its own."""
-    parent = {name: name for name in names}
-
-    def find(name: str) -> str:
-        while parent[name] != name:
-            parent[name] = parent[parent[name]]
-            name = parent[name]
-        return name
-
-    for linked in links:
-        first, *others = [name for name in linked if name in names] or [""]
-        for other in others:
-            parent[find(other)] = find(first)
-    components = defaultdict(list)
-    for name in sorted(names):
-        components[find(name)].append(name)
-    return [components[key] for key in sorted(components)]

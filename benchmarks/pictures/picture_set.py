@@ -1,12 +1,12 @@
-"""A folder of pictures drawn from Debian packages: written, hashed, and described by a record that others can check."""
+"""Write a folder of pictures from Debian packages, hash it, and describe it by a record that others can check."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +16,14 @@ Pictures = Mapping[str, Mapping[str, Image.Image]]  # by class, then by name; al
 
 
 class MissingPackages(Exception):
-    """Packages whose files aren't below the given root."""
+    """Error for packages whose files aren't below the given root."""
 
 
 def check_packages(root: Path, packages: Sequence[str]) -> None:
-    """Refuse a root that lacks the documentation of any package.
+    """Check that the root contains each package's documentation.
 
     Raises:
-        MissingPackages: names them and says how to get them.
+        MissingPackages: if packages are missing; the message names them and says how to get them.
     """
     missing = [name for name in packages if not (root / "usr/share/doc" / name).exists()]
     if missing:
@@ -34,14 +34,39 @@ def check_packages(root: Path, packages: Sequence[str]) -> None:
         )
 
 
-def on_white(image: Image.Image) -> Image.Image:
-    """Compose a picture with transparent parts on white, in RGB."""
+def square_on_white(image: Image.Image, side: int | None = None) -> Image.Image:
+    """Pad a picture to a square, scale it to `side` pixels if given, and compose it on white."""
     image = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", image.size, (255, 255, 255, 255)), image).convert("RGB")
+    square = Image.new("RGBA", (max(image.size),) * 2)
+    square.paste(image, ((square.width - image.width) // 2, (square.height - image.height) // 2))
+    if side is not None:
+        # Premultiplied, so that the colour of transparent pixels doesn't leak into edges.
+        square = square.convert("RGBa").resize((side, side), Image.Resampling.LANCZOS).convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", square.size, "white"), square).convert("RGB")
+
+
+def components(names: Iterable[str], links: Iterable[Iterable[str]]) -> list[list[str]]:
+    """Return the connected components of names, sorted: the names in each list of `links` are connected."""
+    parent = {name: name for name in names}
+
+    def find(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    for linked in links:
+        first, *others = [name for name in linked if name in parent] or [""]
+        for other in others:
+            parent[find(other)] = find(first)
+    found = defaultdict(list)
+    for name in sorted(parent):
+        found[find(name)].append(name)
+    return [found[key] for key in sorted(found)]
 
 
 def pixel_hash(image: Image.Image) -> str:
-    """Hash a picture's size and pixels; the file's compression doesn't matter."""
+    """Hash a picture's size and pixels, so that the file's compression doesn't matter."""
     return hashlib.sha256(repr((image.mode, image.size)).encode() + image.tobytes()).hexdigest()
 
 
@@ -63,7 +88,7 @@ def write_pictures(out: Path, splits: Mapping[str, Pictures]) -> None:
 def describe(
     title: str, root: Path, packages: Sequence[str], tools: str, splits: Mapping[str, Pictures]
 ) -> str:
-    """Describe a set: counts, sources with versions and licences, and one hash over all pixels."""
+    """Describe a set by counts, sources with versions and licences, and a hash over all pixels."""
     lines = [title, ""]
     listed: list[str] = []
     for split, classes in splits.items():
@@ -95,7 +120,7 @@ def _version(root: Path, package: str) -> str:
 
 
 def _licences(root: Path, package: str) -> str:
-    """List the licences that a package's copyright file names, the most frequent first."""
+    """List the licences in a package's copyright file, sorted by frequency."""
     text = (root / "usr/share/doc" / package / "copyright").read_text(errors="replace")
     named = re.findall(r"^License: *(\S.*)$", text, re.MULTILINE)
     if not named:

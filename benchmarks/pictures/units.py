@@ -1,16 +1,16 @@
-"""Sprites of Battle for Wesnoth's units: a class is a unit type, its images are poses and animation frames.
+"""Sprites of Battle for Wesnoth's units: a class is a unit type, and its images are poses and animation frames.
 
-- **Images of a type**: its sprite, and the files in the same folder whose names continue the sprite's (``archer``:
-  ``archer-bow-attack1``, ``archer+female``); a file that continues several belongs to the longest. Types that share a
-  sprite are one class. Female and male variants are one class, although they are drawn differently.
-- **Frames** that show less than MIN_VISIBLE of the sprite's area (fading, halos) are left out, and so are those that
-  differ from an earlier one of their class by less than MIN_DIFFERENCE: consecutive frames are nearly identical. Of the
-  rest, MOST_IMAGES, evenly spaced in the order of names.
-- **Team colours**: sprites hold 19 shades of magenta, which the game replaces by a side's colour. Each image gets one
-  of the game's own sides' colours, chosen by its name's hash, so that the colour says nothing about the class.
-- **Split**: types that advance to one another are one line, and a line is on one side of the split. The longest line
-  comes first, and each goes where fewer classes are.
-- A picture is its canvas, padded to a square, on white; most are 72 × 72.
+- **Images of a type**: the sprite, and files in the same folder whose names continue the sprite's name (``archer``:
+  ``archer-bow-attack1``, ``archer+female``). If a file continues several names, the longest counts. Types that share a
+  sprite are one class, and so are female and male variants, although they are drawn differently.
+- **Frames** are excluded if they show less than MIN_VISIBLE of the sprite's area (fading, halos), or differ from an
+  earlier frame of the class by less than MIN_DIFFERENCE, as consecutive frames do. MOST_IMAGES of the others are used,
+  evenly spaced when sorted by name.
+- **Team colours**: sprites contain 19 shades of magenta, which the game replaces by a side's colour. The hash of an
+  image's name chooses one of the game's sides, so that the colour doesn't reveal the class.
+- **Split**: types that advance to one another form a line, and a line is on one side of the split. Lines are assigned
+  from the longest to the shortest, each to the side with fewer classes.
+- A picture is the sprite's canvas, padded to a square, on white; most are 72 × 72.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from picture_set import Pictures, on_white
+from picture_set import Pictures, components, square_on_white
 from PIL import Image
 
 PACKAGES = ("wesnoth-1.16-data",)
@@ -37,12 +37,12 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def read_units(root: Path) -> dict[str, Pictures]:
-    """Draw all types with at least FEWEST_IMAGES different images, by split."""
+    """Draw the types that have at least FEWEST_IMAGES different images; return them by split."""
     core = next((root / "usr/share/games/wesnoth").glob("*/data/core"))
     types = read_types(core)
     images = core / "images"
     stem_of = {name: _stem(sprite) for name, (sprite, _) in types.items() if (images / sprite).is_file()}
-    name_of: dict[str, str] = {}  # of each sprite's first type
+    name_of: dict[str, str] = {}  # the first type of each sprite
     for name, stem in stem_of.items():
         name_of.setdefault(stem, name)
     lines = join_lines(
@@ -62,13 +62,15 @@ def read_units(root: Path) -> dict[str, Pictures]:
             pictures = {}
             for file in chosen:
                 key = str(file.relative_to(images / "units").with_suffix(""))
-                pictures[key.replace("/", "_")] = _square(recolour(np.array(_load(file)), key))
+                pictures[key.replace("/", "_")] = square_on_white(
+                    Image.fromarray(recolour(np.array(_load(file)), key))
+                )
             classes[name_of[stem]] = pictures
     return split_by_line(classes, lines)
 
 
 def read_types(core: Path) -> dict[str, tuple[str, list[str]]]:
-    """Read each unit type's sprite, relative to the folder of images, and the types that it advances to."""
+    """Read each unit type's sprite, relative to the folder of images, and the types to which it advances."""
     types = {}
     for file in sorted((core / "units").rglob("*.cfg")):
         text = file.read_text(encoding="utf-8")
@@ -93,7 +95,7 @@ def _value(block: str, key: str) -> str:
 
 
 def _stem(sprite: str) -> str:
-    """Remove the suffix, and a direction and a frame's number: some types' sprites are frames (bloodbat-se-3)."""
+    """Remove the suffix, direction and frame number, since some types' sprites are frames (bloodbat-se-3)."""
     return re.sub(r"(-(n|s|ne|se|nw|sw))?(-?\d+)?$", "", sprite.removesuffix(".png"))
 
 
@@ -104,26 +106,16 @@ def owner(path: str, stems: Iterable[str]) -> str | None:
 
 
 def join_lines(advances: Iterable[Mapping[str, list[str]]]) -> dict[str, str]:
-    """Join types that advance to one another, at any distance; return the name of each one's line."""
-    line: dict[str, str] = {}
-
-    def find(name: str) -> str:
-        while line.setdefault(name, name) != name:
-            name = line[name]
-        return name
-
-    for step in advances:
-        for name, others in step.items():
-            find(name)
-            for other in others:
-                line[find(other)] = find(name)
-    return {name: find(name) for name in sorted(line)}
+    """Join types that advance to one another, directly or not; return each type's line, named by its first type."""
+    links = [[name, *others] for step in advances for name, others in step.items()]
+    lines = components([name for linked in links for name in linked], links)
+    return {name: line[0] for line in lines for name in line}
 
 
 def split_by_line(
     classes: Mapping[str, Mapping[str, Image.Image]], lines: Mapping[str, str]
 ) -> dict[str, Pictures]:
-    """Split classes so that a line is on one side and both sides have nearly as many classes."""
+    """Split classes so that a line is on one side, and both sides have nearly equally many classes."""
     members = defaultdict(list)
     for name in sorted(classes):
         members[lines[name]].append(name)
@@ -136,13 +128,13 @@ def split_by_line(
 
 
 class Recolouring:
-    """The game's replacement of magenta by a side's colour.
+    """Replacement of magenta by a side's colour, as in the game.
 
-    A shade is mixed by its brightness: from the range's darkest colour to its middle one up to the brightness of the
-    palette's first shade, and on to the lightest one above.
+    The brightness of a shade determines the mix: from the range's darkest to its middle colour up to the brightness of
+    the palette's first shade, and from the middle to the lightest colour above.
 
     Args:
-        text: the game's ``team-colors.cfg``.
+        text: the content of the game's ``team-colors.cfg``.
     """
 
     def __init__(self, text: str) -> None:
@@ -156,7 +148,7 @@ class Recolouring:
         self.sides = [sides[name] for name in sorted(sides)]
 
     def __call__(self, rgba: Bytes, key: str) -> Bytes:
-        """Recolour an image, (H, W, 4), with the colour that its name's hash chooses."""
+        """Recolour an image, (H, W, 4), with a side's colour, chosen by the hash of `key`."""
         middle, lightest, darkest, _ = self.sides[hashlib.sha256(key.encode()).digest()[0] % len(self.sides)]
         reference = self.shades[0].mean()
         result = rgba.copy()
@@ -180,7 +172,7 @@ def _load(file: Path) -> Image.Image:
 
 
 def _choose_frames(sprite: Path, files: list[Path]) -> list[Path]:
-    """Choose frames that show enough and differ from one another, the sprite first."""
+    """Choose frames that show enough and differ from one another, beginning with the sprite."""
     visible = (np.array(_load(sprite))[..., 3] > 127).sum()
     kept: list[tuple[Path, Bytes]] = []
     for file in [sprite, *(file for file in files if file != sprite)]:
@@ -195,15 +187,8 @@ def _choose_frames(sprite: Path, files: list[Path]) -> list[Path]:
 
 
 def _difference(one: Bytes, other: Bytes) -> float:
-    """Mean absolute difference of levels over the pixels that either image shows; 255 for canvases of other sizes."""
+    """Return the mean absolute difference over pixels that either image shows, or 255 if the sizes differ."""
     if one.shape != other.shape:
         return 255.0
     shown = (one[..., 3] > 0) | (other[..., 3] > 0)
     return float(np.abs(one[shown, :3].astype(float) - other[shown, :3]).mean()) if shown.any() else 0.0
-
-
-def _square(rgba: Bytes) -> Image.Image:
-    image = Image.fromarray(rgba)
-    square = Image.new("RGBA", (max(image.size),) * 2)
-    square.paste(image, ((square.width - image.width) // 2, (square.height - image.height) // 2))
-    return on_white(square)

@@ -1,10 +1,10 @@
-"""Cost and gain of micro-batches: a step's processor time and peak memory beside the plain step.
+"""Compare steps in micro-batches with the plain step: processor time and peak memory.
 
     python benchmarks/training/bench_gradient_cache.py [--batch 512] [--rounds 5]
 
-The network is three convolutions and a linear layer at 64 × 64 pixels, the loss InstanceCrossEntropy. In each round all
-steps run in turn, with one thread; the ratio is the median over rounds. The peak memory is that of a process with one
-such step, above a process that has only made the network and its batch.
+The network has three convolutions and a linear layer, at 64 × 64 pixels; the loss is InstanceCrossEntropy. In each
+round, all steps run in turn on one thread, and a ratio is the median over rounds. To measure peak memory, a new process
+runs one step; the memory of a process that only makes the network and the batch is subtracted.
 """
 
 from __future__ import annotations
@@ -24,11 +24,7 @@ from dml_losses import InstanceCrossEntropy
 
 
 class Job:
-    """A network and a batch.
-
-    Args:
-        batch: the number of images.
-    """
+    """A network and a batch of `batch` images."""
 
     def __init__(self, batch: int) -> None:
         torch.manual_seed(0)
@@ -40,7 +36,7 @@ class Job:
         self.loss = InstanceCrossEntropy()
 
     def step(self, micro_batch: int | None) -> None:
-        """Compute the gradient of the batch; None: in one pass."""
+        """Compute the batch's gradient; if `micro_batch` is None, in one pass."""
         self.network.zero_grad()
         if micro_batch is None:
             self.loss(self.network(self.images), self.labels).backward()
@@ -51,7 +47,7 @@ class Job:
 
 
 def measure_times(batch: int, rounds: int, sizes: list[int | None]) -> dict[int | None, list[float]]:
-    """Measure the processor seconds of each kind of step, alternately, without the first round."""
+    """Measure the processor seconds of each kind of step in turn; the first round isn't counted."""
     job, times = Job(batch), {size: [] for size in sizes}
     for turn in range(rounds + 1):
         for size in sizes:
@@ -63,7 +59,7 @@ def measure_times(batch: int, rounds: int, sizes: list[int | None]) -> dict[int 
 
 
 def measure_peak(batch: int, size: str) -> float:
-    """Measure the peak memory of a new process in MiB; size "none": without a step."""
+    """Measure a new process's peak memory in MiB; if size is "none", it takes no step."""
     command = [sys.executable, __file__, "--batch", str(batch), "--alone", size]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 

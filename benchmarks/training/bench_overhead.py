@@ -1,12 +1,12 @@
-"""Overhead of the trainer: images/s of `dml_train`'s loop, of a bare one, and of pytorch-metric-learning's trainer.
+"""Measure the trainer's overhead: images/s of `dml_train`, a bare loop, and pytorch-metric-learning's trainer.
 
     python benchmarks/training/bench_overhead.py [STEPS] [ROUNDS] [--recipe NAME] [--set KEY=VALUE ...]
 
-The recipe's loss is NormSoftmax; by default the job is the demo's: glyphs with augmentation, its network in
-channels-last, fused AdamW, batches of 128, no loader processes. In each round all three train from the start, in
-alternating order; ratios are of wall time within a round, and their median is the result. pytorch-metric-learning (its
-`MetricLossOnly` with its own `NormalizedSoftmaxLoss`) gets whole batches from the same data set. All three keep freed
-memory (`keep_freed_memory`).
+The recipe's loss must be NormSoftmax. By default, the job is the demo: glyphs with augmentation, a network in
+channels-last, fused AdamW, batches of 128, no loader processes. In each round, all three train from the start, in
+alternating order; a ratio compares wall time within a round, and the median over rounds is the result.
+pytorch-metric-learning uses `MetricLossOnly` and `NormalizedSoftmaxLoss`, and gets complete batches from the same data
+set. All three keep freed memory (see `keep_freed_memory`).
 """
 
 from __future__ import annotations
@@ -51,9 +51,8 @@ class Moment(NamedTuple):
 
 
 def now() -> Moment:
-    return Moment(
-        time.perf_counter(), time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    )
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    return Moment(time.perf_counter(), time.process_time(), faults)
 
 
 def between(begun: Moment, ended: Moment) -> Moment:
@@ -61,10 +60,10 @@ def between(begun: Moment, ended: Moment) -> Moment:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep freed memory for the next step, in all loops alike.
+    """Make glibc keep freed memory for the next step.
 
-    By default glibc returns memory to the kernel and requests it again, depending on its thresholds and the heap's
-    layout: any of the loops then spends up to a quarter of a step on 13,000 page faults, in some rounds but not in all.
+    By default, glibc may return memory to the kernel and request it again, depending on thresholds and on the heap's
+    layout. In some rounds, any of the loops then spends up to a quarter of a step on 13,000 page faults.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
@@ -73,7 +72,7 @@ def keep_freed_memory() -> None:
 
 
 class Stopwatch:
-    """Stopwatch from the first step to the last logged one, without checkpoints and evaluation."""
+    """Stopwatch that runs from the first step to the last logged step, without checkpoints and evaluation."""
 
     @hookimpl
     def dml_run_start(self):
@@ -97,7 +96,7 @@ class NoEvaluator:
 
 
 def trainer_time(experiment: Experiment, registry: Registry, watch: Stopwatch) -> tuple[Moment, float]:
-    """Time our trainer, and return also the seconds of logging (`metrics.jsonl`, TensorBoard, the progress line)."""
+    """Time our trainer; also return the seconds for logging (`metrics.jsonl`, TensorBoard, the progress line)."""
     logging = 0.0
 
     def timed(log: Callable[..., None]) -> Callable[..., None]:
@@ -118,7 +117,7 @@ def trainer_time(experiment: Experiment, registry: Registry, watch: Stopwatch) -
 
 
 class PmlDataset(torch.utils.data.Dataset):
-    """Training split in the form that pytorch-metric-learning expects; a batch is loaded at once, like ours."""
+    """Training split as pytorch-metric-learning expects it; a batch is loaded at once, as by `dml_train`."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.split, self.seed = experiment.train, experiment.recipe.training.seed
@@ -153,9 +152,8 @@ def pml_time(experiment: Experiment) -> Moment:
         iterations_per_epoch=experiment.num_steps,
         dataloader_num_workers=0,
     )
-    logging.getLogger("PML").setLevel(
-        logging.ERROR
-    )  # it warns that no optimizer updates the embedder, which has no weights
+    # It warns that no optimizer updates the embedder, which has no weights.
+    logging.getLogger("PML").setLevel(logging.ERROR)
     begun = now()
     with contextlib.redirect_stderr(io.StringIO()):  # its progress bar
         trainer.train(num_epochs=1)
@@ -163,7 +161,7 @@ def pml_time(experiment: Experiment) -> Moment:
 
 
 def bare_time(experiment: Experiment, shares: dict[str, float] | None = None) -> Moment:
-    """Time a hand-written loop with a learning rate schedule that reads the loss every tenth step."""
+    """Time a hand-written loop with a learning rate schedule, which reads the loss in every tenth step."""
     model, loss_function, seed = experiment.model.train(), experiment.loss, experiment.recipe.training.seed
     optimizer = experiment.optimizer.torch
     begun = now()
@@ -226,39 +224,29 @@ def main() -> None:
     )
     logging = []
 
-    def ours() -> Moment:
+    def timed() -> Moment:
         spent, logged = trainer_time(build(recipe, registry), registry, watch)
         logging.append(logged / spent.clock)
         return spent
 
     loops = {
         "bare": lambda: bare_time(build(recipe, registry)),
-        "dml train": ours,
+        "dml train": timed,
         "PML": lambda: pml_time(build(recipe, registry)),
     }
     for loop in loops.values():
         loop()  # warm-up
-    print(
-        f"{'':<8}"
-        + "".join(f"{name:>12}" for name in loops)
-        + f"{'dml train':>14}{'dml train':>12}{'by CPU':>10}"
-    )
-    print(
-        f"{'round':<8}"
-        + "".join(f"{'images/s':>12}" for _ in loops)
-        + f"{'/ bare':>14}{'/ PML':>12}{'/ bare':>10}"
-    )
+    for first, heads, (a, b, c) in (
+        ("", loops, ("dml train", "dml train", "by CPU")),
+        ("round", ["images/s"] * len(loops), ("/ bare", "/ PML", "/ bare")),
+    ):
+        print(f"{first:<8}" + "".join(f"{head:>12}" for head in heads) + f"{a:>14}{b:>12}{c:>10}")
     ratios, faults = [], []
     for number in range(rounds):
         order = list(loops) if number % 2 == 0 else list(reversed(loops))
         spent = {name: loops[name]() for name in order}
-        ratios.append(
-            (
-                spent["bare"].clock / spent["dml train"].clock,
-                spent["PML"].clock / spent["dml train"].clock,
-                spent["bare"].cpu / spent["dml train"].cpu,
-            )
-        )
+        bare, ours, pml = (spent[name] for name in loops)
+        ratios.append((bare.clock / ours.clock, pml.clock / ours.clock, bare.cpu / ours.cpu))
         faults.append([spent[name].faults / steps for name in loops])
         speeds = "".join(f"{images / spent[name].clock:>12.0f}" for name in loops)
         print(f"{number:<8}{speeds}" + "{:>14.3f}{:>12.3f}{:>10.3f}".format(*ratios[-1]), flush=True)

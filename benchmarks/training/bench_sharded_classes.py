@@ -1,10 +1,10 @@
-"""Cost of class weights, whole and sharded over ranks: bytes and processor time per rank and step.
+"""Compare class weights on each rank with sharded ones: bytes and processor time per rank and step.
 
     python benchmarks/training/bench_sharded_classes.py [STEPS]
 
-Softmax of cosines in float32, a global batch of 256, 128 dimensions, SGD without momentum; gloo on one machine, one
-thread per rank. Bytes are the peak growth of a rank's memory over the steps, including the class weights. Wall time is
-that of the slowest rank, and is meaningful only with as many free cores as ranks.
+The loss is a softmax of cosines in float32, with a global batch of 256, 128 dimensions, SGD without momentum, gloo on
+one machine, and one thread per rank. Bytes are the peak growth of a rank's memory, including the class weights. Wall
+time is the slowest rank's, and only meaningful if each rank has a free core.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BATCH, DIM = 256, 128
 
 
 class Cost(NamedTuple):
-    """Cost of one rank."""
+    """Cost on a rank."""
 
     weights: int  # bytes
     peak: int  # bytes
@@ -39,7 +39,7 @@ class Cost(NamedTuple):
 def rank(
     number: int, world_size: int, folder: Path, classes: int, fraction: float, sharded: bool, steps: int
 ) -> None:
-    """Train as one rank, and save its cost."""
+    """Train as a rank, and save the cost."""
     torch.set_num_threads(1)
     store = distributed.FileStore(str(folder / "store"), world_size)
     distributed.init_process_group("gloo", store=store, rank=number, world_size=world_size)
@@ -69,7 +69,7 @@ def rank(
 
 
 def memory(field: str) -> int:
-    """Return a field of this process's memory in bytes, as the kernel counts it."""
+    """Return a field of this process's memory in bytes, from the kernel."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
@@ -77,7 +77,7 @@ def memory(field: str) -> int:
 
 
 def costs(world_size: int, classes: int, fraction: float, sharded: bool, steps: int) -> list[Cost]:
-    """Measure the cost of every rank in a world of this size."""
+    """Measure the cost on each of `world_size` ranks."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["dml_losses", "torch._dynamo"])
     with tempfile.TemporaryDirectory() as folder:

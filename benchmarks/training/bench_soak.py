@@ -1,11 +1,11 @@
-"""Kill a short run at random moments, resume it, and count the different results: there must be one.
+"""Kill a short run at random moments, resume it, and count the different results: there must be only one.
 
     python benchmarks/training/bench_soak.py [KILLS] [SEED]
 
-The run is that of the trainer's tests (batch norm, dropout, augmentation, a loss that draws random numbers), 40 steps
-with a checkpoint every 3. Each trial is killed by SIGKILL once, at a random moment within the duration of a complete
-run, and resumed. Processes are forked from one that has imported everything, so that they spend nearly all of their
-time in the run.
+The run uses the recipe of the trainer's tests (batch norm, dropout, augmentation, a loss that draws random numbers) for
+40 steps, with a checkpoint after every third step. A trial is killed once by SIGKILL, at a random moment within the
+duration of a complete run, and then resumed. Processes are forked from a process that has imported everything, so that
+they spend nearly all of their time in the run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "packages/dml-train/tests"))
 
-from train_support.tiny_world import make_registry
+from train_support.tiny_world import make_document, make_registry
 
 from dml_core import Registry
 from dml_train.recipe.checking import parse
@@ -37,22 +37,16 @@ from dml_train.run_folder import RunFolder
 from dml_train.training import checkpoint
 from dml_train.training.run import train
 
-DOCUMENT = {
-    "training": {"steps": 40, "seed": 3, "device": "cpu", "ema_decay": 0.9},
-    "dataset": {"name": "tiny"},
-    "backbone": {"name": "tiny"},
-    "embedding": {"dim": 8},
-    "sampler": {"name": "class-balanced", "classes_per_batch": 4, "images_per_class": 2},
-    "loss": {"name": "tiny"},
-    "optimizer": {"name": "adamw", "lr": 0.01},
-    "schedule": {"optimizer.lr": {"kind": "cosine", "end": 0.0}},
-    "checkpoints": {"every": 3, "unit": "step"},
-    "logging": {"every": 2, "loggers": [{"name": "jsonl"}]},
-}
+DOCUMENT = make_document(
+    training={"steps": 40, "ema_decay": 0.9},
+    schedule={"optimizer.lr": {"kind": "cosine", "end": 0.0}},
+    checkpoints={"every": 3},
+    logging={"every": 2},
+)
 
 
 def fork_training(recipe: Recipe, registry: Registry, out: Path) -> int:
-    """Train, or resume, in a child of this process, and return its id."""
+    """Train or resume in a child process, and return the child's id."""
     if child := os.fork():
         return child
     try:
@@ -64,7 +58,7 @@ def fork_training(recipe: Recipe, registry: Registry, out: Path) -> int:
 
 
 def digest(value: object) -> str:
-    """Hash a tree of tensors and plain values, to the bit."""
+    """Hash all bits of a tree of tensors and plain values."""
     if isinstance(value, torch.Tensor):
         words = f"{value.dtype}{tuple(value.shape)}".encode() + value.contiguous().numpy().tobytes()
     elif isinstance(value, dict):
@@ -77,19 +71,12 @@ def digest(value: object) -> str:
 
 
 def result(out: Path) -> str:
-    """Hash everything that a run has saved."""
+    """Hash all results that a run has saved."""
     folder = RunFolder(out)
     last = checkpoint.newest_intact(folder.checkpoints)
     assert last is not None
-    files = [
-        path.read_bytes() for path in (folder.metrics, folder.embeddings(), folder.evaluation, folder.recipe)
-    ]
-    parts = [
-        digest(last.weights()),
-        digest(last.state()),
-        *(hashlib.sha256(content).hexdigest() for content in files),
-    ]
-    return digest([last.step, *parts])
+    files = (folder.metrics, folder.embeddings(), folder.evaluation, folder.recipe)
+    return digest([last.step, last.weights(), last.state(), *(file.read_bytes() for file in files)])
 
 
 def main() -> None:
@@ -104,8 +91,7 @@ def main() -> None:
     registry = make_registry()
     recipe = parse(DOCUMENT, registry)
     moment = random.Random(seed)
-    ends: Counter[str] = Counter()
-    at: Counter[str] = Counter()
+    ends, at = Counter[str](), Counter[str]()
     with tempfile.TemporaryDirectory() as scratch:
         for name in ("warm", "whole"):
             begun = time.perf_counter()
@@ -119,13 +105,10 @@ def main() -> None:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             last = checkpoint.newest_intact(out / "checkpoints")
-            stage = (
-                "the end" if (out / "evaluation.json").exists() else f"step {last.step}" if last else "none"
-            )
-            at[stage] += 1
-            assert os.waitpid(fork_training(recipe, registry, out), 0)[1] == 0, (
-                f"trial {trial} did not resume"
-            )
+            stage = f"step {last.step}" if last else "none"
+            at["the end" if (out / "evaluation.json").exists() else stage] += 1
+            status = os.waitpid(fork_training(recipe, registry, out), 0)[1]
+            assert status == 0, f"trial {trial} did not resume"
             ends[result(out)] += 1
     print(f"seed {seed}; a whole run takes {length:.2f} s")
     print(f"{'kills':>6} {'resumes':>8} {'different ends':>15} {'as the uninterrupted run':>25}")

@@ -1,7 +1,7 @@
-"""Processor time of what answers before anything computes: imports, and the commands that list and help.
+"""Measure the processor time of imports, and of commands that only list or help.
 
-Each is a fresh process, and its cost is the least of `ROUNDS` user and system times; the rounds of all alternate.
-Beside each import stands that of what it needs: numpy, torch.
+Each case runs in a new process, and the result is the minimum over `ROUNDS` rounds, in which all cases take turns. For
+comparison, the table includes imports of numpy and torch.
 
     python benchmarks/training/bench_start.py [--out benchmarks/results/training-start.txt]
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import resource
 import subprocess
 import sys
@@ -19,24 +20,17 @@ from pathlib import Path
 ROUNDS = 5
 IMPORTS = ("dml_core", "dml_losses", "dml_eval_rs", "dml_train", "numpy", "torch")
 USES = (
-    ("evaluate", "from dml_eval_rs import evaluate"),
-    ("a loss", "from dml_losses import NormSoftmax"),
-    ("train", "from dml_train import train"),
+    "from dml_eval_rs import evaluate",
+    "from dml_losses import NormSoftmax",
+    "from dml_train import train",
 )
-COMMANDS = (
-    "--help",
-    "recipes",
-    "plugins",
-    "plugins norm-softmax",
-    "trian",
-    "train --help",
-    "train no-such-recipe --out x",
-)
+COMMANDS = ("--help", "recipes", "plugins", "plugins norm-softmax", "trian", "train --help")
+COMMANDS += ("train no-such-recipe --out x",)
 COMPLETIONS = ("dml ", "dml tr")
 
 
 def seconds(arguments: list[str], extra: dict[str, str] | None = None) -> float:
-    """Run Python with these arguments, and return its user and system time."""
+    """Run Python with these arguments, and return the user and system time."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
         [sys.executable, *arguments],
@@ -50,11 +44,9 @@ def seconds(arguments: list[str], extra: dict[str, str] | None = None) -> float:
 
 
 def cases() -> dict[str, tuple[list[str], dict[str, str]]]:
-    """Return each case's arguments and environment by its title."""
+    """Return each case's arguments and environment by title."""
     found: dict[str, tuple[list[str], dict[str, str]]] = {"python -c pass": (["-c", "pass"], {})}
-    for module in IMPORTS:
-        found[f"import {module}"] = (["-c", f"import {module}"], {})
-    for _, statement in USES:
+    for statement in (*(f"import {module}" for module in IMPORTS), *USES):
         found[statement] = (["-c", statement], {})
     for command in COMMANDS:
         found[f"dml {command}"] = (["-m", "dml_train", *command.split()], {})
@@ -68,12 +60,7 @@ def cases() -> dict[str, tuple[list[str], dict[str, str]]]:
 
 def cpu() -> str:
     """Name the processor."""
-    info = Path("/proc/cpuinfo")
-    names = [
-        line.partition(":")[2].strip()
-        for line in info.read_text().splitlines()
-        if line.startswith("model name")
-    ]
+    names = re.findall("^model name.*: (.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return f"{names[0]}, {len(names)} cores" if names else platform.processor()
 
 

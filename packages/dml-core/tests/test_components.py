@@ -1,4 +1,4 @@
-"""Optional attributes of a loss: existing attributes are read, and a plain loss has a default."""
+"""Read optional attributes of a loss, or use their defaults."""
 
 from __future__ import annotations
 
@@ -22,12 +22,6 @@ class Special(Plain):
 
 
 @pytest.mark.parametrize("wrap", [lambda loss: loss, torch.compile], ids=["plain", "compiled"])
-def test_a_loss_without_the_attributes_has_all_classes_and_one_center(wrap) -> None:
-    assert class_fraction_of(wrap(Plain())) == 1
-    assert centers_per_class_of(wrap(Plain())) == 1
-
-
-@pytest.mark.parametrize("wrap", [lambda loss: loss, torch.compile], ids=["plain", "compiled"])
-def test_the_attributes_of_a_loss_are_returned(wrap) -> None:
-    assert class_fraction_of(wrap(Special())) == 0.25
-    assert centers_per_class_of(wrap(Special())) == 3
+@pytest.mark.parametrize(("loss", "fraction", "centers"), [(Plain, 1, 1), (Special, 0.25, 3)])
+def test_attributes_of_a_loss_are_returned_or_their_defaults(loss, fraction, centers, wrap) -> None:
+    assert (class_fraction_of(wrap(loss())), centers_per_class_of(wrap(loss()))) == (fraction, centers)

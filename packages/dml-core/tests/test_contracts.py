@@ -1,4 +1,4 @@
-"""Contract suites accept correct components, and each test in a suite finds the fault that it should find."""
+"""The contract suites pass correct components, and each test in a suite catches the fault that it tests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from core_support import suite
 from torch import nn
 
 from dml_core import ClassBalancedSampler, HardNegativeSampler, Labels, Relevance, ShuffledSampler
@@ -19,20 +20,14 @@ from dml_core.testing import (
     LoggerContract,
     SamplerContract,
 )
-
-
-def suite(contract, make):
-    """Make a contract's test suite for the component that a factory makes."""
-    (kind,) = contract.__abstractmethods__
-    return type(contract.__name__, (contract,), {kind: lambda self, *given: make(*given)})
-
+from dml_eval_rs.evaluators import Evaluator
 
 TestClassBalanced = suite(SamplerContract, lambda labels, seed: ClassBalancedSampler(labels, 3, 2, seed=seed))
 TestShuffled = suite(SamplerContract, lambda labels, seed: ShuffledSampler(labels, batch_size=7, seed=seed))
 TestHardNegatives = suite(SamplerContract, lambda labels, seed: HardNegativeSampler(labels, 4, 2, seed=seed))
 
 
-# --- correct components; a test replaces some parts by faulty ones
+# --- correct components, whose parts a test replaces by faulty parts
 
 
 @dataclasses.dataclass
@@ -126,10 +121,6 @@ class Figures(dict):
         super().__init__(metrics)
         self.per_query = per_query
 
-    @classmethod
-    def of_hits(cls, hits):
-        return cls({"recall@1": float(hits.mean())}, {"recall@1": hits})
-
     def to_dict(self):
         return dict(self)
 
@@ -141,7 +132,7 @@ class BySorting:
         alone = gallery is None
         _, nearest = self.nearest(embeddings, embeddings if alone else gallery, 1, exclude_self=alone)
         hits = (np.asarray(labels if alone else gallery_labels)[nearest[:, 0]] == labels).astype(np.float64)
-        return Figures.of_hits(hits)
+        return Figures({"recall@1": float(hits.mean())}, {"recall@1": hits})
 
     def nearest(self, queries, gallery, k, *, exclude_self=False):
         distances = np.linalg.norm(queries[:, None] - gallery[None], axis=2)
@@ -176,7 +167,7 @@ class Lines:
 TestLines = suite(LoggerContract, Lines)
 
 
-# --- faults: each replaces a method of a correct component
+# --- faults, which replace a method of a correct component
 
 
 def altered(base, **methods):
@@ -252,7 +243,7 @@ DATASETS = {
 
 
 class Sampler:
-    """A correct sampler, whose methods the faults replace."""
+    """A correct sampler."""
 
     def __init__(self, labels, seed):
         self.labels, self.seed, self.calls = labels, seed, 0
@@ -302,7 +293,7 @@ def grow(self, epoch, position):
     return batch if self.negatives is None else np.append(batch, 0)
 
 
-class Local(Mining):  # `pickle` looks the class up by its name
+class Local(Mining):  # `pickle` finds the class by name
     def __getstate__(self):
         return {**self.__dict__, "negatives": None}
 
@@ -343,7 +334,7 @@ SAMPLERS = {
 
 
 def network_with(**attributes):
-    """Make a network with different attributes."""
+    """Return a maker of networks with these attributes."""
 
     def make(in_channels):
         network = Network(in_channels)
@@ -355,7 +346,7 @@ def network_with(**attributes):
 
 
 def network_that(change):
-    """Make a network with features that `change` computes, given a new tensor of noise."""
+    """Return a maker of networks whose features are changed, with a new tensor of noise per network."""
 
     def make(in_channels):
         noise = torch.randn(4, 1, 1)
@@ -378,117 +369,59 @@ BACKBONES = {
 }
 
 
-class Matched(BySorting):
-    """A correct evaluator that takes labels with groups and lists, finds ranges, and mines."""
+class Exact(Evaluator):
+    """The evaluator of dml-eval-rs, correct for labels with groups and lists, ranges and mined negatives."""
 
-    takes_matches = True
-
-    def evaluate(self, embeddings, labels, gallery=None, gallery_labels=None):
-        alone = gallery is None
-        items = embeddings if alone else gallery
-        shape = len(embeddings), len(items)
-        out = np.eye(len(items), dtype=bool) if alone else np.zeros(shape, bool)
-        if not isinstance(labels, Relevance):
-            queries, gallery_labels = (side if isinstance(side, Labels) else Labels(side)
-                                       for side in (labels, labels if alone else gallery_labels))  # fmt: skip
-            match = queries.ids[:, None] == gallery_labels.ids
-            out |= np.isin(gallery_labels.ids, gallery_labels.junk)
-            if queries.groups is not None:
-                out |= match & (queries.groups[:, None] == gallery_labels.groups)
-        else:
-            match = self.pairs(labels, shape)
-        if isinstance(labels, Labels | Relevance) and labels.ignored is not None:
-            out |= self.pairs(labels.ignored, shape)
-        distances = np.where(out, np.inf, np.linalg.norm(embeddings[:, None] - items[None], axis=2))
-        hits = np.take_along_axis(match, distances.argmin(axis=1)[:, None], axis=1)[:, 0].astype(np.float64)
-        return Figures.of_hits(hits)
-
-    def pairs(self, lists, shape):
-        found = np.zeros(shape, bool)
-        found[np.repeat(np.arange(shape[0]), np.diff(lists.offsets).astype(int)), lists.items] = True
-        return found
-
-    def nearest(self, queries, gallery, k, *, exclude_self=False):
-        distances, indices = super().nearest(queries, gallery, k, exclude_self=exclude_self)
-        return -distances, indices
-
-    def within(self, queries, gallery, threshold, *, max_results):
-        scores, nearest = self.nearest(queries, gallery, len(gallery))
-        offsets = np.concatenate([[0], np.cumsum((scores >= threshold).sum(axis=1))])
-        if offsets[-1] > max_results:
-            raise ValueError("too many")
-        return offsets, nearest[scores >= threshold], scores[scores >= threshold]
-
-    def hard_negatives(self, embeddings, labels, k, *, below=None, margin=0.0):
-        scores, nearest = self.nearest(embeddings, embeddings, len(labels) - 1, exclude_self=True)
-        positive = labels[nearest] == labels[:, None]
-        bound = np.inf
-        if below is not None:
-            of_positives = np.where(positive, scores, np.inf if below == "hardest" else -np.inf)
-            bound = (of_positives.min if below == "hardest" else of_positives.max)(axis=1)[:, None] - margin
-        first = np.argsort(positive | (scores >= bound), axis=1, kind="stable")[:, :k]
-        kept = ~np.take_along_axis(positive | (scores >= bound), first, axis=1)
-        return np.take_along_axis(scores, first, axis=1), np.where(
-            kept, np.take_along_axis(nearest, first, axis=1), -1
-        )
+    def __init__(self):
+        super().__init__(metrics=["recall@1"], unmatched="zero")
 
 
-TestMatched = suite(EvaluatorContract, Matched)
+TestExact = suite(EvaluatorContract, Exact)
 
 
-def without(labels, *names):
-    if not isinstance(labels, Labels):
-        return labels
-    kept = {"groups": labels.groups, "junk": labels.junk} | dict.fromkeys(names, ())
-    lists = None if labels.ignored is None else (labels.ignored.offsets, labels.ignored.items)
-    return Labels(
-        labels.ids, kept["groups"] if "groups" not in names else None, junk=kept["junk"], ignored=lists
-    )
+def exact_with(method, change):
+    """Make an `Exact` whose method gets the arguments that `change` returns, given the original arguments."""
+
+    def changed(self, *given, **options):
+        given, options = change(*given, **options)
+        return getattr(Exact, method)(self, *given, **options)
+
+    return altered(Exact, **{method: changed})
 
 
-def evaluate_without(*names):
-    """Make a `Matched` that ignores these parts of labels."""
-    return altered(
-        Matched,
-        evaluate=lambda self, embeddings, labels, gallery=None, gallery_labels=None: Matched.evaluate(
-            self, embeddings, without(labels, *names), gallery, without(gallery_labels, *names)
+def without(part):
+    """Make an `Exact` that ignores a part of `Labels`: groups, or junk."""
+
+    def drop(labels):
+        if not isinstance(labels, Labels):
+            return labels
+        lists = None if labels.ignored is None else (labels.ignored.offsets, labels.ignored.items)
+        kept = {"groups": labels.groups, "junk": labels.junk}
+        kept[part] = None if part == "groups" else ()
+        return Labels(labels.ids, **kept, ignored=lists)
+
+    return exact_with(
+        "evaluate",
+        lambda embeddings, labels, gallery=None, others=None: (
+            (embeddings, drop(labels), gallery, drop(others)),
+            {},
         ),
     )
 
 
-def evaluate_without_lists(self, embeddings, labels, *gallery):
+def without_lists(embeddings, labels, *gallery):
     if isinstance(labels, Relevance):
         labels = Relevance(np.zeros(len(labels) + 1, int), np.zeros(0, int))
-    return Matched.evaluate(self, embeddings, labels, *gallery)
-
-
-def ranges(change=0.0, **options):
-    """Make a `Matched` that finds ranges with a different threshold or different options."""
-    return altered(
-        Matched,
-        within=lambda self, queries, gallery, threshold, **given: Matched.within(
-            self, queries, gallery, threshold + change, **given | options
-        ),
-    )
-
-
-def mines(classes=1, **options):
-    """Make a `Matched` that mines with merged classes or different options."""
-    return altered(
-        Matched,
-        hard_negatives=lambda self, embeddings, labels, k, **given: Matched.hard_negatives(
-            self, embeddings, labels // classes, k, **given | options
-        ),
-    )
+    return (embeddings, labels, *gallery), {}
 
 
 def measures(change):
-    """Make an evaluator that changes its evaluations."""
+    """Make an evaluator whose evaluations are changed."""
     return altered(BySorting, evaluate=lambda self, *arrays: change(BySorting.evaluate(self, *arrays)))
 
 
 def as_json(change):
-    """Make an evaluator whose evaluations have a different `to_dict`."""
+    """Make an evaluator whose evaluations have a changed `to_dict`."""
 
     def changed(figures):
         figures.to_dict = lambda: change(dict(figures))
@@ -498,7 +431,7 @@ def as_json(change):
 
 
 def change_queries(change):
-    """Make an evaluator whose evaluations have different values per query."""
+    """Make an evaluator whose evaluations have changed values per query."""
     return measures(lambda figures: Figures(figures, change(figures.per_query["recall@1"])))
 
 
@@ -542,17 +475,30 @@ EVALUATORS = {
         "lossy": altered(BySorting, restore=lambda self, *saved: Figures({}, {}))
     },
     "groups_and_lists_agree": {
-        "groupless": evaluate_without("groups"),
-        "listless": altered(Matched, evaluate=evaluate_without_lists),
+        "groupless": without("groups"),
+        "listless": exact_with("evaluate", without_lists),
     },
-    "junk_is_excluded": {"junkful": evaluate_without("junk")},
+    "junk_is_excluded": {"junkful": without("junk")},
     "all_items_above_a_similarity_are_found": {
-        "boundless": ranges(max_results=2**60),
-        "lenient": ranges(-0.5),
+        "boundless": exact_with("within", lambda *given, max_results: (given, {"max_results": 2**60})),
+        "lenient": exact_with(
+            "within",
+            lambda queries, gallery, threshold, **options: ((queries, gallery, threshold - 0.5), options),
+        ),
+    },
+    "true_accept_rates_rise_with_the_false_ones": {
+        "falling": altered(
+            Exact,
+            true_accept_rates=lambda self, *given: {
+                share: 1 - rate for share, rate in Exact.true_accept_rates(self, *given).items()
+            },
+        )
     },
     "hard_negatives_are_the_nearest_of_other_classes": {
-        "confused": mines(classes=2),
-        "marginless": mines(margin=0.0),
+        "confused": exact_with(
+            "hard_negatives", lambda x, labels, k, **options: ((x, labels // 2, k), options)
+        ),
+        "marginless": exact_with("hard_negatives", lambda *given, below, margin: (given, {"below": below})),
     },
 }
 

@@ -1,4 +1,4 @@
-"""Drawing a random matrix in blocks gives the same bits, and the same generator state, as a complete draw."""
+"""Rows of a random matrix drawn in blocks have the bits of the full matrix, and leave the same generator state."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def normal(generator: torch.Generator, block: torch.Tensor) -> torch.Tensor:
     dtype=st.sampled_from([torch.float32, torch.float64]),
     seed=st.integers(0, 99),
 )
-# 15 numbers, then a block and 17 numbers.
+# 15 numbers.
 @example(rows=5, columns=3, bounds=[1, 2], groups=1, fill=normal, dtype=torch.float32, seed=0)
+# A block and 17 numbers.
 @example(rows=3, columns=11, bounds=[1, 2], groups=1, fill=normal, dtype=torch.float32, seed=0)
 def test_kept_rows_have_the_bits_of_one_draw(rows, columns, bounds, groups, fill, dtype, seed):
     first, last = (min(bound, rows) for bound in bounds)
@@ -46,9 +47,9 @@ def test_kept_rows_have_the_bits_of_one_draw(rows, columns, bounds, groups, fill
     assert kept.dtype == dtype
     assert kept.shape == (last - first, columns)
     assert torch.equal(kept, whole[first:last])
-    # Later draws must also be the same: they show the state of the generator, with its cached numbers.
-    for one, other in zip((1, 40), (1, 40), strict=True):
-        assert torch.equal(normal(generators[0], torch.empty(one)), normal(generators[1], torch.empty(other)))
+    # Further draws show that the generators, with their cached numbers, are in the same state.
+    for count in (1, 40):
+        assert torch.equal(*(normal(generator, torch.empty(count)) for generator in generators))
 
 
 def test_blocks_of_the_default_size_have_the_bits_of_one_draw():

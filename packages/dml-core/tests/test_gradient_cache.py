@@ -25,7 +25,7 @@ def inputs() -> Tensor:
 
 
 def pair_loss(x: Tensor) -> Tensor:
-    """Compute a loss of all pairs, which can't be computed from a single micro-batch."""
+    """Compute a loss over all pairs, which needs the full batch."""
     same = (LABELS[:, None] == LABELS).fill_diagonal_(False)
     return ((normalize(x) @ normalize(x).T).exp() * torch.where(same, -1, 1)).mean()
 

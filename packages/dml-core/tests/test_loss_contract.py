@@ -1,9 +1,10 @@
-"""The contract suite accepts correct losses, and each test finds the fault that it should find."""
+"""The contract suite passes correct losses, and each test in the suite catches the fault that it tests."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from core_support import suite
 from torch import Tensor, nn
 
 from dml_core import ClassShard
@@ -13,7 +14,7 @@ SHARDED = "test_a_shard_of_all_classes_makes_what_forward_does"
 
 
 class MeanPairDistance(nn.Module):
-    """A correct pair loss: the mean of 1 - cosine over the positive pairs."""
+    """Correct pair loss: 1 - cosine, averaged over the positive pairs."""
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         wide = nn.functional.normalize(embeddings.float() if embeddings.itemsize < 4 else embeddings, dim=1)
@@ -22,7 +23,7 @@ class MeanPairDistance(nn.Module):
 
 
 class Pairs(nn.Module):
-    """Pair losses with a gallery, defined by `of_pairs`; correct unless `counts_itself`."""
+    """Pair loss with a gallery, computed by `of_pairs`; correct unless `counts_itself` is set."""
 
     counts_itself = False
 
@@ -76,26 +77,19 @@ class PullsToTheCentroid(Pairs):
 
 @pytest.mark.parametrize("loss", [NPair, SumOfPairs, HardestTriplet, PullsToTheCentroid])
 def test_a_row_that_counts_itself_is_found_whatever_the_loss(loss: type[Pairs]) -> None:
-    class Suite(LossContract):
-        counts_itself = False
-
-        def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
-            made = loss()
-            made.counts_itself = self.counts_itself
-            return made
-
-    suite = Suite()
-    suite.test_a_row_is_not_its_own_positive()
-    suite.counts_itself = True
-    if loss is SumOfPairs:  # the pair of a row with itself adds zero
-        suite.test_a_row_is_not_its_own_positive()
+    made = loss()
+    checked = suite(LossContract, lambda num_classes, embedding_dim: made)()
+    checked.test_a_row_is_not_its_own_positive()
+    made.counts_itself = True
+    if loss is SumOfPairs:  # a row's pair with itself adds 0
+        checked.test_a_row_is_not_its_own_positive()
         return
     with pytest.raises(AssertionError, match="exclude the diagonal, where a row would be its own positive"):
-        suite.test_a_row_is_not_its_own_positive()
+        checked.test_a_row_is_not_its_own_positive()
 
 
 class Centres(nn.Module):
-    """A correct class loss: one minus the cosine with the centre of the class."""
+    """Correct class loss: 1 - cosine with the class's centre."""
 
     def __init__(self, num_classes: int, embedding_dim: int) -> None:
         super().__init__()
@@ -107,7 +101,7 @@ class Centres(nn.Module):
 
 
 class SoftCentres(Centres):
-    """A correct class loss that can be computed from a shard of the classes: a softmax of cosines."""
+    """Correct class loss that can be computed from a shard of the classes: a softmax of cosines."""
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         return nn.functional.cross_entropy(self._logits(embeddings, self.class_weights), labels.long())
@@ -124,23 +118,13 @@ class SoftCentres(Centres):
             return 8 * x @ w.T
 
 
-class TestCorrectPairLoss(LossContract):
-    def make_loss(self, num_classes, embedding_dim):
-        return MeanPairDistance()
-
-
-class TestCorrectClassLoss(LossContract):
-    def make_loss(self, num_classes, embedding_dim):
-        return Centres(num_classes, embedding_dim)
-
-
-class TestCorrectShardableLoss(LossContract):
-    def make_loss(self, num_classes, embedding_dim):
-        return SoftCentres(num_classes, embedding_dim)
+TestCorrectPairLoss = suite(LossContract, lambda num_classes, embedding_dim: MeanPairDistance())
+TestCorrectClassLoss = suite(LossContract, Centres)
+TestCorrectShardableLoss = suite(LossContract, SoftCentres)
 
 
 def forward_of(kind):
-    """Make a loss from a function of embeddings and labels."""
+    """Make a loss from a function of the loss, embeddings and labels."""
 
     class Loss(MeanPairDistance):
         def forward(self, embeddings, labels):
@@ -232,18 +216,11 @@ FUNCTIONS = [
     ],
 )
 def test_a_fault_is_caught(faulty, test, complaint):
-    class Suite(LossContract):
-        def make_loss(self, num_classes, embedding_dim):
-            return faulty()
-
     with pytest.raises(AssertionError, match=complaint):
-        getattr(Suite(), test)()
+        getattr(suite(LossContract, lambda num_classes, embedding_dim: faulty())(), test)()
 
 
 def test_ddp_reports_a_parameter_that_is_never_used():
-    class Suite(LossContract):
-        def make_loss(self, num_classes, embedding_dim):
-            return HasAnUnusedParameter()
-
+    checked = suite(LossContract, lambda num_classes, embedding_dim: HasAnUnusedParameter())()
     with pytest.raises(RuntimeError, match="not used in producing loss"):
-        Suite().test_works_under_ddp()
+        checked.test_works_under_ddp()

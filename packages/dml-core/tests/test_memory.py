@@ -1,4 +1,4 @@
-"""The memory queue compared with a plain list."""
+"""Compare the memory queue with a plain list."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dml_core import MemoryQueue
 
 
 def rows(first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Make distinct rows: all values of row i are i."""
+    """Return distinct rows: row i contains the number i."""
     ids = torch.arange(first, first + count)
     return ids.float()[:, None].repeat(1, 3), ids
 
@@ -82,15 +82,10 @@ def test_rows_are_stored_in_the_queues_dtype_and_extras_in_that_of_their_example
         ((2, 4), (2,), {}, r"embeddings has shape \(2, 4\); expected \(2, 3\)"),
         ((2, 3), (3,), {}, r"labels has shape \(3,\); expected \(2,\)"),
         ((), (), {}, r"embeddings has shape \(\); expected \(0, 3\)"),
-        (
-            (2, 3),
-            (2,),
-            {"step": torch.zeros(2)},
-            r"got rows for embeddings, labels, step; expected embeddings, labels",
-        ),
+        ((2, 3), (2,), {"step": torch.zeros(2)}, "got rows for embeddings, labels, step; expected embeddings, labels"),
     ],
-)
-def test_wrong_shapes_raise_and_leave_the_queue_unchanged(embeddings, labels, extras, message):
+)  # fmt: skip
+def test_misfits_are_refused_and_the_queue_is_unchanged(embeddings, labels, extras, message):
     queue = MemoryQueue(4, 3)
     queue.enqueue(*rows(0, 2))
     before = copy.deepcopy(queue.state_dict())

@@ -1,4 +1,4 @@
-"""Batches with mined hard negatives, compared with the definition."""
+"""Compare batches with mined hard negatives with the definition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LABELS = np.repeat(np.arange(8), 6)
 
 
 def negatives_of(labels, k, random):
-    """Choose random items of different classes, and -1."""
+    """Draw items of other classes, and -1."""
     rows = [random.choice(np.append(np.flatnonzero(labels != label), -1), k) for label in labels]
     return np.array(rows, np.int64).reshape(len(labels), k)
 
@@ -46,7 +46,7 @@ def test_anchors_bring_their_negatives_and_every_class_comes_once(data):
         for item, times in drawn.items():
             size = int((labels == labels[item]).sum())
             assert images // size <= times <= -(-images // size)
-        # In order, each anchor adds up to M of its negatives whose classes aren't in the batch yet.
+        # In order, each anchor adds up to M of its negatives whose classes the batch lacks.
         there, firsts = {*labels[plain[: anchors * images]].tolist()}, batch[::images][anchors:].tolist()
         for anchor in plain[: anchors * images : images]:
             listed, brought = {*negatives[anchor].tolist()} - {-1}, 0
@@ -57,7 +57,7 @@ def test_anchors_bring_their_negatives_and_every_class_comes_once(data):
             assert brought == each or not free or len(there) == classes
         rest = {int(labels[item]) for item in firsts}
         in_order = [int(row[0]) for row in plain.reshape(classes, images) if int(labels[row[0]]) in rest]
-        assert firsts == in_order  # other rows of the balanced batch fill the rest
+        assert firsts == in_order  # rows of the balanced batch fill the rest
 
 
 def test_negatives_are_mined_before_the_named_epochs():
@@ -99,16 +99,10 @@ def test_a_saved_state_holds_the_negatives():
     ("options", "message"),
     [
         ({"classes_per_batch": 9}, "classes_per_batch is 9; expected at most 8"),
-        (
-            {"classes_per_batch": 1},
-            "classes_per_batch is 1; expected at least 2, an anchor's and a negative's",
-        ),
+        ({"classes_per_batch": 1}, "classes_per_batch is 1; expected at least 2, an anchor's and a negative's"),
         ({"candidates": 48}, "candidates is 48; expected at most 47, the number of other items"),
         ({"negatives_per_anchor": 0}, "negatives_per_anchor is 0; expected an integer of at least 1"),
-        (
-            {"candidates": 2, "negatives_per_anchor": 3},
-            "negatives_per_anchor is 3; expected at most candidates, 2",
-        ),
+        ({"candidates": 2, "negatives_per_anchor": 3}, "negatives_per_anchor is 3; expected at most candidates, 2"),
         ({"below": "semi"}, "below is 'semi'; expected 'hardest', 'easiest', or None"),
         ({"below": "hardest", "margin": -0.5}, "margin is -0.5; expected a finite number"),
         ({"margin": 0.5}, "margin is 0.5 and below is None"),
@@ -116,8 +110,8 @@ def test_a_saved_state_holds_the_negatives():
         ({"mine_every": 0}, "mine_every is 0"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
-)
-def test_wrong_options_raise(options, message):
+)  # fmt: skip
+def test_wrong_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         HardNegativeSampler(LABELS, **{"classes_per_batch": 4, "images_per_class": 2, **options})
 
@@ -125,16 +119,13 @@ def test_wrong_options_raise(options, message):
 @pytest.mark.parametrize(
     ("negatives", "message"),
     [
-        (
-            np.zeros((47, 2), int),
-            r"negatives has shape \(47, 2\) and dtype int64; expected \(48, k\) integers",
-        ),
+        (np.zeros((47, 2), int), r"negatives has shape \(47, 2\) and dtype int64; expected \(48, k\) integers"),
         (np.full((48, 2), 0.5), "dtype float64; expected"),
         (np.full((48, 2), 48), "indices from 48 to 48; expected -1 to 47"),
         (np.full((48, 2), 47), "negatives of item 42 include an item of the same class"),
     ],
     ids=["shape", "dtype", "range", "class"],
-)
-def test_wrong_negatives_raise(negatives, message):
+)  # fmt: skip
+def test_wrong_negatives_are_refused(negatives, message):
     with pytest.raises(ValueError, match=message):
         HardNegativeSampler(LABELS, 4, 2).set_negatives(negatives)

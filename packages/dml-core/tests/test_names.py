@@ -1,4 +1,4 @@
-"""The names of the package, and the modules that importing the package loads."""
+"""Check which names the package has, and which modules an import of the package loads."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Loading plugins: working plugins are kept, broken plugins are named and skipped."""
+"""Load plugins: working plugins are kept, and broken plugins are named and skipped."""
 
 from __future__ import annotations
 
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -30,6 +31,22 @@ def make_plugin(**hooks: object) -> ModuleType:
     for name, function in hooks.items():
         setattr(module, name, hookimpl(function))
     return module
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Write a module that can be imported, and return its file."""
+    monkeypatch.syspath_prepend(tmp_path)
+    files: list[Path] = []
+
+    def write(name: str, text: str) -> Path:
+        files.append(tmp_path / f"{name}.py")
+        files[-1].write_text(text)
+        return files[-1]
+
+    yield write
+    for file in files:
+        sys.modules.pop(file.stem, None)
 
 
 @pytest.fixture
@@ -69,21 +86,16 @@ def test_a_plugin_that_cannot_be_imported_is_skipped_and_the_rest_works(installe
         ("raise ZeroDivisionError('at import')", "ZeroDivisionError: at import"),
     ],
 )
-def test_a_plugin_that_raises_anything_at_its_import_is_skipped(
-    tmp_path, monkeypatch, installed, code, named
-):
-    (tmp_path / "ending_plugin.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
+def test_a_plugin_that_raises_anything_at_its_import_is_skipped(write, installed, code, named):
+    write("ending_plugin", code)
     good = installed(make_plugin(dml_losses=nothing), "good_plugin")
     loaded = Plugins([EntryPoint("ending", "ending_plugin", "dml"), good])
     assert len(loaded.providers) == 1
     assert named in str(loaded.failures[0])
-    sys.modules.pop("ending_plugin", None)
 
 
-def test_ctrl_c_stops_the_loading(tmp_path, monkeypatch):
-    (tmp_path / "interrupted_plugin.py").write_text("raise KeyboardInterrupt")
-    monkeypatch.syspath_prepend(tmp_path)
+def test_ctrl_c_stops_the_loading(write):
+    write("interrupted_plugin", "raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):
         Plugins([EntryPoint("interrupted", "interrupted_plugin", "dml")])
 
@@ -155,11 +167,9 @@ def test_a_component_needs_a_callable_factory_and_a_summary_of_one_line():
             Component("three", nothing, summary)
 
 
-def test_a_reference_is_imported_when_the_component_is_used(tmp_path, monkeypatch):
-    (tmp_path / "lazy_losses.py").write_text(
-        "class Outer:\n    def make(scale: float = 2.0, *, margin: int):\n        return scale\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
+def test_a_reference_is_imported_when_the_component_is_used(write):
+    make = "def make(scale: float = 2.0, *, margin: int):\n        return scale\n"
+    write("lazy_losses", f"class Outer:\n    {make}")
     component = Component("lazy", "lazy_losses:Outer.make", "a loss")
     assert "lazy_losses" not in sys.modules
     assert [(option.name, option.annotation, option.required) for option in component.options] == [
@@ -168,7 +178,6 @@ def test_a_reference_is_imported_when_the_component_is_used(tmp_path, monkeypatc
     ]
     assert component.factory(3.0, margin=1) == 3.0
     assert not component.takes_any_option
-    del sys.modules["lazy_losses"]
 
 
 @pytest.mark.parametrize(
@@ -181,17 +190,14 @@ def test_a_reference_is_imported_when_the_component_is_used(tmp_path, monkeypatc
     ],
     ids=["module", "import", "name", "number"],
 )
-def test_a_reference_that_leads_nowhere_is_an_error_at_its_use(tmp_path, monkeypatch, reference, message):
-    (tmp_path / "broken_losses.py").write_text("\n1 / 0\n")
-    (tmp_path / "good_losses.py").write_text("number = 3\n")
-    monkeypatch.syspath_prepend(tmp_path)
+def test_a_reference_that_leads_nowhere_is_an_error_at_its_use(write, reference, message):
+    write("broken_losses", "\n1 / 0\n")
+    write("good_losses", "number = 3\n")
     component = Component("lazy", reference, "a loss")
     loaded = Plugins()
     loaded.register(make_plugin(dml_losses=lambda: [component]))
     with pytest.raises(DmlError, match=message):
         Registry(loaded).build("losses", {"name": "lazy"}, {})
-    for name in ("broken_losses", "good_losses"):
-        sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize("reference", ["", "module", "module:", ":name", "a b:c", "module:a:b"])
@@ -200,14 +206,13 @@ def test_a_reference_names_a_module_and_an_object(reference):
         Component("lazy", reference, "a loss")
 
 
-def test_a_failure_names_the_file_and_the_line(tmp_path, monkeypatch):
-    (tmp_path / "missing_import.py").write_text("import sys\n\nimport no_such_module_either\n")
-    (tmp_path / "not_python.py").write_text("x = 1\ndef f(:\n")
-    monkeypatch.syspath_prepend(tmp_path)
+def test_a_failure_names_the_file_and_the_line(write):
+    missing = write("missing_import", "import sys\n\nimport no_such_module_either\n")
+    invalid = write("not_python", "x = 1\ndef f(:\n")
     loaded = Plugins([EntryPoint("a", "missing_import", "dml"), EntryPoint("b", "not_python", "dml")])
     first, second = map(str, loaded.failures)
-    assert first.endswith(f"({tmp_path / 'missing_import.py'}, line 3)")
-    assert second.endswith(f"({tmp_path / 'not_python.py'}, line 2)")
+    assert first.endswith(f"({missing}, line 3)")
+    assert second.endswith(f"({invalid}, line 2)")
 
 
 def test_a_factory_declares_its_options_by_its_signature():

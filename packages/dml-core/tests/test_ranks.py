@@ -1,33 +1,23 @@
-"""Rows gathered over two ranks: each rank gets all rows, and the gradient of its rows."""
+"""Gather rows over two ranks: each rank has all rows, and in the backward pass the gradient for its rows."""
 
 from __future__ import annotations
 
-import multiprocessing
 from typing import Any
 
 import pytest
 import torch
 from core_support import gathering_rank
 from core_support.gathering_rank import CASES, DIM, loss, rows_and_labels
+from core_support.worlds import run_ranks
 
 from dml_core import all_gather_rows, rank_and_world_size
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Run two gloo ranks, and return what each saved."""
+    """Return the results that each of two gloo ranks saved."""
     folder = tmp_path_factory.mktemp("ranks")
-    # Fork from a process that has only imported torch.
-    context = multiprocessing.get_context("forkserver")
-    processes = [context.Process(target=gathering_rank.gather, args=(rank, folder)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(timeout=300)
-    exitcodes = [process.exitcode for process in processes]
-    for process in processes:
-        process.kill()  # otherwise, a rank that waits for a dead rank would delay the end of the tests
-    assert exitcodes == [0, 0]
+    run_ranks(gathering_rank.gather, 2, folder)
     return [torch.load(folder / str(rank)) for rank in range(2)]
 
 

@@ -1,4 +1,4 @@
-"""Names resolve to components, and all errors in a recipe's table are reported."""
+"""Find components by name, and report all errors in a recipe's table."""
 
 from __future__ import annotations
 
@@ -40,13 +40,7 @@ class Ranked:
     ) -> None:
         if margin < 0:
             raise ValueError(f"margin is {margin}; expected at least 0")
-        self.margin, self.temperature, self.order, self.levels, self.count = (
-            margin,
-            temperature,
-            order,
-            levels,
-            count,
-        )
+        self.margin = margin
 
 
 class Classes:
@@ -78,7 +72,7 @@ def plugin_with(*components: Component, kind: str = "losses") -> ModuleType:
 RANKED = Component("ranked", Ranked, "a pair loss")
 CLASSES = Component("classes", Classes, "a class loss")
 WRAPPER = Component("wrapper", Wrapper, "wraps a loss")
-RUN = {"num_classes": 10, "embedding_dim": 4, "steps_per_epoch": 5, "seed": 0}  # a context of losses
+RUN = {"num_classes": 10, "embedding_dim": 4, "steps_per_epoch": 5, "seed": 0}  # the context for losses
 
 
 def test_a_factory_gets_the_keys_of_the_table_and_the_context_that_it_asks_for():
@@ -89,9 +83,8 @@ def test_a_factory_gets_the_keys_of_the_table_and_the_context_that_it_asks_for()
 
 def test_a_factory_receives_no_context_that_it_does_not_ask_for():
     assert registry_of(RANKED).build("losses", {"name": "ranked"}, RUN).margin == 0.4
-    assert registry_of(Component("any", free_for_all, "takes all")).build(
-        "losses", {"name": "any", "a": 1}, RUN
-    ) == {"a": 1}
+    takes_all = registry_of(Component("any", free_for_all, "takes all"))
+    assert takes_all.build("losses", {"name": "any", "a": 1}, RUN) == {"a": 1}
 
 
 def test_the_table_wins_over_the_context():
@@ -158,16 +151,15 @@ def test_a_mistake_in_a_table_says_what_came_and_what_was_expected(table, error,
 
 
 def test_of_many_names_the_five_nearest_are_listed():
-    many = [
-        Component(f"loss-{word}", Ranked, "a loss") for word in ("one", "two", "three", "four", "five", "tow")
-    ]
+    words = ("one", "two", "three", "four", "five", "tow")
     with pytest.raises(UnknownName) as caught:
-        registry_of(*many).check("losses", {"name": "loss-twoo"})
-    assert str(caught.value).startswith(
-        "unknown loss 'loss-twoo'; did you mean 'loss-two'? nearest: loss-two, "
-    )
-    assert str(caught.value).endswith("; 'dml plugins losses' lists all 6")
-    assert str(caught.value).count("loss-") == 7
+        registry_of(*(Component(f"loss-{word}", Ranked, "a loss") for word in words)).entry(
+            "losses", "loss-twoo"
+        )
+    message = str(caught.value)
+    assert message.startswith("unknown loss 'loss-twoo'; did you mean 'loss-two'? nearest: loss-two, ")
+    assert message.endswith("; 'dml plugins losses' lists all 6")
+    assert message.count("loss-") == 7
 
 
 def test_all_mistakes_of_a_table_and_its_nested_ones_are_reported_together():
@@ -232,20 +224,12 @@ def test_a_context_that_is_not_exactly_the_kinds_is_an_error_of_the_caller(conte
 @pytest.mark.parametrize(
     "error", [AssertionError, AttributeError, KeyError, OverflowError, ZeroDivisionError]
 )
-def test_other_exceptions_of_a_factory_become_recipe_errors_that_name_their_type(error):
-    class Raising:
-        @hookimpl
-        def dml_losses(self):
-            yield Component("raising", self.make, "raises")
+def test_other_refusals_of_a_factory_are_errors_of_the_recipe_that_name_their_type(error):
+    def refuse():
+        raise error("p")
 
-        def make(self):
-            raise error("p")
-
-    plugins = Plugins()
-    plugins.register(Raising(), distribution="raising")
-    context = dict.fromkeys(CONTEXT["losses"], 1)
-    with pytest.raises(InvalidOption, match=rf"loss 'raising' .*: {error.__name__}: '?p"):
-        Registry(plugins).build("losses", {"name": "raising"}, context)
+    with pytest.raises(InvalidOption, match=rf"loss 'refusing' .*: {error.__name__}: '?p"):
+        registry_of(Component("refusing", refuse, "refuses")).build("losses", {"name": "refusing"}, RUN)
 
 
 def test_a_type_error_of_a_factory_is_an_error_of_the_recipe_and_its_dml_errors_stay_unchanged():
@@ -253,7 +237,7 @@ def test_a_type_error_of_a_factory_is_an_error_of_the_recipe_and_its_dml_errors_
         raise TypeError("seed is 0.5; expected an integer")
 
     def of_a_file(path):
-        raise DuplicateName("the file has two entries of the same name")
+        raise DuplicateName("the file uses a name twice")
 
     components = [
         Component("typed", of_a_whole_number, "raises a TypeError"),
@@ -263,7 +247,7 @@ def test_a_type_error_of_a_factory_is_an_error_of_the_recipe_and_its_dml_errors_
         InvalidOption, match=r"loss 'typed' \(.*of_a_whole_number of test-losses 1\.2\): seed is 0\.5"
     ):
         registry_of(*components).build("losses", {"name": "typed", "seed": 0.5}, RUN)
-    with pytest.raises(DuplicateName, match=r"^the file has two entries of the same name$"):
+    with pytest.raises(DuplicateName, match=r"^the file uses a name twice$"):
         registry_of(*components).build("losses", {"name": "file", "path": "x"}, RUN)
 
 
@@ -297,9 +281,8 @@ def test_a_hook_that_returns_something_else_is_skipped_and_the_rest_works(return
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_a_hook_and_a_context_that_its_factories_can_receive(kind):
-    component = Component(
-        "a-thing", free_for_all, "a thing", options=[Option(name) for name in CONTEXT[kind]]
-    )
+    options = [Option(name) for name in CONTEXT[kind]]
+    component = Component("a-thing", free_for_all, "a thing", options=options)
     context = dict.fromkeys(CONTEXT[kind], 3)
     assert registry_of(component, kind=kind).build(kind, {"name": "a-thing"}, context) == context
 
@@ -360,16 +343,5 @@ def test_the_registry_of_this_process_has_the_samplers_of_dml_core():
 def test_another_librarys_class_is_suggested_by_a_word_of_its_name(wrong, suggested):
     names = ("arc-face", "soft-triple", "pml/ArcFaceLoss", "pml/ContrastiveLoss", "pml/SNRContrastiveLoss",
              "pml/SupConLoss", "pml/TripletMarginLoss")  # fmt: skip
-
-    class Provider:
-        @hookimpl
-        def dml_losses(self):
-            return [Component(name, dict_of, "a loss") for name in names]
-
-    def dict_of(scale: float = 1.0):
-        return scale
-
-    loaded = Plugins()
-    loaded.register(Provider())
     with pytest.raises(UnknownName, match=re.escape(suggested)):
-        Registry(loaded).entry("losses", wrong)
+        registry_of(*(Component(name, Ranked, "a loss") for name in names)).entry("losses", wrong)

@@ -1,4 +1,4 @@
-"""Schedules: values, tables, and the attributes that they set."""
+"""Test values of schedules, their tables, and the attributes that they set."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_length_defaults_to_the_rest_of_the_run(unit):
 def test_warmup_rises_to_the_schedule_and_never_starts_at_zero():
     schedule = from_table(kind="constant", value=2.0, warmup=4)
     assert [schedule(p) for p in range(6)] == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
-    # The warm-up is in steps, although the unit is "epoch".
+    # The warm-up is in steps, whatever the unit.
     of_epochs = from_table(kind="constant", value=2.0, warmup=4, unit="epoch")
     assert [of_epochs(p) for p in range(6)] == [schedule(p) for p in range(6)]
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from eval_support import retrieval_reference as reference
+from eval_support.small_rows import integers, small_rows
 from eval_support.trial import trial
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -67,40 +68,14 @@ def assert_same(
 
 
 @st.composite
-def small_integers(draw: st.DrawFn, dim: int, most: int = 8) -> np.ndarray:
-    """Draw a few rows of small integers, never all zeros, in any dtype and layout."""
-    rows = draw(st.integers(2, most))
-    values = draw(
-        st.lists(
-            st.lists(st.integers(-2, 2), min_size=dim, max_size=dim).filter(any), min_size=rows, max_size=rows
-        )
-    )
-    dtype = draw(st.sampled_from([np.float16, np.float32, np.float64]))
-    x = np.array(values, dtype)
-    layout = draw(st.sampled_from(["C", "F", "strided", "reversed"]))
-    if layout == "F":
-        return np.asfortranarray(x)
-    if layout == "strided":
-        wide = np.full((2 * rows, 3 * dim), np.nan, dtype)
-        wide[::2, ::3] = x
-        return wide[::2, ::3]
-    if layout == "reversed":
-        return x[::-1, ::-1].copy()[::-1, ::-1]
-    return x
-
-
-@st.composite
-def problems(draw: st.DrawFn) -> tuple[Any, ...]:
-    dim = draw(st.sampled_from([1, 2, 3, 9]))
-    embeddings = draw(small_integers(dim))
-    labels = np.array(draw(st.lists(st.integers(0, 2), min_size=len(embeddings), max_size=len(embeddings))))
-    if draw(st.booleans()):
-        gallery = draw(small_integers(dim))
-        gallery_labels = np.array(
-            draw(st.lists(st.integers(0, 2), min_size=len(gallery), max_size=len(gallery)))
-        )
-        return embeddings, labels, gallery, gallery_labels
-    return embeddings, labels, None, None
+def problems(draw: st.DrawFn, similarity: str) -> tuple[Any, ...]:
+    """Draw embeddings or codes, and labels, of queries and perhaps a gallery."""
+    dim = draw(st.sampled_from([1, 3, 4, 9, 33] if similarity == "hamming" else [1, 2, 3, 9]))
+    sides: list[Any] = []
+    for _ in range(draw(st.integers(1, 2))):
+        rows = draw(small_rows(dim, 8, similarity))
+        sides += [rows, draw(integers(len(rows), 2))]
+    return (*sides, None, None)[:4]
 
 
 def has_matches(labels: np.ndarray, gallery_labels: np.ndarray | None) -> bool:
@@ -117,11 +92,12 @@ def test_every_kernel_of_the_build_is_tried_or_named_as_missing() -> None:
     assert sorted([*KERNELS, *_native.missing_kernels()]) == sorted(expected)
 
 
-# Use each example for all kernels, because the reference needs more time than the kernels together.
-@pytest.mark.parametrize("similarity", SIMILARITIES)
+# Every kernel takes each example, since the reference needs more time than all of them.
+@pytest.mark.parametrize("similarity", [*SIMILARITIES, "hamming"])
 @pytest.mark.parametrize("ties", TIES)
-@given(problem=problems(), data=st.data())
-def test_every_metric_is_that_of_a_full_sort(similarity: str, ties: str, problem: Any, data: Any) -> None:
+@given(data=st.data())
+def test_every_metric_is_that_of_a_full_sort(similarity: str, ties: str, data: Any) -> None:
+    problem = data.draw(problems(similarity))
     embeddings, labels, gallery, gallery_labels = problem
     assume(has_matches(labels, gallery_labels))
     more = data.draw(MORE)
@@ -198,41 +174,10 @@ def test_rows_whose_squares_underflow_are_ranked_by_their_keys(similarity: str, 
     assert len(results) == 1
 
 
-@pytest.mark.parametrize("ties", TIES)
-@given(data=st.data())
-def test_codes_are_ranked_by_their_hamming_distance(ties: str, data: Any) -> None:
-    width = data.draw(st.sampled_from([1, 3, 4, 9, 33]))
-    bytes_ = st.sampled_from([0, 1, 3, 255])
-    n, m = data.draw(st.integers(2, 8)), data.draw(st.integers(1, 8))
-
-    def draw_codes(rows: int) -> np.ndarray:
-        row = st.lists(bytes_, min_size=width, max_size=width)
-        return np.array(data.draw(st.lists(row, min_size=rows, max_size=rows)), np.uint8)
-
-    codes, labels = draw_codes(n), np.array(data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)))
-    gallery = gallery_labels = None
-    if data.draw(st.booleans()):
-        gallery = draw_codes(m)
-        gallery_labels = np.array(data.draw(st.lists(st.integers(0, 2), min_size=m, max_size=m)))
-    assume(has_matches(labels, gallery_labels))
-    more = data.draw(MORE)
-    options: dict[str, Any] = {"similarity": "hamming", "metrics": STANDARD + more}
-    expected = reference.evaluate(codes, labels, gallery, gallery_labels, ties=ties, **options)
-    dense = arguments.encode(*(p for p in (labels, gallery_labels) if p is not None))
-    relation = Relation(labels=dense[0], gallery_labels=dense[1] if gallery is not None else None)
-    many_positives, rules = data.draw(MANY_POSITIVES), data.draw(st.sampled_from([[ties], TIES]))
-    for kernel in KERNELS:
-        with trial(kernel=kernel, many_positives=many_positives):
-            found = count(codes, gallery, relation, ties=rules, **options)
-        assert_same(found[rules.index(ties)], expected, kernel)
-
-
 @pytest.mark.parametrize("similarity", [*SIMILARITIES, "hamming"])
-@given(problem=problems(), exclude_self=st.booleans(), data=st.data())
-def test_neighbours_are_those_of_a_full_sort(
-    similarity: str, problem: Any, exclude_self: bool, data: Any
-) -> None:
-    queries, _, gallery, _ = problem
+@given(exclude_self=st.booleans(), data=st.data())
+def test_neighbours_are_those_of_a_full_sort(similarity: str, exclude_self: bool, data: Any) -> None:
+    queries, _, gallery, _ = data.draw(problems(similarity))
     if gallery is None or exclude_self:
         gallery = None
     items = queries if gallery is None else gallery
@@ -241,10 +186,7 @@ def test_neighbours_are_those_of_a_full_sort(
         "few_items": data.draw(st.sampled_from([0, 512])),
         "few_queries": data.draw(st.sampled_from([0, 2**40])),
     }
-    if similarity == "hamming":
-        queries, items = (binarize(x) for x in (queries, items))
-        gallery = None if gallery is None else items
-    else:
+    if similarity != "hamming":
         how |= {
             "screen": data.draw(st.sampled_from(["float32", "16-bit"])),
             "directions": data.draw(DIRECTIONS),
@@ -306,7 +248,7 @@ def test_a_translation_of_both_sides_changes_no_neighbour() -> None:
         assert scores.tolist() == expected[0], (offset, kernel, how)
 
 
-@given(small_integers(11), st.sampled_from([-1.0, 0.0, 0.5]))
+@given(small_rows(11), st.sampled_from([-1.0, 0.0, 0.5]))
 def test_binarize_packs_as_numpy_does(x: np.ndarray, threshold: float) -> None:
     np.testing.assert_array_equal(binarize(x, threshold), np.packbits(x > threshold, axis=1))
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from dml_eval_rs import ami, ari, binarize, evaluate, kmeans, knn, nmi
-from dml_eval_rs.__main__ import main
 
 X = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
 LABELS = np.array([0, 0, 1, 1, 2, 2])
@@ -188,40 +187,6 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
 def test_errors_say_what_came_and_what_was_expected(call, error, message) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(error, match=message):
         call()
-
-
-def test_the_command_refuses_a_truncated_or_pickled_file_with_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    labels, whole = tmp_path / "labels.npy", tmp_path / "whole.npy"
-    np.save(labels, LABELS)
-    np.save(whole, X)
-    truncated = tmp_path / "truncated.npy"
-    truncated.write_bytes(whole.read_bytes()[:-8])
-    np.savez(tmp_path / "archive.npz", x=X)
-    objects = tmp_path / "objects.npy"
-    np.save(objects, np.array([{}, {}], object), allow_pickle=True)
-    for path in (truncated, objects, tmp_path / "archive.npz", labels.with_name("missing.npy")):
-        assert main([str(path), str(labels)]) == 2
-        message = capsys.readouterr().err
-        assert path.name in message
-        assert "Traceback" not in message
-
-
-def test_the_command_shows_progress_on_a_terminal_only(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    np.save(tmp_path / "x.npy", X)
-    np.save(tmp_path / "l.npy", LABELS)
-    arguments = [str(tmp_path / "x.npy"), str(tmp_path / "l.npy")]
-    assert main(arguments) == 0
-    piped = capsys.readouterr()
-    assert piped.err == ""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert main(arguments) == 0
-    shown = capsys.readouterr()
-    assert shown.err.endswith("\r    \r")
-    assert shown.out == piped.out
 
 
 @pytest.mark.skipif(not hasattr(np.dtypes, "StringDType"), reason="this numpy has no StringDType")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -136,6 +137,22 @@ def test_an_unknown_metric_and_bad_files_are_named(run: Run) -> None:
     message = run("x.npy", "objects.npy", code=2)
     assert "objects.npy contains Python objects; expected numbers or strings" in message
     assert "allow_pickle" not in message
+    Path("truncated.npy").write_bytes(Path("x.npy").read_bytes()[:-8])
+    np.savez("archive.npz", x=X)
+    for name in ("truncated.npy", "archive.npz"):
+        assert name in run(name, "labels.npy", code=2)
+
+
+def test_progress_is_shown_on_a_terminal_only(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for is_terminal, end in ((False, ""), (True, "\r    \r")):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        assert main(["x.npy", "labels.npy"]) == 0
+        shown = capsys.readouterr()
+        assert shown.out == f"{evaluate(X, LABELS)}\n"
+        assert shown.err.endswith(end)
+        assert bool(shown.err) == is_terminal
 
 
 def test_the_remedy_for_a_text_file_works(run: Run) -> None:

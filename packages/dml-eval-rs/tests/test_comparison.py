@@ -93,29 +93,26 @@ def test_only_the_metrics_that_all_models_have_are_compared(models: dict[str, Ev
         compare({"a": other, **models}, "mrr")
 
 
+def ends(interval: Any) -> list[str]:
+    return f"{interval.low:.4f} to {interval.high:.4f}".split()
+
+
 def test_the_table_has_a_row_for_each_metric_and_model(models: dict[str, Evaluation]) -> None:
     table = compare(models)
     header, *rows = str(table).splitlines()
     assert header.split("  ")[0] == "metric"
     assert "minus ours" in header
     assert len(rows) == 9
-    assert rows[0].split() == ["MAP@R", "ours", *_shown(table["ours", "map@r"])]
+    first = table["ours", "map@r"]
+    assert rows[0].split() == ["MAP@R", "ours", f"{first.value:.4f}", *ends(first.interval)]
     assert rows[1].split()[:2] == ["MAP@R", "theirs"]
     worst = table["old_one & worst", "map@r"]
     assert rows[2].split()[-5:] == [
-        f"{worst.comparison.difference:+.4f}", *_ends(worst.comparison.interval), f"{worst.adjusted_p:.4f}",
+        f"{worst.comparison.difference:+.4f}", *ends(worst.comparison.interval), f"{worst.adjusted_p:.4f}",
     ]  # fmt: skip
     assert r"old\_one \& worst" in table.to_latex()
     assert table.to_markdown().count("\n") == 10
     assert table._repr_html_().count("<tr>") == 10
-
-
-def _ends(interval: Any) -> list[str]:
-    return f"{interval.low:.4f} to {interval.high:.4f}".split()
-
-
-def _shown(entry: Any) -> list[str]:
-    return [f"{entry.value:.4f}", *_ends(entry.interval)]
 
 
 def test_csv_parses_back_to_all_digits(models: dict[str, Evaluation]) -> None:

@@ -195,26 +195,21 @@ def test_every_function_takes_any_container() -> None:
         "verify of codes": lambda x, y, c, i: dml_eval_rs.verify(c, y, similarity="hamming").to_dict(),
         "verify of labels": lambda x, y, c, i: dml_eval_rs.verify(x, Labels(y, np.arange(12) % 3)).to_dict(),
         "verify-pairs": lambda x, y, c, i: dml_eval_rs.verify(x, y, pairs=i).to_dict(),
-        "open_set": lambda x, y, c, i: dml_eval_rs.open_set(x, y, X[:3], y_first(y)).to_dict(),
+        "open_set": lambda x, y, c, i: dml_eval_rs.open_set(x, y, X[:3], labels[:3]).to_dict(),
         "kmeans": lambda x, y, c, i: dml_eval_rs.kmeans(x, 3).labels,
         "nmi": lambda x, y, c, i: dml_eval_rs.nmi(y, LABELS),
     }  # fmt: skip
-
-    def y_first(y: Any) -> Any:
-        return labels[:3] if not isinstance(y, np.ndarray) else np.array(labels[:3])
 
     pairs = np.stack([np.arange(12), (np.arange(12) + 4) % 12], axis=1)
     pairs[6:, 1] = (pairs[6:, 0] + 1) % 12
     for name, call in calls.items():
         expected = call(X, np.array(labels), codes, pairs)
-        found = call(
-            (row for row in as_lists_as_arrays(as_lists)), iter(labels), iter([codes]), iter([pairs])
-        )
+        found = call(in_one_buffer(as_lists), iter(labels), iter([codes]), iter([pairs]))
         np.testing.assert_equal(found, expected, err_msg=name)
 
 
-def as_lists_as_arrays(rows: list[list[float]]) -> Iterator[np.ndarray]:
-    """Yield the same buffer repeatedly, like data loaders."""
+def in_one_buffer(rows: list[list[float]]) -> Iterator[np.ndarray]:
+    """Yield each row in the same buffer, as data loaders do."""
     buffer = np.empty(4, np.float32)
     for row in rows:
         buffer[:] = row
@@ -222,9 +217,8 @@ def as_lists_as_arrays(rows: list[list[float]]) -> Iterator[np.ndarray]:
 
 
 def test_blocks_of_embeddings_and_labels_are_joined() -> None:
-    assert (
-        evaluate(*concatenate_blocks((X[i : i + 5], LABELS[i : i + 5]) for i in range(0, 12, 5))) == EXPECTED
-    )
+    blocks = ((X[i : i + 5], LABELS[i : i + 5]) for i in range(0, 12, 5))
+    assert evaluate(*concatenate_blocks(blocks)) == EXPECTED
     loader = torch().utils.data.DataLoader(
         torch().utils.data.TensorDataset(torch().tensor(X).bfloat16(), torch().tensor(LABELS)), batch_size=5
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections import deque
 from collections.abc import Callable
@@ -10,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from eval_support.every_function import calls_of
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays, integer_dtypes, unsigned_integer_dtypes
 
-import dml_eval_rs
 from dml_eval_rs import Labels, binarize, evaluate, nmi
 from dml_eval_rs.inputs import arguments
 
@@ -149,44 +148,23 @@ def test_text_that_is_not_unicode_is_named() -> None:
         evaluate(X, np.array(["a", "\ud800", "a", "b", "b", "b"], dtype=object))
 
 
-MATRIX, CODES = np.eye(6, 4) + 0.1, np.arange(12, dtype=np.uint8).reshape(6, 2)
-SIX = [0, 1, 0, 1, 2, 2]
-# All functions and records that take arrays, called with a tensor of floats, codes or labels.
-TAKERS: dict[str, Callable[[Any, Any, Any], object]] = {
-    "Labels": lambda x, codes, labels: Labels(labels),
-    "Relevance": lambda x, codes, labels: dml_eval_rs.Relevance(np.arange(7), labels),
-    "ami": lambda x, codes, labels: dml_eval_rs.ami(labels, SIX),
-    "ari": lambda x, codes, labels: dml_eval_rs.ari(SIX, labels),
-    "binarize": lambda x, codes, labels: binarize(x),
-    "compare": lambda x, codes, labels: dml_eval_rs.compare({"a": EXPECTED, "b": EXPECTED}, by=labels),
-    "concatenate_blocks": lambda x, codes, labels: dml_eval_rs.concatenate_blocks([MATRIX, x]),
-    "evaluate": lambda x, codes, labels: evaluate(MATRIX, labels),
-    "evaluate of codes": lambda x, codes, labels: evaluate(codes, SIX, similarity="hamming"),
-    "evaluate_levels": lambda x, codes, labels: dml_eval_rs.evaluate_levels(x, {"fine": SIX}),
-    "evaluate_shards": lambda x, codes, labels: dml_eval_rs.evaluate_shards([x], SIX),
-    "evaluate_ties": lambda x, codes, labels: dml_eval_rs.evaluate_ties(x, SIX),
-    "hard_negatives": lambda x, codes, labels: dml_eval_rs.hard_negatives(x, SIX, 2),
-    "index_recall": lambda x, codes, labels: dml_eval_rs.index_recall(labels[:, None], MATRIX, MATRIX, 1),
-    "kmeans": lambda x, codes, labels: dml_eval_rs.kmeans(x, 2),
-    "knn": lambda x, codes, labels: dml_eval_rs.knn(MATRIX, x, 2),
-    "knn of codes": lambda x, codes, labels: dml_eval_rs.knn(codes, None, 2, similarity="hamming"),
-    "knn_shards": lambda x, codes, labels: dml_eval_rs.knn_shards([x], None, 2),
-    "nmi": lambda x, codes, labels: dml_eval_rs.nmi(labels, SIX),
-    "open_set": lambda x, codes, labels: dml_eval_rs.open_set(MATRIX, [0, 1, 2, 3, 4, 5], x, SIX),
-    "range_search": lambda x, codes, labels: dml_eval_rs.range_search(x, None, 0.5),
-    "relevance_from_labels": lambda x, codes, labels: dml_eval_rs.relevance_from_labels(x > 0.5),
-    "verify": lambda x, codes, labels: dml_eval_rs.verify(x, SIX),
-    "verify of codes": lambda x, codes, labels: dml_eval_rs.verify(codes, SIX, similarity="hamming"),
-    "verify_shards": lambda x, codes, labels: dml_eval_rs.verify_shards([x], SIX),
-}
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", ["strided", "jagged"])
+def test_nested_tensors_are_refused(layout: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    rows = torch.nested.nested_tensor([torch.ones(4)] * 6, layout=getattr(torch, layout))
+    with pytest.raises(TypeError, match=r"embeddings is a nested tensor.*to_padded_tensor"):
+        evaluate(rows, [0, 1, 0, 1, 2, 2])
 
 
-def test_every_function_that_takes_arrays_is_tried_inside_transforms() -> None:
-    public = {name for name in dml_eval_rs.__all__ if inspect.isfunction(getattr(dml_eval_rs, name))}
-    assert public <= TAKERS.keys()
+MATRIX, CODES, IDS = (
+    np.eye(6, 4) + 0.1,
+    np.arange(12, dtype=np.uint8).reshape(6, 2),
+    np.array([0, 1, 0, 1, 2, 2]),
+)
 
 
-@pytest.mark.parametrize("name", TAKERS)
+@pytest.mark.parametrize("name", calls_of(MATRIX, CODES, IDS, MATRIX, CODES, IDS))
 @pytest.mark.filterwarnings(
     "ignore:.*torch.jit.script:FutureWarning", "ignore:.*torch.jit.script:DeprecationWarning"
 )
@@ -197,7 +175,8 @@ def test_tensors_inside_transforms_are_refused(name: str, transform: str) -> Non
 
     def call(x: Any) -> Any:
         zeros = 0 * x.long()
-        TAKERS[name](x, (torch.tensor(CODES) + zeros[:, :1]).byte(), torch.tensor(SIX) + zeros[:, 0])
+        codes, labels = (torch.tensor(CODES) + zeros[:, :1]).byte(), torch.tensor(IDS) + zeros[:, 0]
+        calls_of(x, codes, labels, MATRIX, CODES, IDS)[name]()
         return x.sum()
 
     x = torch.tensor(MATRIX)

@@ -14,24 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml_eval_rs import (
-    Verification,
-    ami,
-    ari,
-    binarize,
-    evaluate,
-    evaluate_shards,
-    evaluate_ties,
-    hard_negatives,
-    index_recall,
-    kmeans,
-    knn,
-    nmi,
-    open_set,
-    range_search,
-    verify,
-    verify_shards,
-)
+import dml_eval_rs as ours
 
 RNG = np.random.default_rng(0)
 LABELS = np.arange(120) % 30
@@ -51,8 +34,8 @@ ROUNDING = {"x86_64": (0, 0x400, 0x800, 0xC00), "aarch64": (0, 0x800000, 0x40000
 
 
 def bits_of(results: list[Any]) -> bytes:
-    """Pickle results, except curves, which numpy divides in the caller's rounding mode."""
-    return pickle.dumps([replace(x, roc=None) if isinstance(x, Verification) else x for x in results])
+    """Pickle results, without the points of curves: they are numpy's quotients, in the caller's mode."""
+    return pickle.dumps([replace(x, roc=None) if isinstance(x, ours.Verification) else x for x in results])
 
 
 def measure() -> bytes:
@@ -60,33 +43,33 @@ def measure() -> bytes:
     code: Any = {"similarity": "hamming"}
     names = ["recall@1", "recall@5", "precision@1", "r_precision", "map@r", "mrr"]
     found: list[Any] = [
-        nmi(LABELS, LABELS // 3),
-        ami(LABELS, LABELS // 7),
-        ari(LABELS, LABELS // 3),
-        knn(CODES, None, 5, **code),
-        verify(CODES, LABELS, **code),
-        evaluate_ties(CODES, LABELS, metrics=names, **code),
-        range_search(CODES, None, 3, **code),
-        hard_negatives(CODES, LABELS, 3, **code),
+        ours.nmi(LABELS, LABELS // 3),
+        ours.ami(LABELS, LABELS // 7),
+        ours.ari(LABELS, LABELS // 3),
+        ours.knn(CODES, None, 5, **code),
+        ours.verify(CODES, LABELS, **code),
+        ours.evaluate_ties(CODES, LABELS, metrics=names, **code),
+        ours.range_search(CODES, None, 3, **code),
+        ours.hard_negatives(CODES, LABELS, 3, **code),
     ]
     for x in ARRAYS:
-        found += [binarize(x), binarize(x, 1e-40), kmeans(x, 9)]
+        found += [ours.binarize(x), ours.binarize(x, 1e-40), ours.kmeans(x, 9)]
         for similarity in ("cosine", "dot", "euclidean"):
             options: Any = {"similarity": similarity}
             parts = [x[:50], x[50:]]
             found += [
-                evaluate(x, LABELS, metrics=[*names, "nmi", "ami", "ari"], **options),
-                evaluate(x[:50], LABELS[:50], x, LABELS, ties="expected", metrics=names, **options),
-                evaluate_shards(parts, LABELS, metrics=names, block=40, **options),
-                knn(x, None, 9, **options),
-                index_recall(NEIGHBOURS, x, None, 5, **options),
-                range_search(x, None, 0.0, **options),
-                hard_negatives(x, LABELS, 3, below="easiest", **options),
-                open_set(x[:60], LABELS[:60], x[85:110], LABELS[85:110], **options),
-                verify(x, LABELS, pairs=PAIRS, folds=5, **options),
-                verify(x, LABELS, **options),
-                verify(x, LABELS, x[:50], LABELS[:50], **options),
-                verify_shards(parts, LABELS, block=40, **options),
+                ours.evaluate(x, LABELS, metrics=[*names, "nmi", "ami", "ari"], **options),
+                ours.evaluate(x[:50], LABELS[:50], x, LABELS, ties="expected", metrics=names, **options),
+                ours.evaluate_shards(parts, LABELS, metrics=names, block=40, **options),
+                ours.knn(x, None, 9, **options),
+                ours.index_recall(NEIGHBOURS, x, None, 5, **options),
+                ours.range_search(x, None, 0.0, **options),
+                ours.hard_negatives(x, LABELS, 3, below="easiest", **options),
+                ours.open_set(x[:60], LABELS[:60], x[85:110], LABELS[85:110], **options),
+                ours.verify(x, LABELS, pairs=PAIRS, folds=5, **options),
+                ours.verify(x, LABELS, **options),
+                ours.verify(x, LABELS, x[:50], LABELS[:50], **options),
+                ours.verify_shards(parts, LABELS, block=40, **options),
             ]
     return bits_of(found)
 

@@ -11,6 +11,7 @@ from eval_support import retrieval_reference as reference
 from eval_support.assertions import assert_same_bits
 from eval_support.matches import call
 from eval_support.peers import run_together
+from eval_support.small_rows import exclusions, integers, small_rows
 from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,44 +26,27 @@ METRICS = ["recall@1", "recall@3", "r_precision", "map@r", "mrr", "precision@2",
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 @given(ties=st.sampled_from(TIES), data=st.data())
 def test_each_level_is_that_of_the_reference(similarity: Any, ties: Any, data: Any) -> None:
-    dtype = np.uint8 if similarity == "hamming" else np.float32
-    low = 0 if similarity == "hamming" else -2
-    row = st.lists(st.integers(low, 2), min_size=2, max_size=2).filter(any)
-
-    def rows() -> np.ndarray:
-        return np.array(data.draw(st.lists(row, min_size=2, max_size=8)), dtype)
-
-    def codes(n: int, classes: int) -> np.ndarray:
-        return np.array(data.draw(st.lists(st.integers(0, classes), min_size=n, max_size=n)))
-
-    x = rows()
-    gallery = rows() if data.draw(st.booleans()) else None
+    x = data.draw(small_rows(2, similarity=similarity))
+    gallery = data.draw(st.none() | small_rows(2, similarity=similarity))
     n, items = len(x), len(x if gallery is None else gallery)
-    fine = [codes(n, 5), codes(items, 5)]
-    # The first levels are nested, but the last is not.
-    sides = [
-        {"class": side, "superclass": side // 2, "other": codes(len(side), 1), "all": 0 * side}
-        for side in fine
-    ]
-    labels, gallery_labels = sides[0], None if gallery is None else sides[1]
-    options: dict[str, Any] = {
-        "metrics": METRICS, "similarity": similarity, "ties": ties, "unmatched": "zero",
-    }  # fmt: skip
-    if data.draw(st.booleans()):
-        options["groups"] = codes(n, 1)
-        options["gallery_groups"] = None if gallery is None else codes(items, 1)
-    if gallery is not None and data.draw(st.booleans()):
-        own = st.integers(-1, items - 1)
-        options["exclude"] = np.array(data.draw(st.lists(own, min_size=n, max_size=n)))
-    options["distractors"] = data.draw(st.sampled_from([(), (3,)]))
-    options["ignored"] = data.draw(
-        st.none() | st.lists(st.sets(st.integers(0, items - 1)), min_size=n, max_size=n)
+    # Nested levels, and one that isn't.
+    labels, gallery_labels = (
+        {"class": side, "superclass": side // 2, "other": data.draw(integers(len(side), 1)), "all": 0 * side}
+        for side in (data.draw(integers(n, 5)), data.draw(integers(items, 5)))
     )
+    options = data.draw(exclusions(n, items, gallery is not None))
+    options |= {"metrics": METRICS, "similarity": similarity, "ties": ties, "unmatched": "zero"}
+    if data.draw(st.booleans()):
+        options["groups"] = data.draw(integers(n, 1))
+        options["gallery_groups"] = None if gallery is None else data.draw(integers(items, 1))
+    options["distractors"] = data.draw(st.sampled_from([(), (3,)]))
     with trial(many_positives=data.draw(st.sampled_from([None, 1, 2, 4]))):
-        found = call(evaluate_levels, x, labels, gallery, gallery_labels, **options)
+        found = call(
+            evaluate_levels, x, labels, gallery, None if gallery is None else gallery_labels, **options
+        )
     assert list(found) == list(labels)
     for name, level in found.items():
-        given = (x, labels[name], gallery, None if gallery_labels is None else gallery_labels[name])
+        given = (x, labels[name], gallery, None if gallery is None else gallery_labels[name])
         assert_same_bits(level, call(evaluate, *given, **options))
         for metric, values in reference.evaluate(*given, **options).items():
             # Means over orders are sums of a few rounded products; other metrics are a division, or a sum of R.

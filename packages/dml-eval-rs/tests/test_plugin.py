@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("dml_core", reason="the plugin needs dml-core, which dml-eval-rs does not require")
 
+from core_support import suite
 from eval_support.peers import run_together
 
 from dml_core import ComparableEvaluation, Evaluator, IntervalEvaluation, RestoringEvaluator, takes_matches
@@ -211,13 +212,5 @@ def test_wrong_options_are_refused_before_any_training(
         make(name, **options)
 
 
-class TestExact(EvaluatorContract):
-    name = "exact"
-
-    def make_evaluator(self) -> Evaluator:
-        evaluator: Evaluator = make(self.name)
-        return evaluator
-
-
-class TestHamming(TestExact):
-    name = "hamming"
+TestExact = suite(EvaluatorContract, COMPONENTS["exact"].factory)
+TestHamming = suite(EvaluatorContract, COMPONENTS["hamming"].factory)

@@ -129,45 +129,6 @@ def test_inputs_stay_unchanged_and_may_be_read_only() -> None:
     assert (labels == LABELS).all()
 
 
-STARVED = """
-import resource, sys
-import numpy as np
-import dml_eval_rs
-rng = np.random.default_rng(0)
-x = rng.standard_normal((40_000, 64), dtype=np.float32)
-labels = rng.integers(0, 10_000, 40_000)
-dml_eval_rs.evaluate(x[:100], labels[:100] // 1000, threads=1)
-with open("/proc/self/status") as f:
-    data = [int(line.split()[1]) for line in f if line.startswith("VmData")][0] * 1024
-resource.setrlimit(resource.RLIMIT_DATA, (data + 16 * 2**20, resource.RLIM_INFINITY))
-try:
-    eval(sys.argv[1])
-except MemoryError as error:
-    resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    print("refused", error)
-dml_eval_rs.evaluate(x[:100], labels[:100] // 1000, threads=1)
-print("continued")
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-@pytest.mark.parametrize(
-    "call",
-    [
-        "dml_eval_rs.evaluate(x, labels, threads=1)",
-        "dml_eval_rs.evaluate(x, labels, x, labels, threads=1)",
-        "dml_eval_rs.evaluate(x, labels // 5000, ties='expected', threads=1)",
-        "dml_eval_rs.knn(x, x, 100, threads=1)",
-    ],
-)
-def test_a_failed_allocation_is_an_error_and_the_process_continues(call: str) -> None:
-    # The limit adds 16 MiB, but a block of packed rows needs 10 MiB, and two blocks are used at a time.
-    done = run(STARVED, call)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("refused "), done.stdout
-    assert done.stdout.endswith("continued\n"), done.stdout
-
-
 def test_more_neighbours_than_any_memory_holds_are_a_memory_error() -> None:
     many = np.broadcast_to(np.ones((1, 2), np.float32), (2**31, 2))
     with pytest.raises(MemoryError, match="Unable to allocate"):

@@ -11,10 +11,12 @@ from eval_support import retrieval_reference as reference
 from eval_support.assertions import assert_same_bits
 from eval_support.matches import call, listed
 from eval_support.peers import ThreadPeer, run_together
+from eval_support.small_rows import exclusions, integers
+from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import Evaluation, Labels, Relevance, evaluate, knn, relevance_from_labels
+from dml_eval_rs import Evaluation, Labels, Relevance, evaluate, evaluate_ties, knn, relevance_from_labels
 
 TIES = ("index", "optimistic", "pessimistic", "expected")
 SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
@@ -28,87 +30,74 @@ TOLERANCE = 1e-12
 
 @st.composite
 def sides(draw: st.DrawFn, similarity: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Draw queries, and sometimes a gallery, that often tie."""
-    low, high = (0, 3) if similarity == "hamming" else (-2, 2)
-    dtype = (
-        np.uint8 if similarity == "hamming" else draw(st.sampled_from([np.float16, np.float32, np.float64]))
-    )
+    """Draw queries, and perhaps a gallery, with many ties: small integers, and sometimes a single row, repeated."""
+    codes = similarity == "hamming"
+    dtype = np.uint8 if codes else draw(st.sampled_from([np.float16, np.float32, np.float64]))
+    row = st.lists(st.integers(0 if codes else -2, 3 if codes else 2), min_size=2, max_size=2).filter(any)
+    distinct = draw(st.sampled_from([1, 8, 8, 8]))
 
     def rows() -> np.ndarray:
-        row = st.lists(st.integers(low, high), min_size=2, max_size=2).filter(any)
-        return np.array(draw(st.lists(row, min_size=2, max_size=7)), dtype)
+        x = np.array(draw(st.lists(row, min_size=2, max_size=8)), dtype)
+        return x[np.arange(len(x)) % distinct]
 
     return rows(), draw(st.none() | st.builds(rows))
 
 
-def assert_same(found: Evaluation, expected: dict[str, np.ndarray]) -> None:
-    assert list(found.per_query) == list(expected)
-    for name, values in expected.items():
-        np.testing.assert_allclose(found.per_query[name], values, rtol=0, atol=TOLERANCE, err_msg=name)
-        np.testing.assert_allclose(found[name], np.nanmean(values), rtol=0, atol=TOLERANCE, err_msg=name)
+def assert_measured_as_the_reference_does(data: Any, *given: Any, **options: Any) -> None:
+    """Compare `evaluate`, and several rules for ties in one call, with the reference.
+
+    If no query has a match, both must raise an error.
+    """
+    options["metrics"] = data.draw(st.sampled_from([METRICS[:-2], METRICS]))
+    rules = data.draw(st.lists(st.sampled_from(TIES), min_size=1, max_size=4, unique=True))
+    expected = {rule: reference.evaluate(*given, ties=rule, **options) for rule in rules}
+    if np.isnan(expected[rules[0]]["mrr"]).all():
+        for function, ties in ((evaluate, rules[0]), (evaluate_ties, rules)):
+            with pytest.raises(ValueError, match="has a match"):
+                call(function, *given, ties=ties, **options)
+        return
+    with trial(many_positives=data.draw(st.sampled_from([None, 1, 2, 4]))):
+        found = call(evaluate_ties, *given, ties=iter(rules), **options)
+    assert list(found) == rules
+    for rule, measured in found.items():
+        assert_same_bits(measured, call(evaluate, *given, ties=rule, **options))
+        assert list(measured.per_query) == list(expected[rule])
+        for name, values in expected[rule].items():
+            np.testing.assert_allclose(measured.per_query[name], values, rtol=0, atol=TOLERANCE, err_msg=name)
+            np.testing.assert_allclose(
+                measured[name], np.nanmean(values), rtol=0, atol=TOLERANCE, err_msg=name
+            )
 
 
-def assert_measured_as_the_reference_does(*given: Any, **options: Any) -> None:
-    """Compare with the reference, or check the error if no query has a match."""
-    options["metrics"] = METRICS
-    expected = reference.evaluate(*given, **options)
-    if np.isnan(expected["mrr"]).all():
-        with pytest.raises(ValueError, match="has a match"):
-            call(evaluate, *given, **options)
-    else:
-        assert_same(call(evaluate, *given, **options), expected)
-
-
-@pytest.mark.parametrize("ties", TIES)
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 @given(data=st.data())
-def test_labels_groups_junk_and_own_items_are_those_of_the_reference(
-    similarity: str, ties: str, data: Any
-) -> None:
+def test_labels_groups_junk_and_own_items_are_those_of_the_reference(similarity: str, data: Any) -> None:
     x, gallery = data.draw(sides(similarity))
-    n_items = len(x if gallery is None else gallery)
-
-    def codes(n: int) -> np.ndarray:
-        return np.array(data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)))
-
-    labels, gallery_labels = codes(len(x)), None if gallery is None else codes(n_items)
-    options: dict[str, Any] = {"similarity": similarity, "ties": ties}
-    options["unmatched"] = data.draw(st.sampled_from(["skip", "zero"]))
+    has_gallery = gallery is not None
+    n, items = len(x), len(x if gallery is None else gallery)
+    labels, gallery_labels = data.draw(integers(n, 2)), data.draw(integers(items, 2)) if has_gallery else None
+    options = data.draw(exclusions(n, items, has_gallery)) | {"similarity": similarity}
     if data.draw(st.booleans()):
-        options["groups"] = codes(len(x))
-        options["gallery_groups"] = None if gallery is None else codes(n_items)
+        options["groups"] = data.draw(integers(n, 2))
+        options["gallery_groups"] = data.draw(integers(items, 2)) if has_gallery else None
     special = st.lists(st.integers(0, 3), max_size=1)
-    options["junk"], options["distractors"] = data.draw(special), data.draw(special)
-    given_items = (labels if gallery is None else gallery_labels).tolist()  # type: ignore[union-attr]
-    if set(given_items) <= set(options["junk"]):
-        options["junk"] = []
-    if gallery is not None and data.draw(st.booleans()):
-        own = st.integers(-1, n_items - 1)
-        options["exclude"] = np.array(data.draw(st.lists(own, min_size=len(x), max_size=len(x))))
-    items = st.sets(st.integers(0, n_items - 1), max_size=3)
-    if not options["junk"] and data.draw(st.booleans()):
-        options["ignored"] = data.draw(st.lists(items, min_size=len(x), max_size=len(x)))
-    assert_measured_as_the_reference_does(x, labels, gallery, gallery_labels, **options)
+    junk, options["distractors"] = data.draw(special), data.draw(special)
+    # Lists of ignored items hold the junk, too, and some item isn't junk.
+    if "ignored" not in options and not {*(labels if gallery_labels is None else gallery_labels)} <= {*junk}:
+        options["junk"] = junk
+    assert_measured_as_the_reference_does(data, x, labels, gallery, gallery_labels, **options)
 
 
-@pytest.mark.parametrize("ties", TIES)
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 @given(data=st.data())
-def test_listed_matches_and_grades_are_those_of_the_reference(similarity: str, ties: str, data: Any) -> None:
+def test_listed_matches_and_grades_are_those_of_the_reference(similarity: str, data: Any) -> None:
     x, gallery = data.draw(sides(similarity))
-    n_items = len(x if gallery is None else gallery)
-    options: dict[str, Any] = {"similarity": similarity, "ties": ties}
-    options["unmatched"] = data.draw(st.sampled_from(["skip", "zero"]))
-    grade = st.sampled_from([0, 1, 2, 0.5]) if data.draw(st.booleans()) else st.just(1)
-    matches = st.dictionaries(st.integers(0, n_items - 1), grade, max_size=5)
+    items = len(x if gallery is None else gallery)
+    options = data.draw(exclusions(len(x), items, gallery is not None)) | {"similarity": similarity}
+    grade = st.sampled_from([0, 1, 2, 3, 0.5]) if data.draw(st.booleans()) else st.just(1)
+    matches = st.dictionaries(st.integers(0, items - 1), grade, max_size=5)
     options["relevant"] = data.draw(st.lists(matches, min_size=len(x), max_size=len(x)))
-    if gallery is not None and data.draw(st.booleans()):
-        own = st.integers(-1, n_items - 1)
-        options["exclude"] = np.array(data.draw(st.lists(own, min_size=len(x), max_size=len(x))))
-    items = st.sets(st.integers(0, n_items - 1), max_size=3)
-    if data.draw(st.booleans()):
-        options["ignored"] = data.draw(st.lists(items, min_size=len(x), max_size=len(x)))
-    assert_measured_as_the_reference_does(x, None, gallery, **options)
+    assert_measured_as_the_reference_does(data, x, None, gallery, None, **options)
 
 
 @pytest.mark.parametrize("ties", TIES)
@@ -199,7 +188,7 @@ def test_ranks_measure_relations_to_the_bits_of_one(
 def test_neighbours_exclude_each_querys_own_item(similarity: Any, data: Any) -> None:
     x, gallery = data.draw(sides(similarity))
     gallery = x if gallery is None else gallery
-    own = np.array(data.draw(st.lists(st.integers(-1, len(gallery) - 1), min_size=len(x), max_size=len(x))))
+    own = data.draw(integers(len(x), len(gallery) - 1, -1))
     k = data.draw(st.integers(1, len(gallery) - bool((own >= 0).any())))
     _, found = knn(x, gallery, k, similarity=similarity, exclude=own)
     _, order = reference.nearest(x, gallery, len(gallery), similarity, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +12,11 @@ import numpy as np
 import pytest
 from eval_support.assertions import assert_same_bits
 from eval_support.peers import ThreadPeer, run_together
+from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import Evaluation, evaluate
+from dml_eval_rs import Evaluation, evaluate, verify
 
 TIES = ("index", "optimistic", "pessimistic", "expected")
 
@@ -239,3 +241,48 @@ def test_an_impossible_rank_is_refused(rank: Any, world_size: Any, error: type[E
     peers: Any = SimpleNamespace(rank=rank, world_size=world_size)
     with pytest.raises(error, match=r"peers (has|is a SimpleNamespace with) rank"):
         evaluate(np.eye(4), np.zeros(4, int), peers=peers)
+
+
+RATES = ("tar@far=0.5", "tar@far=0.1", "tar@far=1e-2", "tar@far=1e-3", "eer", "auc")
+RNG = np.random.default_rng(0)
+LABELS = RNG.integers(0, 9, 160)
+ROWS = {
+    "distinct": RNG.normal(size=(9, 6))[LABELS] + 1.5 * RNG.normal(size=(160, 6)),
+    "ties": np.column_stack([np.ones(160), RNG.integers(-1, 2, (160, 5))]),
+    "twins": RNG.normal(size=(9, 6))[LABELS],
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+@pytest.mark.parametrize("sizes", [(None, None), (300, 400), (1, 1)])
+def test_ranks_verify_to_the_bits_of_one(kind: str, sizes: tuple[Any, Any]) -> None:
+    """With small samples and lists, brackets are wrong and lists overflow on some ranks only."""
+    rows = ROWS[kind].astype(np.float32)
+    for similarity, arrays in (("cosine", (rows, LABELS)), ("dot", (rows[:70], LABELS[:70], rows, LABELS))):
+        measure: Any = partial(verify, *arrays, similarity=similarity, metrics=RATES, threads=1)
+        expected = measure()
+        with trial(verify_sample=sizes[0], verify_listed=sizes[1]):
+            for world_size in (3,) if sizes == (1, 1) else (2, 5):
+                for found in run_together(world_size, lambda peer, measure=measure: measure(peers=peer)):
+                    assert_same_bits(found, expected)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda peer: verify(ROWS["distinct"] + peer.rank, LABELS, peers=peer),
+        lambda peer: verify(ROWS["distinct"], LABELS, metrics=f"tar@far=0.{1 + peer.rank}", peers=peer),
+    ],
+    ids=["arrays", "metrics"],
+)
+def test_ranks_that_verify_differently_are_refused(work: Any) -> None:
+    with pytest.raises(ValueError, match="different arrays or options than rank 0"):
+        run_together(2, work)
+
+
+def test_a_rank_that_changes_numbers_of_a_verification_is_an_error() -> None:
+    def repeat(method: str, right: Any, own: Any, peer: Any) -> Any:
+        return np.concatenate([own, own]) if method == "all_gather" else 2 * own
+
+    with pytest.raises(ValueError, match="all_gather returned"):
+        run_together(2, lambda peer: verify(ROWS["distinct"], LABELS, peers=Faulty(peer, repeat)))

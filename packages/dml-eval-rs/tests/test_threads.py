@@ -9,90 +9,27 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from eval_support.every_function import calls_of
 
 import dml_eval_rs
-from dml_eval_rs import (
-    Labels,
-    Relevance,
-    __main__,
-    ami,
-    ari,
-    binarize,
-    compare,
-    concatenate_blocks,
-    evaluate,
-    evaluate_levels,
-    evaluate_shards,
-    evaluate_ties,
-    hard_negatives,
-    index_recall,
-    kmeans,
-    knn,
-    knn_shards,
-    nmi,
-    open_set,
-    range_search,
-    relevance_from_labels,
-    verify,
-    verify_shards,
-)
+from dml_eval_rs import __main__, compare, evaluate, index_recall, kmeans, knn, open_set, verify
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(500, 16)).astype(np.float32)
 LABELS = np.arange(500) % 50
 CODES = np.packbits(X > 0, axis=1)
-CODE: Any = {"similarity": "hamming"}
-PARTS = [X[:200], X[200:]]
-SETS = [{label} for label in LABELS.tolist()]
-ALONE = [*LABELS[1:], 999]  # one query is unknown
 
 MEASURED = evaluate(X, LABELS, threads=1)
-
 VERIFIED = verify(X, LABELS, threads=1)
-OPENED = open_set(X, ALONE, threads=1)
-FOUND = knn(X, X, 5, threads=1)[1]
-RECALLED = index_recall(FOUND, X, X, 5, threads=1)
+OPENED = open_set(X, [*LABELS[1:], 999], threads=1)  # one query is unknown
+RECALLED = index_recall(knn(X, X, 5, threads=1)[1], X, X, 5, threads=1)
 COMPARED = compare({"a": MEASURED, "b": MEASURED})
-METRICS = ["map", "ndcg@10", "nmi"]
 
 CALLS: dict[str, Callable[[], object]] = {
-    "Labels": lambda: Labels(LABELS, LABELS % 3, junk=1, distractors=2),
-    "Relevance": lambda: Relevance([0, 2, 2], [3, 1], [2, 1]),
-    "ami": lambda: ami(LABELS, LABELS // 3),
-    "ari": lambda: ari(LABELS, LABELS // 3),
-    "binarize": lambda: binarize(X),
-    "compare": lambda: compare({"a": MEASURED, "b": MEASURED}),
-    "concatenate_blocks": lambda: concatenate_blocks([(X[:200], LABELS[:200]), (X[200:], LABELS[200:])]),
-    "evaluate": lambda: evaluate(X, LABELS),
-    "evaluate with a gallery and clusters": lambda: evaluate(X, LABELS, X, LABELS, metrics=METRICS),
-    "evaluate of codes": lambda: evaluate(CODES, LABELS, metrics=METRICS, **CODE),
-    "evaluate with lists": lambda: evaluate(X, relevance_from_labels(SETS), metrics=METRICS[:2]),
-    "evaluate with groups and junk": lambda: evaluate(X, Labels(LABELS, np.arange(500), junk=3)),
-    "evaluate_levels": lambda: evaluate_levels(X, {"class": LABELS, "superclass": LABELS // 5}),
-    "evaluate_shards": lambda: evaluate_shards(PARTS, LABELS),
-    "evaluate_ties": lambda: evaluate_ties(X, LABELS),
-    "hard_negatives": lambda: hard_negatives(X, LABELS, 3, below="hardest"),
-    "hard_negatives of codes": lambda: hard_negatives(CODES, LABELS, 3, **CODE),
-    "index_recall": lambda: index_recall(FOUND, X, X, 5),
-    "index_recall of codes": lambda: index_recall(FOUND, CODES, CODES, 5, **CODE),
-    "kmeans": lambda: kmeans(X, 9),
-    "knn": lambda: knn(X, X, 5),
-    "knn of codes": lambda: knn(CODES, CODES, 5, **CODE),
-    "knn_shards": lambda: knn_shards(PARTS[:1], PARTS, 5),
-    "nmi": lambda: nmi(LABELS, LABELS // 3),
-    "open_set": lambda: open_set(X, ALONE),
-    "open_set of codes": lambda: open_set(CODES, ALONE, **CODE),
-    "range_search": lambda: range_search(X, X, 0.5),
-    "range_search of codes": lambda: range_search(CODES, None, 5, **CODE),
-    "relevance_from_labels": lambda: relevance_from_labels(SETS),
-    "verify": lambda: verify(X, LABELS),
-    "verify of pairs": lambda: verify(X, LABELS, pairs=[[0, 50], [0, 1]]),
-    "verify of codes": lambda: verify(CODES, LABELS, **CODE),
-    "verify_shards": lambda: verify_shards(PARTS, LABELS),
+    **calls_of(X, CODES, LABELS, X, CODES, LABELS),
     "Evaluation.compare": lambda: MEASURED.compare(MEASURED, "map@r"),
     "Evaluation.confidence_interval": lambda: MEASURED.confidence_interval("map@r", by=LABELS),
     "Evaluation.from_dict": lambda: type(MEASURED).from_dict(MEASURED.to_dict(), MEASURED.per_query),

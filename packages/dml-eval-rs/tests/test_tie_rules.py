@@ -7,67 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from eval_support import retrieval_reference as reference
 from eval_support.assertions import assert_same_bits
-from eval_support.matches import call
 from eval_support.peers import ThreadPeer, run_together
-from eval_support.trial import trial
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dml_eval_rs import Evaluation, Labels, evaluate, evaluate_ties
 
 TIES = ("index", "optimistic", "pessimistic", "expected")
 SIMILARITIES = ("cosine", "dot", "euclidean", "hamming")
 METRICS = ["recall@1", "recall@3", "precision@1", "r_precision", "map@r", "mrr", "precision@2", "ndcg@3"]
-RULES = st.lists(st.sampled_from(TIES), min_size=1, max_size=4, unique=True)
-
-
-@pytest.mark.parametrize("similarity", SIMILARITIES)
-@given(rules=RULES, data=st.data())
-def test_each_rule_is_that_of_the_reference(similarity: Any, rules: Any, data: Any) -> None:
-    codes = similarity == "hamming"
-    dtype = np.uint8 if codes else data.draw(st.sampled_from([np.float16, np.float32, np.float64]))
-    # Integers often tie; some galleries repeat a single row.
-    row = st.lists(st.integers(0 if codes else -2, 2), min_size=2, max_size=2).filter(any)
-    distinct = data.draw(st.sampled_from([1, 8]))
-
-    def rows() -> np.ndarray:
-        x = np.array(data.draw(st.lists(row, min_size=2, max_size=8)), dtype)
-        return x[np.arange(len(x)) % distinct]
-
-    def numbers(n: int, most: int) -> np.ndarray:
-        return np.array(data.draw(st.lists(st.integers(0, most), min_size=n, max_size=n)))
-
-    x = rows()
-    gallery = rows() if data.draw(st.booleans()) else None
-    n, items = len(x), len(x if gallery is None else gallery)
-    options: dict[str, Any] = {"similarity": similarity, "unmatched": "zero", "metrics": METRICS}
-    labels = gallery_labels = None
-    if data.draw(st.booleans()):
-        labels, gallery_labels = numbers(n, 3), None if gallery is None else numbers(items, 3)
-        if data.draw(st.booleans()):
-            options["groups"] = numbers(n, 1)
-            options["gallery_groups"] = None if gallery is None else numbers(items, 1)
-    else:
-        item, grade = st.integers(0, items - 1), st.integers(0, 3)
-        options["relevant"] = data.draw(st.lists(st.dictionaries(item, grade), min_size=n, max_size=n))
-    if data.draw(st.booleans()):
-        options["ignored"] = data.draw(st.lists(st.sets(st.integers(0, items - 1)), min_size=n, max_size=n))
-    if gallery is not None and data.draw(st.booleans()):
-        own = st.lists(st.integers(-1, items - 1), min_size=n, max_size=n)
-        options["exclude"] = np.array(data.draw(own))
-    if data.draw(st.booleans()):
-        options["metrics"] = [*METRICS, "map", "minp"]
-    given = (x, labels, gallery, gallery_labels)
-    with trial(many_positives=data.draw(st.sampled_from([None, 1, 2, 4]))):
-        found = call(evaluate_ties, *given, ties=iter(rules), **options)
-    assert list(found) == rules
-    for rule, measured in found.items():
-        assert_same_bits(measured, call(evaluate, *given, ties=rule, **options))
-        for metric, values in reference.evaluate(*given, ties=rule, **options).items():
-            # Means over orders are sums of a few rounded products; other metrics are a division, or a sum of R.
-            np.testing.assert_allclose(measured.per_query[metric], values, rtol=0, atol=1e-12, err_msg=metric)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""AdaFace: margins that follow the embedding's length, and the moving statistics of the length."""
+"""AdaFace: margins that depend on the embedding's length, and moving statistics of the length."""
 
 from __future__ import annotations
 

@@ -2,16 +2,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from losses_support import batch, recording
 from torch.autograd import grad
 
 from dml_losses import ArcFace, BroadFace
 
 C, D = 4, 5
-
-
-def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(step)
-    return torch.randn(6, D, generator=generator), torch.randint(0, C, (6,), generator=generator)
 
 
 @pytest.mark.parametrize("compensate", [True, False])
@@ -68,14 +64,8 @@ def test_an_embedding_whose_class_had_no_direction_is_not_moved() -> None:
 
 
 def test_the_loss_gets_rows_of_the_batchs_dtype() -> None:
-    seen: list[torch.dtype] = []
-
-    class Recording(ArcFace):
-        def forward(self, embeddings, labels, class_weights=None):  # type: ignore[no-untyped-def]
-            seen.append(embeddings.dtype)
-            return super().forward(embeddings, labels, class_weights)
-
-    broad = BroadFace(Recording(C, D), 10)  # the queue is in float32
+    seen, loss = recording(ArcFace, lambda embeddings, class_weights: embeddings.dtype)
+    broad = BroadFace(loss(C, D), 10)  # the queue is in float32
     for step in range(2):
         x, y = batch(step)
         broad(x.to(torch.bfloat16), y)

@@ -1,4 +1,4 @@
-"""All class losses compared with their equations, which are written as loops."""
+"""Compare every class loss with the equation, written as loops."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_value_and_gradients_are_those_of_the_equation(name: str, num_classes: i
     x, w = rows(9, 0).requires_grad_(), rows(num_classes, 1).requires_grad_()
     y = torch.tensor([0, 3, 1, 6, 3, 2, 0, 5, 4]) % num_classes
     value, expected = fast(x, y, w), slow(x, y, w)
-    # Both sides are float64; the difference is from CurricularFace's t, which is 0.3 as a float32 scalar.
+    # Both sides use float64, except for CurricularFace's t, which is 0.3 in float32.
     tolerance = 1e-7 if name == "curricular-face" else 1e-11
     assert_same_gradients(value, expected, (x, w), (tolerance, 1e-14), (1e3 * tolerance, tolerance))
 
@@ -92,7 +92,7 @@ def test_the_fake_of_the_operator_has_the_shapes_of_its_results(
 
 
 def test_a_block_of_proxies_without_any_positive_only_pushes() -> None:
-    """A block has 512 proxies: if there are 520, the last block has eight proxies and no row of the batch."""
+    """A block has 512 proxies: with 520, the last block has eight proxies, and no row of the batch."""
     x, w, y = rows(3, 14).requires_grad_(), rows(520, 15).requires_grad_(), torch.tensor([0, 2, 0])
     value = F.proxy_anchor(x, y, w, scale=8.0)
     expected = reference.proxy_anchor_value(x, y, w, 8.0, 0.1)
@@ -135,14 +135,14 @@ ANGULAR: dict[str, Loss] = {
 def test_embeddings_on_their_own_class_weight_have_the_gradient_of_the_other_classes(
     name: str, sign: float
 ) -> None:
-    """At 0° and 180°, the angle has no derivative; some of a hundred cosines in float32 exceed 1."""
+    """At 0° and 180°, the angle has no derivative, and some of a hundred float32 cosines exceed 1."""
     w = rows(100, 9).float()
     found = []
     for dtype in (torch.float32, torch.float64):
         x = (sign * w).to(dtype).requires_grad_()
         value = ANGULAR[name](x, torch.arange(100), w.to(dtype))
         found.append((value.detach().double(), grad(100 * value, x)[0].double()))
-    # The direction to the true class is a rounding error, 1e-7, over the smallest sine, 3e-4, times the scale.
+    # The direction to the class is a rounding error, 1e-7 over the smallest sine, 3e-4, times the scale.
     torch.testing.assert_close(*found, rtol=1e-4, atol=8e-3)
 
 
@@ -155,7 +155,7 @@ def test_near_the_own_class_the_angular_margin_is_still_that_of_the_equation(
     w, y = rows(6, 12), torch.arange(6)
     x = (w + distance * rows(6, 13)).requires_grad_()
     value, expected = fast(x, y, w), slow(x, y, w)
-    # arccos loses precision if the sine is below 1; CurricularFace's t is 0.3 in float32.
+    # arccos loses digits when the sine is below 1, and CurricularFace's t is 0.3 in float32.
     torch.testing.assert_close(value, expected, rtol=1e-6, atol=0)
     torch.testing.assert_close(grad(value, x)[0], grad(expected, x)[0], rtol=1e-4, atol=1e-6)
 
@@ -170,7 +170,7 @@ def test_near_the_own_class_the_angular_margin_is_still_that_of_the_equation(
 def test_past_pi_curricular_faces_hard_negatives_exceed_the_turned_cosine(
     margin: float, progress: float, distance: float, seed: int
 ) -> None:
-    """Embeddings are opposite to their class, where cos(θ + m) is far from the logit that replaces it."""
+    """Embeddings are opposite to their class, where cos(θ + m) differs most from the logit that replaces it."""
     w, noise, y = rows(12, seed), rows(9, seed + 1), torch.arange(9)
     x, t = distance * noise - w[y], torch.tensor(progress, dtype=torch.float64)
     ways: list[Loss] = [
@@ -211,13 +211,3 @@ def test_heated_up_keeps_the_statistics_that_torch_would() -> None:
     x = rows(3, 4).float()
     evaluated = loss.evaluation_embeddings(x)
     torch.testing.assert_close(evaluated, torch.nn.functional.normalize(norm.eval()(x)))
-
-
-def test_heated_up_in_two_phases_is_the_norm_softmax_of_each_temperature() -> None:
-    loss = HeatedUpSoftmax(4, 5)
-    x, y = rows(6, 11), torch.arange(6) % 4
-    for alpha in (16.0, 4.0):
-        loss.alpha = alpha
-        torch.testing.assert_close(
-            loss(x, y), F.norm_softmax(x, y, loss.class_weights, temperature=1 / alpha)
-        )

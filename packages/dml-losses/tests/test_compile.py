@@ -1,4 +1,4 @@
-"""`torch.compile` makes a single graph of each loss: with `fullgraph=True`, a graph break raises an error."""
+"""`torch.compile` makes a single graph of every loss: `fullgraph=True` fails if the graph breaks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLASS_LOSSES = [
 
 @pytest.mark.parametrize("loss", [*PAIR_LOSSES, *CLASS_LOSSES], ids=lambda loss: type(loss).__name__)
 def test_compiles_without_a_graph_break(loss: nn.Module) -> None:
-    """Value and gradient must not change; a pair loss is also called with a gallery."""
+    """Value and gradient stay the same; a pair loss also gets a gallery."""
     torch.compiler.reset()
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     x, y = torch.randn(12, 6, requires_grad=True), torch.arange(12) % 5
@@ -54,7 +54,7 @@ def test_compiles_without_a_graph_break(loss: nn.Module) -> None:
 def test_a_memory_takes_a_compiled_loss_and_stops_recompiling(
     wrap: Callable[[Callable[[nn.Module], nn.Module]], nn.Module],
 ) -> None:
-    """The wrapper counts in Python, but the loss is compiled to one graph per shape."""
+    """The wrapper counts in Python, and the loss computes in one graph per shape."""
     torch.compiler.reset()
     torch._dynamo.utils.counters.clear()
     losses = []
@@ -68,7 +68,7 @@ def test_a_memory_takes_a_compiled_loss_and_stops_recompiling(
         torch.manual_seed(seed)
         x, y = torch.randn(8, 6), torch.arange(8) % 5
         torch.testing.assert_close(losses[0](x, y), losses[1](x, y))
-    # There are graphs for an empty, a half-filled and a full memory.
+    # The shapes are those with an empty, a half-filled and a full memory.
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 3
 
 

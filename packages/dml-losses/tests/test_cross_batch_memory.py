@@ -2,17 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from losses_support import batch
 from torch import nn
 from torch.autograd import grad
 
 from dml_losses import CrossBatchMemory, InstanceCrossEntropy, RankedListLoss
 
 D = 5
-
-
-def batch(step: int, size: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(step)
-    return torch.randn(size, D, generator=generator), torch.randint(0, 3, (size,), generator=generator)
 
 
 @pytest.mark.parametrize(

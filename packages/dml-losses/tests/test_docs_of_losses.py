@@ -1,4 +1,4 @@
-"""The pages agree with the code: all losses have rows, all recipes are valid, and the README's examples run."""
+"""Check that the pages list all losses, that their recipes are valid, and that the README's examples run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Second derivatives are correct if a loss uses torch operations, and raise an error if its gradient is precomputed."""
+"""Second derivatives: correct if a loss uses torch's operations, an error if the gradient is precomputed."""
 
 from __future__ import annotations
 

@@ -1,48 +1,27 @@
-"""W ranks that share a global batch train like a single process: values, parameters and memories are the same."""
+"""Ranks that share a global batch train like a single process: values, parameters and memories agree."""
 
 from __future__ import annotations
 
-import multiprocessing
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from core_support.worlds import run_ranks
 from losses_support import global_world
 
 from dml_losses import GlobalBatch, InstanceCrossEntropy, NormSoftmax, plugin
 
-Results = dict[str, dict[str, Any]]
-
-
-def start_world(size: int, folder: Path, device: str) -> list[Results]:
-    """Start `size` ranks, and return what each saved."""
-    # Fork from a process that has only imported torch: all ranks share this import.
-    context = multiprocessing.get_context("forkserver")
-    processes = [
-        context.Process(target=global_world.train_on_ranks, args=(rank, size, folder, device))
-        for rank in range(size)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(timeout=600)
-    exitcodes = [process.exitcode for process in processes]
-    for process in processes:
-        process.kill()  # otherwise, a rank that waits for a dead rank would delay the end of the tests
-    assert exitcodes == [0] * size
-    return [torch.load(folder / str(rank)) for rank in range(size)]
-
 
 @cache
 def train_alone(name: str, device: str) -> dict[str, Any]:
-    """Train in this process; any number of ranks must agree with the result."""
+    """Train in this process; any number of ranks must agree with it."""
     return global_world.train(name, rank=0, world_size=1, device=device)
 
 
 def on_gpus(size: int) -> Any:
-    """Make the case with `size` ranks on the same number of GPUs, over NCCL."""
+    """Return the case with `size` ranks on different GPUs, over NCCL."""
     skip = pytest.mark.skipif(
         torch.cuda.device_count() < size, reason=f"needs {size} CUDA devices; gloo on the CPU does the same"
     )
@@ -52,19 +31,20 @@ def on_gpus(size: int) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "device"), [(2, "cpu"), (4, "cpu"), on_gpus(2), on_gpus(4)])
 def test_ranks_train_as_one_process_does(size: int, device: str, tmp_path: Path) -> None:
-    """When DDP averages gradients, value and gradient must be the same as for the global batch."""
-    world = start_world(size, tmp_path, device)
+    """With DDP's averaging, ranks compute the global batch's value and gradient."""
+    run_ranks(global_world.train_on_ranks, size, size, tmp_path, device)
+    world = [torch.load(tmp_path / str(rank)) for rank in range(size)]
     for name in [*global_world.make_losses(), "in micro-batches"]:
         alone = train_alone("ice" if name == "in micro-batches" else name, device)
         for rank, result in enumerate(ended[name] for ended in world):
-            # In float64, sums over ranks are taken in a different order for sixteen steps.
+            # Ranks add up float64 numbers in a different order, over sixteen steps.
             assert result["values"] == pytest.approx(alone["values"], rel=1e-10, abs=1e-10), name
             for key, tensor in alone["state"].items():
                 got = result["state"][key]
                 torch.testing.assert_close(
                     got, tensor, rtol=1e-10, atol=1e-10, msg=f"{name}, rank {rank}: {key}"
                 )
-                if "queue" in key and device == "cpu":  # sums of gradients on a GPU can differ between ranks
+                if "queue" in key and device == "cpu":  # on GPUs, sums of gradients may differ between ranks
                     assert torch.equal(got, world[0][name]["state"][key]), f"{name}, rank {rank}: {key}"
 
 

@@ -1,4 +1,4 @@
-"""The losses compared with the papers' equations, computed by hand; other tests use slow references.
+"""Compare losses with the papers' equations, computed by hand; other tests compare them with slow references.
 
 Most inputs are unit vectors at 60° (cosine 1/2) and 90° (cosine 0), and the scale is 2·log 3, so that exponentials are
 3 and 1.
@@ -63,7 +63,7 @@ CASES: dict[str, tuple[Loss, float]] = {
         lambda: F.curricular_face(X, Y, AT_170_AND_178, torch.tensor(0.0), scale=64.0, margin=0.5),
         64 * (math.cos(math.radians(178)) - math.cos(math.radians(170)) + 0.5 * math.sin(0.5)),
     ),
-    "proxy-nca": (  # squared distances 1 and 2; the sum is over the other class only
+    "proxy-nca": (  # squared distances 1 and 2, the sum only over the other
         lambda: F.proxy_nca(X, Y, W, scale=1.0),
         -1.0,
     ),
@@ -117,13 +117,13 @@ def test_ranked_list_losss_equations_8_to_14() -> None:
     q = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
     g = [[0, 1, 0], [-1, 0, 0], [*AT_60, 0], [0.92, (1 - 0.92**2) ** 0.5, 0]]
     gallery, y, z = torch.tensor(g, dtype=torch.float64), torch.tensor([7]), torch.tensor([7, 7, 3, 4])
-    share = 1 / (1 + math.exp(6))  # the share of e^{10·0.2} in the sum with e^{10·0.8}
+    share = 1 / (1 + math.exp(6))  # e^{10·0.2} / (e^{10·0.2} + e^{10·0.8})
     expected = 0.5 * (2**0.5 + 2 - 1.6) / 2 + 0.5 * (0.2 * share + 0.8 * (1 - share))
     assert F.ranked_list(q, y, gallery, z).item() == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_mean_over_queries_counts_those_that_violate_nothing() -> None:
-    """Eq. 14 divides by the batch size: two queries are too close by 0.1, and a third is far from both."""
+    """Eq. 14 divides by the batch size: two queries are 0.1 too close, and a third is far from both."""
     x = torch.tensor([[1, 0], [1 - 1.1**2 / 2, (1 - (1 - 1.1**2 / 2) ** 2) ** 0.5], [-1, 0]]).double()
     assert F.ranked_list(x, torch.arange(3)).item() == pytest.approx(0.5 * (0.1 + 0.1 + 0) / 3, rel=1e-6)
 
@@ -136,12 +136,14 @@ def test_a_part_of_the_classes_is_a_softmax_over_so_many() -> None:
 
 
 def test_memvirs_equation_5_after_one_step() -> None:
-    """Class and embedding were at 0°. Now the class is at 90° and the batch at 60°, which is 30° from the class."""
+    """Class and embedding were at 0°; now the class is at 90° and the batch at 60°, 30° from the class."""
     loss = dml.MemVir(dml.NormSoftmax(1, 2, temperature=1 / S).double(), num_steps=1, margin=0)
     loss.class_weights.data = X.clone()
     assert loss(X, Y) == 0  # one class
     loss.class_weights.data = torch.tensor([AT_90], dtype=torch.float64)
     value = loss(torch.tensor([AT_60], dtype=torch.float64), Y)
     real = math.log(1 + 3 / math.exp(S * 0.75**0.5))  # cosines √3/2 with the class and 1/2 with its past
-    virtual = math.log(1 + 1 / 9)  # the past embedding has cosine 1 with its class, 0 with the current class
+    virtual = math.log(
+        1 + 1 / 9
+    )  # the past embedding: cosine 1 with the past class, 0 with the current class
     assert value.item() == pytest.approx((real + virtual) / 2, rel=1e-6)

@@ -1,10 +1,13 @@
-"""Matryoshka: any loss over nested prefixes, with tied class weights and separate state."""
+"""Matryoshka: any loss on nested prefixes, with shared class weights and separate state."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import pytest
 import torch
 from losses_support import references as reference
+from losses_support import rows as draw_rows
 from losses_support.references import sup_con_value
 from torch.autograd import grad
 
@@ -12,10 +15,7 @@ import dml_losses as dml
 from dml_losses import Matryoshka
 
 PREFIXES = [2, 3, 6]
-
-
-def rows(count: int, seed: int, dim: int = 6) -> torch.Tensor:
-    return torch.randn(count, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+rows = partial(draw_rows, dim=6)
 
 
 @pytest.mark.parametrize("weights", [None, [1.0, 0.5, 2.0]])

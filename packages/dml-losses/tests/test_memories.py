@@ -1,4 +1,4 @@
-"""Losses with a memory: resuming, evaluation, given class weights, inference, bad arguments."""
+"""Test all losses with a memory: resuming, evaluation, given class weights, inference, bad arguments."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from losses_support import batch
 from torch import nn
 
 from dml_losses import (
@@ -21,17 +22,12 @@ from dml_losses import (
 C, D = 4, 5
 
 
-def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(step)
-    return torch.randn(6, D, generator=generator), torch.randint(0, C, (6,), generator=generator)
-
-
 def norm_softmax() -> nn.Module:
     torch.manual_seed(0)
     return NormSoftmax(C, D)
 
 
-# The argument is the number of warm-up steps.
+# Makers of losses, given the number of warm-up steps.
 MAKE: dict[str, Callable[[int], nn.Module]] = {
     "memvir": lambda warmup: MemVir(norm_softmax(), 2, 1, warmup),
     "broad-face": lambda warmup: BroadFace(norm_softmax(), 10, warmup),
@@ -56,7 +52,7 @@ def test_a_resumed_run_computes_the_same_bits(name: str, warmup: int) -> None:
 def test_evaluation_mode_stores_nothing(name: str) -> None:
     loss = MAKE[name](0)
     fresh = {key: tensor.clone() for key, tensor in loss.state_dict().items()}
-    for mode in (False, True):  # evaluate before and after a training step
+    for mode in (False, True):  # before and after the first step
         loss.train(mode)(*batch(0))
         before = {key: tensor.clone() for key, tensor in loss.state_dict().items()}
         loss.eval()(*batch(1))

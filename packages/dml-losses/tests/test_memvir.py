@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import torch
+from losses_support import batch, recording
 from losses_support.registered import CLASS_LOSSES, build
 from torch import nn
 from torch.autograd import grad
@@ -11,15 +12,7 @@ from torch.autograd import grad
 import dml_losses as dml
 from dml_losses import MemVir, NormSoftmax
 
-C, D, B = 4, 5, 6
-
-
-def batch(step: int, size: int = B) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(step)
-    return (
-        torch.randn(size, D, generator=generator),
-        torch.randint(0, C, (size,), generator=generator),
-    )
+C, D = 4, 5
 
 
 def make(name: str) -> nn.Module:
@@ -31,24 +24,17 @@ VARIANTS = {
     "heated-up-batch": lambda: dml.HeatedUpSoftmax(C, D, feature_norm="batch"),
     "proxy-nca with the positive": lambda: dml.ProxyNCA(C, D, scale=12.0, positive_in_denominator=True),
 }
-# Virtual rows of AdaFace keep their lengths, and classes of Sub-centre ArcFace have centres: see the tests of each.
+# AdaFace and Sub-centre ArcFace, whose virtual rows have lengths and centres, are tested in their files.
 LOSSES = [*VARIANTS, *(name for name in CLASS_LOSSES if name not in ("ada-face", "sub-center-arc-face"))]
 
 
-def counting() -> tuple[list[int], NormSoftmax]:
-    """Make a loss, and a list that receives the number of classes at each call."""
-    seen: list[int] = []
-
-    class Counting(NormSoftmax):
-        def forward(self, embeddings, labels, class_weights=None):  # type: ignore[no-untyped-def]
-            seen.append(len(class_weights))
-            return super().forward(embeddings, labels, class_weights)
-
-    return seen, Counting(C, D)
+def counting() -> tuple[list[int], type[nn.Module]]:
+    """Return the list of the numbers of classes in each call, and the loss that records them."""
+    return recording(NormSoftmax, lambda embeddings, class_weights: len(class_weights))
 
 
 class AlgorithmOne:
-    """Algorithm 1 with lists, newest first; calls the loss on all rows and classes joined."""
+    """Algorithm 1 with lists, newest first; the loss gets all rows and classes joined."""
 
     def __init__(self, loss: nn.Module, num_steps: int, margin: int, warmup: int) -> None:
         self.loss, self.n, self.m, self.warmup, self.step = loss, num_steps, margin, warmup, 0
@@ -75,7 +61,7 @@ def test_every_step_is_that_of_algorithm_1(name: str, num_steps: int, margin: in
     fast, slow = MemVir(make(name), num_steps, margin, warmup), make(name)
     reference = AlgorithmOne(slow, num_steps, margin, warmup)
     for step in range(12):
-        x, y = batch(step, size=B - step % 2)  # each second batch is smaller
+        x, y = batch(step, size=6 - step % 2)  # every second batch is short
         x.requires_grad_()
         value, (expected, _) = fast(x, y), reference(x, y)
         torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)  # float32, other summation order
@@ -91,7 +77,7 @@ def test_every_step_is_that_of_algorithm_1(name: str, num_steps: int, margin: in
 @pytest.mark.parametrize(("num_steps", "margin", "warmup"), [(2, 1, 2), (3, 0, 0), (1, 3, 1), (0, 2, 1)])
 def test_classes_are_added_at_the_pace_of_equation_4(num_steps: int, margin: int, warmup: int) -> None:
     seen, inner = counting()
-    loss = MemVir(inner, num_steps, margin, warmup)
+    loss = MemVir(inner(C, D), num_steps, margin, warmup)
     for step in range(14):
         loss(*batch(step))
     equation_4 = [
@@ -101,14 +87,10 @@ def test_classes_are_added_at_the_pace_of_equation_4(num_steps: int, margin: int
 
 
 def test_a_loss_without_virtual_gets_the_dtypes_of_the_batch_and_its_weights() -> None:
-    seen: list[tuple[torch.dtype, torch.dtype]] = []
-
-    class Recording(NormSoftmax):
-        def forward(self, embeddings, labels, class_weights=None):  # type: ignore[no-untyped-def]
-            seen.append((embeddings.dtype, class_weights.dtype))
-            return super().forward(embeddings, labels, class_weights)
-
-    loss = MemVir(Recording(C, D).to(torch.float16), 2, 0)  # the queue is in float32
+    seen, inner = recording(
+        NormSoftmax, lambda embeddings, class_weights: (embeddings.dtype, class_weights.dtype)
+    )
+    loss = MemVir(inner(C, D).to(torch.float16), 2, 0)  # the queue is in float32
     for step in range(4):
         x, y = batch(step)
         loss(x.to(torch.bfloat16), y)
@@ -182,7 +164,7 @@ def test_without_step_pacing_all_virtual_classes_join_at_once(
     num_steps: int, margin: int, warmup: int, first: int
 ) -> None:
     seen, inner = counting()
-    loss = MemVir(inner, num_steps, margin, warmup, step_pacing=False)
+    loss = MemVir(inner(C, D), num_steps, margin, warmup, step_pacing=False)
     for step in range(12):
         loss(*batch(step))
     assert seen == [C if step < first else C * (num_steps + 1) for step in range(12)]

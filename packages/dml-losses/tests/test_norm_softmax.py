@@ -16,30 +16,25 @@ from dml_losses.functional.cosine_softmax import rows_per_block
 
 
 def in_single_blocks(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Compute the loss of a batch that has multiple blocks, from calls with one block each."""
+    """Compute a batch's loss from calls with a single block."""
     step = rows_per_block(x.device, len(w))
     assert step < len(x)
     parts = zip(x.split(step), y.split(step))
     return torch.stack([norm_softmax(*part, w) * len(part[0]) / len(x) for part in parts]).sum()
 
 
-def test_blocks_do_not_change_the_result() -> None:
-    x, w, y = rows(150, 2).requires_grad_(), rows(2**15, 3).requires_grad_(), torch.arange(150)
-    value, expected = norm_softmax(x, y, w), in_single_blocks(x, y, w)
-    assert_same_gradients(value, expected, (x, w), (1e-13, 0), (1e-10, 1e-15))
-
-
 def with_past(w: torch.Tensor, seed: int, count: int) -> Virtual:
-    """Add constants to class weights: four extra classes, and `count` rows of these classes."""
+    """Return class weights with constants: four further classes, and `count` rows in these classes."""
     labels = len(w) + torch.arange(count) % 4
     return Virtual(w, rows(count, seed), labels, (rows(1, seed + 1), rows(3, seed + 2)))
 
 
-def test_blocks_do_not_change_the_result_with_constants() -> None:
-    x, w, y = rows(70, 2).requires_grad_(), rows(2**15, 3).requires_grad_(), torch.arange(70)
-    virtual = with_past(w, 80, 17)
-    value, expected = norm_softmax(x, y, virtual), in_single_blocks(*virtual.join(x, y))
-    assert_same_gradients(value, expected, (x, w), (1e-13, 0), (1e-10, 1e-15))
+@pytest.mark.parametrize("constants", [False, True])
+def test_blocks_do_not_change_the_result(constants: bool) -> None:
+    x, w, y = rows(150, 2).requires_grad_(), rows(2**15, 3).requires_grad_(), torch.arange(150)
+    weights = with_past(w, 80, 17) if constants else w
+    expected = in_single_blocks(*(weights.join(x, y) if constants else (x, y, w)))
+    assert_same_gradients(norm_softmax(x, y, weights), expected, (x, w), (1e-13, 0), (1e-10, 1e-15))
 
 
 @pytest.mark.parametrize("loss", [norm_softmax, partial(heated_up_softmax, feature_norm="batch")])
@@ -93,12 +88,5 @@ def test_weights_start_uniform_within_one_over_root_dim() -> None:
     assert weights.shape == (300, 64)
     assert weights.requires_grad
     assert weights.abs().max() <= 1 / 8
-    # The standard deviation of a uniform distribution, within 5 standard errors.
+    # A uniform distribution has this standard deviation; 0.002 is 5 standard errors.
     assert abs(weights.std().item() - 1 / 8 / 3**0.5) < 0.002
-
-
-def test_temperature_is_an_attribute_that_a_schedule_can_move() -> None:
-    loss = NormSoftmax(4, 5, temperature=0.05)
-    x, y = rows(3, 12), torch.tensor([3, 0, 1])
-    loss.temperature = 0.5
-    assert torch.equal(loss(x, y), norm_softmax(x, y, loss.class_weights, temperature=0.5))

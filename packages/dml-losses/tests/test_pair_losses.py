@@ -1,4 +1,4 @@
-"""All pair losses compared with their equations, written as loops, and tests of specific losses."""
+"""Compare every pair loss with the equation, written as loops; test what a loss has in addition."""
 
 from __future__ import annotations
 
@@ -31,11 +31,14 @@ LEARNED = {
     "bias": torch.tensor(-0.7, dtype=torch.float64, requires_grad=True),
 }
 CASES: dict[str, tuple[Loss, Loss, dict[str, Any]]] = {
-    "instance-cross-entropy": (
-        lambda *given, scale: F.instance_cross_entropy(*given, scale=scale, reweight=False),
-        lambda x, y, *gallery, scale: reference.instance_cross_entropy_value(x, y, scale, *gallery),
-        {"scale": 8.0},
-    ),
+    **{
+        f"instance-cross-entropy, scale {scale:g}": (
+            lambda *given, scale: F.instance_cross_entropy(*given, scale=scale, reweight=False),
+            lambda x, y, *gallery, scale: reference.instance_cross_entropy_value(x, y, scale, *gallery),
+            {"scale": scale},
+        )
+        for scale in (1.0, 8.0, 64.0)
+    },
     "ranked-list": (F.ranked_list, reference.ranked_list_value, PAPER),
     "ranked-list, no weights": (
         F.ranked_list, reference.ranked_list_value, PAPER | {"margin": 0.2, "alpha": 1.1, "negative_temperature": 0.0},
@@ -55,7 +58,7 @@ CASES: dict[str, tuple[Loss, Loss, dict[str, Any]]] = {
         F.recall_at_k_surrogate, reference.recall_at_k_value,
         {"ks": [1, 2, 4], "k_temperatures": [1.0, 0.5, 4.0], "rank_temperature": 0.2},
     ),
-    # Seven positives have rank 4 or less, sharply: the sum exceeds 4, and the minimum with 4 stops the gradient.
+    # Seven positives have ranks of at most 4, sharply: the sum exceeds 4, and the minimum with 4 stops the gradient.
     "recall, limited": (
         F.recall_at_k_surrogate, reference.recall_at_k_value,
         {"ks": [4, 6], "k_temperatures": [0.01, 0.2], "rank_temperature": 5.0},
@@ -92,7 +95,7 @@ def test_value_and_gradient_are_those_of_the_equations(name: str, labels: list[i
     ids=["matches", "none match", "none match one class", "some match"],
 )
 def test_a_gallery_is_compared_as_the_equations_say(name: str, gallery_labels: list[int]) -> None:
-    """All gallery rows are used; the gallery moves, except in Ranked List Loss, which treats it as a constant."""
+    """No row is omitted. The gallery gets a gradient, except by Ranked List Loss, which treats it as constant."""
     fast, slow, parameters = CASES[name]
     x, y = rows(5, 1, 3).requires_grad_(), torch.tensor([2, 0, 3, 0, 9])
     g, z = rows(len(gallery_labels), 2, 3).requires_grad_(), torch.tensor(gallery_labels)
@@ -150,7 +153,7 @@ def test_the_fake_of_an_operator_has_the_shapes_of_its_results(name, parameters,
 
 
 def test_one_positive_behind_one_of_two_negatives_by_hand() -> None:
-    """The positive has cosine 1/2, the negatives 1 and 0; τ = 1/(2·log 3) makes the sigmoids 3/4 and 1/4."""
+    """The positive has cosine 1/2, the negatives 1 and 0; with τ = 1/(2·log 3), the sigmoids are 3/4 and 1/4."""
     q, y = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
     g = torch.tensor([[0.5, 0.75**0.5], [2.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     given, z = (q, y, g), torch.tensor([0, 1, 2])
@@ -172,7 +175,7 @@ def test_sup_ap_bounds_average_precision_and_counts_ranks_without_smoothing() ->
 
 
 def test_wrongly_ranked_pairs_keep_their_gradient_in_sup_ap_alone() -> None:
-    """The positive has cosine −1/2 and the negative 1/2: the slope of the sigmoid is 0 there, but ρ isn't."""
+    """With a positive at cosine −1/2 and a negative at 1/2, the sigmoid's slope is 0, but ρ isn't."""
     q = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     g = torch.tensor([[-0.5, 0.75**0.5], [0.5, 0.5]], dtype=torch.float64)
     sizes = []
@@ -184,7 +187,7 @@ def test_wrongly_ranked_pairs_keep_their_gradient_in_sup_ap_alone() -> None:
 
 @pytest.mark.parametrize("name", ["smooth-ap", "sup-ap", "recall"])
 def test_no_tensor_is_larger_than_a_block(name: str) -> None:
-    """With 1,024 queries of 32 classes, (queries × positives × gallery) would have 32 million elements."""
+    """With 1,024 queries in 32 classes, queries × positives × gallery would have 32 million elements."""
 
     class Largest(TorchDispatchMode):
         size = 0
@@ -217,7 +220,7 @@ def test_sup_con_and_siglip_by_hand() -> None:
 def test_shares_of_any_number_of_ranks_make_the_bits_of_one(
     size: int, world_sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Simulate each rank in turn, and keep what it sends; for real ranks, see `test_global_batch`."""
+    """Play each rank in turn, and keep what it sends to the others; `test_global_batch` runs real ranks."""
     x, y = rows(size, 8, dim=16).float().requires_grad_(), torch.arange(size) % 31
     loss = SigLIP(over_ranks=True)
     value = loss(x, y)

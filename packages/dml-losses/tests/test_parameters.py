@@ -1,4 +1,4 @@
-"""Parameters of losses: module and function default to the papers' values, and each parameter has an effect."""
+"""A loss's parameters have the papers' values by default, in the module and the function, and all have an effect."""
 
 from __future__ import annotations
 
@@ -58,31 +58,25 @@ def test_defaults_are_the_papers(module, function, paper, others) -> None:
     assert defaults(module, paper) == defaults(function, paper) == paper
 
 
-def test_defaults_of_losses_without_a_function_of_the_same_parameters() -> None:
-    assert defaults(dml.RankedListLoss.simpler, {"margin": 0, "negative_temperature": 0}) == {
-        "margin": 0.4,
-        "negative_temperature": 10.0,
-    }
-    curricular = {"scale": 64.0, "margin": 0.5, "momentum": 0.01}
-    assert defaults(dml.CurricularFace, curricular) == curricular
-    assert defaults(F.curricular_face, {"scale": 0, "margin": 0}) == {"scale": 64.0, "margin": 0.5}
-    ada = {"scale": 64.0, "margin": 0.4, "concentration": 0.333}
-    assert defaults(F.ada_face, ada) == ada
-    assert defaults(dml.AdaFace, ada | {"momentum": 0}) == ada | {"momentum": 0.01}
-    assert defaults(dml.SigLIP, {"scale": 0, "bias": 0}) == {"scale": 10.0, "bias": -10.0}
-    assert defaults(
-        dml.MemVir, {"warmup_steps": 0, "step_pacing": 0, "queue_dtype": 0, "queue_on_cpu": 0}
-    ) == {
-        "step_pacing": True,
-        "warmup_steps": 0,
-        "queue_dtype": "float32",
-        "queue_on_cpu": False,
-    }
-    assert defaults(dml.CrossBatchMemory, {"warmup_steps": 0}) == {"warmup_steps": 0}
-    assert defaults(dml.BroadFace, {"warmup_steps": 0, "compensate": 0}) == {
-        "warmup_steps": 0,
-        "compensate": True,
-    }
+@pytest.mark.parametrize(
+    ("function", "paper"),
+    [
+        (dml.RankedListLoss.simpler, {"margin": 0.4, "negative_temperature": 10.0}),
+        (dml.CurricularFace, {"scale": 64.0, "margin": 0.5, "momentum": 0.01}),
+        (F.curricular_face, {"scale": 64.0, "margin": 0.5}),
+        (F.ada_face, {"scale": 64.0, "margin": 0.4, "concentration": 0.333}),
+        (dml.AdaFace, {"scale": 64.0, "margin": 0.4, "concentration": 0.333, "momentum": 0.01}),
+        (dml.SigLIP, {"scale": 10.0, "bias": -10.0}),
+        (
+            dml.MemVir,
+            {"warmup_steps": 0, "step_pacing": True, "queue_dtype": "float32", "queue_on_cpu": False},
+        ),
+        (dml.CrossBatchMemory, {"warmup_steps": 0}),
+        (dml.BroadFace, {"warmup_steps": 0, "compensate": True}),
+    ],
+)
+def test_defaults_of_losses_without_a_function_of_the_same_parameters(function, paper) -> None:
+    assert defaults(function, paper) == paper
 
 
 def value_and_gradient(
@@ -95,16 +89,27 @@ def value_and_gradient(
 
 @pytest.mark.parametrize(("module", "function", "paper", "others"), CASES, ids=IDS)
 def test_the_module_is_its_function_with_its_parameters(module, function, paper, others) -> None:
-    """Changing a single parameter changes the loss to the value of the function with this parameter."""
+    """Each parameter changes the loss to the function's value with this parameter.
+
+    A number can also be set later, as a schedule does.
+    """
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(20, 5, generator=generator), torch.arange(20) % 4
     pair = (module, function, paper, others) not in CLASS_CASES
-    for name, value in others.items():
+
+    def make(**options: Any) -> torch.nn.Module:
         torch.manual_seed(0)
-        loss = module(**{name: value}) if pair else module(4, 5, **{name: value})
+        return module(**options) if pair else module(4, 5, **options)
+
+    for name, value in others.items():
+        loss = make(**{name: value})
         weights = () if pair else (loss.class_weights,)
         found = value_and_gradient(loss, x, y)
         assert all(map(torch.equal, found, value_and_gradient(function, x, y, *weights, **{name: value})))
+        if isinstance(value, float):
+            scheduled = make()
+            setattr(scheduled, name, value)
+            assert all(map(torch.equal, value_and_gradient(scheduled, x, y), found)), name
         if name != "centers_per_class":  # the default needs a different number of weights
             assert not all(map(torch.equal, found, value_and_gradient(function, x, y, *weights))), name
 
@@ -126,7 +131,7 @@ def test_a_sharded_loss_has_the_same_parameters(module, others) -> None:
             torch.manual_seed(0)
             loss = wrap(module(4, 5, **{name: value}))
             sides.append([part for _ in range(2) for part in value_and_gradient(loss, x, y)])
-        torch.testing.assert_close(*sides)  # in float32, the order of sums differs
+        torch.testing.assert_close(*sides)  # float32, sums in a different order
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_duplicated_rows_of_two_classes_have_a_finite_gradient(seed: int) -> Non
 
 @pytest.mark.parametrize("distance", [1e-5, 1e-3])
 def test_near_negatives_have_the_gradient_of_any_others(distance: float) -> None:
-    """The derivative of a distance above 0 is 1, so that each of two queries gets λ/2."""
+    """The derivative of any distance above 0 is 1: λ/2 for each of the two queries."""
     angle = 2 * math.asin(distance / 2)
     x = torch.tensor([[1.0, 0.0], [math.cos(angle), math.sin(angle)]], dtype=torch.float64).requires_grad_()
     value = ranked_list(x, torch.tensor([0, 1]))
@@ -48,7 +48,7 @@ def test_totals_of_any_temperature_stay_finite(temperature: float) -> None:
 
 
 def test_queries_without_violations_have_no_weight() -> None:
-    """The third class is far from the others: only rows of the first two classes have violations."""
+    """Only rows of the first two classes violate a boundary, since the third class is far away."""
     x = torch.tensor(
         [[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [-1.0, 0.0], [-1.0, 0.1]], dtype=torch.float64
     )

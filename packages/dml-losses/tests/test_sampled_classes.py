@@ -1,4 +1,4 @@
-"""Class losses over a random sample of classes."""
+"""Class losses on a random part of the classes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_subset_holds_the_batchs_classes_once_and_has_the_expected_size(
 
 @pytest.mark.parametrize("fraction", [0.15, 0.5])  # one is drawn by rejection, one by a permutation
 def test_the_other_classes_are_chosen_without_bias(fraction: float) -> None:
-    """3 of 40 classes are in the batch; the other classes must be drawn with the same probability, k/37."""
+    """3 of 40 classes are in the batch: every other class is drawn with the same probability, k/37."""
     labels, rounds = torch.tensor([0, 17, 39, 17]), 4000
     counts = torch.zeros(40)
     for seed in range(rounds):
@@ -94,7 +94,7 @@ def test_given_class_weights_replace_its_own() -> None:
     ],
     ids=["SparseAdam", "Adagrad", "SGD"],
 )
-# torch's Adagrad causes this warning.
+# torch warns about torch's Adagrad.
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
 def test_the_stated_optimizers_move_the_chosen_rows_alone(make) -> None:
     loss = sampled(50)
@@ -119,7 +119,7 @@ def test_the_seed_determines_the_choices_and_each_call_draws_another() -> None:
     first = choices(sampled(1000, 0.1, seed=1))
     assert first == choices(sampled(1000, 0.1, seed=1))
     second = choices(sampled(1000, 0.1, seed=2))
-    # A seed's choices must also differ from the next choices of a different seed.
+    # A seed's choice also differs from the next seed's choice a step later.
     assert len({tuple(choice) for choice in first + second}) == 6
 
 

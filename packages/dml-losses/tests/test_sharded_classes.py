@@ -1,16 +1,16 @@
-"""Class weights sharded over ranks: loss, gradients and trained weights must be the same as in one process."""
+"""Sharded class weights: loss, gradients and trained weights are the same as in a single process."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import multiprocessing
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 import torch
+from core_support.worlds import run_ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from losses_support import sharded_world
@@ -35,22 +35,9 @@ Worlds = dict[int, list[dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
-    """Run the ranks, and return what each rank saved, by the number of ranks."""
+    """Return what every rank saved, by the number of ranks."""
     folder = tmp_path_factory.mktemp("worlds")
-    # Fork from a process that has only imported torch: all ranks share this import.
-    context = multiprocessing.get_context("forkserver")
-    ranks = [
-        context.Process(target=sharded_world.train_on_ranks, args=(rank, folder, SIZES))
-        for rank in range(max(SIZES))
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(timeout=600)
-    exitcodes = [process.exitcode for process in ranks]
-    for process in ranks:
-        process.kill()  # otherwise, a rank that waits for a dead rank would delay the end of the tests
-    assert exitcodes == [0] * len(ranks)
+    run_ranks(sharded_world.train_on_ranks, max(SIZES), folder, SIZES)
     return {size: [torch.load(folder / f"{rank} of {size}") for rank in range(size)] for size in SIZES}
 
 
@@ -62,7 +49,7 @@ class TestOnRanks:
         alone = sharded_world.train(name, rank=0, world_size=1, sharded=False)
         ended = [saved["results"][name] for saved in worlds[size]]
         assert all(result["values"] == ended[0]["values"] for result in ended)
-        # In float64, sums over ranks are taken in a different order for eight steps.
+        # Ranks add up float64 numbers in a different order, over eight steps.
         assert ended[0]["values"] == pytest.approx(alone["values"], rel=1e-10, abs=1e-10)
         bounds = [result["rows"]["loss.class_weights"] for result in ended]
         centers = centers_per_class_of(sharded_world.LOSSES[name]())
@@ -143,7 +130,7 @@ def test_the_gradient_is_that_of_the_definition(scale, classes, angular, positiv
 
 
 def test_blocks_do_not_change_the_result() -> None:
-    """The number of classes is so large that the batch has multiple blocks; each part below is one block."""
+    """With 2**15 classes, the batch needs several blocks; each part below is a single block."""
     generator = torch.Generator().manual_seed(0)
     x, w = (torch.randn(count, 4, generator=generator, dtype=torch.float64) for count in (150, 2**15))
     x, w, y = x.requires_grad_(), w.requires_grad_(), torch.arange(150)
@@ -174,7 +161,7 @@ def test_on_a_gpu_the_loss_and_its_gradients_are_those_of_the_cpu() -> None:
             value.backward()
             weights = loss.loss.class_weights.grad
             ended.append([tensor.detach().cpu().to_dense() for tensor in (value, x.grad, weights)])
-        torch.testing.assert_close(*ended, rtol=1e-10, atol=1e-10)  # in float64, the order of sums differs
+        torch.testing.assert_close(*ended, rtol=1e-10, atol=1e-10)  # float64, sums in a different order
 
 
 @pytest.mark.parametrize("centers", [1, 3])
@@ -221,7 +208,7 @@ def test_a_rank_draws_its_own_rows_with_the_bits_of_all(monkeypatch, name) -> No
     for rank in range(3):
         for module in ("dml_losses.class_weights", "dml_losses.ranks.sharded_classes"):
             monkeypatch.setattr(f"{module}.rank_and_world_size", lambda rank=rank: (rank, 3))
-        # Ranks draw only their rows, or draw all rows and cut them.
+        # A rank draws only its rows, or all rows and then cuts them.
         for wrap in (lambda make: make, lambda make: make()):
             torch.manual_seed(3)
             loss = ShardedClasses(wrap(sharded_world.LOSSES[name]))
@@ -342,12 +329,12 @@ def test_a_shards_logits_are_those_of_all_classes(classes, cuts, size, seed) -> 
         softplus(others - true).sum().backward()
         assert (sides[0].grad == 0).all()
         return
-    # Both sides add up in a different order.
+    # The sides add up in a different order.
     torch.testing.assert_close(others, masked.logsumexp(1), rtol=1e-12, atol=1e-12)
     (true + 3 * others).sum().backward()
     (expected_true + 3 * masked.logsumexp(1)).sum().backward()
     torch.testing.assert_close(sides[0].grad, sides[1].grad, rtol=1e-10, atol=1e-12)
-    # Without other ranks, a slice computes the true logits of its classes, and the other logits of its other columns.
+    # Without other ranks, a slice computes the true logits of the slice's classes, and the other logits of the rest.
     bounds = sorted({0, classes, *(min(cut, classes) for cut in cuts)})
     parts = [RankClasses(torch.empty(b - a, 1), a, classes) for a, b in itertools.pairwise(bounds)]
     slices = [z[:, a:b] for a, b in itertools.pairwise(bounds)]

@@ -1,10 +1,11 @@
-"""Directions of rows with any length, and the gradients of these directions."""
+"""Directions of rows with any length, and the gradients."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from losses_support import references as reference
+from losses_support import rows
 from torch.autograd import grad
 
 from dml_losses.functional.sphere import (
@@ -14,10 +15,6 @@ from dml_losses.functional.sphere import (
     through_norm_,
     unit_rows,
 )
-
-
-def rows(count: int, seed: int, dim: int = 4) -> torch.Tensor:
-    return torch.randn(count, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("size", [1e-18, 1e-9, 1.0, 1e9, 1e18])
@@ -59,7 +56,7 @@ def test_both_sides_are_computed_in_the_wider_precision(narrow: torch.dtype) -> 
 
 @pytest.mark.parametrize("narrow", [torch.float16, torch.bfloat16])
 def test_half_precision_is_widened_and_the_gradient_clamped_into_its_range(narrow: torch.dtype) -> None:
-    x = rows(1, 5).to(narrow).requires_grad_()
+    x = rows(1, 5, dim=4).to(narrow).requires_grad_()
     assert full_precision(x).dtype == torch.float32
     largest = torch.finfo(narrow).max
     given = torch.tensor([[1.0, -2.0, 3.4e38, -3.4e38]])

@@ -1,6 +1,6 @@
-"""Run one of two ranks that gather rows over gloo, and save the results for each case in `CASES`.
+"""One of two ranks that gather rows over gloo and save the results for each case in `CASES`.
 
-The results must agree with one process that has all rows.
+A single process with all rows must agree with the ranks.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from torch import distributed
 
+from core_support.worlds import joined
 from dml_core import all_gather_rows
 
 DIM = 3
-CASES: dict[str, list[int]] = {  # the number of rows on each of the two ranks
+CASES: dict[str, list[int]] = {  # the number of rows on each rank
     "equal": [4, 4],
     "unequal": [5, 2],
     "none on the first rank": [0, 3],
@@ -22,14 +22,14 @@ CASES: dict[str, list[int]] = {  # the number of rows on each of the two ranks
 
 
 def rows_and_labels(counts: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw the rows of all ranks, (B, DIM) float64, and their labels, (B,) int64."""
+    """Return all ranks' rows, (B, DIM) float64, and labels, (B,) int64."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(sum(counts), DIM, generator=generator, dtype=torch.float64)
     return rows, torch.arange(sum(counts))
 
 
 def loss(rows: torch.Tensor) -> torch.Tensor:
-    """Compute a loss that makes the gradient of each row depend on all rows."""
+    """Compute a loss whose gradient for a row depends on all rows."""
     return (rows @ rows.T).tanh().sum()
 
 
@@ -39,7 +39,7 @@ def train(counts: list[int], gradients: str | None, rank: int) -> dict[str, torc
     leaf = rows[own].clone().requires_grad_()
     given = None if len(set(counts)) == 1 else counts
     options = {} if gradients is None else {"gradients": gradients}
-    # Pass rows that aren't contiguous if there is more than one.
+    # If there are several rows and columns, the tensor isn't contiguous.
     gathered = all_gather_rows(leaf.T.contiguous().T, given, **options)
     loss(gathered).backward()
     gathered_labels = all_gather_rows(labels[own], given)
@@ -56,14 +56,10 @@ def catch_wrong_counts() -> str:
 
 def gather(rank: int, folder: Path) -> None:
     """Join the other rank, and save the results in the folder."""
-    torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo", store=distributed.FileStore(str(folder / "store"), 2), rank=rank, world_size=2
-    )
-    results = {
-        (name, gradients): train(counts, gradients, rank)
-        for name, counts in CASES.items()
-        for gradients in (None, "sum", "mean")
-    }
-    torch.save({"results": results, "error": catch_wrong_counts()}, folder / str(rank))
-    distributed.destroy_process_group()
+    with joined(rank, 2, folder):
+        results = {
+            (name, gradients): train(counts, gradients, rank)
+            for name, counts in CASES.items()
+            for gradients in (None, "sum", "mean")
+        }
+        torch.save({"results": results, "error": catch_wrong_counts()}, folder / str(rank))

@@ -88,13 +88,19 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Evaluated:
-    """An option for evaluations: the data, and the arguments for both evaluators."""
+class Option:
+    """The data of a call."""
 
     kind: str = "decaying"
     similarity: str = "cosine"
     dtype: Any = np.float32
     gallery: bool = False
+
+
+@dataclass(frozen=True)
+class Evaluated(Option):
+    """An option of evaluations: the data, and the arguments of both evaluators."""
+
     exclude: bool = False
     ignored: bool = False
     relevant: bool = False
@@ -212,13 +218,9 @@ EVALUATIONS: dict[str, Evaluated] = {
 
 
 @dataclass(frozen=True)
-class Searched:
-    """An option for searches."""
+class Searched(Option):
+    """An option of searches."""
 
-    kind: str = "decaying"
-    similarity: str = "cosine"
-    dtype: Any = np.float32
-    gallery: bool = False
     exclude_self: bool = False
     exclude: bool = False
     how: str = "knn"
@@ -332,13 +334,9 @@ SEARCHES: dict[str, Searched] = {
 
 
 @dataclass(frozen=True)
-class Verified:
-    """An option for verifications."""
+class Verified(Option):
+    """An option of verifications."""
 
-    kind: str = "decaying"
-    similarity: str = "cosine"
-    dtype: Any = np.float32
-    gallery: bool = False
     groups: bool = False
     how: str = "once"
 

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import nn
 
 
 def rows(count: int, seed: int, dim: int = 5) -> torch.Tensor:
     """Draw rows in float64."""
     return torch.randn(count, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def batch(step: int, size: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw a training step's rows of five numbers in float32, and their labels among four classes."""
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(size, 5, generator=generator), torch.randint(0, 4, (size,), generator=generator)
+
+
+def recording(base: type[nn.Module], note: Callable[..., Any]) -> tuple[list[Any], type[nn.Module]]:
+    """Return a list, and a subclass of a class loss that adds `note(embeddings, class_weights)` at each call."""
+    seen: list[Any] = []
+
+    class Recording(base):  # type: ignore[misc, valid-type]
+        def forward(self, embeddings, labels, class_weights=None):  # type: ignore[no-untyped-def]
+            seen.append(note(embeddings, class_weights))
+            return super().forward(embeddings, labels, class_weights)
+
+    return seen, Recording
 
 
 def assert_same_gradients(

@@ -1,4 +1,4 @@
-"""Train with all kinds of losses on ranks, which must agree with `train` on a single rank."""
+"""Ranks that train with all kinds of losses; several ranks must agree with `train` on a single rank."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import distributed, nn
+from core_support.worlds import joined
+from torch import nn
 
 import dml_losses as dml
 from dml_core import backward_in_micro_batches
 
-# Memories are full, and wrap, after three steps (23 rows in the queue) and seven steps (MemVir's warm-up and queue).
+# Memories are full and wrap after three steps (the queue with 23 rows) or seven (MemVir's warm-up and queue).
 CLASSES, DIM, STEPS = 6, 5, 16
 
 
@@ -38,7 +39,7 @@ def make_losses() -> dict[str, nn.Module]:
 
 
 def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw eleven rows, which can't be divided evenly over two or four ranks."""
+    """Draw eleven rows, which two or four ranks can't share evenly."""
     generator = torch.Generator().manual_seed(step)
     return (
         torch.randn(11, DIM, generator=generator, dtype=torch.float64),
@@ -49,11 +50,11 @@ def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 def train(
     name: str, rank: int, world_size: int, device: str = "cpu", micro_batch: int | None = None
 ) -> dict[str, Any]:
-    """Train, and return the values of all steps and the state at the end, on the CPU."""
+    """Train, and return the values of all steps and the final state, on the CPU."""
     torch.manual_seed(0)
     loss = dml.GlobalBatch(make_losses()[name].double()).to(device)
     network: nn.Module = nn.Linear(DIM, DIM).double().to(device)
-    # Don't wrap the loss: each rank has the full gradient of its parameters without communication.
+    # The loss isn't wrapped, since each rank computes the full gradient of the loss's parameters.
     model = nn.parallel.DistributedDataParallel(network) if world_size > 1 else network
     optimizer = torch.optim.SGD([*network.parameters(), *loss.parameters()], lr=0.05)
     values = []
@@ -73,16 +74,9 @@ def train(
 
 def train_on_ranks(rank: int, world_size: int, folder: Path, device: str) -> None:
     """Join the other ranks, train with each loss, and save the results in the folder."""
-    torch.set_num_threads(1)
     if device == "cuda":
         torch.cuda.set_device(rank)
-    distributed.init_process_group(
-        "nccl" if device == "cuda" else "gloo",
-        store=distributed.FileStore(str(folder / "store"), world_size),
-        rank=rank,
-        world_size=world_size,
-    )
-    results = {name: train(name, rank, world_size, device) for name in make_losses()}
-    results["in micro-batches"] = train("ice", rank, world_size, device, micro_batch=2)
-    torch.save(results, folder / str(rank))
-    distributed.destroy_process_group()
+    with joined(rank, world_size, folder, "nccl" if device == "cuda" else "gloo"):
+        results = {name: train(name, rank, world_size, device) for name in make_losses()}
+        results["in micro-batches"] = train("ice", rank, world_size, device, micro_batch=2)
+        torch.save(results, folder / str(rank))

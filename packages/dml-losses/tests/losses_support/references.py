@@ -1,6 +1,6 @@
-"""Slow references for the losses: the equations as loops over float64 numbers, without code of the package.
+"""Slow references for the losses: the equations as loops over float64 numbers, without the package's code.
 
-A reference returns the value and, if the paper defines the gradient, also this gradient.
+If a paper defines the gradient, a second function returns the gradient.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def through_the_norm(rows: Tensor, unit_gradient: Tensor) -> Tensor:
 def sides(
     embeddings: Tensor, labels: Tensor, gallery: Tensor | None = None, gallery_labels: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """Return unit rows of batch and gallery, the gallery's labels, and whether the gallery is the batch."""
+    """Return unit rows of the batch and the gallery, the gallery's labels, and whether the batch is the gallery."""
     f = unit(embeddings)
     g_labels = labels if gallery_labels is None else gallery_labels
     return f, f if gallery is None else unit(gallery), g_labels, gallery is None
 
 
 def cross_entropy(logits: list[list[Tensor]], labels: Tensor) -> Tensor:
-    """Compute the mean of −log softmax at y, given a list of logits per row."""
+    """Average −log softmax at y over the rows of logits."""
     terms = [torch.logsumexp(torch.stack(row), 0) - row[y] for row, y in zip(logits, labels.tolist())]
     return torch.stack(terms).mean()
 
@@ -62,7 +62,7 @@ def positives_and_negatives(
 def instance_cross_entropy_value(
     embeddings: Tensor, labels: Tensor, scale: float, *gallery: Tensor
 ) -> Tensor:
-    """−mean over pairs of log p̂, Eq. 3 with the scale of Eq. 11; differentiable."""
+    """Average −log p̂ over pairs: Eq. 3 with the scale of Eq. 11; differentiable."""
     f, g, g_labels, within = sides(embeddings, labels, *gallery)
     terms = []
     for a in range(len(f)):
@@ -76,9 +76,9 @@ def instance_cross_entropy_value(
 def instance_cross_entropy_gradient(
     embeddings: Tensor, labels: Tensor, scale: float, *gallery: Tensor, anchor: bool, others: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Eq. 13-15, summed over anchors: the gradients with respect to embeddings and gallery.
+    """Sum Eq. 13-15 over anchors: the gradients with respect to embeddings and gallery.
 
-    `others`: the gradients of positives and negatives that Eq. 15 gives. `anchor`: the same weights on the anchor.
+    `others` adds the gradients for positives and negatives from Eq. 15, and `anchor` the same weights for the anchor.
     """
     f, g, g_labels, within = sides(embeddings, labels, *gallery)
     n = len(f)
@@ -111,7 +111,7 @@ def instance_cross_entropy_gradient(
 def norm_softmax_value(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, temperature: float
 ) -> Tensor:
-    """Eq. 5, differentiable."""
+    """Compute Eq. 5; differentiable."""
     cosines = cosine_lists(embeddings, class_weights)
     return cross_entropy([[cosine / temperature for cosine in row] for row in cosines], labels)
 
@@ -127,7 +127,7 @@ def ranked_list_value(
     balance: float,
     query_weights: str = "equal",
 ) -> Tensor:
-    """Eq. 8-14. Differentiable as section 3.2.4 says: weights and the other features are constants."""
+    """Compute Eq. 8-14; differentiable as in section 3.2.4, where weights and the other features are constants."""
     f, g, g_labels, within = sides(embeddings, labels, *gallery)
     g = g.detach()
 
@@ -156,7 +156,7 @@ def ranked_list_value(
 def margin_softmax_value(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, scale: float, angle: float, cosine: float
 ) -> Tensor:
-    """CosFace, and ArcFace, Eq. 3, with the published continuation beyond π."""
+    """Compute CosFace, or ArcFace, Eq. 3, with the published continuation past π."""
     logits = []
     for cosines, y in zip(cosine_lists(embeddings, class_weights), labels.tolist()):
         phi = past_pi(cosines[y], angle) if angle else cosines[y]
@@ -165,7 +165,7 @@ def margin_softmax_value(
 
 
 def past_pi(cosine: Tensor, angle: float) -> Tensor:
-    """cos(θ + m); past π, the published continuation."""
+    """Compute cos(θ + m), or the published continuation past π."""
     theta = torch.arccos(cosine)
     return torch.cos(theta + angle) if theta + angle < math.pi else cosine - angle * math.sin(angle)
 
@@ -267,7 +267,7 @@ def heated_up_batch_value(embeddings: Tensor, labels: Tensor, class_weights: Ten
 def _queries(
     embeddings: Tensor, labels: Tensor, *gallery: Tensor
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """Yield the similarities of positives and of negatives for each query that has a positive."""
+    """Yield the similarities to positives and to negatives, for each query that has a positive."""
     f, g, g_labels, within = sides(embeddings, labels, *gallery)
     for q in range(len(f)):
         positives, negatives = positives_and_negatives(q, labels, g_labels, within)
@@ -276,8 +276,8 @@ def _queries(
 
 
 def _mean(terms: list[Tensor], embeddings: Tensor) -> Tensor:
-    nothing = embeddings.sum() * 0  # back-propagates even if all terms are constants
-    return torch.stack(terms).mean() + nothing if terms else nothing
+    zero = embeddings.sum() * 0  # back-propagates even if all terms are constants
+    return torch.stack(terms).mean() + zero if terms else zero
 
 
 def _one_minus_ap(
@@ -347,7 +347,7 @@ def recall_at_k_value(
 
 
 def sup_con_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor, temperature: float) -> Tensor:
-    """Khosla et al. 2020, L_out, as a mean over the anchors that have a positive."""
+    """Khosla et al. 2020, L_out, averaged over the anchors that have a positive."""
     f, g, g_labels, within = sides(embeddings, labels, *gallery)
     anchors = []
     for a in range(len(f)):
@@ -362,7 +362,7 @@ def sup_con_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor, temperat
 def siglip_value(
     embeddings: Tensor, labels: Tensor, *gallery: Tensor, log_scale: Tensor, bias: Tensor
 ) -> Tensor:
-    """Zhai et al. 2023, with labels: z is 1 for two rows of one class, else −1."""
+    """Zhai et al. 2023, with labels: z is 1 for two rows in the same class, else −1."""
     f, g, g_labels, within = sides(embeddings, labels, *gallery)
     total = (embeddings.sum() + log_scale + bias) * 0
     for i in range(len(f)):
@@ -399,7 +399,7 @@ def ada_face_value(
     margin: float,
     concentration: float,
 ) -> Tensor:
-    """Kim et al. 2022, with the limits of the authors' code, except the limits of angles."""
+    """Kim et al. 2022, with the limits in the authors' code, except for the limits of angles."""
     logits = []
     for x, cosines, y in zip(embeddings, cosine_lists(embeddings, class_weights), labels.tolist()):
         length = min(max(float(x.detach().norm()), 0.001), 100.0)

@@ -1,15 +1,17 @@
-"""The registered losses that only need the sizes of their data, built with defaults.
+"""The registered losses that only need the numbers of classes and dimensions, built with their defaults.
 
-Tests that iterate over these losses include new losses automatically.
+Tests that iterate over these losses also apply to a new loss.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 
 from torch import nn
 
+import dml_losses as dml
 from dml_losses import plugin
 
 _SIZES = ("num_classes", "embedding_dim")
@@ -33,3 +35,28 @@ PAIR_LOSSES = [name for name in REGISTERED if name not in CLASS_LOSSES]
 def build(name: str, num_classes: int, embedding_dim: int) -> nn.Module:
     """Build a loss with default parameters."""
     return REGISTERED[name](*(num_classes, embedding_dim) if name in CLASS_LOSSES else ())
+
+
+# Makers of all registered losses, variants, and wrappers, given the numbers of classes and dimensions.
+EVERY: dict[str, Callable[[int, int], nn.Module]] = {
+    **{name: partial(build, name) for name in REGISTERED},
+    "instance-cross-entropy, plain": lambda classes, dim: dml.InstanceCrossEntropy(reweight=False),
+    "instance-cross-entropy, anchor": lambda classes, dim: dml.InstanceCrossEntropy(anchor_gradient=True),
+    "siglip, over ranks": lambda classes, dim: dml.SigLIP(over_ranks=True),
+    "heated-up-softmax, batch": lambda classes, dim: dml.HeatedUpSoftmax(classes, dim, feature_norm="batch"),
+    # MemVir has no warm-up here, so that it adds virtual classes; ProxyAnchor gets all rows and classes joined.
+    "memvir": lambda classes, dim: dml.MemVir(dml.NormSoftmax(classes, dim), num_steps=2, margin=0),
+    "memvir around proxy-anchor": lambda classes, dim: dml.MemVir(dml.ProxyAnchor(classes, dim), 2, margin=0),
+    "matryoshka": lambda classes, dim: dml.Matryoshka(dml.NormSoftmax(classes, dim), [2, dim]),
+    "matryoshka of pairs": lambda classes, dim: dml.Matryoshka(dml.SigLIP(), [2, dim]),
+    "global-batch": lambda classes, dim: dml.GlobalBatch(dml.NormSoftmax(classes, dim)),
+    "memvir, queue on the CPU": lambda classes, dim: dml.MemVir(
+        dml.NormSoftmax(classes, dim), 2, 0, queue_on_cpu=True
+    ),
+    "sampled-classes": lambda classes, dim: dml.SampledClasses(dml.NormSoftmax(classes, dim), class_fraction=0.7),
+    # Without a process group, a single rank has all classes.
+    "sharded-classes": lambda classes, dim: dml.ShardedClasses(dml.NormSoftmax(classes, dim)),
+    "sharded curricular-face": lambda classes, dim: dml.ShardedClasses(dml.CurricularFace(classes, dim)),
+    "broad-face": lambda classes, dim: dml.BroadFace(dml.ArcFace(classes, dim), capacity=12),
+    "cross-batch-memory": lambda classes, dim: dml.CrossBatchMemory(dml.InstanceCrossEntropy(), capacity=12),
+}  # fmt: skip

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from core_support.worlds import joined
 from torch import distributed, nn
 from torch.nn.functional import cross_entropy, normalize, softplus
 
@@ -17,10 +18,10 @@ CLASSES, DIM, STEPS = 7, 5, 8
 
 
 class PluginLoss(nn.Module):
-    """A class loss from a plugin that only knows `dml_core`.
+    """A class loss in a plugin that only imports `dml_core`.
 
-    The gradient takes all possible paths: the margin is the embedding's length, which all ranks compute, and each logit
-    grows with the true class's logit, which only one rank has.
+    The gradient takes all possible ways: every rank computes the margin, the embedding's length, and each logit
+    grows with the true class's logit, which a single rank has.
     """
 
     def __init__(self, num_classes: int, embedding_dim: int) -> None:
@@ -78,7 +79,7 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
 
 
 def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw eleven rows, which can't be divided evenly over two or four ranks; in some steps, all have one class."""
+    """Draw eleven rows, which two or four ranks can't share evenly; in some steps, all are in the same class."""
     generator = torch.Generator().manual_seed(step)
     return (
         torch.randn(11, DIM, generator=generator, dtype=torch.float64),
@@ -87,7 +88,7 @@ def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, Any]:
-    """Train, and return the values of all steps, the state at the end and this rank's rows of each parameter."""
+    """Train, and return the values of all steps, the final state, and this rank's rows of each parameter."""
     torch.manual_seed(0)
     module = dml.ShardedClasses(lambda: LOSSES[name]().double()) if sharded else LOSSES[name]().double()
     loss = dml.GlobalBatch(module)
@@ -98,7 +99,7 @@ def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, 
         x, y = (part.tensor_split(world_size)[rank] for part in global_batch(index))
         value = loss(network(x), y)
         value.backward()
-        # Do the same as DistributedDataParallel and SGD, which would each take seconds to import.
+        # Do as DistributedDataParallel and SGD do, but save the seconds that their imports take.
         for parameter in network.parameters() if world_size > 1 else []:
             distributed.all_reduce(parameter.grad)
             parameter.grad /= world_size
@@ -113,7 +114,7 @@ def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, 
 
 
 def report_write_errors(world_size: int, made_before: nn.Module) -> dict[str, str]:
-    """Collect the errors that need multiple ranks: too few classes, and a loss made before the ranks joined."""
+    """Collect the errors for too few classes, and for a loss made before the ranks joined."""
     batch = torch.randn(2, DIM), torch.tensor([0, 1])
     wrong: dict[str, Callable[[], object]] = {
         "too few classes": lambda: dml.ShardedClasses(dml.NormSoftmax(world_size - 1, DIM)),
@@ -129,13 +130,12 @@ def report_write_errors(world_size: int, made_before: nn.Module) -> dict[str, st
 
 
 def train_on_ranks(rank: int, folder: Path, sizes: Sequence[int]) -> None:
-    """Train as this rank, with each number of ranks in turn, and save the results in the folder."""
-    torch.set_num_threads(1)
+    """Train as this rank in a world of each size, one after the other, and save the results."""
     for size in sizes:
-        if rank < size:
-            made_before = dml.ShardedClasses(dml.NormSoftmax(CLASSES, DIM))
-            store = distributed.FileStore(str(folder / f"store of {size}"), size)
-            distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
+        if rank >= size:
+            continue
+        made_before = dml.ShardedClasses(dml.NormSoftmax(CLASSES, DIM))
+        with joined(rank, size, folder):
             results = {name: train(name, rank, size, sharded=True) for name in LOSSES}
             smallest = dml.ShardedClasses(dml.NormSoftmax(size, DIM)).sharded_parameters()
             saved = {
@@ -144,4 +144,3 @@ def train_on_ranks(rank: int, folder: Path, sizes: Sequence[int]) -> None:
                 "smallest": tuple(smallest["loss.class_weights"]),
             }
             torch.save(saved, folder / f"{rank} of {size}")
-            distributed.destroy_process_group()
