@@ -250,9 +250,9 @@ def test_the_interval_holds_the_mean() -> None:
         (lambda: range_search(CODES, X, 3, similarity="hamming"), TypeError, "gallery has dtype float32"),
         (lambda: range_search(CODES, None, 3), TypeError, "use similarity='hamming'"),
         (lambda: range_search(X, X, 0.5, similarity="l2"), ValueError, "similarity is 'l2'"),  # type: ignore[arg-type]
-        (lambda: index_recall([[0, 0]] * 40, X, None, 2), ValueError, "found row 0 holds 0 twice"),
-        (lambda: index_recall([[0, 40]] * 40, X, None, 2), ValueError, r"found row 0 holds 40; .* 0 to 39"),
-        (lambda: index_recall([[0, -2]] * 40, X, None, 2), ValueError, "found row 0 holds -2"),
+        (lambda: index_recall([[0, 0]] * 40, X, None, 2), ValueError, "found row 0 contains 0 twice"),
+        (lambda: index_recall([[0, 40]] * 40, X, None, 2), ValueError, r"found row 0 contains 40; .* 0 to 39"),
+        (lambda: index_recall([[0, -2]] * 40, X, None, 2), ValueError, "found row 0 contains -2"),
         (lambda: index_recall([[0]] * 40, X, None, 2), ValueError, r"found has shape \(40, 1\); .*\(40, 2\)"),
         (lambda: index_recall([[0, 1]], X, None, 2), ValueError, r"found has shape \(1, 2\)"),
         (lambda: index_recall([0, 1], X, None, 2), ValueError, r"found has shape \(2,\)"),

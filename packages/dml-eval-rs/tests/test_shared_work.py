@@ -172,9 +172,9 @@ FAULTS: dict[str, tuple[str, Any, type[Exception], str]] = {
     ),
     "gathers a list": ("all_gather", lambda x, _: x.tolist(), TypeError, "all_gather returned a list"),
     "gathers NaN": ("all_gather", lambda x, _: x * np.nan, ValueError, "all_gather returned"),
-    "reduces nothing": ("all_reduce", lambda _, own: own, ValueError, "all_reduce returned 1 for the sum of one 1"),
-    "reduces to a mean": ("all_reduce", lambda x, _: x // 2, ValueError, "all_reduce returned 1 for the sum"),
-    "reduces twice": ("all_reduce", lambda x, _: 2 * x, ValueError, "all_reduce returned 4 for the sum"),
+    "reduces nothing": ("all_reduce", lambda _, own: own, ValueError, "all_reduce returned 1 as the sum of a 1"),
+    "reduces to a mean": ("all_reduce", lambda x, _: x // 2, ValueError, "all_reduce returned 1 as the sum"),
+    "reduces twice": ("all_reduce", lambda x, _: 2 * x, ValueError, "all_reduce returned 4 as the sum"),
     "reduces to one number": ("all_reduce", lambda x, _: x[:1], ValueError, "all_reduce returned 1 counts"),
     "reduces to floats": (
         "all_reduce", lambda x, _: x.astype(np.float64),
@@ -182,7 +182,7 @@ FAULTS: dict[str, tuple[str, Any, type[Exception], str]] = {
     ),
     "reduces to a table": ("all_reduce", lambda x, _: x[None], TypeError, "all_reduce returned an array of 2 dim"),
     "loses a count": (
-        "all_reduce", lambda x, _: np.where(np.arange(len(x)) == x[:-2].argmax(), 0, x), ValueError, "no sums",
+        "all_reduce", lambda x, _: np.where(np.arange(len(x)) == x[:-2].argmax(), 0, x), ValueError, "counts that aren't sums",
     ),
     "reduces to negative counts": ("all_reduce", lambda x, _: -x, ValueError, "negative count"),
 }  # fmt: skip

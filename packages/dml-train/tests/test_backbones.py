@@ -268,7 +268,7 @@ def test_a_damaged_file_is_named_and_code_in_a_file_is_not_run(tmp_path):
             TorchvisionModel(3, "resnet18", str(tmp_path / name))
     assert not done.exists()
     torch.save([1, 2], tmp_path / "w.pt")
-    with pytest.raises(DmlError, match="holds a list; expected a state dict"):
+    with pytest.raises(DmlError, match="contains a list; expected a state dict"):
         TorchvisionModel(3, "resnet18", str(tmp_path / "w.pt"))
 
 
