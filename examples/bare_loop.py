@@ -1,4 +1,4 @@
-"""Use a loss and the evaluator in your loop when a trainer, recipe or registry should not be used.
+"""Use a loss and the evaluator in your loop, without a trainer, recipe or registry.
 
 The data are points of 300 classes around 300 centres in 8 dimensions, mapped to 64 dimensions by a random map, with
 64 dimensions of noise added. A small network learns to undo this on half of the classes, and is measured on the
