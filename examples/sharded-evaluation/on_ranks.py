@@ -18,7 +18,7 @@ from dml_eval_rs import evaluate_shards
 
 
 def on_ranks(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterable[Any]:
-    """Run each task on one rank, and return the results of all tasks."""
+    """Run a task on a single rank, and return the results of all tasks on every rank."""
     own = [function(task) for task in islice(tasks, dist.get_rank(), None, dist.get_world_size())]
     every: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(every, own)

@@ -1,4 +1,4 @@
-"""A third-party loss: an `nn.Module` and one `hookimpl`. The entry point in pyproject.toml names this module.
+"""A third-party loss: an `nn.Module` and a `hookimpl`. The entry point in pyproject.toml names this module.
 
 Shapes: `B` batch, `G` gallery, `D` dim.
 """
