@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure(embeddings: Path, options: argparse.Namespace) -> Evaluation:
-    """Measure one file of embeddings."""
+    """Measure a file of embeddings."""
     from dml_eval_rs.evaluators import measure_all
     from dml_eval_rs.matches.labels import Labels
 
@@ -129,7 +129,7 @@ def _label(texts: list[str] | None) -> list[int] | list[str]:
 
 
 def _load(path: Path | None) -> Any:
-    """Map a .npy file into memory, and never unpickle objects; return None if there is no path."""
+    """Map a .npy file into memory, and never unpickle objects; return None if a path is not given."""
     if path is None:
         return None
     if not path.is_file():

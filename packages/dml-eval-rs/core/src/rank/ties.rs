@@ -1,4 +1,4 @@
-//! Rules for ties, and the slots that count a query's negatives for one rule or for all rules at once.
+//! Rules for ties, and the slots that count a query's negatives for a single rule or for all rules at once.
 //!
 //! Positives are sorted by key in descending order, then by index. A negative comes after b positives with larger keys, and may be
 //! tied with a *group* of t positives, where j have lower indices. The slot depends on the rules:
@@ -11,7 +11,7 @@
 //! | expected | 2 | 2b | 2b + 1 |
 //! | all | 3 | 3b | 3b + 1 if j = 0, otherwise 3(b + j) − 1 |
 //!
-//! Counts for all rules reveal b, j and whether a negative is tied, so they determine the counts for each rule.
+//! Counts for all rules reveal b, j and whether a negative is tied, so they determine the counts for all rules.
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ pub struct Positive {
     pub index: u64,
 }
 
-/// How to order a match and a non-match that have the same key.
+/// How to order a match and a non-match with equal keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ties {
     /// The lower gallery index comes first.

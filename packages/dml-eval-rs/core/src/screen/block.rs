@@ -11,7 +11,7 @@ use crate::rows::narrow_panels::{NarrowPanels, Panel};
 use crate::rows::packing::{Axis, Extent, Packing};
 use crate::side::Side;
 
-/// Some rows of one side, packed for products, with the extents that bound the errors.
+/// Some rows of a side, packed for products, with the extents that bound the errors.
 pub(crate) struct Block {
     pub rows: Range<usize>,
     /// The elementwise maximum of all extents.
@@ -20,12 +20,12 @@ pub(crate) struct Block {
     /// The residual norms of the extents, or an empty list if all are 0.
     pub rests: Vec<f64>,
     panels: NarrowPanels,
-    /// The same rows abridged, if this may rule out tiles.
+    /// These rows abridged, if this may rule out tiles.
     pub abridged: Option<Abridged>,
 }
 
 impl Block {
-    /// Packs `rows` for one axis of a tile into panels of `width` lanes, padded with zeros.
+    /// Packs `rows` for an axis of a tile into panels of `width` lanes, padded with zeros.
     pub fn load(
         packing: &impl Packing,
         side: Side,

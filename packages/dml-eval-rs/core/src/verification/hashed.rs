@@ -1,4 +1,4 @@
-//! Samples pairs independently of their order, and of their division into blocks or over processes.
+//! Samples pairs independently of the order, and of the division into blocks or over processes.
 
 use crate::control::Control;
 use crate::error::Result;
@@ -9,7 +9,7 @@ use crate::rows::space::Space;
 use crate::side::Side;
 use crate::verification::pairs::PairLabels;
 
-/// Computes the hash of a pair from the indices of query and item among all.
+/// Computes the hash of a pair from the indices of query and item in all.
 pub(crate) fn hash(query: u64, item: u64) -> u64 {
     hash_query(query) ^ hash_item(item)
 }
@@ -22,10 +22,10 @@ fn hash_item(item: u64) -> u64 {
     Random::new(!item).bits()
 }
 
-/// Scores with the hashes of their pairs, for all pairs whose hash ends in at least `zeros` zeros.
+/// Scores with the hashes of pairs, for all pairs with a hash that ends in at least `zeros` zeros.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HashedScores {
-    /// Each score, and the hash of its pair.
+    /// Scores, and the hashes of the pairs.
     pub scores: Vec<(f64, u64)>,
     /// The number of zeros at the end of all hashes.
     pub zeros: u32,
@@ -46,7 +46,7 @@ impl HashedScores {
         Ok(())
     }
 
-    /// Joins two samples.
+    /// Joins a pair of samples.
     pub(crate) fn join(&mut self, other: &HashedScores, capacity: usize) -> Result<()> {
         self.zeros = self.zeros.max(other.zeros);
         let zeros = self.zeros;
@@ -55,11 +55,11 @@ impl HashedScores {
     }
 }
 
-/// Samples the negatives of two blocks, or of one: at most `capacity` of those whose hash ends in at least `least` zeros. `first`
-/// has the indices of the first query and the first item among all.
+/// Samples the negatives of two blocks, or of a single block: at most `capacity` with a hash that ends in at least `least` zeros. `first`
+/// is the indices of the first query and the first item in all.
 ///
 /// The hash is an exclusive or, so it ends in z zeros if query and item agree in z bits. Both sides are divided into 2^z buckets
-/// by these bits, and a table of scores is computed for each pair of buckets with equal bits.
+/// by these bits, and a table of scores is computed per pair of buckets with equal bits.
 pub fn sample_block(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,

@@ -34,7 +34,7 @@ class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
 
     Raises:
         ValueError: if an argument can't be used, k is not a positive integer, a relevant document is not in the
-            corpus, or no query has a relevant document.
+            corpus, or relevant documents are not given.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -94,7 +94,7 @@ class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
 
 
 class LabelEvaluator(evaluation.SentenceEvaluator):
-    """An evaluator for labelled texts: each text searches the other texts, and matches if labels are equal.
+    """An evaluator for labelled texts: texts search the other texts, and match if labels are equal.
 
     Args:
         texts: (n,) texts.

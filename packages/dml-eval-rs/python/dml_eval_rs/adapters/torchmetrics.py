@@ -16,7 +16,7 @@ STATES = ("embeddings", "labels", "groups", "indices")
 
 
 class RetrievalMetric(torchmetrics.Metric):
-    """A metric that collects embeddings and labels, and uses `evaluate` to measure how well items find each other.
+    """A metric that collects embeddings and labels, and uses `evaluate` to measure how well items find similar items.
 
     `compute` gathers the items from all ranks, so all ranks get the values of a single process with all items. Ties are
     broken by the order of ranks and batches, or by `indices` if given.
@@ -83,13 +83,13 @@ class RetrievalMetric(torchmetrics.Metric):
         """Measure all items, and return name → value as float64 tensors (float32 on MPS).
 
         Raises:
-            ValueError: if there are no items, or no query has a match.
+            ValueError: if items are not given, or queries do not match.
         """
         if not len(self.embeddings):
             raise ValueError("there are no items; call update(embeddings, labels) before compute()")
         held = {name: dim_zero_cat(state) for name in STATES if len(state := getattr(self, name))}
         if "indices" in held:
-            # Keep the first occurrence of each index, sorted by index.
+            # Keep the first occurrence per index, sorted by index.
             _, first = np.unique(held.pop("indices").cpu().numpy(), return_index=True)
             held = {name: tensor[torch.from_numpy(first)] for name, tensor in held.items()}
         x = held["embeddings"]

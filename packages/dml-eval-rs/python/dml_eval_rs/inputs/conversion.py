@@ -1,4 +1,4 @@
-"""Conversion of tensors, columns, blocks and lists to numpy arrays, without importing their libraries.
+"""Conversion of tensors, columns, blocks and lists to numpy arrays; other libraries are not imported.
 
 Containers are recognised by protocol: `__array__`, `__dlpack__`, `__arrow_c_array__`, `to_numpy`, or iteration.
 Functions return the array, or raise a TypeError or ValueError that names the argument and how to fix it.
@@ -53,13 +53,13 @@ def to_array(x: object, name: str, ndim: int | None = None) -> npt.NDArray[Any]:
 
 
 def to_labels(x: object, name: str) -> npt.NDArray[Any]:
-    """Convert labels to an array without merging different labels, such as ``1`` and ``"1"`` in a list.
+    """Convert labels to an array and keep different labels distinct, such as ``1`` and ``"1"`` in a list.
 
     Arrays of objects, such as text columns from pandas, polars or Arrow, become arrays of strings or integers.
     """
     array = to_array(x, name, 1)
     if array.dtype.kind in "US" and not hasattr(x, "__array__") and not _is_blocks(x, 1):
-        entries: list[Any] = list(x)  # type: ignore[call-overload]  # numpy has read it as a sequence
+        entries: list[Any] = list(x)  # type: ignore[call-overload]  # numpy read it as a sequence
         # numpy converts numbers in a list with a string to strings, so [1, "1"] would become equal strings.
         expected = str if array.dtype.kind == "U" else bytes
         _check_entries(entries, f"{name} is a {type(x).__name__}", name, expected)
@@ -160,7 +160,7 @@ def concatenate_blocks(blocks: Iterable[Any]) -> Any:
 
     Raises:
         TypeError: if blocks have different kinds of entries.
-        ValueError: if there are no blocks, or blocks have different widths or numbers of arrays.
+        ValueError: if blocks is empty, or blocks differ in width or number of arrays.
     """
     columns: list[_GrownArray] = []
     several = False
@@ -183,7 +183,7 @@ def concatenate_blocks(blocks: Iterable[Any]) -> Any:
 
 
 def _is_blocks(x: object, ndim: int | None) -> bool:
-    """Whether this is an iterable without an array protocol, or, if `ndim` is given, a list of arrays."""
+    """Whether this is an iterable that is not an array, or, if `ndim` is given, a list of arrays."""
     if isinstance(x, (list, tuple)):
         # numpy stacks numpy rows faster.
         return ndim is not None and _depth(x) >= 1 and (_depth(x) >= ndim or not isinstance(x[0], np.ndarray))
@@ -223,7 +223,7 @@ def _join_blocks(x: Any, name: str, ndim: int | None) -> npt.NDArray[Any]:
 
 
 class _GrownArray:
-    """An array that grows when blocks are appended, without copies if the system can remap memory."""
+    """An array that grows when blocks are appended. It is not copied if the system can remap memory."""
 
     def __init__(self, name: str, ndim: int | None) -> None:
         self._name, self._ndim = name, ndim
@@ -267,13 +267,13 @@ class _GrownArray:
         return len(array)
 
     def finish(self) -> npt.NDArray[Any]:
-        """Return the array, without the spare capacity."""
+        """Return the array and drop the spare capacity."""
         self._array.resize((self._length, *self._array.shape[1:]), refcheck=False)
         return self._array
 
 
 def _from_torch(x: Any, name: str) -> npt.NDArray[Any]:
-    """Convert a torch tensor without its gradient, in place if it is on the CPU, otherwise in blocks of rows."""
+    """Convert a detached torch tensor, in place if it is on the CPU, otherwise in blocks of rows."""
     torch = sys.modules["torch"]
     padded, sparse = f"torch.nested.to_padded_tensor({name}, 0.0)", x.layout is not torch.strided
     unreadable = (
@@ -290,7 +290,7 @@ def _from_torch(x: Any, name: str) -> npt.NDArray[Any]:
     narrow = x.is_floating_point() and x.dtype not in (torch.float16, torch.float32, torch.float64)
     try:
         if on_cpu:
-            # Inside functionalize, a tensor has no memory, so numpy() would read other memory.
+            # Inside functionalize, a tensor does not own memory, so numpy() would read other memory.
             tensor.untyped_storage().data_ptr()
         tensor = tensor.resolve_conj().resolve_neg()
         if on_cpu and not narrow:
@@ -368,7 +368,7 @@ def _is_fixed_size_list(x: Any) -> bool:
 
 
 def _stack_fixed_size_list(x: Any, name: str) -> npt.NDArray[Any]:
-    """Convert Arrow's fixed-size lists to a matrix, in place if there is only one chunk."""
+    """Convert Arrow's fixed-size lists to a matrix, in place if it is a single chunk."""
     if x.null_count:
         missing = np.flatnonzero(np.asarray(x.is_null()))
         raise ValueError(f"{name} has a missing row at index {missing[0]}; expected numbers: drop those rows")

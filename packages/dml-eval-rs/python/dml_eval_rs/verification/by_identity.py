@@ -111,7 +111,7 @@ class Identities:
             _add_accepted(negatives, of_query[query_M], threshold_T, score_M[~positive_M])
 
     def _count_all(self, threshold_T: _Floats, of_query: _Rows, counts: _Floats) -> None:
-        """Compare batches of queries with all items. If there is no gallery, each pair is compared from both ends."""
+        """Compare batches of queries with all items. Without a gallery, pairs are compared from both ends."""
         negatives, positives = counts
         sides, given, (label_Q, label_G) = self.sides, self.relation, self.relation.codes
         matches_Q = np.bincount(label_G, minlength=int(label_Q.max()) + 1)[label_Q]
@@ -135,7 +135,7 @@ class Identities:
             identity_M, square_M = np.repeat(of_query[row_q], number_q), np.repeat(square_q, number_q)
             _add_accepted(positives, identity_M, key_T, key_M / square_M)
             accepted = []
-            # The core is slow only if there are many low keys, so count high and low keys separately.
+            # The core is slow only when most keys are low, so high and low keys should be counted separately.
             for key_t in np.split(key_T, [-_LOW]):
                 t = len(key_t)
                 number_qt = _native.count_negatives(
@@ -154,12 +154,12 @@ class Identities:
 
 
 def depth_for(shares: Sequence[float]) -> int:
-    """Return the number of thresholds needed to reach a sixteenth of each FAR, and 2⁻¹²."""
+    """Return the number of thresholds needed to reach a sixteenth of the given FARs, and 2⁻¹²."""
     return int(np.ceil(2 * np.log2(16 / min([*shares, 2.0**-8]))))
 
 
 def resample(name: str, models: Sequence[AcceptedPairs], seed: int) -> _Floats:
-    """Draw identities with replacement, the same for all models; return (R, models) deviations of a metric."""
+    """Draw identities with replacement, shared by all models; return (R, models) deviations of a metric."""
     n = len(models[0].positives)
     rng = np.random.default_rng(seed)
     parts = []
@@ -192,7 +192,7 @@ def count_extreme(name: str, mine: AcceptedPairs, theirs: AcceptedPairs, seed: i
 def _add_accepted(counts: _Floats, identity_M: _Rows, threshold_T: _Floats, score_M: _Floats) -> None:
     """Add accepted pairs to the identities' counts (I, T + 1); thresholds must be in descending order."""
     T = len(threshold_T)
-    # Find the first threshold that accepts each pair.
+    # Find the first threshold that accepts the pair.
     first_M = T - np.searchsorted(threshold_T[::-1], score_M, "right")
     cells = np.bincount(identity_M * (T + 1) + first_M, minlength=counts.size)
     counts += np.cumsum(cells.reshape(counts.shape), axis=1)
@@ -207,7 +207,7 @@ def _rates(accepted_RT: _Floats) -> _Floats:
 
 
 def _measure(name: str, far_RT: _Floats, tar_RT: _Floats) -> _Floats:
-    """Return a metric (R,) for each curve; NaN if the curve is NaN."""
+    """Return a metric (R,), one value per curve; NaN if the curve is NaN."""
     R = np.arange(len(far_RT))
 
     def between(x_RT: _Floats, part_R: _Floats) -> _Floats:
