@@ -20,11 +20,11 @@ pub const NAMES: ArgumentNames = ArgumentNames { queries: "embeddings", gallery:
 /// A metric: the name, the value per query, and the mean.
 type Column<Values> = (String, Values, f64);
 
-/// The metrics, and the number of queries without a match.
+/// The metrics, and the number of queries that did not match.
 pub type Columns = (Vec<Column<Vec<f64>>>, usize);
 pub type NumpyColumns<'py> = (Vec<Column<Bound<'py, PyArray1<f64>>>>, usize);
 
-/// Names the metrics, computes the means, and counts the queries that have no match, which are misses if `zero`. This is a part
+/// Names the metrics, computes the means, and counts the queries that did not match, which are misses if `zero`. This is a part
 /// of the work, so it must be called in `run`.
 #[expect(clippy::disallowed_methods, reason = "metrics are few")]
 pub fn columns(results: PerQuery, zero: bool) -> Columns {
@@ -63,7 +63,7 @@ pub struct Options<'py> {
 
 /// Relations and rules for ties to be measured.
 struct Task<'a> {
-    /// At least one relation. All must keep the same rows.
+    /// At least one relation. All must keep equal rows.
     views: &'a [RelationView<'a>],
     rules: Vec<Ties>,
     options: EvaluateOptions,
@@ -78,7 +78,7 @@ impl Task<'_> {
         Ok(trial::screen_or(if is_narrow { Precision::SixteenBit } else { Precision::Float32 }))
     }
 
-    /// Measures embeddings or codes. Only the kept rows of the gallery (or of the queries, if there is no gallery) are used.
+    /// Measures embeddings or codes. Only the kept rows of the gallery (or of the queries, if a gallery is not given) are used.
     fn measure<'a>(
         &self,
         (queries, gallery): (Sides<'a>, Option<Sides<'a>>),
@@ -131,7 +131,7 @@ fn replace_searched<T>(queries: T, gallery: Option<T>, part: Option<T>) -> (T, O
     }
 }
 
-/// Returns metrics for each relation, under each rule for ties.
+/// Returns metrics per relation and rule for ties.
 #[pyfunction]
 #[expect(clippy::disallowed_methods, reason = "rules and relations are few")]
 pub fn evaluate<'py>(

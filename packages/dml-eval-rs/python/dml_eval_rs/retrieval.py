@@ -199,7 +199,7 @@ def evaluate_levels(
     Args:
         embeddings, gallery: see `evaluate`.
         labels: level → (Q,) labels, or `Labels` without junk; for a (Q, L) array use ``dict(enumerate(array.T))``.
-        gallery_labels: level → (G,) labels, with equal levels. Must be given if and only if `gallery` is given.
+        gallery_labels: level → (G,) labels, for the same levels. Must be given if and only if `gallery` is given.
         options: options of `evaluate`, with only retrieval metrics.
 
     Raises:

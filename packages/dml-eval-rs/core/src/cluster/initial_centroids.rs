@@ -75,8 +75,8 @@ fn draw_in_batches(
 
 /// Samples about `wanted` distinct indices, with probabilities proportional to `weights`.
 ///
-/// This is systematic sampling, which puts a point into each of `wanted` equal parts of the total. An index whose weight spans
-/// several points is drawn only once, so fewer indices may be drawn.
+/// This is systematic sampling, which puts a point into all of `wanted` equal parts of the total. An index with a weight that spans
+/// multiple points is drawn only once, so fewer indices may be drawn.
 fn sample(weights: &[f64], wanted: usize, random: &mut Random) -> Result<Vec<usize>> {
     let step = weights.iter().sum::<f64>() / wanted as f64;
     let mut next = random.uniform() * step;
@@ -94,7 +94,7 @@ fn sample(weights: &[f64], wanted: usize, random: &mut Random) -> Result<Vec<usi
     Ok(drawn)
 }
 
-/// Draws rows one by one, with probabilities proportional to the squared distance from rows drawn before (k-means++).
+/// Draws rows in turn, with probabilities proportional to the squared distance from rows drawn before (k-means++).
 fn draw_one_by_one(x: Matrix<'_>, clusters: usize, random: &mut Random, control: &Control) -> Result<Vec<usize>> {
     let n = x.rows();
     let mut drawn = allocate(clusters)?;

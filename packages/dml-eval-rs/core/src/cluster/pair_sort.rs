@@ -4,7 +4,7 @@ use crate::control::Control;
 use crate::error::Result;
 use crate::memory::zeros;
 
-/// The number of pairs between two checks for cancellation.
+/// The number of pairs between checks for cancellation.
 pub(crate) const PIECE: usize = 1 << 22;
 
 /// Sorts pairs in pieces, then merges the pieces.

@@ -9,12 +9,12 @@ use crate::memory::{each, full, zeros};
 use crate::rows::matrix::Source;
 use crate::rows::scaling::rescale;
 
-/// The rows of two matrices with equal widths, concatenated.
+/// The rows of matrices with equal widths, concatenated.
 #[derive(Debug)]
 pub struct Concatenated<'a>(pub &'a dyn Source, pub &'a dyn Source);
 
 impl Concatenated<'_> {
-    /// Finds the matrix that a row is in, and its index there.
+    /// Finds the matrix that a row is in, and the index there.
     fn find(&self, row: usize) -> (&dyn Source, usize) {
         if row < self.0.rows() { (self.0, row) } else { (self.1, row - self.0.rows()) }
     }
@@ -82,7 +82,7 @@ impl Source for Selected<'_> {
 #[derive(Debug)]
 pub struct Normalized<'a> {
     source: &'a dyn Source,
-    /// 1 / length per row; for double precision, the length after scaling the row by a power of two.
+    /// 1 / length per row; for double precision, the length after scaling the row by powers of two.
     factors: Vec<f64>,
 }
 

@@ -2,7 +2,7 @@
 
 use half::f16;
 use ndarray::ArrayView2;
-/// Rows that can be read one at a time, widened exactly to float64.
+/// Rows that can be read singly, widened exactly to float64.
 pub trait Source: Sync + std::fmt::Debug {
     /// The number of rows.
     fn rows(&self) -> usize;
@@ -34,7 +34,7 @@ pub enum Matrix<'a> {
 }
 
 impl Matrix<'_> {
-    /// Borrows the same rows for a shorter lifetime.
+    /// Borrows these rows for a shorter lifetime.
     pub fn view(&self) -> Matrix<'_> {
         match self {
             Matrix::F16(x) => Matrix::F16(x.view()),
@@ -108,7 +108,7 @@ impl Source for Matrix<'_> {
     }
 }
 
-/// Widens a number exactly, without branches or calls, so that the compiler can vectorize the loop around it.
+/// Widens a number exactly; does not branch or call, so that the compiler can vectorize the loop around it.
 #[inline(always)]
 pub(super) fn widen_half(x: f16) -> f32 {
     const INFINITY: u32 = 0x7c00 << 13;

@@ -12,7 +12,7 @@ use crate::side::Side;
 
 const ITERATIONS: usize = 2;
 
-/// Multiplies each row of `a`, (rows, dim), by each row of `b`.
+/// Multiplies all rows of `a`, (rows, dim), by all rows of `b`.
 pub(super) fn multiply(
     kernel: &'static Kernel,
     a: &[f64],
@@ -41,7 +41,7 @@ pub(super) fn multiply(
     Ok(products)
 }
 
-/// Transposes `x`, which has shape (rows, dim).
+/// Transposes `x`, of shape (rows, dim).
 fn transpose(x: &[f64], dim: usize) -> Result<Vec<f64>> {
     let rows = x.len() / dim;
     let mut columns: Vec<f64> = zeros(x.len())?;
@@ -61,7 +61,7 @@ fn subtract(row: &mut [f64], factor: f64, other: &[f64]) {
     }
 }
 
-/// Makes `rows`, (count, dim), orthonormal, each to all previous rows, and omits rows that depend on previous rows. A second pass
+/// Makes `rows`, (count, dim), orthonormal, also to all previous rows, and omits rows that depend on previous rows. A second pass
 /// removes the rounding errors of the first.
 fn orthonormalize(kernel: &'static Kernel, rows: &mut Vec<f64>, dim: usize, passes: usize) {
     /// The least share of a row's length that must remain: if less remains, it consists mostly of rounding errors.

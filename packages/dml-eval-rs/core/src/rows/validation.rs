@@ -1,4 +1,4 @@
-//! Validates rows and returns their squared lengths.
+//! Validates rows and returns the squared lengths.
 
 use std::cell::RefCell;
 
@@ -93,7 +93,7 @@ pub(crate) fn validate(
     Ok(squares)
 }
 
-/// Computes the sums of squares of float32 rows in place, from row `first` on. Returns `None` if a row has a different type.
+/// Computes the sums of squares of float32 rows in place, from row `first` on. Returns `None` if a row is of a different type.
 fn square_in_place(matrix: &Matrix<'_>, first: usize, squares: &mut [f64], kernel: &Kernel) -> Option<()> {
     for (chunk, out) in squares.chunks_mut(PAIRS).enumerate() {
         // Repeat the last row to fill a short chunk.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::screen::tiling::{columns_up_to, reaches_diagonal};
 
-/// Sets values to −∞ in padding columns and, for pairs of a single array, where the row doesn't come before the column. A tile consists of
+/// Sets values to −∞ in padding columns and, for pairs of a single array, where the row doesn't come before the column. Tiles consist of
 /// `width` columns; `rows` and `columns` are the items.
 #[inline]
 pub(crate) fn mask_uncounted(

@@ -26,7 +26,7 @@ pub(crate) trait Observer: Sync {
     /// Buffers for a thread.
     type Buffers: Default + Send;
 
-    /// Returns the group of an item. Items in a group are not compared.
+    /// Returns the group of an item. Items that share a group are not compared.
     fn group(&self, side: Side, item: usize) -> u32;
 
     /// Returns the gallery items to exclude although the group differs from the query's, in ascending order. Ignored when a triangle

@@ -74,7 +74,7 @@ impl Cells {
         Ok(Some(Cells { means, cells, together, steps }))
     }
 
-    /// Returns about `panels` panels, from the cells with means of the largest values with any of the first `queries` rows.
+    /// Returns about `panels` panels, from the cells with the largest values of a mean with any of the first `queries` rows.
     pub fn nearest<'a>(
         &self,
         kernel: &Kernel,

@@ -52,7 +52,7 @@ struct Spare {
     ends: Vec<u32>,
 }
 
-/// Sorts places. Places, if not few, are first distributed over an equal number of parts of the key range, so that most parts are small.
+/// Sorts places. A long list is first distributed over an equal number of parts of the key range, so that most parts are small.
 fn sort(places: &mut Vec<Place>, spare: &mut Spare) -> Result<()> {
     /// If there are fewer places, they are sorted directly.
     const MANY: usize = 64;

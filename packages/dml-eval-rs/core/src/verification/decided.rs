@@ -55,7 +55,7 @@ pub(crate) struct Decider<'a, 'rows> {
     space: &'a Dense<'rows>,
     pub labels: &'a PairLabels<'a>,
     searches: &'a [Search],
-    /// Per search, a range of products: scores in the bracket can't be given by products outside. And the offset to add to products.
+    /// Per search, a range that contains the products of all scores in the bracket, and the offset to add to products.
     open: Vec<(f32, f32)>,
     offset: f64,
     observed: Vec<Counters>,

@@ -54,7 +54,7 @@ pub(crate) fn exchange_sieved(
     Ok(sieved)
 }
 
-/// Joins the negatives that all ranks kept in a range, unless a rank kept too much.
+/// Joins the negatives that all ranks kept in a range, unless a rank kept too many.
 pub(crate) fn exchange_kept(kept: Kept, peers: &dyn Peers) -> Result<Kept> {
     let counts = reduce(peers, &[u64::from(kept.is_none()), kept.as_ref().map_or(0, Vec::len) as u64])?;
     let joined = kept.filter(|_| counts[0] == 0).map(|own| gather(peers, &own, counts[1] as usize)).transpose()?;

@@ -1,4 +1,4 @@
-//! Compares a few queries with the whole gallery, reading each gallery row once, where it lies in memory.
+//! Compares a few queries with the whole gallery, reading gallery rows once, where it lies in memory.
 
 use rayon::prelude::*;
 
@@ -14,7 +14,7 @@ use crate::rows::similarity::Similarity;
 use crate::rows::validation::is_suspect;
 use crate::side::Side;
 
-/// The number of items whose keys a thread computes at a time.
+/// The number of items to process at a time in a thread.
 const ITEMS: usize = 256;
 /// Prefetch rows this far ahead: they are read four at a time, faster than hardware prefetchers follow.
 const AHEAD: usize = 16;
@@ -28,9 +28,9 @@ struct Few {
 
 /// A thread's buffers.
 struct Buffers {
-    /// The sums of each query with a block of items.
+    /// The sums per query with a block of items.
     sums: Vec<f64>,
-    /// The squared lengths of the items, or 1 if neither keys nor validation need them.
+    /// The squared lengths of the items, or 1 if neither keys nor validation need the lengths.
     squares: Vec<f64>,
     wide: Vec<f64>,
     single: Vec<f32>,
@@ -60,7 +60,7 @@ impl<'a> Unread<'a> {
                     let (squares, sums) = (&buffers.squares[..number], &mut buffers.sums[..few.len * number]);
                     let mut is_valid = !is_suspect(squares, space.similarity);
                     for (query, keys) in sums.chunks_exact_mut(number).enumerate() {
-                        // If a row has a number that isn't finite, its sums aren't finite.
+                        // If a number in a row isn't finite, the sums aren't finite.
                         is_valid &= keys.iter().fold(true, |finite, key| finite & key.is_finite());
                         space.keys_of_sums(squares, keys);
                         visit(query, first, keys);
