@@ -160,7 +160,7 @@ pub fn binarize<'py>(
     Ok(codes)
 }
 
-/// Returns the options, or an error if a keyword was not passed.
+/// Returns the options, or an error if no keyword was passed.
 pub fn required<T>(options: Option<T>) -> PyResult<T> {
     options.ok_or_else(|| PyTypeError::new_err("no option came; expected keyword arguments"))
 }

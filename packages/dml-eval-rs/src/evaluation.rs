@@ -20,11 +20,11 @@ pub const NAMES: ArgumentNames = ArgumentNames { queries: "embeddings", gallery:
 /// A metric: the name, the value per query, and the mean.
 type Column<Values> = (String, Values, f64);
 
-/// The metrics, and the number of queries that did not match.
+/// The metrics, and the number of queries without a match.
 pub type Columns = (Vec<Column<Vec<f64>>>, usize);
 pub type NumpyColumns<'py> = (Vec<Column<Bound<'py, PyArray1<f64>>>>, usize);
 
-/// Names the metrics, computes the means, and counts the queries that did not match, which are misses if `zero`. This is a part
+/// Names the metrics, computes the means, and counts the queries without a match, which are misses if `zero`. This is a part
 /// of the work, so it must be called in `run`.
 #[expect(clippy::disallowed_methods, reason = "metrics are few")]
 pub fn columns(results: PerQuery, zero: bool) -> Columns {
@@ -63,7 +63,7 @@ pub struct Options<'py> {
 
 /// Relations and rules for ties to be measured.
 struct Task<'a> {
-    /// At least one relation. All must keep equal rows.
+    /// At least one relation. All must keep the same rows.
     views: &'a [RelationView<'a>],
     rules: Vec<Ties>,
     options: EvaluateOptions,

@@ -30,7 +30,7 @@ pub struct ArgumentNames {
 }
 
 impl ArgumentNames {
-    /// Uses a single name for both, if there is only a single array.
+    /// Uses the same name for both if there is only a single array.
     pub const fn one(name: &'static str) -> Self {
         ArgumentNames { queries: name, gallery: name }
     }
@@ -105,7 +105,7 @@ impl Drop for Threads {
 /// thread can't be started, `work` does not run.
 #[expect(clippy::disallowed_methods, reason = "threads are few")]
 fn run_in_pool<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> io::Result<T> {
-    // Declared first, to be dropped after the pool: the pool asks threads to end, but does not wait.
+    // Declared first, to be dropped after the pool: the pool asks its threads to end, but does not wait.
     let mut started = Threads::default();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).spawn_handler(|thread| {
         started.0.push(std::thread::Builder::new().spawn(|| {

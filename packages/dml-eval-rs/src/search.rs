@@ -27,7 +27,7 @@ pub struct Options<'py> {
     progress: Option<Py<PyAny>>,
 }
 
-/// Returns the item that a query excludes: the item with the query's index, a listed item, or none.
+/// Returns the item that each query excludes: the item with the query's index, a listed item, or none.
 fn own_item<'a>(exclude_self: bool, exclude: Option<&'a PyReadonlyArray1<'_, i64>>) -> PyResult<OwnItem<'a>> {
     Ok(match exclude {
         Some(own) => OwnItem::Listed(own.as_slice()?),

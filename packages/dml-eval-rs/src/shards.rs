@@ -29,7 +29,7 @@ pub struct Options<'py> {
     /// The first item's index in the full gallery.
     #[pyo3(default)]
     first_item: u64,
-    /// If a pair of blocks is in an array: where the second block begins, and both blocks' first indices in the full gallery.
+    /// If two blocks are in an array: where the second block begins, and both blocks' first indices in the full gallery.
     #[pyo3(default)]
     split: Option<usize>,
     #[pyo3(default)]

@@ -59,7 +59,7 @@ pub enum Error {
         /// The magnitude of the number.
         magnitude: f64,
     },
-    /// Queries do not match any item, so means are not defined.
+    /// None of the queries has a match, so means are not defined.
     #[error(
         "none of the {queries} queries has a match in the gallery, so no metric is defined; expected at least one label \
          that occurs twice (or in queries and gallery, if these are separate), in different groups if labels have groups"

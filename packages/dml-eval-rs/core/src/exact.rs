@@ -1,7 +1,7 @@
 //! Defines the arithmetic that decides comparisons: float64 sums in a fixed order.
 //!
 //! A sum over elements `i` uses eight lanes. Lane `j` adds the terms of elements `j, j + 8, j + 16, ...` in this order, starting
-//! from zero. Terms are rounded before they are added, not fused. Then `((0 + 4) + (2 + 6)) + ((1 + 5) + (3 +
+//! from zero. Terms are rounded before they are added (multiply-add is not fused). Then `((0 + 4) + (2 + 6)) + ((1 + 5) + (3 +
 //! 7))` combines the lanes. Only these sums may decide comparisons in this crate, so results are identical on all machines,
 //! for any number of threads and any block size.
 
@@ -120,7 +120,7 @@ pub(crate) fn combine_tiles(tiles: &mut [f64], size: usize) {
 
 /// Computes the key that ranks a gallery by the cosine to a fixed query: dot·|dot| / |g|².
 ///
-/// The key increases with the cosine. It takes a single rounded division and not a root, so collinear vectors of small integers tie.
+/// The key increases with the cosine. It takes a single rounded division and no root, so collinear vectors of small integers tie.
 #[inline(always)]
 pub(crate) fn cosine_key(dot: f64, gallery_square: f64) -> f64 {
     dot * dot.abs() / gallery_square

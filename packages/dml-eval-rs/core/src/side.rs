@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// An array of a pair that is compared.
+/// One of two arrays that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The queries, or the array of a function that takes only a single array.

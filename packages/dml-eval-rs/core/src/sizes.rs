@@ -10,7 +10,7 @@ macro_rules! sizes {
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct Sizes {
             $($(#[$doc])* pub $name: usize,)*
-            /// With at least this number of positives, all of its keys are computed; `None` chooses the fastest.
+            /// With at least this number of positives, all keys of a query are computed; `None` chooses the fastest.
             pub many_positives: Option<usize>,
             /// The number of principal directions to screen along, or 0 to screen complete rows; `None` chooses the fastest.
             pub directions: Option<usize>,
@@ -73,7 +73,7 @@ sizes! {
     count_bytes_per_input_byte: 1;
     /// The maximum number of positives between which the screen itself counts negatives.
     counted_brackets: 16;
-    /// Open pairs are decided by a table of all keys in a task if at least a pair in this number is open.
+    /// Open pairs are decided by a table of all keys in a task if at least one pair in this number is open.
     pairs_per_open_key: 8;
     /// The approximate maximum bytes of a search's candidates in memory.
     candidate_bytes: 48 << 20;
@@ -99,9 +99,9 @@ sizes! {
     range_queries: 1024;
     /// The number of scores to sample in a verification, to estimate brackets.
     verify_sample: 4 << 20;
-    /// The negatives, of 12 bytes, that a verification lists at a time. If float64 decides, a sixteenth is kept.
+    /// The negatives, of 12 bytes each, that a verification lists at a time. If float64 decides, a sixteenth is kept.
     verify_listed: 12 << 20;
-    /// The maximum number of positives for which a verification keeps scores, of 8 bytes, or up to 60 while counting slots.
+    /// The maximum number of positives for which a verification keeps scores, of 8 bytes each, or up to 60 while counting slots.
     verify_held: 4 << 20;
     /// The minimum number of distinct positive scores between which negatives are counted together. Scores and counts stay in
     /// a core's first-level cache.

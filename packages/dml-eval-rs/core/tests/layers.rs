@@ -14,7 +14,7 @@ const LAYERS: [&[&str]; 6] = [
     &["cluster"],
 ];
 
-/// The imports of the modules. Modules are paths like `rows/space`, and a folder's mod.rs is the folder.
+/// The modules that each module imports. Modules are paths like `rows/space`, and a folder's mod.rs is the folder.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
@@ -69,7 +69,7 @@ fn no_module_imports_from_its_own_layer_or_a_higher_one() {
     assert!(imports["rank/evaluate"].contains("rows/space"), "the imports are not found: {imports:?}");
     for (module, imported) in &imports {
         for other in imported.iter().filter(|other| top(other) != top(module)) {
-            // Modules in the lowest layer may use any other.
+            // Modules in the lowest layer may use each other.
             let allowed = layer(other) < layer(module) || layer(module) == 0 && layer(other) == 0;
             assert!(allowed, "{module} imports {other}, which is not in a lower layer");
         }
@@ -79,7 +79,7 @@ fn no_module_imports_from_its_own_layer_or_a_higher_one() {
 #[test]
 fn no_imports_form_a_circle() {
     let mut left = imports();
-    // Remove modules that do not import, in turn, until only circles remain.
+    // Remove modules that do not import, one by one, until only circles remain.
     while let Some(leaf) = left.iter().find(|(_, imported)| imported.is_empty()).map(|(name, _)| name.clone()) {
         left.remove(&leaf);
         for imported in left.values_mut() {

@@ -1,7 +1,7 @@
 //! Tests that failing allocations cause an error, but not a panic, an abort or a leak, and that the next call is correct.
 //!
 //! Like in SQLite's tests, the allocator fails the n-th allocation above a size, for n = 1, 2, 3, ... until the call succeeds.
-//! Cases run in separate processes, so that an abort only fails this case. `--all` tries every n, and takes minutes; by
+//! Each case runs in a separate process, so that an abort only fails this case. `--all` tries every n, and takes minutes; by
 //! default, n increases in growing steps. Use `--case NAME` to run cases whose names begin with NAME, and `--at N` to run a
 //! single n and print the backtrace of the failing allocation.
 
@@ -133,7 +133,7 @@ impl Run {
         }
     }
 
-    /// Runs `call` with allocations failing in turn, using the default sizes changed by `sizes`.
+    /// Runs `call` with each allocation failing in turn, using the default sizes changed by `sizes`.
     fn check<T: PartialEq + Debug + Send>(&self, sizes: &[(&str, usize)], call: impl Fn(&Control) -> Result<T> + Sync) {
         // The queues between rayon's threads grow, and are freed later.
         let spare = if self.pool.current_num_threads() == 1 { ABOVE } else { 16 << 10 };

@@ -1,4 +1,4 @@
-"""k-means, and the agreement of partitions, such as clusters and labels.
+"""k-means, and the agreement of two partitions, such as clusters and labels.
 
 Shapes: `N` items, `D` dim, `C` clusters.
 """
@@ -49,7 +49,7 @@ def kmeans(
     """Cluster rows by Lloyd's algorithm (1982); the result depends on the seed, not on the machine or threads.
 
     Minimises Σ |x − c(x)|². Centres are drawn by k-means++ (Arthur and Vassilvitskii 2007) if this takes up to 10⁹
-    multiplications, otherwise by this rule in eight batches (the rounds of k-means||, Bahmani et al. 2012, but
+    multiplications, otherwise by the same rule in eight batches (the rounds of k-means||, Bahmani et al. 2012, but
     drawing only `n_clusters` rows). Rows join the nearest centroid, compared in float64, or, if centroids are
     equally near, the lowest index. If a cluster is empty, it gets the row that is farthest from the assigned centroid.
 
@@ -58,7 +58,7 @@ def kmeans(
         n_clusters: 1 to N.
         seed: seed for the initial centres, 0 to 2**64 - 1.
         n_init: number of runs with different initial centres, at least 1. The run with the least inertia is returned.
-        max_iter: maximum number of rounds per run, at least 1. A run ends early when centroids do not move.
+        max_iter: maximum number of rounds per run, at least 1. A run ends early when the centroids stop moving.
         threads, progress: see `evaluate`; the total grows from round to round.
 
     Raises:
@@ -99,7 +99,7 @@ def nmi(a: npt.ArrayLike, b: npt.ArrayLike, *, average: Average = "arithmetic") 
     I(a, b) over an average of H(a) and H(b), using logarithms to any base: 2·I / (H(a) + H(b)) by default.
 
     Args:
-        a, b: (N,) integers, booleans or strings: the cluster per item.
+        a, b: (N,) integers, booleans or strings: the cluster of each item.
         average: how to average the entropies: ``"min"``, ``"geometric"``, ``"arithmetic"`` or ``"max"``.
 
     Returns:
@@ -120,7 +120,7 @@ def nmi(a: npt.ArrayLike, b: npt.ArrayLike, *, average: Average = "arithmetic") 
 def ami(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     """Return the mutual information of two partitions, adjusted for chance; for arguments and errors see `nmi`.
 
-    (I − E) / ((H(a) + H(b))/2 − E), where E is the mean of I over random partitions with these cluster sizes. Vinh,
+    (I − E) / ((H(a) + H(b))/2 − E), where E is the mean of I over random partitions with the same cluster sizes. Vinh,
     Epps and Bailey, "Information Theoretic Measures for Clusterings Comparison" (2010), Eq. 24a, using the arithmetic
     mean of the entropies.
 
@@ -140,7 +140,7 @@ def ari(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     """Return the Rand index of two partitions, adjusted for chance; for arguments and errors see `nmi`.
 
     (S − E) / ((A + B)/2 − E), E = A·B/T: of all T pairs of items, A are together in a, B in b, and S in both; E is the
-    mean of S over random partitions with these cluster sizes. Hubert and Arabie, "Comparing Partitions" (1985). The
+    mean of S over random partitions with the same cluster sizes. Hubert and Arabie, "Comparing Partitions" (1985). The
     fraction is computed in integers, and finally rounded.
 
     Returns:
@@ -163,7 +163,7 @@ def _partitions(a: npt.ArrayLike, b: npt.ArrayLike) -> tuple[npt.NDArray[np.uint
 
 
 def agreement(name: str, a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> float:
-    """Return the metric ``"nmi"``, ``"nmi_min"``, …, ``"ami"`` or ``"ari"`` given arrays of codes."""
+    """Return the metric ``"nmi"``, ``"nmi_min"``, …, ``"ami"`` or ``"ari"`` for two arrays of codes."""
     measure, _, average = name.partition("_")
     if measure == "nmi":
         return _native.nmi(a, b, average or "arithmetic")

@@ -88,7 +88,7 @@ class Evaluator:
     def within(
         self, queries: Rows, gallery: Rows, threshold: float, *, max_results: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]:
-        """Find all gallery rows with at least the given similarity, see `dml_eval_rs.range_search`."""
+        """Find all gallery rows with a similarity that reaches the threshold, see `dml_eval_rs.range_search`."""
         sides = self._rows(queries), self._rows(gallery)
         return range_search(*sides, threshold, max_results=max_results, **self._space)
 

@@ -145,7 +145,7 @@ def evaluate(
         ties: how to order equally similar items. ``"index"``: lower gallery index first; ``"optimistic"``: matches
             first; ``"pessimistic"``: non-matches first; ``"expected"``: take the mean of a metric over all orders of
             tied items. Note that codes often tie.
-        unmatched: ``"skip"`` queries that do not match an item (set values to NaN, and exclude NaN from means), or
+        unmatched: ``"skip"`` queries that do not have a match (set values to NaN, and exclude NaN from means), or
             count these queries as ``"zero"``.
         exclude: (Q,) gallery index to exclude from the ranking per query, usually the query itself, or -1 for none.
         n_clusters: number of clusters; by default, the number of distinct labels.
@@ -163,7 +163,7 @@ def evaluate(
         TypeError: if an array is of the wrong dtype, such as integers for embeddings or floats for labels.
         ValueError: if shapes do not match or are empty, a number is not finite (the message names the first such row),
             the similarity is cosine but a row is all zeros, a metric is unknown, an argument is out of range, no query
-            can match, or the peers' arrays differ.
+            has a match, or the peers' arrays differ.
         KeyboardInterrupt: if Ctrl-C is pressed, within a second.
 
     Example:
@@ -366,7 +366,7 @@ def _labelled_parts(
 
 
 def describe_no_match(n_queries: int) -> str:
-    """Return the error message to be used when queries do not match any item."""
+    """Return the error message to be used when none of the queries has a match."""
     return (
         f"none of the {n_queries} queries has a match in the gallery; expected a label that occurs twice, or in "
         "queries and gallery, and in different groups if labels have groups"

@@ -85,9 +85,9 @@ def range_search(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """Find all gallery items with at least the given similarity, exactly, sorted like `knn`.
+    """Find all gallery items with a similarity that reaches a threshold, exactly, sorted like `knn`.
 
-    If ``similarity="hamming"``, find all codes not farther than the threshold; if ``"euclidean"``, use a
+    If ``similarity="hamming"``, find all codes whose distance does not exceed it; if ``"euclidean"``, use a
     negative squared distance as the threshold. Items are compared by the float64 scores of `verify`, which are
     symmetric: query q finds item g if and only if g finds q (see docs/reference/verification.md).
 
@@ -129,7 +129,7 @@ def hard_negatives(
     similarity: Similarity = "cosine",
     threads: int | None = None,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Find the k nearest items with different labels per item, exactly, sorted like `knn`.
+    """Find the k nearest items with different labels for each item, exactly, sorted like `knn`.
 
     If `below` is given, negative n of item a is only used if s(a, n) < r(a) − margin, where r(a) is the similarity to
     the hardest positive, min over p of s(a, p), or to the easiest, the max. Use ``"hardest"`` to find semi-hard

@@ -108,7 +108,7 @@ impl Contingency {
 
     /// Computes the mean mutual information of random partitions with these cluster sizes (Vinh, Epps and Bailey 2010, Eq. 24a).
     ///
-    /// The mean depends only on sizes, so equal sizes are computed once. Distinct sizes are few, even if clusters are not.
+    /// The mean depends only on sizes, so equal sizes are computed once. Even a large number of clusters has few distinct sizes.
     fn expected_mutual_information(&self, control: &Control) -> Result<f64> {
         let distinct = |sizes: &[u64]| {
             let mut sorted = collect_counted(sizes.iter().copied().filter(|s| *s > 0))?;

@@ -75,7 +75,7 @@ fn draw_in_batches(
 
 /// Samples about `wanted` distinct indices, with probabilities proportional to `weights`.
 ///
-/// This is systematic sampling, which puts a point into all of `wanted` equal parts of the total. An index with a weight that spans
+/// This is systematic sampling, which puts a point into each of `wanted` equal parts of the total. An index with a weight that spans
 /// multiple points is drawn only once, so fewer indices may be drawn.
 fn sample(weights: &[f64], wanted: usize, random: &mut Random) -> Result<Vec<usize>> {
     let step = weights.iter().sum::<f64>() / wanted as f64;

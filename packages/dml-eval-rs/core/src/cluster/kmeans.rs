@@ -29,7 +29,7 @@ pub struct KMeans {
     pub iterations: usize,
 }
 
-/// The number of clusters, and how to search for clusters.
+/// The number of clusters, and how to search for them.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// The number of clusters.
@@ -42,7 +42,7 @@ pub struct Options {
     pub max_iterations: usize,
 }
 
-/// Clusters rows by Lloyd's algorithm until rows do not move to different clusters, or for `max_iterations` rounds.
+/// Clusters rows by Lloyd's algorithm until the assignment does not change, or for `max_iterations` rounds.
 ///
 /// When peers are used, every peer finds the nearest centroids for a part of the rows, and all return the result of a single process.
 pub fn kmeans(

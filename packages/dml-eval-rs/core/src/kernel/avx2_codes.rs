@@ -1,6 +1,6 @@
 //! AVX2: computes distances of binary codes with tables, in tiles of 8 × 32.
 //!
-//! A byte of a row selects a table. A shuffle looks up the low halves of 16 columns' bytes in a half of the table, and the
+//! A byte of a row selects a table. A shuffle looks up the low halves of 16 columns' bytes in one half of the table, and the
 //! high halves in the other. With the addition to the sums, this takes two operations for 128 bits. An exclusive or, and counting
 //! the bits by half bytes, would take four.
 
@@ -16,7 +16,7 @@ const COLUMNS: usize = 8 * VECTORS;
 /// Registers per line of a tile.
 const VECTORS: usize = 4;
 const GROUPS: usize = COLUMNS / GROUP;
-/// Rows whose sums are in registers simultaneously.
+/// The number of rows with sums in registers at a time.
 const ROWS_TOGETHER: usize = 4;
 
 pub(super) const CODES: CodeProduct = CodeProduct {

@@ -1,4 +1,4 @@
-//! Brackets, to be compared with the products of a task. An item may be given any number of brackets, or 0.
+//! Brackets, to be compared with the products of a task. An item can be given any number of brackets, including 0.
 //!
 //! Products above a bracket are counted for this bracket. A product within any bracket of a query is listed instead, and not
 //! counted. So counts place all products except the few near a threshold, and only these few cost more than comparisons.
@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::error::Result;
 use crate::memory::Grow;
 
-/// Thresholds for the rows or columns of a tile. Items of equal `group` are never compared.
+/// Thresholds for the rows or columns of a tile. Items with the same `group` are never compared.
 #[derive(Clone, Copy)]
 pub(crate) struct Thresholds<'a> {
     /// Values below this are skipped.

@@ -184,7 +184,7 @@ proptest! {
 
     #[test]
     fn bit_products_count_all_differing_bits(steps in 0usize..140, densities in any::<[u8; 2]>(), seed in any::<u64>()) {
-        // Cover densities from 0 to all bits, so that an overflow of intermediate sums would be found.
+        // Cover densities from no bits to all bits, so that an overflow of intermediate sums would be found.
         let mut random = crate::random::Random::new(seed);
         for kernel in kernels() {
             assert_bit_products(kernel, steps, |n, side| {

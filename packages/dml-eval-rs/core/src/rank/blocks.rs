@@ -68,7 +68,7 @@ pub fn count_symmetric_negatives<S: Comparable>(
     traverse_triangle(space, &packing, &counter, rows, columns, control)
 }
 
-/// Counts the negatives of the queries that tables serve, for both ranges per side, and begins to screen the other queries.
+/// Counts the negatives of the queries that tables serve, for both ranges of each side, and begins to screen the other queries.
 fn begin<'a, S: Comparable>(
     space: &'a S,
     counts: &'a PartialCounts,

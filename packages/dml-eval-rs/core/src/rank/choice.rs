@@ -1,4 +1,4 @@
-//! Chooses per query whether to screen the gallery or to compute a table of all keys.
+//! Chooses for each query whether to screen the gallery or to compute a table of all keys.
 //!
 //! A screen is cheap per item but expensive per listed value, and it lists the negatives above the query's lowest positive that still
 //! matters. The cost of a table is fixed. To choose, a sample of items estimates the share that a screen would list.
@@ -19,7 +19,7 @@ use crate::side::Side;
 const SAMPLE: usize = 128;
 const ITEMS_PER_SAMPLED: usize = 16;
 const POSITIVES: usize = 32;
-/// Queries whose sampled keys are in memory simultaneously.
+/// The number of queries with sampled keys in memory at a time.
 const TOGETHER: usize = 1 << 14;
 
 /// A relation with queries to be screened or ranked from tables.
@@ -30,7 +30,7 @@ pub(crate) struct Choice<'a, S> {
 }
 
 impl<S: Space> Choice<'_, S> {
-    /// Tells per query of an evaluation whether a table is cheaper, given how deep the metrics look.
+    /// Tells for each query of an evaluation whether a table is cheaper, given how deep the metrics look.
     pub fn for_evaluation(&self, depth: u64) -> Result<Vec<bool>> {
         let number = |q: usize| self.relation.number(q);
         let lowest = |query: u32, keys: &mut Keys| {
@@ -43,7 +43,7 @@ impl<S: Space> Choice<'_, S> {
         self.choose(number, |q| depth.max(number(q) as u64), lowest)
     }
 
-    /// Tells per query of a resumed count whether a table is cheaper.
+    /// Tells for each query of a resumed count whether a table is cheaper.
     pub fn for_count(&self, counts: &PartialCounts) -> Result<Vec<bool>> {
         let lowest = |query: u32, _: &mut Keys| {
             let positives = counts.positives(query as usize);
@@ -62,7 +62,7 @@ impl<S: Space> Choice<'_, S> {
         if let Some(many) = self.control.sizes().many_positives {
             return collect((0..queries).map(|q| number(q) >= many.max(1)));
         }
-        // In random order, the n-th value above the lowest positive is listed only if in the `last` largest so far, so about
+        // In random order, the n-th value above the lowest positive is listed only if it is in the `last` largest so far, so about
         // last · (1 + ln(above / last)) are listed. The key and place of a positive cost about half as much as a listed value.
         let listed = |q: usize, share: f64| {
             let (last, above) = (last_rank(q) as f64, share * items as f64);

@@ -23,7 +23,7 @@ pub(crate) struct DistanceRanker {
 }
 
 impl DistanceRanker {
-    /// The largest distance: twice the successor must fit into 16 bits.
+    /// The largest distance: twice the next integer must fit into 16 bits.
     pub const LARGEST: usize = (1 << 15) - 2;
 
     /// Starts for distances from 0 to `largest`.
@@ -97,7 +97,7 @@ impl DistanceRanker {
         Ok(Order::from_counts(counts))
     }
 
-    /// Sets the slot per distance to the number of positives before this distance. Excluded items come last.
+    /// Sets the slots of distances to the number of positives before the distance. Excluded items come last.
     fn first_slots(&mut self) {
         let (counts, _) = self.counts[..2 * self.distances].as_chunks::<2>();
         let mut before = 0;

@@ -27,7 +27,7 @@ use crate::side::Side;
 pub struct Options {
     /// The metrics.
     pub metrics: Vec<Metric>,
-    /// Whether to accept that queries do not match any item. All values will then be NaN.
+    /// Whether to accept that none of the queries has a match. All values will then be NaN.
     pub may_lack_matches: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The metrics by name, and the ranks that must be known.
+//! The metrics by name, and the ranks on which a metric depends.
 
 use std::fmt;
 use std::str::FromStr;

@@ -15,7 +15,7 @@ use crate::rank::ties::Ties;
 use crate::rank::values::{Discounts, Order};
 use crate::screen::tiling::blocks;
 
-/// Metrics per query, in order; NaN for a query that does not match.
+/// Metrics per query, in order; NaN if a query does not have a match.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PerQuery {
     /// The metrics.
@@ -48,7 +48,7 @@ impl PerQuery {
         grades: Option<&Grades<'_>>,
         control: &Control,
     ) -> Result<()> {
-        // Queries whose values are in memory twice at a time.
+        // The number of queries with values in memory twice at a time.
         const TOGETHER: usize = 1 << 14;
         counts.check(ties)?;
         let items = |q: usize| {

@@ -34,7 +34,7 @@ pub struct PartialCounts {
     pub(crate) slots_per_positive: usize,
     /// The last rank that matters to a metric, if this is greater than R.
     depth: u64,
-    /// The start of the positives per query, then the end of the last query's.
+    /// The start of the positives per query, and the end for the last query.
     pub(crate) offsets: Vec<usize>,
     /// Sorted by key in descending order; of equal keys, the lower index comes first.
     positives: Vec<Positive>,
@@ -220,7 +220,7 @@ mod tests {
                 for (last, active_last) in lists.iter().zip(&active) {
                     let earlier = seen.iter().zip(last).all(|(seen, last)| seen <= last);
                     assert!(!earlier || active_last <= active_seen, "{rules:?} {seen:?} {last:?}");
-                    // A search that continues from an earlier view must find an equal number.
+                    // A search that continues from an earlier view must find the same number.
                     assert!(!earlier || counts(rules, last).count_active(0, *active_seen) == *active_last);
                 }
             }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     proptest! {
-        /// Counters search only the active positives. A negative below these is omitted or counted after the last.
+        /// Counters search only the active positives. A negative below these is omitted or counted after the last one.
         #[test]
         fn no_metric_depends_on_the_negatives_below_active_positives(
             mut items in proptest::collection::vec((-2i8..=2, any::<bool>(), any::<bool>(), any::<bool>()), 1..30),

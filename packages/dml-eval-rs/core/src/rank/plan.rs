@@ -50,7 +50,7 @@ pub(crate) struct Round {
 impl Round {
     /// Plans the part of this process.
     ///
-    /// With peers there are rounds, and counts are added up when a round ends. Counting the pairs of a few items raises all
+    /// With peers there are multiple rounds, and counts are added up when a round ends. Counting the pairs of a few items raises all
     /// thresholds; if processes did this separately, it would cost more than the products.
     fn all(items: usize, peers: &dyn Peers) -> Result<Vec<Round>> {
         let edges = [0, items / 64, items / 16, items / 4, items];

@@ -24,7 +24,7 @@ impl PositiveFinder<'_> {
     /// The number of positives to process between checks for cancellation.
     const PAIRS: usize = 1 << 14;
 
-    /// Computes the start of the positives per query, then the end of the last query's. A query is skipped if `wanted` is 0.
+    /// Computes the start of the positives per query, and the end for the last query. A query is skipped if `wanted` is 0.
     fn offsets(&self, queries: Range<usize>, wanted: &dyn Fn(usize) -> usize) -> Result<Vec<usize>> {
         let mut offsets = allocate(queries.len() + 1)?;
         offsets.try_push(0)?;

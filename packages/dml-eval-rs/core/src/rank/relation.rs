@@ -137,7 +137,7 @@ impl<'a> Relation<'a> {
         Ok(Relation { blocks: Some((split as u32, first_items)), ..self })
     }
 
-    /// Excludes the queries themselves. `indices` are given in the full gallery, or −1 for a query that isn't in the gallery.
+    /// Excludes the queries themselves. `indices` are indices in the full gallery, or −1 for a query that isn't in the gallery.
     pub fn with_own_items(self, indices: &'a [i64]) -> Result<Self> {
         let own = OwnItem::Listed(indices);
         own.check(self.queries(), 1 << 62)?;
@@ -153,7 +153,7 @@ impl<'a> Relation<'a> {
     /// Counts the matches per query, and lists the items that must not be counted although the class differs.
     fn count(mut self) -> Result<Self> {
         let (queries, gallery) = (&self.classes.queries, &self.classes.gallery);
-        // Sort the labels and groups of the items, so that a binary search can be used to count.
+        // Sort the labels and groups of the items, so that a binary search can be used to count equal ones.
         let item_groups = self.groups.as_ref().map_or(&[][..], |groups| &groups.gallery);
         let mut item_codes = collect(gallery.iter().copied().zip(item_groups.iter().copied()))?;
         item_codes.par_sort_unstable();
@@ -256,7 +256,7 @@ impl<'a> Relation<'a> {
         }
     }
 
-    /// Returns a number that is equal for queries that share the candidates.
+    /// Returns a number that is equal for queries with the same candidates.
     pub(crate) fn candidates_id(&self, query: usize) -> u32 {
         match &self.candidates {
             Candidates::Labelled(_) => self.classes.queries[query],
@@ -309,7 +309,7 @@ impl<'a> Relation<'a> {
         }
     }
 
-    /// Returns the index of this part's item in the full gallery.
+    /// Returns the index of an item of this part in the full gallery.
     pub(crate) fn gallery_index(&self, item: u32) -> u64 {
         match self.blocks {
             None => self.first_item + u64::from(item),

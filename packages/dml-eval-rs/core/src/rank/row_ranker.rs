@@ -56,7 +56,7 @@ impl<I: Fn(usize) -> u64> Row<'_, I> {
     }
 }
 
-/// Sorts the rows of queries, one after the other, and shares the buffers.
+/// Sorts the rows of queries, one after the other, using the same buffers.
 #[derive(Default)]
 pub(crate) struct RowRanker {
     /// The integers of the items. Excluded items get a larger integer than all others.

@@ -123,7 +123,7 @@ fn join_classes<S: Space>(space: &S, relations: &[Relation<'_>]) -> Result<Vec<u
 }
 
 impl<'a> ScreenCounter<'a> {
-    /// Starts a count per relation. Queries that tables serve are not counted, because thresholds are not set.
+    /// Starts a count per relation. Queries that tables serve do not get thresholds, so negatives are not counted for them.
     pub fn new<S: Space>(
         space: &S,
         (counts, relations): (&'a [PartialCounts], &'a [Relation<'a>]),
@@ -265,7 +265,7 @@ impl<'a> Level<'a> {
     fn positives_before(&self, q: usize, (lowest, highest): (f64, f64)) -> Option<usize> {
         let values = self.active_values(q);
         let (above, not_below) = if values.len() < MANY {
-            // Don't count with a branch, because the CPU would mispredict half of the branches.
+            // Count without a branch, because the CPU would mispredict half of the branches.
             values.iter().fold((0, 0), |(above, not_below), v| {
                 (above + usize::from(*v > highest), not_below + usize::from(*v >= lowest))
             })
@@ -307,7 +307,7 @@ impl<'a> Level<'a> {
         negatives.try_resize(queries.len(), 0)?;
         for (before, above) in above.by_bracket().enumerate() {
             for (i, (&above, negatives)) in above.iter().zip(&mut *negatives).enumerate() {
-                // Negatives above a positive include those above the previous positive. The number is 0 if a positive is missing.
+                // Negatives above a positive include those above the previous positive. The number is 0 if a query lacks a positive.
                 if above > *negatives {
                     counts.add(first + i, counts.slots_per_positive * before, u64::from(above - *negatives));
                     *negatives = above;

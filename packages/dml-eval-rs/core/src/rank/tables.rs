@@ -109,7 +109,7 @@ impl Ranking<'_> {
         Ok(rows)
     }
 
-    /// Orders the positives of a query by key, under all rules.
+    /// Orders the positives of a query by key, under each rule.
     #[expect(clippy::too_many_arguments, reason = "a row, a thread's buffers, and arguments that all queries share")]
     fn rank_keys(
         &self,

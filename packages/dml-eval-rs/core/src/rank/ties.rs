@@ -11,7 +11,7 @@
 //! | expected | 2 | 2b | 2b + 1 |
 //! | all | 3 | 3b | 3b + 1 if j = 0, otherwise 3(b + j) − 1 |
 //!
-//! Counts for all rules reveal b, j and whether a negative is tied, so they determine the counts for all rules.
+//! Counts for all rules reveal b, j and whether a negative is tied, so they determine the counts for each rule.
 
 use std::ops::Range;
 

@@ -219,7 +219,7 @@ fn places(number: u64, control: &Control) -> impl Iterator<Item = u64> {
     (0..number).take_while(|place| place % BETWEEN_LOOKS != 0 || !control.is_cancelled())
 }
 
-/// Items with equal keys, including a positive.
+/// Items with equal keys, including at least one positive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Group {
     /// Items before the group.
@@ -245,7 +245,7 @@ impl Group {
         self.positives as f64 / self.size() as f64
     }
 
-    /// Returns the range of this group's positives in all positives.
+    /// Returns the range of this group's positives among all positives.
     fn members(&self) -> Range<usize> {
         self.positives_before as usize..(self.positives_before + self.positives) as usize
     }

@@ -18,7 +18,7 @@ use crate::side::Side;
 /// The precision of a screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
-    /// Screen with float32 products, which leave almost all comparisons decided.
+    /// Screen with float32 products, which decide almost all comparisons.
     Float32,
     /// Screen with products of 16-bit numbers if faster: int16 on x86-64, bfloat16 on aarch64. These leave more comparisons open.
     SixteenBit,

@@ -82,7 +82,7 @@ impl Source for Selected<'_> {
 #[derive(Debug)]
 pub struct Normalized<'a> {
     source: &'a dyn Source,
-    /// 1 / length per row; for double precision, the length after scaling the row by powers of two.
+    /// 1 / length per row; for double precision, the length after scaling the row by a power of two.
     factors: Vec<f64>,
 }
 

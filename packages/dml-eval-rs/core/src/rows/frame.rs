@@ -48,7 +48,7 @@ impl Frame {
         Frame::around(centre, sample, dim, similarity)
     }
 
-    /// Makes a frame around `centre`, or not centred if `centre` is empty. Biases are relative to the mean over `sample`, or to
+    /// Makes a frame around `centre`, or one without a centre if `centre` is empty. Biases are relative to the mean over `sample`, or to
     /// 0 if `sample` is empty; it must not be empty if `centre` is given.
     pub fn around(centre: Vec<f64>, sample: &[f64], dim: usize, similarity: Similarity) -> Result<Self> {
         let centre_length = square(&centre).sqrt();

@@ -49,10 +49,10 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
     control: &Control,
 ) -> Result<()> {
     let Shape { rows: height, columns: width, steps, tiles } = shape;
-    // If there are few queries, use smaller groups, so that threads don't wait.
+    // If there are few queries, use smaller groups, so that threads don't wait for each other.
     let group = QUERIES_PER_GROUP.min(queries.len() / (4 * rayon::current_num_threads()));
     let together = (group / height).max(1);
-    // A block is at least a single panel.
+    // A block must contain at least one panel.
     let together_in = |words: usize, lanes: usize| (words / (steps * lanes)).max(1) * lanes;
     let query_block = together_in(control.sizes().table_query_words, height);
     let item_block = together_in(control.sizes().table_item_words, width);

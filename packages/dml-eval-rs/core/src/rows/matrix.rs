@@ -108,7 +108,7 @@ impl Source for Matrix<'_> {
     }
 }
 
-/// Widens a number exactly; does not branch or call, so that the compiler can vectorize the loop around it.
+/// Widens a number exactly, without branches or calls, so that the compiler can vectorize the loop around it.
 #[inline(always)]
 pub(super) fn widen_half(x: f16) -> f32 {
     const INFINITY: u32 = 0x7c00 << 13;

@@ -10,7 +10,7 @@ use crate::rows::panels::Panels;
 /// The number of steps to pad at a time if a panel is narrow.
 const CHUNK: usize = 256;
 
-/// Packed rows: panels of `width` lanes, and perhaps a last panel with only a lane per row.
+/// Packed rows: panels of `width` lanes, and perhaps a last panel with only one lane per row.
 pub(crate) struct NarrowPanels {
     width: usize,
     whole: Panels<u32>,
@@ -70,7 +70,7 @@ impl NarrowPanels {
         Ok((NarrowPanels { width, whole, narrow }, extras))
     }
 
-    /// Whether the last panel is limited to a lane per row.
+    /// Whether the last panel has only one lane per row.
     pub fn ends_narrow(&self) -> bool {
         self.narrow.is_some()
     }

@@ -61,7 +61,7 @@ fn subtract(row: &mut [f64], factor: f64, other: &[f64]) {
     }
 }
 
-/// Makes `rows`, (count, dim), orthonormal, also to all previous rows, and omits rows that depend on previous rows. A second pass
+/// Makes `rows`, (count, dim), orthonormal, each to all previous rows, and omits rows that depend on previous rows. A second pass
 /// removes the rounding errors of the first.
 fn orthonormalize(kernel: &'static Kernel, rows: &mut Vec<f64>, dim: usize, passes: usize) {
     /// The least share of a row's length that must remain: if less remains, it consists mostly of rounding errors.

@@ -67,7 +67,7 @@ pub(crate) fn steps(word: Word, numbers: usize, is_biased: bool) -> usize {
     }
 }
 
-/// Calls `take` for chunks of at most `LANES` numbers, so that lanes use separate sums and don't wait.
+/// Calls `take` for chunks of at most `LANES` numbers, so that lanes use separate sums and don't wait for each other.
 #[inline(always)]
 fn in_lanes<T>(x: &[f64], out: &mut [T], mut take: impl FnMut(&[f64], &mut [T])) {
     let (chunks, rest) = x.as_chunks::<LANES>();

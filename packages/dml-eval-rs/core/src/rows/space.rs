@@ -47,7 +47,7 @@ pub trait Space: Sync {
     fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) -> Result<()>;
     /// Returns the value for a score. The margin of a screen covers the rounding of scores, too.
     fn value_of_score(&self, score: f64) -> f64;
-    /// Fills `keys` with the keys of all pairs of `queries` and `items`, query by query. Unless either is small, this is
+    /// Fills `keys` with the keys of all pairs of `queries` and `items`, query by query. If both are large, this is
     /// faster per pair than `keys`. If cancelled, leaves the table incomplete.
     fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) -> Result<()>;
     /// Fills `scores` with the scores of all pairs of `queries` and `items`, like `key_table` does.

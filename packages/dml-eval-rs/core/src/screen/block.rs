@@ -11,7 +11,7 @@ use crate::rows::narrow_panels::{NarrowPanels, Panel};
 use crate::rows::packing::{Axis, Extent, Packing};
 use crate::side::Side;
 
-/// Some rows of a side, packed for products, with the extents that bound the errors.
+/// Some rows of one side, packed for products, with the extents that bound the errors.
 pub(crate) struct Block {
     pub rows: Range<usize>,
     /// The elementwise maximum of all extents.

@@ -1,6 +1,6 @@
 //! Rounds bounds outwards to float32, so that they remain bounds.
 
-/// Moves a float32 up or down by a number of steps, where −0 to +0 is a step. A branch would be mispredicted half of the time.
+/// Moves a float32 up or down by a number of steps, where −0 to +0 is one step. A branch would be mispredicted half of the time.
 #[inline(always)]
 fn step(y: f32, steps: i32) -> f32 {
     // This maps numbers to integers in the same order, and back.

@@ -1,4 +1,4 @@
-//! Index arithmetic for a traversal: blocks limit memory, tasks fit into caches, and pairs on a side of the diagonal are skipped.
+//! Index arithmetic for a traversal: blocks limit memory, tasks fit into caches, and pairs on one side of the diagonal are skipped.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ pub(crate) struct TileShape {
 }
 
 impl TileShape {
-    /// Computes the number of rows (or columns) per block: full panels of `lanes` rows, at least a single panel.
+    /// Computes the number of rows (or columns) per block: full panels of `lanes` rows, at least one panel.
     pub fn rows_per_block(self, lanes: usize, sizes: &Sizes) -> usize {
         (sizes.block_bytes / (WORD_BYTES * self.steps * lanes)).max(1) * lanes
     }

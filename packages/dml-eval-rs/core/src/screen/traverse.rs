@@ -72,9 +72,9 @@ pub(crate) struct Task<'a> {
     pub rows: Range<usize>,
     /// The items in columns (gallery).
     pub columns: Range<usize>,
-    /// The error bound for the values per row.
+    /// The error bound for the values in a row.
     pub row_margins: &'a [f64],
-    /// The error bound for the values per column.
+    /// The error bound for the values in a column.
     pub column_margins: &'a [f64],
     /// The residual norms of rows and columns, if only a prefix is packed.
     rests: Option<(&'a [f64], &'a [f64])>,

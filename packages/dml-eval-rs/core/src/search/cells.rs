@@ -74,7 +74,7 @@ impl Cells {
         Ok(Some(Cells { means, cells, together, steps }))
     }
 
-    /// Returns about `panels` panels, from the cells with the largest values of a mean with any of the first `queries` rows.
+    /// Returns about `panels` panels, from the cells whose means have the largest values with any of the first `queries` rows.
     pub fn nearest<'a>(
         &self,
         kernel: &Kernel,
@@ -107,7 +107,7 @@ impl Cells {
     }
 }
 
-/// Replaces `largest` by the elementwise maximum; does not branch.
+/// Replaces `largest` by the elementwise maximum, without branches.
 #[inline(always)]
 pub(super) fn keep_larger<T: Copy + PartialOrd>(largest: &mut [T], values: &[T]) {
     for (most, value) in largest.iter_mut().zip(values) {

@@ -29,7 +29,7 @@ use crate::side::Side;
 const SAMPLED_NEIGHBOURS: usize = 128;
 /// A guess allows for this number of standard deviations in the number of neighbours in the sample.
 const DEVIATIONS: f64 = 3.0;
-/// If items share lanes, at most a lane in this number contains a neighbour.
+/// If items share lanes, at most one lane in this number contains a neighbour.
 const LANES_PER_NEIGHBOUR: usize = 8;
 /// The size of a sample if the threshold isn't guessed: at least this number of items, and this number per neighbour.
 const LEAST_SAMPLED: usize = 1536;
@@ -54,7 +54,7 @@ pub(super) struct Guess {
     /// The number of panels.
     count: usize,
     groups: usize,
-    /// The rank (from 0) of the threshold in the largest values of the lanes.
+    /// The rank (from 0) of the threshold among the largest values of the lanes.
     rank: usize,
     /// Whether fewer than k items may reach the threshold.
     is_guess: bool,
@@ -152,7 +152,7 @@ impl Guess {
                 let queries = first..rows.rows.end.min(first + height);
                 let row_panel = rows.panel(panel);
                 let panels = match &cells {
-                    // Items in these cells are nearer than in a sample, so half the number gives an equal threshold.
+                    // Items in these cells are nearer than in a sample, so half the number gives the same threshold.
                     Some(cells) => cells.nearest(kernel, row_panel, queries.len(), self.count / 2, nearness)?,
                     None => &drawn,
                 };
@@ -220,7 +220,7 @@ impl Guess {
     }
 }
 
-/// Replaces `largest` by the elementwise maximum, and `origins` where `values` was larger; does not branch.
+/// Replaces `largest` by the elementwise maximum, and `origins` where `values` was larger, without branches.
 #[inline(always)]
 fn keep_larger_of(largest: &mut [f32], origins: &mut [u32], values: &[f32], origin: u32) {
     for ((most, from), value) in largest.iter_mut().zip(origins).zip(values) {

@@ -222,7 +222,7 @@ fn prefers_tables(k: usize, gallery: usize, control: &Control) -> bool {
     gallery <= sizes.few_items || k >= sizes.table_neighbours.max(gallery / sizes.items_per_table_neighbour)
 }
 
-/// Finds the `k` nearest gallery items per query in the items that a screen can't rule out.
+/// Finds the `k` nearest gallery items per query among the items that a screen can't rule out.
 pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>(
     space: &S,
     filter: Filter<'_>,
@@ -236,7 +236,7 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
     let thresholds = || {
         let all = collect(0..queries as u32)?;
         let sampled = SampledValues::compute(space, &all, |query, item| filter.leaves_out(query, item), control)?;
-        // After comparing a share 1/m of the items, the rank of the k-th nearest of these items is about m·k in all items.
+        // After comparing a share 1/m of the items, the rank of the k-th nearest of these items is about m·k among all items.
         let mut thresholds = allocate(sampled.queries.len() * HALVES)?;
         for (i, &query) in sampled.queries.iter().enumerate() {
             let beyond = sampled.above(i, value_of_bound(query as usize)) as usize;

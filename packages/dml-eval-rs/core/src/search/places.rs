@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::memory::{allocate, each};
 use crate::rows::keys::Keys;
 
-/// A key and an item as an integer, which is smaller if the item is nearer. When integers are compared, branches can't be mispredicted.
+/// A key and an item as an integer, which is smaller if the item is nearer. Integers can be compared without branches to mispredict.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place(u128);
 

@@ -23,7 +23,7 @@ const GALLERY_GROUP: u32 = u32::MAX;
 /// The items found for all queries, query by query.
 #[derive(Debug, PartialEq)]
 pub struct Ranges<T> {
-    /// The start of the items per query, then the end of the last query's.
+    /// The start of the items per query, and the end for the last query.
     pub offsets: Vec<i64>,
     /// Gallery indices, nearest first, ties by index.
     pub indices: Vec<i64>,

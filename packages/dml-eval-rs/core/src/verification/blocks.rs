@@ -19,7 +19,7 @@ use crate::verification::sieve::Sieve;
 use crate::verification::traversal::{Both, traverse};
 
 /// Finds the scores of all positives between two blocks, in ascending order, and samples negatives with a hash that ends in at least
-/// `least` zeros, at most `capacity`. `first` is the indices of the first query and the first item in all.
+/// `least` zeros, at most `capacity`. `first` is the indices of the first query and the first item among all.
 pub fn begin_block(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,

@@ -160,7 +160,7 @@ impl Finding<'_, '_> {
     }
 
     /// Counts the negatives between all positives. This tells between which positives the crossings are, and crossings will be found
-    /// in the scores that were kept.
+    /// among the kept scores.
     fn among_slots(&self) -> Result<(Vec<Crossing>, Slots)> {
         let &Finding { space, labels, positives, peers, control, .. } = self;
         let (brackets, sample) = self.estimate()?;

@@ -60,7 +60,7 @@ pub(crate) struct Decider<'a, 'rows> {
     offset: f64,
     observed: Vec<Counters>,
     capacity: usize,
-    /// The indices of the first query and the first item in all.
+    /// The indices of the first query and the first item among all.
     first: (u64, u64),
     /// The number of brackets in the traversal that precede the decider's.
     pub brackets_before: usize,
@@ -158,7 +158,7 @@ impl<'a, 'rows> Decider<'a, 'rows> {
         Ok(true)
     }
 
-    /// Returns the findings of the traversal per search.
+    /// Returns the result of the traversal for each search.
     pub fn finish(self) -> Result<Vec<Observed>> {
         let observed = self.observed.into_iter().map(|counters| Observed {
             above: counters.above.into_inner(),

@@ -1,4 +1,4 @@
-//! Exchanges findings of peers in parts of a traversal, so that all peers get the union.
+//! Exchanges the findings of peers in a traversal, so that all peers get all findings.
 
 use crate::error::{Error, Result};
 use crate::memory::{Grow, allocate, collect};

@@ -1,4 +1,4 @@
-//! Verification: pairs that thresholds accept, in all pairs of queries and items.
+//! Verification: pairs that thresholds accept, among all pairs of queries and items.
 //!
 //! A pair is positive if the labels are equal, otherwise negative. A *level* asks for the score at which the numbers of accepted
 //! negatives and positives reach a total. `sieve` finds it in a single screened traversal, `decided` finds it if the screen can't, and

@@ -17,7 +17,7 @@ const LEAST: f64 = 8.0;
 
 /// Samples the scores of about `size` negatives, in descending order. Returns `None` if there are hardly more pairs.
 ///
-/// Both sides are shuffled and divided into equal numbers of blocks, and a block is compared with a single block. So all items occur
+/// Both sides are shuffled and divided into equal numbers of blocks, and each block is compared with one block. So all items occur
 /// equally often, which avoids most of the error of independent pairs, and the rows of a block are read only once.
 pub(crate) fn draw(
     space: &Dense<'_>,

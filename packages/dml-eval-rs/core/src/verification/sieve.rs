@@ -41,7 +41,7 @@ pub(crate) struct Sieve {
     /// In units of products. Values are larger by `offset`.
     brackets: Vec<(f32, f32)>,
     offset: f64,
-    /// The number of negatives above the brackets.
+    /// The number of negatives above each bracket.
     above: Vec<AtomicU64>,
     lists: Mutex<Lists>,
 }

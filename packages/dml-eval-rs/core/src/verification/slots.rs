@@ -220,7 +220,7 @@ pub(crate) type Kept = Option<Vec<f64>>;
 
 /// Counts negatives, and keeps those in brackets.
 struct Counter<'a> {
-    /// The last score of all parts except the last part.
+    /// The last score of each part except the last part.
     ends: Ladder<'a>,
     parts: Vec<Part<'a>>,
     kept: Vec<(Bracket, Mutex<Kept>)>,
@@ -383,7 +383,7 @@ pub fn count_slots(
 }
 
 /// Counts like [`count_slots`], but also between the ends of brackets, and keeps the negatives in brackets if they don't exceed a
-/// number per bracket. A process keeps only negatives in the process's part.
+/// number per bracket. A process keeps only negatives in its part.
 pub(crate) fn count_and_keep(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,

@@ -20,10 +20,10 @@ from dml_eval_rs.retrieval import Options, evaluate
 
 
 class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
-    """A metric with the arguments, protocol and values of OML's metric, except if a query does not match.
+    """A metric with the arguments, protocol and values of OML's metric, except if a query does not have a match.
 
     cmc@k, precision@k (over min(k, R)) and map@k (over the matches in the first k) are measured by Euclidean distance.
-    Items in the query's sequence are excluded. Queries that do not match count as 0; OML's precision would be NaN.
+    Items in the query's sequence are excluded. Queries that do not have a match count as 0; OML's precision would be NaN.
 
     Args:
         args, kwargs: arguments of `oml.metrics.EmbeddingMetrics`, except `fmr_vals` and `postprocessor`.
@@ -88,7 +88,7 @@ class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
     def _measure(self, embeddings: torch.Tensor) -> dict[str, dict[int, torch.Tensor]]:
         labels_L = np.asarray(self.dataset.get_labels())
         query_Q, item_G = map(np.asarray, (self.dataset.get_query_ids(), self.dataset.get_gallery_ids()))
-        # By default, items are separate sequences.
+        # If sequences are not given, each item is a separate sequence.
         sequence_L = np.asarray(self.dataset.extra_data.get(SEQUENCE_COLUMN, range(len(labels_L))))
         sets_L = np.unique(sequence_L, return_inverse=True)[1].reshape(-1, 1)
         own = relevance_from_labels(list(sets_L[query_Q]), list(sets_L[item_G]))

@@ -98,7 +98,7 @@ class AccuracyCalculator:
             include, exclude: see the constructor; only the constructor's metrics can be chosen.
 
         Returns:
-            Name → value, or a list of values per class; NaN if queries do not match.
+            Name → value, or a list of values per class; NaN if none of the queries has a match.
 
         Raises:
             TypeError: if the dtype of an array is wrong.

@@ -25,7 +25,7 @@ def ray_map(
 
     Args:
         address: the cluster's address, such as ``"10.0.0.1:6379"`` or ``"auto"``. By default, use the connected
-            cluster if possible, otherwise the cluster that `ray.init` finds or starts.
+            cluster if there is one, otherwise the cluster that `ray.init` finds or starts.
         retries: how often to repeat a task if a worker dies.
         num_cpus: cores to reserve per task; pass this number as `threads` to `evaluate_shards`.
         waiting: submitted tasks per core of the cluster, including running tasks.

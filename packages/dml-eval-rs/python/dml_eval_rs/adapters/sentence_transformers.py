@@ -34,7 +34,7 @@ class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
 
     Raises:
         ValueError: if an argument can't be used, k is not a positive integer, a relevant document is not in the
-            corpus, or relevant documents are not given.
+            corpus, or none of the queries has a relevant document.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -16,7 +16,7 @@ STATES = ("embeddings", "labels", "groups", "indices")
 
 
 class RetrievalMetric(torchmetrics.Metric):
-    """A metric that collects embeddings and labels, and uses `evaluate` to measure how well items find similar items.
+    """A metric that collects embeddings and labels, and uses `evaluate` to measure how well items find each other.
 
     `compute` gathers the items from all ranks, so all ranks get the values of a single process with all items. Ties are
     broken by the order of ranks and batches, or by `indices` if given.
@@ -83,7 +83,7 @@ class RetrievalMetric(torchmetrics.Metric):
         """Measure all items, and return name → value as float64 tensors (float32 on MPS).
 
         Raises:
-            ValueError: if items are not given, or queries do not match.
+            ValueError: if items are not given, or none of the queries has a match.
         """
         if not len(self.embeddings):
             raise ValueError("there are no items; call update(embeddings, labels) before compute()")

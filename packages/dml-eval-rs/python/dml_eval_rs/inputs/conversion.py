@@ -1,4 +1,4 @@
-"""Conversion of tensors, columns, blocks and lists to numpy arrays; other libraries are not imported.
+"""Conversion of tensors, columns, blocks and lists to numpy arrays; the containers' libraries are not imported.
 
 Containers are recognised by protocol: `__array__`, `__dlpack__`, `__arrow_c_array__`, `to_numpy`, or iteration.
 Functions return the array, or raise a TypeError or ValueError that names the argument and how to fix it.
@@ -183,7 +183,7 @@ def concatenate_blocks(blocks: Iterable[Any]) -> Any:
 
 
 def _is_blocks(x: object, ndim: int | None) -> bool:
-    """Whether this is an iterable that is not an array, or, if `ndim` is given, a list of arrays."""
+    """Whether this is an iterable that does not support an array protocol, or, if `ndim` is given, a list of arrays."""
     if isinstance(x, (list, tuple)):
         # numpy stacks numpy rows faster.
         return ndim is not None and _depth(x) >= 1 and (_depth(x) >= ndim or not isinstance(x[0], np.ndarray))
@@ -273,7 +273,7 @@ class _GrownArray:
 
 
 def _from_torch(x: Any, name: str) -> npt.NDArray[Any]:
-    """Convert a detached torch tensor, in place if it is on the CPU, otherwise in blocks of rows."""
+    """Convert a torch tensor, not its gradient, in place if it is on the CPU, otherwise in blocks of rows."""
     torch = sys.modules["torch"]
     padded, sparse = f"torch.nested.to_padded_tensor({name}, 0.0)", x.layout is not torch.strided
     unreadable = (
@@ -290,7 +290,7 @@ def _from_torch(x: Any, name: str) -> npt.NDArray[Any]:
     narrow = x.is_floating_point() and x.dtype not in (torch.float16, torch.float32, torch.float64)
     try:
         if on_cpu:
-            # Inside functionalize, a tensor does not own memory, so numpy() would read other memory.
+            # Inside functionalize, a tensor does not have memory, so numpy() would read other memory.
             tensor.untyped_storage().data_ptr()
         tensor = tensor.resolve_conj().resolve_neg()
         if on_cpu and not narrow:
@@ -368,7 +368,7 @@ def _is_fixed_size_list(x: Any) -> bool:
 
 
 def _stack_fixed_size_list(x: Any, name: str) -> npt.NDArray[Any]:
-    """Convert Arrow's fixed-size lists to a matrix, in place if it is a single chunk."""
+    """Convert Arrow's fixed-size lists to a matrix, in place if there is a single chunk."""
     if x.null_count:
         missing = np.flatnonzero(np.asarray(x.is_null()))
         raise ValueError(f"{name} has a missing row at index {missing[0]}; expected numbers: drop those rows")

@@ -90,7 +90,7 @@ class Matching:
         return most + int(ignored.max(initial=0))
 
     def has_match(self) -> Booleans:
-        """Return (Q,): whether the rankings contain a match."""
+        """Return (Q,): whether each query's ranking contains a match."""
         if self._is_listed:
             return self._count(self._listed, self.excludes) > 0
         assert self._labels is not None

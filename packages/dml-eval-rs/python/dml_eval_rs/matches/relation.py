@@ -1,4 +1,4 @@
-"""Arrays that tell the core which gallery items match a query.
+"""Arrays that tell the core which gallery items match each query.
 
 Shapes: `Q` queries, `G` gallery, `M` listed (query, item) pairs.
 """
@@ -40,7 +40,7 @@ class Relation:
 
     @property
     def codes(self) -> tuple[_Codes, _Codes]:
-        """The labels of both sides; identical arrays if a gallery is not given."""
+        """The labels of both sides; the same array if a gallery is not given."""
         assert self.labels is not None
         return self.labels, self.labels if self.gallery_labels is None else self.gallery_labels
 
@@ -145,7 +145,7 @@ def pair_codes(labels: npt.NDArray[Any], groups: npt.NDArray[Any]) -> npt.NDArra
 
 
 def count_equal(queries: npt.NDArray[Any], items: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Count the items with the code of a query, (Q,)."""
+    """Count the items with the code of each query, (Q,)."""
     codes, counts = np.unique(items, return_counts=True)
     at = np.searchsorted(codes, queries).clip(max=len(codes) - 1)
     return np.where(codes[at] == queries, counts[at], 0)

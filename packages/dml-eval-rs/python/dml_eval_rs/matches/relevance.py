@@ -152,16 +152,16 @@ def relevance_from_labels(
     *,
     graded: bool = False,
 ) -> Relevance:
-    """List the items that share a label with a query. Use this if items can be given more than one label.
+    """List the items that share a label with a query. Use this if an item can have more than one label.
 
     Args:
         labels: (Q, C) booleans, or 0 and 1, with a column per label; or Q sets (or collections) of hashable labels.
-        gallery_labels: the labels per gallery item, in this form. By default, the queries are searched. Note that
+        gallery_labels: the labels per item, in the same form. By default, the queries are searched. Note that
             queries also list themselves, but `evaluate` will exclude this.
         graded: whether to use the number of shared labels as the grade.
 
     Raises:
-        TypeError: if labels are neither such an array nor collections, or only a single argument is an array.
+        TypeError: if labels are neither such an array nor collections, or only one of the arguments is an array.
         ValueError: if an array contains entries other than 0 and 1, or the numbers of columns differ.
     """
     sides = {"labels": _read(labels, "labels")}

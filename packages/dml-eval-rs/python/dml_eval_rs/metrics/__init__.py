@@ -1,1 +1,1 @@
-"""Names of metrics, and results with the values."""
+"""Names of metrics, and results with their values."""

@@ -1,4 +1,4 @@
-"""Confidence intervals, paired tests between models, and a table to compare models.
+"""Confidence intervals, paired tests between two models, and a table to compare models.
 
 Shapes: `Q` queries, `C` classes of queries, `R` repetitions.
 """
@@ -39,7 +39,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Comparison of a pair of models on identical queries.
+    """Comparison of two models on the same queries.
 
     Attributes:
         name: the metric.
@@ -204,13 +204,13 @@ def compare(
     seed: int = 0,
     by: npt.ArrayLike | None = None,
 ) -> ComparisonTable:
-    """Compare models on shared queries or pairs: values, intervals, and paired tests against the first model.
+    """Compare models on the same queries or pairs: values, intervals, and paired tests against the first model.
 
     The p-values of ``result.compare`` are corrected for the number of comparisons in the table (Holm 1979): if m
     p-values are sorted in ascending order, p'_i = max over j ≤ i of min(1, (m − j + 1) p_j).
 
     Args:
-        results: model → result of `evaluate` or `verify`. The queries of all results must be equal and in a common order.
+        results: model → result of `evaluate` or `verify`. All must be measured on the same queries in the same order.
         metrics: names. By default, those that all results contain, except precision@1 when the equal recall@1 is used.
         level, seed, by: see `Evaluation.compare`.
 

@@ -30,8 +30,8 @@ class Evaluation(Measured):
 
     Attributes:
         per_query: name → float64 array (n_queries,). The metric is the mean of this array, excluding NaN, which means
-            that a query does not match (or 0, if ``unmatched="zero"``). Only retrieval metrics have per-query values.
-        n_queries, n_unmatched: number of queries, and number of queries that do not match an item.
+            that a query does not have a match (or 0, if ``unmatched="zero"``). Only retrieval metrics have per-query values.
+        n_queries, n_unmatched: number of queries, and number of queries that do not have a match.
         n_gallery: number of gallery items, or of queries if a gallery is not used.
     """
 
@@ -56,7 +56,7 @@ class Evaluation(Measured):
         """Return the bootstrap confidence interval for a metric's mean.
 
         The interval lies between percentiles (1 ± level)/2 of the means of 2,000 resamples: queries are drawn with
-        replacement (Efron 1979). If queries depend on each other, use `by` to draw classes, of the given number
+        replacement (Efron 1979). If queries depend on each other, use `by` to draw classes, as many as there are
         (cluster bootstrap, Field and Welsh 2007); the mean is then taken over all queries in the drawn classes.
 
         Args:
@@ -68,7 +68,7 @@ class Evaluation(Measured):
         Raises:
             KeyError: if the metric was not measured per query.
             TypeError: if the dtype of `by` is wrong.
-            ValueError: if `level` or `seed` is out of range, or the length of `by` is wrong, or `by` is a single class.
+            ValueError: if `level` or `seed` is out of range, or the length of `by` is wrong, or `by` contains a single class.
         """
         return interval_of(self._of_queries(name), by, level, seed)
 
@@ -81,7 +81,7 @@ class Evaluation(Measured):
         seed: int = 0,
         by: npt.ArrayLike | None = None,
     ) -> Comparison:
-        """Compare models on identical queries, using a paired permutation test.
+        """Compare models on the same queries, using a paired permutation test.
 
         Under the null hypothesis that the models are equal, a query's difference is equally likely to be positive or
         negative. p = (1 + #{|mean of randomly signed differences| ≥ |observed|}) / (1 + 10,000), two-sided (Phipson and
@@ -89,7 +89,7 @@ class Evaluation(Measured):
         `dml_eval_rs.compare`.
 
         Args:
-            other: the second model's evaluation. It must be measured on the same queries in the given order.
+            other: the second model's evaluation. It must be measured on the same queries in the same order.
             name, level, seed, by: used for the test and for the difference's interval, see `confidence_interval`.
 
         Returns:
@@ -108,7 +108,7 @@ class Evaluation(Measured):
         return compare_differences(name, difference_Q, observed, by, level, seed)
 
     def per_class(self, name: str, labels: npt.ArrayLike) -> dict[Any, float]:
-        """Return the mean of a metric per class, sorted by label; NaN if queries in the class do not match.
+        """Return the mean of a metric per class, sorted by label; NaN if none of the class's queries has a match.
 
         Args:
             name: a metric with per-query values.

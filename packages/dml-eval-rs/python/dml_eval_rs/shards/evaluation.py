@@ -54,7 +54,7 @@ def evaluate_shards(
 ) -> Evaluation:
     """Measure embeddings in shards, by tasks on any kind of worker, and return the bits of `evaluate`.
 
-    The embeddings are the concatenated shards. Tasks read a pair of blocks and return a few numbers per query to be
+    The embeddings are the concatenated shards. Tasks read two blocks of rows and return a few numbers per query to be
     added up, so workers, order, retries and repeated tasks do not change any bits. The calling process stores the
     labels, and 24 bytes per pair of a query and a match, but never the embeddings.
 
@@ -66,7 +66,7 @@ def evaluate_shards(
         gallery, gallery_labels: shards and labels of the gallery. By default, the queries are searched.
         map: should call a picklable function per task and return the results, in any order. Use the builtin, an
             executor's `map`, or `adapters.ray.ray_map()`; to write your version, see docs/guide/shards.md.
-        block: maximum rows per block; a task uses a block pair. By default, a quarter of the rows, but 8,192 to 131,072.
+        block: maximum rows per block; a task uses two blocks. By default, a quarter of the rows, but 8,192 to 131,072.
         options: options of `evaluate`, except `peers`, with only retrieval metrics. `threads` is the number per task,
             by default 1, or None to use all cores of a worker's machine; `progress` is called when a task ends.
 
@@ -130,7 +130,7 @@ def _count(call: Call) -> Positives:
 
 
 def divide(call: Call) -> tuple[list[Tile], list[Tile]]:
-    """Return the pairs of blocks in waves: first a single pair per block of queries, then the remaining pairs.
+    """Return the pairs of blocks in two waves: first a single pair per block of queries, then the remaining pairs.
 
     The first wave's counts tell tasks in the second wave which positives can no longer change a metric.
     """
@@ -223,7 +223,7 @@ def _count_one_way(loaded: Loaded, relation: Relation, known: Positives) -> list
 
 
 def _count_both_ways(loaded: Loaded, relation: Relation, *known: Positives) -> list[npt.NDArray[np.uint32]]:
-    """Return new counts of negatives, comparing a pair of parts, or a single part with itself."""
+    """Return new counts of negatives, comparing two parts, or a part with itself."""
     labels = [of for of in (relation.labels, relation.gallery_labels) if of is not None]
     starts = np.cumsum([0, *(len(each.keys) for each in known)]).astype(np.uint64)
     offsets = [*(each.offsets[:-1] + start for each, start in zip(known, starts)), starts[-1:]]

@@ -132,7 +132,7 @@ def describe_shards(
 
 
 class Loaded:
-    """The arguments for a task's function: the call's options, and a part or a pair of parts with rows.
+    """The arguments for a task's function: the call's options, and one or two parts with rows.
 
     Attributes:
         items: all rows in an array.
@@ -150,7 +150,7 @@ class Loaded:
 
 @dataclass(slots=True)
 class Call:
-    """A call: both sides (an object used twice if a gallery is not given), and the tasks' arguments.
+    """A call: both sides (the same object if a gallery is not given), and the tasks' arguments.
 
     Attributes:
         options: options for the tasks' functions.
@@ -314,7 +314,7 @@ def _compute(
 
     def name_row(found: re.Match[str]) -> str:
         part, row = parts[0] if found[1] == "queries" else parts[-1], int(found[2])
-        in_second = row >= len(part)  # both parts can be in a single array
+        in_second = row >= len(part)  # both parts can be in the same array
         return parts[1].name_row(row - len(part)) if in_second else part.name_row(row)
 
     try:

@@ -28,9 +28,9 @@ _Kept = tuple[npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
 # For a search: the negatives above and inside the range, and scores of negatives inside.
 _Observed = tuple[int, int, npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
 
-_SAMPLE = 1 << 21  # scores of negatives, of 16 bytes, used to begin the searches
-_KEPT = 1 << 22  # scores of negatives, of 16 bytes, to keep in total
-# All tasks return scores, so a task keeps only `_SHARES` times the share, but at least `_LEAST_KEPT` per search.
+_SAMPLE = 1 << 21  # scores of negatives, 16 bytes each, used to begin the searches
+_KEPT = 1 << 22  # scores of negatives, 16 bytes each, to keep in total
+# All tasks return scores, so a task keeps only `_SHARES` times its share, but at least `_LEAST_KEPT` per search.
 _SHARES, _LEAST_KEPT = 16, 1 << 16
 
 
@@ -49,7 +49,7 @@ def verify_shards(
 ) -> Verification:
     """Measure thresholds if embeddings are in shards, by tasks on any kind of worker; return the bits of `verify`.
 
-    Tasks compare a pair of blocks. Embeddings need two passes over all pairs of blocks: first to find the positives'
+    Tasks compare two blocks of rows. Embeddings need two passes over all pairs of blocks: first to find the positives'
     scores and sample the negatives, then to count the negatives near the thresholds. More passes are needed when a
     threshold is not found yet, for example because a great number of scores are equal. Codes need a single pass. The
     calling process stores the labels, 8 bytes per positive pair, and the scores of 2**22 negatives, but no embeddings.

@@ -111,7 +111,7 @@ class Identities:
             _add_accepted(negatives, of_query[query_M], threshold_T, score_M[~positive_M])
 
     def _count_all(self, threshold_T: _Floats, of_query: _Rows, counts: _Floats) -> None:
-        """Compare batches of queries with all items. Without a gallery, pairs are compared from both ends."""
+        """Compare batches of queries with all items. If a gallery is not given, pairs are compared from both ends."""
         negatives, positives = counts
         sides, given, (label_Q, label_G) = self.sides, self.relation, self.relation.codes
         matches_Q = np.bincount(label_G, minlength=int(label_Q.max()) + 1)[label_Q]
@@ -135,7 +135,7 @@ class Identities:
             identity_M, square_M = np.repeat(of_query[row_q], number_q), np.repeat(square_q, number_q)
             _add_accepted(positives, identity_M, key_T, key_M / square_M)
             accepted = []
-            # The core is slow only when most keys are low, so high and low keys should be counted separately.
+            # The core is slow only when many keys are low, so high and low keys are counted separately.
             for key_t in np.split(key_T, [-_LOW]):
                 t = len(key_t)
                 number_qt = _native.count_negatives(
@@ -154,7 +154,7 @@ class Identities:
 
 
 def depth_for(shares: Sequence[float]) -> int:
-    """Return the number of thresholds needed to reach a sixteenth of the given FARs, and 2⁻¹²."""
+    """Return the number of thresholds needed to reach a sixteenth of each FAR, and 2⁻¹²."""
     return int(np.ceil(2 * np.log2(16 / min([*shares, 2.0**-8]))))
 
 

@@ -57,7 +57,7 @@ def check_sides(
 
 
 def check_relation(relation: Relation) -> Relation:
-    """Check that a relation is defined by labels and does not ignore items."""
+    """Check that a relation is defined by labels and does not contain ignored items."""
     if relation.offsets is not None:
         raise ValueError("labels is a Relevance; expected an array or Labels")
     if relation.ignored_offsets is not None:
@@ -137,7 +137,7 @@ def measure_scores(order: Order, positives: Counts, negatives: Counts, names: li
 
 
 def divide(numerator: int, denominator: int) -> float:
-    """Return the quotient of integers, correctly rounded to even; the caller's rounding mode is not used."""
+    """Return the quotient of two integers, correctly rounded to even; the caller's rounding mode is not used."""
     # Python uses integer arithmetic to divide long integers, but the caller's rounding mode for short integers.
     return (numerator << 64) / (denominator << 64)
 

@@ -85,7 +85,7 @@ class Verification(Measured):
         return comparison.percentiles(np.clip(value + deviation_R1[:, 0], 0, 1), level)
 
     def compare(self, other: Verification, name: str, *, level: float = 0.95, seed: int = 0) -> Comparison:
-        """Compare models on identical pairs, using a paired permutation test over identities.
+        """Compare models on the same pairs, using a paired permutation test over identities.
 
         Under the null hypothesis that the models are equal, the models' counts are swapped with probability 1/2 per
         identity; for the p-value of permuted differences see `Evaluation.compare`. To get the interval, the
@@ -126,7 +126,7 @@ class Verification(Measured):
         return Table([*rows, *numbers])
 
     def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
-        """Draw the ROC curve, which needs ``"auc"``, and mark the ``"tar@far=X"``; see `Evaluation.plot`."""
+        """Draw the ROC curve, which needs ``"auc"``, and mark each ``"tar@far=X"``; see `Evaluation.plot`."""
         if self.roc is None:
             raise ValueError('the ROC curve was not measured; expected "auc" in metrics')
         marked = {far_of(name): value for name, value in self.items() if name.startswith("tar@")}

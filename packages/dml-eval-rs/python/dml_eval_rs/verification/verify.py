@@ -57,7 +57,7 @@ def verify(
     Args:
         embeddings: (Q, D) or (Q, W), see `evaluate`.
         labels: (Q,), see `evaluate`, or `Labels`. Pairs with equal labels and groups are excluded, for example images
-            of a person from a single camera, as are pairs with junk; distractors never match.
+            of a person from the same camera, as are pairs with junk; distractors never match.
         gallery: (G, D) or (G, W). If given, compare all embeddings with all gallery items; by default, compare all
             unordered pairs of distinct embeddings.
         gallery_labels: (G,), of the same kind as `labels`. Must be given if and only if `gallery` is given.
@@ -67,7 +67,7 @@ def verify(
         similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` (minus the squared distance) or ``"hamming"`` (minus the
             number of differing bits).
         pairs: (M, 2) integers, an embedding and a gallery item (or a second embedding). If given, compare only these
-            pairs; repeated pairs are counted repeatedly.
+            pairs; a repeated pair is counted each time.
         folds: number of folds, to divide `pairs` in order, or (M,) the fold per pair. Use this to measure the
             ``"accuracy"`` per fold, at the best threshold of the other folds (LFW's protocol, if there are 10 folds).
         threads, progress: see `evaluate`; the total grows when a step begins.
@@ -228,7 +228,7 @@ class OpenSet(Tabular):
     """Metrics for open-set identification; for definitions see docs/reference/verification.md in the repository.
 
     Attributes:
-        dir: FAR → DIR@FAR, the share of known queries that `threshold` accepts, with an item of equal label.
+        dir: FAR → DIR@FAR, the share of known queries that `threshold` accepts, with an item of the same label.
         threshold: FAR → the least float64 number that accepts at most this share of unknown queries.
         n_known, n_unknown: number of queries with a label that is in the gallery, or is not.
     """
@@ -265,13 +265,13 @@ def open_set(
     """Measure exactly how well a threshold identifies known queries and rejects unknown queries (DIR at FAR).
 
     A query is accepted if the score of the nearest item, found by `knn`, is at least the threshold. DIR@FAR is the
-    largest share of known queries that a threshold can accept, with a nearest item of equal label, if it must not
+    largest share of known queries that a threshold can accept, with a nearest item of the same label, if it must not
     accept a larger share of unknown queries than FAR (Phillips, Grother and Micheals, "Evaluation Methods in Face
     Recognition", 2011).
 
     Args:
         embeddings, gallery: (Q, D) and (G, D), or (Q, W) and (G, W), see `evaluate`.
-        labels: (Q,), see `evaluate`, or `Labels`, not grouped. A query is known if the label is in the gallery;
+        labels: (Q,), see `evaluate`, or `Labels` without groups. A query is known if the label is in the gallery;
             distractors are always unknown, and junk is excluded.
         gallery_labels: (G,), see `verify`.
         far: shares of unknown queries to accept, between 0 and 1.

@@ -1,4 +1,4 @@
-//! Compares a few queries with the whole gallery, reading gallery rows once, where it lies in memory.
+//! Compares a few queries with the whole gallery, reading gallery rows once, where they lie in memory.
 
 use rayon::prelude::*;
 
