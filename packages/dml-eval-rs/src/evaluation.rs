@@ -20,7 +20,7 @@ pub const NAMES: ArgumentNames = ArgumentNames { queries: "embeddings", gallery:
 /// A metric: the name, the value per query, and the mean.
 type Column<Values> = (String, Values, f64);
 
-/// The metrics, and the number of queries without a match.
+/// The metrics, with the number of queries without a match.
 pub type Columns = (Vec<Column<Vec<f64>>>, usize);
 pub type NumpyColumns<'py> = (Vec<Column<Bound<'py, PyArray1<f64>>>>, usize);
 

@@ -67,7 +67,7 @@ pub fn begin_trial(kernel: Option<&str>, screen: Option<&str>, sizes: Option<&Bo
     Ok(())
 }
 
-/// Ends the trial, and returns how often paths were taken.
+/// Ends the trial, then returns how often paths were taken.
 #[pyfunction]
 pub fn end_trial() -> PyResult<Paths> {
     let ended = trial().take().ok_or_else(|| PyRuntimeError::new_err("there is no trial to end"))?;

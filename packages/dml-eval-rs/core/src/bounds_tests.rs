@@ -1,4 +1,4 @@
-//! Tests rows that maximise the errors of the screen: values must stay within their margins, and the order must not change.
+//! Tests rows that maximise the errors of the screen: values must stay within the margins, so that the order does not change.
 //!
 //! Other data hardly tests the bounds, because the rounding errors of random directions are far smaller.
 
@@ -379,7 +379,7 @@ fn a_table_has_the_keys_of_single_pairs_bit_by_bit() {
 
 #[test]
 fn a_few_very_long_rows_stay_within_the_margin() {
-    // Panels of a few such rows are narrow, and the products are sums over chunks.
+    // Panels of a few such rows are narrow, so products are computed using chunks.
     let x = scattered(3, 1_000_000, (0.5, 1.0), 5);
     for similarity in SIMILARITIES {
         largest_fraction(&x, None, similarity);

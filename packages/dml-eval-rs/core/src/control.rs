@@ -1,4 +1,4 @@
-//! Controls a long computation: progress, cancellation, the sizes that it uses, and the paths that it took.
+//! Controls a long computation: progress, cancellation, the sizes to be used, and the paths that were taken.
 
 #[expect(clippy::disallowed_types, reason = "paths are few")]
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ impl Control {
         self.cancelled.store(true, Relaxed);
     }
 
-    /// Returns the number of pairs compared so far, and in total. The total is 0 until it is known.
+    /// Returns the number of compared pairs, then the total, which is 0 until it is known.
     pub fn progress(&self) -> (u64, u64) {
         (self.done.load(Relaxed), self.total.load(Relaxed))
     }

@@ -1,4 +1,4 @@
-//! Shares work between processes: all get the complete input, do a part of the work, and return the complete result.
+//! Shares work between processes: all processes get the complete input, do a part of the work, then return the complete result.
 
 use std::ops::Range;
 
@@ -152,7 +152,7 @@ pub(crate) fn part(peers: &dyn Peers, n: usize, weight: impl Fn(usize) -> u64) -
     edge(rank)..edge(rank + 1)
 }
 
-/// A process that does not exchange anything: the rank, and the number of processes.
+/// A process that does not exchange anything: the rank; the number of processes.
 #[cfg(test)]
 pub(crate) struct Isolated(pub usize, pub usize);
 

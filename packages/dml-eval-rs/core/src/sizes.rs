@@ -41,11 +41,11 @@ macro_rules! sizes {
 }
 
 sizes! {
-    /// The maximum bytes of a packed block, unless it is a single panel. Two blocks are in memory at a time.
+    /// The maximum bytes of a packed block, unless it is a single panel. Two blocks are in memory.
     block_bytes: 24 << 20;
     /// The maximum numbers of panels in the rows and columns of a task, for short rows. Between tasks, thresholds are updated and
     /// cancellations noticed. With larger tasks, more values pass the low initial thresholds; smaller tasks have more overhead. A
-    /// preview compares at most 64 row panels at a time.
+    /// preview compares at most 64 row panels.
     task_row_panels: 24;
     /// See `task_row_panels`.
     task_column_panels: 16;
@@ -57,7 +57,7 @@ sizes! {
     table_query_words: 8 << 20;
     /// See `table_query_words`.
     table_item_words: 1 << 20;
-    /// The keys of tables in memory at a time, for all queries together.
+    /// The keys of tables in memory, for all queries together.
     table_keys: 4 << 20;
     /// The queries per table, enough that packing the gallery costs little compared with the products.
     table_queries: 512;
@@ -99,7 +99,7 @@ sizes! {
     range_queries: 1024;
     /// The number of scores to sample in a verification, to estimate brackets.
     verify_sample: 4 << 20;
-    /// The negatives, of 12 bytes each, that a verification lists at a time. If float64 decides, a sixteenth is kept.
+    /// The negatives, of 12 bytes each, that a verification lists. If float64 decides, a sixteenth is kept.
     verify_listed: 12 << 20;
     /// The maximum number of positives for which a verification keeps scores, of 8 bytes each, or up to 60 while counting slots.
     verify_held: 4 << 20;

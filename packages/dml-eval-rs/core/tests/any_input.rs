@@ -1,4 +1,4 @@
-//! Tests that any shapes and bytes give a result or an error, never a panic, and identical bits on all kernels.
+//! Tests that any shapes and bytes give a result or an error, but not a panic, with identical bits on all kernels.
 
 use dml_eval::{
     Alone, Codes, Control, Dense, Error, EvaluateOptions, KMeansOptions, Matrix, Metric, OwnItem, PartialCounts,
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 const SIMILARITIES: [Similarity; 3] = [Similarity::Cosine, Similarity::Dot, Similarity::Euclidean];
 const TIES: [Ties; 4] = [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected];
 
-/// Draws mostly ordinary numbers, and sometimes any bit pattern.
+/// Draws mostly ordinary numbers, but sometimes any bit pattern.
 fn number() -> impl Strategy<Value = f32> {
     prop_oneof![
         20 => (-3i8..=3).prop_map(f32::from),
@@ -30,7 +30,7 @@ fn rows(dim: usize) -> impl Strategy<Value = Array2<f32>> {
     })
 }
 
-/// Draws rows with a single order of magnitude, which may be any in float64, and sometimes any bit pattern.
+/// Draws rows with a single order of magnitude, which may be any in float64, or sometimes any bit pattern.
 fn wide_rows(dim: usize, exponent: i32) -> impl Strategy<Value = Array2<f64>> {
     // Two factors are needed, because 2^−1074 and 2^1024 · 2^−1 aren't products of normal powers of two.
     let (half, rest) = (2.0f64.powi(exponent / 2), 2.0f64.powi(exponent - exponent / 2));

@@ -22,7 +22,7 @@ use dml_eval::{
 use half::f16;
 use ndarray::Array2;
 
-/// Only larger allocations fail. Allocations of rayon, of threads and of messages are smaller, and must not fail.
+/// Only larger allocations fail. Allocations of rayon, of threads and of messages are smaller, so they must not fail.
 const ABOVE: usize = 512;
 
 struct Failing;
@@ -135,7 +135,7 @@ impl Run {
 
     /// Runs `call` with each allocation failing in turn, using the default sizes changed by `sizes`.
     fn check<T: PartialEq + Debug + Send>(&self, sizes: &[(&str, usize)], call: impl Fn(&Control) -> Result<T> + Sync) {
-        // The queues between rayon's threads grow, and are freed later.
+        // The queues between rayon's threads grow; they will be freed later.
         let spare = if self.pool.current_num_threads() == 1 { ABOVE } else { 16 << 10 };
         let mut chosen = Sizes::default();
         sizes.iter().for_each(|(name, size)| chosen.set(name, *size).unwrap());

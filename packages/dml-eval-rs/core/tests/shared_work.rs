@@ -20,7 +20,7 @@ struct Exchange {
     counts: Vec<Mutex<Vec<u64>>>,
 }
 
-/// A peer, and the rank.
+/// A peer, with the rank.
 struct ThreadPeer<'a>(&'a Exchange, usize);
 
 impl ThreadPeer<'_> {

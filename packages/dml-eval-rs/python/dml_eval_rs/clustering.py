@@ -86,7 +86,7 @@ def kmeans(
 
 
 def check_clusters(n_clusters: int, items: int) -> int:
-    """Check that `n_clusters` is from 1 to `items`, and return it."""
+    """Check that `n_clusters` is from 1 to `items`; return it."""
     clusters = arguments.positive(n_clusters, "n_clusters")
     if clusters > items:
         raise ValueError(f"n_clusters is {clusters}; expected 1 to {items}, the number of items")
@@ -125,7 +125,7 @@ def ami(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     mean of the entropies.
 
     Returns:
-        At most 1; for random partitions 0 on average, and sometimes slightly negative. If both partitions are a single
+        At most 1; for random partitions 0 on average, but sometimes slightly negative. If both partitions are a single
         cluster, or both put all items into separate clusters, this is 1.
 
     Example:

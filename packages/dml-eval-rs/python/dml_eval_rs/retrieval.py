@@ -126,7 +126,7 @@ def evaluate(
 
     The rank of a match is 1 + the number of gallery items ranked higher. For how metrics are computed from ranks, see
     docs/reference/metrics.md in the repository. Comparisons have the result of float64 arithmetic in a documented
-    order, and do not depend on the machine or the number of threads.
+    order. They do not depend on the machine or the number of threads.
 
     Args:
         embeddings: (Q, D) float16, float32 or float64, finite, or if ``similarity="hamming"`` (Q, W) uint8 codes of up

@@ -94,7 +94,7 @@ def range_search(
     Args:
         queries, gallery, similarity, exclude_self, threads, progress: see `knn`.
         threshold: a finite number, in the units of the similarities or distances that `knn` returns.
-        max_results: maximum number of results, by default unlimited. A result takes 12 bytes, and 16 more to be sorted.
+        max_results: maximum number of results, by default unlimited. A result takes 12 bytes, and 16 more when it is sorted.
 
     Returns:
         Offsets (Q + 1,) int64, indices (M,) int64, and similarities (M,) float32 or distances (M,) int32: query i finds

@@ -22,7 +22,7 @@ use crate::screen::traverse::{Observer, Task, traverse_rectangle};
 use crate::search::nearest::nearest;
 use crate::side::Side;
 
-/// The rows for which a thread computes distances at a time, and the rows used to choose the packing.
+/// The rows per batch when a thread computes distances; then the rows used to choose the packing.
 const ROWS: usize = 256;
 const SAMPLED: usize = 48;
 

@@ -15,7 +15,7 @@ use crate::rows::matrix::{Matrix, Source};
 
 /// The most multiplications that k-means++ may take. For more, rows are drawn in batches.
 const PLUS_PLUS_WORK: f64 = 1e9;
-/// Rows that a thread processes at a time.
+/// Rows that a thread processes per batch.
 const CHUNK: usize = 256;
 
 /// Draws the initial centroids, by k-means++ (Arthur and Vassilvitskii 2007) if this is fast, otherwise in batches.

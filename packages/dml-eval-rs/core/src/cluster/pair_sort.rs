@@ -1,4 +1,4 @@
-//! Sorts a very large number of pairs, and can be cancelled.
+//! Sorts a very large number of pairs. This can be cancelled.
 
 use crate::control::Control;
 use crate::error::Result;

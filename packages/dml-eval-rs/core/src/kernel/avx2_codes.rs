@@ -16,7 +16,7 @@ const COLUMNS: usize = 8 * VECTORS;
 /// Registers per line of a tile.
 const VECTORS: usize = 4;
 const GROUPS: usize = COLUMNS / GROUP;
-/// The number of rows with sums in registers at a time.
+/// The number of rows with sums in registers.
 const ROWS_TOGETHER: usize = 4;
 
 pub(super) const CODES: CodeProduct = CodeProduct {
@@ -39,9 +39,9 @@ fn arrange_pairs(columns: &mut [u32]) {
 /// Computes minus the number of differing bits, for a panel of rows and an arranged panel of columns.
 #[target_feature(enable = "avx2")]
 fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
-    /// The sum in a byte grows by at most 16 per step, and must stay below 256.
+    /// The sum in a byte grows by at most 16 per step. It must stay below 256.
     const STEPS_PER_BYTE: usize = 15;
-    /// The sum of two bytes grows by at most 32 per step, and must stay below 2¹⁶.
+    /// The sum of two bytes grows by at most 32 per step. It must stay below 2¹⁶.
     const STEPS_PER_SUM: usize = 136 * STEPS_PER_BYTE;
     let half_bytes_u8x32 = _mm256_set1_epi8(0x0f);
     tile[..ROWS * COLUMNS].fill(0.0);

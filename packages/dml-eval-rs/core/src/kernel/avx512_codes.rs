@@ -77,7 +77,7 @@ fn arrange_pairs(columns: &mut [u32]) {
 /// Computes minus the number of differing bits, for a panel of rows and an arranged panel of columns.
 #[target_feature(enable = "avx512f,avx512bw")]
 fn hamming_by_tables(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
-    /// The sum in a byte grows by at most 8 per step, and must stay below 256.
+    /// The sum in a byte grows by at most 8 per step. It must stay below 256.
     const STEPS_PER_BYTE: usize = 31;
     let half_bytes_u8x64 = _mm512_set1_epi8(0x0f);
     let zero = _mm512_setzero_si512();

@@ -1,6 +1,6 @@
 //! Brackets, to be compared with the products of a task. An item can be given any number of brackets, including 0.
 //!
-//! Products above a bracket are counted for this bracket. A product within any bracket of a query is listed instead, and not
+//! Products above a bracket are counted for this bracket. A product within any bracket of a query is listed instead of being
 //! counted. So counts place all products except the few near a threshold, and only these few cost more than comparisons.
 
 use std::ops::Range;
@@ -37,7 +37,7 @@ pub(crate) struct ItemBrackets {
 }
 
 impl ItemBrackets {
-    /// Starts with `items` items that are all in a single group, and do not have brackets yet.
+    /// Starts with `items` items that are all in a single group, when brackets are not added yet.
     pub fn reset(&mut self, items: usize) -> Result<()> {
         self.items = items;
         self.count = 1;

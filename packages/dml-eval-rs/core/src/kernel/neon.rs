@@ -110,7 +110,7 @@ fn add_pairs<const LANE: i32>(mut sums: float32x4_t, columns: uint32x4_t, rows: 
 
 #[target_feature(enable = "neon")]
 fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
-    /// The sum in a byte grows by at most 8 per step, and must stay below 256.
+    /// The sum in a byte grows by at most 8 per step. It must stay below 256.
     const STEPS_PER_BYTE: usize = 31;
     let (mut row, mut column) = (rows.as_ptr(), columns.as_ptr());
     let mut totals = [[vdupq_n_u32(0); VECTORS]; ROWS];

@@ -1,4 +1,4 @@
-//! Plain Rust: the reference for other kernels, and the fallback on CPUs that they don't support.
+//! Plain Rust: the reference for other kernels, also used as the default on CPUs that they don't support.
 
 use crate::exact::combine_tiles;
 

@@ -1,6 +1,6 @@
 //! Prefetches numbers into the caches before they are read.
 
-/// Asks the CPU to prefetch `row` into the caches, and does not wait. This never affects results.
+/// Asks the CPU to prefetch `row` into the caches, but does not wait. This will never affect results.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn prefetch<T>(row: &[T]) {

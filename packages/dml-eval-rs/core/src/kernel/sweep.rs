@@ -199,7 +199,7 @@ mod tests {
         brackets
     }
 
-    /// Counts and lists the values of an item by definition. Returns the count per bracket, and the listed positions.
+    /// Counts and lists the values of an item by definition. Returns the count per bracket, then the listed positions.
     fn reference((group, of_item): &Item, values: &[(u32, f32)]) -> (Vec<u32>, Vec<usize>) {
         let apart = || values.iter().enumerate().filter(|(_, (other, _))| other != group);
         let is_within = |value: f32| of_item.iter().any(|(low, high)| value >= *low && value <= *high);

@@ -1,4 +1,4 @@
-//! Evaluation in parts: find the positives, then count the negatives, in a part of the gallery at a time.
+//! Evaluation in parts: find the positives, then count the negatives, using a part of the gallery.
 
 use std::ops::Range;
 use std::slice;
@@ -45,7 +45,7 @@ pub fn count_negatives<S: Comparable>(
 /// Counts the negatives in pairs of items from a single array. Pairs are compared once and counted for both items.
 ///
 /// By default, all pairs are counted; if `split` is given, only pairs of an item before `split` and one after. `relation` must
-/// relate the array to itself, and must not list items to exclude.
+/// relate the array to itself. It must not list items to exclude.
 pub fn count_symmetric_negatives<S: Comparable>(
     space: &S,
     counts: &PartialCounts,
@@ -68,7 +68,7 @@ pub fn count_symmetric_negatives<S: Comparable>(
     traverse_triangle(space, &packing, &counter, rows, columns, control)
 }
 
-/// Counts the negatives of the queries that tables serve, for both ranges of each side, and begins to screen the other queries.
+/// Counts the negatives of the queries that tables serve, for both ranges of each side, then begins to screen the other queries.
 fn begin<'a, S: Comparable>(
     space: &'a S,
     counts: &'a PartialCounts,

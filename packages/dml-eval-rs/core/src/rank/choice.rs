@@ -19,7 +19,7 @@ use crate::side::Side;
 const SAMPLE: usize = 128;
 const ITEMS_PER_SAMPLED: usize = 16;
 const POSITIVES: usize = 32;
-/// The number of queries with sampled keys in memory at a time.
+/// The number of queries with sampled keys in memory.
 const TOGETHER: usize = 1 << 14;
 
 /// A relation with queries to be screened or ranked from tables.

@@ -1,11 +1,11 @@
-//! A list of gallery items per query, and grades for listed matches.
+//! A list of gallery items per query, with grades for listed matches.
 
 use crate::error::{Result, argument};
 
 /// Items per query, stored in a single array.
 #[derive(Clone, Copy, Debug)]
 pub struct Lists<'a> {
-    /// The start of the items per query, and the end for the last query.
+    /// The start of the items per query, then the end for the last query.
     pub offsets: &'a [u64],
     /// The items, which must be sorted and distinct per query.
     pub items: &'a [u32],

@@ -37,7 +37,7 @@ impl PerQuery {
     }
 
     /// Computes the metrics of the queries with positives, under a rule that `counts` serves. `counts` must be
-    /// complete, and begins with query `first_query`.
+    /// complete. The first query is `first_query`.
     ///
     /// If `grades` are not given, the gain of a positive is 1.
     pub fn compute(

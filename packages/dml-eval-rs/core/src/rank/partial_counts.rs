@@ -34,7 +34,7 @@ pub struct PartialCounts {
     pub(crate) slots_per_positive: usize,
     /// The last rank that matters to a metric, if this is greater than R.
     depth: u64,
-    /// The start of the positives per query, and the end for the last query.
+    /// The start of the positives per query, then the end for the last query.
     pub(crate) offsets: Vec<usize>,
     /// Sorted by key in descending order; of equal keys, the lower index comes first.
     positives: Vec<Positive>,
@@ -47,7 +47,7 @@ impl PartialCounts {
         size_of::<Positive>() + 8 + 8 * rules.slots_per_positive().max(2)
     }
 
-    /// Sorts the positives per query, and continues from `counts`.
+    /// Sorts the positives per query, then continues from `counts`.
     ///
     /// The result suffices for these rules and metrics. `offsets` delimits the positives per query; `counts` are earlier
     /// counts for these positives, or empty to start from 0.

@@ -17,14 +17,14 @@ use crate::rows::space::Space;
 /// Finds the positives of queries in a gallery or a part of it.
 pub(crate) struct PositiveFinder<'a>(pub &'a Relation<'a>);
 
-/// A query, and the slice to be filled with positives.
+/// A query, with the slice to be filled with positives.
 type Part<'a> = (u32, &'a mut [Positive]);
 
 impl PositiveFinder<'_> {
     /// The number of positives to process between checks for cancellation.
     const PAIRS: usize = 1 << 14;
 
-    /// Computes the start of the positives per query, and the end for the last query. A query is skipped if `wanted` is 0.
+    /// Computes the start of the positives per query, then the end for the last query. A query is skipped if `wanted` is 0.
     fn offsets(&self, queries: Range<usize>, wanted: &dyn Fn(usize) -> usize) -> Result<Vec<usize>> {
         let mut offsets = allocate(queries.len() + 1)?;
         offsets.try_push(0)?;

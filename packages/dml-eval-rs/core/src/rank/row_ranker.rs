@@ -204,7 +204,7 @@ impl RowRanker {
         collect_counted(self.entries.iter().filter(|entry| *entry & 1 == 1).map(|entry| row.positive(*entry)))
     }
 
-    /// Counts the sorted negatives in the slots of `rules`. `positives` must be in order, and may be empty if ties go only by index.
+    /// Counts the sorted negatives in the slots of `rules`. `positives` must be in order, but may be empty when ties go only by index.
     pub fn counts<I: Fn(usize) -> u64>(
         &self,
         row: &Row<'_, I>,

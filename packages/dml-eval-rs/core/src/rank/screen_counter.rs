@@ -1,7 +1,7 @@
 //! Counts negatives from screened values.
 //!
 //! The active positives of a query are its thresholds. If the counts show that the rank of a positive can't change a
-//! metric, the positive is dropped. This raises the lowest threshold, and the screen skips negatives below it.
+//! metric, the positive is dropped. This raises the lowest threshold, so that the screen will skip negatives below it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

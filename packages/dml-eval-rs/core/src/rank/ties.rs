@@ -1,4 +1,4 @@
-//! Rules for ties, and the slots that count a query's negatives for a single rule or for all rules at once.
+//! Rules for ties, and the slots used to count a query's negatives for a single rule or for all rules.
 //!
 //! Positives are sorted by key in descending order, then by index. A negative comes after b positives with larger keys, and may be
 //! tied with a *group* of t positives, where j have lower indices. The slot depends on the rules:

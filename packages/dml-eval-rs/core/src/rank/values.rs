@@ -285,9 +285,9 @@ impl Group {
     /// Adds the expected precisions at the group's positives in the first `k` items, place by place.
     fn add_precisions(&self, mut precisions: f64, k: u64, control: &Control) -> f64 {
         let density = self.density();
-        // If there is a positive at a given place, the other positives are equally likely at all other places.
+        // Given a positive in a place, the other positives are equally likely in all other places.
         let rest = if self.size() > 1 { (self.positives - 1) as f64 / (self.size() - 1) as f64 } else { 0.0 };
-        // Terms are computed 64 at a time, for SIMD; the sum isn't, since the order of addition is fixed. Integers are exact.
+        // Terms are computed in batches of 64, for SIMD; the sum isn't, since the order of addition is fixed. Integers are exact.
         let mut terms = [0.0; 64];
         let (before, found) = ((self.before + 1) as f64, (self.positives_before + 1) as f64);
         let number = self.places_within(k);

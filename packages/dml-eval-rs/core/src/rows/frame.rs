@@ -22,7 +22,7 @@ pub(super) struct Framed {
     pub length: f64,
 }
 
-/// A centre, and the biases that compensate for it.
+/// A centre, with the biases that compensate for it.
 pub(super) struct Frame {
     similarity: Similarity,
     /// Empty if rows aren't centred.

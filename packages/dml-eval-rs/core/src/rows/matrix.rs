@@ -27,7 +27,7 @@ pub enum Matrix<'a> {
     F32(ArrayView2<'a, f32>),
     /// Double precision.
     F64(ArrayView2<'a, f64>),
-    /// Packed bits, to be read as numbers 0 and 1, and the number of bits per row.
+    /// Packed bits, to be read as numbers 0 and 1, with the number of bits per row.
     Bits(ArrayView2<'a, u8>, usize),
     /// Rows that are derived from other rows.
     Derived(&'a dyn Source),

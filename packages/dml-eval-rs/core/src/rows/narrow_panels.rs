@@ -7,7 +7,7 @@ use crate::kernel::CheckedProduct;
 use crate::memory::{Grow, full};
 use crate::rows::panels::Panels;
 
-/// The number of steps to pad at a time if a panel is narrow.
+/// The number of steps to pad together when a panel is narrow.
 const CHUNK: usize = 256;
 
 /// Packed rows: panels of `width` lanes, and perhaps a last panel with only one lane per row.
@@ -53,7 +53,7 @@ impl NarrowPanels {
         encode: impl Fn(Range<usize>, usize, &mut [u32], &mut [E]) -> Result<()> + Sync,
     ) -> Result<(Self, Vec<E>)> {
         let lanes = rows % width;
-        // If more rows are left, padding is better: it needs little memory, and a narrow panel needs more time.
+        // When more rows are left, padding should be used: it needs little memory, whereas a narrow panel needs more time.
         let is_narrow = is_long && 0 < lanes && 2 * lanes <= width;
         let padded = if is_narrow { rows - lanes } else { rows };
         let whole_panel = |rows: Range<usize>, panel: &mut [u32], extras: &mut [E]| encode(rows, width, panel, extras);

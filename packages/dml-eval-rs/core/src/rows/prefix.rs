@@ -22,7 +22,7 @@ const PART: usize = 64;
 /// An upper bound for underflow in a float32 product, per number in a row and per square root of the number of directions.
 const UNDERFLOW: f64 = f32::from_bits(1) as f64 * 2.0;
 
-/// Orthonormal directions, and measured errors.
+/// Orthonormal directions, with measured errors.
 pub(super) struct Prefix {
     kernel: &'static Kernel,
     count: usize,

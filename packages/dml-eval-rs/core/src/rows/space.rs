@@ -1,4 +1,4 @@
-//! Spaces: queries and items, and keys used to rank the items for a query.
+//! Spaces: queries and items, with keys used to rank the items for a query.
 
 use crate::control::Control;
 use crate::error::Result;
@@ -21,7 +21,7 @@ pub trait Distances: Sync {
     fn distance_table(&self, queries: &[u32], items: &[u32], distances: &mut [u16], control: &Control) -> Result<()>;
 }
 
-/// Queries and items, and a ranking of the gallery per query.
+/// Queries and items, with a ranking of the gallery per query.
 ///
 /// The *key* decides the rank: larger keys are nearer, equal keys are ties. The *value* grows with it; a [`Packing`] bounds it.
 pub trait Space: Sync {

@@ -17,7 +17,7 @@ use crate::side::Side;
 /// The largest magnitude that is accepted for the dot product and the Euclidean distance.
 const LARGEST: f64 = f64::from_bits((1023 + 500) << 52);
 
-/// Prefetch rows this far ahead: they are read four at a time, faster than hardware prefetchers follow.
+/// Prefetch rows this far ahead: they are read in groups of four, faster than hardware prefetchers follow.
 const AHEAD: usize = 16;
 
 /// Whether rows are scaled by a power of two. Only done for float64 rows under the cosine, to prevent sums from overflowing; it

@@ -1,4 +1,4 @@
-//! Traverses all pairs tile by tile: multiplies, corrects the products, and compares them with thresholds.
+//! Traverses all pairs tile by tile: multiplies, corrects the products, then compares them with thresholds.
 //!
 //! An observer receives the screened values per task: `rank` counts values, and `search` keeps the nearest items.
 
@@ -36,7 +36,7 @@ pub(crate) trait Observer: Sync {
     }
 
     /// Visits the brackets (ranges of values) per query. Items with a value in a bracket are listed, other items are counted for every
-    /// bracket below the value, and items below all brackets are ignored.
+    /// bracket below the value. Items below all brackets will be ignored.
     fn brackets(&self, query: usize, visit: impl FnMut((f64, f64)));
 
     /// Whether values in a triangle are also compared with the brackets of columns.

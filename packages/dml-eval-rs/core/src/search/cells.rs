@@ -35,7 +35,7 @@ pub(super) struct Cells {
 #[derive(Default)]
 pub(super) struct Nearness {
     tile: Vec<f32>,
-    /// The largest value per cell, and the index of the cell.
+    /// The largest value per cell, with the index of the cell.
     values: Vec<(f32, u32)>,
     panels: Vec<u32>,
 }

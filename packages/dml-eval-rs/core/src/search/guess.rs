@@ -43,7 +43,7 @@ pub(super) enum Start<'a> {
     Items(&'a [(f32, u32)]),
 }
 
-/// A sample of panels. The panels form groups, and a lane of a group keeps the largest value.
+/// A sample of panels. The panels form groups; a lane of a group keeps the largest value.
 pub(super) struct Guess {
     /// Items that were drawn one by one, or `None` to use panels of the gallery because prefixes take long to pack.
     packed: Option<Block>,

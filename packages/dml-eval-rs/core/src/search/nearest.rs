@@ -146,8 +146,8 @@ impl Observer for Search<'_, '_> {
 
 /// Finds the `k` nearest gallery items that the filter allows, per query: scores and indices, nearest first, ties by index.
 ///
-/// `scores` and `indices` have the shape (queries, k), and `score` computes a score from a query and a key. If the filter allows fewer
-/// than k items, the remaining indices are −1, and the remaining scores are left as they are.
+/// `scores` and `indices` have the shape (queries, k). `score` must compute a score from a query and a key. If the filter allows fewer
+/// than k items, the remaining indices will be −1, but the remaining scores will not be changed.
 pub fn nearest<'a, S: Comparable, T: Send>(
     space: &S,
     k: usize,

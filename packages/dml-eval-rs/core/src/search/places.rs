@@ -35,7 +35,7 @@ impl Place {
 /// A place after the places of all items.
 const BEYOND: Place = Place(u128::MAX);
 
-/// Drops all but the k nearest, and returns the k-th nearest, or `BEYOND` if there are fewer than k.
+/// Drops all but the k nearest, then returns the k-th nearest, or `BEYOND` if there are fewer than k.
 fn cut(places: &mut Vec<Place>, k: usize) -> Place {
     if places.len() < k {
         return BEYOND;
@@ -145,7 +145,7 @@ impl Nearest {
         (last != BEYOND).then(|| last.key())
     }
 
-    /// Whether the item may be in the first items, and is still in the list.
+    /// Whether the item may be one of the first items, if these are still in the list.
     pub fn began_with(&self, item: u32) -> bool {
         self.has_first && self.places.iter().any(|place| place.item() == item)
     }
@@ -176,7 +176,7 @@ impl Nearest {
     }
 }
 
-/// The output of a search: k scores and indices per query, where `score` computes a score from a query and a key.
+/// The output of a search: k scores and indices per query. `score` is used to compute a score from a query and a key.
 pub(crate) struct Results<'a, T, F> {
     pub k: usize,
     pub score: F,
@@ -186,7 +186,7 @@ pub(crate) struct Results<'a, T, F> {
 
 impl<T: Send, F: Fn(usize, f64) -> T + Sync> Results<'_, T, F> {
     /// Stores the nearest items for the queries that begin with `first`, and clears the lists. `search_again` receives a query and the
-    /// k-th nearest item, if found. It may fill the list again, and must then return true.
+    /// k-th nearest item, if found. When it fills the list again, it must return true.
     pub(super) fn store(
         &mut self,
         first: usize,

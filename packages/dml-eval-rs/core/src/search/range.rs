@@ -1,4 +1,4 @@
-//! Finds all gallery items that reach a threshold: a screen finds candidates, and scores decide.
+//! Finds all gallery items that reach a threshold: a screen is used to find candidates, then scores decide.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -23,7 +23,7 @@ const GALLERY_GROUP: u32 = u32::MAX;
 /// The items found for all queries, query by query.
 #[derive(Debug, PartialEq)]
 pub struct Ranges<T> {
-    /// The start of the items per query, and the end for the last query.
+    /// The start of the items per query, then the end for the last query.
     pub offsets: Vec<i64>,
     /// Gallery indices, nearest first, ties by index.
     pub indices: Vec<i64>,
@@ -44,7 +44,7 @@ struct Search<'a, S> {
 }
 
 impl<S: Space> Search<'_, S> {
-    /// Counts items, and tells whether the limit is exceeded. Items above the limit are only counted, for the error message.
+    /// Counts items, to tell whether the limit is exceeded. Items above the limit are only counted, for the error message.
     fn exceeds(&self, items: usize) -> bool {
         self.total.fetch_add(items as u64, Relaxed) + items as u64 > self.most
     }
@@ -115,7 +115,7 @@ const SAMPLE: usize = 48;
 /// Finds all gallery items with a similarity of at least `threshold` (or a distance of at most `threshold`) per query. Fails if
 /// there are more than `most` in total.
 ///
-/// With `exclude_self`, the queries must be the gallery, and item i is excluded for query i.
+/// If `exclude_self`, the queries must be the gallery; item i is excluded for query i.
 pub fn range_search<S: Comparable>(
     space: &S,
     threshold: f64,

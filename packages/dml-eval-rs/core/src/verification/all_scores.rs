@@ -13,7 +13,7 @@ use crate::rows::space::Space;
 use crate::screen::tiling::{blocks, count_pairs, reaches_above_diagonal};
 use crate::side::Side;
 
-/// The approximate number of queries that a thread takes at a time, so that the panels stay in the second-level cache.
+/// The approximate number of queries that a thread takes per batch, so that the panels stay in the second-level cache.
 const QUERIES: usize = 64;
 
 /// Calls `visit` with the scores of all pairs of `queries` and the gallery: queries, items, (queries, columns of a tile) scores. For

@@ -33,7 +33,7 @@ pub fn begin_block(
     Ok((positives, sample_block(space, labels, first, least, capacity, control)?))
 }
 
-/// Begins to search for the negatives at `ranks`, and for equal errors if `equal_errors`.
+/// Begins to search for the negatives with `ranks`, and for equal errors if `equal_errors`.
 ///
 /// `positives` are all positives' scores in ascending order, `negatives` counts all negatives, and `sample` is some scores.
 #[expect(clippy::disallowed_methods, reason = "levels are few")]

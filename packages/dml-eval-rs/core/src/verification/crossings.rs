@@ -1,4 +1,4 @@
-//! Finds the scores at which levels are reached, and counts the positives there.
+//! Finds the scores where levels are reached, then counts the positives there.
 
 use crate::control::Control;
 use crate::error::{Result, argument};
@@ -37,10 +37,10 @@ pub struct VerifyTasks {
     pub slots: bool,
 }
 
-/// A crossing, and the positives at this score.
+/// A crossing, with the number of positives of this score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// The score, and the negatives at this score.
+    /// The score, with the number of negatives of this score.
     pub negatives: Crossing,
     /// The number of positives with larger scores.
     pub above: u64,
@@ -51,7 +51,7 @@ pub struct Point {
 /// The result of a verification.
 #[derive(Debug, PartialEq)]
 pub struct Verified {
-    /// The scores of the negatives at the ranks, in the order of the ranks, then the score at which errors are equal, if requested.
+    /// The scores of the negatives at the ranks, in the order of the ranks, then the score where errors are equal, if requested.
     pub points: Vec<Point>,
     /// The negatives between all positives, if requested.
     pub slots: Option<Slots>,
@@ -119,7 +119,7 @@ pub(crate) fn levels(ranks: &[u64], equal_errors: Option<(u64, u64)>) -> Vec<Lev
 }
 
 impl Level {
-    /// Returns the level that is reached at the negative with this rank, counted from the largest score.
+    /// Returns the level that is reached by the negative with this rank, counted from the largest score.
     fn for_rank(rank: u64) -> Level {
         Level { negative: 1, positive: 0, total: u128::from(rank) }
     }
@@ -143,7 +143,7 @@ struct Finding<'a, 'rows> {
 }
 
 impl Finding<'_, '_> {
-    /// Samples negatives, and estimates a bracket per level.
+    /// Samples negatives to estimate a bracket per level.
     fn estimate(&self) -> Result<(Vec<Bracket>, Option<Vec<f64>>)> {
         if self.levels.is_empty() {
             return Ok((Vec::new(), None));

@@ -13,7 +13,7 @@ use crate::rows::space::Space;
 use crate::side::Side;
 use crate::verification::pairs::{PairLabels, indices};
 
-/// Lines of a table that a thread processes at a time.
+/// Lines of a table that a thread processes per batch.
 const LINES: usize = 16;
 /// The kinds of pairs: negative, positive, excluded.
 const KINDS: usize = 3;

@@ -27,7 +27,7 @@ fn hash_item(item: u64) -> u64 {
 pub struct HashedScores {
     /// Scores, and the hashes of the pairs.
     pub scores: Vec<(f64, u64)>,
-    /// The number of zeros at the end of all hashes.
+    /// The number of trailing zeros of all hashes.
     pub zeros: u32,
 }
 

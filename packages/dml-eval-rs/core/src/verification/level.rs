@@ -11,7 +11,7 @@ pub struct Level {
     pub total: u128,
 }
 
-/// The score at which a level is reached, and the negatives there.
+/// The score that reaches a level, with the number of negatives there.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossing {
     /// The largest score of any pair at which the level is reached.

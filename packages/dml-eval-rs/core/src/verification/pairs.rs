@@ -11,7 +11,7 @@ use crate::rows::dense::Dense;
 use crate::rows::space::{Scratch, Space};
 use crate::side::Side;
 
-/// Pairs that a thread processes at a time.
+/// Pairs that a thread processes per batch.
 const CHUNK: usize = 1024;
 
 /// Labels of both sides as dense codes, and groups that exclude pairs.
@@ -90,7 +90,7 @@ impl PairLabels<'_> {
         let (queries, gallery) = (Classes::new(self.queries)?, Classes::new(self.gallery())?);
         let classes = self.queries.iter().max().map_or(0, |l| l + 1);
         let counts = |query: u32, item: u32| self.counts(query, item) && !self.is_excluded(query, item);
-        // Pairs are added for a query at a time, and computed when the list is long enough.
+        // Pairs are added query by query. When the list is long enough, it is computed.
         let widest = (0..classes).map(|c| gallery.members(c).len()).filter(|members| *members > 0).max();
         let small = |c: &u32| queries.members(*c).len() < least || gallery.members(*c).len() < least;
         let sizes = (0..classes).filter(small).map(|c| queries.members(c).len() * gallery.members(c).len());

@@ -20,7 +20,7 @@ use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::pair_scores;
 use crate::verification::sample::{Bracket, sort_descending};
 
-/// A negative, and the product in the screen.
+/// A negative, with the product in the screen.
 #[derive(Clone, Copy)]
 pub(crate) struct Listed {
     pub value: f32,
@@ -130,7 +130,7 @@ impl Sieve {
 pub(crate) struct SievedCrossing<'a, 'rows> {
     pub space: &'a Dense<'rows>,
     pub positives: &'a [f64],
-    /// A bound on the error of screened values, and the offset to add to products.
+    /// A bound on the error of screened values; the offset to be added to products.
     pub margin: f64,
     pub offset: f64,
 }

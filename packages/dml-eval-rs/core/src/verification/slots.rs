@@ -201,7 +201,7 @@ impl Work for Count<'_, '_> {
 }
 
 impl Ladder<'_> {
-    /// Counts scores between two numbers or at an equal number, given the count of numbers in lower cells.
+    /// Counts scores between two numbers or equal to a number, given the count of numbers in lower cells.
     #[inline(always)]
     fn compare(&self, open: &[(f64, u16)], between: &mut [u64], equal: &mut [u64]) {
         for &(score, before) in open {
@@ -218,7 +218,7 @@ impl Ladder<'_> {
 /// The negatives in a bracket, or `None` if the limit was exceeded.
 pub(crate) type Kept = Option<Vec<f64>>;
 
-/// Counts negatives, and keeps those in brackets.
+/// Counts negatives, keeping those in brackets.
 struct Counter<'a> {
     /// The last score of each part except the last part.
     ends: Ladder<'a>,
@@ -307,7 +307,7 @@ impl Counter<'_> {
         }
     }
 
-    /// Counts the scores of a part, and keeps those in brackets.
+    /// Counts the scores of a part, keeping those in brackets.
     #[expect(clippy::disallowed_methods, reason = "extends only if the capacity suffices, else drops the list")]
     fn count(&self, part: usize, copy: usize, scores: &[f64]) {
         // All of these scores are above the last score of the previous part.

@@ -1,4 +1,4 @@
-"""A Lightning callback to measure retrieval at the end of validation and test."""
+"""A Lightning callback to measure retrieval when validation or test ends."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class RetrievalCallback(Callback):
         self._metrics[dataloader_idx].update(**{name: outputs[name] for name in STATES if name in outputs})
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Measure all batches, and log the metrics."""
+        """Measure all batches, then log the metrics."""
         prefix = self._prefixes[bool(trainer.testing)]
         for index, metric in self._metrics.items():
             suffix = f"/loader_{index}" if index else ""  # Lightning reserves "dataloader_idx"

@@ -23,7 +23,7 @@ class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
     """A metric with the arguments, protocol and values of OML's metric, except if a query does not have a match.
 
     cmc@k, precision@k (over min(k, R)) and map@k (over the matches in the first k) are measured by Euclidean distance.
-    Items in the query's sequence are excluded. Queries that do not have a match count as 0; OML's precision would be NaN.
+    Items in the query's sequence are excluded. Queries without a match count as 0; OML's precision would be NaN.
 
     Args:
         args, kwargs: arguments of `oml.metrics.EmbeddingMetrics`, except `fmr_vals` and `postprocessor`.

@@ -136,7 +136,7 @@ class LabelEvaluator(evaluation.SentenceEvaluator):
     def __call__(
         self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
-        """Embed the texts, and return the metrics; `output_path` is ignored."""
+        """Embed the texts, then return the metrics; `output_path` is ignored."""
         similarity = _similarity_of(model)
         options: Options = {"similarity": similarity, **self._options}
         embeddings = model.encode(self._texts, convert_to_tensor=True, **self._encode)

@@ -202,7 +202,7 @@ def _integer(x: object, name: str, expected: str) -> int:
 
 def threads(x: int | None) -> int | None:
     """Check and return a number of threads, or None to use all cores."""
-    most = 4096  # more threads only use memory, and the system may fail to start more
+    most = 4096  # more threads would only use memory, or the system may fail to start more
     if x is not None and positive(x, "threads") > most:
         raise ValueError(f"threads is {x}; expected at most {most}, or None to use all cores")
     return None if x is None else int(x)
@@ -221,7 +221,7 @@ def warn_of_own_gallery(sides: Sides, names: tuple[str, str], excluding: Iterabl
 
 
 def warn(message: str) -> None:
-    """Warn, and report the line outside this package that called it."""
+    """Warn, reporting the line outside this package that called it."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("dml_eval_rs."):
         level, frame = level + 1, frame.f_back

@@ -21,7 +21,7 @@ _PROTOCOLS = (
 )  # fmt: skip
 _FAMILIES = {"i": "integers", "u": "integers", "b": "integers", "U": "text", "O": "text", "T": "text"}
 _GROWTH = 1.25
-_BLOCK = 1 << 22  # numbers to convert at a time, so that only the result and a block are in memory
+_BLOCK = 1 << 22  # numbers to be converted per batch, so that only the result and a block are in memory
 _CPU = 1  # DLPack's number for this device
 
 
@@ -94,7 +94,7 @@ def _read(x: Any, name: str) -> npt.NDArray[Any]:
             return np.asarray(x.to_numpy())
     try:
         array = np.asarray(x)
-        # numpy's strings drop a NUL at the end, but polars' to_numpy returns objects, which keep it.
+        # numpy's strings drop a trailing NUL, but polars' to_numpy returns objects, which keep it.
         return np.asarray(x.to_numpy()) if array.dtype.kind == "U" and hasattr(x, "to_numpy") else array
     except _UNREADABLE as error:
         # Libraries for other devices reject implicit copies, but offer explicit copies.
@@ -123,7 +123,7 @@ def _raise_missing(place: int, name: str) -> None:
 
 
 def _keep_final_nuls(array: npt.NDArray[Any], entries: list[Any], name: str) -> npt.NDArray[Any]:
-    """Keep NULs at the end of entries, which numpy drops from fixed-length strings and bytes."""
+    """Keep trailing NULs of entries, which numpy drops from fixed-length strings and bytes."""
     if array.dtype.kind == "U":
         return _strings(entries, name) if any(entry.endswith("\0") for entry in entries) else array
     ends = [place for place, entry in enumerate(entries) if entry.endswith(b"\0")]
@@ -235,7 +235,7 @@ class _GrownArray:
         return to_labels(block, name) if self._ndim == 1 else to_array(block, name, self._ndim)
 
     def append(self, block: Any) -> int:
-        """Copy a block to the end, and return the block's length."""
+        """Append a block, then return the block's length."""
         name = f"block {self.parts} of {self._name}"
         array = self.convert(block, name)
         if array.dtype.kind == "T":  # these arrays can't grow in place

@@ -126,7 +126,7 @@ def _check_both(queries: Labels, gallery: Labels) -> None:
 
 
 def _encode_classes(sides: list[Labels]) -> tuple[list[_Codes], npt.NDArray[np.bool_] | None]:
-    """Encode labels as dense codes, and distractors as separate classes; return which of `sides[-1]` are junk."""
+    """Encode labels as dense codes, with distractors as separate classes; return which of `sides[-1]` are junk."""
     special = [sides[-1].junk, *(side.distractors for side in sides)]
     codes = arguments.encode(*(side.ids for side in sides), *(listed for listed in special if len(listed)))
     codes, listed = codes[: len(sides)], codes[len(sides) :]

@@ -25,7 +25,7 @@ _MOST_GRADE = 2.0**53
 class ListedItems:
     """Items listed per query, in ascending order."""
 
-    offsets: npt.NDArray[np.uint64]  # (Q + 1,) the start of the items per query, and the end
+    offsets: npt.NDArray[np.uint64]  # (Q + 1,) the start of the items per query, then the end
     items: npt.NDArray[np.uint32]  # (M,) indices in the gallery
     grades: npt.NDArray[np.float64] | None = None  # (M,) above 0; None if all items count equally
 
@@ -43,7 +43,7 @@ class ListedItems:
 class Relevance(ListedItems):
     """Lists of matches per query. Use this if matches are not given by a single label per item.
 
-    The lists are checked once and sorted, and matches with grade 0 are dropped.
+    The lists are checked once and sorted. Note that matches with grade 0 are dropped.
 
     Args:
         offsets: (Q + 1,) integers from 0 to M. Query q matches the gallery items

@@ -65,7 +65,7 @@ class Comparison:
 
 
 def check_resampling(level: float, seed: int) -> int:
-    """Check that a confidence level lies between 0 and 1, and return the checked seed."""
+    """Check that a confidence level lies between 0 and 1; return the checked seed."""
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; expected a number between 0 and 1, for example 0.95")
     return arguments.seed(seed)
@@ -131,7 +131,7 @@ def _totals(values_Q: _Floats, by: npt.ArrayLike | None) -> tuple[_Floats, npt.N
 
 
 def batches(repetitions: int, numbers: int) -> Iterator[int]:
-    """Yield the number of repetitions to draw at a time, to limit memory, if a repetition draws `numbers` numbers."""
+    """Yield the number of repetitions to draw per batch, to limit memory, if a repetition draws `numbers` numbers."""
     batch = max(1, _NUMBERS_AT_A_TIME // max(1, numbers))
     return (min(batch, repetitions - start) for start in range(0, repetitions, batch))
 
@@ -179,7 +179,7 @@ class ComparisonTable(Tabular):
         return Table(rows, header)
 
     def precise(self) -> Table:
-        """Return all digits, and the uncorrected p-values."""
+        """Return all digits, with the uncorrected p-values."""
         rows = [
             (metric, model, *("" if of is None else repr(of) for of in numbers))
             for metric, model, numbers in self._numbers()

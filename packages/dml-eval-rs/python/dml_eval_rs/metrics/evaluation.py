@@ -30,7 +30,7 @@ class Evaluation(Measured):
 
     Attributes:
         per_query: name → float64 array (n_queries,). The metric is the mean of this array, excluding NaN, which means
-            that a query does not have a match (or 0, if ``unmatched="zero"``). Only retrieval metrics have per-query values.
+            that a query has no match (or 0, if ``unmatched="zero"``). Only retrieval metrics have per-query values.
         n_queries, n_unmatched: number of queries, and number of queries that do not have a match.
         n_gallery: number of gallery items, or of queries if a gallery is not used.
     """
@@ -68,7 +68,7 @@ class Evaluation(Measured):
         Raises:
             KeyError: if the metric was not measured per query.
             TypeError: if the dtype of `by` is wrong.
-            ValueError: if `level` or `seed` is out of range, or the length of `by` is wrong, or `by` contains a single class.
+            ValueError: if `level` or `seed` is out of range, or `by` is of a wrong length or a single class.
         """
         return interval_of(self._of_queries(name), by, level, seed)
 

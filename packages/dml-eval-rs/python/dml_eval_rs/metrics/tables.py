@@ -25,7 +25,7 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Names in the first column, and values in other columns."""
+    """Names in the first column, with values in other columns."""
 
     rows: Sequence[Sequence[str]]
     header: Sequence[str] = ()  # column titles; can be empty

@@ -34,9 +34,9 @@ _Asked = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # sorted places of
 
 
 class Positives(NamedTuple):
-    """Positives, and the negatives counted so far."""
+    """Positives, with the negatives counted so far."""
 
-    offsets: npt.NDArray[np.uint64]  # (Q + 1,) the start of the positives per query, and the end
+    offsets: npt.NDArray[np.uint64]  # (Q + 1,) the start of the positives per query, then the end
     keys: npt.NDArray[np.float64]  # (P,) sorted in descending order per query
     indices: npt.NDArray[np.uint64]  # (P,) places in the gallery
     counts: npt.NDArray[np.uint64]  # (P + Q,) negatives between positives; (2P + Q,) if ties are "expected"
@@ -99,7 +99,7 @@ def evaluate_shards(
 
 
 def _count(call: Call) -> Positives:
-    """Find the positives, count the negatives, and return both."""
+    """Find the positives, count the negatives, then return both."""
     offsets, keys, indices = _find_all_positives(call)
     per_positive = 2 if call.options["ties"] == "expected" else 1
     counts = np.zeros(per_positive * len(keys) + len(call.queries), np.uint64)

@@ -24,7 +24,7 @@ from dml_eval_rs.verification.rates import to_order
 # Orders, indices and similarities, all (B, K).
 _Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]
 
-_ROWS = 65_536  # queries to join at a time
+_ROWS = 65_536  # queries to be joined per batch
 _WORST = np.iinfo(np.int64).min
 
 

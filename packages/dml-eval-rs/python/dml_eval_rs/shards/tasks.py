@@ -39,7 +39,7 @@ class Work(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The value that a task returned, and the key and call from the `Work`."""
+    """The value that a task returned, with the key and call from the `Work`."""
 
     key: Key
     call: str
@@ -70,7 +70,7 @@ def run_tasks(
             )
         if result.call != call or not (result.key in waiting or result.key in done):
             raise ValueError("map returned a result from a different call; expected results of these tasks")
-        if result.key in waiting:  # otherwise the task ran twice, and the first result is used
+        if result.key in waiting:  # otherwise the task ran twice, so the first result is used
             done.add(result.key)
             yield waiting.pop(result.key), result.value
     waiting |= {task[0].key: task for task in issued}  # tasks that the map did not read

@@ -23,7 +23,7 @@ from dml_eval_rs.verification import rates
 from dml_eval_rs.verification.result import Verification
 from dml_eval_rs.verification.verify import DEFAULT
 
-# Scores (K,) of negatives, hashes (K,), and the number of zeros at the end of all hashes (0 to keep all negatives).
+# Scores (K,) of negatives, hashes (K,), and the number of trailing zeros of all hashes (0 to keep all negatives).
 _Kept = tuple[npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
 # For a search: the negatives above and inside the range, and scores of negatives inside.
 _Observed = tuple[int, int, npt.NDArray[np.float64], npt.NDArray[np.uint64], int]

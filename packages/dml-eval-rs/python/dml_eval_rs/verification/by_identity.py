@@ -20,7 +20,7 @@ from dml_eval_rs.metrics.names import far_of
 
 _SAMPLED = 1 << 21  # pairs to sample, to place the thresholds
 _READ = 16  # read a threshold from the sample only if it accepts at least this number of sampled negatives
-_AT_A_TIME = 1 << 21  # numbers to compute at a time
+_AT_A_TIME = 1 << 21  # numbers to be computed per batch
 _LOW = 12  # thresholds with a FAR of 2⁻⁶ or more
 # Thresholds are lowered by this share, so that rounding never divides pairs with equal scores.
 _NUDGE = 2.0**-40
@@ -154,7 +154,7 @@ class Identities:
 
 
 def depth_for(shares: Sequence[float]) -> int:
-    """Return the number of thresholds needed to reach a sixteenth of each FAR, and 2⁻¹²."""
+    """Return the number of thresholds needed to reach 2⁻¹² and a sixteenth of each FAR."""
     return int(np.ceil(2 * np.log2(16 / min([*shares, 2.0**-8]))))
 
 

@@ -1,4 +1,4 @@
-"""Check the arguments of a verification, and compute correctly rounded rates from exact counts of pairs.
+"""Check the arguments of a verification, then compute correctly rounded rates from exact counts of pairs.
 
 Scores are mapped to integers to be compared, because subnormal numbers would be equal in numpy if the caller's
 floating-point environment flushes these to zero.
@@ -105,7 +105,7 @@ def measure_crossings(
 
 
 def measure_distances(positives: Counts, negatives: Counts, names: list[str]) -> Verification:
-    """Compute the metrics for codes, given the numbers of pairs at distance 0, 1, and so on."""
+    """Compute the metrics for codes, given the numbers of pairs with distance 0, 1, and so on."""
     scores = (-np.arange(len(positives)))[::-1].astype(np.float64)
     return measure_scores(to_order(scores), positives[::-1], negatives[::-1], names)
 
@@ -165,7 +165,7 @@ def check_numbers(n_positive: int, n_negative: int) -> tuple[int, int]:
 
 def equal_error_rate(counts: tuple[int, int, int, int], n_negative: int, n_positive: int) -> float:
     """Return where the line between adjacent corners of the curve meets TAR = 1 − FAR, correctly rounded."""
-    # The negatives and positives accepted at the corner below TAR = 1 − FAR, and at the next corner.
+    # The negatives and positives accepted by the corner below TAR = 1 − FAR, then by the next corner.
     negatives_above, negatives_at_least, positives_above, positives_at_least = counts
     far, next_far = Fraction(negatives_above, n_negative), Fraction(negatives_at_least, n_negative)
     tar, next_tar = Fraction(positives_above, n_positive), Fraction(positives_at_least, n_positive)

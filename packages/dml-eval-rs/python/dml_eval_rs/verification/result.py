@@ -42,7 +42,7 @@ class Verification(Measured):
 
     Attributes:
         thresholds: ``"tar@far=X"`` → the least float64 number that accepts at most this share of negatives; ``"eer"`` →
-            the score of a pair at which the curve passes the equal error rate.
+            the score of a pair where the curve passes the equal error rate.
         n_positive, n_negative: numbers of pairs.
         roc: the ROC curve; None if ``"auc"`` was not requested.
         fold_accuracy: (F,) float64, the accuracy per fold, using the best threshold of the other folds.

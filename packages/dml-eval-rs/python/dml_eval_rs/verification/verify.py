@@ -51,7 +51,7 @@ def verify(
     curve, drawn using straight lines between points, meets TAR = 1 − FAR. ``"auc"`` is the area under this curve,
     P(positive > negative) + P(equal)/2.
 
-    Scores are float64, and do not depend on the machine or the number of threads: see docs/reference/verification.md in
+    Scores are float64. They do not depend on the machine or the number of threads: see docs/reference/verification.md in
     the repository. Memory does not grow with the negatives.
 
     Args:
@@ -245,7 +245,7 @@ class OpenSet(Tabular):
         return {**found, **thresholds, "n_known": self.n_known, "n_unknown": self.n_unknown}
 
     def table(self) -> Table:
-        """Return the DIR per FAR, and the numbers of queries."""
+        """Return the DIR per FAR, with the numbers of queries."""
         rows = [(f"DIR@FAR={far:g}", f"{value:.4f}") for far, value in self.dir.items()]
         numbers = [("known queries", f"{self.n_known:,}"), ("unknown queries", f"{self.n_unknown:,}")]
         return Table([*rows, *numbers])
@@ -272,7 +272,7 @@ def open_set(
     Args:
         embeddings, gallery: (Q, D) and (G, D), or (Q, W) and (G, W), see `evaluate`.
         labels: (Q,), see `evaluate`, or `Labels` without groups. A query is known if the label is in the gallery;
-            distractors are always unknown, and junk is excluded.
+            distractors are always unknown, but junk is excluded.
         gallery_labels: (G,), see `verify`.
         far: shares of unknown queries to accept, between 0 and 1.
         similarity, threads, progress: see `evaluate`.

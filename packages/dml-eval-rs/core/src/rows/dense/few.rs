@@ -14,12 +14,12 @@ use crate::rows::similarity::Similarity;
 use crate::rows::validation::is_suspect;
 use crate::side::Side;
 
-/// The number of items to process at a time in a thread.
+/// The number of items that a thread processes per batch.
 const ITEMS: usize = 256;
-/// Prefetch rows this far ahead: they are read four at a time, faster than hardware prefetchers follow.
+/// Prefetch rows this far ahead: they are read in groups of four, faster than hardware prefetchers follow.
 const AHEAD: usize = 16;
 
-/// The queries as float64, and also as float32 if neither side is float64.
+/// The queries as float64; also as float32 if neither side is float64.
 struct Few {
     len: usize,
     wide: Vec<f64>,
@@ -91,7 +91,7 @@ impl Dense<'_> {
         Ok(Few { len, wide, single })
     }
 
-    /// Computes the sums of a block of items with all queries, in the order of summation that `exact` defines, four items at a time.
+    /// Computes the sums of a block of items with all queries, in the order of summation that `exact` defines, in groups of four items.
     fn sum_singles(&self, queries: &[f32], first: usize, number: usize, buffers: &mut Buffers) {
         let (dim, Buffers { sums, squares, wide, single }) = (self.dim(), buffers);
         let in_place = if let Matrix::F32(x) = &self.gallery { x.as_slice() } else { None };
