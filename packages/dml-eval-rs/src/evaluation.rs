@@ -152,7 +152,7 @@ pub fn evaluate<'py>(
     let rules = ties.iter().map(|name| name.parse()).collect::<Result<Vec<Ties>>>();
     let options = EvaluateOptions {
         metrics: NAMES.check(self::metrics(&metrics))?,
-        // If there are levels, the facade raises the error, because it can name the level.
+        // When levels are given, the facade raises the error, because it can name the level.
         may_lack_matches: zero_unmatched || views.len() > 1,
     };
     let task = Task { views: &views, rules: NAMES.check(rules)?, options };

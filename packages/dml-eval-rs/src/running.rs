@@ -95,7 +95,7 @@ struct Threads(Vec<JoinHandle<()>>);
 impl Drop for Threads {
     fn drop(&mut self) {
         for thread in self.0.drain(..) {
-            // If the work panics, rayon passes the panic to `install`; for other panics it aborts the process.
+            // When the work panics, rayon passes the panic to `install`; for other panics it aborts the process.
             let _ = thread.join();
         }
     }

@@ -127,7 +127,7 @@ const INT16_MIDDLE: f64 = 5791.5 * 8.0 / 46_331.0;
 /// Makes rows near c·(1, 1, ...), where c is halfway between adjacent numbers of a format. The numbers of a row are all slightly above
 /// c, or all slightly below, so all are rounded in the same direction, along the row itself. The first number compensates for
 /// this in the row's sum, so the similarities between these rows are nearly or exactly equal. The second number makes the length
-/// 8, so that this remains true if rows are scaled to length 1.
+/// 8, so that this remains true when rows are scaled to length 1.
 fn collinear(rows: usize, middle: f64, seed: u64) -> Array2<f32> {
     const DIM: usize = 64;
     let mut random = Random::new(seed);

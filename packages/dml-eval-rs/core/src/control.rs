@@ -40,7 +40,7 @@ impl Control {
         &self.sizes
     }
 
-    /// Counts a path. The name is only built if the control is traced.
+    /// Counts a path. The name is only built when the control is traced.
     #[inline]
     pub(crate) fn took<S: Into<String>>(&self, path: impl FnOnce() -> S) {
         if let Some(paths) = &self.paths {

@@ -1,4 +1,4 @@
-//! Allocates memory that grows with the input. If an allocation fails, the functions return an error instead of aborting the process.
+//! Allocates memory that grows with the input. When an allocation fails, the functions return an error instead of aborting the process.
 //!
 //! Other modules must only grow vectors with these functions: clippy.toml lists methods of the standard library and of rayon that
 //! abort the process. For parallel work that may fail, use [`each`], or [`collect_each`] to get the results.
@@ -52,7 +52,7 @@ pub(crate) fn collect_counted<T>(items: impl Iterator<Item = T> + Clone) -> Resu
     Ok(vector)
 }
 
-/// Growth of a vector that can fail. If it fails, the vector is unchanged, except for items that `try_extend` already added.
+/// Growth of a vector that can fail. When it fails, the vector is unchanged, except for items that `try_extend` already added.
 pub(crate) trait Grow<T> {
     /// Adds `item`.
     fn try_push(&mut self, item: T) -> Result<()>;

@@ -24,7 +24,7 @@ impl Random {
     }
 
     /// Draws a number per part of 0..n, divided into `parts` equal parts, or all numbers if n is smaller. Evenly spaced numbers would
-    /// fall on only a few classes if classes repeat periodically.
+    /// fall on only a few classes when classes repeat periodically.
     pub fn spread(mut self, n: usize, parts: usize) -> impl ExactSizeIterator<Item = usize> {
         let parts = parts.min(n);
         (0..parts).map(move |part| {

@@ -73,7 +73,7 @@ sizes! {
     count_bytes_per_input_byte: 1;
     /// The maximum number of positives between which the screen itself counts negatives.
     counted_brackets: 16;
-    /// Open pairs are decided by a table of all keys in a task if at least one pair in this number is open.
+    /// Open pairs are decided using a table of all keys in a task if at least one pair in this number is open.
     pairs_per_open_key: 8;
     /// The approximate maximum bytes of a search's candidates in memory.
     candidate_bytes: 48 << 20;
@@ -99,7 +99,7 @@ sizes! {
     range_queries: 1024;
     /// The number of scores to sample in a verification, to estimate brackets.
     verify_sample: 4 << 20;
-    /// The negatives, of 12 bytes each, that a verification lists. If float64 decides, a sixteenth is kept.
+    /// The negatives, of 12 bytes each, that a verification lists. When float64 decides, a sixteenth is kept.
     verify_listed: 12 << 20;
     /// The maximum number of positives for which a verification keeps scores, of 8 bytes each, or up to 60 while counting slots.
     verify_held: 4 << 20;

@@ -51,7 +51,7 @@ def kmeans(
     Minimises Σ |x − c(x)|². Centres are drawn by k-means++ (Arthur and Vassilvitskii 2007) if this takes up to 10⁹
     multiplications, otherwise by the same rule in eight batches (the rounds of k-means||, Bahmani et al. 2012, but
     drawing only `n_clusters` rows). Rows join the nearest centroid, compared in float64, or, if centroids are
-    equally near, the lowest index. If a cluster is empty, it gets the row that is farthest from the assigned centroid.
+    equally near, the lowest index. When a cluster is empty, it gets the row farthest from the assigned centroid.
 
     Args:
         x: (N, D) float16, float32 or float64, finite.

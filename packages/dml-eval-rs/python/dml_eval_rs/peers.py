@@ -13,7 +13,7 @@ class Peers(Protocol):
     """The processes that share an evaluation, as seen by a single process.
 
     For an example that uses torch.distributed see docs/reference/metrics.md; an mpi4py communicator can be wrapped
-    likewise. If an object lacks `threads`, all cores are used.
+    likewise. When an object lacks `threads`, all cores are used.
     """
 
     @property

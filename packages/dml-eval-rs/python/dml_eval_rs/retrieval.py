@@ -148,9 +148,9 @@ def evaluate(
         unmatched: ``"skip"`` queries that do not have a match (set values to NaN, and exclude NaN from means), or
             count these queries as ``"zero"``.
         exclude: (Q,) gallery index to exclude from the ranking per query, usually the query itself, or -1 for none.
-        n_clusters: number of clusters; by default, the number of distinct labels.
+        n_clusters: number of clusters. Default: the number of distinct labels.
         seed: seed for the clustering, 0 to 2**64 - 1.
-        threads: number of threads; by default `RAYON_NUM_THREADS`, or all available cores.
+        threads: number of threads. Default: `RAYON_NUM_THREADS`, or all available cores.
         progress: called as ``progress(done, total)``, in compared pairs, a few times per second. The total grows when
             clustering begins.
         peers: processes that share the work. All must pass identical arrays, and will get the bits of a single process.

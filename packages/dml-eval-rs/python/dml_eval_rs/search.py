@@ -42,7 +42,7 @@ def knn(
 
     Args:
         queries: (Q, D) or (Q, W), see the embeddings of `evaluate`. Q can be 0 if there is a gallery.
-        gallery: (G, D) or (G, W). If None, the queries are searched.
+        gallery: (G, D) or (G, W). Use None to search the queries.
         k: 1 to G, or to G − 1 if an item is excluded for any query.
         similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` or ``"hamming"``.
         exclude_self: whether query i excludes gallery item i. If True, the gallery must have Q rows.
@@ -94,7 +94,7 @@ def range_search(
     Args:
         queries, gallery, similarity, exclude_self, threads, progress: see `knn`.
         threshold: a finite number, in the units of the similarities or distances that `knn` returns.
-        max_results: maximum number of results, by default unlimited. A result takes 12 bytes, and 16 more when it is sorted.
+        max_results: maximum number of results, by default unlimited. A result takes 12 bytes, and 16 more for sorting.
 
     Returns:
         Offsets (Q + 1,) int64, indices (M,) int64, and similarities (M,) float32 or distances (M,) int32: query i finds
@@ -147,7 +147,7 @@ def hard_negatives(
 
     Returns:
         Similarities (N, K) float32, highest first, or distances (N, K) int32, lowest first; and indices (N, K) int64.
-        If there are fewer than k negatives, rows end with NaN, or a distance of -1, and index -1.
+        When negatives are fewer than k, rows will end with NaN, or a distance of -1, and index -1.
 
     Raises:
         TypeError, ValueError, KeyboardInterrupt: as `knn`, or if all labels are equal.

@@ -220,7 +220,7 @@ impl Observer for Improving<'_> {
     }
 }
 
-/// Updates an assignment to the result of `assign`, with less work if few centroids have moved.
+/// Updates an assignment to the result of `assign`, with less work when few centroids have moved.
 ///
 /// If a row's centroid hasn't moved, it is still the nearest of those that haven't, so the row is compared only with centroids
 /// that moved. Otherwise the row is compared with all.

@@ -18,7 +18,7 @@ const PLUS_PLUS_WORK: f64 = 1e9;
 /// Rows that a thread processes per batch.
 const CHUNK: usize = 256;
 
-/// Draws the initial centroids, by k-means++ (Arthur and Vassilvitskii 2007) if this is fast, otherwise in batches.
+/// Draws the initial centroids, using k-means++ (Arthur and Vassilvitskii 2007) when this is fast, otherwise in batches.
 pub(crate) fn draw_centroids(
     x: Matrix<'_>,
     clusters: usize,
@@ -128,7 +128,7 @@ fn draw_one_by_one(x: Matrix<'_>, clusters: usize, random: &mut Random, control:
                 }
             }
         }
-        // If all rows coincide with centroids, take the first row that hasn't been drawn.
+        // When all rows coincide with centroids, take the first row that hasn't been drawn.
         drawn.try_push(pick.unwrap_or_else(|| {
             while used[first_unused] {
                 first_unused += 1;

@@ -88,7 +88,7 @@ fn list(mut mask: i32, v: usize, line: &[f32], (row, column): (usize, usize), hi
     }
 }
 
-/// Counts and lists values if items are given multiple brackets.
+/// Counts and lists values when items are given multiple brackets.
 #[target_feature(enable = "avx2,popcnt")]
 pub(super) fn sweep_brackets<const VECTORS: usize>(
     sides: Sides,

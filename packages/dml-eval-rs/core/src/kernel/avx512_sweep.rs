@@ -96,7 +96,7 @@ fn list(mut mask: u64, line: &[f32], (row, column): (usize, usize), hits: &mut V
     }
 }
 
-/// Counts and lists values if items are given multiple brackets.
+/// Counts and lists values when items are given multiple brackets.
 #[target_feature(enable = "avx512f,avx512vl,popcnt")]
 pub(super) fn sweep_brackets(
     sides: Sides,

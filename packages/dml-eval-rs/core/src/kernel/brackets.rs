@@ -94,7 +94,7 @@ impl ItemBrackets {
         self.lowest[item]
     }
 
-    /// Returns the ends of an item's b-th bracket. If the item is given fewer brackets, products can't reach these ends.
+    /// Returns the ends of an item's b-th bracket. If the item is given fewer brackets, products will not reach these ends.
     pub(super) fn ends(&self, item: usize, b: usize) -> (f32, f32) {
         (self.low[b * self.items + item], self.high[b * self.items + item])
     }

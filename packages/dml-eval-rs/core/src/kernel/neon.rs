@@ -213,7 +213,7 @@ fn list(
     }
 }
 
-/// Counts and lists values if items are given multiple brackets.
+/// Counts and lists values when items are given multiple brackets.
 #[target_feature(enable = "neon")]
 fn sweep_brackets(
     sides: Sides,

@@ -68,7 +68,7 @@ impl SweepResult {
         self.column_above.reset(columns, column_brackets)
     }
 
-    /// Reserves room for the hits of tiles with `values` values, so that sweeps, which can't fail, needn't allocate.
+    /// Reserves room for the hits of tiles with `values` values, so that sweeps, which can't fail, will not allocate.
     pub fn make_room(&mut self, sides: Sides, values: usize) -> Result<()> {
         self.row_hits.make_room(values)?;
         if sides == Sides::Both { self.column_hits.make_room(values) } else { Ok(()) }
@@ -222,7 +222,7 @@ mod tests {
                 let (height, width) = (tiles.rows, tiles.columns);
                 let (row_items, column_items) = (&row_items[..height], &column_items[..width]);
                 let tile: Vec<f32> = values[..height * width].iter().map(|v| f32::from(*v)).collect();
-                // If only rows are compared, columns are given groups but not brackets.
+                // When only rows are compared, columns are given groups but not brackets.
                 let groups = || column_items.iter().map(|(group, _)| (*group, Vec::new())).collect::<Vec<Item>>();
                 let (rows, columns) = (fill(row_items), if both { fill(column_items) } else { fill(&groups()) });
                 let mut result = SweepResult::default();

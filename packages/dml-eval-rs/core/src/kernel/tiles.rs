@@ -13,7 +13,7 @@ pub(crate) type Sweep = unsafe fn(
     origin: (u32, u32),
     result: &mut SweepResult,
 );
-/// Compares a tile with the brackets of the rows and columns, if items are given multiple brackets.
+/// Compares a tile with the brackets of the rows and columns, when items are given multiple brackets.
 pub(crate) type SweepBrackets = unsafe fn(
     sides: Sides,
     tile: &[f32],

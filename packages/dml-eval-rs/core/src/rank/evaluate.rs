@@ -154,7 +154,7 @@ impl<S: Space> Evaluation<'_, S> {
         Ok(counts)
     }
 
-    /// Screens pairs of queries once for both, if the queries are also the gallery. Peers add up the counts.
+    /// Screens pairs of queries once for both, when the queries are also the gallery. Peers add up the counts.
     fn count_by_symmetry(&self, rounds: Vec<Round>, peers: &dyn Peers) -> Result<Vec<PartialCounts>> {
         let counts = self.start(0..self.space.rows(Side::Query), peers)?;
         let counter = self.counter(&counts, 0)?;

@@ -58,7 +58,7 @@ impl PerQuery {
         let discounts = Discounts::new(last_discount(&self.metrics, most_items), control)?;
         for queries in blocks(0..counts.queries(), TOGETHER) {
             let compute = |(): &mut (), q: usize| {
-                // A single query may take long if a great number of items are tied.
+                // Note that a single query may take long when a great number of items are tied.
                 control.check()?;
                 let positives = counts.positives(q);
                 if positives.is_empty() {

@@ -153,7 +153,7 @@ impl PartialCounts {
     /// Counts the *active* positives in the first `at_most`: those with ranks that can still matter, given the counts so far.
     ///
     /// A rank above both R and the depth of the metrics never matters, unless it is the first positive's (reciprocal rank,
-    /// Recall@K). Counts only grow, so an inactive positive stays inactive.
+    /// Recall@K). Counts only grow, so an inactive positive will stay inactive.
     ///
     /// With counts for `expected` or for all rules, the end of a group of tied positives may become inactive. The group's first
     /// positive is still active then, so negatives above the group or tied with it are still counted, and only these decide the

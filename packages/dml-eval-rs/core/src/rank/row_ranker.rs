@@ -1,7 +1,7 @@
 //! Ranks the positives of a query by the keys of all items.
 //!
 //! Keys are mapped to integers, in descending order, and integers to buckets. If a bucket does not contain positives, items are only
-//! counted. Other items are sorted by integer, and items with equal integers by key. So if few items are positive, few are
+//! counted. Other items are sorted by integer, and items with equal integers by key. So when few items are positive, few are
 //! sorted.
 
 use std::ops::Range;

@@ -1,6 +1,6 @@
 //! Counts negatives from screened values.
 //!
-//! The active positives of a query are its thresholds. If the counts show that the rank of a positive can't change a
+//! The active positives of a query are its thresholds. When the counts show that the rank of a positive can't change a
 //! metric, the positive is dropped. This raises the lowest threshold, so that the screen will skip negatives below it.
 
 use std::ops::Range;
@@ -377,7 +377,7 @@ impl Observer for ScreenCounter<'_> {
         }
         let level = &self.first;
         let values = level.active_values(query - level.first_query);
-        // If only the first ranks matter, thresholds rise quickly and few values are listed, so a single bracket is cheaper.
+        // When only the first ranks matter, thresholds rise quickly and few values are listed, so a single bracket is cheaper.
         if level.counts.every_rank_matters() && values.len() <= level.control.sizes().counted_brackets {
             values.iter().for_each(|value| visit((*value, *value)));
         } else {

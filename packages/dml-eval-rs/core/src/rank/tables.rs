@@ -1,4 +1,4 @@
-//! Ranks queries by tables of all keys, to be used if a screen would leave most values open.
+//! Ranks queries by tables of all keys, to be used when a screen would leave most values open.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;

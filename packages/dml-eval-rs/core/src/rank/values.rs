@@ -213,7 +213,7 @@ impl Discounts {
     }
 }
 
-/// Iterates over the places in a group. Ends early if the computation is cancelled, since results will then be dropped.
+/// Iterates over the places in a group. Ends early when the computation is cancelled, since results will then be dropped.
 fn places(number: u64, control: &Control) -> impl Iterator<Item = u64> {
     const BETWEEN_LOOKS: u64 = 1 << 16;
     (0..number).take_while(|place| place % BETWEEN_LOOKS != 0 || !control.is_cancelled())

@@ -154,7 +154,7 @@ impl<'a> Dense<'a> {
         self.kernel
     }
 
-    /// Appends the sums of products (or squared differences) of `pairs` to `sums`. Fastest if pairs that share a query are adjacent.
+    /// Appends the sums of products (or squared differences) of `pairs` to `sums`. For speed, pairs of a query should be adjacent.
     pub(super) fn sums(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, sums: &mut Vec<f64>) -> Result<()> {
         let first = sums.len();
         sums.try_resize(first + pairs.len(), 0.0)?;

@@ -1,4 +1,4 @@
-//! A frame of reference for a screen: rows relative to a centre. If rows are similar, this makes the numbers small.
+//! A frame of reference for a screen: rows relative to a centre. When rows are similar, this makes the numbers small.
 //!
 //! With c = u − μ: uᵢ·uⱼ = cᵢ·cⱼ + μ·uᵢ + μ·uⱼ − |μ|², and −|uᵢ − uⱼ|²/2 = cᵢ·cⱼ − |cᵢ|²/2 − |cⱼ|²/2. So in both cases a value is
 //! cᵢ·cⱼ − bᵢ − bⱼ plus a constant. Subtracting the mean bias from the biases b makes biases small, too.

@@ -49,7 +49,7 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
     control: &Control,
 ) -> Result<()> {
     let Shape { rows: height, columns: width, steps, tiles } = shape;
-    // If there are few queries, use smaller groups, so that threads don't wait for each other.
+    // When queries are few, groups should be smaller, so that threads don't wait for each other.
     let group = QUERIES_PER_GROUP.min(queries.len() / (4 * rayon::current_num_threads()));
     let together = (group / height).max(1);
     // A block must contain at least one panel.

@@ -41,14 +41,14 @@ pub trait Space: Sync {
     fn value_slack(&self) -> f64;
     /// Returns the key if the screened value determines it.
     fn key_of_screened(&self, screened: f64) -> Option<f64>;
-    /// Appends the keys of `pairs` (query, gallery item) to `keys`. Fastest if pairs that share a query are adjacent.
+    /// Appends the keys of `pairs` (query, gallery item) to `keys`. For speed, pairs of a query should be adjacent.
     fn keys(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, keys: &mut Vec<f64>) -> Result<()>;
     /// Appends the scores of `pairs`, like `keys` does. Scores can be compared across queries.
     fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) -> Result<()>;
     /// Returns the value for a score. The margin of a screen covers the rounding of scores, too.
     fn value_of_score(&self, score: f64) -> f64;
-    /// Fills `keys` with the keys of all pairs of `queries` and `items`, query by query. If both are large, this is
-    /// faster per pair than `keys`. If cancelled, leaves the table incomplete.
+    /// Fills `keys` with the keys of all pairs of `queries` and `items`, query by query. When both are large, this is
+    /// faster per pair than `keys`. When cancelled, leaves the table incomplete.
     fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) -> Result<()>;
     /// Fills `scores` with the scores of all pairs of `queries` and `items`, like `key_table` does.
     fn score_table(&self, queries: &[u32], items: &[u32], scores: &mut [f64], control: &Control) -> Result<()>;

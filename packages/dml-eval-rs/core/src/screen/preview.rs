@@ -195,7 +195,7 @@ mod tests {
             let found = left(&mut preview, 0.95);
             assert!(0 < found && found < panels / 2, "{}: {found} of {panels}", kernel.name);
             assert_eq!(left(&mut preview, -2.0), panels);
-            // Most tiles could not be ruled out, so the next tiles are not tried, even if they could be ruled out.
+            // Most tiles could not be ruled out, so the next tiles will not be tried, even if they could be ruled out.
             assert_eq!(left(&mut preview, 2.0), panels);
         }
     }

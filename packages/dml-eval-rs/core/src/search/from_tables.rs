@@ -1,4 +1,4 @@
-//! Finds nearest neighbours from tables of keys, to be used if k is a large share of the gallery.
+//! Finds nearest neighbours from tables of keys, to be used when k is a large share of the gallery.
 //!
 //! A screen would rule out few items, and computing the remaining keys one by one costs more than computing a table.
 

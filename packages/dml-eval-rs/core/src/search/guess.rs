@@ -1,6 +1,6 @@
 //! Starts the searches from a sample of the gallery, before the screen compares all items.
 //!
-//! If a threshold is not used, a search lists a multiple of k items until the lists are full, and computes all keys: `knn` of 20,000 x 128
+//! When thresholds are not used, a search lists a multiple of k items until the lists are full, and computes keys: `knn` of 20,000 x 128
 //! isotropic rows takes twice as long for k = 10. The k-th largest lower bound in a sample can be used as a threshold, because these
 //! are the bounds of k different items. If k is at least `guessed_neighbours`, a *guess* is higher: the value that slightly more than
 //! the expected share of the k nearest exceed in a sample. It is too high for a few queries in a thousand, which the search notices and

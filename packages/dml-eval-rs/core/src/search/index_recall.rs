@@ -34,7 +34,7 @@ pub fn index_recall<S: Comparable>(
             found.ncols()
         ));
     }
-    // Report the first invalid row, even if a thread finds a later one earlier.
+    // Report the first invalid row, even when a thread finds a later row earlier.
     let rows = found.outer_iter().into_par_iter().enumerate();
     let fault = rows.map_init(Vec::new, |sorted, (query, row)| check_row(query, row, gallery, sorted).err());
     if let Some(fault) = fault.find_map_first(|fault| fault) {

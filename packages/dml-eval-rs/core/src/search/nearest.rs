@@ -271,7 +271,7 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
         let guesses = search.guesses;
         results.store(rows.start, &mut lists[..rows.len()], control, |query, last, list, keys| {
             let guess = float(&guesses[query - rows.start]);
-            // If the k-th key is below the guess, items that were not listed may be nearer.
+            // When the k-th key is below the guess, items that were not listed may be nearer.
             let is_complete =
                 guess == f32::MIN || last.is_some_and(|last| least_value(space, query, last.key()) >= guess);
             if !is_complete {

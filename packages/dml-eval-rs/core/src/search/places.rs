@@ -54,7 +54,7 @@ struct Spare {
 
 /// Sorts places. A long list is first distributed over an equal number of parts of the key range, so that most parts are small.
 fn sort(places: &mut Vec<Place>, spare: &mut Spare) -> Result<()> {
-    /// If there are fewer places, they are sorted directly.
+    /// When places are fewer, they are sorted directly.
     const MANY: usize = 64;
     /// The width of the range, relative to the mean distance from the last key. Nearer places belong to the first part.
     const RANGE: f64 = 4.0;

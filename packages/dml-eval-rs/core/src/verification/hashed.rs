@@ -32,7 +32,7 @@ pub struct HashedScores {
 }
 
 impl HashedScores {
-    /// Adds scores. If there are more than `capacity`, requires more zeros and drops scores, until they fit.
+    /// Adds scores. When there are more than `capacity`, requires more zeros and drops scores, until they fit.
     pub fn append(&mut self, scores: &[(f64, u64)], capacity: usize) -> Result<()> {
         let zeros = self.zeros;
         let kept = || scores.iter().filter(|(_, hash)| hash.trailing_zeros() >= zeros);

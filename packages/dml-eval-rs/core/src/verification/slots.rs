@@ -286,7 +286,7 @@ impl Counter<'_> {
         }
     }
 
-    /// Moves a short list to the list of the part, and counts this list if the next short list might not fit.
+    /// Moves a short list to the list of the part, and counts this list when the next short list might not fit.
     #[inline(never)]
     fn flush(&self, lists: &mut Lists, part: usize) {
         let added = std::mem::take(&mut lists.lengths[part]) as usize;

@@ -19,7 +19,7 @@ class RetrievalCallback(Callback):
     """A callback to gather an epoch's embeddings from all ranks, and log exact metrics.
 
     `validation_step` and `test_step` must return ``{"embeddings": (B, D), "labels": (B,)}``, and can also return
-    ``"groups"`` and ``"indices"``, see `RetrievalMetric.update`. If a distributed sampler is used, return indices to
+    ``"groups"`` and ``"indices"``, see `RetrievalMetric.update`. When a distributed sampler is used, return indices to
     drop repeated items. Data loaders are measured separately.
 
     Args:

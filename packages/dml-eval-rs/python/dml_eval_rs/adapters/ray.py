@@ -20,13 +20,13 @@ def ray_map(
 ) -> Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]:
     """Connect to a Ray cluster and return a map that runs tasks there, to be used as the `map` of `evaluate_shards`.
 
-    Results are returned when tasks end. If tasks share entries, these are sent only once per node. If a worker or
+    Results are returned when tasks end. If tasks share entries, these are sent only once per node. When a worker or
     node dies, the tasks run again elsewhere.
 
     Args:
         address: the cluster's address, such as ``"10.0.0.1:6379"`` or ``"auto"``. By default, use the connected
             cluster if there is one, otherwise the cluster that `ray.init` finds or starts.
-        retries: how often to repeat a task if a worker dies.
+        retries: how often to repeat a task when a worker dies.
         num_cpus: cores to reserve per task; pass this number as `threads` to `evaluate_shards`.
         waiting: submitted tasks per core of the cluster, including running tasks.
 

@@ -23,7 +23,7 @@ except ModuleNotFoundError:  # before version 6
 class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
     """An evaluator with the arguments, names, files and values of sentence-transformers' evaluator.
 
-    If scores are equal, the first document in the corpus ranks first, but in sentence-transformers the lower id.
+    When scores are equal, the first document in the corpus ranks first, but in sentence-transformers the lower id.
 
     Args:
         args, kwargs: see sentence-transformers. `score_functions` and `write_predictions` can't be used, because the

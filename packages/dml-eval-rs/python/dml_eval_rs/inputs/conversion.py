@@ -65,7 +65,7 @@ def to_labels(x: object, name: str) -> npt.NDArray[Any]:
         _check_entries(entries, f"{name} is a {type(x).__name__}", name, expected)
         array = _keep_final_nuls(array, entries, name)
     if array.dtype.kind == "f" and array.ndim == 1 and np.isnan(array).any():
-        # Tables convert integers to floats if a value is missing.
+        # Tables convert integers to floats when a value is missing.
         _raise_missing(int(np.isnan(array).argmax()), name)
     if array.dtype.kind != "O" or array.ndim != 1:
         return array

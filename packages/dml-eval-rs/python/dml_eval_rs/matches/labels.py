@@ -27,7 +27,7 @@ class Labels:
             must have groups. Gallery items with the query's label *and* group are excluded, like in re-identification.
         junk: a label or a list of labels. Items with these labels are excluded from rankings and from the queries. If
             there is a gallery, pass junk to the gallery's labels.
-        distractors: a label or a list of labels. Items with these labels never match, but stay in rankings.
+        distractors: a label or a list of labels. Items with these labels will not match, but stay in rankings.
         ignored: ``(offsets, indices)``, integers of shapes (Q + 1,) and (M,). Exclude the gallery items
             ``indices[offsets[q]:offsets[q + 1]]`` from query q's ranking. Pass this to the queries' labels.
 

@@ -56,13 +56,13 @@ class Evaluation(Measured):
         """Return the bootstrap confidence interval for a metric's mean.
 
         The interval lies between percentiles (1 ± level)/2 of the means of 2,000 resamples: queries are drawn with
-        replacement (Efron 1979). If queries depend on each other, use `by` to draw classes, as many as there are
+        replacement (Efron 1979). When queries depend on each other, use `by` to draw classes, as many as there are
         (cluster bootstrap, Field and Welsh 2007); the mean is then taken over all queries in the drawn classes.
 
         Args:
             name: a metric with per-query values.
             level: the confidence level, between 0 and 1.
-            seed: seed for the resamples, 0 to 2**64 - 1. If the seeds are equal, the intervals are equal.
+            seed: seed for the resamples, 0 to 2**64 - 1. Equal seeds will give equal intervals.
             by: (n_queries,) the queries' labels, or other groups of queries.
 
         Raises:
@@ -93,7 +93,7 @@ class Evaluation(Measured):
             name, level, seed, by: used for the test and for the difference's interval, see `confidence_interval`.
 
         Returns:
-            The difference between the means, a p-value and an interval. If all queries are equal, the p-value is 1.
+            The difference between the means, a p-value and an interval. When all queries are equal, the p-value is 1.
 
         Raises:
             KeyError, TypeError, ValueError: as `confidence_interval`, or if the queries are not identical.
@@ -147,7 +147,7 @@ class Evaluation(Measured):
     def table(self) -> Table:
         """Return the titles and values of the metrics, and the number of queries.
 
-        Omit a K that exceeds the gallery if a smaller K is shown, and Precision@1 if Recall@1 is shown, which is equal.
+        Omit a K that exceeds the gallery if a smaller K is shown, and Precision@1 if the equal Recall@1 is shown.
         """
         fitting = {family_of(name) for name in self if _k_of(name) <= self.n_gallery}
         shown = [name for name in self if _k_of(name) <= self.n_gallery or family_of(name) not in fitting]
@@ -162,7 +162,7 @@ class Evaluation(Measured):
     def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
         """Draw Recall@K over K on matplotlib axes, by default in a new figure, and return the axes.
 
-        Use `label` to name the curve in a legend. If K exceeds the gallery, it is omitted.
+        Use `label` to name the curve in a legend. Note that a K that exceeds the gallery is omitted.
 
         Raises:
             ModuleNotFoundError: if matplotlib is not installed: ``pip install 'dml-eval-rs[plot]'``.

@@ -52,7 +52,7 @@ def evaluate_shards(
     block: int | None = None,
     **options: Unpack[Options],
 ) -> Evaluation:
-    """Measure embeddings in shards, by tasks on any kind of worker, and return the bits of `evaluate`.
+    """Measure embeddings in shards, using tasks on any kind of worker, and return the bits of `evaluate`.
 
     The embeddings are the concatenated shards. Tasks read two blocks of rows and return a few numbers per query to be
     added up, so workers, order, retries and repeated tasks do not change any bits. The calling process stores the

@@ -41,14 +41,14 @@ def knn_shards(
     threads: int | None = 1,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Find the k nearest gallery items per query if embeddings are in shards, and return the bits of `knn`.
+    """Find the k nearest gallery items per query when embeddings are in shards, and return the bits of `knn`.
 
     A task searches a block of queries in a block of the gallery. Neighbours are joined by exact keys, so the workers,
     order, retries and repeated tasks do not change any bits. The calling process uses 20 bytes per neighbour, but does
     not load the embeddings.
 
     Args:
-        queries, gallery: shards, see `evaluate_shards`. If gallery is None, the queries are searched.
+        queries, gallery: shards, see `evaluate_shards`. Use None as the gallery to search the queries.
         k, similarity, exclude_self, exclude: see `knn`.
         map, block, threads, progress: see `evaluate_shards`.
 
@@ -64,7 +64,7 @@ def knn_shards(
     k, own_Q, excludes = check_neighbours(k, exclude, exclude_self, len(asking), len(asked))
     if exclude_self:
         own_Q = np.arange(len(asking))
-    # Tasks do not exclude items. If any item should be excluded, tasks return an additional neighbour.
+    # Tasks do not exclude items. If any item should be excluded, tasks will return an additional neighbour.
     options = {"similarity": similarity, "k": k + excludes, "threads": threads}
     call = Call(asking, asked, options, map, progress)
     shape = len(asking), k

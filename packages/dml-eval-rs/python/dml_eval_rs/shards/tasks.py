@@ -307,7 +307,7 @@ def _compute(
 ) -> tuple[list[npt.NDArray[np.uint64]], Any]:
     """Read the parts, call the function, and return the rows' digests and the function's value.
 
-    If the core raises an error that names a row, for example because a number is not finite, name the shard's row.
+    When the core raises an error that names a row, for example because a number is not finite, name the shard's row.
     """
     parts = [queries] if gallery is None else [queries, gallery]
     loaded = Loaded(options, parts)

@@ -47,7 +47,7 @@ def verify_shards(
     threads: int | None = 1,
     progress: Progress | None = None,
 ) -> Verification:
-    """Measure thresholds if embeddings are in shards, by tasks on any kind of worker; return the bits of `verify`.
+    """Measure thresholds when embeddings are in shards, using tasks on any kind of worker; return the bits of `verify`.
 
     Tasks compare two blocks of rows. Embeddings need two passes over all pairs of blocks: first to find the positives'
     scores and sample the negatives, then to count the negatives near the thresholds. More passes are needed when a
@@ -139,7 +139,7 @@ def _observe(
 
 
 def _join_kept(a: _Kept, b: _Kept, capacity: int) -> _Kept:
-    """Join scores. If there are more than `capacity`, keep only hashes that end in more zeros."""
+    """Join scores. When there are more than `capacity`, keep only hashes that end in more zeros."""
     (scores, hashes), zeros = (np.concatenate(both) for both in zip(a[:2], b[:2])), max(a[2], b[2])
     while True:
         kept = (hashes & np.uint64(2**zeros - 1)) == 0

@@ -94,7 +94,7 @@ class Identities:
         scores = np.sort(scores)[::-1] if len(scores) else np.zeros(1)
         accepted_T = len(scores) * 2.0 ** (np.arange(-depth, 0) / 2)
         threshold_T = scores[np.maximum(accepted_T, 1).astype(np.int64) - 1]
-        # If the sample is too small for a FAR, extrapolate in the FAR's logarithm.
+        # When the sample is too small for a FAR, extrapolate in the FAR's logarithm.
         first, second = (scores[min(number, len(scores)) - 1] for number in (_READ, 4 * _READ))
         beyond_T = first + (first - second) * np.log(_READ / accepted_T) / np.log(4)
         threshold_T = np.where(accepted_T < _READ, beyond_T, threshold_T)

@@ -51,7 +51,7 @@ def verify(
     curve, drawn using straight lines between points, meets TAR = 1 − FAR. ``"auc"`` is the area under this curve,
     P(positive > negative) + P(equal)/2.
 
-    Scores are float64. They do not depend on the machine or the number of threads: see docs/reference/verification.md in
+    Scores are float64, and do not depend on the machine or the number of threads: see docs/reference/verification.md in
     the repository. Memory does not grow with the negatives.
 
     Args:

@@ -25,7 +25,7 @@ impl Dense<'_> {
         self.gallery_squares.is_none()
     }
 
-    /// Appends the scores of `pairs` (query, gallery item) to `scores`. Fastest if pairs that share a query are adjacent.
+    /// Appends the scores of `pairs` (query, gallery item) to `scores`. For speed, pairs of a query should be adjacent.
     pub(crate) fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) -> Result<()> {
         let first = scores.len();
         self.sums(pairs, scratch, scores)?;
@@ -35,7 +35,7 @@ impl Dense<'_> {
         Ok(())
     }
 
-    /// Fills `scores` with the scores of all pairs of `queries` and `items`, query by query. If cancelled, leaves the table
+    /// Fills `scores` with the scores of all pairs of `queries` and `items`, query by query. When cancelled, leaves the table
     /// incomplete.
     pub(crate) fn score_table(
         &self,
