@@ -56,9 +56,9 @@ def kmeans(
     Args:
         x: (N, D) float16, float32 or float64, finite.
         n_clusters: 1 to N.
-        seed: seed for the initial centres, 0 to 2**64 - 1.
-        n_init: number of runs with different initial centres, at least 1. The run with the least inertia is returned.
-        max_iter: maximum number of rounds per run, at least 1. A run ends early when the centroids stop moving.
+        seed: seed for the initial centres, 0 (default) to 2**64 - 1.
+        n_init: number of runs with different initial centres, by default 1. The run with the least inertia is returned.
+        max_iter: maximum number of rounds per run, at least 1. A run will end early when the centroids stop moving.
         threads, progress: see `evaluate`; the total grows from round to round.
 
     Raises:

@@ -32,7 +32,7 @@ class Evaluator:
 
     Args:
         metrics: names for `evaluate`, and ``"tar@far=X"`` for `verify`.
-        threshold: a bit is set if a number exceeds this; only used if ``similarity="hamming"``.
+        threshold: a bit is set if a number exceeds this (default: 0); only used if ``similarity="hamming"``.
     """
 
     metrics: Sequence[str] = DEFAULT

@@ -141,15 +141,15 @@ def evaluate(
         metrics: names: ``recall@K``, ``precision@K``, ``r_precision``, ``map@r``, ``mrr``, ``mrr@K``, ``map`` and
             ``map@K`` (average precision), ``ndcg@K``, ``ir_recall@K``, ``minp``, and for k-means clusters of all items
             ``nmi``, ``nmi_min``, ``nmi_geometric``, ``nmi_max``, ``ami``, ``ari``. K can exceed the gallery's size.
-        similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` (the nearest is the most similar), or ``"hamming"``.
-        ties: how to order equally similar items. ``"index"``: lower gallery index first; ``"optimistic"``: matches
+        similarity: ``"cosine"`` (default), ``"dot"``, ``"euclidean"`` (nearest is most similar), or ``"hamming"``.
+        ties: how to order equally similar items. Default ``"index"``: lower index first; ``"optimistic"``: matches
             first; ``"pessimistic"``: non-matches first; ``"expected"``: take the mean of a metric over all orders of
             tied items. Note that codes often tie.
-        unmatched: ``"skip"`` queries that do not have a match (set values to NaN, and exclude NaN from means), or
+        unmatched: by default ``"skip"`` queries without a match (set values to NaN, and exclude NaN from means), or
             count these queries as ``"zero"``.
-        exclude: (Q,) gallery index to exclude from the ranking per query, usually the query itself, or -1 for none.
+        exclude: (Q,) gallery index that should not be ranked, per query, usually the query itself, or -1 for none.
         n_clusters: number of clusters. Default: the number of distinct labels.
-        seed: seed for the clustering, 0 to 2**64 - 1.
+        seed: seed for the clustering, 0 (default) to 2**64 - 1.
         threads: number of threads. Default: `RAYON_NUM_THREADS`, or all available cores.
         progress: called as ``progress(done, total)``, in compared pairs, a few times per second. The total grows when
             clustering begins.

@@ -46,7 +46,7 @@ def knn(
         k: 1 to G, or to G − 1 if an item is excluded for any query.
         similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` or ``"hamming"``.
         exclude_self: whether query i excludes gallery item i. If True, the gallery must have Q rows.
-        exclude: (Q,) gallery index to exclude per query, or -1 for none.
+        exclude: (Q,) gallery index that should be excluded per query, or -1 for none.
         threads, progress: see `evaluate`.
 
     Returns:
@@ -87,14 +87,14 @@ def range_search(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]:
     """Find all gallery items with a similarity that reaches a threshold, exactly, sorted like `knn`.
 
-    If ``similarity="hamming"``, find all codes whose distance does not exceed it; if ``"euclidean"``, use a
+    If ``similarity="hamming"``, find all codes up to the threshold's distance; if ``"euclidean"``, use a
     negative squared distance as the threshold. Items are compared by the float64 scores of `verify`, which are
     symmetric: query q finds item g if and only if g finds q (see docs/reference/verification.md).
 
     Args:
         queries, gallery, similarity, exclude_self, threads, progress: see `knn`.
         threshold: a finite number, in the units of the similarities or distances that `knn` returns.
-        max_results: maximum number of results, by default unlimited. A result takes 12 bytes, and 16 more for sorting.
+        max_results: maximum number of results. Default: unlimited. A result takes 12 bytes, and 16 more for sorting.
 
     Returns:
         Offsets (Q + 1,) int64, indices (M,) int64, and similarities (M,) float32 or distances (M,) int32: query i finds
@@ -142,7 +142,7 @@ def hard_negatives(
         labels: (N,) integers of any width, booleans or strings; at least two labels must differ.
         k: 1 to N − 1.
         below: ``"hardest"``, ``"easiest"``, or None to use all negatives, as for an item that does not have a positive.
-        margin: at least 0, in the units of the similarities or distances; needs `below`.
+        margin: at least 0 (the default), in the units of the similarities or distances; needs `below`.
         similarity, threads: see `knn`.
 
     Returns:

@@ -61,8 +61,8 @@ class Evaluation(Measured):
 
         Args:
             name: a metric with per-query values.
-            level: the confidence level, between 0 and 1.
-            seed: seed for the resamples, 0 to 2**64 - 1. Equal seeds will give equal intervals.
+            level: the confidence level, between 0 and 1. Default: 0.95.
+            seed: seed for the resamples, 0 (default) to 2**64 - 1. Equal seeds will give equal intervals.
             by: (n_queries,) the queries' labels, or other groups of queries.
 
         Raises:

@@ -68,7 +68,7 @@ def evaluate_shards(
             executor's `map`, or `adapters.ray.ray_map()`; to write your version, see docs/guide/shards.md.
         block: maximum rows per block; a task uses two blocks. By default, a quarter of the rows, but 8,192 to 131,072.
         options: options of `evaluate`, except `peers`, with only retrieval metrics. `threads` is the number per task,
-            by default 1, or None to use all cores of a worker's machine; `progress` is called when a task ends.
+            by default 1, or None to use all cores of a worker's machine; `progress` will be called when a task ends.
 
     Raises:
         TypeError: as `evaluate`, or if the map does not return the function's results.

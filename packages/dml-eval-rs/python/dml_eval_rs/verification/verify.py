@@ -64,8 +64,8 @@ def verify(
         metrics: names: ``"tar@far=X"`` for X between 0 and 1, ``"eer"``, ``"auc"``, and ``"accuracy"``, which is also
             added if `folds` are given. Note that when all pairs of floats are compared, the AUC will take a few times
             longer than all other metrics, and EER and AUC store the positives' scores, of at most 2**22 pairs.
-        similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` (minus the squared distance) or ``"hamming"`` (minus the
-            number of differing bits).
+        similarity: ``"cosine"`` (default), ``"dot"``, ``"euclidean"`` (minus the squared distance) or ``"hamming"``
+            (minus the number of differing bits).
         pairs: (M, 2) integers, an embedding and a gallery item (or a second embedding). If given, compare only these
             pairs; a repeated pair is counted each time.
         folds: number of folds, to divide `pairs` in order, or (M,) the fold per pair. Use this to measure the
@@ -274,7 +274,7 @@ def open_set(
         labels: (Q,), see `evaluate`, or `Labels` without groups. A query is known if the label is in the gallery;
             distractors are always unknown, but junk is excluded.
         gallery_labels: (G,), see `verify`.
-        far: shares of unknown queries to accept, between 0 and 1.
+        far: shares of unknown queries to be accepted, between 0 and 1. Default: 0.1, 0.01 and 0.001.
         similarity, threads, progress: see `evaluate`.
 
     Raises:
