@@ -143,7 +143,7 @@ fn collinear(rows: usize, middle: f64, seed: u64) -> Array2<f32> {
 }
 
 /// Makes rows (1 + a, 2⁻¹², 2⁻¹², ...) that end with different numbers of zeros. The products of the small numbers, 2⁻²⁴, are
-/// half of the last bit of the sum of earlier terms, so a float32 sum loses all of these terms. `a` nearly compensates for the zeros.
+/// half of the last bit of the sum of earlier terms, so a float32 sum loses all of them. `a` nearly compensates for the zeros.
 fn rows_with_lost_terms(rows: usize, dim: usize, seed: u64) -> Array2<f32> {
     let mut random = Random::new(seed);
     let (small, bit) = (1.0 / 4096.0, 1.0 / f64::from(1 << 23));

@@ -61,9 +61,9 @@ sizes! {
     table_keys: 4 << 20;
     /// The queries per table, enough that packing the gallery costs little compared with the products.
     table_queries: 512;
-    /// With at least this number of items in a row, keys are sorted by three digits instead of two.
+    /// Rows with at least this number of items: keys are sorted by three digits instead of two.
     three_digits: 1 << 17;
-    /// With at least this number of items to sort in a row, items are sorted digit by digit.
+    /// Rows with at least this number of items to sort: items are sorted digit by digit.
     radix_entries: 512;
     /// If a class or the open pairs of a task have at least this number of queries, and of items, keys come from a table.
     class_table: 16;
@@ -95,13 +95,13 @@ sizes! {
     nearest_bytes: 48 << 20;
     /// The items per cell, in whole panels.
     cell_items: 48;
-    /// The number of queries for which items above a threshold are in memory twice at a time, before and after sorting.
+    /// The number of queries with items above a threshold in memory twice at a time, before and after sorting.
     range_queries: 1024;
     /// The number of scores to sample in a verification, to estimate brackets.
     verify_sample: 4 << 20;
     /// The negatives, of 12 bytes each, that a verification lists. When float64 decides, a sixteenth is kept.
     verify_listed: 12 << 20;
-    /// The maximum number of positives for which a verification keeps scores, of 8 bytes each, or up to 60 while counting slots.
+    /// The maximum number of positives' scores that a verification keeps, at 8 bytes each, or up to 60 while counting slots.
     verify_held: 4 << 20;
     /// The minimum number of distinct positive scores between which negatives are counted together. Scores and counts stay in
     /// a core's first-level cache.

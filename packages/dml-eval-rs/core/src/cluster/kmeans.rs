@@ -143,7 +143,7 @@ fn means(
     Ok(centroids)
 }
 
-/// Fills empty clusters with a row: the farthest rows in clusters with other rows, ties by index.
+/// Fills empty clusters with one row each: the farthest rows in clusters with other rows, ties by index.
 fn fill_empty_clusters(labels: &mut [u32], distances: &[f64], clusters: usize) -> Result<()> {
     let mut sizes: Vec<usize> = zeros(clusters)?;
     labels.iter().for_each(|label| sizes[*label as usize] += 1);

@@ -1,4 +1,4 @@
-//! Brackets, to be compared with the products of a task. An item can be given any number of brackets, including 0.
+//! Brackets, to be compared with a task's products. An item can be given any number of brackets, including 0.
 //!
 //! Products above a bracket are counted for this bracket. A product within any bracket of a query is listed instead of being
 //! counted. So counts place all products except the few near a threshold, and only these few cost more than comparisons.

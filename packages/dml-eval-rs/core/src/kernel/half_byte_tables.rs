@@ -30,7 +30,7 @@ const fn tables() -> [[u8; 32]; 256] {
     tables
 }
 
-/// The number of columns for which a shuffle looks up bytes in a table.
+/// The number of columns per look-up of bytes in a table.
 pub(super) const GROUP: usize = 16;
 
 /// Arranges groups of columns into two parts of 32 bytes. A part is for two bytes (a, b) per word. The low halves of the part's

@@ -53,7 +53,7 @@ pub(super) static PLAIN: Kernel = Kernel {
     available: || std::arch::is_aarch64_feature_detected!("neon"),
 };
 
-/// Defines a product of panels. `$add::<LANE>(sums, columns, rows)` adds the terms of a row, a lane of `rows`, and four columns.
+/// Defines a product of panels. `$add::<LANE>(sums, columns, rows)` adds the terms of one row, a lane of `rows`, and four columns.
 macro_rules! product {
     ($name:ident, $feature:literal, $load:ident, $add:ident) => {
         #[target_feature(enable = $feature)]

@@ -7,7 +7,7 @@ use super::tiles::Tiles;
 
 /// Fills a tile, (rows, columns), with the products of a row panel and a column panel.
 pub(crate) type Product = unsafe fn(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]);
-/// Tells for which row panels a product with the column panel reaches the threshold `least` of the row or column.
+/// Tells which row panels have a product with the column panel that reaches the threshold `least` of the row or column.
 pub(crate) type Reaches = unsafe fn(steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64;
 pub(super) type Pairs32<'a> = [&'a [f32]; PAIRS];
 pub(super) type Exact32 = unsafe fn(Pairs32<'_>, Pairs32<'_>) -> [f64; PAIRS];
@@ -134,7 +134,7 @@ impl Kernel {
         }
     }
 
-    /// Tells for which of at most 64 row panels a product with the column panel reaches the threshold `least` of the row or
+    /// Tells which of at most 64 row panels have a product with the column panel that reaches the threshold `least` of the row or
     /// column, by a bit per panel. Panels must consist of int16 words.
     pub(crate) fn reaches(&self, steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64 {
         let Tiles { rows: height, columns: width, .. } = self.number_tiles;

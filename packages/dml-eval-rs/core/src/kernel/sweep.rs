@@ -158,7 +158,7 @@ pub(super) fn several<const C: usize>(
     }
 }
 
-/// Calls a function for lanes that are set, expecting that few are.
+/// Calls a function for lanes that are set, which should be few.
 #[inline(always)]
 fn list<const C: usize>(lanes: &[u32; C], mut of: impl FnMut(usize)) {
     const PART: usize = 4;

@@ -32,7 +32,7 @@ impl DistanceRanker {
         Ok(DistanceRanker { counts: zeros(2 * (distances + 1) * TURNS)?, distances, slots: zeros(distances + 1)? })
     }
 
-    /// Counts the items of a row, and stores the marks.
+    /// Counts the row's items, and stores the marks.
     pub fn count(&mut self, row: &[u16], kinds: &[Kind], marks: &mut Vec<u16>, kernel: &Kernel) -> Result<()> {
         let excluded = 2 * self.distances as u16;
         marks.try_resize(row.len(), 0)?;

@@ -18,7 +18,7 @@ impl<'a> Lists<'a> {
         self.offsets.len().saturating_sub(1)
     }
 
-    /// Checks that there are lists for `queries` queries, and that lists are sorted and contain only items of the gallery.
+    /// Checks that `queries` lists are given, and that lists are sorted and contain only items of the gallery.
     pub(crate) fn check(&self, name: &str, queries: usize, gallery: usize) -> Result<()> {
         let (first, last) = (self.offsets.first(), self.offsets.last());
         let delimits = first == Some(&0) && last == Some(&(self.items.len() as u64)) && self.offsets.is_sorted();

@@ -74,7 +74,7 @@ impl PerQuery {
         control.check()
     }
 
-    /// Stores the metrics for a query.
+    /// Stores the metrics for this query.
     pub(crate) fn set(&mut self, query: usize, values: &[f64]) {
         self.columns.iter_mut().zip(values).for_each(|(column, value)| column[query] = *value);
     }
@@ -122,7 +122,7 @@ pub fn mean(values: &[f64]) -> f64 {
     sum / n as f64
 }
 
-/// Returns the last rank for which a discount is needed; ranks can't exceed the number of items per query.
+/// Returns the last rank that needs a discount; ranks can't exceed the number of items per query.
 pub(crate) fn last_discount(metrics: &[Metric], items: u64) -> usize {
     let ks = metrics.iter().filter_map(|metric| if let Metric::Ndcg(k) = metric { Some(*k) } else { None });
     ks.max().map_or(0, |k| items.min(k) as usize)

@@ -193,7 +193,7 @@ mod tests {
         TieRules::All,
     ];
 
-    /// Returns counts for three positives of a query, where two are tied.
+    /// Returns counts for a query's three positives, where two are tied.
     fn counts(rules: TieRules, slots: &[u64]) -> PartialCounts {
         let positives = [(2.0, 0), (1.0, 1), (1.0, 2)].map(|(key, index)| Positive { key, index });
         PartialCounts::new(rules, &[], vec![0, 3], positives.to_vec(), slots).unwrap()

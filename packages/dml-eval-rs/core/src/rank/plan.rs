@@ -18,7 +18,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Plans the part of this process. `few` is the number of positives per query, or 0 if a table serves the query; at most
-    /// `budget` positives are in memory, or those of a single query if there are more.
+    /// `budget` positives are in memory, or a single query's positives if there are more.
     ///
     /// Pairs of queries are compared only once if the relations allow this and all positives fit into one batch.
     pub fn new(few: &[usize], tabled: &[bool], are_symmetric: bool, budget: usize, peers: &dyn Peers) -> Result<Plan> {

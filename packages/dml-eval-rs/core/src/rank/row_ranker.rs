@@ -131,7 +131,7 @@ impl RowRanker {
         Ok(())
     }
 
-    /// Decides in which buckets items should be listed, and counts the items of the others.
+    /// Decides which buckets should have listed items, and counts the items of the others.
     fn fill_buckets<I: Fn(usize) -> u64>(&mut self, row: &Row<'_, I>, beyond: u32, last_rank: u64) -> Result<()> {
         self.buckets.clear();
         self.buckets.try_resize(1 + (beyond >> self.shift) as usize, 0)?;

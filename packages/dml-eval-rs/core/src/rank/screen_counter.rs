@@ -43,7 +43,7 @@ struct Level<'a> {
     control: &'a Control,
 }
 
-/// A side of a task: the rows are queries and the columns items, or the reverse.
+/// One side, when a task runs: the rows are queries and the columns items, or the reverse.
 struct TaskSide<'a> {
     queries: &'a Range<usize>,
     items: &'a Range<usize>,
@@ -290,7 +290,7 @@ impl<'a> Level<'a> {
         self.active[q].fetch_min(active as u32, Relaxed);
     }
 
-    /// Counts the values on a side of a task.
+    /// Counts the values on one side of the task.
     fn count_side<S: Space>(
         &self,
         space: &S,

@@ -14,7 +14,7 @@ use crate::rows::scaling::rescale;
 pub struct Concatenated<'a>(pub &'a dyn Source, pub &'a dyn Source);
 
 impl Concatenated<'_> {
-    /// Finds the matrix that contains a row, then the index there.
+    /// Finds the matrix that contains the row, then the index there.
     fn find(&self, row: usize) -> (&dyn Source, usize) {
         if row < self.0.rows() { (self.0, row) } else { (self.1, row - self.0.rows()) }
     }

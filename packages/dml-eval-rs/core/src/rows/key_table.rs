@@ -26,7 +26,7 @@ pub(crate) struct Shape {
     pub tiles: usize,
 }
 
-/// Packs rows into panels of `width` lanes. `encode` must write the words for a row.
+/// Packs rows into panels of `width` lanes. `encode` must write the words for one row.
 pub(crate) fn pack_rows<T: Copy + Default + FromZeros + Send + Sync>(
     rows: &[u32],
     width: usize,

@@ -16,7 +16,7 @@ pub(crate) struct Panels<T> {
 }
 
 impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
-    /// Packs `rows` rows of `steps` words, and pads the last panel with zeros. `encode` must write the words for a row; the
+    /// Packs `rows` rows of `steps` words, and pads the last panel with zeros. `encode` must write the words for one row; the
     /// results of `encode` are returned, too.
     pub fn load<E: Clone + Default + Send>(
         rows: usize,

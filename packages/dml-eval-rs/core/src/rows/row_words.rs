@@ -37,7 +37,7 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// The squared length of a row, and the largest magnitude.
+/// A row's squared length and largest magnitude.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
     pub square: f64,
@@ -50,7 +50,7 @@ pub(crate) struct Rounded {
     pub rest: f64,
 }
 
-/// The words for a row, in buffers of a thread.
+/// The words for one row, in buffers of a thread.
 pub(crate) struct RowWords {
     word: Word,
     floats: Vec<f32>,

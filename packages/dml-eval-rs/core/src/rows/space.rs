@@ -1,4 +1,4 @@
-//! Spaces: queries and items, with keys used to rank the items for a query.
+//! Spaces: queries and items, with keys used to rank the items per query.
 
 use crate::control::Control;
 use crate::error::Result;

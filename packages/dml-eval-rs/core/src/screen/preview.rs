@@ -69,14 +69,14 @@ mod tests {
     const ROWS: usize = 330;
     const DIM: usize = 60;
 
-    /// Pairs with a value that may reach the threshold of an item: this item, the other item, and the bits of the upper bound.
+    /// Pairs with a value that may reach an item's threshold: this item, the other item, and the bits of the upper bound.
     struct Above {
         /// The smallest threshold. If a threshold is not given, all pairs are listed.
         least: Option<f64>,
         found: Mutex<BTreeSet<(usize, usize, u64)>>,
     }
 
-    /// Returns the threshold of an item. Few thresholds can be reached by values, so errors for a single item stay visible.
+    /// Returns an item's threshold. Few thresholds can be reached by values, so errors for a single item stay visible.
     fn threshold(least: f64, item: usize) -> f64 {
         if item % 61 == 5 { least } else { 2.0 }
     }

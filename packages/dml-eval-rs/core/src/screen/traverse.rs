@@ -26,7 +26,7 @@ pub(crate) trait Observer: Sync {
     /// Buffers for a thread.
     type Buffers: Default + Send;
 
-    /// Returns the group of an item. Items that share a group are not compared.
+    /// Returns an item's group. Items that share a group are not compared.
     fn group(&self, side: Side, item: usize) -> u32;
 
     /// Returns the gallery items to exclude although the group differs from the query's, in ascending order. Ignored when a triangle
@@ -72,9 +72,9 @@ pub(crate) struct Task<'a> {
     pub rows: Range<usize>,
     /// The items in columns (gallery).
     pub columns: Range<usize>,
-    /// The error bound for the values in a row.
+    /// The error bound for values, per row.
     pub row_margins: &'a [f64],
-    /// The error bound for the values in a column.
+    /// The error bound for values, per column.
     pub column_margins: &'a [f64],
     /// The residual norms of rows and columns, if only a prefix is packed.
     rests: Option<(&'a [f64], &'a [f64])>,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::error::Result;
 use crate::memory::Grow;
 
-/// Pairs of a row and a column of a task, sorted by tile, so that a tile finds the pairs even if other tiles were skipped.
+/// Pairs of a row and a column, sorted by tile, so that a tile finds the pairs even if other tiles were skipped.
 #[derive(Default)]
 pub(crate) struct UncountedPairs {
     /// Rows and columns per tile.

@@ -12,7 +12,7 @@ use crate::rows::own_item::OwnItem;
 use crate::search::nearest::nearest;
 use crate::side::Side;
 
-/// The id that an index returns if it did not find an item.
+/// The id that an index returns if items were not found.
 const NONE: i64 = -1;
 
 /// Computes per query the share of the first `k` found items with at least the key of the k-th nearest item.

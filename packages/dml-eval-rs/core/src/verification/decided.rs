@@ -139,7 +139,7 @@ impl<'a, 'rows> Decider<'a, 'rows> {
         })
     }
 
-    /// Takes the scores of `pairs` from a table of all pairs in a task, if the task contains only a few times this number.
+    /// Takes the scores of `pairs` from a table of all pairs in the task, if the task contains only a few times this number.
     fn take_from_table(&self, task: &Task<'_>, pairs: &[(u32, u32)], scores: &mut Vec<f64>) -> Result<bool> {
         let (rows, columns, sizes) = (task.rows.clone(), task.columns.clone(), self.control.sizes());
         let all = rows.len() * columns.len();

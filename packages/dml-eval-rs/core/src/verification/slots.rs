@@ -292,7 +292,7 @@ impl Counter<'_> {
         let added = std::mem::take(&mut lists.lengths[part]) as usize;
         let mut list = lock(&self.parts[part].copies[lists.copy].0);
         let List { scores, number } = &mut *list;
-        // Copy the short list in full, even if it is only partly used, because a copy of fixed length does not need a call.
+        // Copy the short list in full, even if it is only partly used, because copies of fixed length do not need calls.
         scores[*number..][..SHORT].copy_from_slice(&lists.scores[part]);
         *number += added;
         if *number + SHORT > self.longest {

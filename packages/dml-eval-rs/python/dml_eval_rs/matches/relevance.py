@@ -50,7 +50,7 @@ class Relevance(ListedItems):
             ``indices[offsets[q]:offsets[q + 1]]``.
         indices: (M,) integers; indices of queries if a gallery is not used. A query must not list an item twice.
         grades: (M,) numbers from 0 to 2**53, used as gains in nDCG. An item with grade 0 does not match.
-        ignored: ``(offsets, indices)`` of items to exclude from the ranking of a query.
+        ignored: ``(offsets, indices)`` of items to exclude from the rankings.
 
     Raises:
         TypeError: if the dtype of an array is wrong.
@@ -152,7 +152,7 @@ def relevance_from_labels(
     *,
     graded: bool = False,
 ) -> Relevance:
-    """List the items that share a label with a query. Use this if an item can have more than one label.
+    """List the items that share a label with each query. Use this if an item can have more than one label.
 
     Args:
         labels: (Q, C) booleans, or 0 and 1, with a column per label; or Q sets (or collections) of hashable labels.

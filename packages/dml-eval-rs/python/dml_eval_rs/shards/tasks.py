@@ -31,7 +31,7 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 class Work(NamedTuple):
-    """The first entry of a task: the key, a digest of the call's arguments, and the driver's version."""
+    """The first entry of each task: the key, a digest of the call's arguments, and the driver's version."""
 
     key: Key
     call: str = ""
