@@ -1,4 +1,4 @@
-//! Bindings for clustering, and for the agreement of two partitions.
+//! Bindings for clustering, and for the agreement of partitions.
 
 use dml_eval::{Average, Concatenated, KMeansOptions, Matrix, Normalized, Source, collect};
 use numpy::{IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1};

@@ -20,11 +20,11 @@ pub const NAMES: ArgumentNames = ArgumentNames { queries: "embeddings", gallery:
 /// A metric: the name, the value per query, and the mean.
 type Column<Values> = (String, Values, f64);
 
-/// The metrics, and the number of queries without a match.
+/// The metrics, with the number of queries without a match.
 pub type Columns = (Vec<Column<Vec<f64>>>, usize);
 pub type NumpyColumns<'py> = (Vec<Column<Bound<'py, PyArray1<f64>>>>, usize);
 
-/// Names the metrics, computes the means, and counts the queries that have no match, which are misses if `zero`. This is a part
+/// Names the metrics, computes the means, and counts the queries without a match, which are misses if `zero`. This is a part
 /// of the work, so it must be called in `run`.
 #[expect(clippy::disallowed_methods, reason = "metrics are few")]
 pub fn columns(results: PerQuery, zero: bool) -> Columns {
@@ -78,7 +78,7 @@ impl Task<'_> {
         Ok(trial::screen_or(if is_narrow { Precision::SixteenBit } else { Precision::Float32 }))
     }
 
-    /// Measures embeddings or codes. Only the kept rows of the gallery (or of the queries, if there is no gallery) are used.
+    /// Measures embeddings or codes. Only the kept rows of the gallery (or of the queries, if a gallery is not given) are used.
     fn measure<'a>(
         &self,
         (queries, gallery): (Sides<'a>, Option<Sides<'a>>),
@@ -131,7 +131,7 @@ fn replace_searched<T>(queries: T, gallery: Option<T>, part: Option<T>) -> (T, O
     }
 }
 
-/// Returns metrics for each relation, under each rule for ties.
+/// Returns metrics per relation and rule for ties.
 #[pyfunction]
 #[expect(clippy::disallowed_methods, reason = "rules and relations are few")]
 pub fn evaluate<'py>(
@@ -152,7 +152,7 @@ pub fn evaluate<'py>(
     let rules = ties.iter().map(|name| name.parse()).collect::<Result<Vec<Ties>>>();
     let options = EvaluateOptions {
         metrics: NAMES.check(self::metrics(&metrics))?,
-        // If there are levels, the facade raises the error, because it can name the level.
+        // When levels are given, the facade raises the error, because it can name the level.
         may_lack_matches: zero_unmatched || views.len() > 1,
     };
     let task = Task { views: &views, rules: NAMES.check(rules)?, options };

@@ -1,6 +1,6 @@
 //! Python bindings for `dml-eval`, which convert arguments, release the GIL and map errors. `python/dml_eval_rs` is the facade.
 //!
-//! Options are passed as keywords and extracted into a struct; `evaluate` reads its options from an object's attributes.
+//! Options are passed as keywords and extracted into a struct; `evaluate` reads the options from an object's attributes.
 
 #![deny(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 

@@ -76,7 +76,7 @@ fn numbers_of<T: Element + Copy>(found: &Bound<'_, PyAny>, method: &str, dtype: 
     )))
 }
 
-/// Runs work like `run`, using the peers if given, and raises their exceptions.
+/// Runs work like `run`, using the peers if given, and raises the peers' exceptions.
 pub fn run_with_peers<T: Send>(
     py: Python<'_>,
     names: ArgumentNames,

@@ -33,7 +33,7 @@ pub struct RelationView<'a> {
     relevant: Option<Lists<'a>>,
     grades: Option<&'a [f64]>,
     ignored: Option<Lists<'a>>,
-    /// The rows of the gallery (or of the queries, if there is no gallery) to use; `None` to use all.
+    /// The rows of the gallery (or of the queries, if a gallery is not given) to use; `None` to use all.
     pub kept: Option<&'a [usize]>,
 }
 

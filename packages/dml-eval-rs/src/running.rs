@@ -2,8 +2,8 @@
 //!
 //! All work of a call must run in [`run`], which starts a thread pool and joins the threads before the call returns. rayon's
 //! global pool would be started by work outside a pool, but must not be used: its threads never end, so after a fork the child
-//! would wait for threads that do not exist. The pool's threads set their floating-point environment. The calling thread does
-//! not do arithmetic, because its environment must not be changed.
+//! would wait for threads that do not exist. The pool's threads set the floating-point environment. The calling thread does
+//! not do arithmetic, because the environment must not be changed.
 
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -30,7 +30,7 @@ pub struct ArgumentNames {
 }
 
 impl ArgumentNames {
-    /// Uses the same name for both, if there is only one array.
+    /// Uses the same name for both if there is only a single array.
     pub const fn one(name: &'static str) -> Self {
         ArgumentNames { queries: name, gallery: name }
     }
@@ -95,7 +95,7 @@ struct Threads(Vec<JoinHandle<()>>);
 impl Drop for Threads {
     fn drop(&mut self) {
         for thread in self.0.drain(..) {
-            // If the work panics, rayon passes the panic to `install`; for other panics it aborts the process.
+            // When the work panics, rayon passes the panic to `install`; for other panics it aborts the process.
             let _ = thread.join();
         }
     }
@@ -118,7 +118,7 @@ fn run_in_pool<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> io::
     Ok(pool.install(work))
 }
 
-/// Releases the GIL, and runs `work` on `threads` threads (by default `RAYON_NUM_THREADS`, or one per available core).
+/// Releases the GIL, and runs `work` on `threads` threads (default: `RAYON_NUM_THREADS`, or one per available core).
 pub fn run<T: Send>(
     py: Python<'_>,
     names: ArgumentNames,

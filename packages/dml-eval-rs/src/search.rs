@@ -27,7 +27,7 @@ pub struct Options<'py> {
     progress: Option<Py<PyAny>>,
 }
 
-/// Returns which item each query excludes: the item with the query's index, a listed item, or none.
+/// Returns the item that each query excludes: the item with the query's index, a listed item, or none.
 fn own_item<'a>(exclude_self: bool, exclude: Option<&'a PyReadonlyArray1<'_, i64>>) -> PyResult<OwnItem<'a>> {
     Ok(match exclude {
         Some(own) => OwnItem::Listed(own.as_slice()?),
@@ -69,7 +69,7 @@ fn fill<'py, T: Element>(
     Ok((reported.into_any(), indices))
 }
 
-/// Finds the `k` nearest gallery items for each query.
+/// Finds the `k` nearest gallery items per query.
 #[pyfunction]
 #[pyo3(signature = (queries, gallery, k, **options))]
 pub fn knn<'py>(
@@ -99,7 +99,7 @@ pub fn knn<'py>(
 /// Offsets (Q + 1,), gallery indices (M,), and similarities (float32) or distances (int32) (M,).
 type Lists<'py> = (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<i64>>, Bound<'py, PyAny>);
 
-/// Finds the gallery items for each query if the similarity reaches the threshold, or the distance does not exceed it.
+/// Finds the gallery items per query if the similarity reaches the threshold, or the distance does not exceed it.
 #[pyfunction]
 #[pyo3(signature = (queries, gallery, threshold, *, max_results, **options))]
 pub fn range_search<'py>(
@@ -175,7 +175,7 @@ pub struct NegativeOptions {
     threads: Option<usize>,
 }
 
-/// Finds the `k` nearest items with different labels for each item.
+/// Finds the `k` nearest items with different labels per item.
 #[pyfunction]
 #[pyo3(signature = (embeddings, labels, k, **options))]
 pub fn hard_negatives<'py>(

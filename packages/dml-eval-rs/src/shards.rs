@@ -61,7 +61,7 @@ impl<'a> Counted<'a> {
     }
 }
 
-/// Runs work on a space of embeddings or codes. If there is no gallery, the queries are used.
+/// Runs work on a space of embeddings or codes. By default, the queries are used as the gallery.
 macro_rules! with_space {
     ($queries:expr, $gallery:expr, $similarity:expr, $screen:expr, $control:expr, |$space:ident| $work:expr) => {{
         let (kernel, gallery) = (trial::kernel()?, $gallery as Option<Sides<'_>>);
@@ -81,7 +81,7 @@ macro_rules! with_space {
     }};
 }
 
-/// The start of each query's positives, and the positives' keys and indices.
+/// The start of the positives per query, and the positives' keys and indices.
 type Positives<'py> = (Bound<'py, PyArray1<u64>>, Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<u64>>);
 
 /// Finds the queries' positives in a block.
@@ -134,7 +134,7 @@ pub fn count_negatives<'py>(
     Ok(counts.into_pyarray(py))
 }
 
-/// Counts negatives for both items of each pair, comparing a block with itself, or two blocks with each other.
+/// Counts negatives for both items of pairs, comparing a block with itself, or with a second block.
 #[pyfunction]
 #[pyo3(signature = (items, relation, **options))]
 pub fn count_symmetric_negatives<'py>(

@@ -39,7 +39,7 @@ pub fn control() -> Control {
     trial().as_ref().map_or_else(Control::default, |trial| Control::traced(trial.sizes.clone()))
 }
 
-/// Adds a call's paths to the trial, if there is one.
+/// Adds a call's paths to the trial, if given.
 pub fn add_paths(control: &Control) {
     if let Some(trial) = trial().as_mut() {
         for (path, times) in control.paths() {
@@ -67,7 +67,7 @@ pub fn begin_trial(kernel: Option<&str>, screen: Option<&str>, sizes: Option<&Bo
     Ok(())
 }
 
-/// Ends the trial, and returns how often each path was taken.
+/// Ends the trial, then returns how often paths were taken.
 #[pyfunction]
 pub fn end_trial() -> PyResult<Paths> {
     let ended = trial().take().ok_or_else(|| PyRuntimeError::new_err("there is no trial to end"))?;

@@ -89,7 +89,7 @@ pub fn verify<'py>(
     Ok((found.points.iter().map(point).collect(), slots))
 }
 
-/// Counts the positive and negative pairs of codes at each distance.
+/// Counts the positive and negative pairs of codes per distance.
 #[pyfunction]
 #[pyo3(signature = (embeddings, labels, gallery, gallery_labels, **options))]
 pub fn count_distances<'py>(

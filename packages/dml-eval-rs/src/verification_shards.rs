@@ -13,7 +13,7 @@ const NAMES: ArgumentNames = ArgumentNames { queries: "queries", gallery: "block
 
 type Scores<'py> = Bound<'py, PyArray1<f64>>;
 type Hashes<'py> = Bound<'py, PyArray1<u64>>;
-/// The negatives above and inside a search's range, the kept scores and hashes, and the zeros at the end of the hashes.
+/// The negatives above and inside a search's range, the kept scores and hashes, and the trailing zeros of the hashes.
 type ObservedArrays<'py> = (u64, u64, Scores<'py>, Hashes<'py>, u32);
 type ObservedSlices<'py> = (u64, u64, PyReadonlyArray1<'py, f64>, PyReadonlyArray1<'py, u64>, u32);
 
@@ -35,7 +35,7 @@ pub struct Options<'py> {
     first: (u64, u64),
     /// The maximum number of scores to keep per search.
     capacity: usize,
-    /// The minimum number of zeros at the end of a sampled hash.
+    /// The minimum number of trailing zeros of a sampled hash.
     #[pyo3(default)]
     zeros: u32,
     #[pyo3(default)]
@@ -122,7 +122,7 @@ fn restore(searches: Vec<Search>, ranges: &PyReadonlyArray2<'_, f64>) -> Vec<Sea
         .collect()
 }
 
-/// Begins the searches for ranks of negatives and for equal errors, and returns the ranges.
+/// Begins the searches for ranks of negatives and for equal errors, to return the ranges.
 #[pyfunction]
 #[pyo3(signature = (sample, **levels))]
 pub fn begin_searches<'py>(

@@ -1,8 +1,8 @@
-//! Times the entry points of this crate on one thread, for each kernel that this CPU can run.
+//! Times the entry points of this crate on a single thread, for all kernels that this CPU can run.
 //!
 //! cargo bench -p dml-eval
 //!
-//! Reports processor time (on Unix), as the best of several rounds. Kernels alternate to reduce the influence of other
+//! Reports processor time (on Unix), as the best of multiple rounds. Kernels alternate to reduce the influence of other
 //! processes. To compare with other libraries, see benchmarks/evaluator.
 
 use std::hint::black_box;
@@ -49,7 +49,7 @@ fn embeddings(rows: usize, dim: usize, each: usize) -> (Array2<f32>, Vec<u32>) {
     (x, (0..rows).map(|i| (i / each) as u32).collect())
 }
 
-/// Work to run with each kernel, and the number of pairs that it compares.
+/// Work to run with all kernels, and the number of pairs that it compares.
 struct Work<'a> {
     name: &'static str,
     pairs: usize,

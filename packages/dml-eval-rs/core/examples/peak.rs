@@ -1,8 +1,8 @@
-//! Measures the peak rates of one core in registers, to compare the evaluator with (see docs/internals/evaluator-speed.md).
+//! Measures the peak rates of a single core in registers, to compare the evaluator with (see docs/internals/evaluator-speed.md).
 //!
 //! cargo run --release -p dml-eval --example peak
 //!
-//! Reports the processor time of one thread, as the best of several rounds, to reduce the influence of other processes.
+//! Reports the processor time of a single thread, as the best of multiple rounds, to reduce the influence of other processes.
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 fn main() {
@@ -19,7 +19,7 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::hint::black_box;
 
-    /// The rounds of a loop that steps each of `SUMS` sums, which are enough to hide the latency of an instruction.
+    /// The rounds of a loop that steps all `SUMS` sums, which are enough to hide the latency of an instruction.
     const STEPS: u64 = 2_000_000;
     const SUMS: u64 = 12;
 
@@ -95,7 +95,7 @@ mod x86 {
         let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
         let bytes = avx512 && is_x86_feature_detected!("avx512bw");
         let popcount = avx512 && is_x86_feature_detected!("avx512vpopcntdq");
-        // SAFETY: `report` only runs functions whose instructions the CPU has.
+        // SAFETY: `report` only runs functions with instructions that the CPU supports.
         unsafe {
             report("AVX-512 int16 dot (VNNI)", "GFLOP/s", 64, vnni, || vnni512());
             report("AVX-512 int16 multiply, add", "GFLOP/s", 64, bytes, || madd512());

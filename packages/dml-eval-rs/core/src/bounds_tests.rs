@@ -1,6 +1,6 @@
-//! Tests rows that maximise the errors of the screen: values must stay within their margins, and the order must not change.
+//! Tests rows that maximise the errors of the screen: values must stay within the margins, so that the order does not change.
 //!
-//! Other data hardly tests the bounds, because the rounding errors of random directions stay far within them.
+//! Other data hardly tests the bounds, because the rounding errors of random directions are far smaller.
 
 use std::sync::Mutex;
 
@@ -37,7 +37,7 @@ fn screens() -> impl Iterator<Item = (&'static Kernel, Precision)> {
     kernels.flat_map(|kernel| [(kernel, Precision::Float32), (kernel, Precision::SixteenBit)])
 }
 
-/// Lists every pair with bounds for its value: (query, item, lower, upper).
+/// Lists every pair with bounds for the value: (query, item, lower, upper).
 #[derive(Default)]
 struct Listed(Mutex<Vec<(usize, usize, f64, f64)>>);
 
@@ -79,8 +79,8 @@ fn largest_fraction(queries: &Array2<f32>, gallery: Option<&Array2<f32>>, simila
     largest_fraction_in(Matrix::F32(queries.view()), gallery.map(|g| Matrix::F32(g.view())), similarity)
 }
 
-/// Returns the largest error of a screened value without a prefix, as a fraction of the margin, and asserts that all values are
-/// within their bounds for all packings. If `gallery` is `None`, both items of a pair are queries.
+/// Returns the largest error of a screened value if a prefix isn't used, as a fraction of the margin, and asserts that all values are
+/// within the bounds for all packings. If `gallery` is `None`, both items of a pair are queries.
 fn largest_fraction_in<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, similarity: Similarity) -> f64 {
     let control = Control::default();
     let mut largest = 0.0f64;
@@ -89,7 +89,7 @@ fn largest_fraction_in<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, sim
         for (kind, packing) in DensePacking::of_each_kind(&space).iter().enumerate() {
             let fraction = worst_fraction(&space, packing, gallery.is_none());
             assert!(fraction <= 1.0, "{} {precision:?} {similarity:?}, kind {kind}: {fraction}", kernel.name);
-            // The first kind has neither a centre nor a prefix, so its margin consists only of rounding errors.
+            // The first kind uses neither a centre nor a prefix, so the margin consists only of rounding errors.
             if kind == 0 {
                 largest = largest.max(fraction);
             }
@@ -98,7 +98,7 @@ fn largest_fraction_in<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, sim
     largest
 }
 
-/// Returns the largest distance of a value from the middle of its bounds, as a fraction of half the distance between the bounds.
+/// Returns the largest distance of a value from the middle of the bounds, as a fraction of half the distance between the bounds.
 fn worst_fraction(space: &Dense<'_>, packing: &DensePacking<'_, '_>, symmetric: bool) -> f64 {
     let (listed, control) = (Listed::default(), Control::default());
     let n = space.rows(Side::Query);
@@ -119,15 +119,15 @@ fn worst_fraction(space: &Dense<'_>, packing: &DensePacking<'_, '_>, symmetric: 
     seen.into_iter().map(fraction).fold(0.0, f64::max)
 }
 
-/// The middle between two bfloat16 numbers.
+/// The middle between adjacent bfloat16 numbers.
 const BFLOAT16_MIDDLE: f64 = 1.0 + 1.0 / 256.0;
-/// The middle between two int16 numbers, for rows of 64 numbers with length 8, whose integers have the length 46,339 − √64.
+/// The middle between adjacent int16 numbers, for rows of 64 numbers with length 8. The length of the integers is 46,339 − √64.
 const INT16_MIDDLE: f64 = 5791.5 * 8.0 / 46_331.0;
 
-/// Makes rows near c·(1, 1, ...), where c is halfway between two numbers of a format. The numbers of a row are all slightly above
+/// Makes rows near c·(1, 1, ...), where c is halfway between adjacent numbers of a format. The numbers of a row are all slightly above
 /// c, or all slightly below, so all are rounded in the same direction, along the row itself. The first number compensates for
 /// this in the row's sum, so the similarities between these rows are nearly or exactly equal. The second number makes the length
-/// 8, so that this remains true if rows are scaled to length 1.
+/// 8, so that this remains true when rows are scaled to length 1.
 fn collinear(rows: usize, middle: f64, seed: u64) -> Array2<f32> {
     const DIM: usize = 64;
     let mut random = Random::new(seed);
@@ -143,7 +143,7 @@ fn collinear(rows: usize, middle: f64, seed: u64) -> Array2<f32> {
 }
 
 /// Makes rows (1 + a, 2⁻¹², 2⁻¹², ...) that end with different numbers of zeros. The products of the small numbers, 2⁻²⁴, are
-/// half of the last bit of the sum of earlier terms, so a float32 sum loses them all. `a` nearly compensates for the zeros.
+/// half of the last bit of the sum of earlier terms, so a float32 sum loses all of them. `a` nearly compensates for the zeros.
 fn rows_with_lost_terms(rows: usize, dim: usize, seed: u64) -> Array2<f32> {
     let mut random = Random::new(seed);
     let (small, bit) = (1.0 / 4096.0, 1.0 / f64::from(1 << 23));
@@ -281,7 +281,7 @@ fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, simi
     }
 }
 
-/// Makes rows that differ along `axes` axes, and have the same length, with either sign, along one other axis.
+/// Makes rows that differ along `axes` axes, with equal lengths, of either sign, along a further axis.
 fn opposite_residuals(rows: usize, axes: usize, seed: u64) -> Array2<f32> {
     let mut random = Random::new(seed);
     Array2::from_shape_fn((rows, axes + 9), |(row, i)| match i {
@@ -344,7 +344,7 @@ fn keys_whose_products_underflow_are_within_the_margin_and_decide() {
 
 #[test]
 fn a_table_has_the_keys_of_single_pairs_bit_by_bit() {
-    // Rows are long, so that a table is filled in several blocks of items.
+    // Rows are long, so that a table must be filled in blocks of items.
     let (n, dim) = (60, 20_000);
     let mut random = Random::new(1);
     let double = Array2::from_shape_fn((n, dim), |_| random.uniform() - 0.5);
@@ -379,7 +379,7 @@ fn a_table_has_the_keys_of_single_pairs_bit_by_bit() {
 
 #[test]
 fn a_few_very_long_rows_stay_within_the_margin() {
-    // Panels of a few such rows are narrow, and their products are sums over chunks.
+    // Panels of a few such rows are narrow, so products are computed using chunks.
     let x = scattered(3, 1_000_000, (0.5, 1.0), 5);
     for similarity in SIMILARITIES {
         largest_fraction(&x, None, similarity);
@@ -388,7 +388,7 @@ fn a_few_very_long_rows_stay_within_the_margin() {
 
 #[test]
 fn rows_of_any_shape_and_length_stay_within_the_margin_of_their_integers() {
-    // Test a number that is as long as its row, equal numbers, and lengths that differ by many powers of two.
+    // Test a number that is as long as the row, equal numbers, and lengths that differ by a high power of two.
     let mut x =
         ndarray::concatenate![ndarray::Axis(0), scattered(20, 33, (1e-30, 1e3), 3), Array2::from_elem((2, 33), 7.0)];
     for (row, length) in [(0, 1e3), (1, -1e3), (2, 1e-30)] {

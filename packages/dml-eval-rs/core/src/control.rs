@@ -1,4 +1,4 @@
-//! Controls a long computation: progress, cancellation, the sizes that it uses, and the paths that it took.
+//! Controls a long computation: progress, cancellation, the sizes to be used, and the paths that were taken.
 
 #[expect(clippy::disallowed_types, reason = "paths are few")]
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::error::{Error, Result};
 use crate::sizes::Sizes;
 
-/// The number of times that a computation took each path, by the name of the path.
+/// The number of times that a computation took a path, by the name of the path.
 #[expect(clippy::disallowed_types, reason = "paths are few")]
 pub type Paths = BTreeMap<String, u64>;
 
@@ -29,7 +29,7 @@ impl Control {
         Control { sizes, paths: Some(Mutex::default()), ..Control::default() }
     }
 
-    /// Returns how many times each path was taken. Empty unless the control is traced.
+    /// Returns how often paths were taken. Empty unless the control is traced.
     pub fn paths(&self) -> Paths {
         self.paths
             .as_ref()
@@ -40,7 +40,7 @@ impl Control {
         &self.sizes
     }
 
-    /// Counts a path. Its name is only built if the control is traced.
+    /// Counts a path. The name is only built when the control is traced.
     #[inline]
     pub(crate) fn took<S: Into<String>>(&self, path: impl FnOnce() -> S) {
         if let Some(paths) = &self.paths {
@@ -53,7 +53,7 @@ impl Control {
         self.cancelled.store(true, Relaxed);
     }
 
-    /// Returns the number of pairs compared so far, and in total. The total is 0 until it is known.
+    /// Returns the number of compared pairs, then the total, which is 0 until it is known.
     pub fn progress(&self) -> (u64, u64) {
         (self.done.load(Relaxed), self.total.load(Relaxed))
     }

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::memory::Grow;
 
-/// Sorts items by part, a number below `parts`, and keeps the order within a part. `ends` receives the end of each part.
+/// Sorts items by part, a number below `parts`. The order within a part does not change. `ends` receives the ends of the parts.
 #[inline(always)]
 pub(crate) fn sort_by_part<T: Copy>(
     items: impl Iterator<Item = T> + Clone,
@@ -16,7 +16,7 @@ pub(crate) fn sort_by_part<T: Copy>(
     ends.try_resize(parts, 0)?;
     let starts = &mut ends[..];
     items.clone().for_each(|item| starts[part(&item)] += 1);
-    // A sum in memory would have to wait for each store.
+    // A sum in memory would have to wait for the store.
     let mut before = 0;
     for start in &mut *starts {
         (*start, before) = (before, before + *start);

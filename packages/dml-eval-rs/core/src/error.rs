@@ -1,4 +1,4 @@
-//! Errors. Messages say what is wrong, what was expected and how to fix it.
+//! Errors. Messages describe the problem, the expected value and how to fix it.
 
 use crate::side::Side;
 
@@ -8,7 +8,7 @@ pub enum Error {
     /// An argument is out of range, or arrays don't match.
     #[error("{0}")]
     Argument(String),
-    /// An array has an unsupported shape.
+    /// The shape of an array is not supported.
     #[error("{side} has shape ({rows}, {columns}); expected {expected}")]
     Shape {
         /// The array.
@@ -59,7 +59,7 @@ pub enum Error {
         /// The magnitude of the number.
         magnitude: f64,
     },
-    /// No query has a match, so no mean is defined.
+    /// None of the queries has a match, so means are not defined.
     #[error(
         "none of the {queries} queries has a match in the gallery, so no metric is defined; expected at least one label \
          that occurs twice (or in queries and gallery, if these are separate), in different groups if labels have groups"
@@ -91,7 +91,7 @@ pub(crate) fn argument<T>(message: impl Into<String>) -> Result<T> {
 }
 
 impl Error {
-    /// Replaces the index of a row among selected rows by the index of this row in the full array.
+    /// Replaces the index of a row in selected rows by the index of this row in the full array.
     #[must_use]
     pub fn of_selected(mut self, selected: Side, rows: &[usize]) -> Self {
         if let Error::NonFinite { side, row, .. }

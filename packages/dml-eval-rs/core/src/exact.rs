@@ -1,8 +1,8 @@
 //! Defines the arithmetic that decides comparisons: float64 sums in a fixed order.
 //!
-//! A sum over elements `i` has eight lanes. Lane `j` adds the terms of elements `j, j + 8, j + 16, ...` in this order, starting
-//! from zero. Terms are rounded before they are added, without fused multiply-add. Then `((0 + 4) + (2 + 6)) + ((1 + 5) + (3 +
-//! 7))` combines the lanes. Only these sums may decide comparisons in this crate, so results have the same bits on all machines,
+//! A sum over elements `i` uses eight lanes. Lane `j` adds the terms of elements `j, j + 8, j + 16, ...` in this order, starting
+//! from zero. Terms are rounded before they are added (multiply-add is not fused). Then `((0 + 4) + (2 + 6)) + ((1 + 5) + (3 +
+//! 7))` combines the lanes. Only these sums may decide comparisons in this crate, so results are identical on all machines,
 //! for any number of threads and any block size.
 
 /// Half a unit in the last place of float32 and float64, relative to the number.
@@ -75,19 +75,19 @@ fn sums(q: [&[f32]; PAIRS], g: [&[f32]; PAIRS], term: impl Fn(f64, f64, f64) -> 
     [combine(lanes[0]), combine(lanes[1]), combine(lanes[2]), combine(lanes[3])]
 }
 
-/// Computes [`dot`] for several pairs of float32 rows. Products of float32 are exact in float64, so `FUSED` doesn't change any bit.
+/// Computes [`dot`] for multiple pairs of float32 rows. Products of float32 are exact in float64, so `FUSED` doesn't change any bit.
 #[inline(always)]
 pub(crate) fn dots<const FUSED: bool>(q: [&[f32]; PAIRS], g: [&[f32]; PAIRS]) -> [f64; PAIRS] {
     sums(q, g, |sum, a, b| if FUSED { a.mul_add(b, sum) } else { sum + a * b })
 }
 
-/// Computes [`squared_distance`] for several pairs of float32 rows. This is never fused, because squares are rounded.
+/// Computes [`squared_distance`] for multiple pairs of float32 rows. This is never fused, because squares are rounded.
 #[inline(always)]
 pub(crate) fn squared_distances(q: [&[f32]; PAIRS], g: [&[f32]; PAIRS]) -> [f64; PAIRS] {
     sums(q, g, |sum, a, b| sum + (a - b) * (a - b))
 }
 
-/// Returns the length of a packed row of `dim` numbers: the elements of lane 0 in order, then lane 1, and so on, each lane padded
+/// Returns the length of a packed row of `dim` numbers: the elements of lane 0 in order, then lane 1, and so on, with all lanes padded
 /// with zeros, which don't change sums.
 pub(crate) fn padded_len(dim: usize) -> usize {
     dim.next_multiple_of(LANES)
@@ -99,7 +99,7 @@ pub(crate) fn packed_position(i: usize, padded: usize) -> usize {
     i % LANES * (padded / LANES) + i / LANES
 }
 
-/// Packs a row for exact tiles, lane by lane. Words after the last element of a lane keep their zeros.
+/// Packs a row for exact tiles, lane by lane. Words after the last element of a lane stay 0.
 pub(crate) fn pack_lanes(row: &[f64], packed: &mut [f64]) {
     for (lane, words) in packed.chunks_exact_mut(packed.len() / LANES).enumerate() {
         for (word, element) in words.iter_mut().zip(row[lane.min(row.len())..].iter().step_by(LANES)) {
@@ -108,7 +108,7 @@ pub(crate) fn pack_lanes(row: &[f64], packed: &mut [f64]) {
     }
 }
 
-/// Combines eight tiles of `size` sums, one for each lane, into the first tile.
+/// Combines eight tiles of `size` sums, one per lane, into the first tile.
 #[inline(always)]
 pub(crate) fn combine_tiles(tiles: &mut [f64], size: usize) {
     let (first, rest) = tiles.split_at_mut(size);

@@ -2,21 +2,21 @@
 //!
 //! # How it works
 //!
-//! A [`Matrix`] is viewed as a [`Dense`] space, and packed codes as [`Codes`]. [`evaluate`] finds the positives of each query,
-//! counts the negatives between them ([`PartialCounts`]) and computes metrics from the ranks ([`PerQuery`]). Use [`nearest`] to
+//! A [`Matrix`] is viewed as a [`Dense`] space, and packed codes as [`Codes`]. [`evaluate`] finds the positives per query,
+//! counts the negatives in between ([`PartialCounts`]) and computes metrics from the ranks ([`PerQuery`]). Use [`nearest`] to
 //! search and [`kmeans`] to cluster. Fast arithmetic only screens: if its error bound leaves a comparison open, float64 sums in a
-//! fixed order (`exact`) decide. So results have the same bits everywhere, if threads have the default floating-point
-//! environment, which [`set_default_float_environment`] sets. Several processes can share the work ([`Peers`]).
+//! fixed order (`exact`) decide. So results are identical everywhere, if threads use the default floating-point
+//! environment, which [`set_default_float_environment`] sets. Processes can share the work ([`Peers`]).
 //!
-//! A module must import only from lower layers and from the same folder (see tests/layers.rs):
+//! A module must import only from lower layers and from the module's folder (see tests/layers.rs):
 //!
 //! | layer | modules | contents |
 //! |---|---|---|
 //! | 6 | `cluster` | k-means, NMI, AMI and ARI |
-//! | 5 | `rank`, `search`, `verification` | ranks of positives and their metrics; nearest neighbours; accepted pairs |
-//! | 4 | `screen` | the traversal of all pairs, and what the screen leaves open |
-//! | 3 | `rows` | matrices, packed panels, and the two spaces with their keys and error bounds |
-//! | 2 | `kernel` | one implementation of the inner loops for each instruction set |
+//! | 5 | `rank`, `search`, `verification` | ranks of positives and metrics; nearest neighbours; accepted pairs |
+//! | 4 | `screen` | the traversal of all pairs, and pairs that the screen leaves open |
+//! | 3 | `rows` | matrices, packed panels, and the spaces with keys and error bounds |
+//! | 2 | `kernel` | an implementation of the inner loops per instruction set |
 //! | 1 | `control`, `counting_sort`, `error`, `exact`, `logarithm`, `memory`, `peers`, `random`, `side`, `sizes` | shared by all |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]

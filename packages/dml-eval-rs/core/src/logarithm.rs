@@ -1,18 +1,18 @@
-//! Computes the natural logarithm with the same bits on all machines.
+//! Computes the natural logarithm, with identical bits on all machines.
 //!
 //! The last bit of libm's logarithm differs between systems and versions. This implementation is a fixed sequence of float64
 //! additions, multiplications and divisions, which are never fused, and uses double-double arithmetic (Dekker 1971) if necessary.
 
-/// An unevaluated sum of two numbers. The second is at most half of the last bit of the first.
+/// An unevaluated sum of a pair of numbers. The second is at most half of the last bit of the first.
 type Double = (f64, f64);
 
-/// Adds two numbers exactly, if |a| ≥ |b|.
+/// Adds numbers exactly, if |a| ≥ |b|.
 fn add_ordered(a: f64, b: f64) -> Double {
     let sum = a + b;
     (sum, b - (sum - a))
 }
 
-/// Multiplies two numbers exactly.
+/// Multiplies numbers exactly.
 fn multiply(a: f64, b: f64) -> Double {
     let split = |x: f64| {
         let c = 134_217_729.0 * x; // 2^27 + 1
@@ -48,7 +48,7 @@ fn add_reciprocal(n: f64, x: Double) -> Double {
 /// With x = 2^e·m, where 1/√2 < m ≤ √2, and z = (m − 1)/(m + 1): ln x = e·ln 2 + 2z(1 + z²/3 + z⁴/5 + …).
 pub(crate) fn ln(x: f64) -> f64 {
     debug_assert!(x.is_normal() && x > 0.0);
-    /// ln 2 as the first 42 bits, whose product with an exponent is exact, plus the remainder.
+    /// ln 2 as the first 42 bits (so that products with an exponent are exact), plus the remainder.
     const LN_2: Double = (f64::from_bits(0x3fe6_2e42_fefa_3800), f64::from_bits(0x3d2e_f357_93c7_6730));
     const MANTISSA: u64 = (1 << 52) - 1;
     let (mut exponent, mut m) =
@@ -77,7 +77,7 @@ pub(crate) fn ln(x: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Numbers and their logarithms, rounded from 200 bits (mpmath). For the first eight, the last bit of glibc's `log` differs.
+    /// Numbers and logarithms, rounded from 200 bits (mpmath). For the first eight, the last bit of glibc's `log` differs.
     const ROUNDED: &[(u64, u64)] = &[
         (0x3fb2_414e_0862_7550, 0xc005_2038_af87_7311),
         (0x3fdf_806f_fda5_e0e0, 0xbfe6_aed3_edd0_4bec),

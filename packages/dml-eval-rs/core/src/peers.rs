@@ -1,13 +1,13 @@
-//! Shares work between processes: each has the complete input, does a part of the work, and returns the complete result.
+//! Shares work between processes: all processes get the complete input, do a part of the work, then return the complete result.
 
 use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::memory::{Grow, allocate, collect};
 
-/// The processes that share a computation, from the point of view of one process.
+/// The processes that share a computation, from the point of view of a single process.
 ///
-/// All processes must be called with the same input, so that they make the same exchanges in the same order. The results of
+/// All processes must be called with the same input, so that exchanges are made in the same order. The results of
 /// exchanges are checked: the length, the order of ranks, the part of this process, and sums.
 pub trait Peers: Sync {
     /// Returns the rank of this process, from 0.
@@ -16,7 +16,7 @@ pub trait Peers: Sync {
     /// Returns the number of processes.
     fn world_size(&self) -> usize;
 
-    /// Whether there is only one process.
+    /// Whether there is only a single process.
     fn is_alone(&self) -> bool {
         self.world_size() == 1
     }
@@ -56,7 +56,7 @@ fn reject<T>(message: String) -> Result<T> {
 
 /// Gathers the numbers of all processes, `expected` numbers in total, in the order of the ranks.
 ///
-/// Each process sends its rank and the length before its numbers. This reveals a wrong order, a missing part, and numbers that
+/// Processes send the rank and the length before the numbers. This reveals a wrong order, a missing part, and numbers that
 /// differ from those that this process sent.
 pub(crate) fn gather(peers: &dyn Peers, numbers: &[f64], expected: usize) -> Result<Vec<f64>> {
     const HEADER: usize = 2;
@@ -152,7 +152,7 @@ pub(crate) fn part(peers: &dyn Peers, n: usize, weight: impl Fn(usize) -> u64) -
     edge(rank)..edge(rank + 1)
 }
 
-/// One of several processes that don't exchange anything: its rank, and the number of processes.
+/// A process that does not exchange anything: the rank; the number of processes.
 #[cfg(test)]
 pub(crate) struct Isolated(pub usize, pub usize);
 
@@ -181,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    /// The first of two processes, whose peer sends 7, 8 and 9, or equal counts. Then the functions change something.
+    /// The first of two processes, given a peer that sends 7, 8 and 9, or equal counts. Then the functions change something.
     struct First<G, R>(G, R);
 
     impl<G: Fn(&mut Vec<f64>) + Sync, R: Fn(&mut Vec<u64>) + Sync> Peers for First<G, R> {

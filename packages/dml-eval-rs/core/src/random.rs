@@ -1,4 +1,4 @@
-//! A small random generator with the same numbers on all machines: SplitMix64 (Steele, Lea and Flood 2014).
+//! A small random generator with equal numbers on all machines: SplitMix64 (Steele, Lea and Flood 2014).
 
 /// A generator of random numbers, given a seed.
 #[derive(Clone, Debug)]
@@ -23,8 +23,8 @@ impl Random {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Draws one number from each of `parts` equal parts of 0..n, or all numbers if there are fewer. Evenly spaced numbers would
-    /// fall on only a few classes if classes repeat periodically.
+    /// Draws a number per part of 0..n, divided into `parts` equal parts, or all numbers if n is smaller. Evenly spaced numbers would
+    /// fall on only a few classes when classes repeat periodically.
     pub fn spread(mut self, n: usize, parts: usize) -> impl ExactSizeIterator<Item = usize> {
         let parts = parts.min(n);
         (0..parts).map(move |part| {

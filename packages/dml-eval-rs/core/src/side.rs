@@ -1,11 +1,11 @@
-//! The two sides of a comparison.
+//! The sides of a comparison.
 
 use std::fmt;
 
 /// One of two arrays that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The queries, or the array of a function that takes only one.
+    /// The queries, or the array of a function that takes only a single array.
     Query,
     /// The gallery.
     Gallery,

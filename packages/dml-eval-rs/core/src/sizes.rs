@@ -10,7 +10,7 @@ macro_rules! sizes {
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct Sizes {
             $($(#[$doc])* pub $name: usize,)*
-            /// If a query has at least this number of positives, all of its keys are computed; `None` chooses the fastest.
+            /// With at least this number of positives, all keys of a query are computed; `None` chooses the fastest.
             pub many_positives: Option<usize>,
             /// The number of principal directions to screen along, or 0 to screen complete rows; `None` chooses the fastest.
             pub directions: Option<usize>,
@@ -41,15 +41,15 @@ macro_rules! sizes {
 }
 
 sizes! {
-    /// The maximum bytes of a packed block that has several panels. Two blocks are in memory at a time.
+    /// The maximum bytes of a packed block, unless it is a single panel. Two blocks are in memory.
     block_bytes: 24 << 20;
     /// The maximum numbers of panels in the rows and columns of a task, for short rows. Between tasks, thresholds are updated and
     /// cancellations noticed. With larger tasks, more values pass the low initial thresholds; smaller tasks have more overhead. A
-    /// preview compares at most 64 row panels at a time.
+    /// preview compares at most 64 row panels.
     task_row_panels: 24;
     /// See `task_row_panels`.
     task_column_panels: 16;
-    /// If a panel of a few rows has more words than this, it is narrow; otherwise a padded panel is faster.
+    /// If a panel of a few rows consists of more words than this, it is narrow; otherwise a padded panel is faster.
     narrow_panel_words: 6 << 20;
     /// The minimum words of integers to abridge rows.
     abridged_words: 12;
@@ -57,13 +57,13 @@ sizes! {
     table_query_words: 8 << 20;
     /// See `table_query_words`.
     table_item_words: 1 << 20;
-    /// The keys of tables in memory at a time, for all queries together.
+    /// The keys of tables in memory, for all queries together.
     table_keys: 4 << 20;
     /// The queries per table, enough that packing the gallery costs little compared with the products.
     table_queries: 512;
-    /// If a row has at least this number of items, keys are sorted by three digits instead of two.
+    /// Rows with at least this number of items: keys are sorted by three digits instead of two.
     three_digits: 1 << 17;
-    /// If a row has at least this number of items to sort, they are sorted digit by digit.
+    /// Rows with at least this number of items to sort: items are sorted digit by digit.
     radix_entries: 512;
     /// If a class or the open pairs of a task have at least this number of queries, and of items, keys come from a table.
     class_table: 16;
@@ -73,7 +73,7 @@ sizes! {
     count_bytes_per_input_byte: 1;
     /// The maximum number of positives between which the screen itself counts negatives.
     counted_brackets: 16;
-    /// Open pairs are decided by a table of all keys in a task if at least one pair in this number is open.
+    /// Open pairs are decided using a table of all keys in a task if at least one pair in this number is open.
     pairs_per_open_key: 8;
     /// The approximate maximum bytes of a search's candidates in memory.
     candidate_bytes: 48 << 20;
@@ -89,19 +89,19 @@ sizes! {
     guess_percent: 100;
     /// The maximum number of queries that are compared with gallery rows where these lie in memory.
     few_queries: 32;
-    /// If the gallery has at most this number of items, neighbours always come from tables of keys.
+    /// With at most this number of items in the gallery, neighbours always come from tables of keys.
     few_items: 128;
     /// The maximum bytes of the nearest items found so far, in a search from tables.
     nearest_bytes: 48 << 20;
     /// The items per cell, in whole panels.
     cell_items: 48;
-    /// The queries whose items above a threshold are in memory twice at a time, before and after sorting.
+    /// The number of queries with items above a threshold in memory twice at a time, before and after sorting.
     range_queries: 1024;
     /// The number of scores to sample in a verification, to estimate brackets.
     verify_sample: 4 << 20;
-    /// The negatives, of 12 bytes each, that a verification lists at a time. If float64 decides, a sixteenth is kept.
+    /// The negatives, of 12 bytes each, that a verification lists. When float64 decides, a sixteenth is kept.
     verify_listed: 12 << 20;
-    /// The maximum number of positives whose scores a verification keeps, at 8 bytes each, or up to 60 while counting slots.
+    /// The maximum number of positives' scores that a verification keeps, at 8 bytes each, or up to 60 while counting slots.
     verify_held: 4 << 20;
     /// The minimum number of distinct positive scores between which negatives are counted together. Scores and counts stay in
     /// a core's first-level cache.

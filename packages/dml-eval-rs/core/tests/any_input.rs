@@ -1,4 +1,4 @@
-//! Tests that any shapes and bytes give a result or an error, never a panic, and the same bits on every kernel.
+//! Tests that any shapes and bytes give a result or an error, but not a panic, with identical bits on all kernels.
 
 use dml_eval::{
     Alone, Codes, Control, Dense, Error, EvaluateOptions, KMeansOptions, Matrix, Metric, OwnItem, PartialCounts,
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 const SIMILARITIES: [Similarity; 3] = [Similarity::Cosine, Similarity::Dot, Similarity::Euclidean];
 const TIES: [Ties; 4] = [Ties::Index, Ties::Optimistic, Ties::Pessimistic, Ties::Expected];
 
-/// Draws mostly ordinary numbers, and sometimes any bit pattern.
+/// Draws mostly ordinary numbers, but sometimes any bit pattern.
 fn number() -> impl Strategy<Value = f32> {
     prop_oneof![
         20 => (-3i8..=3).prop_map(f32::from),
@@ -30,7 +30,7 @@ fn rows(dim: usize) -> impl Strategy<Value = Array2<f32>> {
     })
 }
 
-/// Draws rows with one order of magnitude, which may be any that float64 has, and sometimes any bit pattern.
+/// Draws rows with a single order of magnitude, which may be any in float64, or sometimes any bit pattern.
 fn wide_rows(dim: usize, exponent: i32) -> impl Strategy<Value = Array2<f64>> {
     // Two factors are needed, because 2^−1074 and 2^1024 · 2^−1 aren't products of normal powers of two.
     let (half, rest) = (2.0f64.powi(exponent / 2), 2.0f64.powi(exponent - exponent / 2));
@@ -47,7 +47,7 @@ fn wide_rows(dim: usize, exponent: i32) -> impl Strategy<Value = Array2<f64>> {
     })
 }
 
-/// Draws queries of any magnitude that float64 has, and optionally a gallery of a similar magnitude.
+/// Draws queries of any magnitude in float64, and optionally a gallery of a similar magnitude.
 fn wide_sides() -> impl Strategy<Value = (Array2<f64>, Option<Array2<f64>>)> {
     // In most matrices, some squares underflow, or rows are nearly too large.
     let exponent = prop_oneof![1 => -1074i32..=1023, 3 => -545i32..=-510, 1 => 490i32..=502];
@@ -95,7 +95,7 @@ const MANY_POSITIVES: [usize; 3] = [0, 8, usize::MAX];
 /// The numbers of directions to screen along; `None` chooses the cheapest.
 const DIRECTIONS: [Option<usize>; 4] = [None, Some(0), Some(1), Some(5)];
 
-/// Asserts that all kernels have the same outcome.
+/// Asserts that the outcome of all kernels is the same.
 fn assert_kernels_agree<T: PartialEq + std::fmt::Debug>(outcome: impl Fn(&str, Precision) -> Result<T, Error>) {
     let first = outcome("portable", Precision::Float32);
     for name in kernel_names() {
@@ -105,7 +105,7 @@ fn assert_kernels_agree<T: PartialEq + std::fmt::Debug>(outcome: impl Fn(&str, P
     }
 }
 
-/// Asserts that all kernels, with and without a screen, have the same outcome, for labels of `classes` classes.
+/// Asserts that the outcome of all kernels is the same, whether screening or not, for labels of `classes` classes.
 fn assert_evaluations_agree<'a>(
     queries: Matrix<'a>,
     gallery: Option<Matrix<'a>>,
@@ -186,7 +186,7 @@ proptest! {
         let n = g.as_ref().unwrap_or(&x).nrows();
         assert_kernels_agree(|name, precision| {
             let space = Dense::new(queries, gallery, similarity, precision, select_kernel(Some(name))?, &Control::default())?;
-            // A search for all items has no threshold, so the keys determine its order.
+            // A search for all items does not use a threshold, so the keys determine the order.
             let found = |k: usize| {
                 let (mut keys, mut indices) = (vec![0u64; x.nrows() * k], vec![0i64; x.nrows() * k]);
                 nearest(&space, k, OwnItem::Absent, &with(None, directions), |_, key| key.to_bits(), &mut keys, &mut indices)?;

@@ -1,10 +1,10 @@
-//! Tests the layers of the source: modules must import only from lower layers and the same folder, and never in a circle.
+//! Tests the layers of the source: modules must import only from lower layers and the module's folder, and never in a circle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders and top-level modules, lowest layer first, in the same layers as in lib.rs.
+/// Folders and top-level modules, lowest layer first, in the layers of lib.rs.
 const LAYERS: [&[&str]; 6] = [
     &["control", "counting_sort", "error", "exact", "logarithm", "memory", "peers", "random", "side", "sizes"],
     &["kernel"],
@@ -79,7 +79,7 @@ fn no_module_imports_from_its_own_layer_or_a_higher_one() {
 #[test]
 fn no_imports_form_a_circle() {
     let mut left = imports();
-    // Remove modules without imports, one by one, until only circles remain.
+    // Remove modules that do not import, one by one, until only circles remain.
     while let Some(leaf) = left.iter().find(|(_, imported)| imported.is_empty()).map(|(name, _)| name.clone()) {
         left.remove(&leaf);
         for imported in left.values_mut() {

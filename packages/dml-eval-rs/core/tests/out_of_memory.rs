@@ -1,4 +1,4 @@
-//! Tests that each failing allocation causes an error, without a panic, an abort or a leak, and that the next call is correct.
+//! Tests that failing allocations cause an error, but not a panic, an abort or a leak, and that the next call is correct.
 //!
 //! Like in SQLite's tests, the allocator fails the n-th allocation above a size, for n = 1, 2, 3, ... until the call succeeds.
 //! Each case runs in a separate process, so that an abort only fails this case. `--all` tries every n, and takes minutes; by
@@ -22,7 +22,7 @@ use dml_eval::{
 use half::f16;
 use ndarray::Array2;
 
-/// Only larger allocations fail. Allocations of rayon, of threads and of messages are smaller, and must not fail.
+/// Only larger allocations fail. Allocations of rayon, of threads and of messages are smaller, so they must not fail.
 const ABOVE: usize = 512;
 
 struct Failing;
@@ -91,7 +91,7 @@ struct Run {
     at: Option<usize>,
     x: Array2<f32>,
     y: Array2<f32>,
-    /// Has equal rows, so that the screen leaves comparisons open.
+    /// Makes equal rows, so that the screen leaves comparisons open.
     tied: Array2<f32>,
     codes: Array2<u8>,
     other_codes: Array2<u8>,
@@ -135,7 +135,7 @@ impl Run {
 
     /// Runs `call` with each allocation failing in turn, using the default sizes changed by `sizes`.
     fn check<T: PartialEq + Debug + Send>(&self, sizes: &[(&str, usize)], call: impl Fn(&Control) -> Result<T> + Sync) {
-        // The queues between rayon's threads grow, and are freed later.
+        // The queues between rayon's threads grow; they will be freed later.
         let spare = if self.pool.current_num_threads() == 1 { ABOVE } else { 16 << 10 };
         let mut chosen = Sizes::default();
         sizes.iter().for_each(|(name, size)| chosen.set(name, *size).unwrap());
@@ -215,7 +215,7 @@ const ALL_TIES: [Ties; 4] = [Ties::Index, Ties::Optimistic, Ties::Pessimistic, T
 const DEEP: [&str; 3] = ["ndcg@20", "map", "recall@1"];
 const SHALLOW: [&str; 3] = ["map@r", "r_precision", "recall@5"];
 
-/// Results that are compared by their bits. Bits are made after the call, because this allocates.
+/// Results that are compared by bits. Bits are made after the call, because this allocates.
 #[derive(Debug)]
 struct Results(Vec<PerQuery>);
 
@@ -257,7 +257,7 @@ fn codes_by_labels(run: &Run, sizes: &[(&str, usize)], metrics: &[&str], ties: &
     });
 }
 
-/// Lists items for each query, and returns the ends of the lists, and the items.
+/// Lists items per query, and returns the ends of the lists, and the items.
 fn lists(queries: usize, items: usize, each: usize, shift: usize) -> (Vec<u64>, Vec<u32>) {
     let mut all = Vec::new();
     let mut ends = vec![0];

@@ -11,13 +11,13 @@ const SIMILARITIES: [Similarity; 3] = [Similarity::Cosine, Similarity::Dot, Simi
 /// Sizes of samples and lists that suffice, and sizes that overflow.
 const SIZES: [(usize, usize); 4] = [(1 << 20, 1 << 20), (40, 400), (8, 16), (1, 64)];
 
-/// Draws float64 rows of mostly the same magnitude, with many equal numbers.
+/// Draws float64 rows of mostly equal magnitude, with a large number of equal entries.
 fn rows(dim: usize) -> impl Strategy<Value = Array2<f64>> {
     let exponent = prop_oneof![2 => -8i32..8, 1 => -1070i32..=400, 2 => -545i32..=-500, 1 => 380i32..=400];
     let number = prop_oneof![3 => (-2i8..=2).prop_map(f64::from), 1 => -1.0f64..1.0];
     (exponent, proptest::collection::vec(number, dim * 4..dim * 40)).prop_map(move |(exponent, numbers)| {
         let rows = numbers.len() / dim;
-        // Scale in two steps, because 2 to the power of −1070 has no reciprocal.
+        // Scale in two steps, because 2 to the power of −1070 does not have a reciprocal.
         let (half, rest) = (2f64.powi(exponent / 2), 2f64.powi(exponent - exponent / 2));
         let mut x = Array2::from_shape_fn((rows, dim), |(i, j)| numbers[i * dim + j] * half * rest);
         // Avoid rows of zeros, which don't have a cosine.

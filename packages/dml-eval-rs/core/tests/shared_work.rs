@@ -1,4 +1,4 @@
-//! Tests that peers that share the work get the same bits as a single process, for any number of peers.
+//! Tests that peers that share the work get the bits of a single process, for any number of peers.
 
 use std::sync::{Barrier, Mutex};
 
@@ -20,7 +20,7 @@ struct Exchange {
     counts: Vec<Mutex<Vec<u64>>>,
 }
 
-/// A peer, and its rank.
+/// A peer, with the rank.
 struct ThreadPeer<'a>(&'a Exchange, usize);
 
 impl ThreadPeer<'_> {
@@ -52,7 +52,7 @@ impl Peers for ThreadPeer<'_> {
     }
 }
 
-/// Runs the work of `peers` peers and returns their results.
+/// Runs the work of `peers` peers and returns the results.
 fn run_peers<T: Send>(peers: usize, work: impl Fn(&dyn Peers) -> T + Sync) -> Vec<T> {
     let slots = || (0..peers).map(|_| Mutex::default()).collect();
     let exchange = Exchange {

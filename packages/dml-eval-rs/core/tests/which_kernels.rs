@@ -1,6 +1,6 @@
 //! Ends a test run by printing which kernels were tested, and which this CPU lacks.
 //!
-//! Runs without the test harness, which hides the output of passing tests. Cargo runs test files in the order of names, so this is
+//! Does not use the test harness, which hides the output of passing tests. Cargo runs test files in the order of names, so this is
 //! last.
 
 fn main() {

@@ -3,7 +3,7 @@
 Use `evaluate` to measure retrieval, `verify` and `open_set` to measure thresholds, `index_recall` to measure an
 approximate index, and `compare` to compare models. `Labels` and `Relevance` say which items match. Use `knn` and
 `range_search` to search, `hard_negatives` to mine, `kmeans` to cluster, and `nmi`, `ami` and `ari` to compare
-partitions. `evaluate_shards`, `verify_shards` and `knn_shards` can be used if embeddings are in shards, with any kind
+partitions. `evaluate_shards`, `verify_shards` and `knn_shards` can be used when embeddings are in shards, with any kind
 of worker. For definitions see docs/reference/metrics.md and verification.md in the repository.
 
 To keep the package's import fast, a name is imported when it is first used. `__init__.pyi` lists the names.
@@ -23,7 +23,7 @@ __all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name from its module when it is first used."""
+    """Import a public name when it is first used."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         print(text, flush=True)
     except OSError as error:
-        # Python flushes standard output again at exit, which would fail again.
+        # Python will flush standard output again when it exits, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return 128 + signal.SIGPIPE
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure(embeddings: Path, options: argparse.Namespace) -> Evaluation:
-    """Measure one file of embeddings."""
+    """Measure a file of embeddings."""
     from dml_eval_rs.evaluators import measure_all
     from dml_eval_rs.matches.labels import Labels
 
@@ -84,7 +84,7 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _show(done: int, total: int) -> None:
-    """Show progress in percent on a terminal, and clear it at the end."""
+    """Show progress in percent on a terminal, and finally clear it."""
     print("\r    \r" if done >= total else f"\r{done / total:4.0%}", end="", file=sys.stderr, flush=True)
 
 
@@ -129,7 +129,7 @@ def _label(texts: list[str] | None) -> list[int] | list[str]:
 
 
 def _load(path: Path | None) -> Any:
-    """Map a .npy file into memory, and never unpickle objects; return None if there is no path."""
+    """Map a .npy file into memory, but do not unpickle objects; return None if a path is not given."""
     if path is None:
         return None
     if not path.is_file():

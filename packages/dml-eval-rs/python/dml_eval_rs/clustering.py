@@ -24,7 +24,7 @@ class KMeans:
     """A clustering.
 
     Attributes:
-        labels: (N,) int64, the index of each row's nearest centroid.
+        labels: (N,) int64, the index of the nearest centroid per row.
         centroids: (C, D) float32, or float64 for float64 input.
         inertia: the sum of squared distances between rows and centroids.
         n_iter: the number of rounds in the best run.
@@ -50,15 +50,15 @@ def kmeans(
 
     Minimises Σ |x − c(x)|². Centres are drawn by k-means++ (Arthur and Vassilvitskii 2007) if this takes up to 10⁹
     multiplications, otherwise by the same rule in eight batches (the rounds of k-means||, Bahmani et al. 2012, but
-    drawing only `n_clusters` rows). Each row joins the nearest centroid, compared in float64, or, if centroids are
-    equally near, the lowest index. If a cluster is empty, it gets the row that is farthest from its centroid.
+    drawing only `n_clusters` rows). Rows join the nearest centroid, compared in float64, or, if centroids are
+    equally near, the lowest index. When a cluster is empty, it gets the row farthest from the assigned centroid.
 
     Args:
         x: (N, D) float16, float32 or float64, finite.
         n_clusters: 1 to N.
-        seed: seed for the initial centres, 0 to 2**64 - 1.
-        n_init: number of runs with different initial centres, at least 1. The run with the least inertia is returned.
-        max_iter: maximum number of rounds per run, at least 1. A run ends early when no centroid moves.
+        seed: seed for the initial centres, 0 (default) to 2**64 - 1.
+        n_init: number of runs with different initial centres, by default 1. The run with the least inertia is returned.
+        max_iter: maximum number of rounds per run, at least 1. A run will end early when the centroids stop moving.
         threads, progress: see `evaluate`; the total grows from round to round.
 
     Raises:
@@ -86,7 +86,7 @@ def kmeans(
 
 
 def check_clusters(n_clusters: int, items: int) -> int:
-    """Check that `n_clusters` is from 1 to `items`, and return it."""
+    """Check that `n_clusters` is from 1 to `items`; return it."""
     clusters = arguments.positive(n_clusters, "n_clusters")
     if clusters > items:
         raise ValueError(f"n_clusters is {clusters}; expected 1 to {items}, the number of items")
@@ -103,7 +103,7 @@ def nmi(a: npt.ArrayLike, b: npt.ArrayLike, *, average: Average = "arithmetic") 
         average: how to average the entropies: ``"min"``, ``"geometric"``, ``"arithmetic"`` or ``"max"``.
 
     Returns:
-        0 to 1. If only one of the partitions is a single cluster, this is 0; if both are, 1.
+        0 to 1. If only a or only b is a single cluster, this is 0; if both are, 1.
 
     Raises:
         TypeError: if an array contains floats.
@@ -125,8 +125,8 @@ def ami(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     mean of the entropies.
 
     Returns:
-        At most 1; for random partitions 0 on average, and sometimes slightly negative. If both partitions are a single
-        cluster, or both put each item into a separate cluster, this is 1.
+        At most 1; for random partitions 0 on average, but sometimes slightly negative. If both partitions are a single
+        cluster, or both put all items into separate clusters, this is 1.
 
     Example:
         >>> from dml_eval_rs import ami
@@ -141,11 +141,11 @@ def ari(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
 
     (S − E) / ((A + B)/2 − E), E = A·B/T: of all T pairs of items, A are together in a, B in b, and S in both; E is the
     mean of S over random partitions with the same cluster sizes. Hubert and Arabie, "Comparing Partitions" (1985). The
-    fraction is computed in integers, and rounded only at the end.
+    fraction is computed in integers, and finally rounded.
 
     Returns:
-        −1/2 to 1; for random partitions 0 on average. If both partitions are a single cluster, or both put each item
-        into a separate cluster, this is 1.
+        −1/2 to 1; for random partitions 0 on average. If both partitions are a single cluster, or both put all items
+        into separate clusters, this is 1.
 
     Example:
         >>> from dml_eval_rs import ari

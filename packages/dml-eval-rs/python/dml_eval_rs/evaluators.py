@@ -32,7 +32,7 @@ class Evaluator:
 
     Args:
         metrics: names for `evaluate`, and ``"tar@far=X"`` for `verify`.
-        threshold: a bit is set if a number exceeds this; only used if ``similarity="hamming"``.
+        threshold: a bit is set if a number exceeds this (default: 0); only used if ``similarity="hamming"``.
     """
 
     metrics: Sequence[str] = DEFAULT
@@ -62,7 +62,7 @@ class Evaluator:
         gallery: Rows | None = None,
         gallery_labels: LabelsLike | None = None,
     ) -> Evaluation:
-        """Measure the metrics. If there is no gallery, each query excludes itself."""
+        """Measure the metrics. If a gallery is not given, queries exclude themselves."""
         return self.evaluate_with_peers(None, embeddings, labels, gallery, gallery_labels)
 
     def evaluate_with_peers(
@@ -88,7 +88,7 @@ class Evaluator:
     def within(
         self, queries: Rows, gallery: Rows, threshold: float, *, max_results: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]:
-        """Find all gallery rows whose similarity reaches a threshold, see `dml_eval_rs.range_search`."""
+        """Find all gallery rows with a similarity that reaches the threshold, see `dml_eval_rs.range_search`."""
         sides = self._rows(queries), self._rows(gallery)
         return range_search(*sides, threshold, max_results=max_results, **self._space)
 
@@ -112,7 +112,7 @@ class Evaluator:
         gallery: Rows | None = None,
         gallery_labels: LabelsLike | None = None,
     ) -> Mapping[float, float]:
-        """Measure TAR for each FAR, see `dml_eval_rs.verify`."""
+        """Measure TAR per FAR, see `dml_eval_rs.verify`."""
         names = {f"tar@far={float(share)!r}": share for share in far}
         sides = self._rows(embeddings), labels, self._rows(gallery), gallery_labels
         rates = verify(*sides, metrics=list(names), **self._space)

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 
 class Peers(Protocol):
-    """The processes that share an evaluation, as seen by one process.
+    """The processes that share an evaluation, as seen by a single process.
 
     For an example that uses torch.distributed see docs/reference/metrics.md; an mpi4py communicator can be wrapped
-    likewise. If an object lacks `threads`, all cores are used.
+    likewise. When an object lacks `threads`, all cores are used.
     """
 
     @property
@@ -32,11 +32,11 @@ class Peers(Protocol):
         """Concatenate the (n,) numbers of all ranks, sorted by rank; n can differ between ranks."""
 
     def all_reduce(self, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Add up the (n,) counts of all ranks, entry by entry; n is the same on all ranks."""
+        """Add up the (n,) counts of all ranks, entry by entry; n must be equal on all ranks."""
 
 
 def check_alike(peers: Peers | None, options: object, *arrays: npt.NDArray[Any] | None) -> None:
-    """Check that all ranks passed the same arrays and options. To be fast, only the ends of matrices are read.
+    """Check that all ranks passed identical arrays and options. To be fast, only the ends of matrices are read.
 
     Args:
         peers: the ranks, or None for a single process.

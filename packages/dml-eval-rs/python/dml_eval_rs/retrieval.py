@@ -26,7 +26,7 @@ from dml_eval_rs.peers import Peers, check_alike
 LabelsLike = npt.ArrayLike | Labels
 Matches = npt.ArrayLike | Labels | Relevance
 Level = TypeVar("Level", bound=Hashable)
-# The name, per-query values and mean of each metric, and the number of unmatched queries.
+# The name, per-query values and mean per metric, and the number of unmatched queries.
 Columns = tuple[list[tuple[str, npt.NDArray[np.float64], float]], int]
 
 _NAMES = ("embeddings", "gallery")
@@ -126,41 +126,41 @@ def evaluate(
 
     The rank of a match is 1 + the number of gallery items ranked higher. For how metrics are computed from ranks, see
     docs/reference/metrics.md in the repository. Comparisons have the result of float64 arithmetic in a documented
-    order, and do not depend on the machine or the number of threads.
+    order. They do not depend on the machine or the number of threads.
 
     Args:
         embeddings: (Q, D) float16, float32 or float64, finite, or if ``similarity="hamming"`` (Q, W) uint8 codes of up
             to 65,536 bits, see `binarize`. Rows need not be contiguous, normalised or in memory (use `numpy.memmap`).
             Tensors, columns and blocks can also be used, see docs/reference/arrays.md.
-        labels: (Q,) integers of any width, booleans or strings. An item matches a query if both have the same label.
+        labels: (Q,) integers of any width, booleans or strings. An item matches a query if the labels are equal.
             Use `Labels` if items have groups or should be excluded, and `Relevance` to list the matches per query.
-        gallery: (G, D) or (G, W). By default, each query searches the other queries. When a gallery is given, use
+        gallery: (G, D) or (G, W). By default, queries search the other queries. When a gallery is given, use
             `exclude` if items should be excluded.
-        gallery_labels: (G,), of the same kind as `labels`, or `Labels`. Must be given if and only if there is a
-            gallery, but not with a `Relevance`.
+        gallery_labels: (G,), of the same kind as `labels`, or `Labels`. Must be given if and only if `gallery`
+            is given, but not with a `Relevance`.
         metrics: names: ``recall@K``, ``precision@K``, ``r_precision``, ``map@r``, ``mrr``, ``mrr@K``, ``map`` and
             ``map@K`` (average precision), ``ndcg@K``, ``ir_recall@K``, ``minp``, and for k-means clusters of all items
             ``nmi``, ``nmi_min``, ``nmi_geometric``, ``nmi_max``, ``ami``, ``ari``. K can exceed the gallery's size.
-        similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` (the nearest is the most similar), or ``"hamming"``.
-        ties: how to order equally similar items. ``"index"``: lower gallery index first; ``"optimistic"``: matches
+        similarity: ``"cosine"`` (default), ``"dot"``, ``"euclidean"`` (nearest is most similar), or ``"hamming"``.
+        ties: how to order equally similar items. Default ``"index"``: lower index first; ``"optimistic"``: matches
             first; ``"pessimistic"``: non-matches first; ``"expected"``: take the mean of a metric over all orders of
             tied items. Note that codes often tie.
-        unmatched: ``"skip"`` queries that have no match (set values to NaN, and exclude them from means), or count
-            these queries as ``"zero"``.
-        exclude: (Q,) gallery index to exclude from each query's ranking, usually the query itself, or -1 for none.
-        n_clusters: number of clusters; by default, the number of distinct labels.
-        seed: seed for the clustering, 0 to 2**64 - 1.
-        threads: number of threads; by default `RAYON_NUM_THREADS`, or all available cores.
+        unmatched: by default ``"skip"`` queries without a match (set values to NaN, and exclude NaN from means), or
+            count these queries as ``"zero"``.
+        exclude: (Q,) gallery index that should not be ranked, per query, usually the query itself, or -1 for none.
+        n_clusters: number of clusters. Default: the number of distinct labels.
+        seed: seed for the clustering, 0 (default) to 2**64 - 1.
+        threads: number of threads. Default: `RAYON_NUM_THREADS`, or all available cores.
         progress: called as ``progress(done, total)``, in compared pairs, a few times per second. The total grows when
             clustering begins.
-        peers: processes that share the work. All must pass the same arrays, and will get the bits of a single process.
+        peers: processes that share the work. All must pass identical arrays, and will get the bits of a single process.
 
     Returns:
         A mapping from metrics to means, in the requested order. Unmatched queries are excluded from means, or count as
         0 if ``unmatched="zero"``.
 
     Raises:
-        TypeError: if an array has the wrong dtype, such as integers for embeddings or floats for labels.
+        TypeError: if an array is of the wrong dtype, such as integers for embeddings or floats for labels.
         ValueError: if shapes do not match or are empty, a number is not finite (the message names the first such row),
             the similarity is cosine but a row is all zeros, a metric is unknown, an argument is out of range, no query
             has a match, or the peers' arrays differ.
@@ -193,18 +193,18 @@ def evaluate_levels(
     """Measure metrics for different levels of labels, such as species and genus; return level → evaluation.
 
     The results are the bits of separate calls: ``evaluate_levels(x, labels)[name] == evaluate(x, labels[name])``. Use
-    this function to save time, unless a level has very large classes; for timings see docs/reference/metrics.md in the
+    this function to save time, unless classes are very large; for timings see docs/reference/metrics.md in the
     repository. Levels need not be nested.
 
     Args:
         embeddings, gallery: see `evaluate`.
         labels: level → (Q,) labels, or `Labels` without junk; for a (Q, L) array use ``dict(enumerate(array.T))``.
-        gallery_labels: the same levels → (G,) labels. Must be given if and only if there is a gallery.
+        gallery_labels: level → (G,) labels, for the same levels. Must be given if and only if `gallery` is given.
         options: options of `evaluate`, with only retrieval metrics.
 
     Raises:
-        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, naming the level, or if there is no level, or
-            `gallery_labels` has different levels than `labels`.
+        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, naming the level, or if levels are not given, or
+            `gallery_labels` and `labels` contain different levels.
     """
     checked = check_options(**options)
     _check_levels(labels, gallery_labels)
@@ -278,7 +278,7 @@ def measure(
     options: CheckedOptions,
     bits: int | None = None,
 ) -> list[Evaluation]:
-    """Measure metrics like `evaluate`, under each rule for ties; codes have `bits` bits, by default 8 per byte."""
+    """Measure metrics like `evaluate`, under the given rules for ties; codes use `bits` bits, by default 8 per byte."""
     sides = arguments.to_sides(embeddings, gallery, options.similarity, _NAMES)
     relation = _relate(labels, gallery_labels, sides, options)
     if not options.clustering:
@@ -355,7 +355,7 @@ def to_evaluation(
 def _labelled_parts(
     sides: Sides, relation: Relation, labels: Matches, gallery_labels: LabelsLike | None
 ) -> list[tuple[npt.NDArray[np.generic], npt.NDArray[np.uint32]]]:
-    """Return the rows to be clustered, excluding junk, and their labels."""
+    """Return the rows to be clustered, excluding junk, and the labels."""
     given = [labels, gallery_labels]
     if relation.labels is None or any(isinstance(of, Labels) and len(of.distractors) for of in given):
         raise ValueError("clustering metrics need all labels; expected no distractors and no Relevance")
@@ -366,7 +366,7 @@ def _labelled_parts(
 
 
 def describe_no_match(n_queries: int) -> str:
-    """Return the error message for when no query has a match."""
+    """Return the error message to be used when none of the queries has a match."""
     return (
         f"none of the {n_queries} queries has a match in the gallery; expected a label that occurs twice, or in "
         "queries and gallery, and in different groups if labels have groups"

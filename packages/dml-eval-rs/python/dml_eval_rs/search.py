@@ -35,18 +35,18 @@ def knn(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Find the k nearest gallery items for each query, exactly; equally near items are sorted by index.
+    """Find the k nearest gallery items per query, exactly; equally near items are sorted by index.
 
     Similarities are compared in float64, see docs/reference/metrics.md: cosine q·g / (|q||g|), dot q·g, euclidean
     −|q − g|², and hamming, the number of differing bits, lowest first.
 
     Args:
         queries: (Q, D) or (Q, W), see the embeddings of `evaluate`. Q can be 0 if there is a gallery.
-        gallery: (G, D) or (G, W). If None, the queries are searched.
+        gallery: (G, D) or (G, W). Use None to search the queries.
         k: 1 to G, or to G − 1 if an item is excluded for any query.
         similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` or ``"hamming"``.
         exclude_self: whether query i excludes gallery item i. If True, the gallery must have Q rows.
-        exclude: (Q,) gallery index to exclude per query, or -1 for none.
+        exclude: (Q,) gallery index that should be excluded per query, or -1 for none.
         threads, progress: see `evaluate`.
 
     Returns:
@@ -85,16 +85,16 @@ def range_search(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """Find all gallery items whose similarity reaches a threshold, exactly, sorted like `knn`.
+    """Find all gallery items with a similarity that reaches a threshold, exactly, sorted like `knn`.
 
-    If ``similarity="hamming"``, find all codes whose distance does not exceed the threshold; if ``"euclidean"``, use a
+    If ``similarity="hamming"``, find all codes up to the threshold's distance; if ``"euclidean"``, use a
     negative squared distance as the threshold. Items are compared by the float64 scores of `verify`, which are
     symmetric: query q finds item g if and only if g finds q (see docs/reference/verification.md).
 
     Args:
         queries, gallery, similarity, exclude_self, threads, progress: see `knn`.
         threshold: a finite number, in the units of the similarities or distances that `knn` returns.
-        max_results: maximum number of results, by default unlimited. A result takes 12 bytes, and 16 more to be sorted.
+        max_results: maximum number of results. Default: unlimited. A result takes 12 bytes, and 16 more for sorting.
 
     Returns:
         Offsets (Q + 1,) int64, indices (M,) int64, and similarities (M,) float32 or distances (M,) int32: query i finds
@@ -141,13 +141,13 @@ def hard_negatives(
         embeddings: (N, D) floats or (N, W) codes, see `knn`.
         labels: (N,) integers of any width, booleans or strings; at least two labels must differ.
         k: 1 to N − 1.
-        below: ``"hardest"``, ``"easiest"``, or None to use all negatives, as for an item that has no positive.
-        margin: at least 0, in the units of the similarities or distances; needs `below`.
+        below: ``"hardest"``, ``"easiest"``, or None to use all negatives, as for an item that does not have a positive.
+        margin: at least 0 (the default), in the units of the similarities or distances; needs `below`.
         similarity, threads: see `knn`.
 
     Returns:
         Similarities (N, K) float32, highest first, or distances (N, K) int32, lowest first; and indices (N, K) int64.
-        If there are fewer than k negatives, rows end with NaN, or a distance of -1, and index -1.
+        When negatives are fewer than k, rows will end with NaN, or a distance of -1, and index -1.
 
     Raises:
         TypeError, ValueError, KeyboardInterrupt: as `knn`, or if all labels are equal.

@@ -1,4 +1,4 @@
-//! Agreement between two partitions, computed from a contingency table.
+//! Agreement between partitions, computed from a contingency table.
 
 use crate::cluster::pair_sort::{PIECE, sort_pairs};
 use crate::control::Control;
@@ -44,16 +44,16 @@ impl Average {
     }
 }
 
-/// The sizes of all clusters and of all intersections between the two partitions.
+/// The sizes of all clusters and of all intersections between both partitions.
 struct Contingency {
     n: u64,
     a: Vec<u64>,
     b: Vec<u64>,
-    /// (cluster of a, cluster of b, items in both), sorted, so that sums always have the same bits.
+    /// (cluster of a, cluster of b, items in both), sorted, so that sums are always identical.
     cells: Vec<(u32, u32, u64)>,
 }
 
-/// Counts the items in each pair of clusters.
+/// Counts the items per pair of clusters.
 fn contingency(a: &[u32], b: &[u32], control: &Control) -> Result<Contingency> {
     if a.len() != b.len() || a.is_empty() {
         return argument(format!(
@@ -108,7 +108,7 @@ impl Contingency {
 
     /// Computes the mean mutual information of random partitions with these cluster sizes (Vinh, Epps and Bailey 2010, Eq. 24a).
     ///
-    /// The mean depends only on sizes, so equal sizes are computed once. Even many clusters have few distinct sizes.
+    /// The mean depends only on sizes, so equal sizes are computed once. Even a large number of clusters has few distinct sizes.
     fn expected_mutual_information(&self, control: &Control) -> Result<f64> {
         let distinct = |sizes: &[u64]| {
             let mut sorted = collect_counted(sizes.iter().copied().filter(|s| *s > 0))?;
@@ -130,8 +130,8 @@ impl Contingency {
 /// Computes the mean of c/n·ln(c·n/(a·b)) − (c − μ)/n, where c is the number of items that random clusters of a and b items
 /// share, out of n items, and μ = a·b/n is the mean of c, so that the second term doesn't change the mean.
 ///
-/// With x = c/μ, this is μ/n times the mean of x·ln x − x + 1, which is never negative, so no digits cancel. The probabilities of
-/// c, relative to the most likely c, are products of ratios. Factorials aren't used, because their logarithms would lose digits
+/// With x = c/μ, this is μ/n times the mean of x·ln x − x + 1, which is never negative, so digits don't cancel. The probabilities of
+/// c, relative to the most likely c, are products of ratios. Factorials aren't used, because logarithms would lose digits
 /// in exp. Terms are added until the relative probability falls below 2^−80.
 fn expected_pair_information(a: u64, b: u64, n: u64) -> f64 {
     const LEAST: f64 = 1.0 / (1u128 << 80) as f64;
@@ -178,7 +178,7 @@ fn information_above_linear(e: f64) -> f64 {
 
 /// Computes the normalized mutual information, I divided by an average of both entropies.
 ///
-/// Returns 1 if both partitions have a single cluster, and 0 if only one of them has.
+/// Returns 1 if both partitions are a single cluster, and 0 if only `a` or `b` is.
 pub fn nmi(a: &[u32], b: &[u32], average: Average, control: &Control) -> Result<f64> {
     let table = contingency(a, b, control)?;
     if table.are_trivially_equal() {
@@ -191,7 +191,7 @@ pub fn nmi(a: &[u32], b: &[u32], average: Average, control: &Control) -> Result<
     Ok((table.mutual_information(control)? / normalizer).min(1.0))
 }
 
-/// Computes the adjusted Rand index (S − E) / ((A + B)/2 − E). S, A and B count the pairs of items in the same cluster in both
+/// Computes the adjusted Rand index (S − E) / ((A + B)/2 − E). S, A and B count the pairs of items in a common cluster in both
 /// partitions, in `a`, and in `b`, out of T pairs, and E = A·B/T.
 ///
 /// Numerator and denominator, times 2·T, are exact integers. Returns 1 if both have a single cluster, or only singletons.
@@ -203,7 +203,7 @@ pub fn ari(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {
     if u32::try_from(table.n).is_err() {
         return argument(format!("the partitions have {} entries; expected fewer than 2^32", table.n));
     }
-    // There are fewer than 2^63 pairs, so products of two counts are below 2^126, and sums of two products below 2^127.
+    // There are fewer than 2^63 pairs, so products of counts are below 2^126, and sums of two products below 2^127.
     let pairs = |size: u64| i128::from(size) * (i128::from(size) - 1) / 2;
     let together = |sizes: &[u64]| sizes.iter().map(|s| pairs(*s)).sum::<i128>();
     let (in_a, in_b, all) = (together(&table.a), together(&table.b), pairs(table.n));
@@ -215,7 +215,7 @@ pub fn ari(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {
 }
 
 /// Computes the adjusted mutual information (I − E) / ((H + H)/2 − E), where E is the mean of I over random partitions with the
-/// same cluster sizes.
+/// given cluster sizes.
 ///
 /// Returns 1 if both partitions have a single cluster, or both only singletons.
 pub fn ami(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {
@@ -226,7 +226,7 @@ pub fn ami(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {
     let expected = table.expected_mutual_information(control)?;
     let mean_entropy = (entropy(&table.a, table.n) + entropy(&table.b, table.n)) / 2.0;
     let range = mean_entropy - expected;
-    // Rounding could make the range 0, so keep its magnitude above a rounding error.
+    // Rounding could make the range 0, so keep the magnitude above a rounding error.
     let range = if range < 0.0 { range.min(-f64::EPSILON) } else { range.max(f64::EPSILON) };
     Ok((table.mutual_information(control)? - expected) / range)
 }

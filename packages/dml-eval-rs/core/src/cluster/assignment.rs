@@ -1,4 +1,4 @@
-//! Finds the nearest centroid of each row, decided in float64.
+//! Finds the nearest centroid per row, decided in float64.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -22,11 +22,11 @@ use crate::screen::traverse::{Observer, Task, traverse_rectangle};
 use crate::search::nearest::nearest;
 use crate::side::Side;
 
-/// The rows whose distances a thread computes at a time, and the rows whose distances determine the packing.
+/// The rows per batch when a thread computes distances; then the rows used to choose the packing.
 const ROWS: usize = 256;
 const SAMPLED: usize = 48;
 
-/// The nearest centroid of each row, and the squared distance.
+/// The nearest centroid per row, and the squared distance.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Assignment {
     pub labels: Vec<u32>,
@@ -55,7 +55,7 @@ pub(crate) fn copy_rows(x: &Matrix<'_>, rows: &[usize]) -> Result<Array2<f64>> {
     Ok(centroids)
 }
 
-/// Assigns each row to the nearest centroid. With peers, each assigns a part of the rows.
+/// Assigns rows to the nearest centroid. When peers are used, every peer assigns a part of the rows.
 pub(crate) fn assign(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,
@@ -71,7 +71,7 @@ pub(crate) fn assign(
     })
 }
 
-/// Shares an assignment with peers: each process does a part of the rows. `work` receives the space of rows and centroids, and
+/// Shares an assignment with peers: processes take parts of the rows. `work` receives the space of rows and centroids, and
 /// the part of `start` for these rows.
 fn share(
     x: &Matrix<'_>,
@@ -107,8 +107,8 @@ fn share(
     Ok(Assignment { labels: collect(labels.into_iter().map(|l| l as u32))?, distances })
 }
 
-/// Moves rows to nearer centroids. If `centroids` are only some of all, `indices` has their indices, and no row may be assigned to
-/// any of them yet. If `indices` is `None`, `centroids` are all, and the distances to the current ones are computed first.
+/// Moves rows to nearer centroids. If only some centroids are given, `indices` are the indices of these, and rows must not be assigned to
+/// any of these yet. If `indices` is `None`, `centroids` are all, and the distances to the current ones are computed first.
 fn improve(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,
@@ -161,9 +161,9 @@ fn improve(
 /// Compares rows with centroids that may be nearer than the current ones.
 struct Improving<'a> {
     indices: Option<&'a [usize]>,
-    /// Computes the value of a row and a centroid from their distance.
+    /// Computes the value of a row and a centroid from the distance.
     value: &'a (dyn Fn(usize, f64) -> f64 + Sync),
-    /// The least distance found for each row, and the centroid.
+    /// The least distance found per row, and the centroid.
     best: Vec<Mutex<(f64, u32)>>,
 }
 
@@ -220,10 +220,10 @@ impl Observer for Improving<'_> {
     }
 }
 
-/// Updates an assignment to the result of `assign`, with less work if few centroids have moved.
+/// Updates an assignment to the result of `assign`, with less work when few centroids have moved.
 ///
 /// If a row's centroid hasn't moved, it is still the nearest of those that haven't, so the row is compared only with centroids
-/// that have. If it has, the row is compared with all.
+/// that moved. Otherwise the row is compared with all.
 pub(crate) fn reassign(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,

@@ -15,10 +15,10 @@ use crate::rows::matrix::{Matrix, Source};
 
 /// The most multiplications that k-means++ may take. For more, rows are drawn in batches.
 const PLUS_PLUS_WORK: f64 = 1e9;
-/// Rows that a thread processes at a time.
+/// Rows that a thread processes per batch.
 const CHUNK: usize = 256;
 
-/// Draws the initial centroids, by k-means++ (Arthur and Vassilvitskii 2007) if this is fast, otherwise in batches.
+/// Draws the initial centroids, using k-means++ (Arthur and Vassilvitskii 2007) when this is fast, otherwise in batches.
 pub(crate) fn draw_centroids(
     x: Matrix<'_>,
     clusters: usize,
@@ -75,8 +75,8 @@ fn draw_in_batches(
 
 /// Samples about `wanted` distinct indices, with probabilities proportional to `weights`.
 ///
-/// This is systematic sampling, which puts a point into each of `wanted` equal parts of the total. An index whose weight spans
-/// several points is drawn only once, so fewer indices may be drawn.
+/// This is systematic sampling, which puts a point into each of `wanted` equal parts of the total. An index with a weight that spans
+/// multiple points is drawn only once, so fewer indices may be drawn.
 fn sample(weights: &[f64], wanted: usize, random: &mut Random) -> Result<Vec<usize>> {
     let step = weights.iter().sum::<f64>() / wanted as f64;
     let mut next = random.uniform() * step;
@@ -94,7 +94,7 @@ fn sample(weights: &[f64], wanted: usize, random: &mut Random) -> Result<Vec<usi
     Ok(drawn)
 }
 
-/// Draws rows one by one, with probabilities proportional to the squared distance from rows drawn before (k-means++).
+/// Draws rows in turn, with probabilities proportional to the squared distance from rows drawn before (k-means++).
 fn draw_one_by_one(x: Matrix<'_>, clusters: usize, random: &mut Random, control: &Control) -> Result<Vec<usize>> {
     let n = x.rows();
     let mut drawn = allocate(clusters)?;
@@ -128,7 +128,7 @@ fn draw_one_by_one(x: Matrix<'_>, clusters: usize, random: &mut Random, control:
                 }
             }
         }
-        // If all rows coincide with centroids, take the first row that hasn't been drawn.
+        // When all rows coincide with centroids, take the first row that hasn't been drawn.
         drawn.try_push(pick.unwrap_or_else(|| {
             while used[first_unused] {
                 first_unused += 1;

@@ -19,11 +19,11 @@ use crate::rows::similarity::Similarity;
 /// A clustering.
 #[derive(Debug, Clone)]
 pub struct KMeans {
-    /// The nearest centroid per row. If several are equally near, the one with the lowest index.
+    /// The nearest centroid per row. If centroids are equally near, the lowest index.
     pub labels: Vec<u32>,
     /// The centroids, (clusters, dim).
     pub centroids: Array2<f64>,
-    /// The sum of squared distances between rows and their centroids.
+    /// The sum of squared distances between rows and centroids.
     pub inertia: f64,
     /// The number of rounds in the best run.
     pub iterations: usize,
@@ -42,9 +42,9 @@ pub struct Options {
     pub max_iterations: usize,
 }
 
-/// Clusters rows by Lloyd's algorithm until no row moves to a different cluster, or for `max_iterations` rounds.
+/// Clusters rows by Lloyd's algorithm until the assignment does not change, or for `max_iterations` rounds.
 ///
-/// With peers, each finds the nearest centroids for a part of the rows, and all return the result that a single process would.
+/// When peers are used, every peer finds the nearest centroids for a part of the rows, and all return the result of a single process.
 pub fn kmeans(
     x: Matrix<'_>,
     options: Options,
@@ -103,7 +103,7 @@ fn lloyd(
     Ok(KMeans { labels: assignment.labels, centroids, inertia, iterations })
 }
 
-/// Computes the mean of each cluster, summing rows in order. An empty cluster takes a row that is far from its centroid.
+/// Computes the mean per cluster, summing rows in order. An empty cluster takes a row that is far from the assigned centroid.
 fn means(
     x: Matrix<'_>,
     assignment: &Assignment,
@@ -143,7 +143,7 @@ fn means(
     Ok(centroids)
 }
 
-/// Moves a row into each empty cluster: the farthest rows in clusters that have other rows, ties by index.
+/// Fills empty clusters with one row each: the farthest rows in clusters with other rows, ties by index.
 fn fill_empty_clusters(labels: &mut [u32], distances: &[f64], clusters: usize) -> Result<()> {
     let mut sizes: Vec<usize> = zeros(clusters)?;
     labels.iter().for_each(|label| sizes[*label as usize] += 1);

@@ -1,4 +1,4 @@
-//! k-means, and the agreement between two partitions.
+//! k-means, and the agreement between partitions.
 
 pub(crate) mod agreement;
 mod assignment;

@@ -1,10 +1,10 @@
-//! Sorts a very large number of pairs, and can be cancelled.
+//! Sorts a very large number of pairs. This can be cancelled.
 
 use crate::control::Control;
 use crate::error::Result;
 use crate::memory::zeros;
 
-/// The number of pairs between two checks for cancellation.
+/// The number of pairs between checks for cancellation.
 pub(crate) const PIECE: usize = 1 << 22;
 
 /// Sorts pairs in pieces, then merges the pieces.

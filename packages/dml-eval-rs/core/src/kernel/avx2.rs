@@ -84,7 +84,7 @@ fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
 /// Defines the products of int16 panels: `$step(sum, x, p)` adds the products of two pairs to a 32-bit sum.
 macro_rules! int16 {
     ($features:literal, $values:ident, $tile:ident, $reaches:ident, |$sum:ident, $x:ident, $p:ident| $step:expr) => {
-        /// Calls `take` with each row, each vector, and its values.
+        /// Calls `take` with all rows, all vectors, and the values.
         #[target_feature(enable = $features)]
         #[inline]
         fn $values(steps: usize, rows: &[u32], columns: &[u32], mut take: impl FnMut(usize, usize, __m256)) {
@@ -120,7 +120,7 @@ macro_rules! int16 {
         fn $tile(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
             let tile = tile.as_mut_ptr();
             $values(steps, rows, columns, |r, v, value_f32x8| {
-                // SAFETY: the caller checked that the tile has ROWS × COLUMNS values.
+                // SAFETY: the caller checked that the tile contains ROWS × COLUMNS values.
                 unsafe { _mm256_storeu_ps(tile.add(r * COLUMNS + 8 * v), value_f32x8) }
             });
         }
@@ -132,7 +132,7 @@ macro_rules! int16 {
             for (p, (rows, row_least)) in rows.chunks_exact(steps * ROWS).zip(least.0.chunks_exact(ROWS)).enumerate() {
                 let mut any_f32x8 = _mm256_setzero_ps();
                 $values(steps, rows, columns, |r, v, value_f32x8| {
-                    // SAFETY: the caller checked that `least.1` has COLUMNS thresholds.
+                    // SAFETY: the caller checked that `least.1` contains COLUMNS thresholds.
                     let column_f32x8 = unsafe { _mm256_loadu_ps(column_least.add(8 * v)) };
                     let least_f32x8 = _mm256_min_ps(_mm256_set1_ps(row_least[r]), column_f32x8);
                     any_f32x8 = _mm256_or_ps(any_f32x8, _mm256_cmp_ps::<_CMP_GE_OQ>(value_f32x8, least_f32x8));
@@ -148,7 +148,7 @@ int16!("avx2,fma", values, int16, reaches, |sum, x, p| _mm256_add_epi32(sum, _mm
 
 exact_routines!("avx2,popcnt");
 
-/// Two registers have the eight lanes that `exact` defines. `$step(sum, q, g)` adds a term to half of the lanes.
+/// Two registers contain the eight lanes that `exact` defines. `$step(sum, q, g)` adds a term to half of the lanes.
 macro_rules! single_precision {
     ($name:ident, |$sum:ident, $q:ident, $g:ident| $step:expr) => {
         #[target_feature(enable = "avx2,fma")]
@@ -186,7 +186,7 @@ macro_rules! single_precision {
             }
             sums_f64x4.map(|[low_f64x4, high_f64x4]| {
                 let mut lanes = [0.0; 8];
-                // SAFETY: `lanes` has eight numbers.
+                // SAFETY: `lanes` contains eight numbers.
                 unsafe {
                     _mm256_storeu_pd(lanes.as_mut_ptr(), low_f64x4);
                     _mm256_storeu_pd(lanes.as_mut_ptr().add(4), high_f64x4);
@@ -197,7 +197,7 @@ macro_rules! single_precision {
     };
 }
 
-// The product of two float32 numbers is exact in float64, so fused operations give the same bits.
+// Products of float32 numbers are exact in float64, so fused operations do not change bits.
 single_precision!(dots32, |sum_f64x4, q_f64x4, g_f64x4| _mm256_fmadd_pd(q_f64x4, g_f64x4, sum_f64x4));
 single_precision!(distances32, |sum_f64x4, q_f64x4, g_f64x4| {
     let difference = _mm256_sub_pd(q_f64x4, g_f64x4);

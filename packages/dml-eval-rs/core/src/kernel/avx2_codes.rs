@@ -1,6 +1,6 @@
 //! AVX2: computes distances of binary codes with tables, in tiles of 8 × 32.
 //!
-//! A byte of a row selects a table. One shuffle looks up the low halves of 16 columns' bytes in one half of the table, and the
+//! A byte of a row selects a table. A shuffle looks up the low halves of 16 columns' bytes in one half of the table, and the
 //! high halves in the other. With the addition to the sums, this takes two operations for 128 bits. An exclusive or, and counting
 //! the bits by half bytes, would take four.
 
@@ -16,7 +16,7 @@ const COLUMNS: usize = 8 * VECTORS;
 /// Registers per line of a tile.
 const VECTORS: usize = 4;
 const GROUPS: usize = COLUMNS / GROUP;
-/// Rows whose sums are in registers at the same time.
+/// The number of rows with sums in registers.
 const ROWS_TOGETHER: usize = 4;
 
 pub(super) const CODES: CodeProduct = CodeProduct {
@@ -39,9 +39,9 @@ fn arrange_pairs(columns: &mut [u32]) {
 /// Computes minus the number of differing bits, for a panel of rows and an arranged panel of columns.
 #[target_feature(enable = "avx2")]
 fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
-    /// The sum in a byte grows by at most 16 per step, and must stay below 256.
+    /// The sum in a byte grows by at most 16 per step. It must stay below 256.
     const STEPS_PER_BYTE: usize = 15;
-    /// The sum of two bytes grows by at most 32 per step, and must stay below 2¹⁶.
+    /// The sum of two bytes grows by at most 32 per step. It must stay below 2¹⁶.
     const STEPS_PER_SUM: usize = 136 * STEPS_PER_BYTE;
     let half_bytes_u8x32 = _mm256_set1_epi8(0x0f);
     tile[..ROWS * COLUMNS].fill(0.0);
@@ -85,7 +85,7 @@ fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
                     let halves_u16x8 = [_mm256_castsi256_si128(sum_u16x16), _mm256_extracti128_si256::<1>(sum_u16x16)];
                     for (half_u16x8, out) in halves_u16x8.into_iter().zip(out.as_chunks_mut::<8>().0) {
                         let counts_f32x8 = _mm256_cvtepi32_ps(_mm256_cvtepu16_epi32(half_u16x8));
-                        // SAFETY: `out` has eight numbers.
+                        // SAFETY: `out` contains eight numbers.
                         unsafe {
                             let before_f32x8 = _mm256_loadu_ps(out.as_ptr());
                             _mm256_storeu_ps(out.as_mut_ptr(), _mm256_sub_ps(before_f32x8, counts_f32x8));

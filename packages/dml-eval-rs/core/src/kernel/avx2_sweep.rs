@@ -18,7 +18,7 @@ pub(super) fn sweep<const VECTORS: usize, const BOTH: bool>(
     let width = 8 * VECTORS;
     let mut above = [_mm256_setzero_si256(); VECTORS];
     let none = _mm256_setzero_ps();
-    // SAFETY: the caller (`Tiles::sweep`) checked that each array of `columns` has `width` elements.
+    // SAFETY: the caller (`Tiles::sweep`) checked that all arrays of `columns` contain `width` elements.
     let group: [_; VECTORS] =
         std::array::from_fn(|v| unsafe { _mm256_loadu_si256(columns.group.as_ptr().add(8 * v).cast()) });
     let [low, high]: [[_; VECTORS]; 2] = [columns.low, columns.high].map(|of| {
@@ -27,7 +27,7 @@ pub(super) fn sweep<const VECTORS: usize, const BOTH: bool>(
     });
     for r in 0..rows.group.len() {
         let row_low = _mm256_set1_ps(rows.low[r]);
-        // SAFETY: the caller checked that the tile has `width` values per row.
+        // SAFETY: the caller checked that the tile contains `width` values per row.
         let values: [_; VECTORS] =
             std::array::from_fn(|v| unsafe { _mm256_loadu_ps(tile.as_ptr().add(r * width + 8 * v)) });
         let row_passing = values.map(|values| _mm256_cmp_ps::<_CMP_GE_OQ>(values, row_low));
@@ -37,7 +37,7 @@ pub(super) fn sweep<const VECTORS: usize, const BOTH: bool>(
             column_passing = std::array::from_fn(|v| _mm256_cmp_ps::<_CMP_GE_OQ>(values[v], low[v]));
             any = column_passing.into_iter().fold(any, |any, passing| _mm256_or_ps(any, passing));
         }
-        // In most rows, no value reaches a threshold.
+        // In most rows, values do not reach a threshold.
         if _mm256_movemask_ps(any) == 0 {
             continue;
         }
@@ -53,7 +53,7 @@ pub(super) fn sweep<const VECTORS: usize, const BOTH: bool>(
             let mut column_listed = 0;
             if BOTH {
                 let column_counted = _mm256_andnot_ps(together, _mm256_cmp_ps::<_CMP_GT_OQ>(values[v], high[v]));
-                // Each lane of a mask is −1 or 0.
+                // Lanes of a mask are −1 or 0.
                 above[v] = _mm256_sub_epi32(above[v], _mm256_castps_si256(column_counted));
                 let counted = _mm256_or_ps(together, column_counted);
                 column_listed = _mm256_movemask_ps(_mm256_andnot_ps(counted, column_passing[v]));
@@ -70,7 +70,7 @@ pub(super) fn sweep<const VECTORS: usize, const BOTH: bool>(
     if BOTH {
         for (v, counts) in above.iter().enumerate() {
             let out = &mut result.column_above.of(0)[origin.1 as usize + 8 * v..][..8];
-            // SAFETY: `out` has eight elements.
+            // SAFETY: `out` contains eight elements.
             unsafe {
                 let before = _mm256_loadu_si256(out.as_ptr().cast());
                 _mm256_storeu_si256(out.as_mut_ptr().cast(), _mm256_add_epi32(before, *counts));
@@ -88,7 +88,7 @@ fn list(mut mask: i32, v: usize, line: &[f32], (row, column): (usize, usize), hi
     }
 }
 
-/// Counts and lists values if items have several brackets.
+/// Counts and lists values when items are given multiple brackets.
 #[target_feature(enable = "avx2,popcnt")]
 pub(super) fn sweep_brackets<const VECTORS: usize>(
     sides: Sides,
@@ -101,7 +101,7 @@ pub(super) fn sweep_brackets<const VECTORS: usize>(
     assert!(tile.len() >= tile_rows.len() * width);
     let load = |of: &[f32], v: usize| {
         let of = &of[8 * v..][..8];
-        // SAFETY: the slice has eight elements.
+        // SAFETY: the slice contains eight elements.
         unsafe { _mm256_loadu_ps(of.as_ptr()) }
     };
     let (column_part, first) = (columns.part(column, width), tile_rows.start);
@@ -112,7 +112,7 @@ pub(super) fn sweep_brackets<const VECTORS: usize>(
         let values: [_; VECTORS] = std::array::from_fn(|v| load(line, v));
         let group: [_; VECTORS] = std::array::from_fn(|v| {
             let group = &column_part.group[8 * v..][..8];
-            // SAFETY: the slice has eight elements.
+            // SAFETY: the slice contains eight elements.
             unsafe { _mm256_loadu_si256(group.as_ptr().cast()) }
         });
         let together = group.map(|group| _mm256_castsi256_ps(_mm256_cmpeq_epi32(group, row_group)));
@@ -161,7 +161,7 @@ pub(super) fn sweep_brackets<const VECTORS: usize>(
                 let is_reached = _mm256_and_ps(passing, _mm256_cmp_ps::<_CMP_GE_OQ>(values, low));
                 within = _mm256_or_ps(within, _mm256_andnot_ps(is_above, is_reached));
                 let above = result.column_above.of(b)[column + 8 * v..][..8].as_mut_ptr().cast();
-                // SAFETY: the slice has eight elements. Each lane of a mask is −1 or 0.
+                // SAFETY: the slice contains eight elements. Lanes of a mask are −1 or 0.
                 unsafe {
                     let counts = _mm256_loadu_si256(above);
                     _mm256_storeu_si256(above, _mm256_sub_epi32(counts, _mm256_castps_si256(is_above)));

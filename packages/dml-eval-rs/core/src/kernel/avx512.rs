@@ -21,7 +21,7 @@ pub(super) static WITH_VNNI: Kernel = Kernel {
     ..PLAIN
 };
 
-/// For CPUs without VNNI, for example Skylake-SP.
+/// For CPUs that do not support VNNI, for example Skylake-SP.
 pub(super) static PLAIN: Kernel = Kernel {
     name: "avx512",
     number_tiles: TILES,
@@ -82,7 +82,7 @@ fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
 /// Defines the products of int16 panels: `$step(sum, x, p)` adds the products of two pairs to a 32-bit sum.
 macro_rules! int16 {
     ($features:literal, $values:ident, $tile:ident, $reaches:ident, |$sum:ident, $x:ident, $p:ident| $step:expr) => {
-        /// Calls `take` with each row, each vector, and its values.
+        /// Calls `take` with all rows, all vectors, and the values.
         #[target_feature(enable = $features)]
         #[inline]
         fn $values(steps: usize, rows: &[u32], columns: &[u32], mut take: impl FnMut(usize, usize, __m512)) {
@@ -126,7 +126,7 @@ macro_rules! int16 {
         fn $tile(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
             let tile = tile.as_mut_ptr();
             $values(steps, rows, columns, |r, v, value_f32x16| {
-                // SAFETY: the caller checked that the tile has ROWS × COLUMNS values.
+                // SAFETY: the caller checked that the tile contains ROWS × COLUMNS values.
                 unsafe { _mm512_storeu_ps(tile.add(r * COLUMNS + 16 * v), value_f32x16) }
             });
         }
@@ -138,7 +138,7 @@ macro_rules! int16 {
             for (p, (rows, row_least)) in rows.chunks_exact(steps * ROWS).zip(least.0.chunks_exact(ROWS)).enumerate() {
                 let mut any = 0;
                 $values(steps, rows, columns, |r, v, value_f32x16| {
-                    // SAFETY: the caller checked that `least.1` has COLUMNS thresholds.
+                    // SAFETY: the caller checked that `least.1` contains COLUMNS thresholds.
                     let column_f32x16 = unsafe { _mm512_loadu_ps(column_least.add(16 * v)) };
                     let least_f32x16 = _mm512_min_ps(_mm512_set1_ps(row_least[r]), column_f32x16);
                     any |= _mm512_cmp_ps_mask::<_CMP_GE_OQ>(value_f32x16, least_f32x16);
@@ -154,7 +154,7 @@ int16!("avx512f,avx512bw", values, int16, reaches, |sum, x, p| _mm512_add_epi32(
 
 exact_routines!("avx512f,avx512vl,avx512dq,avx512bw,popcnt");
 
-/// One register has the eight lanes that `exact` defines. `$step(sum, q, g)` adds a term to each lane.
+/// A register contains the eight lanes that `exact` defines. `$step(sum, q, g)` adds a term to all lanes.
 macro_rules! single_precision {
     ($name:ident, |$sum:ident, $q:ident, $g:ident| $step:expr) => {
         #[target_feature(enable = "avx512f,avx512vl")]
@@ -191,7 +191,7 @@ macro_rules! single_precision {
             let mut found = [0.0; PAIRS];
             for (found, sum_f64x8) in found.iter_mut().zip(sums_f64x8) {
                 let mut lanes = [0.0; 8];
-                // SAFETY: `lanes` has eight numbers.
+                // SAFETY: `lanes` contains eight numbers.
                 unsafe { _mm512_storeu_pd(lanes.as_mut_ptr(), sum_f64x8) };
                 *found = combine(lanes);
             }
@@ -200,7 +200,7 @@ macro_rules! single_precision {
     };
 }
 
-// The product of two float32 numbers is exact in float64, so fused operations give the same bits.
+// Products of float32 numbers are exact in float64, so fused operations do not change bits.
 single_precision!(dots32, |sum_f64x8, q_f64x8, g_f64x8| _mm512_fmadd_pd(q_f64x8, g_f64x8, sum_f64x8));
 single_precision!(distances32, |sum_f64x8, q_f64x8, g_f64x8| {
     let difference = _mm512_sub_pd(q_f64x8, g_f64x8);

@@ -12,7 +12,7 @@ use super::routines::CodeProduct;
 pub(super) const LOOKED_UP: CodeProduct =
     CodeProduct { tiles: TILES, hamming: hamming_by_tables, arrange: Some(arrange_pairs) };
 
-/// Uses VPOPCNTDQ if the CPU has this extension.
+/// Uses VPOPCNTDQ if the CPU supports this extension.
 pub(super) const COUNTED_IF_POSSIBLE: CodeProduct =
     CodeProduct { hamming: hamming_for_this_cpu, arrange: Some(arrange_for_this_cpu), ..LOOKED_UP };
 
@@ -23,7 +23,7 @@ fn has_vpopcntdq() -> bool {
 #[target_feature(enable = "avx512f,avx512bw")]
 fn hamming_for_this_cpu(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     if has_vpopcntdq() {
-        // SAFETY: the CPU has the instructions, and the caller checked the lengths, which must be the same for both routines.
+        // SAFETY: the CPU supports the instructions, and the caller checked the lengths, which must be equal for both routines.
         unsafe { hamming_by_count(steps, rows, columns, tile) }
     } else {
         hamming_by_tables(steps, rows, columns, tile);
@@ -68,7 +68,7 @@ fn hamming_by_count(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32
     }
 }
 
-/// Arranges a panel for [`hamming_by_tables`]. A register has both parts of a group, so bytes 0 and 1 or 2 and 3 of each word.
+/// Arranges a panel for [`hamming_by_tables`]. A register contains both parts of a group, so bytes 0 and 1 or 2 and 3 of the words.
 #[target_feature(enable = "avx512f,avx512bw")]
 fn arrange_pairs(columns: &mut [u32]) {
     arrange(columns, [(0, 2), (1, 3)]);
@@ -77,7 +77,7 @@ fn arrange_pairs(columns: &mut [u32]) {
 /// Computes minus the number of differing bits, for a panel of rows and an arranged panel of columns.
 #[target_feature(enable = "avx512f,avx512bw")]
 fn hamming_by_tables(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
-    /// The sum in a byte grows by at most 8 per step, and must stay below 256.
+    /// The sum in a byte grows by at most 8 per step. It must stay below 256.
     const STEPS_PER_BYTE: usize = 31;
     let half_bytes_u8x64 = _mm512_set1_epi8(0x0f);
     let zero = _mm512_setzero_si512();
@@ -106,7 +106,7 @@ fn hamming_by_tables(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f3
             }
         }
         for (byte_u8x64, line) in bytes_u8x64.as_flattened().iter().zip(&mut *lines) {
-            // The four parts have counts for the same columns in the same places.
+            // In all four parts, counts for a column are in the same place.
             let mut counts_i32x16 = zero;
             for part_u8x16 in [
                 _mm512_castsi512_si128(*byte_u8x64),
@@ -116,7 +116,7 @@ fn hamming_by_tables(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f3
             ] {
                 counts_i32x16 = _mm512_add_epi32(counts_i32x16, _mm512_cvtepu8_epi32(part_u8x16));
             }
-            // SAFETY: `line` has 16 numbers.
+            // SAFETY: `line` contains 16 numbers.
             unsafe {
                 let before_f32x16 = _mm512_loadu_ps(line.as_ptr());
                 _mm512_storeu_ps(line.as_mut_ptr(), _mm512_sub_ps(before_f32x16, _mm512_cvtepi32_ps(counts_i32x16)));

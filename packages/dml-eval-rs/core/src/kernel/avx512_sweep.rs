@@ -31,7 +31,7 @@ pub(super) fn sweep<const BOTH: bool>(
     let mut above = [_mm512_setzero_si512(); VECTORS];
     let ones = _mm512_set1_epi32(1);
     for v in 0..VECTORS {
-        // SAFETY: the caller (`Tiles::sweep`) checked that each array of `columns` has COLUMNS elements.
+        // SAFETY: the caller (`Tiles::sweep`) checked that all arrays of `columns` contain COLUMNS elements.
         unsafe {
             group[v] = _mm512_loadu_si512(columns.group.as_ptr().add(16 * v).cast());
             low[v] = _mm512_loadu_ps(columns.low.as_ptr().add(16 * v));
@@ -43,14 +43,14 @@ pub(super) fn sweep<const BOTH: bool>(
         let mut values = [_mm512_setzero_ps(); VECTORS];
         let (mut row_passing, mut column_passing) = ([0; VECTORS], [0; VECTORS]);
         for v in 0..VECTORS {
-            // SAFETY: the caller checked that the tile has ROWS × COLUMNS values.
+            // SAFETY: the caller checked that the tile contains ROWS × COLUMNS values.
             values[v] = unsafe { _mm512_loadu_ps(tile.as_ptr().add(r * COLUMNS + 16 * v)) };
             row_passing[v] = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(values[v], row_low);
             if BOTH {
                 column_passing[v] = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(values[v], low[v]);
             }
         }
-        // In most rows, no value reaches a threshold.
+        // In most rows, values do not reach a threshold.
         if row_passing.iter().chain(&column_passing).fold(0, |any, mask| any | mask) == 0 {
             continue;
         }
@@ -79,7 +79,7 @@ pub(super) fn sweep<const BOTH: bool>(
     }
     for (v, counts) in above.iter().enumerate() {
         let out = &mut result.column_above.of(0)[origin.1 as usize + 16 * v..][..16];
-        // SAFETY: `out` has 16 elements.
+        // SAFETY: `out` contains 16 elements.
         unsafe {
             let before = _mm512_loadu_si512(out.as_ptr().cast());
             _mm512_storeu_si512(out.as_mut_ptr().cast(), _mm512_add_epi32(before, *counts));
@@ -96,7 +96,7 @@ fn list(mut mask: u64, line: &[f32], (row, column): (usize, usize), hits: &mut V
     }
 }
 
-/// Counts and lists values if items have several brackets.
+/// Counts and lists values when items are given multiple brackets.
 #[target_feature(enable = "avx512f,avx512vl,popcnt")]
 pub(super) fn sweep_brackets(
     sides: Sides,
@@ -108,7 +108,7 @@ pub(super) fn sweep_brackets(
     assert!(tile.len() >= tile_rows.len() * COLUMNS);
     let load = |of: &[f32], v: usize| {
         let of = &of[16 * v..][..16];
-        // SAFETY: the slice has 16 elements.
+        // SAFETY: the slice contains 16 elements.
         unsafe { _mm512_loadu_ps(of.as_ptr()) }
     };
     let (of_columns, first) = (columns.part(column, COLUMNS), tile_rows.start);
@@ -166,7 +166,7 @@ pub(super) fn sweep_brackets(
                 let is_above = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(passing, values[v], high);
                 within |= _mm512_mask_cmp_ps_mask::<_CMP_GE_OQ>(passing, values[v], low) & !is_above;
                 let above = result.column_above.of(b)[column + 16 * v..][..16].as_mut_ptr().cast();
-                // SAFETY: the slice has 16 elements.
+                // SAFETY: the slice contains 16 elements.
                 unsafe {
                     let counts = _mm512_loadu_si512(above);
                     _mm512_storeu_si512(above.cast(), _mm512_mask_add_epi32(counts, is_above, counts, ones));
@@ -177,7 +177,7 @@ pub(super) fn sweep_brackets(
                     let high = load(of_columns.high(b), v);
                     let counted = _mm512_mask_cmp_ps_mask::<_CMP_GT_OQ>(within, values[v], high);
                     let above = result.column_above.of(b)[column + 16 * v..][..16].as_mut_ptr().cast();
-                    // SAFETY: the slice has 16 elements.
+                    // SAFETY: the slice contains 16 elements.
                     unsafe {
                         let counts = _mm512_loadu_si512(above);
                         _mm512_storeu_si512(above.cast(), _mm512_mask_sub_epi32(counts, counted, counts, ones));

@@ -1,6 +1,6 @@
-//! Brackets, to compare the products of a task with. An item may have no bracket, one, or several.
+//! Brackets, to be compared with a task's products. An item can be given any number of brackets, including 0.
 //!
-//! Products above a bracket are counted for this bracket. A product within any bracket of a query is listed instead, and not
+//! Products above a bracket are counted for this bracket. A product within any bracket of a query is listed instead of being
 //! counted. So counts place all products except the few near a threshold, and only these few cost more than comparisons.
 
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::error::Result;
 use crate::memory::Grow;
 
-/// Thresholds for the rows or columns of a tile. Two items with the same `group` are never compared.
+/// Thresholds for the rows or columns of a tile. Items with the same `group` are never compared.
 #[derive(Clone, Copy)]
 pub(crate) struct Thresholds<'a> {
     /// Values below this are skipped.
@@ -20,24 +20,24 @@ pub(crate) struct Thresholds<'a> {
 
 /// The number of rows in the largest tile of any kernel.
 pub(super) const MAX_ROWS: usize = 8;
-/// Both ends of a bracket that no product reaches.
+/// Both ends of a bracket that products can't reach.
 const IMPASSABLE: f32 = f32::INFINITY;
 
 /// The brackets of some items. The ends of an item's b-th bracket are at `b * items + item`.
 #[derive(Default)]
 pub(crate) struct ItemBrackets {
     items: usize,
-    /// The largest number of brackets per item, at least one.
+    /// The largest number of brackets per item, at least 1.
     count: usize,
     low: Vec<f32>,
     high: Vec<f32>,
-    /// The lowest end per item, and `MAX_ROWS` more after the last item, so that tiles may extend beyond it.
+    /// The lowest end per item, and `MAX_ROWS` more after the last item, so that tiles may extend past it.
     lowest: Vec<f32>,
     group: Vec<u32>,
 }
 
 impl ItemBrackets {
-    /// Starts with `items` items that have no brackets and are all in the same group.
+    /// Starts with `items` items that are all in a single group, when brackets are not added yet.
     pub fn reset(&mut self, items: usize) -> Result<()> {
         self.items = items;
         self.count = 1;
@@ -54,7 +54,7 @@ impl ItemBrackets {
         self.group[item] = group;
     }
 
-    /// Makes room for one more bracket per item.
+    /// Makes room for a further bracket per item.
     #[cold]
     pub fn grow(&mut self) -> Result<()> {
         for ends in [&mut self.low, &mut self.high] {
@@ -71,12 +71,12 @@ impl ItemBrackets {
         self.lowest[item] = self.lowest[item].min(low);
     }
 
-    /// Returns the largest number of brackets per item, at least one.
+    /// Returns the largest number of brackets per item, at least 1.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Whether no product can pass.
+    /// Whether products can't pass.
     pub fn are_impassable(&self) -> bool {
         self.lowest.iter().all(|low| *low == IMPASSABLE)
     }
@@ -85,7 +85,7 @@ impl ItemBrackets {
         self.group[item]
     }
 
-    /// Returns the lowest ends of `items` items from `first` on. No product passes those after the last item.
+    /// Returns the lowest ends of `items` items from `first` on. Products can't pass those after the last item.
     pub fn lowest_from(&self, first: usize, items: usize) -> &[f32] {
         &self.lowest[first..first + items]
     }
@@ -94,7 +94,7 @@ impl ItemBrackets {
         self.lowest[item]
     }
 
-    /// Returns the ends of an item's b-th bracket. If the item has fewer brackets, no product reaches these ends.
+    /// Returns the ends of an item's b-th bracket. If the item is given fewer brackets, products will not reach these ends.
     pub(super) fn ends(&self, item: usize, b: usize) -> (f32, f32) {
         (self.low[b * self.items + item], self.high[b * self.items + item])
     }

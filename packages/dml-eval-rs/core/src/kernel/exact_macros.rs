@@ -1,6 +1,6 @@
-//! Defines the exact sums in a single place, to be compiled for each instruction set.
+//! Defines the exact sums in a single place, to be compiled per instruction set.
 
-/// Defines exact sums of single-precision rows, fused if the instruction set has fused multiply-add.
+/// Defines exact sums of single-precision rows, fused if the instruction set includes fused multiply-add.
 macro_rules! single_precision_routines {
     ($fused:literal $(, $feature:literal)?) => {
         $(#[target_feature(enable = $feature)])?
@@ -15,7 +15,7 @@ macro_rules! single_precision_routines {
 }
 pub(super) use single_precision_routines;
 
-/// Defines a tile of sums with `$lanes` lanes, in registers of `$wide` numbers. Lanes are summed one after the other, because
+/// Defines a tile of sums with `$lanes` lanes, in registers of `$wide` numbers. Lanes are summed in turn, because
 /// rows are packed lane by lane. With eight lanes, this is the order that `exact` defines. `$step` adds a term.
 macro_rules! exact_product {
     ($name:ident, $feature:literal, ($rows:ident, $columns:ident, $wide:literal, $lanes:literal),
@@ -28,7 +28,7 @@ macro_rules! exact_product {
             for lane in &mut lanes[..$lanes] {
                 let mut sums = [[$zero(); $columns / $wide]; $rows];
                 // SAFETY: the caller (`Kernel::exact_tile`) checked that both panels have $lanes·`each` steps, and that a lane
-                // has ROWS × COLUMNS numbers.
+                // contains ROWS × COLUMNS numbers.
                 unsafe {
                     for _ in 0..each {
                         // Don't use a closure: the compiler might not inline it.
@@ -61,7 +61,7 @@ macro_rules! exact_product {
 }
 pub(super) use exact_product;
 
-/// Defines exact sums and bit counts in a single place, to be compiled for each instruction set.
+/// Defines exact sums and bit counts in a single place, to be compiled per instruction set.
 macro_rules! exact_routines {
     ($($feature:literal)?) => {
         $(#[target_feature(enable = $feature)])?

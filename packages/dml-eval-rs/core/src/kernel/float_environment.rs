@@ -4,7 +4,7 @@
 /// keep subnormal numbers.
 ///
 /// A new thread inherits the environment of the thread that creates it, which may have been changed, for example by C's
-/// `fesetround` or torch's `set_flush_denormal`. Results have the same bits everywhere only in the default environment.
+/// `fesetround` or torch's `set_flush_denormal`. Results are identical everywhere only in the default environment.
 pub fn set_default_float_environment() {
     #[cfg(target_arch = "x86_64")]
     {
@@ -14,7 +14,7 @@ pub fn set_default_float_environment() {
         unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const MXCSR, options(nostack, readonly)) };
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: this sets the register to the state that the compiler assumes: no traps, round to nearest, no flushing.
+    // SAFETY: this sets the register to the state that the compiler assumes: traps disabled, round to nearest, flushing disabled.
     unsafe {
         std::arch::asm!("msr fpcr, {}", in(reg) 0u64, options(nomem, nostack));
     }

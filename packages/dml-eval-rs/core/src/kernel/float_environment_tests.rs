@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use super::*;
 
-/// Divides numbers whose quotients depend on the rounding mode, and numbers whose quotient is subnormal.
+/// Divides numbers with quotients that depend on the rounding mode, and numbers with a subnormal quotient.
 fn quotients() -> [u64; 3] {
     // Black boxes keep the divisions between the changes of the register, which the compiler doesn't know about.
     let quotient = |x: f64, y: f64| black_box(black_box(x) / black_box(y)).to_bits();

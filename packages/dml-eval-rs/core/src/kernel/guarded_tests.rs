@@ -1,4 +1,4 @@
-//! Tests that kernels load and store only within their arrays, by placing arrays next to inaccessible pages.
+//! Tests that kernels load and store only within the given arrays, by placing arrays next to inaccessible pages.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ use crate::side::Side;
 
 const PAGE: usize = 1 << 16;
 
-/// An array between two inaccessible pages, adjacent to the following page (if `at_end`) or the preceding page.
+/// An array between inaccessible pages, adjacent to the following page (if `at_end`) or the preceding page.
 struct Guarded<T> {
     region: *mut libc::c_void,
     bytes: usize,
@@ -21,7 +21,7 @@ impl<T: Copy> Guarded<T> {
     fn new(values: &[T], at_end: bool) -> Self {
         let inner = size_of_val(values).next_multiple_of(PAGE);
         let bytes = inner + 2 * PAGE;
-        // SAFETY: this is a new private mapping, and its inner part is made accessible. `data` is in this part, and is aligned
+        // SAFETY: this is a new private mapping, and the inner part is made accessible. `data` is in this part, and is aligned
         // because pages are, and because the array's length is a multiple of the element size.
         unsafe {
             let region =
@@ -161,7 +161,7 @@ proptest! {
                 kernel.product(Word::Int16Pair).tile(steps, rows, columns.get(), &mut tile);
                 tile.clone()
             }).collect();
-            // One row or column has a threshold: its largest product in a tile, or the next greater number.
+            // A row or column is given a threshold: the row's or column's largest product in a tile, or the next greater number.
             let (panel, lane) = (usize::from(at[0]) % panels, usize::from(at[1]) % if is_column { width } else { height });
             let products = tiles[panel].iter().enumerate();
             let products = products.filter(|(at, _)| lane == if is_column { at % width } else { at / width });

@@ -1,6 +1,6 @@
-//! Tables that count how many bits of two half bytes differ, and the arrangement of columns to look this up.
+//! Tables that count the differing bits of two half bytes, with the arrangement of columns used to look this up.
 
-/// For each byte, counts the bits that differ between the low half and each of the 16 possible half bytes, then the same for the
+/// For each byte, counts the bits that differ between the low half and all 16 possible half bytes, then likewise for the
 /// high half.
 #[repr(align(32))]
 pub(super) struct Tables([[u8; 32]; 256]);
@@ -8,7 +8,7 @@ pub(super) struct Tables([[u8; 32]; 256]);
 pub(super) static TABLES: Tables = Tables(tables());
 
 impl Tables {
-    /// Returns the table for a byte, which is aligned to its size.
+    /// Returns the table for a byte, which is aligned to the table's size.
     #[inline(always)]
     pub fn of(&self, byte: u8) -> &[u8; 32] {
         &self.0[usize::from(byte)]
@@ -30,11 +30,11 @@ const fn tables() -> [[u8; 32]; 256] {
     tables
 }
 
-/// The number of columns whose bytes a shuffle looks up in a table.
+/// The number of columns per look-up of bytes in a table.
 pub(super) const GROUP: usize = 16;
 
-/// Arranges each group of columns into two parts of 32 bytes. A part is for two bytes (a, b) of each word. The low halves of its
-/// bytes are the low halves of all bytes a, then the high halves of all bytes a; the high halves are the same for b.
+/// Arranges groups of columns into two parts of 32 bytes. A part is for two bytes (a, b) per word. The low halves of the part's
+/// bytes are the low halves of all bytes a, then the high halves of all bytes a; the high halves are likewise for b.
 #[inline(always)]
 pub(super) fn arrange(columns: &mut [u32], parts: [(usize, usize); 2]) {
     for group in columns.as_chunks_mut::<GROUP>().0 {

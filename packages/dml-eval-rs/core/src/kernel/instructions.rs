@@ -38,7 +38,7 @@ impl Instructions {
     pub unsafe fn call<W: Work>(self, work: W) -> W::Output {
         match self {
             Instructions::Baseline => work.run(),
-            // SAFETY: the caller ensures that the CPU has these instructions.
+            // SAFETY: the caller ensures that the CPU supports these instructions.
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 => unsafe { with_avx2(work) },
             // SAFETY: as above.

@@ -1,11 +1,11 @@
-//! Kernels, one for each instruction set: products of packed panels, comparisons of tiles with thresholds, and exact sums.
+//! Kernels, one per instruction set: products of packed panels, comparisons of tiles with thresholds, and exact sums.
 //!
-//! [`select`] chooses the kernel once, and all higher layers use the same code for all kernels. Kernels may round differently, within
-//! the error bound in `rows/dense.rs`. Results still have the same bits, because rounded products never decide a comparison.
+//! [`select`] chooses the kernel once, and all higher layers use shared code for all kernels. Kernels may round differently, within
+//! the error bound in `rows/dense.rs`. Results are still identical, because rounded products never decide a comparison.
 //!
 //! Packed layout: a row is a sequence of `steps` 32-bit words. A word is a float32, two bfloat16, two int16, or 32 bits of a code. A
 //! panel has the words of `rows` (or `columns`) rows, step by step: `panel[step * width + lane]`. For codes, some kernels rearrange
-//! the words of each step in column panels.
+//! the words of a step in column panels.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -82,7 +82,7 @@ pub fn names() -> Vec<&'static str> {
     KERNELS.iter().filter(|k| (k.available)()).map(|k| k.name).collect()
 }
 
-/// Lists the names of the kernels that this build has but this CPU can't run.
+/// Lists the names of the kernels that this build includes but this CPU can't run.
 #[expect(clippy::disallowed_methods, reason = "kernels are few")]
 pub fn missing() -> Vec<&'static str> {
     KERNELS.iter().filter(|k| !(k.available)()).map(|k| k.name).collect()

@@ -94,7 +94,7 @@ product!(bfloat16, "neon,bf16", vld1q_u32, add_pairs);
 #[target_feature(enable = "neon,bf16")]
 #[inline]
 fn add_pairs<const LANE: i32>(mut sums: float32x4_t, columns: uint32x4_t, rows: uint32x4_t) -> float32x4_t {
-    // SAFETY: the instruction changes only its first register. Rust has no stable intrinsic for it.
+    // SAFETY: the instruction changes only the first register. Rust does not provide a stable intrinsic.
     unsafe {
         asm!(
             "bfdot {sums:v}.4s, {columns:v}.8h, {rows:v}.2h[{lane}]",
@@ -110,7 +110,7 @@ fn add_pairs<const LANE: i32>(mut sums: float32x4_t, columns: uint32x4_t, rows: 
 
 #[target_feature(enable = "neon")]
 fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
-    /// The sum in a byte grows by at most 8 per step, and must stay below 256.
+    /// The sum in a byte grows by at most 8 per step. It must stay below 256.
     const STEPS_PER_BYTE: usize = 31;
     let (mut row, mut column) = (rows.as_ptr(), columns.as_ptr());
     let mut totals = [[vdupq_n_u32(0); VECTORS]; ROWS];
@@ -139,7 +139,7 @@ fn hamming(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     }
     for (at, total) in totals.as_flattened().iter().enumerate() {
         let negative = vcvtq_f32_s32(vnegq_s32(vreinterpretq_s32_u32(*total)));
-        // SAFETY: the caller checked that the tile has ROWS × COLUMNS values.
+        // SAFETY: the caller checked that the tile contains ROWS × COLUMNS values.
         unsafe { vst1q_f32(tile.as_mut_ptr().add(4 * at), negative) };
     }
 }
@@ -151,7 +151,7 @@ fn sweep(tile: &[f32], rows: Thresholds<'_>, columns: Thresholds<'_>, origin: (u
     let mut high = [vdupq_n_f32(0.0); VECTORS];
     let mut above = [vdupq_n_u32(0); VECTORS];
     for v in 0..VECTORS {
-        // SAFETY: the caller (`Tiles::sweep`) checked that each array of `columns` has COLUMNS elements.
+        // SAFETY: the caller (`Tiles::sweep`) checked that all arrays of `columns` contain COLUMNS elements.
         unsafe {
             group[v] = vld1q_u32(columns.group.as_ptr().add(4 * v));
             low[v] = vld1q_f32(columns.low.as_ptr().add(4 * v));
@@ -164,12 +164,12 @@ fn sweep(tile: &[f32], rows: Thresholds<'_>, columns: Thresholds<'_>, origin: (u
         let row_high = vdupq_n_f32(rows.high[r]);
         let (mut row_above, mut listed) = (vdupq_n_u32(0), vdupq_n_u32(0));
         for v in 0..VECTORS {
-            // SAFETY: the caller checked that the tile has ROWS × COLUMNS values.
+            // SAFETY: the caller checked that the tile contains ROWS × COLUMNS values.
             let values = unsafe { vld1q_f32(tile.as_ptr().add(r * COLUMNS + 4 * v)) };
             let together = vceqq_u32(group[v], row_group);
             let row_counted = vbicq_u32(vcgtq_f32(values, row_high), together);
             let column_counted = vbicq_u32(vcgtq_f32(values, high[v]), together);
-            // Each lane of a mask is −1 or 0.
+            // Lanes of a mask are −1 or 0.
             row_above = vsubq_u32(row_above, row_counted);
             above[v] = vsubq_u32(above[v], column_counted);
             let row_listed = vbicq_u32(vcgeq_f32(values, row_low), row_counted);
@@ -184,7 +184,7 @@ fn sweep(tile: &[f32], rows: Thresholds<'_>, columns: Thresholds<'_>, origin: (u
     }
     for (v, counts) in above.iter().enumerate() {
         let out = &mut result.column_above.of(0)[origin.1 as usize + 4 * v..][..4];
-        // SAFETY: `out` has four elements.
+        // SAFETY: `out` contains four elements.
         unsafe { vst1q_u32(out.as_mut_ptr(), vaddq_u32(vld1q_u32(out.as_ptr()), *counts)) };
     }
 }
@@ -213,7 +213,7 @@ fn list(
     }
 }
 
-/// Counts and lists values if items have several brackets.
+/// Counts and lists values when items are given multiple brackets.
 #[target_feature(enable = "neon")]
 fn sweep_brackets(
     sides: Sides,
@@ -280,7 +280,7 @@ macro_rules! single_precision {
             sums.map(|sums| {
                 let mut lanes = [0.0; 8];
                 for (lanes, sum) in lanes.chunks_exact_mut(2).zip(sums) {
-                    // SAFETY: a chunk has two numbers.
+                    // SAFETY: a chunk contains two numbers.
                     unsafe { vst1q_f64(lanes.as_mut_ptr(), sum) };
                 }
                 combine(lanes)
@@ -289,7 +289,7 @@ macro_rules! single_precision {
     };
 }
 
-// The product of two float32 numbers is exact in float64, so fused operations give the same bits.
+// Products of float32 numbers are exact in float64, so fused operations do not change bits.
 single_precision!(dots32, |sum, q, g| vfmaq_f64(sum, q, g));
 single_precision!(distances32, |sum, q, g| {
     let difference = vsubq_f64(q, g);

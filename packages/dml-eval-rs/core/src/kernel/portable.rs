@@ -1,4 +1,4 @@
-//! Plain Rust: the reference for other kernels, and the fallback on CPUs that they don't support.
+//! Plain Rust: the reference for other kernels, also used as the default on CPUs that they don't support.
 
 use crate::exact::combine_tiles;
 
@@ -98,7 +98,7 @@ fn distances(rows: &[f64], columns: &[f64], tile: &mut [f64]) {
     exact::<8>(rows, columns, tile, |sum, q, g| sum + (q - g) * (q - g));
 }
 
-/// Computes minus the number of differing bits, inlined into each instruction set that lacks a vector popcount.
+/// Computes minus the number of differing bits, inlined into instruction sets that lack a vector popcount.
 #[inline(always)]
 pub(super) fn hamming_tile<const R: usize, const C: usize>(
     steps: usize,

@@ -1,6 +1,6 @@
 //! Prefetches numbers into the caches before they are read.
 
-/// Asks the CPU to prefetch `row` into the caches, without waiting. This never affects results.
+/// Asks the CPU to prefetch `row` into the caches, but does not wait. This will never affect results.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn prefetch<T>(row: &[T]) {
@@ -14,7 +14,7 @@ pub(crate) fn prefetch<T>(row: &[T]) {
     }
 }
 
-/// Does nothing, because Rust has no stable prefetch for this architecture.
+/// Does nothing, because Rust does not provide a stable prefetch for this architecture.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 pub(crate) fn prefetch<T>(_row: &[T]) {}

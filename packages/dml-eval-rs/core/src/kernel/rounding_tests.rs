@@ -8,7 +8,7 @@ use crate::random::Random;
 const UNIT: f64 = 1.0 / (1 << 24) as f64;
 const FLOATS: [Word; 2] = [Word::Float32, Word::BFloat16Pair];
 
-/// Returns the kernels and words whose products are rounded.
+/// Returns the kernels and words with rounded products.
 fn rounding_kernels() -> impl Iterator<Item = (&'static Kernel, Word)> {
     let kernels = KERNELS.iter().copied().filter(|k| (k.available)());
     kernels.flat_map(|k| FLOATS.map(|word| (k, word))).filter(|(k, word)| *word == Word::Float32 || k.has_bfloat16())
@@ -54,7 +54,7 @@ proptest! {
         steps in 0usize..60, exponent in prop_oneof![0u32..111, 40u32..66], seed in any::<u64>(),
     ) {
         let mut random = Random::new(seed);
-        // Numbers below 1 in each half of a word: a sign, one of sixteen exponents, and a fraction.
+        // Numbers below 1 in both halves of a word: a sign, one of sixteen exponents, and a fraction.
         let mut half = || (random.below(2) << 15 | (exponent as usize + random.below(16)) << 7 | random.below(128)) as u32;
         let mut words = |n: usize| (0..n).map(|_| half() << 16 | half()).collect::<Vec<_>>();
         for (kernel, word) in rounding_kernels() {
@@ -65,7 +65,7 @@ proptest! {
 }
 
 /// Sums rows (1, x, x, ...), where x² is slightly below 2⁻²⁴, half a unit in the last place of sums from 1 to 2. When rounded to
-/// nearest, a sum loses each x². When rounded to odd, it loses each pair of them, because its last bit is one after the first pair.
+/// nearest, a sum loses every x². When rounded to odd, it loses every pair of x², because the last bit is 1 after the first pair.
 #[test]
 fn terms_that_a_sum_of_bfloat16_loses_reach_half_of_the_bound() {
     const STEPS: usize = 256;
@@ -87,7 +87,7 @@ fn terms_that_a_sum_of_bfloat16_loses_reach_half_of_the_bound() {
     }
 }
 
-/// Returns integers whose squares add up to less than 2³¹, or to almost 2³¹ if `is_long`.
+/// Returns integers with squares that add up to less than 2³¹, or to almost 2³¹ if `is_long`.
 fn integers(random: &mut Random, count: usize, is_long: bool) -> Vec<i16> {
     let mut numbers: Vec<f64> = (0..count).map(|_| (random.uniform() - 0.5) * random.uniform().powi(3)).collect();
     let length = numbers.iter().map(|v| v * v).sum::<f64>().sqrt().max(1e-9);

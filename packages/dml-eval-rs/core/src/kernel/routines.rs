@@ -7,7 +7,7 @@ use super::tiles::Tiles;
 
 /// Fills a tile, (rows, columns), with the products of a row panel and a column panel.
 pub(crate) type Product = unsafe fn(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]);
-/// Tells which row panels have a product with the column panel that reaches the threshold `least` of its row or column.
+/// Tells which row panels have a product with the column panel that reaches the threshold `least` of the row or column.
 pub(crate) type Reaches = unsafe fn(steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64;
 pub(super) type Pairs32<'a> = [&'a [f32]; PAIRS];
 pub(super) type Exact32 = unsafe fn(Pairs32<'_>, Pairs32<'_>) -> [f64; PAIRS];
@@ -40,7 +40,7 @@ pub(crate) struct Int16 {
 pub(crate) struct CodeProduct {
     pub(super) tiles: Tiles,
     pub(super) hamming: Product,
-    /// Rearranges the words of each step in a column panel, if `hamming` needs a different order than usual.
+    /// Rearranges the words of the steps in a column panel, if `hamming` needs a different order than usual.
     pub(super) arrange: Option<unsafe fn(columns: &mut [u32])>,
 }
 
@@ -75,7 +75,7 @@ pub struct Kernel {
     pub(super) available: fn() -> bool,
 }
 
-/// What a packed word contains.
+/// The contents of a packed word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     Float32,
@@ -94,7 +94,7 @@ impl Kernel {
     /// operations or reorder sums.
     #[inline]
     pub(crate) fn vectorize<W: Work>(&self, work: W) -> W::Output {
-        // SAFETY: `select` only returns kernels whose instructions the CPU has.
+        // SAFETY: `select` only returns kernels with instructions that the CPU supports.
         unsafe { self.instructions.call(work) }
     }
 
@@ -129,27 +129,27 @@ impl Kernel {
     pub(crate) fn arrange_codes(&self, columns: &mut [u32]) {
         assert!(columns.len().is_multiple_of(self.codes.tiles.columns));
         if let Some(arrange) = self.codes.arrange {
-            // SAFETY: `select` only returns kernels whose instructions the CPU has.
+            // SAFETY: `select` only returns kernels with instructions that the CPU supports.
             unsafe { arrange(columns) }
         }
     }
 
-    /// Tells which of at most 64 row panels have a product with the column panel that reaches the threshold `least` of its row or
-    /// column, by one bit per panel. Panels must have int16 words.
+    /// Tells which of at most 64 row panels have a product with the column panel that reaches the threshold `least` of the row or
+    /// column, by a bit per panel. Panels must consist of int16 words.
     pub(crate) fn reaches(&self, steps: usize, rows: &[u32], columns: &[u32], least: (&[f32], &[f32])) -> u64 {
         let Tiles { rows: height, columns: width, .. } = self.number_tiles;
         let panels = least.0.len() / height;
         assert!(panels <= 64 && least.0.len() == panels * height && least.1.len() == width);
         assert!(steps >= AFFINE_STEPS && rows.len() == steps * least.0.len() && columns.len() == steps * width);
         let reaches = self.int16.as_ref().expect("the caller checks has_int16").reaches;
-        // SAFETY: `select` only returns kernels whose instructions the CPU has; lengths were checked above.
+        // SAFETY: `select` only returns kernels with instructions that the CPU supports; lengths were checked above.
         unsafe { reaches(steps, rows, columns, least) }
     }
 
     /// Computes dot products of pairs of float32 rows with equal lengths, in the order that `exact` defines.
     pub(crate) fn dots32(&self, q: Pairs32<'_>, g: Pairs32<'_>) -> [f64; PAIRS] {
         assert!(have_one_length(&q, &g));
-        // SAFETY: `select` only returns kernels whose instructions the CPU has; lengths were checked above.
+        // SAFETY: `select` only returns kernels with instructions that the CPU supports; lengths were checked above.
         unsafe { (self.dots32)(q, g) }
     }
 
@@ -170,7 +170,7 @@ impl Kernel {
         unsafe { (self.distance64)(q, g) }
     }
 
-    /// Fills a tile with sums in the order that `exact` defines. Both panels must have the same number of steps, a multiple of
+    /// Fills a tile with sums in the order that `exact` defines. Both panels must have equal numbers of steps, a multiple of
     /// eight. `tile` must have room for eight tiles; the first receives the result.
     pub(crate) fn exact_tile(&self, sum: Sum, rows: &[f64], columns: &[f64], tile: &mut [f64]) {
         let ExactProducts { rows: height, columns: width, .. } = self.exact;
@@ -186,7 +186,7 @@ impl Kernel {
         unsafe { product(rows, columns, tile) }
     }
 
-    /// Fills a tile with sums of products whose bits depend on the kernel. Both panels must have the same number of steps.
+    /// Fills a tile with sums of products. The bits depend on the kernel. Both panels must have equal numbers of steps.
     pub(crate) fn fused_tile(&self, rows: &[f64], columns: &[f64], tile: &mut [f64]) {
         let ExactProducts { rows: height, columns: width, .. } = self.exact;
         let steps = rows.len() / height;
@@ -226,7 +226,7 @@ impl CheckedProduct {
     pub fn tile(&self, steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
         assert!(steps >= self.least_steps && rows.len() >= steps * self.rows && columns.len() >= steps * self.columns);
         assert!(tile.len() >= self.rows * self.columns);
-        // SAFETY: `select` returned this kernel, so the CPU has its instructions; lengths were checked above.
+        // SAFETY: `select` returned this kernel, so the CPU supports the instructions; lengths were checked above.
         unsafe { (self.product)(steps, rows, columns, tile) }
     }
 }

@@ -1,4 +1,4 @@
-//! Sweeps count and list the products in a tile. This sweep supports several brackets per item; kernels have faster ones.
+//! Sweeps count and list the products in a tile. This sweep supports multiple brackets per item; kernels provide faster sweeps.
 
 use std::ops::Range;
 
@@ -6,14 +6,14 @@ use super::brackets::ItemBrackets;
 use crate::error::Result;
 use crate::memory::Grow;
 
-/// The sides of a tile whose thresholds are compared with its values.
+/// The sides of a tile with thresholds to be compared with the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sides {
     Rows,
     Both,
 }
 
-/// A value between the thresholds of its row or column, and its position in the task.
+/// A value between the thresholds of the row or column, and the position in the task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hit {
     pub row: u32,
@@ -21,7 +21,7 @@ pub(crate) struct Hit {
     pub value: f32,
 }
 
-/// The number of unlisted values above each bracket of each item on a side.
+/// The number of unlisted values above a bracket, per bracket and item on a side.
 #[derive(Default)]
 pub(crate) struct Above {
     counts: Vec<u32>,
@@ -35,12 +35,12 @@ impl Above {
         self.counts.try_resize(items * brackets, 0)
     }
 
-    /// Returns the counts for each bracket, item by item.
+    /// Returns the counts per bracket, item by item.
     pub fn by_bracket(&self) -> std::slice::ChunksExact<'_, u32> {
         self.counts.chunks_exact(self.items.max(1))
     }
 
-    /// Returns the counts for one bracket.
+    /// Returns the counts for a bracket.
     pub fn of(&mut self, bracket: usize) -> &mut [u32] {
         &mut self.counts[bracket * self.items..][..self.items]
     }
@@ -56,7 +56,7 @@ pub(crate) struct SweepResult {
 }
 
 impl SweepResult {
-    /// Starts a task with these numbers of rows and columns, and of brackets per item on each side.
+    /// Starts a task with these numbers of rows and columns, and of brackets per item on both sides.
     pub fn reset(
         &mut self,
         (rows, row_brackets): (usize, usize),
@@ -68,7 +68,7 @@ impl SweepResult {
         self.column_above.reset(columns, column_brackets)
     }
 
-    /// Reserves room for the hits of tiles with `values` values, so that sweeps, which can't fail, needn't allocate.
+    /// Reserves room for the hits of tiles with `values` values, so that sweeps, which can't fail, will not allocate.
     pub fn make_room(&mut self, sides: Sides, values: usize) -> Result<()> {
         self.row_hits.make_room(values)?;
         if sides == Sides::Both { self.column_hits.make_room(values) } else { Ok(()) }
@@ -158,7 +158,7 @@ pub(super) fn several<const C: usize>(
     }
 }
 
-/// Calls a function for each lane that is set, expecting that few are.
+/// Calls a function for lanes that are set, which should be few.
 #[inline(always)]
 fn list<const C: usize>(lanes: &[u32; C], mut of: impl FnMut(usize)) {
     const PART: usize = 4;
@@ -199,7 +199,7 @@ mod tests {
         brackets
     }
 
-    /// Counts and lists the values of one item by definition. Returns the count for each bracket, and the listed positions.
+    /// Counts and lists the values of an item by definition. Returns the count per bracket, then the listed positions.
     fn reference((group, of_item): &Item, values: &[(u32, f32)]) -> (Vec<u32>, Vec<usize>) {
         let apart = || values.iter().enumerate().filter(|(_, (other, _))| other != group);
         let is_within = |value: f32| of_item.iter().any(|(low, high)| value >= *low && value <= *high);
@@ -222,7 +222,7 @@ mod tests {
                 let (height, width) = (tiles.rows, tiles.columns);
                 let (row_items, column_items) = (&row_items[..height], &column_items[..width]);
                 let tile: Vec<f32> = values[..height * width].iter().map(|v| f32::from(*v)).collect();
-                // If only rows are compared, columns have groups but no brackets.
+                // When only rows are compared, columns are given groups but not brackets.
                 let groups = || column_items.iter().map(|(group, _)| (*group, Vec::new())).collect::<Vec<Item>>();
                 let (rows, columns) = (fill(row_items), if both { fill(column_items) } else { fill(&groups()) });
                 let mut result = SweepResult::default();

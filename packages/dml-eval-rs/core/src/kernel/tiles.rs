@@ -1,11 +1,11 @@
-//! Tiles of products: their size, and the comparison with thresholds.
+//! Tiles of products: the size, and the comparison with thresholds.
 
 use std::ops::Range;
 
 use super::brackets::{ItemBrackets, Thresholds};
 use super::sweep::{Sides, SweepResult};
 
-/// Compares a tile with the thresholds of its rows and columns.
+/// Compares a tile with the thresholds of the rows and columns.
 pub(crate) type Sweep = unsafe fn(
     tile: &[f32],
     rows: Thresholds<'_>,
@@ -13,7 +13,7 @@ pub(crate) type Sweep = unsafe fn(
     origin: (u32, u32),
     result: &mut SweepResult,
 );
-/// Compares a tile with the brackets of its rows and columns, if items have several brackets.
+/// Compares a tile with the brackets of the rows and columns, when items are given multiple brackets.
 pub(crate) type SweepBrackets = unsafe fn(
     sides: Sides,
     tile: &[f32],
@@ -22,7 +22,7 @@ pub(crate) type SweepBrackets = unsafe fn(
     result: &mut SweepResult,
 );
 
-/// Tiles of one size, for a kernel that this CPU can run.
+/// Tiles of a single size, for a kernel that this CPU can run.
 #[derive(Clone, Copy)]
 pub(crate) struct Tiles {
     /// Rows per tile.
@@ -39,7 +39,7 @@ pub(crate) struct Tiles {
 pub(crate) const MAX_TILE: usize = super::brackets::MAX_ROWS * 48;
 
 impl Tiles {
-    /// Compares a tile with the brackets of its rows, and of its columns if `sides` says so, and adds to the counts and hits of
+    /// Compares a tile with the brackets of the rows, and of the columns if `sides` says so, and adds to the counts and hits of
     /// the task. There must be room for the hits. `tile_rows` and `column` tell where the tile begins in the task.
     #[inline]
     pub fn sweep(
@@ -55,7 +55,7 @@ impl Tiles {
             let column_thresholds = columns.first(column..column + self.columns);
             self.sweep_first(sides, tile, rows.first(tile_rows), column_thresholds, origin, result);
         } else {
-            // SAFETY: `select` only returns kernels whose instructions the CPU has; the function checks its indices.
+            // SAFETY: `select` only returns kernels with instructions that the CPU supports; the function checks the indices.
             unsafe { (self.sweep_brackets)(sides, tile, (rows, columns), (tile_rows, column), result) }
         }
     }
@@ -78,7 +78,7 @@ impl Tiles {
             result.row_above.items >= origin.0 as usize + height
                 && result.column_above.items >= origin.1 as usize + width
         );
-        // SAFETY: `select` only returns kernels whose instructions the CPU has; lengths were checked above.
+        // SAFETY: `select` only returns kernels with instructions that the CPU supports; lengths were checked above.
         unsafe {
             match sides {
                 Sides::Both => (self.sweep)(tile, rows, columns, origin, result),

@@ -1,4 +1,4 @@
-//! Evaluation in parts: find the positives, then count the negatives, in one part of the gallery at a time.
+//! Evaluation in parts: find the positives, then count the negatives, using a part of the gallery.
 
 use std::ops::Range;
 use std::slice;
@@ -17,9 +17,9 @@ use crate::rows::comparable::Comparable;
 use crate::screen::traverse::{traverse_rectangle, traverse_triangle};
 use crate::side::Side;
 
-/// Finds the positives of all queries in one part of a gallery.
+/// Finds the positives of all queries in a part of a gallery.
 ///
-/// Returns offsets and positives: query `q` has the positives from `offsets[q]` to `offsets[q + 1]`.
+/// Returns offsets and positives: the positives of query `q` are from `offsets[q]` to `offsets[q + 1]`.
 pub fn find_positives<S: Comparable>(
     space: &S,
     relation: &Relation<'_>,
@@ -29,7 +29,7 @@ pub fn find_positives<S: Comparable>(
     PositiveFinder(relation).find(space, 0..relation.queries(), &|_| 1, control)
 }
 
-/// Counts the negatives of all queries in one part of a gallery.
+/// Counts the negatives of all queries in a part of a gallery.
 pub fn count_negatives<S: Comparable>(
     space: &S,
     counts: &PartialCounts,
@@ -42,10 +42,10 @@ pub fn count_negatives<S: Comparable>(
     traverse_rectangle(space, &packing, &counter, queries, control)
 }
 
-/// Counts the negatives in pairs of items from one array. Each pair is compared once and counted for both of its items.
+/// Counts the negatives in pairs of items from a single array. Pairs are compared once and counted for both items.
 ///
-/// Without `split`, all pairs are counted; with `split`, only the pairs of an item before `split` and one after. `relation` must
-/// relate the array to itself, and must not list items to exclude.
+/// By default, all pairs are counted; if `split` is given, only pairs of an item before `split` and one after. `relation` must
+/// relate the array to itself. It must not list items to exclude.
 pub fn count_symmetric_negatives<S: Comparable>(
     space: &S,
     counts: &PartialCounts,
@@ -68,7 +68,7 @@ pub fn count_symmetric_negatives<S: Comparable>(
     traverse_triangle(space, &packing, &counter, rows, columns, control)
 }
 
-/// Counts the negatives of the queries that tables serve, for both ranges of each side, and begins to screen the other queries.
+/// Counts the negatives of the queries that tables serve, for both ranges of each side, then begins to screen the other queries.
 fn begin<'a, S: Comparable>(
     space: &'a S,
     counts: &'a PartialCounts,

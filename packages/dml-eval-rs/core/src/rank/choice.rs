@@ -1,7 +1,7 @@
 //! Chooses for each query whether to screen the gallery or to compute a table of all keys.
 //!
 //! A screen is cheap per item but expensive per listed value, and it lists the negatives above the query's lowest positive that still
-//! matters. A table costs the same for every item. To choose, a sample of items estimates the share that a screen would list.
+//! matters. The cost of a table is fixed. To choose, a sample of items estimates the share that a screen would list.
 
 use rayon::prelude::*;
 
@@ -15,14 +15,14 @@ use crate::rows::keys::Keys;
 use crate::rows::space::Space;
 use crate::side::Side;
 
-/// The sample has `SAMPLE` items, but at most one per `ITEMS_PER_SAMPLED`; the lowest positive is sought among `POSITIVES` positives.
+/// The sample is `SAMPLE` items, but at most one per `ITEMS_PER_SAMPLED`; the lowest positive is sought among `POSITIVES` positives.
 const SAMPLE: usize = 128;
 const ITEMS_PER_SAMPLED: usize = 16;
 const POSITIVES: usize = 32;
-/// Queries whose sampled keys are in memory at the same time.
+/// The number of queries with sampled keys in memory.
 const TOGETHER: usize = 1 << 14;
 
-/// A relation whose queries are to be screened or ranked from tables.
+/// A relation with queries to be screened or ranked from tables.
 pub(crate) struct Choice<'a, S> {
     pub space: &'a S,
     pub relation: &'a Relation<'a>,
@@ -43,7 +43,7 @@ impl<S: Space> Choice<'_, S> {
         self.choose(number, |q| depth.max(number(q) as u64), lowest)
     }
 
-    /// Tells for each query of a count that resumes whether a table is cheaper.
+    /// Tells for each query of a resumed count whether a table is cheaper.
     pub fn for_count(&self, counts: &PartialCounts) -> Result<Vec<bool>> {
         let lowest = |query: u32, _: &mut Keys| {
             let positives = counts.positives(query as usize);
@@ -62,7 +62,7 @@ impl<S: Space> Choice<'_, S> {
         if let Some(many) = self.control.sizes().many_positives {
             return collect((0..queries).map(|q| number(q) >= many.max(1)));
         }
-        // In random order, the n-th value above the lowest positive is listed only if it is among the `last` largest so far, so about
+        // In random order, the n-th value above the lowest positive is listed only if it is in the `last` largest so far, so about
         // last · (1 + ln(above / last)) are listed. The key and place of a positive cost about half as much as a listed value.
         let listed = |q: usize, share: f64| {
             let (last, above) = (last_rank(q) as f64, share * items as f64);

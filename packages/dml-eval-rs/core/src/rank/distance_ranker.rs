@@ -1,6 +1,6 @@
 //! Ranks the positives of a query by counting the distances of all items.
 //!
-//! Distances of codes are few integers. The number of items at each distance determines all ranks except those within one
+//! Distances of codes are few integers. The number of items per distance determines all ranks except the ranks within a
 //! distance; a second pass over the items, in order, determines these.
 
 use crate::error::Result;
@@ -10,20 +10,20 @@ use crate::rank::relation::Kind;
 use crate::rank::ties::{Positive, Ties};
 use crate::rank::values::Order;
 
-/// Items take turns with copies of the counts, because adding to a count must wait for the last addition to the same count.
+/// Items take turns with copies of the counts, because adding to a count must wait for the last addition to this count.
 const TURNS: usize = 4;
 
-/// Counts of items by mark. The mark of an item is twice its distance, plus 1 if it matches.
+/// Counts of items by mark. The mark of an item is twice the distance, plus 1 if it matches.
 pub(crate) struct DistanceRanker {
     /// Indexed by turn, distance and kind.
     counts: Vec<u32>,
     distances: usize,
-    /// The slot of the next negative at each distance.
+    /// The slot of the next negative per distance.
     slots: Vec<u32>,
 }
 
 impl DistanceRanker {
-    /// The largest distance: twice its successor must fit into 16 bits.
+    /// The largest distance: twice the next integer must fit into 16 bits.
     pub const LARGEST: usize = (1 << 15) - 2;
 
     /// Starts for distances from 0 to `largest`.
@@ -32,7 +32,7 @@ impl DistanceRanker {
         Ok(DistanceRanker { counts: zeros(2 * (distances + 1) * TURNS)?, distances, slots: zeros(distances + 1)? })
     }
 
-    /// Counts the items of a row, and stores their marks.
+    /// Counts the row's items, and stores the marks.
     pub fn count(&mut self, row: &[u16], kinds: &[Kind], marks: &mut Vec<u16>, kernel: &Kernel) -> Result<()> {
         let excluded = 2 * self.distances as u16;
         marks.try_resize(row.len(), 0)?;
@@ -58,7 +58,7 @@ impl DistanceRanker {
         Ok(())
     }
 
-    /// Iterates over the numbers of negatives and positives at each distance.
+    /// Iterates over the numbers of negatives and positives per distance.
     fn by_distance(&self) -> impl Iterator<Item = (usize, usize)> {
         let (counts, _) = self.counts[..2 * self.distances].as_chunks::<2>();
         counts.iter().map(|[negatives, positives]| (*negatives as usize, *positives as usize))
@@ -97,7 +97,7 @@ impl DistanceRanker {
         Ok(Order::from_counts(counts))
     }
 
-    /// Sets the slot of each distance to the number of positives before this distance. Excluded items come last.
+    /// Sets the slots of distances to the number of positives before the distance. Excluded items come last.
     fn first_slots(&mut self) {
         let (counts, _) = self.counts[..2 * self.distances].as_chunks::<2>();
         let mut before = 0;

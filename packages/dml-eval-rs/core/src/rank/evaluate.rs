@@ -27,11 +27,11 @@ use crate::side::Side;
 pub struct Options {
     /// The metrics.
     pub metrics: Vec<Metric>,
-    /// Whether to accept that no query has a match. All values are then NaN.
+    /// Whether to accept that none of the queries has a match. All values will then be NaN.
     pub may_lack_matches: bool,
 }
 
-/// Computes the metrics of each query. Each peer does a part of the work; all return the result that a single process would.
+/// Computes the metrics per query. Peers do a part of the work; all return the result of a single process.
 pub fn evaluate<S: Comparable>(
     space: &S,
     relation: &Relation<'_>,
@@ -44,8 +44,8 @@ pub fn evaluate<S: Comparable>(
     Ok(results.remove(0))
 }
 
-/// Computes the metrics of each query under each relation, such as the levels of a hierarchy, and each rule for ties. The results
-/// equal the results of [`evaluate`], but take only one pass over the pairs. With peers there is a pass for each relation.
+/// Computes the metrics per query under all relations, such as the levels of a hierarchy, and all rules for ties. The results
+/// equal the results of [`evaluate`], but take only a single pass over the pairs. With peers, there is a pass per relation.
 pub fn evaluate_all<S: Comparable>(
     space: &S,
     relations: &[Relation<'_>],
@@ -75,7 +75,7 @@ pub fn evaluate_all<S: Comparable>(
     let depth = metrics.iter().map(|metric| metric.depth()).max().unwrap_or(0);
     let by_relation = relations.iter().map(|relation| Choice { space, relation, control }.for_evaluation(depth));
     let by_relation = try_collect(by_relation)?;
-    // A query that needs a table for one relation uses this table for all.
+    // When a query needs a table for a relation, this table is used for all relations.
     let tabled = collect((0..queries).map(|q| by_relation.iter().any(|tabled| tabled[q])))?;
     let number = |q: usize| relations.iter().map(|relation| relation.number(q)).sum();
     let few = collect((0..queries).map(|q| if tabled[q] { 0 } else { number(q) }))?;
@@ -115,7 +115,7 @@ pub fn evaluate_all<S: Comparable>(
     Ok(results)
 }
 
-/// The inputs of an evaluation, and its two ways to screen. Each returns counts for each relation, which suffice for all metrics.
+/// The inputs of an evaluation, and both ways to screen. Counts are returned per relation, and suffice for all metrics.
 struct Evaluation<'a, S> {
     space: &'a S,
     relations: &'a [Relation<'a>],
@@ -127,7 +127,7 @@ struct Evaluation<'a, S> {
 }
 
 impl<S: Space> Evaluation<'_, S> {
-    /// Starts the counts of `queries` by finding the positives; with peers, each finds a part of them.
+    /// Starts the counts of `queries` by finding the positives; when peers are used, every peer finds a part.
     fn start(&self, queries: Range<usize>, peers: &dyn Peers) -> Result<Vec<PartialCounts>> {
         let few = |q: usize| self.few[q];
         try_collect(self.relations.iter().map(|relation| {
@@ -154,7 +154,7 @@ impl<S: Space> Evaluation<'_, S> {
         Ok(counts)
     }
 
-    /// Screens each pair of queries once for both, if the queries are also the gallery. Peers add up their counts.
+    /// Screens pairs of queries once for both, when the queries are also the gallery. Peers add up the counts.
     fn count_by_symmetry(&self, rounds: Vec<Round>, peers: &dyn Peers) -> Result<Vec<PartialCounts>> {
         let counts = self.start(0..self.space.rows(Side::Query), peers)?;
         let counter = self.counter(&counts, 0)?;

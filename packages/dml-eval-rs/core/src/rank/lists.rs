@@ -1,13 +1,13 @@
-//! A list of gallery items per query, and grades for listed matches.
+//! A list of gallery items per query, with grades for listed matches.
 
 use crate::error::{Result, argument};
 
-/// Items per query, stored in one array.
+/// Items per query, stored in a single array.
 #[derive(Clone, Copy, Debug)]
 pub struct Lists<'a> {
-    /// The start of each query's items, then the end of the last query's.
+    /// The start of the items per query, then the end for the last query.
     pub offsets: &'a [u64],
-    /// The items, which must be sorted and distinct for each query.
+    /// The items, which must be sorted and distinct per query.
     pub items: &'a [u32],
 }
 
@@ -18,7 +18,7 @@ impl<'a> Lists<'a> {
         self.offsets.len().saturating_sub(1)
     }
 
-    /// Checks that there are lists for `queries` queries, and that each list is sorted and names only items of the gallery.
+    /// Checks that `queries` lists are given, and that lists are sorted and contain only items of the gallery.
     pub(crate) fn check(&self, name: &str, queries: usize, gallery: usize) -> Result<()> {
         let (first, last) = (self.offsets.first(), self.offsets.last());
         let delimits = first == Some(&0) && last == Some(&(self.items.len() as u64)) && self.offsets.is_sorted();

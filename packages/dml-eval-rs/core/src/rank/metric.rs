@@ -1,4 +1,4 @@
-//! The metrics by name, and the ranks on which each depends.
+//! The metrics by name, and the ranks on which a metric depends.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,17 +10,17 @@ use crate::error::{Error, Result, argument};
 pub enum Metric {
     /// 1 if any of the K nearest items is a match.
     Recall(u64),
-    /// Matches among the R nearest, over R.
+    /// Matches in the R nearest, over R.
     RPrecision,
     /// (1/R) Σ over i ≤ R of precision(i)·match(i).
     MapAtR,
     /// 1 over the rank of the first match.
     ReciprocalRank,
-    /// Matches among the K nearest, over R.
+    /// Matches in the K nearest, over R.
     RecallShare(u64),
-    /// 1 over the rank of the first match, or 0 if none is among the K nearest.
+    /// 1 over the rank of the first match, or 0 if the K nearest don't match.
     ReciprocalRankAt(u64),
-    /// Matches among the K nearest, over K.
+    /// Matches in the K nearest, over K.
     Precision(u64),
     /// 1/min(K, R) Σ over i ≤ K of precision(i)·match(i).
     AveragePrecisionAt(u64),

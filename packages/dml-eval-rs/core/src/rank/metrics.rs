@@ -1,4 +1,4 @@
-//! Computes the metrics of each query from the counts of its negatives. docs/reference/metrics.md defines the metrics.
+//! Computes the metrics per query from the counts of negatives. docs/reference/metrics.md defines the metrics.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -15,12 +15,12 @@ use crate::rank::ties::Ties;
 use crate::rank::values::{Discounts, Order};
 use crate::screen::tiling::blocks;
 
-/// Metrics of each query, in order; NaN for a query that has no match.
+/// Metrics per query, in order; NaN if a query does not have a match.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PerQuery {
     /// The metrics.
     pub metrics: Vec<Metric>,
-    /// The values of each metric, one per query.
+    /// The values of the metrics, one per query.
     pub columns: Vec<Vec<f64>>,
 }
 
@@ -36,10 +36,10 @@ impl PerQuery {
         self.metrics.iter().position(|own| *own == metric).map(|at| &self.columns[at][..])
     }
 
-    /// Computes the metrics of the queries that have positives, under one of the rules that `counts` serves. `counts` must be
-    /// complete, and begins with query `first_query`.
+    /// Computes the metrics of the queries with positives, under a rule that `counts` serves. `counts` must be
+    /// complete. The first query is `first_query`.
     ///
-    /// Without `grades`, every positive has a gain of 1.
+    /// If `grades` are not given, the gain of a positive is 1.
     pub fn compute(
         &mut self,
         counts: &PartialCounts,
@@ -48,7 +48,7 @@ impl PerQuery {
         grades: Option<&Grades<'_>>,
         control: &Control,
     ) -> Result<()> {
-        // Queries whose values are in memory twice at the same time.
+        // The number of queries with values in memory twice at a time.
         const TOGETHER: usize = 1 << 14;
         counts.check(ties)?;
         let items = |q: usize| {
@@ -58,7 +58,7 @@ impl PerQuery {
         let discounts = Discounts::new(last_discount(&self.metrics, most_items), control)?;
         for queries in blocks(0..counts.queries(), TOGETHER) {
             let compute = |(): &mut (), q: usize| {
-                // A single query may take long if very many items are tied.
+                // Note that a single query may take long when a great number of items are tied.
                 control.check()?;
                 let positives = counts.positives(q);
                 if positives.is_empty() {
@@ -74,12 +74,12 @@ impl PerQuery {
         control.check()
     }
 
-    /// Stores the metrics for one query.
+    /// Stores the metrics for this query.
     pub(crate) fn set(&mut self, query: usize, values: &[f64]) {
         self.columns.iter_mut().zip(values).for_each(|(column, value)| column[query] = *value);
     }
 
-    /// Exchanges metrics with the peers. Each has computed different queries; together, they must have computed those in `expected`.
+    /// Exchanges metrics with the peers, which computed different queries; together, they must cover the queries in `expected`.
     pub(crate) fn exchange(
         &mut self,
         computed: &[usize],
@@ -122,7 +122,7 @@ pub fn mean(values: &[f64]) -> f64 {
     sum / n as f64
 }
 
-/// Returns the last rank whose discount is needed; no rank can exceed the number of items per query.
+/// Returns the last rank that needs a discount; ranks can't exceed the number of items per query.
 pub(crate) fn last_discount(metrics: &[Metric], items: u64) -> usize {
     let ks = metrics.iter().filter_map(|metric| if let Metric::Ndcg(k) = metric { Some(*k) } else { None });
     ks.max().map_or(0, |k| items.min(k) as usize)

@@ -1,4 +1,4 @@
-//! Ranks of each query's positives, computed by counting, and the metrics of these ranks.
+//! Ranks of the positives per query, computed by counting, and the metrics of these ranks.
 
 pub(crate) mod blocks;
 mod choice;

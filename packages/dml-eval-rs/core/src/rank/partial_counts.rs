@@ -1,6 +1,6 @@
-//! The partial result of an evaluation: each query's positives in order, and the numbers of negatives between them.
+//! The partial result of an evaluation: the positives per query in order, and the numbers of negatives in between.
 //!
-//! Metrics depend only on the ranks of positives, and a rank is a count. Each negative is counted in a *slot* of the query, which
+//! Metrics depend only on the ranks of positives, and a rank is a count. A negative is counted in a *slot* of the query, which
 //! is chosen by the positives before the negative (see `TieRules`). Counts can be added, so work may be done in any order, and
 //! the counts of the parts of a gallery add up to the counts of the gallery.
 
@@ -15,7 +15,7 @@ use crate::peers::{Peers, reduce};
 use crate::rank::metric::Metric;
 use crate::rank::ties::{Positive, TieRules, Ties};
 
-/// Splits an array at `offsets`, the start of each part and the end of the last, so that threads can write to different parts.
+/// Splits an array at `offsets`, the start of the parts and the end of the last, so that threads can write to different parts.
 pub(crate) fn split<'a, T>(all: &'a mut [T], offsets: &[usize]) -> Result<Vec<&'a mut [T]>> {
     let mut parts = allocate(offsets.len() - 1)?;
     let mut rest = all;
@@ -34,7 +34,7 @@ pub struct PartialCounts {
     pub(crate) slots_per_positive: usize,
     /// The last rank that matters to a metric, if this is greater than R.
     depth: u64,
-    /// The start of each query's positives, then the end of the last query's.
+    /// The start of the positives per query, then the end for the last query.
     pub(crate) offsets: Vec<usize>,
     /// Sorted by key in descending order; of equal keys, the lower index comes first.
     positives: Vec<Positive>,
@@ -47,10 +47,10 @@ impl PartialCounts {
         size_of::<Positive>() + 8 + 8 * rules.slots_per_positive().max(2)
     }
 
-    /// Sorts the positives of each query, and continues from `counts`.
+    /// Sorts the positives per query, then continues from `counts`.
     ///
-    /// The result suffices for these rules and metrics. `offsets` delimits the positives of each query; `counts` has earlier
-    /// counts for the same positives, or is empty to start from 0.
+    /// The result suffices for these rules and metrics. `offsets` delimits the positives per query; `counts` are earlier
+    /// counts for these positives, or empty to start from 0.
     pub fn new(
         rules: impl Into<TieRules>,
         metrics: &[Metric],
@@ -116,7 +116,7 @@ impl PartialCounts {
         collect(self.slots.iter().map(|c| c.load(Relaxed)))
     }
 
-    /// Adds the counts of the peers, given that all of them had the counts `shared` before, and updates `shared`.
+    /// Adds the counts of the peers, given that all peers shared the counts `shared` before, and updates `shared`.
     pub(crate) fn exchange(&self, shared: &mut [u64], peers: &dyn Peers) -> Result<()> {
         let new = collect(self.slots.iter().zip(&*shared).map(|(slot, before)| slot.load(Relaxed) - before))?;
         for ((slot, shared), counted) in self.slots.iter().zip(shared).zip(reduce(peers, &new)?) {
@@ -150,15 +150,15 @@ impl PartialCounts {
         self.depth == u64::MAX
     }
 
-    /// Counts the *active* positives among the first `at_most`: those whose ranks can still matter, given the counts so far.
+    /// Counts the *active* positives in the first `at_most`: those with ranks that can still matter, given the counts so far.
     ///
-    /// A rank beyond both R and the depth of the metrics never matters, unless it is the first positive's (reciprocal rank,
-    /// Recall@K). Counts only grow, so an inactive positive stays inactive.
+    /// A rank above both R and the depth of the metrics never matters, unless it is the first positive's (reciprocal rank,
+    /// Recall@K). Counts only grow, so an inactive positive will stay inactive.
     ///
     /// With counts for `expected` or for all rules, the end of a group of tied positives may become inactive. The group's first
     /// positive is still active then, so negatives above the group or tied with it are still counted, and only these decide the
     /// places of the group under any rule. Later groups come after the inactive positive and the negatives that made it inactive,
-    /// so their ranks don't matter. A negative below the active positives has no effect, even if it is counted within the group.
+    /// so these ranks don't matter. A negative below the active positives does not matter, even if counted in the group.
     pub(crate) fn count_active(&self, q: usize, at_most: usize) -> usize {
         if self.every_rank_matters() {
             return at_most;
@@ -193,7 +193,7 @@ mod tests {
         TieRules::All,
     ];
 
-    /// Returns counts for three positives of one query, where two are tied.
+    /// Returns counts for a query's three positives, where two are tied.
     fn counts(rules: TieRules, slots: &[u64]) -> PartialCounts {
         let positives = [(2.0, 0), (1.0, 1), (1.0, 2)].map(|(key, index)| Positive { key, index });
         PartialCounts::new(rules, &[], vec![0, 3], positives.to_vec(), slots).unwrap()
@@ -206,8 +206,8 @@ mod tests {
         })
     }
 
-    /// A thread may read the slots while others add to them, with relaxed ordering, and so see any mixture of earlier and later
-    /// counts. Each count seen is at most the final count, so comparing all pairs of counts covers every interleaving and reordering.
+    /// A thread may read the slots while others write, with relaxed ordering, and so see any mixture of earlier and later
+    /// counts. Counts seen are at most the final counts, so comparing all pairs of counts covers every interleaving and reordering.
     #[test]
     fn a_positive_inactive_in_any_view_of_the_counts_is_inactive_in_the_end() {
         for rules in RULES {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     proptest! {
-        /// Counters search only the active positives. A negative below these is either omitted or counted after the last of them.
+        /// Counters search only the active positives. A negative below these is omitted or counted after the last one.
         #[test]
         fn no_metric_depends_on_the_negatives_below_active_positives(
             mut items in proptest::collection::vec((-2i8..=2, any::<bool>(), any::<bool>(), any::<bool>()), 1..30),

@@ -1,4 +1,4 @@
-//! Plans an evaluation: which queries, or pairs of them, each process counts, and by which strategy.
+//! Plans an evaluation: which queries, or pairs of queries, a process counts, and by which strategy.
 
 use std::ops::Range;
 
@@ -6,9 +6,9 @@ use crate::error::Result;
 use crate::memory::{Grow, collect_counted};
 use crate::peers::{Peers, part};
 
-/// The work of one process.
+/// The work of a process.
 pub(crate) struct Plan {
-    /// Rounds over pairs of queries, each counted for both. `None`: the screened queries are in `screened` instead.
+    /// Rounds over pairs of queries, counted for both. `None`: the screened queries are in `screened` instead.
     pub rounds: Option<Vec<Round>>,
     /// Batches of queries to screen against the gallery.
     pub screened: Vec<Range<usize>>,
@@ -17,10 +17,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Plans the part of this process. `few` has the number of positives per query, or 0 if a table serves the query; at most
-    /// `budget` positives are in memory, or those of a single query if it has more.
+    /// Plans the part of this process. `few` is the number of positives per query, or 0 if a table serves the query; at most
+    /// `budget` positives are in memory, or a single query's positives if there are more.
     ///
-    /// Each pair of queries is compared only once if the relations allow this and all positives fit into one batch.
+    /// Pairs of queries are compared only once if the relations allow this and all positives fit into one batch.
     pub fn new(few: &[usize], tabled: &[bool], are_symmetric: bool, budget: usize, peers: &dyn Peers) -> Result<Plan> {
         let queries = few.len();
         let own_part = |counts: &dyn Fn(usize) -> bool| part(peers, queries, |q| u64::from(counts(q)));
@@ -33,7 +33,7 @@ impl Plan {
         })
     }
 
-    /// Counts the pairs to compare if the gallery has `gallery` items.
+    /// Counts the pairs to compare with a gallery of `gallery` items.
     pub fn pairs(&self, gallery: usize) -> usize {
         let rounds = self.rounds.iter().flatten().map(Round::pairs).sum::<usize>();
         let screened = self.screened.iter().map(|batch| batch.len() * gallery).sum::<usize>();
@@ -50,8 +50,8 @@ pub(crate) struct Round {
 impl Round {
     /// Plans the part of this process.
     ///
-    /// With peers there are several rounds, and counts are added up after each. Counting the pairs of a few items raises all
-    /// thresholds; if each process did this separately, it would cost more than the products.
+    /// With peers there are multiple rounds, and counts are added up when a round ends. Counting the pairs of a few items raises all
+    /// thresholds; if processes did this separately, it would cost more than the products.
     fn all(items: usize, peers: &dyn Peers) -> Result<Vec<Round>> {
         let edges = [0, items / 64, items / 16, items / 4, items];
         let edges = if peers.is_alone() { &[0, items][..] } else { &edges };

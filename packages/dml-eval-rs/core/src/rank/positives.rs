@@ -1,4 +1,4 @@
-//! Finds the keys of each query's positives: pair by pair in small classes, from tables in large classes.
+//! Finds the keys of the positives per query: pair by pair in small classes, from tables in large classes.
 
 use std::ops::Range;
 
@@ -17,14 +17,14 @@ use crate::rows::space::Space;
 /// Finds the positives of queries in a gallery or a part of it.
 pub(crate) struct PositiveFinder<'a>(pub &'a Relation<'a>);
 
-/// A query, and the slice to fill with its positives.
+/// A query, with the slice to be filled with positives.
 type Part<'a> = (u32, &'a mut [Positive]);
 
 impl PositiveFinder<'_> {
-    /// Positives whose keys are computed between two checks for cancellation.
+    /// The number of positives to process between checks for cancellation.
     const PAIRS: usize = 1 << 14;
 
-    /// Computes the start of each query's positives, then the end of the last query's. If `wanted` is 0, a query gets none.
+    /// Computes the start of the positives per query, then the end for the last query. A query is skipped if `wanted` is 0.
     fn offsets(&self, queries: Range<usize>, wanted: &dyn Fn(usize) -> usize) -> Result<Vec<usize>> {
         let mut offsets = allocate(queries.len() + 1)?;
         offsets.try_push(0)?;
@@ -73,7 +73,7 @@ impl PositiveFinder<'_> {
         Ok((offsets, positives))
     }
 
-    /// Finds the positives of all queries; with peers, each finds a part of them.
+    /// Finds the positives of all queries; when peers are used, every peer finds a part.
     pub fn find_with_peers<S: Space>(
         &self,
         space: &S,

@@ -21,7 +21,7 @@ pub(crate) enum Kind {
     Excluded,
 }
 
-/// Codes for both sides, one per row.
+/// Codes for queries and gallery, one per row.
 struct Codes<'a> {
     queries: Cow<'a, [u32]>,
     gallery: Cow<'a, [u32]>,
@@ -37,10 +37,10 @@ enum Candidates<'a> {
 
 /// The relation between queries and the items of a gallery, or of a part of it.
 ///
-/// A gallery item matches a query if both have the same label, or if it is listed for the query. A query's ranking excludes the
+/// A gallery item matches a query if the labels are equal, or if it is listed for the query. A query's ranking excludes the
 /// query itself, items with the query's label and group, and items listed to be excluded: they neither match nor count.
 pub struct Relation<'a> {
-    /// Labels; if matches are listed, all queries share one class and all items a different class.
+    /// Labels; if matches are listed, all queries share a class and all items a different class.
     classes: Codes<'a>,
     candidates: Candidates<'a>,
     groups: Option<Codes<'a>>,
@@ -49,7 +49,7 @@ pub struct Relation<'a> {
     grades: Option<Grades<'a>>,
     /// The index of this part's first item in the full gallery.
     first_item: u64,
-    /// If this part is two blocks of the gallery: the first item of the second block, and the gallery indices at which both begin.
+    /// If this part is two blocks of the gallery: the first item of the second block, and the gallery indices of both first items.
     blocks: Option<(u32, [u64; 2])>,
     /// The number of matches per query.
     numbers: Vec<u32>,
@@ -65,7 +65,7 @@ fn check_length(name: &str, given: usize, expected: usize, why: &str) -> Result<
 }
 
 impl<'a> Relation<'a> {
-    /// Relates items with the same label. Labels must be dense codes, shared by both sides. If `gallery_labels` is `None`, the
+    /// Relates items with equal labels. Labels must be dense codes, shared by both sides. If `gallery_labels` is `None`, the
     /// queries are also the gallery.
     pub fn of_labels(labels: &'a [u32], gallery_labels: Option<&'a [u32]>) -> Result<Self> {
         let gallery = gallery_labels.unwrap_or(labels);
@@ -73,7 +73,7 @@ impl<'a> Relation<'a> {
         Self::new(classes, Candidates::Labelled(Classes::new(gallery)?), gallery_labels.is_none())
     }
 
-    /// Relates each query to the items listed for it. `gallery` is the number of items; if `None`, the queries are also the gallery.
+    /// Relates queries to the items that are listed. `gallery` is the number of items; if `None`, the queries are also the gallery.
     pub fn of_lists(lists: Lists<'a>, gallery: Option<usize>) -> Result<Self> {
         let items = gallery.unwrap_or(lists.len());
         lists.check("relevant", lists.len(), items)?;
@@ -119,12 +119,12 @@ impl<'a> Relation<'a> {
         Relation { groups: Some(groups), ..self }.count()
     }
 
-    /// Declares this gallery a part of a larger gallery, where the first item has the index `first_item`.
+    /// Declares this gallery a part of a larger gallery, where `first_item` is the index of the first item.
     pub fn with_first_item(self, first_item: u64) -> Result<Self> {
         Relation { first_item, ..self }.count()
     }
 
-    /// Declares the items, which are also the queries, to be two blocks of a larger gallery: items before `split`, and the
+    /// Declares the items, which are also the queries, to be blocks of a larger gallery: items before `split`, and the
     /// others. In the gallery, the blocks begin at `first_items`, which must ascend.
     pub fn with_blocks(self, split: usize, first_items: [u64; 2]) -> Result<Self> {
         if split > self.items() || first_items[1] < first_items[0] + split as u64 {
@@ -137,23 +137,23 @@ impl<'a> Relation<'a> {
         Ok(Relation { blocks: Some((split as u32, first_items)), ..self })
     }
 
-    /// Excludes each query itself. `indices` has its index in the full gallery, or −1 for a query that isn't in the gallery.
+    /// Excludes the queries themselves. `indices` are indices in the full gallery, or −1 for a query that isn't in the gallery.
     pub fn with_own_items(self, indices: &'a [i64]) -> Result<Self> {
         let own = OwnItem::Listed(indices);
         own.check(self.queries(), 1 << 62)?;
         Relation { own, ..self }.count()
     }
 
-    /// Excludes the items listed for each query.
+    /// Excludes the items listed per query.
     pub fn with_left_out(self, lists: Lists<'a>) -> Result<Self> {
         lists.check("left_out", self.queries(), self.items())?;
         Relation { excluded: Some(lists), ..self }.count()
     }
 
-    /// Counts the matches of each query, and lists the items that must not be counted although they have a different class.
+    /// Counts the matches per query, and lists the items that must not be counted although the class differs.
     fn count(mut self) -> Result<Self> {
         let (queries, gallery) = (&self.classes.queries, &self.classes.gallery);
-        // Sort the label and group of each item, so that a binary search can count equal ones.
+        // Sort the labels and groups of the items, so that a binary search can be used to count equal ones.
         let item_groups = self.groups.as_ref().map_or(&[][..], |groups| &groups.gallery);
         let mut item_codes = collect(gallery.iter().copied().zip(item_groups.iter().copied()))?;
         item_codes.par_sort_unstable();
@@ -195,7 +195,7 @@ impl<'a> Relation<'a> {
         Ok(self)
     }
 
-    /// Returns the gallery item that is the query itself, if this part of the gallery has it.
+    /// Returns the gallery item that is the query itself, if it is in this part of the gallery.
     fn own_item(&self, query: usize) -> Option<usize> {
         let place = usize::try_from(self.own.of(query)?.checked_sub(self.first_item)?).ok()?;
         (place < self.items()).then_some(place)
@@ -212,7 +212,7 @@ impl<'a> Relation<'a> {
         self.groups.as_ref().is_some_and(|groups| groups.queries[query] == groups.gallery[item as usize])
     }
 
-    /// Checks that the space has as many rows as the relation has labels or lists.
+    /// Checks that the numbers of rows in the space and of labels or lists in the relation are equal.
     pub(crate) fn check<S: Space>(&self, space: &S) -> Result<()> {
         check_length("labels", self.queries(), space.rows(Side::Query), "one per query")?;
         check_length("gallery_labels", self.items(), space.rows(Side::Gallery), "one per gallery row")
@@ -227,13 +227,13 @@ impl<'a> Relation<'a> {
         self.classes.gallery.len()
     }
 
-    /// Whether a pair can be counted once for both of its items: the queries are also the gallery, and only items with the
+    /// Whether a pair can be counted once for both items: the queries are also the gallery, and only items with the
     /// query's class are excluded.
     pub(crate) fn is_symmetric(&self) -> bool {
         matches!((self.own, &self.uncounted), (OwnItem::SameIndex, None))
     }
 
-    /// Whether the query itself is the only item excluded from its ranking.
+    /// Whether the query itself is the only item excluded from the ranking.
     pub(crate) fn excludes_only_own_item(&self) -> bool {
         self.groups.is_none() && self.excluded.is_none() && self.uncounted.is_none()
     }
@@ -264,7 +264,7 @@ impl<'a> Relation<'a> {
         }
     }
 
-    /// Whether `item`, a candidate of `query`, is excluded from its ranking.
+    /// Whether `item`, a candidate of `query`, is excluded from the ranking.
     pub(crate) fn excludes(&self, query: usize, item: u32) -> bool {
         self.own_item(query) == Some(item as usize)
             || self.shares_group(query, item)
@@ -276,7 +276,7 @@ impl<'a> Relation<'a> {
         self.candidates(query).iter().copied().filter(move |item| !self.excludes(query, *item))
     }
 
-    /// Tells for each item of a range whether it is a match or a negative of the query, or excluded.
+    /// Tells per item of a range whether it is a match or a negative of the query, or excluded.
     pub(crate) fn kinds(&self, query: usize, items: Range<usize>, kinds: &mut Vec<Kind>) -> Result<()> {
         let class = self.classes.queries[query];
         kinds.clear();
@@ -309,7 +309,7 @@ impl<'a> Relation<'a> {
         }
     }
 
-    /// Returns the index that an item of this part has in the full gallery.
+    /// Returns the index of an item of this part in the full gallery.
     pub(crate) fn gallery_index(&self, item: u32) -> u64 {
         match self.blocks {
             None => self.first_item + u64::from(item),

@@ -1,7 +1,7 @@
 //! Ranks the positives of a query by the keys of all items.
 //!
-//! Keys are mapped to integers, in descending order, and integers to buckets. Items in buckets without a positive are only
-//! counted. Other items are sorted by integer, and items with equal integers by key. So if few items are positive, few are
+//! Keys are mapped to integers, in descending order, and integers to buckets. If a bucket does not contain positives, items are only
+//! counted. Other items are sorted by integer, and items with equal integers by key. So when few items are positive, few are
 //! sorted.
 
 use std::ops::Range;
@@ -15,12 +15,12 @@ use crate::random::Random;
 use crate::rank::relation::Kind;
 use crate::rank::ties::{Positive, TieRules, Ties};
 
-/// The bit fields of an entry, from the top: whether its key equals the previous entry's key, the integer, the place in the row,
+/// The bit fields of an entry, from the top: whether the key equals the previous entry's key, the integer, the place in the row,
 /// and whether it is a positive.
 const TIED: u64 = 1 << 63;
 const PLACE_SHIFT: u32 = 1;
 const INTEGER_SHIFT: u32 = 33;
-/// The bits per digit, and the digits per integer. Rows of many items use three shorter digits, so fewer items share an integer.
+/// The bits per digit, and the digits per integer. Long rows use three shorter digits, so fewer items share an integer.
 const DIGITS: (u32, u32) = (12, 2);
 const DIGITS_OF_MANY: (u32, u32) = (10, 3);
 /// The most bits per bucket: the counts of more buckets wouldn't fit into a core's caches.
@@ -28,7 +28,7 @@ const BUCKET_BITS: u32 = 16;
 /// The number of keys that determine the range of the integers.
 const SAMPLE: usize = 128;
 
-/// The items of one query in order: keys, kinds, and indices in the full gallery.
+/// The items of a query in order: keys, kinds, and indices in the full gallery.
 pub(crate) struct Row<'a, I> {
     pub keys: &'a [f64],
     pub kinds: &'a [Kind],
@@ -56,14 +56,14 @@ impl<I: Fn(usize) -> u64> Row<'_, I> {
     }
 }
 
-/// Sorts the rows of queries, one after the other, in the same buffers.
+/// Sorts the rows of queries, one after the other, using the same buffers.
 #[derive(Default)]
 pub(crate) struct RowRanker {
-    /// The integer of each item. Excluded items have a larger integer than all others.
+    /// The integers of the items. Excluded items get a larger integer than all others.
     integers: Vec<u32>,
-    /// The number of bits by which an integer is shifted right to get its bucket.
+    /// The number of bits by which an integer is shifted right to get the bucket.
     shift: u32,
-    /// For each bucket, twice the number of unlisted items in earlier buckets, plus 1 if this bucket's items are listed.
+    /// Per bucket, twice the number of unlisted items in earlier buckets, plus 1 if this bucket's items are listed.
     buckets: Vec<u64>,
     /// The number of unlisted items that aren't excluded.
     unlisted: u64,
@@ -131,13 +131,13 @@ impl RowRanker {
         Ok(())
     }
 
-    /// Decides which buckets have their items listed, and counts the items of the others.
+    /// Decides which buckets should have listed items, and counts the items of the others.
     fn fill_buckets<I: Fn(usize) -> u64>(&mut self, row: &Row<'_, I>, beyond: u32, last_rank: u64) -> Result<()> {
         self.buckets.clear();
         self.buckets.try_resize(1 + (beyond >> self.shift) as usize, 0)?;
         let kinds = row.kinds.iter().map(|kind| u64::from(*kind == Kind::Match)).chain(row.given.iter().map(|_| 1));
         for (integer, is_match) in self.integers.iter().zip(kinds) {
-            // Holds twice the number of items, plus 1 if one of them is a positive.
+            // Holds twice the number of items, plus 1 if the bucket contains a positive.
             let bucket = &mut self.buckets[(integer >> self.shift) as usize];
             *bucket = (*bucket + 2) | is_match;
         }
@@ -161,7 +161,7 @@ impl RowRanker {
         let (entries, integers) = (&mut self.entries[..], &self.integers[places.clone()]);
         for (place, &integer) in places.zip(integers) {
             let entry = u64::from(integer) << INTEGER_SHIFT | (place as u64) << PLACE_SHIFT;
-            // Write each entry and keep it by adding 0 or 1, because the CPU would mispredict a branch.
+            // Always write the entry and keep it by adding 0 or 1, because the CPU would mispredict a branch.
             entries[found] = entry | u64::from(is_match(place));
             found += (self.buckets[(integer >> self.shift) as usize] & 1) as usize;
         }
@@ -173,7 +173,7 @@ impl RowRanker {
         self.buckets[((entry & !TIED) >> INTEGER_SHIFT >> self.shift) as usize] >> 1
     }
 
-    /// Sorts entries that share an integer by key if a positive is among them, and marks entries with equal keys.
+    /// Sorts entries that share an integer by key if an item is a positive, and marks entries with equal keys.
     fn order_equal<I: Fn(usize) -> u64>(&mut self, row: &Row<'_, I>) {
         let mut start = 0;
         for end in 1..=self.entries.len() {
@@ -204,7 +204,7 @@ impl RowRanker {
         collect_counted(self.entries.iter().filter(|entry| *entry & 1 == 1).map(|entry| row.positive(*entry)))
     }
 
-    /// Counts the sorted negatives in the slots of `rules`. `positives` must be in order, and may be empty if ties go only by index.
+    /// Counts the sorted negatives in the slots of `rules`. `positives` must be in order, but may be empty when ties go only by index.
     pub fn counts<I: Fn(usize) -> u64>(
         &self,
         row: &Row<'_, I>,
@@ -216,7 +216,7 @@ impl RowRanker {
         let mut counts = full(per_positive * number + 1, 0)?;
         let mut before = 0;
         if rules == TieRules::One(Ties::Index) {
-            // Count the items before each positive first: a loop that counted negatives would wait for each addition to a slot.
+            // Count the items before the positives first: a loop that counted negatives would wait for the additions to a slot.
             for (entry, at) in self.entries.iter().zip(0..) {
                 counts[before] = at + self.unlisted_before(*entry);
                 before += (entry & 1) as usize;

@@ -1,7 +1,7 @@
 //! Counts negatives from screened values.
 //!
-//! The active positives of a query are its thresholds. If the counts show that the rank of a positive no longer matters to any
-//! metric, the positive is dropped. This raises the lowest threshold, and the screen skips negatives below it.
+//! The active positives of a query are its thresholds. When the counts show that the rank of a positive can't change a
+//! metric, the positive is dropped. This raises the lowest threshold, so that the screen will skip negatives below it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -20,7 +20,7 @@ use crate::screen::expected::SampledValues;
 use crate::screen::traverse::{Observer, Task};
 use crate::side::Side;
 
-/// Counts in progress, one for each relation.
+/// Counts in progress, one per relation.
 pub(crate) struct ScreenCounter<'a> {
     first: Level<'a>,
     others: Vec<Level<'a>>,
@@ -28,7 +28,7 @@ pub(crate) struct ScreenCounter<'a> {
     joined: Option<Vec<u32>>,
 }
 
-/// The count for one relation.
+/// The count for a relation.
 struct Level<'a> {
     counts: &'a PartialCounts,
     /// The first query, as an index into the space, that the counts cover.
@@ -36,25 +36,25 @@ struct Level<'a> {
     relation: &'a Relation<'a>,
     /// The values of the positives, in the units of the screen.
     values: Vec<f64>,
-    /// The number of active positives per query. They always include the first positive, and all others before the last active one.
+    /// The number of active positives per query. The first positive is active, like all others before the last active positive.
     active: Vec<AtomicU32>,
     /// Negatives counted since the last update of `active`.
     counted: Vec<AtomicU32>,
     control: &'a Control,
 }
 
-/// One side of a task: the rows are queries and the columns items, or the reverse.
+/// One side, when a task runs: the rows are queries and the columns items, or the reverse.
 struct TaskSide<'a> {
     queries: &'a Range<usize>,
     items: &'a Range<usize>,
-    /// Counts of unlisted values above the first positive of each query, above the second, and so on.
+    /// Counts of unlisted values above the first positive per query, above the second, and so on.
     above: &'a Above,
 }
 
 /// A value to decide: the query counted from the first of this side, the item, and bounds for the value.
 type Listed = (u32, u32, (f64, f64));
 
-/// If a query has at least this number of positives, binary search finds those before a negative, and threads don't add up negatives
+/// With at least this number of positives, binary search is used to find positives before a negative, and threads don't add up negatives
 /// after later ones.
 const MANY: usize = 16;
 
@@ -67,9 +67,9 @@ pub(crate) struct Buffers {
     keys: Vec<f64>,
     /// The negatives per query that a task found.
     negatives: Vec<u32>,
-    /// The negatives per query after each of its first `MANY` positives; empty if a task lists few.
+    /// The negatives per query after the first `MANY` positives; empty if a task lists few.
     added: Vec<u32>,
-    /// The values listed for one level, and each query's lowest threshold and class at this level.
+    /// The values listed for a level, and the lowest threshold and the class per query at this level.
     listed: Vec<Listed>,
     queries: Vec<(f64, u32)>,
 }
@@ -123,7 +123,7 @@ fn join_classes<S: Space>(space: &S, relations: &[Relation<'_>]) -> Result<Vec<u
 }
 
 impl<'a> ScreenCounter<'a> {
-    /// Starts a count for each relation. Queries that tables serve have no thresholds, so nothing is counted for them.
+    /// Starts a count per relation. Queries that tables serve do not get thresholds, so negatives are not counted for them.
     pub fn new<S: Space>(
         space: &S,
         (counts, relations): (&'a [PartialCounts], &'a [Relation<'a>]),
@@ -156,8 +156,8 @@ impl<'a> ScreenCounter<'a> {
         }
     }
 
-    /// Counts the values of one side of a task at each level. A value listed for one level may match at another level, or be
-    /// below its thresholds. Unlisted values are above the first positive at each level, and match at none.
+    /// Counts the values of a side of a task at all levels. A value listed for a level may match at another level, or be
+    /// below the level's thresholds. Unlisted values are above the first positive at all levels, and do not match.
     fn count_side<S: Space>(
         &self,
         space: &S,
@@ -248,7 +248,7 @@ impl<'a> Level<'a> {
         Some((*values.last()?, *values.first()?))
     }
 
-    /// Whether `item` is a negative of `query`, which has the class `class`.
+    /// Whether `item` is a negative of `query`, given the class `class` of the query.
     #[inline]
     fn is_negative(&self, query: usize, class: u32, item: u32) -> bool {
         let relation = self.relation;
@@ -290,7 +290,7 @@ impl<'a> Level<'a> {
         self.active[q].fetch_min(active as u32, Relaxed);
     }
 
-    /// Counts the values on one side of a task.
+    /// Counts the values on one side of the task.
     fn count_side<S: Space>(
         &self,
         space: &S,
@@ -307,7 +307,7 @@ impl<'a> Level<'a> {
         negatives.try_resize(queries.len(), 0)?;
         for (before, above) in above.by_bracket().enumerate() {
             for (i, (&above, negatives)) in above.iter().zip(&mut *negatives).enumerate() {
-                // Negatives above a positive include those above the previous positive. A query without this positive has none.
+                // Negatives above a positive include those above the previous positive. The number is 0 if a query lacks a positive.
                 if above > *negatives {
                     counts.add(first + i, counts.slots_per_positive * before, u64::from(above - *negatives));
                     *negatives = above;
@@ -368,7 +368,7 @@ impl Observer for ScreenCounter<'_> {
         if self.joined.is_some() {
             let by_level = self.levels().filter_map(|level| level.lowest_and_first(query));
             let all = by_level.reduce(|(low, high), (lowest, first)| (low.min(lowest), high.max(first)));
-            // An item above all brackets matches at no level, so it can be counted at all levels, unless a level excludes items.
+            // An item above all brackets does not match at any level, so it is counted at all levels, unless a level excludes items.
             let counts_unlisted = self.levels().all(|level| level.relation.excludes_only_own_item());
             all.map(|(low, high)| (low, if counts_unlisted { high } else { f64::INFINITY }))
                 .into_iter()
@@ -377,7 +377,7 @@ impl Observer for ScreenCounter<'_> {
         }
         let level = &self.first;
         let values = level.active_values(query - level.first_query);
-        // If only the first ranks matter, thresholds rise quickly and few values are listed, so a single bracket is cheaper.
+        // When only the first ranks matter, thresholds rise quickly and few values are listed, so a single bracket is cheaper.
         if level.counts.every_rank_matters() && values.len() <= level.control.sizes().counted_brackets {
             values.iter().for_each(|value| visit((*value, *value)));
         } else {

@@ -1,4 +1,4 @@
-//! Ranks queries by tables of all keys, to be used if a screen would leave most values open.
+//! Ranks queries by tables of all keys, to be used when a screen would leave most values open.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,7 +21,7 @@ use crate::rank::values::{Discounts, Order};
 use crate::rows::space::Space;
 use crate::side::Side;
 
-/// What to compute for the queries: metrics, for each relation and under each rule for ties.
+/// What to compute for the queries: metrics, per relation and rule for ties.
 pub(crate) struct Ranking<'a> {
     pub relations: &'a [Relation<'a>],
     pub ties: &'a [Ties],
@@ -29,7 +29,7 @@ pub(crate) struct Ranking<'a> {
 }
 
 impl Ranking<'_> {
-    /// Computes the metrics of `queries` from all of their keys. `results` has one entry per relation and rule.
+    /// Computes the metrics of `queries` from all keys. `results` must contain an entry per relation and rule.
     pub fn compute<S: Space>(
         &self,
         space: &S,
@@ -83,7 +83,7 @@ impl Ranking<'_> {
         }
     }
 
-    /// Computes the metrics of a query for each relation and rule. `rank` must call back for each rule, with the order of the
+    /// Computes the metrics of a query per relation and rule. `rank` must call back once per rule, with the order of the
     /// positives and, if matches are graded, with the positives.
     fn each_relation(
         &self,
@@ -129,7 +129,7 @@ impl Ranking<'_> {
         if relation.grades().is_some() || self.ties != [Ties::Index] {
             positives = ranker.list_positives(&row)?;
             if positives.len() < number {
-                // The best order gains from all positives, so add those beyond the last rank.
+                // The best order gains from all positives, so add the positives after the last rank.
                 let mut known = collect(positives.iter().map(|positive| positive.index))?;
                 known.sort_unstable();
                 let all = relation.matches(query as usize).map(|item| relation.gallery_index(item));
@@ -152,7 +152,7 @@ impl Ranking<'_> {
 /// Receives the order of a query's positives, and the positives.
 type Take<'a> = dyn FnMut(Order, &[Positive]) -> Result<()> + 'a;
 
-/// Counts the negatives of `queries`, which must be distinct, among a range of the items in a part of a gallery.
+/// Counts the negatives of `queries`, which must be distinct, in a range of the items in a part of a gallery.
 pub(crate) fn count_from_tables<S: Space>(
     space: &S,
     (counts, relation): (&PartialCounts, &Relation<'_>),
@@ -192,7 +192,7 @@ pub(crate) fn count_from_tables<S: Space>(
 /// Bytes of input per key of a table: a table of more queries packs the gallery less often.
 const BYTES_PER_KEY: usize = 16;
 
-/// Fills tables with the keys of `queries` and all items, and computes a result from each row, its query, and its first item.
+/// Fills tables with the keys of `queries` and all items, and computes a result per row, given the query and the first item.
 fn for_each_row<T: FromZeros + Send + Sync, B: Send, R: Default + Send>(
     (queries, items, bytes): (&[u32], Range<u32>, usize),
     fill: impl Fn(&[u32], &[u32], &mut [T]) -> Result<()>,

@@ -1,4 +1,4 @@
-//! Rules for ties, and the slots that count a query's negatives for one rule or for all rules at once.
+//! Rules for ties, and the slots used to count a query's negatives for a single rule or for all rules.
 //!
 //! Positives are sorted by key in descending order, then by index. A negative comes after b positives with larger keys, and may be
 //! tied with a *group* of t positives, where j have lower indices. The slot depends on the rules:
@@ -29,7 +29,7 @@ pub struct Positive {
     pub index: u64,
 }
 
-/// How to order a match and a non-match that have the same key.
+/// How to order a match and a non-match with equal keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ties {
     /// The lower gallery index comes first.

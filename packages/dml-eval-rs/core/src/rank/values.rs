@@ -1,4 +1,4 @@
-//! Computes the value of each metric per query. Under the rule `expected`, this is the mean over all orders of tied items.
+//! Computes the values of metrics per query. Under the rule `expected`, this is the mean over all orders of tied items.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::rank::lists::Grades;
 use crate::rank::metric::Metric;
 use crate::rank::ties::{Positive, Ties};
 
-/// The order of a query's positives, at least one. A rank that is too deep to matter may be too small, but is still too deep.
+/// The order of a query's positives (not empty). A rank that is too deep to matter may be too small, but is still too deep.
 pub(crate) enum Order {
     /// The ranks, in ascending order.
     Ranks(Vec<u64>),
@@ -34,7 +34,7 @@ impl Order {
         Order::from_groups(tied.count(), groups)
     }
 
-    /// Computes ranks. `counts` has the negatives before each positive and after the previous one, then those after the last.
+    /// Computes ranks. `counts` are the negatives before the first positive, between consecutive ones, and after the last.
     pub fn from_counts(mut counts: Vec<u64>) -> Self {
         counts.pop();
         let mut negatives = 0;
@@ -45,7 +45,7 @@ impl Order {
         Order::Ranks(counts)
     }
 
-    /// Takes `number` groups in order. Each gives the negatives since the previous group, the group's positives, and its negatives.
+    /// Takes `number` groups in order. A group gives the negatives since the previous group, then positives and negatives in it.
     pub fn from_groups(number: usize, groups: impl Iterator<Item = (u64, u64, u64)>) -> Result<Self> {
         let (mut before, mut positives_before) = (0, 0);
         let mut collected = allocate(number)?;
@@ -66,7 +66,7 @@ impl Order {
         }
     }
 
-    /// Computes the metrics. `graded` has all positives in order, their grades, and the query's index in the grades. If the
+    /// Computes the metrics. `graded` contains all positives in order, the grades, and the query's index in the grades. If the
     /// computation is cancelled, the values are arbitrary.
     pub fn metrics(
         &self,
@@ -107,7 +107,7 @@ impl Order {
         collect(metrics.iter().map(value))
     }
 
-    /// Computes the probability that a positive is among the first `k` items.
+    /// Computes the probability that a positive is in the first `k` items.
     fn recall(&self, k: u64) -> f64 {
         match self {
             Order::Ranks(ranks) => f64::from(u8::from(ranks[0] <= k)),
@@ -115,7 +115,7 @@ impl Order {
         }
     }
 
-    /// Computes the expected number of positives among the first `k` items.
+    /// Computes the expected number of positives in the first `k` items.
     fn hits(&self, k: u64) -> f64 {
         match self {
             Order::Ranks(ranks) => up_to(ranks, k).len() as f64,
@@ -125,7 +125,7 @@ impl Order {
         }
     }
 
-    /// Computes the expected sum of the precisions at the positives among the first `k` items.
+    /// Computes the expected sum of the precisions at the positives in the first `k` items.
     fn precisions(&self, k: u64, control: &Control) -> f64 {
         match self {
             Order::Ranks(ranks) => {
@@ -159,7 +159,7 @@ impl Order {
         }
     }
 
-    /// Computes the expected sum of discounted gains over the first `k` items. If `gains` is empty, each positive has a gain of 1.
+    /// Computes the expected sum of discounted gains over the first `k` items. If `gains` is empty, the gain of a positive is 1.
     fn gain(&self, k: u64, gains: &[f64], discounts: &Discounts, control: &Control) -> f64 {
         let gain = |i: usize| gains.get(i).copied().unwrap_or(1.0);
         match self {
@@ -181,7 +181,7 @@ fn up_to(ranks: &[u64], k: u64) -> &[u64] {
     &ranks[..ranks.partition_point(|rank| *rank <= k)]
 }
 
-/// Iterates over the groups that begin among the first `k` items.
+/// Iterates over the groups that begin in the first `k` items.
 fn within(groups: &[Group], k: u64) -> impl Iterator<Item = &Group> {
     groups.iter().take_while(move |group| group.before < k)
 }
@@ -213,7 +213,7 @@ impl Discounts {
     }
 }
 
-/// Iterates over the places in a group. Ends early if the computation is cancelled, since its results are then dropped.
+/// Iterates over the places in a group. Ends early when the computation is cancelled, since results will then be dropped.
 fn places(number: u64, control: &Control) -> impl Iterator<Item = u64> {
     const BETWEEN_LOOKS: u64 = 1 << 16;
     (0..number).take_while(|place| place % BETWEEN_LOOKS != 0 || !control.is_cancelled())
@@ -235,7 +235,7 @@ impl Group {
         self.positives + self.negatives
     }
 
-    /// Counts the places of this group that are among the first `k` items.
+    /// Counts the places of this group that are in the first `k` items.
     fn places_within(&self, k: u64) -> u64 {
         k.saturating_sub(self.before).min(self.size())
     }
@@ -250,7 +250,7 @@ impl Group {
         self.positives_before as usize..(self.positives_before + self.positives) as usize
     }
 
-    /// Computes the probability that a positive is among the first `k` items, or 1 − P(all positives of this group come later).
+    /// Computes the probability that a positive is in the first `k` items, or 1 − P(all positives of this group come later).
     fn recall(&self, k: u64) -> f64 {
         let drawn = k.saturating_sub(self.before);
         if drawn > self.negatives {
@@ -266,11 +266,11 @@ impl Group {
         1.0 - none
     }
 
-    /// Computes the expected `value` / rank of the group's first positive or, if `rank` counts from the end, of its last. Ranks
+    /// Computes the expected `value` / rank of the group's first positive or, if `rank` counts from the end, of the last. Ranks
     /// greater than `most` give 0.
     fn mean_over_outermost_rank(&self, value: f64, most: u64, rank: impl Fn(u64) -> u64, control: &Control) -> f64 {
         let mut mean = 0.0;
-        // The probability that no earlier place has a positive.
+        // The probability that earlier places do not contain a positive.
         let mut none = 1.0;
         for k in places(self.negatives + 1, control) {
             let here = self.positives as f64 / (self.size() - k) as f64;
@@ -282,12 +282,12 @@ impl Group {
         mean
     }
 
-    /// Adds the expected precisions at the group's positives among the first `k` items, place by place.
+    /// Adds the expected precisions at the group's positives in the first `k` items, place by place.
     fn add_precisions(&self, mut precisions: f64, k: u64, control: &Control) -> f64 {
         let density = self.density();
-        // If there is a positive at a given place, the other positives are equally likely at each other place.
+        // Given a positive in a place, the other positives are equally likely in all other places.
         let rest = if self.size() > 1 { (self.positives - 1) as f64 / (self.size() - 1) as f64 } else { 0.0 };
-        // Terms are computed 64 at a time, for SIMD; the sum isn't, since its order of addition is fixed. Integers are exact.
+        // Terms are computed in batches of 64, for SIMD; the sum isn't, since the order of addition is fixed. Integers are exact.
         let mut terms = [0.0; 64];
         let (before, found) = ((self.before + 1) as f64, (self.positives_before + 1) as f64);
         let number = self.places_within(k);

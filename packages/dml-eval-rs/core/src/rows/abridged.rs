@@ -1,9 +1,9 @@
-//! Abridges rows of int16: keeps the first words, and replaces the others by a single word that has their length.
+//! Abridges rows of int16: keeps the first words, and replaces the others by a single word of equal length.
 //!
 //! Makes `knn` 1.16 times as fast for 19,744 x 256 rows with a decaying spectrum if the rows of a class (of 32) are adjacent, and
-//! gains nothing otherwise (`benchmarks/evaluator/compare.py --work trained-knn` measures trained embeddings).
+//! does not help otherwise (`benchmarks/evaluator/compare.py --work trained-knn` measures trained embeddings).
 //!
-//! By Cauchy–Schwarz, the product of two abridged rows is at least the product of the full rows. Kernel values grow with it, so no
+//! By Cauchy–Schwarz, the product of abridged rows is at least the product of the full rows. Kernel values grow with it, so no
 //! value in a tile of abridged rows is below the value of the full rows: see docs/internals/evaluator-exactness.md.
 
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::rows::narrow_panels::NarrowPanels;
 use crate::rows::panels::Panels;
 use crate::sizes::Sizes;
 
-/// Panels of int16 rows that are abridged to half of their words.
+/// Panels of int16 rows that are abridged to half of the words.
 pub(crate) struct Abridged {
     panels: Panels<u32>,
     pub steps: usize,
@@ -56,7 +56,7 @@ impl Abridged {
     }
 }
 
-/// Writes the length of each int16 lane as two equal integers, rounded up so that their squares sum to at least the squared length.
+/// Writes the length of int16 lanes as a pair of equal integers, rounded up so that both squares sum to at least the squared length.
 fn write_lengths(words: &[u32], lengths: &mut [u32]) {
     lengths.fill(0);
     for step in words.chunks_exact(lengths.len()) {
@@ -128,7 +128,7 @@ mod tests {
                 product.tile(few_rows.steps, few_rows.panels(0..1), few_columns.panels(0..1), &mut few);
                 for (whole, few) in whole.into_iter().zip(few) {
                     prop_assert!(few >= whole, "{name}: {few} {whole}");
-                    // The product of equal rows is their squared length, except that the length of the replaced words is rounded up.
+                    // The product of equal rows is the squared length, except that the length of the replaced words is rounded up.
                     prop_assert!(!are_equal || few <= whole * 1.001, "{name}: {few} {whole}");
                 }
             }
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn lengths_of_the_longest_rows_leave_sums_exact() {
-        // All of this row's length is in the replaced words, and their integers have the largest square that row_words.rs allows.
+        // All of this row's length is in the replaced words, and the integers' square is the largest that row_words.rs allows.
         let integers = [32_766i16, 32_766, 285, 0];
         let square: i64 = integers.iter().map(|v| i64::from(*v).pow(2)).sum();
         assert!((46_338i64.pow(2)..=46_339i64.pow(2)).contains(&square), "{square}");

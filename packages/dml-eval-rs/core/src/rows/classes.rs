@@ -5,13 +5,13 @@ use crate::error::Result;
 
 /// Row indices, grouped by label.
 pub(crate) struct Classes {
-    /// The end of each label's rows in `members`.
+    /// The end of the rows in `members`, per label.
     ends: Vec<u32>,
     members: Vec<u32>,
 }
 
 impl Classes {
-    /// Groups rows by label and keeps their order within a label.
+    /// Groups rows by label and keeps the order within a label.
     pub fn new(labels: &[u32]) -> Result<Self> {
         let classes = labels.iter().max().map_or(0, |l| *l as usize + 1);
         let (mut ends, mut members) = (Vec::new(), Vec::new());

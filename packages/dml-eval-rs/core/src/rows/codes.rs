@@ -100,7 +100,7 @@ impl<'a> Codes<'a> {
     }
 }
 
-/// Packed codes. The products are minus the distances, without rounding errors.
+/// Packed codes. The products are exactly minus the distances.
 pub struct CodePacking<'s, 'a>(&'s Codes<'a>);
 
 impl Packing for CodePacking<'_, '_> {

@@ -1,17 +1,17 @@
-//! The public name of the spaces, and the types that their searches report.
+//! The public name of the spaces, and the types that searches report.
 
 use crate::rows::codes::Codes;
 use crate::rows::dense::Dense;
 use crate::rows::space::Space;
 
-/// Two sides of rows that can be compared: [`Dense`] or [`Codes`].
+/// Queries and items that can be compared: [`Dense`] or [`Codes`].
 ///
-/// This trait is sealed, because exact results depend on an error bound that each space must state and keep.
+/// This trait is sealed, because exact results depend on an error bound that a space must state and keep.
 pub trait Comparable: Space {
     /// The type that a search reports: similarities of embeddings, or distances of codes.
     type Reported: Copy + Send + Sync;
 
-    /// The value to report if there is no item.
+    /// The value to report if an item is missing.
     const ABSENT: Self::Reported;
 
     /// Converts the key of an item of `query` to the reported type.

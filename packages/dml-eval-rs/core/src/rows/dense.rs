@@ -1,4 +1,4 @@
-//! Real vectors under a similarity, and the keys that rank them.
+//! Real vectors under a similarity, and the keys used to rank vectors.
 
 pub(crate) mod few;
 mod scores;
@@ -18,7 +18,7 @@ use crate::side::Side;
 /// The precision of a screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
-    /// Screen with float32 products, which leave almost no comparison open.
+    /// Screen with float32 products, which decide almost all comparisons.
     Float32,
     /// Screen with products of 16-bit numbers if faster: int16 on x86-64, bfloat16 on aarch64. These leave more comparisons open.
     SixteenBit,
@@ -38,7 +38,7 @@ impl std::str::FromStr for Precision {
 
 impl Precision {
     /// Chooses the faster precision, given the number of positives and queries. `every_rank` says whether all ranks matter, which
-    /// makes each positive a threshold among very many values. With many thresholds, a coarse screen leaves too many values
+    /// makes all positives thresholds in a great number of values. A coarse screen would then leave too many values
     /// within the margins (measured in docs/internals/evaluator-speed.md).
     pub fn for_positives(positives: usize, queries: usize, every_rank: bool, kernel: &Kernel) -> Self {
         let each = positives / queries.max(1);
@@ -55,7 +55,7 @@ const MANY_FOR_BFLOAT16: usize = 24;
 /// The longest rows that are screened as int16. Panels of such rows are never narrow.
 const LONGEST_INT16: usize = 1 << 16;
 
-/// Two validated matrices, and the similarity that compares them.
+/// Two validated matrices, and the similarity used to compare rows.
 pub struct Dense<'a> {
     pub(super) queries: Matrix<'a>,
     pub(super) gallery: Matrix<'a>,
@@ -64,12 +64,12 @@ pub struct Dense<'a> {
     word: Word,
     pub(super) query_squares: Vec<f64>,
     pub(super) gallery_squares: Option<Vec<f64>>,
-    /// A power of two that scales the longest row to a length of at most 1; for the cosine, 1.
+    /// The power of two that scales the longest row to a length of at most 1; for the cosine, 1.
     scale: f64,
 }
 
 impl<'a> Dense<'a> {
-    /// Reads the rows once and validates them. If `gallery` is `None`, the queries are also the gallery.
+    /// Reads and validates the rows once. If `gallery` is `None`, the queries are also the gallery.
     pub fn new(
         queries: Matrix<'a>,
         gallery: Option<Matrix<'a>>,
@@ -154,7 +154,7 @@ impl<'a> Dense<'a> {
         self.kernel
     }
 
-    /// Appends the sums of products (or squared differences) of `pairs` to `sums`. Fastest if pairs with the same query are adjacent.
+    /// Appends the sums of products (or squared differences) of `pairs` to `sums`. For speed, pairs of a query should be adjacent.
     pub(super) fn sums(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, sums: &mut Vec<f64>) -> Result<()> {
         let first = sums.len();
         sums.try_resize(first + pairs.len(), 0.0)?;
@@ -178,7 +178,7 @@ impl<'a> Dense<'a> {
         Ok(())
     }
 
-    /// Computes the sums from float32 rows in place, or returns false if a row has a different type.
+    /// Computes the sums from float32 rows in place, or returns false if a row is of a different type.
     fn sum_in_place(&self, pairs: &[(u32, u32)], sums: &mut [f64]) -> bool {
         for (together, sums) in pairs.chunks(PAIRS).zip(sums.chunks_mut(PAIRS)) {
             let (mut q, mut g) = ([&[0.0f32; 0][..]; PAIRS], [&[0.0f32; 0][..]; PAIRS]);
@@ -256,7 +256,7 @@ impl<'a> Dense<'a> {
     /// Returns the key for the sum of a pair. `square` is the item's squared length, which only the cosine uses.
     #[inline(always)]
     pub(super) fn key_of(&self, square: f64, sum: f64) -> f64 {
-        // Adding zero turns −0 into 0, so that both have the same bits; they are tied.
+        // Adding zero turns −0 into 0, so that the bits are equal; 0 and −0 are tied.
         0.0 + match self.similarity {
             Similarity::Cosine => cosine_key(sum, square),
             Similarity::Dot => sum,
@@ -289,7 +289,7 @@ impl<'a> Dense<'a> {
     }
 }
 
-/// A space whose gallery hasn't been read yet.
+/// A space with a gallery that hasn't been read yet.
 pub(crate) struct Unread<'a>(Dense<'a>);
 
 impl<'a> Unread<'a> {

@@ -1,6 +1,6 @@
-//! Packs real vectors for a screen: scales them, and may centre them and keep only their coordinates along a few directions.
+//! Packs real vectors for a screen: scales them, and may centre them and keep only coordinates along a few directions.
 //!
-//! Let u be a scaled row (for the cosine, to length 1; otherwise by one power of two for all rows, so that no length exceeds 1),
+//! Let u be a scaled row (for the cosine, to length 1; otherwise by a common power of two, so that lengths don't exceed 1),
 //! c = u − μ, c' the packed part of c, c̃ the rounded numbers, r ≥ |c̃ − c'|, n ≥ |c'| and ρ ≥ |c − c'|. Then
 //!
 //! |fl(c̃ᵢ·c̃ⱼ + ρᵢρⱼ) − (c'ᵢ·c'ⱼ + ρᵢρⱼ)| ≤ rᵢ(nⱼ + rⱼ) + nᵢ rⱼ + γ ((nᵢ + rᵢ)(nⱼ + rⱼ) + ρᵢρⱼ)
@@ -67,7 +67,7 @@ impl<'s, 'a> DensePacking<'s, 'a> {
         Ok(self.margin(worst(Side::Query)?, worst(Side::Gallery)?))
     }
 
-    /// Packs rows along `directions`, without centring.
+    /// Packs rows along `directions`, not centred.
     #[cfg(test)]
     pub fn along(space: &'s Dense<'a>, directions: &[f64]) -> Self {
         let sample = Sample::draw(space, 256).unwrap().rows;
@@ -76,7 +76,7 @@ impl<'s, 'a> DensePacking<'s, 'a> {
         DensePacking { space, frame, prefix: Some(prefix) }
     }
 
-    /// Returns a packing of each kind: all coordinates, or along principal or other directions, centred or not.
+    /// Returns a packing per kind: all coordinates, or along principal or other directions, centred or not.
     #[cfg(test)]
     pub fn of_each_kind(space: &'s Dense<'a>) -> Vec<Self> {
         let (dim, similarity, control) = (space.dim(), space.similarity(), Control::default());
@@ -144,7 +144,7 @@ impl Packing for DensePacking<'_, '_> {
     fn margin(&self, row: Extent, column: Extent) -> f64 {
         let numbers = self.numbers() as f64;
         let dim = self.space.dim() as f64;
-        // Allow two roundings per term, which is enough with and without fused multiply-add: see
+        // Allow two roundings per term, which is enough whether multiply-add is fused or not: see
         // docs/internals/evaluator-exactness.md. Integer sums are exact; four roundings turn them into products.
         let is_integer = self.word() == Word::Int16Pair;
         let operations = if is_integer { 4.0 * UNIT32 } else { (2.0 * numbers + 8.0) * UNIT32 };
@@ -155,10 +155,10 @@ impl Packing for DensePacking<'_, '_> {
         let lengths = (row.norm + row.residual) * (column.norm + column.residual);
         let packing = row.residual * (column.norm + column.residual) + row.norm * column.residual;
         let biases = row.bias + column.bias;
-        // A bias is rounded to float32. The magnitudes of its pieces add up to at most 1 + 2⁻⁷ times the bias.
+        // A bias is rounded to float32. The magnitudes of the pieces add up to at most 1 + 2⁻⁷ times the bias.
         let summing = gamma * (lengths + row.rest * column.rest + 1.01 * biases) + 2.0 * UNIT32 * biases;
-        // The rounding of two keys (the screened item's and the positive's) and of the frame, and the underflow of products in
-        // keys, at most dim · 2^−1074 · scale² ≤ dim · 2^−76. No scaled row is longer than 1.
+        // The rounding of both keys (the screened item's and the positive's) and of the frame, and the underflow of products in
+        // keys, at most dim · 2^−1074 · scale² ≤ dim · 2^−76. Scaled rows are not longer than 1.
         let longest = column.length.max(row.length) + 1.0;
         let deciding = 32.0 * (dim + 8.0) * UNIT64 * (row.length + 1.0) * longest;
         let projecting = self.prefix.as_ref().map_or(0.0, |prefix| prefix.error() * row.length * column.length);

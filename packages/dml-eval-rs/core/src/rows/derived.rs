@@ -9,12 +9,12 @@ use crate::memory::{each, full, zeros};
 use crate::rows::matrix::Source;
 use crate::rows::scaling::rescale;
 
-/// The rows of two matrices with equal widths, concatenated.
+/// The rows of matrices with equal widths, concatenated.
 #[derive(Debug)]
 pub struct Concatenated<'a>(pub &'a dyn Source, pub &'a dyn Source);
 
 impl Concatenated<'_> {
-    /// Finds the matrix that a row is in, and its index there.
+    /// Finds the matrix that contains the row, then the index there.
     fn find(&self, row: usize) -> (&dyn Source, usize) {
         if row < self.0.rows() { (self.0, row) } else { (self.1, row - self.0.rows()) }
     }

@@ -88,7 +88,7 @@ impl Encoding<'_, '_> {
     }
 }
 
-/// Rounds the numbers of a row into `words`, and returns bounds on its sizes.
+/// Rounds the numbers of a row into `words`, and returns bounds on the sizes.
 #[inline(always)]
 fn round_row(
     (space, frame, prefix): (&Dense<'_>, &Frame, Option<&Prefix>),
@@ -98,7 +98,7 @@ fn round_row(
     words: &mut RowWords,
 ) -> Result<Extent> {
     let size = measure(coordinates);
-    // The numbers have been rounded before, and so have the sums of their squares.
+    // The numbers were rounded before, like the sums of squares.
     let mut rounding = framed.length * (space.dim() as f64 + 8.0) * 2.0 * UNIT64;
     let (mut rest, mut norm) = (None, size.square.sqrt());
     if let Some(prefix) = prefix {

@@ -1,14 +1,14 @@
-//! A frame of reference for a screen: rows relative to a centre. If rows are similar, this makes their numbers small.
+//! A frame of reference for a screen: rows relative to a centre. When rows are similar, this makes the numbers small.
 //!
 //! With c = u − μ: uᵢ·uⱼ = cᵢ·cⱼ + μ·uᵢ + μ·uⱼ − |μ|², and −|uᵢ − uⱼ|²/2 = cᵢ·cⱼ − |cᵢ|²/2 − |cⱼ|²/2. So in both cases a value is
-//! cᵢ·cⱼ − bᵢ − bⱼ plus a constant. Subtracting the mean bias from the biases b makes them small, too.
+//! cᵢ·cⱼ − bᵢ − bⱼ plus a constant. Subtracting the mean bias from the biases b makes biases small, too.
 
 use crate::error::Result;
 use crate::exact::{dot, square};
 use crate::memory::full;
 use crate::rows::similarity::Similarity;
 
-/// Rows are centred if the squared length of their mean is at least this share of their mean squared length.
+/// Rows are centred if the squared length of the mean is at least this share of the mean squared length.
 const WORTH_CENTRING: f64 = 0.1;
 
 /// The sizes of a row relative to a frame.
@@ -22,7 +22,7 @@ pub(super) struct Framed {
     pub length: f64,
 }
 
-/// A centre, and the biases that compensate for it.
+/// A centre, with the biases that compensate for it.
 pub(super) struct Frame {
     similarity: Similarity,
     /// Empty if rows aren't centred.
@@ -33,7 +33,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Chooses a frame for rows that are like `sample`, which has shape (rows, dim).
+    /// Chooses a frame for rows like `sample`, of shape (rows, dim).
     pub fn choose(sample: &[f64], dim: usize, similarity: Similarity) -> Result<Self> {
         let rows = (sample.len() / dim) as f64;
         let mut centre = full(dim, 0.0)?;
@@ -48,8 +48,8 @@ impl Frame {
         Frame::around(centre, sample, dim, similarity)
     }
 
-    /// Makes a frame around `centre`, or without one if `centre` is empty. Biases are relative to their mean over `sample`, or to
-    /// 0 if `sample` is empty; it must not be empty if there is a centre.
+    /// Makes a frame around `centre`, or one without a centre if `centre` is empty. Biases are relative to the mean over `sample`, or to
+    /// 0 if `sample` is empty; it must not be empty if `centre` is given.
     pub fn around(centre: Vec<f64>, sample: &[f64], dim: usize, similarity: Similarity) -> Result<Self> {
         let centre_length = square(&centre).sqrt();
         let mut frame = Frame { similarity, centre, centre_length, mean_bias: 0.0, offset: 0.0 };
@@ -67,17 +67,17 @@ impl Frame {
         Ok(frame)
     }
 
-    /// Whether products need a bias for each row.
+    /// Whether products need a bias per row.
     pub fn is_biased(&self) -> bool {
         self.similarity == Similarity::Euclidean || !self.centre.is_empty()
     }
 
-    /// Returns the number to add to each product, in addition to the biases.
+    /// Returns the number to add to products, in addition to the biases.
     pub fn offset(&self) -> f64 {
         self.offset
     }
 
-    /// Subtracts the centre from `row`, which has the squared length `square`, and rounds the differences to float32.
+    /// Subtracts the centre from `row`, of squared length `square`, and rounds the differences to float32.
     ///
     /// The squared length of the result is computed from products, so it may be 0 or less if the row is near the centre.
     #[inline(always)]

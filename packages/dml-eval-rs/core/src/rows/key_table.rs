@@ -38,7 +38,7 @@ pub(crate) fn pack_rows<T: Copy + Default + FromZeros + Send + Sync>(
 }
 
 /// Fills `keys`, (queries, items), from tiles. `pack` packs rows of a side into panels with a number of lanes, `tile` multiplies a
-/// panel of queries by a panel of items, and `convert` turns values, and what `prepare` returns for the items, into keys.
+/// panel of queries by a panel of items, and `convert` turns values, and the result of `prepare` for the items, into keys.
 pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Default, I, K: Send>(
     shape: Shape,
     (queries, items): (&[u32], &[u32]),
@@ -49,10 +49,10 @@ pub(crate) fn fill<T: Copy + Default + FromZeros + Send + Sync, V: Copy + Defaul
     control: &Control,
 ) -> Result<()> {
     let Shape { rows: height, columns: width, steps, tiles } = shape;
-    // If there are few queries, use smaller groups, so that threads don't wait for each other.
+    // When queries are few, groups should be smaller, so that threads don't wait for each other.
     let group = QUERIES_PER_GROUP.min(queries.len() / (4 * rayon::current_num_threads()));
     let together = (group / height).max(1);
-    // A block has at least one panel.
+    // A block must contain at least one panel.
     let together_in = |words: usize, lanes: usize| (words / (steps * lanes)).max(1) * lanes;
     let query_block = together_in(control.sizes().table_query_words, height);
     let item_block = together_in(control.sizes().table_item_words, width);

@@ -33,7 +33,7 @@ impl Keys {
         self.pairs.iter().map(|pair| pair.1).zip(self.keys.iter().copied())
     }
 
-    /// Takes the keys of `items` from screened values if these are known, or computes them.
+    /// Takes the keys of `items` from screened values if known, or computes them.
     pub fn take_or_compute<S: Space>(
         &mut self,
         space: &S,

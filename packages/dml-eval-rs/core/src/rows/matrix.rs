@@ -2,7 +2,7 @@
 
 use half::f16;
 use ndarray::ArrayView2;
-/// Rows that can be read one at a time, widened exactly to float64.
+/// Rows that can be read singly, widened exactly to float64.
 pub trait Source: Sync + std::fmt::Debug {
     /// The number of rows.
     fn rows(&self) -> usize;
@@ -27,14 +27,14 @@ pub enum Matrix<'a> {
     F32(ArrayView2<'a, f32>),
     /// Double precision.
     F64(ArrayView2<'a, f64>),
-    /// Packed bits, to be read as numbers 0 and 1, and the number of bits per row.
+    /// Packed bits, to be read as numbers 0 and 1, with the number of bits per row.
     Bits(ArrayView2<'a, u8>, usize),
     /// Rows that are derived from other rows.
     Derived(&'a dyn Source),
 }
 
 impl Matrix<'_> {
-    /// Borrows the same rows for a shorter lifetime.
+    /// Borrows these rows for a shorter lifetime.
     pub fn view(&self) -> Matrix<'_> {
         match self {
             Matrix::F16(x) => Matrix::F16(x.view()),

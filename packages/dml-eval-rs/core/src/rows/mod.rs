@@ -1,4 +1,4 @@
-//! Rows as they lie in memory, packed panels, and the two spaces that compare rows.
+//! Rows as they lie in memory, packed panels, and the spaces used to compare rows.
 
 pub(crate) mod abridged;
 pub(crate) mod classes;

@@ -7,10 +7,10 @@ use crate::kernel::CheckedProduct;
 use crate::memory::{Grow, full};
 use crate::rows::panels::Panels;
 
-/// The number of steps to pad at a time if a panel is narrow.
+/// The number of steps to pad together when a panel is narrow.
 const CHUNK: usize = 256;
 
-/// Packed rows: panels of `width` lanes, and perhaps a last panel that has only as many lanes as rows.
+/// Packed rows: panels of `width` lanes, and perhaps a last panel with only one lane per row.
 pub(crate) struct NarrowPanels {
     width: usize,
     whole: Panels<u32>,
@@ -33,8 +33,8 @@ pub(crate) struct Panel<'a> {
 }
 
 impl NarrowPanels {
-    /// Packs `rows` rows of `steps` words. `encode` must write all rows in a panel, given how many lanes this has. The last
-    /// panel may be narrow if panels have more than `narrow_from` words.
+    /// Packs `rows` rows of `steps` words. `encode` must write all rows in a panel, given the number of lanes. The last
+    /// panel may be narrow if panels consist of more than `narrow_from` words.
     pub fn load<E: Clone + Default + Send>(
         rows: usize,
         width: usize,
@@ -53,7 +53,7 @@ impl NarrowPanels {
         encode: impl Fn(Range<usize>, usize, &mut [u32], &mut [E]) -> Result<()> + Sync,
     ) -> Result<(Self, Vec<E>)> {
         let lanes = rows % width;
-        // If more rows are left, padding is better: it needs little memory, and a narrow panel needs more time.
+        // When more rows are left, padding should be used: it needs little memory, whereas a narrow panel needs more time.
         let is_narrow = is_long && 0 < lanes && 2 * lanes <= width;
         let padded = if is_narrow { rows - lanes } else { rows };
         let whole_panel = |rows: Range<usize>, panel: &mut [u32], extras: &mut [E]| encode(rows, width, panel, extras);
@@ -70,7 +70,7 @@ impl NarrowPanels {
         Ok((NarrowPanels { width, whole, narrow }, extras))
     }
 
-    /// Whether the last panel has only as many lanes as rows.
+    /// Whether the last panel has only one lane per row.
     pub fn ends_narrow(&self) -> bool {
         self.narrow.is_some()
     }
@@ -107,7 +107,7 @@ impl<'a> Panel<'a> {
     }
 }
 
-/// Fills a tile with the products of two panels. If a panel is narrow, sums of chunks are added in float32; the error bound of
+/// Fills a tile with the products of a pair of panels. If a panel is narrow, sums of chunks are added in float32; the error bound of
 /// the screen covers this order.
 #[inline]
 pub(crate) fn multiply(
@@ -164,7 +164,7 @@ mod tests {
                 let (height, width) = (kernel.number_tiles.rows, kernel.number_tiles.columns);
                 let (rows, columns) = (lanes.0.min(height), lanes.1.min(width));
                 let mut random = crate::random::Random::new(seed);
-                // Use small integers, because their sums are exact in any order.
+                // Use small integers, because sums are then exact in any order.
                 let mut numbers = |n: usize| (0..n).map(|_| random.below(7) as f32 - 3.0).collect::<Vec<f32>>();
                 let (x, y) = (numbers(rows * steps), numbers(columns * steps));
                 let panel = |lanes: usize, numbers: &[f32]| {

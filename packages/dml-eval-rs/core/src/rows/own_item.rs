@@ -2,7 +2,7 @@
 
 use crate::error::{Result, argument};
 
-/// For each query, the gallery item that is the query itself, which is excluded from the ranking.
+/// Per query, the gallery item that is the query itself, which is excluded from the ranking.
 #[derive(Clone, Copy, Debug)]
 pub enum OwnItem<'a> {
     /// There is none, because queries and gallery are different items.
@@ -23,7 +23,7 @@ impl OwnItem<'_> {
         }
     }
 
-    /// Checks that each query has an index, and that indices are less than `gallery`.
+    /// Checks that an index is given per query, and that indices are less than `gallery`.
     pub(crate) fn check(&self, queries: usize, gallery: u64) -> Result<()> {
         let OwnItem::Listed(indices) = self else { return Ok(()) };
         if indices.len() != queries {

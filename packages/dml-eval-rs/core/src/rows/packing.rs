@@ -9,20 +9,20 @@ use crate::side::Side;
 /// Sizes of a packed row in the units of the screen.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Extent {
-    /// The length of the exact row, or of its packed part.
+    /// The length of the exact row, or of the packed part.
     pub norm: f64,
     /// The distance between this (packed) row and the rounded numbers.
     pub residual: f64,
     /// An upper bound on the length of the part that isn't packed.
     pub rest: f64,
-    /// The magnitude of the bias, which is subtracted from each product of this row.
+    /// The magnitude of the bias, which is subtracted from products of this row.
     pub bias: f64,
     /// The length of the given row plus the length of the centre: rounding errors are proportional to this sum.
     pub length: f64,
 }
 
 impl Extent {
-    /// Returns the maximum of each size.
+    /// Returns the maximum per size.
     pub fn max(self, other: Extent) -> Extent {
         Extent {
             norm: self.norm.max(other.norm),
@@ -49,7 +49,7 @@ pub struct ExpectedThreshold {
     pub share: f64,
 }
 
-/// The work that a screen has to do.
+/// The work that a screen must do.
 pub struct Goal<'a> {
     /// The number of pairs to screen.
     pub pairs: u64,
@@ -60,14 +60,14 @@ pub struct Goal<'a> {
 /// Rows in the words of a screen.
 ///
 /// Let s be a product of packed rows plus `offset`, m the margin for their extents, and r, r' the lengths that aren't packed. Then
-/// the value is between s − m − 2rr' and s + m. If the bounds of two values don't overlap, their keys differ in the same direction.
+/// the value is between s − m − 2rr' and s + m. If the bounds of two values don't overlap, the keys differ in the same direction.
 pub trait Packing: Sync {
     fn word(&self) -> Word;
     /// The number of words per packed row.
     fn steps(&self) -> usize;
     /// Whether the first numbers of most rows are the largest.
     fn is_sorted(&self) -> bool;
-    /// Packs rows to `panel[step * width + lane]`. Lanes without a row keep their zeros.
+    /// Packs rows to `panel[step * width + lane]`. Lanes that aren't used stay 0.
     fn encode(
         &self,
         side: Side,
@@ -79,6 +79,6 @@ pub trait Packing: Sync {
     ) -> Result<()>;
     /// Bounds the rounding errors for any row and column with sizes up to these extents.
     fn margin(&self, row: Extent, column: Extent) -> f64;
-    /// The number to add to each product.
+    /// The number to add to products.
     fn offset(&self) -> f64;
 }

@@ -1,4 +1,4 @@
-//! Rows packed for products: panels with a lane for each row or column of a tile, step by step.
+//! Rows packed for products: panels with a lane per row or column of a tile, step by step.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::memory::{each, full, zeros};
 use crate::rows::space::Scratch;
 
-/// Packed rows. A panel has the words of `width` rows: `panel[step * width + lane]`.
+/// Packed rows. A panel contains the words of `width` rows: `panel[step * width + lane]`.
 pub(crate) struct Panels<T> {
     words: Vec<T>,
     words_per_panel: usize,

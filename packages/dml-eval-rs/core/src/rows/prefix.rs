@@ -22,7 +22,7 @@ const PART: usize = 64;
 /// An upper bound for underflow in a float32 product, per number in a row and per square root of the number of directions.
 const UNDERFLOW: f64 = f32::from_bits(1) as f64 * 2.0;
 
-/// Orthonormal directions, and measured errors.
+/// Orthonormal directions, with measured errors.
 pub(super) struct Prefix {
     kernel: &'static Kernel,
     count: usize,
@@ -34,7 +34,7 @@ pub(super) struct Prefix {
     rounding: (f64, f64),
 }
 
-/// Buffers for one thread: coordinates of shape (rows, count), and intermediate values.
+/// Buffers for a thread: coordinates of shape (rows, count), and intermediate values.
 #[derive(Default)]
 pub(super) struct Coordinates {
     pub found: Vec<f64>,
@@ -42,7 +42,7 @@ pub(super) struct Coordinates {
     tile: Vec<f32>,
 }
 
-/// Writes the numbers in a row as bits to one lane of a panel with `width` lanes.
+/// Writes the numbers in a row as bits to a lane of a panel with `width` lanes.
 #[inline(always)]
 fn interleave(row: &[f32], lane: usize, lanes: usize, panel: &mut [u32]) {
     const TOGETHER: usize = 8;
@@ -74,7 +74,7 @@ impl Prefix {
         let departure = |(at, v): (usize, &f64)| (v - f64::from(u8::from(at / count == at % count))).powi(2);
         let departure = products.iter().enumerate().map(departure).sum::<f64>().sqrt();
         let root = (count as f64).sqrt();
-        // Rounding in the measured departure, in coordinates (along one direction each), in squared coordinates and in the squared row.
+        // Rounding in the measured departure, in coordinates (along a single direction), in squared coordinates and in the squared row.
         let rounding = 32.0 * (dim as f64 + 8.0) * UNIT64 * (1.0 + root);
         let (directions, _) = Panels::load(count, kernel.number_tiles.columns, dim, |index, _, row| {
             for (out, v) in row.iter_mut().zip(&directions[index * dim..][..dim]) {
@@ -136,7 +136,7 @@ impl Prefix {
         Ok(())
     }
 
-    /// Bounds the distance between computed and exact coordinates, given the squared length of the row, which has a rounding error
+    /// Bounds the distance between computed and exact coordinates, given the squared length of the row, with a rounding error
     /// relative to `length`.
     pub fn rounding(&self, square: f64, length: f64) -> f64 {
         self.rounding.0 * (square.max(0.0) + self.error * length * length).sqrt() + self.rounding.1

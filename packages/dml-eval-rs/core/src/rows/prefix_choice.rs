@@ -1,8 +1,8 @@
 //! Chooses a prefix: the number of directions that makes a screen cheapest, or none.
 //!
-//! The cost of a screen of full rows is the number of words. A screen of prefixes has fewer words, but costs a key for each value that
-//! stays above the threshold, and a sample of both sides shows how many do. If the data has no long directions, a prefix can't help,
-//! which a few products show. See prefix.rs for what a prefix gains.
+//! The cost of a screen of full rows is the number of words. A screen of prefixes uses fewer words, but costs a key per value that
+//! stays above the threshold, and a sample of both sides is used to count these. If the data lacks long directions, a prefix can't help,
+//! which a few products show. See prefix.rs for the gains of a prefix.
 
 use rayon::prelude::*;
 
@@ -19,7 +19,7 @@ use crate::rows::row_words;
 use crate::rows::sample::Sample;
 use crate::side::Side;
 
-/// A choice is made only if the screen has at least this number of words to multiply per product in the sample, so that the choice
+/// A choice is made only if the screen must multiply at least this number of words per product in the sample, so that the choice
 /// takes at most a third of the time for a screen of full rows.
 const LEAST_WORK: u64 = 100;
 /// Rows per side and direction in the sample, and the maximum number of rows.
@@ -40,7 +40,7 @@ const SHORT_KEY: f64 = 5000.0;
 const KEY_NUMBER: f64 = 30.0;
 /// The cost must be at most this share of the cost of full rows, because a sample gives only an estimate.
 const WORTH: f64 = 0.8;
-/// Relative rounding errors for two bfloat16 rows if each number is off by half a unit in the last place, and approximately for int16.
+/// Relative rounding errors for two bfloat16 rows if all numbers are off by half a unit in the last place, and approximately for int16.
 const BFLOAT16_ERROR: f64 = 1.0 / 256.0;
 const INT16_ERROR: f64 = 1.0 / 8192.0;
 
@@ -68,7 +68,7 @@ pub(super) fn choose_prefix(
     if framed.len() < 2 * count || effective_dimension(of, some, control)? > LARGEST_EFFECTIVE * dim as f64 {
         return Ok(None);
     }
-    // Take rows from both sides, in total as many as were drawn from one side.
+    // Take rows from both sides, in total the number drawn from a single side.
     let every = if of.is_own_gallery() { 1 } else { 2 };
     let mut some = allocate(framed.len().div_ceil(every) * dim)?;
     for row in rows.chunks_exact(dim).step_by(every) {

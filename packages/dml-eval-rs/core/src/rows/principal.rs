@@ -12,7 +12,7 @@ use crate::side::Side;
 
 const ITERATIONS: usize = 2;
 
-/// Multiplies each row of `a`, (rows, dim), by each row of `b`.
+/// Multiplies all rows of `a`, (rows, dim), by all rows of `b`.
 pub(super) fn multiply(
     kernel: &'static Kernel,
     a: &[f64],
@@ -41,7 +41,7 @@ pub(super) fn multiply(
     Ok(products)
 }
 
-/// Transposes `x`, which has shape (rows, dim).
+/// Transposes `x`, of shape (rows, dim).
 fn transpose(x: &[f64], dim: usize) -> Result<Vec<f64>> {
     let rows = x.len() / dim;
     let mut columns: Vec<f64> = zeros(x.len())?;

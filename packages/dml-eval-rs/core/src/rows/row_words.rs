@@ -1,6 +1,6 @@
 //! Rounds the numbers of a row to the words of a screen (float32, bfloat16 or int16), and measures the rounding errors.
 //!
-//! Each row of int16 has a scale σ, and represents numbers a·σ with integers a. The integers of any two rows have a product below
+//! A row of int16 is given a scale σ, and represents numbers a·σ with integers a. The product of the integers of any two rows is below
 //! 2³¹, so a 32-bit sum is exact in any order. The last two words of a row are σ and the bias, both float32.
 
 use crate::error::Result;
@@ -10,7 +10,7 @@ use crate::rows::packing::Axis;
 
 /// The number of bfloat16 pieces that represent a float32.
 const PIECES: usize = 3;
-/// The largest integer in a row, and the greatest length of a row's integers, whose square is below 2³¹.
+/// The largest integer in a row, and the greatest length of a row's integers, with a square below 2³¹.
 const LARGEST: f64 = 32_766.0;
 const LONGEST: f64 = 46_339.0;
 /// The least scale, 2⁻¹⁰⁰. Shorter rows get smaller integers instead of a smaller scale.
@@ -25,7 +25,7 @@ pub(crate) struct Numbers<'a> {
     pub size: Size,
     /// The length of the part that isn't packed, rounded up, if the row includes this number.
     pub rest: Option<f32>,
-    /// The number to subtract from each product, if rows have biases.
+    /// The number to subtract from products, if biases are used.
     pub bias: Option<f64>,
     pub axis: Axis,
 }
@@ -37,7 +37,7 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// The squared length of a row, and its largest magnitude.
+/// A row's squared length and largest magnitude.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
     pub square: f64,
@@ -67,7 +67,7 @@ pub(crate) fn steps(word: Word, numbers: usize, is_biased: bool) -> usize {
     }
 }
 
-/// Calls `take` for chunks of at most `LANES` numbers, so that lanes have separate sums and don't wait for each other.
+/// Calls `take` for chunks of at most `LANES` numbers, so that lanes use separate sums and don't wait for each other.
 #[inline(always)]
 fn in_lanes<T>(x: &[f64], out: &mut [T], mut take: impl FnMut(&[f64], &mut [T])) {
     let (chunks, rest) = x.as_chunks::<LANES>();
@@ -135,7 +135,7 @@ impl RowWords {
         }
     }
 
-    /// Writes the words into a lane of a panel that has `width` lanes.
+    /// Writes the words into a lane of a panel with `width` lanes.
     #[inline(always)]
     pub fn write(&self, lane: usize, width: usize, panel: &mut [u32]) {
         for (packed, word) in panel[lane..].iter_mut().step_by(width).zip(&self.words) {
@@ -183,7 +183,7 @@ impl RowWords {
         let Numbers { coordinates, size, rest, bias, .. } = numbers;
         let exact_rest = f64::from(rest.unwrap_or(0.0));
         let count = coordinates.len() + usize::from(rest.is_some());
-        // Rounding changes each integer by at most 1.
+        // Rounding changes integers by at most 1.
         let longest = LONGEST - (count as f64).sqrt();
         let scale =
             ((size.square + exact_rest * exact_rest).sqrt() / longest).max(size.largest.max(exact_rest) / LARGEST);
@@ -230,7 +230,7 @@ mod tests {
             let mut random = Random::new(seed);
             let unit = 2f64.powi(exponent);
             let mut coordinates: Vec<f64> = (0..len).map(|_| (random.uniform() - 0.5) * unit).collect();
-            // One number may be as long as all others together.
+            // A number may be as long as all others together.
             coordinates[random.below(len)] *= 1.0 + peak * len as f64;
             let rest = rest.map(|rest| rest * unit as f32);
             let mut row = RowWords::new(Word::Int16Pair);

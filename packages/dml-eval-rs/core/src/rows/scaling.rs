@@ -23,7 +23,7 @@ pub(crate) fn scale_below_one(length: f64) -> f64 {
 /// Scales a row of finite numbers by a power of two, so that the largest magnitude is between 1 and 2.
 #[inline(always)]
 pub(crate) fn rescale(x: &mut [f64]) {
-    // Compare magnitudes by their bits, because the compiler can vectorize this.
+    // Compare magnitudes by bits, because the compiler can vectorize this.
     let largest = f64::from_bits(x.iter().fold(0, |most, v| most.max(v.abs().to_bits())));
     if largest == 0.0 || !largest.is_finite() {
         return;

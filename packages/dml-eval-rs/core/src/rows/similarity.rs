@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result, argument};
 
-/// The similarity of two vectors.
+/// The similarity of a pair of vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Similarity {
     /// q·g / (|q||g|).

@@ -1,4 +1,4 @@
-//! Spaces: two sides of rows, and keys that rank the rows of one side for a row of the other.
+//! Spaces: queries and items, with keys used to rank the items per query.
 
 use crate::control::Control;
 use crate::error::Result;
@@ -17,11 +17,11 @@ pub struct Scratch {
 pub trait Distances: Sync {
     /// Returns the largest possible distance.
     fn largest(&self) -> usize;
-    /// Fills `distances` for all pairs of `queries` and `items`, query by query. No distance may exceed 2^16 − 1.
+    /// Fills `distances` for all pairs of `queries` and `items`, query by query. Distances must not exceed 2^16 − 1.
     fn distance_table(&self, queries: &[u32], items: &[u32], distances: &mut [u16], control: &Control) -> Result<()>;
 }
 
-/// Two sides of rows, and a ranking of the gallery for each query.
+/// Queries and items, with a ranking of the gallery per query.
 ///
 /// The *key* decides the rank: larger keys are nearer, equal keys are ties. The *value* grows with it; a [`Packing`] bounds it.
 pub trait Space: Sync {
@@ -41,14 +41,14 @@ pub trait Space: Sync {
     fn value_slack(&self) -> f64;
     /// Returns the key if the screened value determines it.
     fn key_of_screened(&self, screened: f64) -> Option<f64>;
-    /// Appends the keys of `pairs` (query, gallery item) to `keys`. Fastest if pairs with the same query are adjacent.
+    /// Appends the keys of `pairs` (query, gallery item) to `keys`. For speed, pairs of a query should be adjacent.
     fn keys(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, keys: &mut Vec<f64>) -> Result<()>;
     /// Appends the scores of `pairs`, like `keys` does. Scores can be compared across queries.
     fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) -> Result<()>;
     /// Returns the value for a score. The margin of a screen covers the rounding of scores, too.
     fn value_of_score(&self, score: f64) -> f64;
-    /// Fills `keys` with the keys of all pairs of `queries` and `items`, query by query. If there are many of both, this is
-    /// faster per pair than `keys`. If cancelled, leaves the table incomplete.
+    /// Fills `keys` with the keys of all pairs of `queries` and `items`, query by query. When both are large, this is
+    /// faster per pair than `keys`. When cancelled, leaves the table incomplete.
     fn key_table(&self, queries: &[u32], items: &[u32], keys: &mut [f64], control: &Control) -> Result<()>;
     /// Fills `scores` with the scores of all pairs of `queries` and `items`, like `key_table` does.
     fn score_table(&self, queries: &[u32], items: &[u32], scores: &mut [f64], control: &Control) -> Result<()>;

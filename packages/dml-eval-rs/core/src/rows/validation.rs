@@ -1,4 +1,4 @@
-//! Validates rows and returns their squared lengths.
+//! Validates rows and returns the squared lengths.
 
 use std::cell::RefCell;
 
@@ -17,7 +17,7 @@ use crate::side::Side;
 /// The largest magnitude that is accepted for the dot product and the Euclidean distance.
 const LARGEST: f64 = f64::from_bits((1023 + 500) << 52);
 
-/// Prefetch rows this far ahead: they are read four at a time, faster than hardware prefetchers follow.
+/// Prefetch rows this far ahead: they are read in groups of four, faster than hardware prefetchers follow.
 const AHEAD: usize = 16;
 
 /// Whether rows are scaled by a power of two. Only done for float64 rows under the cosine, to prevent sums from overflowing; it
@@ -93,7 +93,7 @@ pub(crate) fn validate(
     Ok(squares)
 }
 
-/// Computes the sums of squares of float32 rows in place, from row `first` on. Returns `None` if a row has a different type.
+/// Computes the sums of squares of float32 rows in place, from row `first` on. Returns `None` if a row is of a different type.
 fn square_in_place(matrix: &Matrix<'_>, first: usize, squares: &mut [f64], kernel: &Kernel) -> Option<()> {
     for (chunk, out) in squares.chunks_mut(PAIRS).enumerate() {
         // Repeat the last row to fill a short chunk.

@@ -20,12 +20,12 @@ pub(crate) struct Block {
     /// The residual norms of the extents, or an empty list if all are 0.
     pub rests: Vec<f64>,
     panels: NarrowPanels,
-    /// The same rows abridged, if this may rule out tiles.
+    /// These rows abridged, if this may rule out tiles.
     pub abridged: Option<Abridged>,
 }
 
 impl Block {
-    /// Packs `rows` for one axis of a tile into panels of `width` lanes, padded with zeros.
+    /// Packs `rows` for an axis of a tile into panels of `width` lanes, padded with zeros.
     pub fn load(
         packing: &impl Packing,
         side: Side,

@@ -1,4 +1,4 @@
-//! Screens all pairs: computes approximate values, and compares them with thresholds that allow for the errors.
+//! Screens all pairs: computes approximate values, to be compared with thresholds that allow for the errors.
 
 pub(crate) mod block;
 pub(crate) mod expected;

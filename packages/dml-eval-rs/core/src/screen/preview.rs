@@ -18,8 +18,8 @@ impl Preview {
         self.left < self.tried
     }
 
-    /// Finds the tiles of one column panel and at most 64 row panels that may contain values that reach a bracket. Bit p of the result
-    /// stands for the p-th row panel. The brackets belong to the rows of the task, and to its columns from a given column on.
+    /// Finds the tiles of a column panel and at most 64 row panels that may contain values that reach a bracket. Bit p of the result
+    /// stands for the p-th row panel. The brackets belong to the rows of the task, and to columns from a given column on.
     pub fn left(
         &mut self,
         kernel: &Kernel,
@@ -69,14 +69,14 @@ mod tests {
     const ROWS: usize = 330;
     const DIM: usize = 60;
 
-    /// Pairs whose value may reach the threshold of one of the two items: this item, the other item, and the bits of the upper bound.
+    /// Pairs with a value that may reach an item's threshold: this item, the other item, and the bits of the upper bound.
     struct Above {
-        /// The smallest threshold. If there is no threshold, all pairs are listed.
+        /// The smallest threshold. If a threshold is not given, all pairs are listed.
         least: Option<f64>,
         found: Mutex<BTreeSet<(usize, usize, u64)>>,
     }
 
-    /// Returns the threshold of an item. Few items have a threshold that values can reach, so errors for one item stay visible.
+    /// Returns an item's threshold. Few thresholds can be reached by values, so errors for a single item stay visible.
     fn threshold(least: f64, item: usize) -> f64 {
         if item % 61 == 5 { least } else { 2.0 }
     }
@@ -195,7 +195,7 @@ mod tests {
             let found = left(&mut preview, 0.95);
             assert!(0 < found && found < panels / 2, "{}: {found} of {panels}", kernel.name);
             assert_eq!(left(&mut preview, -2.0), panels);
-            // Most tiles could not be ruled out, so the next tiles are not tried, even if they could be ruled out.
+            // Most tiles could not be ruled out, so the next tiles will not be tried, even if they could be ruled out.
             assert_eq!(left(&mut preview, 2.0), panels);
         }
     }

@@ -3,7 +3,7 @@
 /// Moves a float32 up or down by a number of steps, where −0 to +0 is one step. A branch would be mispredicted half of the time.
 #[inline(always)]
 fn step(y: f32, steps: i32) -> f32 {
-    // This maps numbers to integers in the same order, and back.
+    // This maps numbers to integers in the same order, then back.
     let in_order = |bits: i32| bits ^ (((bits >> 31) as u32) >> 1) as i32;
     f32::from_bits(in_order(in_order(y.to_bits() as i32) + steps) as u32)
 }

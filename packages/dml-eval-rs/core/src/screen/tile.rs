@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::screen::tiling::{columns_up_to, reaches_diagonal};
 
-/// Sets values to −∞ in padding columns and, for pairs of one array, where the row doesn't come before the column. The tile has
-/// `width` columns; `rows` and `columns` are its items.
+/// Sets values to −∞ in padding columns and, for pairs of a single array, where the row doesn't come before the column. Tiles consist of
+/// `width` columns; `rows` and `columns` are the items.
 #[inline]
 pub(crate) fn mask_uncounted(
     tile: &mut [f32],

@@ -93,25 +93,25 @@ impl TaskGrid {
     }
 }
 
-/// Whether any row comes before any column of the same array.
+/// Whether any row comes before any column of the array.
 #[inline]
 pub(crate) fn reaches_above_diagonal(rows: &Range<usize>, columns: &Range<usize>) -> bool {
     rows.start + 1 < columns.end
 }
 
-/// Whether any row doesn't come before a column of the same array.
+/// Whether any row doesn't come before a column of the array.
 #[inline]
 pub(crate) fn reaches_diagonal(rows: &Range<usize>, columns: &Range<usize>) -> bool {
     rows.end > columns.start
 }
 
-/// Counts the columns among `width` columns from `first_column` that don't come after the row, for rows and columns of one array.
+/// Counts the columns among `width` columns from `first_column` that don't come after the row, for rows and columns of a single array.
 #[inline]
 pub(crate) fn columns_up_to(row: usize, first_column: usize, width: usize) -> usize {
     (row + 1).saturating_sub(first_column).min(width)
 }
 
-/// Counts pairs of a row and a column. For one array, only pairs whose row comes before the column count.
+/// Counts pairs of a row and a column. For a single array, only pairs with a row before the column count.
 pub(crate) fn count_pairs(rows: &Range<usize>, columns: &Range<usize>, symmetric: bool) -> u64 {
     if !symmetric {
         return rows.len() as u64 * columns.len() as u64;

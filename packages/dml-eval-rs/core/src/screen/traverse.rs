@@ -1,4 +1,4 @@
-//! Traverses all pairs tile by tile: multiplies, corrects the products, and compares them with thresholds.
+//! Traverses all pairs tile by tile: multiplies, corrects the products, then compares them with thresholds.
 //!
 //! An observer receives the screened values per task: `rank` counts values, and `search` keeps the nearest items.
 
@@ -21,22 +21,22 @@ use crate::screen::tiling::{TaskGrid, TileShape, blocks, count_pairs, reaches_ab
 use crate::screen::uncounted::UncountedPairs;
 use crate::side::Side;
 
-/// Receives the screened values of tasks, from many threads at the same time.
+/// Receives the screened values of tasks, from threads in parallel.
 pub(crate) trait Observer: Sync {
-    /// Buffers for one thread.
+    /// Buffers for a thread.
     type Buffers: Default + Send;
 
-    /// Returns the group of an item. Items in the same group are not compared.
+    /// Returns an item's group. Items that share a group are not compared.
     fn group(&self, side: Side, item: usize) -> u32;
 
-    /// Returns the gallery items to exclude although their group differs from the query's, in ascending order. Ignored when a triangle
+    /// Returns the gallery items to exclude although the group differs from the query's, in ascending order. Ignored when a triangle
     /// is traversed.
     fn uncounted(&self, _query: usize) -> &[u32] {
         &[]
     }
 
-    /// Visits the brackets (ranges of values) per query. Items with a value in a bracket are listed, other items are counted for each
-    /// bracket that is below their value, and items below all brackets are ignored.
+    /// Visits the brackets (ranges of values) per query. Items with a value in a bracket are listed, other items are counted for every
+    /// bracket below the value. Items below all brackets will be ignored.
     fn brackets(&self, query: usize, visit: impl FnMut((f64, f64)));
 
     /// Whether values in a triangle are also compared with the brackets of columns.
@@ -72,15 +72,15 @@ pub(crate) struct Task<'a> {
     pub rows: Range<usize>,
     /// The items in columns (gallery).
     pub columns: Range<usize>,
-    /// The error bound for the values in each row.
+    /// The error bound for values, per row.
     pub row_margins: &'a [f64],
-    /// The error bound for the values in each column.
+    /// The error bound for values, per column.
     pub column_margins: &'a [f64],
     /// The residual norms of rows and columns, if only a prefix is packed.
     rests: Option<(&'a [f64], &'a [f64])>,
-    /// The number to add to each product.
+    /// The number to add to products.
     offset: f64,
-    /// Whether columns are also queries. If so, only pairs whose row comes before the column count.
+    /// Whether columns are also queries. If so, only pairs with a row before the column count.
     pub symmetric: bool,
 }
 
@@ -110,9 +110,9 @@ struct TaskBuffers<B> {
     observer: B,
 }
 
-/// Converts two values of a query to thresholds for products.
+/// Converts a pair of values of a query to thresholds for products.
 ///
-/// A product plus `offset` is no more than the margin below the exact value, and no more than the margin plus twice the product of the
+/// A product plus `offset` is at most the margin below the exact value, and at most the margin plus twice the product of the
 /// residual norms above.
 fn product_thresholds((low, high): (f64, f64), offset: f64, margin: f64, rests: f64) -> (f32, f32) {
     (round_down(low - offset - margin), round_up(high - offset + margin + 2.0 * rests))
@@ -145,7 +145,7 @@ fn tile_shape<S: Space>(space: &S, packing: &impl Packing) -> TileShape {
     TileShape { height: rows, width: columns, steps: packing.steps() }
 }
 
-/// Traverses all pairs of an item in `rows` and a later item in `columns` of one array.
+/// Traverses all pairs of an item in `rows` and a later item in `columns` of a single array.
 pub(crate) fn traverse_triangle<S: Space, O: Observer>(
     space: &S,
     packing: &impl Packing,

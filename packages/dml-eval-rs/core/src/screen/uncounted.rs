@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::error::Result;
 use crate::memory::Grow;
 
-/// Pairs of a row and a column of a task, sorted by tile, so that a tile finds its pairs even if other tiles were skipped.
+/// Pairs of a row and a column, sorted by tile, so that a tile finds the pairs even if other tiles were skipped.
 #[derive(Default)]
 pub(crate) struct UncountedPairs {
     /// Rows and columns per tile.
@@ -32,7 +32,7 @@ impl UncountedPairs {
         Ok(())
     }
 
-    /// Whether the task excludes no pair.
+    /// Whether the task does not exclude any pair.
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()
     }

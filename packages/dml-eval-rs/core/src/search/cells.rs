@@ -1,4 +1,4 @@
-//! Groups adjoining panels of a block into cells, and computes the mean of each cell. If similar items adjoin, for example in a data set
+//! Groups adjoining panels of a block into cells, and computes a mean per cell. When similar items adjoin, for example in a data set
 //! sorted by class, the means show which cells are likely to contain a query's nearest items. Thresholds from these cells rule out most tiles.
 //!
 //! Compared with a random sample, `knn` (k = 10) of 19,744 x 256 rows with a decaying spectrum, sorted by class, is 1.04, 1.1, 1.3 and 1.8
@@ -17,7 +17,7 @@ use crate::rows::packing::Packing;
 use crate::rows::row_words::{Numbers, RowWords};
 use crate::screen::block::Block;
 
-/// Cells are used if the variance of their means is at least this, relative to the variance if items were assigned at random.
+/// Cells are used if the variance of the means is at least this, relative to the variance if items were assigned at random.
 const LEAST_VARIANCE: f64 = 2.0;
 /// Lanes that are summed in a vector register. Must divide the width of int16 panels.
 const LANES: usize = 16;
@@ -31,11 +31,11 @@ pub(super) struct Cells {
     steps: usize,
 }
 
-/// Buffers for one thread.
+/// Buffers for a thread.
 #[derive(Default)]
 pub(super) struct Nearness {
     tile: Vec<f32>,
-    /// The largest value per cell, and the index of the cell.
+    /// The largest value per cell, with the index of the cell.
     values: Vec<(f32, u32)>,
     panels: Vec<u32>,
 }
@@ -49,7 +49,7 @@ impl Cells {
         if packing.word() != Word::Int16Pair || !packing.is_sorted() || cells == 0 {
             return Ok(None);
         }
-        // A mean has these numbers and then a bias.
+        // A mean is stored as these numbers and then a bias.
         let numbers = 2 * (steps - AFFINE_STEPS);
         let mut means: Vec<f64> = zeros(cells * (numbers + 1))?;
         means.par_chunks_exact_mut(numbers + 1).enumerate().for_each(|(cell, mean)| {

@@ -6,7 +6,7 @@ use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
 use crate::side::Side;
 
-/// The group of a query that isn't in the gallery. Without labels, the group of an item is its index, which is smaller.
+/// The group of a query that isn't in the gallery. If labels are not given, the group of an item is the item's index, which is smaller.
 const NO_GROUP: u32 = u32::MAX;
 
 /// Conditions on gallery items per query. A search returns an item only if the item meets all conditions.
@@ -18,7 +18,7 @@ pub struct Filter<'a> {
     pub labels: Option<(&'a [u32], &'a [u32])>,
     /// Returns the items to exclude per query, in ascending order.
     pub left_out: Option<&'a (dyn Fn(usize) -> &'a [u32] + Sync)>,
-    /// A bound per query. Excludes items unless their score is lower.
+    /// A bound per query. Excludes items unless the score is lower.
     pub below: Option<&'a [f64]>,
 }
 
@@ -60,7 +60,7 @@ impl<'a> Filter<'a> {
         }
     }
 
-    /// Returns the items to exclude although their group differs from the query's, in ascending order.
+    /// Returns the items to exclude although the group differs from the query's, in ascending order.
     pub(super) fn left_out(&self, query: usize) -> &[u32] {
         self.left_out.map_or(&[], |left_out| left_out(query))
     }
@@ -72,7 +72,7 @@ impl<'a> Filter<'a> {
             || self.left_out(query).binary_search(&item).is_ok()
     }
 
-    /// Drops items whose score isn't below the query's bound.
+    /// Drops items with a score that isn't below the query's bound.
     pub(super) fn drop_beyond<S: Space>(
         &self,
         space: &S,

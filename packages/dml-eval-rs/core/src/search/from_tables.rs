@@ -1,4 +1,4 @@
-//! Finds nearest neighbours from tables of keys, to be used if k is a large share of the gallery.
+//! Finds nearest neighbours from tables of keys, to be used when k is a large share of the gallery.
 //!
 //! A screen would rule out few items, and computing the remaining keys one by one costs more than computing a table.
 
@@ -17,7 +17,7 @@ use crate::search::cells::keep_larger;
 use crate::search::places::{Nearest, Results};
 use crate::side::Side;
 
-/// Finds the `k` nearest gallery items for each query, as [`nearest`](super::nearest::nearest) does.
+/// Finds the `k` nearest gallery items per query, as [`nearest`](super::nearest::nearest) does.
 pub(super) fn nearest_from_tables<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>(
     space: &S,
     own: OwnItem<'_>,
@@ -71,7 +71,7 @@ const LANES: usize = 8;
 /// Computes a lower bound for the key of the k-th nearest item in a row of a table, where any item may be the query itself.
 ///
 /// Each lane keeps the largest of its keys, and these belong to different items. Therefore at least k items other than the query have a
-/// key that is no smaller than the (k + 1)-th largest.
+/// key that is not smaller than the (k + 1)-th largest.
 fn least_of_nearest(k: usize, keys: &[f64], maxima: &mut Vec<f64>, kernel: &Kernel) -> Result<f64> {
     let lanes = (2 * k + 1).next_multiple_of(LANES);
     if keys.len() < 2 * lanes {

@@ -1,10 +1,10 @@
-//! Starts the search of each query from a sample of the gallery, before the screen compares all items.
+//! Starts the searches from a sample of the gallery, before the screen compares all items.
 //!
-//! Without a threshold, a search lists several times k items until its lists are full, and computes their keys: `knn` of 20,000 x 128
+//! When thresholds are not used, a search lists a multiple of k items until the lists are full, and computes keys: `knn` of 20,000 x 128
 //! isotropic rows takes twice as long for k = 10. The k-th largest lower bound in a sample can be used as a threshold, because these
 //! are the bounds of k different items. If k is at least `guessed_neighbours`, a *guess* is higher: the value that slightly more than
 //! the expected share of the k nearest exceed in a sample. It is too high for a few queries in a thousand, which the search notices and
-//! compares with all items. For k = 1,000 of the same rows this takes half the time (`benchmarks/evaluator/cliffs.py rows --only knn`).
+//! compares with all items. For k = 1,000 of these rows this takes half the time (`benchmarks/evaluator/cliffs.py rows --only knn`).
 
 use std::ops::Range;
 
@@ -39,11 +39,11 @@ const SAMPLED_PER_NEIGHBOUR: usize = 64;
 pub(super) enum Start<'a> {
     /// Use this threshold.
     Value(f32),
-    /// Use the keys of these items (with their values) to find a threshold, because the values of prefixes have wide bounds.
+    /// Use the keys of these items (with their values) to find a threshold, because the bounds for values of prefixes are wide.
     Items(&'a [(f32, u32)]),
 }
 
-/// A sample of panels. The panels form groups, and each lane of a group keeps the largest value.
+/// A sample of panels. The panels form groups; a lane of a group keeps the largest value.
 pub(super) struct Guess {
     /// Items that were drawn one by one, or `None` to use panels of the gallery because prefixes take long to pack.
     packed: Option<Block>,
@@ -112,7 +112,7 @@ impl Guess {
         Ok(Some(guess))
     }
 
-    /// Calls `take` with each query in a row block and its start.
+    /// Calls `take` with the queries in a row block and the block's start.
     pub fn starts(
         &self,
         kernel: &Kernel,
@@ -142,7 +142,7 @@ impl Guess {
         each(
             (0..rows.rows.len().div_ceil(height)).into_par_iter(),
             || {
-                // A tile, the largest values of all lanes with the panels that have these values, and the largest values for one row.
+                // A tile, the largest values of all lanes with the panels of these values, and the largest values for one row.
                 let (largest, of_row) = (zeros(self.groups * size)?, zeros(self.groups * width)?);
                 let origins = zeros(if is_prefix { self.groups * size } else { 0 })?;
                 Ok((zeros(MAX_TILE)?, (largest, origins), of_row, Vec::new(), <(Nearness, Vec<_>, Keys)>::default()))
@@ -152,7 +152,7 @@ impl Guess {
                 let queries = first..rows.rows.end.min(first + height);
                 let row_panel = rows.panel(panel);
                 let panels = match &cells {
-                    // Items in these cells are nearer than in a sample, so half as many give the same threshold.
+                    // Items in these cells are nearer than in a sample, so half the number gives the same threshold.
                     Some(cells) => cells.nearest(kernel, row_panel, queries.len(), self.count / 2, nearness)?,
                     None => &drawn,
                 };
@@ -229,7 +229,7 @@ fn keep_larger_of(largest: &mut [f32], origins: &mut [u32], values: &[f32], orig
     }
 }
 
-/// Sets values to −∞ if the item has the query's label, or if the value is at least `most`.
+/// Sets values to −∞ if the labels of item and query are equal, or if the value is at least `most`.
 #[inline(always)]
 fn mask(values: &mut [f32], labels: Option<(u32, &[u32])>, most: f32) {
     for value in &mut *values {

@@ -15,7 +15,7 @@ use crate::search::filter::Filter;
 use crate::search::nearest::nearest;
 use crate::side::Side;
 
-/// The positive whose score bounds the scores of the negatives.
+/// The positive with the score that bounds the scores of the negatives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hardness {
     /// The positive with the lowest score.
@@ -36,7 +36,7 @@ impl std::str::FromStr for Hardness {
     }
 }
 
-/// Finds the `k` nearest items with a different label for each item, as [`nearest`] does; further places are absent. With `below`, the
+/// Finds the `k` nearest items with a different label per item, as [`nearest`] does; further places are absent. If `below` is given, the
 /// score must be lower than this positive's score minus the margin, if there is a positive.
 pub fn hard_negatives<S: Comparable>(
     space: &S,
@@ -65,7 +65,7 @@ pub fn hard_negatives<S: Comparable>(
     nearest(space, k, filter, control, |query, key| space.report(query, key), reported, indices)
 }
 
-/// Computes the score of each item with its hardest or easiest positive, or infinity if there is no positive. Small classes are
+/// Computes the items' scores with the hardest or easiest positive, or infinity if a positive is missing. Small classes are
 /// computed pair by pair, large classes from tables.
 fn positive_scores<S: Comparable>(
     space: &S,
@@ -79,7 +79,7 @@ fn positive_scores<S: Comparable>(
         Hardness::Hardest => (f64::INFINITY, f64::min),
         Hardness::Easiest => (f64::NEG_INFINITY, f64::max),
     };
-    // Each item belongs to only one label, so threads write different items.
+    // Items belong to a single label, so threads write different items.
     let out: Vec<AtomicU64> = collect(labels.iter().map(|_| AtomicU64::new(f64::INFINITY.to_bits())))?;
     (0..count).into_par_iter().try_for_each_init(<(Scratch, Vec<_>)>::default, |(scratch, pairs), label| {
         let (members, sizes) = (classes.members(label), control.sizes());
@@ -90,7 +90,7 @@ fn positive_scores<S: Comparable>(
         let mut start = 0;
         while start < members.len() {
             control.check()?;
-            // To compute each pair once, compare some items with the items that follow.
+            // To compute pairs once, compare some items with the items that follow.
             let items = &members[start..];
             let queries = &items[..(sizes.table_keys / items.len()).clamp(1, items.len())];
             scores.clear();

@@ -1,4 +1,4 @@
-//! Computes the recall of an approximate index by comparing its results with the exact nearest neighbours.
+//! Computes the recall of an approximate index by comparing the results with the exact nearest neighbours.
 
 use ndarray::{ArrayView1, ArrayView2};
 use rayon::prelude::*;
@@ -12,12 +12,12 @@ use crate::rows::own_item::OwnItem;
 use crate::search::nearest::nearest;
 use crate::side::Side;
 
-/// The id that an index returns if it found no item.
+/// The id that an index returns if items were not found.
 const NONE: i64 = -1;
 
-/// Computes for each query the share of the first `k` found items whose key is at least the key of the k-th nearest item.
+/// Computes per query the share of the first `k` found items with at least the key of the k-th nearest item.
 ///
-/// `found` has the shape (queries, k or more) and contains gallery indices in the order that the index returned, or −1 for no item.
+/// `found` must be of shape (queries, k or more) and contain gallery indices in the order that the index returned, or −1 if missing.
 /// With `exclude_self`, the query itself is skipped in `found` and excluded from the exact neighbours.
 pub fn index_recall<S: Comparable>(
     space: &S,
@@ -34,7 +34,7 @@ pub fn index_recall<S: Comparable>(
             found.ncols()
         ));
     }
-    // Report the first invalid row, even if a thread finds a later one earlier.
+    // Report the first invalid row, even when a thread finds a later row earlier.
     let rows = found.outer_iter().into_par_iter().enumerate();
     let fault = rows.map_init(Vec::new, |sorted, (query, row)| check_row(query, row, gallery, sorted).err());
     if let Some(fault) = fault.find_map_first(|fault| fault) {

@@ -144,10 +144,10 @@ impl Observer for Search<'_, '_> {
     }
 }
 
-/// Finds the `k` nearest gallery items that the filter allows, for each query: scores and indices, nearest first, ties by index.
+/// Finds the `k` nearest gallery items that the filter allows, per query: scores and indices, nearest first, ties by index.
 ///
-/// `scores` and `indices` have the shape (queries, k), and `score` computes a score from a query and a key. If the filter allows fewer
-/// than k items, the remaining indices are −1, and the remaining scores are left as they are.
+/// `scores` and `indices` have the shape (queries, k). `score` must compute a score from a query and a key. If the filter allows fewer
+/// than k items, the remaining indices will be −1, but the remaining scores will not be changed.
 pub fn nearest<'a, S: Comparable, T: Send>(
     space: &S,
     k: usize,
@@ -183,7 +183,7 @@ pub fn nearest<'a, S: Comparable, T: Send>(
     }
 }
 
-/// Validates rows and finds the `k` nearest gallery items for each query, as [`nearest`] does. A few queries are compared with each
+/// Validates rows and finds the `k` nearest gallery items per query, as [`nearest`] does. A few queries are compared with a
 /// gallery row while the row is validated, because packing the gallery for a screen would take longer.
 pub fn knn<'a>(
     (queries, gallery): (Matrix<'a>, Option<Matrix<'a>>),
@@ -222,7 +222,7 @@ fn prefers_tables(k: usize, gallery: usize, control: &Control) -> bool {
     gallery <= sizes.few_items || k >= sizes.table_neighbours.max(gallery / sizes.items_per_table_neighbour)
 }
 
-/// Finds the `k` nearest gallery items for each query among the items that a screen can't rule out.
+/// Finds the `k` nearest gallery items per query among the items that a screen can't rule out.
 pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>(
     space: &S,
     filter: Filter<'_>,
@@ -236,7 +236,7 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
     let thresholds = || {
         let all = collect(0..queries as u32)?;
         let sampled = SampledValues::compute(space, &all, |query, item| filter.leaves_out(query, item), control)?;
-        // After comparing a share 1/m of the items, the k-th nearest of them has a rank of about m·k among all items.
+        // After comparing a share 1/m of the items, the rank of the k-th nearest of these items is about m·k among all items.
         let mut thresholds = allocate(sampled.queries.len() * HALVES)?;
         for (i, &query) in sampled.queries.iter().enumerate() {
             let beyond = sampled.above(i, value_of_bound(query as usize)) as usize;
@@ -271,7 +271,7 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
         let guesses = search.guesses;
         results.store(rows.start, &mut lists[..rows.len()], control, |query, last, list, keys| {
             let guess = float(&guesses[query - rows.start]);
-            // If the k-th key is below the guess, items that were not listed may be nearer.
+            // When the k-th key is below the guess, items that were not listed may be nearer.
             let is_complete =
                 guess == f32::MIN || last.is_some_and(|last| least_value(space, query, last.key()) >= guess);
             if !is_complete {
@@ -312,7 +312,7 @@ mod tests {
     const DIM: usize = 40;
     const ITEMS: usize = 900;
 
-    /// Makes classes of similar rows, some of them equal, in class order or not.
+    /// Makes classes of similar rows, some rows equal, in class order or not.
     fn rows(of_a_class: usize, is_in_order: bool, seed: u64) -> Array2<f32> {
         let mut random = Random::new(seed);
         let classes = ITEMS.div_ceil(of_a_class);

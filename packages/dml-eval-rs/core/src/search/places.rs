@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::memory::{allocate, each};
 use crate::rows::keys::Keys;
 
-/// A key and an item as one integer, which is smaller if the item is nearer. Integers are compared without branches to mispredict.
+/// A key and an item as an integer, which is smaller if the item is nearer. Integers can be compared without branches to mispredict.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place(u128);
 
@@ -35,7 +35,7 @@ impl Place {
 /// A place after the places of all items.
 const BEYOND: Place = Place(u128::MAX);
 
-/// Drops all but the k nearest, and returns the k-th nearest, or `BEYOND` if there are fewer than k.
+/// Drops all but the k nearest, then returns the k-th nearest, or `BEYOND` if there are fewer than k.
 fn cut(places: &mut Vec<Place>, k: usize) -> Place {
     if places.len() < k {
         return BEYOND;
@@ -45,16 +45,16 @@ fn cut(places: &mut Vec<Place>, k: usize) -> Place {
     worst
 }
 
-/// Buffers of one thread for sorting.
+/// Buffers of a thread for sorting.
 #[derive(Default)]
 struct Spare {
     places: Vec<Place>,
     ends: Vec<u32>,
 }
 
-/// Sorts places. Many places are first distributed over as many parts of the range of keys, so that most parts have few.
+/// Sorts places. A long list is first distributed over an equal number of parts of the key range, so that most parts are small.
 fn sort(places: &mut Vec<Place>, spare: &mut Spare) -> Result<()> {
-    /// If there are fewer places, they are sorted directly.
+    /// When places are fewer, they are sorted directly.
     const MANY: usize = 64;
     /// The width of the range, relative to the mean distance from the last key. Nearer places belong to the first part.
     const RANGE: f64 = 4.0;
@@ -81,7 +81,7 @@ fn sort(places: &mut Vec<Place>, spare: &mut Spare) -> Result<()> {
     Ok(())
 }
 
-/// The k nearest items of one query so far.
+/// The k nearest items of a query so far.
 pub(super) struct Nearest {
     k: usize,
     places: Vec<Place>,
@@ -92,9 +92,9 @@ pub(super) struct Nearest {
     has_first: bool,
 }
 
-/// A list has room for one and a half times k places and this number. With more, the threshold would increase later.
+/// The capacity of a list is one and a half times k places and this number. With more, the threshold would increase later.
 const SPARE: usize = 4;
-/// Up to this k, lists are sorted and keep the first items. In longer lists, finding an item takes longer than computing its key.
+/// Up to this k, lists are sorted and keep the first items. In longer lists, finding an item takes longer than computing the key.
 const FEW: usize = 40;
 
 impl Nearest {
@@ -122,7 +122,7 @@ impl Nearest {
                     }
                     self.worst = cut(&mut self.places, self.k);
                 } else {
-                    // Keep few places sorted, so that the threshold increases with each insertion.
+                    // Keep few places sorted, so that the threshold increases when a place is inserted.
                     self.places.truncate(self.k - 1);
                     let at = self.places.iter().rposition(|other| *other < place).map_or(0, |before| before + 1);
                     self.places.insert(at, place);
@@ -145,7 +145,7 @@ impl Nearest {
         (last != BEYOND).then(|| last.key())
     }
 
-    /// Whether the item may be one of the first items, and is still in the list.
+    /// Whether the item may be one of the first items, if these are still in the list.
     pub fn began_with(&self, item: u32) -> bool {
         self.has_first && self.places.iter().any(|place| place.item() == item)
     }
@@ -176,7 +176,7 @@ impl Nearest {
     }
 }
 
-/// The output of a search: k scores and indices per query, where `score` computes a score from a query and a key.
+/// The output of a search: k scores and indices per query. `score` is used to compute a score from a query and a key.
 pub(crate) struct Results<'a, T, F> {
     pub k: usize,
     pub score: F,
@@ -186,7 +186,7 @@ pub(crate) struct Results<'a, T, F> {
 
 impl<T: Send, F: Fn(usize, f64) -> T + Sync> Results<'_, T, F> {
     /// Stores the nearest items for the queries that begin with `first`, and clears the lists. `search_again` receives a query and the
-    /// k-th nearest item, if there is one. It may fill the list again, and must then return true.
+    /// k-th nearest item, if found. When it fills the list again, it must return true.
     pub(super) fn store(
         &mut self,
         first: usize,

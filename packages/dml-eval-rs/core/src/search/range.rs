@@ -1,4 +1,4 @@
-//! Finds all gallery items that reach a threshold: a screen finds candidates, and scores decide.
+//! Finds all gallery items that reach a threshold: a screen is used to find candidates, then scores decide.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -23,7 +23,7 @@ const GALLERY_GROUP: u32 = u32::MAX;
 /// The items found for all queries, query by query.
 #[derive(Debug, PartialEq)]
 pub struct Ranges<T> {
-    /// The start of each query's items, then the end of the last query's.
+    /// The start of the items per query, then the end for the last query.
     pub offsets: Vec<i64>,
     /// Gallery indices, nearest first, ties by index.
     pub indices: Vec<i64>,
@@ -44,7 +44,7 @@ struct Search<'a, S> {
 }
 
 impl<S: Space> Search<'_, S> {
-    /// Counts items, and tells whether there are too many. Items above the limit are only counted, for the error message.
+    /// Counts items, to tell whether the limit is exceeded. Items above the limit are only counted, for the error message.
     fn exceeds(&self, items: usize) -> bool {
         self.total.fetch_add(items as u64, Relaxed) + items as u64 > self.most
     }
@@ -71,7 +71,7 @@ impl<S: Space> Observer for Search<'_, S> {
         visit((lowest_value(self.space, self.threshold), f64::INFINITY));
     }
 
-    /// A pair is a hit for both of its items.
+    /// A pair is a hit for both items.
     fn compares_columns(&self) -> bool {
         false
     }
@@ -112,10 +112,10 @@ fn lowest_value(space: &impl Space, threshold: f64) -> f64 {
 /// The number of queries that determine the packing.
 const SAMPLE: usize = 48;
 
-/// Finds all gallery items with a similarity of at least `threshold` (or a distance of at most `threshold`) for each query. Fails if
+/// Finds all gallery items with a similarity of at least `threshold` (or a distance of at most `threshold`) per query. Fails if
 /// there are more than `most` in total.
 ///
-/// With `exclude_self`, the queries must be the gallery, and item i is excluded for query i.
+/// If `exclude_self`, the queries must be the gallery; item i is excluded for query i.
 pub fn range_search<S: Comparable>(
     space: &S,
     threshold: f64,
@@ -144,7 +144,7 @@ pub fn range_search<S: Comparable>(
     };
     if space.is_own_gallery() {
         control.add_to_total(queries as u64 * (queries as u64 - 1) / 2);
-        // Each pair is found once for both of its items, so sorting can begin only after the traversal.
+        // Pairs are found once for both items, so sorting can begin only after the traversal.
         let search = Search { exclude_self: false, ..search(0, queries)? };
         traverse_triangle(space, &packing, &search, 0..queries, 0..queries, control)?;
         if !exclude_self {
@@ -181,7 +181,7 @@ pub fn range_search<S: Comparable>(
     Ok(found)
 }
 
-/// Sorts the items of some queries and appends them, unless there are too many.
+/// Sorts the items of some queries and appends them, unless the limit is exceeded.
 fn append<S: Comparable>(
     space: &S,
     found: &mut Ranges<S::Reported>,

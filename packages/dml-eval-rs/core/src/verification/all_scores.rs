@@ -13,11 +13,11 @@ use crate::rows::space::Space;
 use crate::screen::tiling::{blocks, count_pairs, reaches_above_diagonal};
 use crate::side::Side;
 
-/// The approximate number of queries that a thread takes at a time, so that their panels stay in its second-level cache.
+/// The approximate number of queries that a thread takes per batch, so that the panels stay in the second-level cache.
 const QUERIES: usize = 64;
 
 /// Calls `visit` with the scores of all pairs of `queries` and the gallery: queries, items, (queries, columns of a tile) scores. For
-/// one array, these include some pairs whose query isn't before the item. `begin` makes a thread's state for a group of tiles.
+/// a single array, these include some pairs with a query that isn't before the item. `begin` makes a thread's state for a group of tiles.
 pub(crate) fn visit_scores<T>(
     space: &Dense<'_>,
     queries: Range<usize>,

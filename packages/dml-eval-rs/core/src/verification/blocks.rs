@@ -1,4 +1,4 @@
-//! Verifies in parts: two blocks at a time, or one block with itself, in several passes over all pairs of blocks.
+//! Verifies in parts: two blocks at a time, or a block with itself, in more than one pass over all pairs of blocks.
 //!
 //! The first pass finds the scores of positives, and samples negatives to estimate brackets around the crossings of all levels.
 //! Later passes decide the negatives in the brackets in float64, like `decided` does, until all crossings are found.
@@ -18,8 +18,8 @@ use crate::verification::sample::{Bracket, estimate, sort_descending};
 use crate::verification::sieve::Sieve;
 use crate::verification::traversal::{Both, traverse};
 
-/// Finds the scores of all positives between two blocks, in ascending order, and samples negatives whose hash ends in at least
-/// `least` zeros, at most `capacity`. `first` has the indices of the first query and the first item among all.
+/// Finds the scores of all positives between two blocks, in ascending order, and samples negatives with a hash that ends in at least
+/// `least` zeros, at most `capacity`. `first` is the indices of the first query and the first item among all.
 pub fn begin_block(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
@@ -33,9 +33,9 @@ pub fn begin_block(
     Ok((positives, sample_block(space, labels, first, least, capacity, control)?))
 }
 
-/// Begins to search for the negatives at `ranks`, and for equal errors if `equal_errors`.
+/// Begins to search for the negatives with `ranks`, and for equal errors if `equal_errors`.
 ///
-/// `positives` are all positives' scores in ascending order, `negatives` counts all negatives, and `sample` has some scores.
+/// `positives` are all positives' scores in ascending order, `negatives` counts all negatives, and `sample` is some scores.
 #[expect(clippy::disallowed_methods, reason = "levels are few")]
 pub fn begin_searches(
     ranks: &[u64],
@@ -54,7 +54,7 @@ pub fn begin_searches(
     levels.into_iter().map(|level| Search::new(level, bracket(level))).collect()
 }
 
-/// Counts the negatives of two blocks for each search, and keeps at most `capacity` scores per search.
+/// Counts the negatives of two blocks per search, and keeps at most `capacity` scores per search.
 pub fn observe_block(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,

@@ -1,4 +1,4 @@
-//! Finds the scores at which levels are reached, and counts the positives there.
+//! Finds the scores where levels are reached, then counts the positives there.
 
 use crate::control::Control;
 use crate::error::{Result, argument};
@@ -22,7 +22,7 @@ use crate::verification::traversal::{Both, traverse};
 const NEGATIVES_PER_SAMPLED: u64 = 256;
 const LEAST_SAMPLE: usize = 1 << 12;
 
-/// What to compute in a verification.
+/// The values to compute in a verification.
 #[derive(Clone, Debug)]
 pub struct VerifyTasks {
     /// The number of positive pairs.
@@ -37,10 +37,10 @@ pub struct VerifyTasks {
     pub slots: bool,
 }
 
-/// A crossing, and the positives at this score.
+/// A crossing, with the number of positives of this score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// The score, and the negatives at this score.
+    /// The score, with the number of negatives of this score.
     pub negatives: Crossing,
     /// The number of positives with larger scores.
     pub above: u64,
@@ -51,14 +51,14 @@ pub struct Point {
 /// The result of a verification.
 #[derive(Debug, PartialEq)]
 pub struct Verified {
-    /// The score of the negative at each rank, in the order of the ranks, then the score at which errors are equal, if requested.
+    /// The scores of the negatives at the ranks, in the order of the ranks, then the score where errors are equal, if requested.
     pub points: Vec<Point>,
     /// The negatives between all positives, if requested.
     pub slots: Option<Slots>,
 }
 
-/// Verifies all pairs of two sides by their scores, or each unordered pair of two items if there is one array. With peers, each
-/// compares a part of the negatives, and all return the complete result.
+/// Verifies all pairs of queries and items by score, or all unordered pairs of distinct items of a single array. Peers
+/// compare parts of the negatives, and all return the complete result.
 pub fn verify(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
@@ -119,7 +119,7 @@ pub(crate) fn levels(ranks: &[u64], equal_errors: Option<(u64, u64)>) -> Vec<Lev
 }
 
 impl Level {
-    /// Returns the level that is reached at the negative with this rank, counted from the largest score.
+    /// Returns the level that is reached by the negative with this rank, counted from the largest score.
     fn for_rank(rank: u64) -> Level {
         Level { negative: 1, positive: 0, total: u128::from(rank) }
     }
@@ -143,7 +143,7 @@ struct Finding<'a, 'rows> {
 }
 
 impl Finding<'_, '_> {
-    /// Samples negatives, and estimates a bracket for each level.
+    /// Samples negatives to estimate a bracket per level.
     fn estimate(&self) -> Result<(Vec<Bracket>, Option<Vec<f64>>)> {
         if self.levels.is_empty() {
             return Ok((Vec::new(), None));
@@ -159,8 +159,8 @@ impl Finding<'_, '_> {
         Ok((collect(self.levels.iter().map(bracket))?, sample))
     }
 
-    /// Counts the negatives between all positives. This tells between which positives each crossing is, and it is then found
-    /// among the scores that were kept.
+    /// Counts the negatives between all positives. This tells between which positives the crossings are, and crossings will be found
+    /// among the kept scores.
     fn among_slots(&self) -> Result<(Vec<Crossing>, Slots)> {
         let &Finding { space, labels, positives, peers, control, .. } = self;
         let (brackets, sample) = self.estimate()?;
@@ -203,7 +203,7 @@ impl Finding<'_, '_> {
         self.decide(full(self.levels.len(), None)?, searches, Some((&brackets, sample)))
     }
 
-    /// Finds the remaining crossings. If there are brackets and a sample, uses a sieve for brackets whose negatives fit, and
+    /// Finds the remaining crossings. If there are brackets and a sample, uses a sieve for brackets if the negatives fit, and
     /// searches for the others.
     #[expect(clippy::disallowed_methods, reason = "levels are few")]
     fn decide(
@@ -263,7 +263,7 @@ impl Finding<'_, '_> {
     }
 }
 
-/// Chooses the brackets whose negatives are listed, given their estimated sizes: the smallest ones, as many as fit.
+/// Chooses the brackets with negatives to be listed, given the estimated sizes: the smallest brackets that fit.
 #[expect(clippy::disallowed_methods, reason = "levels are few")]
 fn choose_listed(sizes: &[f64], capacity: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..sizes.len()).collect();

@@ -3,7 +3,7 @@
 use crate::error::{Result, argument};
 use crate::memory::{Grow, allocate};
 
-/// The corners of an ROC curve from (0, 0) to (1, 1), without points on straight segments.
+/// The corners of an ROC curve from (0, 0) to (1, 1), omitting points on straight segments.
 #[derive(Debug, Default, PartialEq)]
 pub struct Curve {
     /// The proportions of accepted negatives, in ascending order.
@@ -27,7 +27,7 @@ impl Curve {
     }
 }
 
-/// Computes the curve for [`Slots`](crate::Slots), with corners before and at each score that positives have.
+/// Computes the curve for [`Slots`](crate::Slots), with corners before and at all scores of positives.
 pub fn roc_curve(scores: &[f64], positives: &[u64], negatives: &[u64]) -> Result<Curve> {
     let n = scores.len();
     if positives.len() != n || negatives.len() != 2 * n + 1 {
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_curve_turns_at_each_positive_and_is_straight_between_tied_pairs() {
-        // The negatives are 0, 1, 1, 4, and the positives 1, 1, 2, 3; no pair at 5 is positive.
+        // The negatives are 0, 1, 1, 4, and the positives 1, 1, 2, 3; pairs at 5 are not positive.
         let curve = roc_curve(&[1.0, 2.0, 3.0, 5.0], &[2, 1, 1, 0], &[1, 2, 0, 0, 0, 0, 1, 0, 0]).unwrap();
         let corners = [(0.0, 0.0, f64::INFINITY), (0.25, 0.0, 3f64.next_up()), (0.25, 0.25, 3.0)];
         let rest = [(0.25, 0.5, 2.0), (0.75, 1.0, 1.0), (1.0, 1.0, f64::NEG_INFINITY)];

@@ -1,5 +1,5 @@
-//! Finds crossings that the screen can't find, mostly because very many pairs have the same score. In each traversal, float64
-//! decides all negatives near a bracket, and brackets shrink until one contains only the crossing.
+//! Finds crossings that the screen can't find, mostly because the scores of a great number of pairs are equal. In a traversal, float64
+//! decides all negatives near a bracket, and brackets shrink until a bracket contains only the crossing.
 //!
 //! A bracket keeps a limited number of scores: the fuller it is, the more zeros the hash of a pair must end in to be kept. The
 //! kept scores are a sample to estimate the next bracket, or all scores, which determine the crossing.
@@ -50,12 +50,12 @@ struct Counters {
     kept: Mutex<HashedScores>,
 }
 
-/// A traversal for several searches.
+/// A traversal for multiple searches.
 pub(crate) struct Decider<'a, 'rows> {
     space: &'a Dense<'rows>,
     pub labels: &'a PairLabels<'a>,
     searches: &'a [Search],
-    /// For each search, a range of products: no score in the bracket has a product outside. And the offset to add to products.
+    /// Per search, a range that contains the products of all scores in the bracket, and the offset to add to products.
     open: Vec<(f32, f32)>,
     offset: f64,
     observed: Vec<Counters>,
@@ -88,7 +88,7 @@ impl Search {
             return Ok(None);
         }
         if low == high {
-            // The number after the largest negative number is −0, which no score is.
+            // The number after the largest negative number is −0, which is not a score.
             return Ok(Some(Crossing { score: 0.0 + low, above, at_least: above + inside }));
         }
         let mut scores = collect(scores.iter().map(|(score, _)| *score))?;
@@ -139,7 +139,7 @@ impl<'a, 'rows> Decider<'a, 'rows> {
         })
     }
 
-    /// Takes the scores of `pairs` from a table of all pairs in a task, if the task has only a few times as many.
+    /// Takes the scores of `pairs` from a table of all pairs in the task, if the task contains only a few times this number.
     fn take_from_table(&self, task: &Task<'_>, pairs: &[(u32, u32)], scores: &mut Vec<f64>) -> Result<bool> {
         let (rows, columns, sizes) = (task.rows.clone(), task.columns.clone(), self.control.sizes());
         let all = rows.len() * columns.len();
@@ -158,7 +158,7 @@ impl<'a, 'rows> Decider<'a, 'rows> {
         Ok(true)
     }
 
-    /// Returns what the traversal found for each search.
+    /// Returns the result of the traversal for each search.
     pub fn finish(self) -> Result<Vec<Observed>> {
         let observed = self.observed.into_iter().map(|counters| Observed {
             above: counters.above.into_inner(),

@@ -1,4 +1,4 @@
-//! Verifies codes by distance. There are few distances, so two histograms contain all that a verification can ask for.
+//! Verifies codes by distance. Distances are few, so two histograms contain all that a verification can ask for.
 
 use std::sync::Mutex;
 
@@ -13,14 +13,14 @@ use crate::rows::space::Space;
 use crate::side::Side;
 use crate::verification::pairs::{PairLabels, indices};
 
-/// Lines of a table that a thread processes at a time.
+/// Lines of a table that a thread processes per batch.
 const LINES: usize = 16;
 /// The kinds of pairs: negative, positive, excluded.
 const KINDS: usize = 3;
-/// Copies of each counter, because a CPU can add to two copies at once, but not to one.
+/// Copies per counter, because a CPU can add to two copies at once, but not to a single copy.
 const COPIES: usize = 2;
 
-/// The numbers of pairs at each distance, starting at 0.
+/// The numbers of pairs per distance, starting at 0.
 #[derive(Debug, PartialEq)]
 pub struct Distances {
     /// Pairs with equal labels.
@@ -29,8 +29,8 @@ pub struct Distances {
     pub negatives: Vec<u64>,
 }
 
-/// Counts all pairs of two sides by distance, or each unordered pair of two items if there is one array. With peers, each counts
-/// a part, and all return the complete result.
+/// Counts all pairs of queries and items by distance, or all unordered pairs of distinct items of a single array. Peers count
+/// parts, and all return the complete result.
 pub fn count_distances(
     space: &Codes<'_>,
     labels: &PairLabels<'_>,

@@ -1,4 +1,4 @@
-//! Exchanges what peers found in their parts of a traversal, so that all have the same.
+//! Exchanges the findings of peers in a traversal, so that all peers get all findings.
 
 use crate::error::{Error, Result};
 use crate::memory::{Grow, allocate, collect};
@@ -12,7 +12,7 @@ fn reject<T>(message: &str) -> Result<T> {
     Err(Error::Exchange(format!("all_gather returned {message}; expected the numbers of all ranks, unchanged")))
 }
 
-/// Joins the lists of all ranks, and adds up their counts. If the lists have more than `capacity` negatives in total, the longest
+/// Joins the lists of all ranks, and adds up the counts. If the lists contain more than `capacity` negatives in total, the longest
 /// lists are dropped. `rows` and `items` are the sizes of both sides.
 pub(crate) fn exchange_sieved(
     mut sieved: Vec<Sieved>,
@@ -54,7 +54,7 @@ pub(crate) fn exchange_sieved(
     Ok(sieved)
 }
 
-/// Joins the negatives that all ranks kept in a range, unless a rank has too many.
+/// Joins the negatives that all ranks kept in a range, unless a rank kept too many.
 pub(crate) fn exchange_kept(kept: Kept, peers: &dyn Peers) -> Result<Kept> {
     let counts = reduce(peers, &[u64::from(kept.is_none()), kept.as_ref().map_or(0, Vec::len) as u64])?;
     let joined = kept.filter(|_| counts[0] == 0).map(|own| gather(peers, &own, counts[1] as usize)).transpose()?;
@@ -64,7 +64,7 @@ pub(crate) fn exchange_kept(kept: Kept, peers: &dyn Peers) -> Result<Kept> {
     Ok(joined)
 }
 
-/// Joins the scores that all ranks kept, at most `capacity` per search, and adds up their counts.
+/// Joins the scores that all ranks kept, at most `capacity` per search, and adds up the counts.
 pub(crate) fn exchange_observed(
     mut observed: Vec<Observed>,
     capacity: usize,

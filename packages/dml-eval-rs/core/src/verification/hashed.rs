@@ -1,4 +1,4 @@
-//! Samples pairs independently of their order, and of their division into blocks or over processes.
+//! Samples pairs independently of the order, and of the division into blocks or over processes.
 
 use crate::control::Control;
 use crate::error::Result;
@@ -22,17 +22,17 @@ fn hash_item(item: u64) -> u64 {
     Random::new(!item).bits()
 }
 
-/// Scores with the hashes of their pairs, for all pairs whose hash ends in at least `zeros` zeros.
+/// Scores with the hashes of pairs, for all pairs with a hash that ends in at least `zeros` zeros.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HashedScores {
-    /// Each score, and the hash of its pair.
+    /// Scores, and the hashes of the pairs.
     pub scores: Vec<(f64, u64)>,
-    /// The number of zeros at the end of all hashes.
+    /// The number of trailing zeros of all hashes.
     pub zeros: u32,
 }
 
 impl HashedScores {
-    /// Adds scores. If there are more than `capacity`, requires more zeros and drops scores, until they fit.
+    /// Adds scores. When there are more than `capacity`, requires more zeros and drops scores, until they fit.
     pub fn append(&mut self, scores: &[(f64, u64)], capacity: usize) -> Result<()> {
         let zeros = self.zeros;
         let kept = || scores.iter().filter(|(_, hash)| hash.trailing_zeros() >= zeros);
@@ -46,7 +46,7 @@ impl HashedScores {
         Ok(())
     }
 
-    /// Joins two samples.
+    /// Joins a pair of samples.
     pub(crate) fn join(&mut self, other: &HashedScores, capacity: usize) -> Result<()> {
         self.zeros = self.zeros.max(other.zeros);
         let zeros = self.zeros;
@@ -55,11 +55,11 @@ impl HashedScores {
     }
 }
 
-/// Samples the negatives of two blocks, or of one: at most `capacity` of those whose hash ends in at least `least` zeros. `first`
-/// has the indices of the first query and the first item among all.
+/// Samples the negatives of two blocks, or of a single block: at most `capacity` with a hash that ends in at least `least` zeros. `first`
+/// is the indices of the first query and the first item among all.
 ///
 /// The hash is an exclusive or, so it ends in z zeros if query and item agree in z bits. Both sides are divided into 2^z buckets
-/// by these bits, and a table of scores is computed for each pair of buckets with equal bits.
+/// by these bits, and a table of scores is computed per pair of buckets with equal bits.
 pub fn sample_block(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,

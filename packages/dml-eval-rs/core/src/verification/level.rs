@@ -11,7 +11,7 @@ pub struct Level {
     pub total: u128,
 }
 
-/// The score at which a level is reached, and the negatives there.
+/// The score that reaches a level, with the number of negatives there.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossing {
     /// The largest score of any pair at which the level is reached.
@@ -29,13 +29,13 @@ impl Level {
             >= self.total
     }
 
-    /// Whether all pairs with a score of at least `score` reach the level; `negatives` is the number of negatives among them.
+    /// Whether all pairs with a score of at least `score` reach the level; `negatives` is the number of negatives in these pairs.
     pub(crate) fn reached_at(self, score: f64, negatives: u64, positives: &[f64]) -> bool {
         let below = positives.partition_point(|p| *p < score);
         self.reached(negatives, (positives.len() - below) as u64)
     }
 
-    /// Whether all pairs with a score above `score` reach the level; `negatives` is the number of negatives among them.
+    /// Whether all pairs with a score above `score` reach the level; `negatives` is the number of negatives in these pairs.
     pub(crate) fn reached_above(self, score: f64, negatives: u64, positives: &[f64]) -> bool {
         let below = positives.partition_point(|p| *p <= score);
         self.reached(negatives, (positives.len() - below) as u64)

@@ -11,7 +11,7 @@ use crate::rows::dense::Dense;
 use crate::rows::space::{Scratch, Space};
 use crate::side::Side;
 
-/// Pairs that a thread processes at a time.
+/// Pairs that a thread processes per batch.
 const CHUNK: usize = 1024;
 
 /// Labels of both sides as dense codes, and groups that exclude pairs.
@@ -26,7 +26,7 @@ pub struct PairLabels<'a> {
 }
 
 impl PairLabels<'_> {
-    /// Checks that each row has a label, and a group if there are groups.
+    /// Checks that the rows have labels, and groups if groups are given.
     pub(crate) fn check(&self, space: &impl Space, is_own_gallery: bool) -> Result<()> {
         let rows = [Side::Query, Side::Gallery].map(|side| space.rows(side));
         let gallery = self.gallery.unwrap_or(self.queries);
@@ -66,7 +66,7 @@ impl PairLabels<'_> {
         self.groups.is_some_and(|(queries, gallery)| queries[query as usize] == gallery[item as usize])
     }
 
-    /// Whether to count this pair: for one array, each unordered pair of two items counts once.
+    /// Whether to count this pair: for a single array, unordered pairs of distinct items count once.
     pub(crate) fn counts(&self, query: u32, item: u32) -> bool {
         self.gallery.is_some() || query < item
     }
@@ -78,7 +78,7 @@ impl PairLabels<'_> {
         usize::from(is_same) * (1 + usize::from(self.is_excluded(query, item)))
     }
 
-    /// Calls `receive` with the scores of all positive pairs, in parts. For one array, each unordered pair is included once.
+    /// Calls `receive` with the scores of all positive pairs, in parts. For a single array, unordered pairs are included once.
     pub(crate) fn for_positives(
         &self,
         space: &Dense<'_>,
@@ -90,7 +90,7 @@ impl PairLabels<'_> {
         let (queries, gallery) = (Classes::new(self.queries)?, Classes::new(self.gallery())?);
         let classes = self.queries.iter().max().map_or(0, |l| l + 1);
         let counts = |query: u32, item: u32| self.counts(query, item) && !self.is_excluded(query, item);
-        // Pairs are added for one query at a time, and computed as soon as there are enough.
+        // Pairs are added query by query. When the list is long enough, it is computed.
         let widest = (0..classes).map(|c| gallery.members(c).len()).filter(|members| *members > 0).max();
         let small = |c: &u32| queries.members(*c).len() < least || gallery.members(*c).len() < least;
         let sizes = (0..classes).filter(small).map(|c| queries.members(c).len() * gallery.members(c).len());
@@ -120,7 +120,7 @@ impl PairLabels<'_> {
             }
             let mut start = 0;
             while start < members.len() {
-                // For one array, earlier items have already been paired with these members.
+                // For a single array, earlier items have already been paired with these members.
                 let items = if self.gallery.is_none() { &items[start..] } else { items };
                 let part = &members[start..members.len().min(start + (held / items.len()).max(1))];
                 start += part.len();

@@ -18,7 +18,7 @@ const LEAST: f64 = 8.0;
 /// Samples the scores of about `size` negatives, in descending order. Returns `None` if there are hardly more pairs.
 ///
 /// Both sides are shuffled and divided into equal numbers of blocks, and each block is compared with one block. So all items occur
-/// equally often, which avoids most of the error that independent pairs would have, and the rows of a block are read only once.
+/// equally often, which avoids most of the error of independent pairs, and the rows of a block are read only once.
 pub(crate) fn draw(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
@@ -41,7 +41,7 @@ pub(crate) fn draw(
     let queries = shuffle(rows[0])?;
     let gallery = if labels.gallery.is_some() { shuffle(rows[1])? } else { collect(queries.iter().copied())? };
     let block = |order: &[u32], b: usize| order.len() * b / blocks..order.len() * (b + 1) / blocks;
-    // For one array, pair each block with the next, so that items aren't compared with themselves.
+    // For a single array, pair blocks with the next block, so that items aren't compared with themselves.
     let pair = |b: usize| (block(&queries, b), block(&gallery, (b + 1) % blocks));
     // Blocks are rounded up, so there are slightly more scores than requested.
     let mut sample = allocate((0..blocks).map(|b| pair(b).0.len() * pair(b).1.len()).sum())?;

@@ -1,4 +1,4 @@
-//! Finds crossings in one screened traversal: negatives above a bracket are counted, negatives inside are listed, and float64
+//! Finds crossings in a single screened traversal: negatives above a bracket are counted, negatives inside are listed, and float64
 //! decides those near the crossing.
 //!
 //! If screened scores are off by at most m, so is the screened crossing s, and the exact crossing is within s ± m. Screened
@@ -20,23 +20,23 @@ use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::pair_scores;
 use crate::verification::sample::{Bracket, sort_descending};
 
-/// A negative, and its product in the screen.
+/// A negative, with the product in the screen.
 #[derive(Clone, Copy)]
 pub(crate) struct Listed {
     pub value: f32,
     pub pair: (u32, u32),
 }
 
-/// What a traversal found for a bracket: the negatives above, and those inside, or `None` if there were too many.
+/// The result of a traversal for a bracket: the negatives above, and those inside, or `None` if these exceeded the limit.
 pub(crate) struct Sieved {
     pub above: u64,
     pub inside: Option<Vec<Listed>>,
 }
 
-/// The number of margins by which a bracket is widened on both sides, because negatives within two margins of a crossing are decided.
+/// The number of margins used to widen a bracket on both sides, because negatives within two margins of a crossing are decided.
 pub(crate) const LISTED_MARGINS: f64 = 2.0;
 
-/// Counts and lists of a traversal, for several brackets.
+/// Counts and lists of a traversal, for multiple brackets.
 pub(crate) struct Sieve {
     /// In units of products. Values are larger by `offset`.
     brackets: Vec<(f32, f32)>,
@@ -46,7 +46,7 @@ pub(crate) struct Sieve {
     lists: Mutex<Lists>,
 }
 
-/// The negatives in each bracket, or `None` if there were too many.
+/// The negatives per bracket, or `None` if the limit was exceeded.
 struct Lists {
     lists: Vec<Option<Vec<Listed>>>,
     capacity: usize,
@@ -86,7 +86,7 @@ impl Sieve {
         self.brackets.len()
     }
 
-    /// Returns the brackets, and what the traversal found for each.
+    /// Returns the brackets, and the results of the traversal.
     #[expect(clippy::type_complexity, reason = "pairs a list of brackets with a list of results")]
     pub fn finish(self) -> Result<(Vec<(f32, f32)>, Vec<Sieved>)> {
         let lists = self.lists.into_inner().expect("no thread panicked while it held the lock").lists;
@@ -130,13 +130,13 @@ impl Sieve {
 pub(crate) struct SievedCrossing<'a, 'rows> {
     pub space: &'a Dense<'rows>,
     pub positives: &'a [f64],
-    /// A bound on the error of screened values, and the offset to add to products.
+    /// A bound on the error of screened values; the offset to be added to products.
     pub margin: f64,
     pub offset: f64,
 }
 
 impl SievedCrossing<'_, '_> {
-    /// Finds the crossing of a level after the traversal, or `None` if it wasn't in the bracket, or too many negatives were.
+    /// Finds the crossing of a level after the traversal, or `None` if it wasn't in the bracket, or if the limit was exceeded.
     pub fn find(
         &self,
         level: Level,

@@ -1,7 +1,7 @@
 //! Counts the negatives between all positives. These exact counts give the ROC curve, the area under the curve, and every crossing.
 //!
-//! The positives are divided into equal parts, whatever their distribution, and each score goes to the list of a part. A full
-//! list is counted while the part and its counts stay in a core's caches. Memory limits the speed, so lines are prefetched.
+//! The positives are divided into equal parts, whatever the distribution, and scores go to the list of a part. A full
+//! list is counted while the part and the counts stay in a core's caches. Memory limits the speed, so lines are prefetched.
 
 use std::hint::select_unpredictable;
 use std::ops::Range;
@@ -26,11 +26,11 @@ const CELLS_PER_POSITIVE: usize = 4;
 /// The bit that marks a cell with numbers, and the bits that count the numbers before the cell.
 const OPEN_CELL: u16 = 1 << 15;
 const BEFORE: u16 = OPEN_CELL - 1;
-/// Scores whose cells are computed together.
+/// Scores with cells that are computed together.
 const CHUNK: usize = 32;
 /// Positives in a cell that are compared together. A few more comparisons are faster than a mispredicted branch.
 const TOGETHER: usize = 4;
-/// The maximum number of scores that wait to be compared with the positives in their cells.
+/// The maximum number of scores that wait to be compared with the positives in the cells.
 const OPEN: usize = 8 * CHUNK;
 /// The maximum size of separate lists and counts for threads, in bytes.
 const COUNTER_BYTES: usize = 48 << 20;
@@ -44,7 +44,7 @@ const PARTS: usize = 256;
 pub struct Slots {
     /// The distinct scores of the positives, in ascending order.
     pub scores: Vec<f64>,
-    /// The number of positives with each score.
+    /// The number of positives per score.
     pub positives: Vec<u64>,
     /// The negatives below the first score, equal to it, between the first and the second, and so on, and above the last.
     pub negatives: Vec<u64>,
@@ -91,7 +91,7 @@ impl Slots {
     }
 }
 
-/// Distinct ascending numbers, and cells of equal width, each with the count of numbers in lower cells.
+/// Distinct ascending numbers, and cells of equal width, with the count of numbers in lower cells.
 struct Ladder<'a> {
     /// The numbers, optionally followed by larger ones.
     numbers: &'a [f64],
@@ -152,7 +152,7 @@ impl<'a> Ladder<'a> {
 struct Part<'a> {
     ladder: Ladder<'a>,
     scores: usize,
-    /// A list and counts for each of several threads: the negatives after each number of the part's scores, and equal to each.
+    /// Lists and counts, one per thread: the negatives after the numbers of the part's scores, and equal to the numbers.
     copies: Vec<(Mutex<List>, Mutex<Vec<u64>>)>,
 }
 
@@ -186,7 +186,7 @@ impl Work for Count<'_, '_> {
             let mut cells = [0; CHUNK];
             cells.iter_mut().zip(chunk).for_each(|(cell, score)| *cell = ladder.cell(*score));
             for (score, cell) in chunk.iter().zip(cells) {
-                // Scores in a cell without positives are all between the same two positives.
+                // If a cell does not contain positives, all scores are between the same positives.
                 let is_open = before[cell] / OPEN_CELL;
                 between[usize::from(before[cell] & BEFORE)] += u64::from(1 - is_open);
                 open[waiting % OPEN] = (*score, before[cell]);
@@ -201,7 +201,7 @@ impl Work for Count<'_, '_> {
 }
 
 impl Ladder<'_> {
-    /// Counts each score between two numbers or at an equal number, given how many numbers are in lower cells.
+    /// Counts scores between two numbers or equal to a number, given the count of numbers in lower cells.
     #[inline(always)]
     fn compare(&self, open: &[(f64, u16)], between: &mut [u64], equal: &mut [u64]) {
         for &(score, before) in open {
@@ -215,10 +215,10 @@ impl Ladder<'_> {
     }
 }
 
-/// The negatives in a bracket, or `None` if there were too many.
+/// The negatives in a bracket, or `None` if the limit was exceeded.
 pub(crate) type Kept = Option<Vec<f64>>;
 
-/// Counts negatives, and keeps those in brackets.
+/// Counts negatives, keeping those in brackets.
 struct Counter<'a> {
     /// The last score of each part except the last part.
     ends: Ladder<'a>,
@@ -227,16 +227,16 @@ struct Counter<'a> {
     longest: usize,
     kernel: &'static Kernel,
     control: &'a Control,
-    /// Lists that no thread is using, and the number of all lists.
+    /// Lists that are not used by a thread, and the number of all lists.
     idle: Mutex<(Vec<Lists>, usize)>,
 }
 
 /// The short lists of a thread, one per part, and which copy of the parts receives them.
 struct Lists {
     copy: usize,
-    /// The list that replaces a full one.
+    /// The list that replaces a full list.
     spare: Vec<f64>,
-    /// Negatives whose part isn't known yet.
+    /// Negatives of a part that isn't known yet.
     fresh: [f64; 2 * CHUNK],
     waiting: usize,
     lengths: Vec<u8>,
@@ -248,7 +248,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Counter<'_> {
-    /// Takes lists that no thread is using, or makes new ones.
+    /// Takes lists that are not used by a thread, or makes new lists.
     fn lists(&self) -> Result<Lists> {
         let mut idle = lock(&self.idle);
         if let Some(lists) = idle.0.pop() {
@@ -265,7 +265,7 @@ impl Counter<'_> {
         })
     }
 
-    /// Moves the first `number` negatives whose part isn't known yet to the lists of their parts.
+    /// Moves the first `number` negatives of a part that wasn't known yet to the lists of parts.
     #[inline(always)]
     fn distribute(&self, lists: &mut Lists, number: usize) {
         let fresh: [f64; CHUNK] = std::array::from_fn(|i| lists.fresh[i]);
@@ -286,13 +286,13 @@ impl Counter<'_> {
         }
     }
 
-    /// Moves a short list to the list of its part, and counts this list if the next short list might not fit.
+    /// Moves a short list to the list of the part, and counts this list when the next short list might not fit.
     #[inline(never)]
     fn flush(&self, lists: &mut Lists, part: usize) {
         let added = std::mem::take(&mut lists.lengths[part]) as usize;
         let mut list = lock(&self.parts[part].copies[lists.copy].0);
         let List { scores, number } = &mut *list;
-        // Copy the short list in full, even if it is only partly used, because a copy of fixed length needs no call.
+        // Copy the short list in full, even if it is only partly used, because copies of fixed length do not need calls.
         scores[*number..][..SHORT].copy_from_slice(&lists.scores[part]);
         *number += added;
         if *number + SHORT > self.longest {
@@ -307,7 +307,7 @@ impl Counter<'_> {
         }
     }
 
-    /// Counts the scores of a part, and keeps those in brackets.
+    /// Counts the scores of a part, keeping those in brackets.
     #[expect(clippy::disallowed_methods, reason = "extends only if the capacity suffices, else drops the list")]
     fn count(&self, part: usize, copy: usize, scores: &[f64]) {
         // All of these scores are above the last score of the previous part.
@@ -328,7 +328,7 @@ impl Counter<'_> {
     }
 }
 
-/// Adds the scores of a tile whose labels differ.
+/// Adds the scores in a tile of pairs with different labels.
 struct Add<'a> {
     counter: &'a Counter<'a>,
     lists: &'a mut Lists,
@@ -370,8 +370,8 @@ impl Work for Add<'_> {
     }
 }
 
-/// Counts the negatives between the positives, given the positives' scores in ascending order; there must be at least one. With
-/// peers, each counts a part, and all return the complete result.
+/// Counts the negatives between the positives, given the positives' scores in ascending order (not empty). If
+/// peers are used, every peer counts a part, and all return the complete result.
 pub fn count_slots(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
@@ -383,7 +383,7 @@ pub fn count_slots(
 }
 
 /// Counts like [`count_slots`], but also between the ends of brackets, and keeps the negatives in brackets if they don't exceed a
-/// number per bracket. Each process keeps only negatives in its part.
+/// number per bracket. A process keeps only negatives in its part.
 pub(crate) fn count_and_keep(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,

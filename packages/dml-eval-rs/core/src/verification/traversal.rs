@@ -12,7 +12,7 @@ use crate::side::Side;
 use crate::verification::decided::{self, Decider};
 use crate::verification::sieve::{Listed, Sieve};
 
-/// The receivers of a traversal's values. Each receives all values that it asked for, and possibly more.
+/// The receivers of a traversal's values. A receiver gets all requested values, and possibly more.
 pub(crate) struct Both<'a, 'rows> {
     pub sieve: Sieve,
     pub decider: Decider<'a, 'rows>,
@@ -44,7 +44,7 @@ impl Observer for Both<'_, '_> {
         self.decider.brackets(visit);
     }
 
-    /// Each pair counts once.
+    /// Pairs count once.
     fn compares_columns(&self) -> bool {
         false
     }
@@ -62,7 +62,7 @@ impl Observer for Both<'_, '_> {
     }
 }
 
-/// Shows both receivers the screened values of all pairs, or of each unordered pair if there is one array. Peers each take a part.
+/// Shows both receivers the screened values of all pairs, or of all unordered pairs of a single array. Peers take parts.
 pub(crate) fn traverse(
     space: &Dense<'_>,
     packing: &DensePacking<'_, '_>,

@@ -1,4 +1,4 @@
-"""A Lightning callback to measure retrieval at the end of validation and test."""
+"""A Lightning callback to measure retrieval when validation or test ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from dml_eval_rs.adapters.torchmetrics import STATES, RetrievalMetric
 from dml_eval_rs.retrieval import Options
 
-# A trainer accepts only callbacks from the same package.
+# A trainer accepts only callbacks from that package.
 if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
     from pytorch_lightning import Callback
 else:
@@ -19,7 +19,7 @@ class RetrievalCallback(Callback):
     """A callback to gather an epoch's embeddings from all ranks, and log exact metrics.
 
     `validation_step` and `test_step` must return ``{"embeddings": (B, D), "labels": (B,)}``, and can also return
-    ``"groups"`` and ``"indices"``, see `RetrievalMetric.update`. If a distributed sampler is used, return indices to
+    ``"groups"`` and ``"indices"``, see `RetrievalMetric.update`. When a distributed sampler is used, return indices to
     drop repeated items. Data loaders are measured separately.
 
     Args:
@@ -56,7 +56,7 @@ class RetrievalCallback(Callback):
         self._metrics[dataloader_idx].update(**{name: outputs[name] for name in STATES if name in outputs})
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Measure all batches, and log the metrics."""
+        """Measure all batches, then log the metrics."""
         prefix = self._prefixes[bool(trainer.testing)]
         for index, metric in self._metrics.items():
             suffix = f"/loader_{index}" if index else ""  # Lightning reserves "dataloader_idx"

@@ -1,4 +1,4 @@
-"""A replacement for OML's `EmbeddingMetrics`, with the same values computed from exact counts over the gallery.
+"""A replacement for OML's `EmbeddingMetrics`, with equal values, computed from exact counts over the gallery.
 
 Shapes: `L` items in the data set, `Q` queries, `G` gallery, `R` matches per query.
 """
@@ -20,10 +20,10 @@ from dml_eval_rs.retrieval import Options, evaluate
 
 
 class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
-    """A metric with the arguments, protocol and values of OML's metric, except if a query has no matches.
+    """A metric with the arguments, protocol and values of OML's metric, except if a query does not have a match.
 
     cmc@k, precision@k (over min(k, R)) and map@k (over the matches in the first k) are measured by Euclidean distance.
-    Items in the query's sequence are excluded. If a query has no matches, it counts as 0; OML's precision would be NaN.
+    Items in the query's sequence are excluded. Queries without a match count as 0; OML's precision would be NaN.
 
     Args:
         args, kwargs: arguments of `oml.metrics.EmbeddingMetrics`, except `fmr_vals` and `postprocessor`.
@@ -54,7 +54,7 @@ class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
         """Measure all items, and return category → metric → k → mean; ``"OVERALL"`` contains all queries.
 
         Raises:
-            ValueError: if some items have no embedding yet.
+            ValueError: if the embeddings of some items are not given yet.
         """
         if not self.acc.is_storage_full():
             came = f"{self.acc.collected_samples} of {self.acc.num_samples} items have an embedding"
@@ -88,7 +88,7 @@ class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
     def _measure(self, embeddings: torch.Tensor) -> dict[str, dict[int, torch.Tensor]]:
         labels_L = np.asarray(self.dataset.get_labels())
         query_Q, item_G = map(np.asarray, (self.dataset.get_query_ids(), self.dataset.get_gallery_ids()))
-        # If there are no sequences, each item is a separate sequence.
+        # If sequences are not given, each item is a separate sequence.
         sequence_L = np.asarray(self.dataset.extra_data.get(SEQUENCE_COLUMN, range(len(labels_L))))
         sets_L = np.unique(sequence_L, return_inverse=True)[1].reshape(-1, 1)
         own = relevance_from_labels(list(sets_L[query_Q]), list(sets_L[item_G]))
@@ -107,7 +107,7 @@ class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
             "precision": {k: precision[k] for k in self.precision_top_k},
             "map": {k: of[f"map@{k}"] / np.where(precision[k] > 0, precision[k], 1) for k in self.map_top_k},
         }
-        # When a ranking is empty, no item can be found, so OML counts the query as correct.
+        # When a ranking is empty, items can't be found, so OML counts the query as correct.
         is_right_Q = torch.from_numpy(np.diff(own.offsets) == len(item_G))
         return {
             name: {k: torch.from_numpy(of_k).masked_fill(is_right_Q, 1).float() for k, of_k in by_k.items()}

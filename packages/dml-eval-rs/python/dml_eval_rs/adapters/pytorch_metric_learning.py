@@ -1,4 +1,4 @@
-"""A replacement for pytorch-metric-learning's `AccuracyCalculator`, with the same arguments, results and meaning.
+"""A replacement for pytorch-metric-learning's `AccuracyCalculator`, with identical arguments, results and meaning.
 
 Shapes: `Q` queries, `G` reference, `D` dim, `R` matches per query.
 """
@@ -33,7 +33,7 @@ class AccuracyCalculator:
 
     Args:
         include, exclude: names of the metrics to calculate (by default all), and names to omit.
-        avg_of_avgs: whether to average each class, and return the average of these averages.
+        avg_of_avgs: whether to average per class, and return the average of these averages.
         return_per_class: whether to return a list with an average per class, sorted by label.
         k: the number of neighbours to use. By default, all of the reference; ``"max_bin_count"`` for the largest R.
         label_comparison_fn: called with tensors of a query's label (1, ...) and reference labels (G, ...). It should
@@ -94,14 +94,14 @@ class AccuracyCalculator:
             query: (Q, D) floats, see `evaluate`.
             query_labels: (Q,) integers, booleans or strings. If `label_comparison_fn` is used, any tensor of Q entries.
             reference, reference_labels: (G, D) and (G,); by default, the queries.
-            ref_includes_query: whether the first Q reference items are the queries, to exclude each query itself.
+            ref_includes_query: whether the first Q reference items are the queries, so that queries exclude themselves.
             include, exclude: see the constructor; only the constructor's metrics can be chosen.
 
         Returns:
-            Name → value, or a list of values per class; NaN if no query has a match.
+            Name → value, or a list of values per class; NaN if none of the queries has a match.
 
         Raises:
-            TypeError: if an array has the wrong dtype.
+            TypeError: if the dtype of an array is wrong.
             ValueError: if shapes do not match, or the first Q reference items are not the queries.
         """
         self._current = _choose(self._names, include, exclude)
@@ -203,7 +203,7 @@ def _check_included(sides: arguments.Sides) -> None:
 def _count_labels(
     sides: arguments.Sides, labels: object, gallery_labels: object | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Return each query's label as a code, which sorts like the labels, and the number of items with this label."""
+    """Return the queries' labels as codes, which sort like the labels, and the number of items with this label."""
     parts = [arguments.partition(labels, "query_labels", len(sides.queries), "query")]
     if gallery_labels is not None:
         parts.append(arguments.partition(gallery_labels, "reference_labels", len(sides.items)))
@@ -214,7 +214,7 @@ def _count_labels(
 def _compare_labels(
     compare: Callable[[Any, Any], Any], query_labels: Any, reference_labels: Any | None
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], Relevance]:
-    """Return each query's label as a code, the number of items that match, and lists of these items."""
+    """Return the queries' labels as codes, the number of items that match, and lists of these items."""
     import torch
 
     labels_Q = torch.as_tensor(query_labels).cpu()

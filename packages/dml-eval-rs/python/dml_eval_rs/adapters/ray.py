@@ -20,18 +20,18 @@ def ray_map(
 ) -> Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]:
     """Connect to a Ray cluster and return a map that runs tasks there, to be used as the `map` of `evaluate_shards`.
 
-    Results are returned when tasks end. If tasks share entries, these are sent to each node only once. If a worker or
+    Results are returned when tasks end. If tasks share entries, these are sent only once per node. When a worker or
     node dies, the tasks run again elsewhere.
 
     Args:
         address: the cluster's address, such as ``"10.0.0.1:6379"`` or ``"auto"``. By default, use the connected
             cluster if there is one, otherwise the cluster that `ray.init` finds or starts.
-        retries: how often to repeat a task if a worker dies.
-        num_cpus: cores to reserve per task; pass the same number as `threads` to `evaluate_shards`.
+        retries: how often to repeat a task when a worker dies.
+        num_cpus: cores to reserve per task; pass this number as `threads` to `evaluate_shards`.
         waiting: submitted tasks per core of the cluster, including running tasks.
 
     Raises:
-        ValueError: if no cluster answers at the address, or this process is connected to a different cluster.
+        ValueError: if a cluster does not answer at the address, or this process is connected to a different cluster.
     """
     if address is not None and address not in ("auto", "local"):
         _check_address(address)
@@ -59,7 +59,7 @@ def ray_map(
             try:
                 result = ray.get(done[0])
             except ray.exceptions.RayTaskError as error:
-                # Raise the task's error, without the worker's traceback.
+                # Raise the task's error and drop the worker's traceback.
                 raise error.cause from None
             yield result
 

@@ -23,7 +23,7 @@ except ModuleNotFoundError:  # before version 6
 class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
     """An evaluator with the arguments, names, files and values of sentence-transformers' evaluator.
 
-    If scores are equal, the first document in the corpus ranks first, but in sentence-transformers the lower id.
+    When scores are equal, the first document in the corpus ranks first, but in sentence-transformers the lower id.
 
     Args:
         args, kwargs: see sentence-transformers. `score_functions` and `write_predictions` can't be used, because the
@@ -34,7 +34,7 @@ class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
 
     Raises:
         ValueError: if an argument can't be used, k is not a positive integer, a relevant document is not in the
-            corpus, or no query has a relevant document.
+            corpus, or none of the queries has a relevant document.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -94,7 +94,7 @@ class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
 
 
 class LabelEvaluator(evaluation.SentenceEvaluator):
-    """An evaluator for labelled texts: each text searches the other texts, and matches if labels are equal.
+    """An evaluator for labelled texts: texts search the other texts, and match if labels are equal.
 
     Args:
         texts: (n,) texts.
@@ -136,7 +136,7 @@ class LabelEvaluator(evaluation.SentenceEvaluator):
     def __call__(
         self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
-        """Embed the texts, and return the metrics; `output_path` is ignored."""
+        """Embed the texts, then return the metrics; `output_path` is ignored."""
         similarity = _similarity_of(model)
         options: Options = {"similarity": similarity, **self._options}
         embeddings = model.encode(self._texts, convert_to_tensor=True, **self._encode)

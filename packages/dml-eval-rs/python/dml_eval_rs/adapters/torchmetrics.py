@@ -83,13 +83,13 @@ class RetrievalMetric(torchmetrics.Metric):
         """Measure all items, and return name → value as float64 tensors (float32 on MPS).
 
         Raises:
-            ValueError: if there are no items, or no query has a match.
+            ValueError: if items are not given, or none of the queries has a match.
         """
         if not len(self.embeddings):
             raise ValueError("there are no items; call update(embeddings, labels) before compute()")
         held = {name: dim_zero_cat(state) for name in STATES if len(state := getattr(self, name))}
         if "indices" in held:
-            # Keep the first occurrence of each index, sorted by index.
+            # Keep the first occurrence per index, sorted by index.
             _, first = np.unique(held.pop("indices").cpu().numpy(), return_index=True)
             held = {name: tensor[torch.from_numpy(first)] for name, tensor in held.items()}
         x = held["embeddings"]

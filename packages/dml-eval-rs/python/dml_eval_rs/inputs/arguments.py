@@ -1,4 +1,4 @@
-"""Check the arguments of public functions and convert them for the core, without copying large arrays.
+"""Check the arguments of public functions and convert the arrays for the core; large arrays are not copied.
 
 This module checks plain numpy arrays; for other containers see `dml_eval_rs.inputs.conversion`. Functions return the
 converted argument, or raise a TypeError or ValueError that names the argument.
@@ -29,7 +29,7 @@ TIES: tuple[Ties, ...] = get_args(Ties)
 UNMATCHED: tuple[Unmatched, ...] = get_args(Unmatched)
 
 _FLOATS = (np.float16, np.float32, np.float64)
-_PLAIN_ROWS = "fiub"  # kinds of dtype that need no conversion
+_PLAIN_ROWS = "fiub"  # kinds of dtype that need not be converted
 _PLAIN_LABELS = "iubUST"
 # The maximum entries per label of a table that ranks integer labels; if it were larger, sorting would be faster.
 _TABLE_ENTRIES = 4
@@ -37,7 +37,7 @@ _TABLE_ENTRIES = 4
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The checked rows of both sides, which have the same width."""
+    """The checked rows of queries and gallery, which must be equally wide."""
 
     queries: npt.NDArray[Any]  # (Q, D) floats, or (Q, W) uint8 codes
     gallery: npt.NDArray[Any] | None  # (G, D) or (G, W); if None, the queries are searched
@@ -85,7 +85,7 @@ def check_rows(
     x: object, name: str, similarity: str, rows_of: str = "rows", *, may_be_empty: bool = False
 ) -> npt.NDArray[Any]:
     """Return aligned floats in native byte order, or contiguous codes; a mapped file stays mapped."""
-    # Dtypes that other packages register can have the same kind, but must be converted.
+    # Dtypes that other packages register can be of the same kind, but must be converted.
     is_plain = type(x) is np.ndarray and x.dtype.kind in _PLAIN_ROWS and x.dtype.isbuiltin < 2
     array: npt.NDArray[Any] = x if is_plain else to_array(x, name, 2)  # type: ignore[assignment]
     codes = similarity == "hamming"
@@ -161,7 +161,7 @@ def encode(*parts: npt.NDArray[Any], name: str = "labels") -> list[npt.NDArray[n
 
 
 def _ranks(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return each label's rank in the sorted distinct labels; use a table instead of sorting if integers are dense."""
+    """Return the labels' ranks in the sorted distinct labels; use a table instead of sorting if integers are dense."""
     if len(x) > 0 and x.dtype.kind in "iub":
         least, most = int(x.min()), int(x.max())
         if most - least <= _TABLE_ENTRIES * len(x):
@@ -202,14 +202,14 @@ def _integer(x: object, name: str, expected: str) -> int:
 
 def threads(x: int | None) -> int | None:
     """Check and return a number of threads, or None to use all cores."""
-    most = 4096  # more threads only use memory, and the system may fail to start more
+    most = 4096  # more threads would only use memory, or the system may fail to start more
     if x is not None and positive(x, "threads") > most:
         raise ValueError(f"threads is {x}; expected at most {most}, or None to use all cores")
     return None if x is None else int(x)
 
 
 def warn_of_own_gallery(sides: Sides, names: tuple[str, str], excluding: Iterable[object]) -> None:
-    """Warn if the gallery equals the queries and `excluding` is all None, because each query then finds itself."""
+    """Warn if the gallery equals the queries and `excluding` is all None, because queries then find themselves."""
     queries, gallery = sides.queries, sides.gallery
     if gallery is None or gallery.shape != queries.shape or any(each is not None for each in excluding):
         return
@@ -221,7 +221,7 @@ def warn_of_own_gallery(sides: Sides, names: tuple[str, str], excluding: Iterabl
 
 
 def warn(message: str) -> None:
-    """Warn, and report the line outside this package that called it."""
+    """Warn, reporting the line outside this package that called it."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("dml_eval_rs."):
         level, frame = level + 1, frame.f_back

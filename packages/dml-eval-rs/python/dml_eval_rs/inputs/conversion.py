@@ -1,4 +1,4 @@
-"""Conversion of tensors, columns, blocks and lists to numpy arrays, without importing their libraries.
+"""Conversion of tensors, columns, blocks and lists to numpy arrays; the containers' libraries are not imported.
 
 Containers are recognised by protocol: `__array__`, `__dlpack__`, `__arrow_c_array__`, `to_numpy`, or iteration.
 Functions return the array, or raise a TypeError or ValueError that names the argument and how to fix it.
@@ -21,7 +21,7 @@ _PROTOCOLS = (
 )  # fmt: skip
 _FAMILIES = {"i": "integers", "u": "integers", "b": "integers", "U": "text", "O": "text", "T": "text"}
 _GROWTH = 1.25
-_BLOCK = 1 << 22  # numbers to convert at a time, so that only the result and a block are in memory
+_BLOCK = 1 << 22  # numbers to be converted per batch, so that only the result and a block are in memory
 _CPU = 1  # DLPack's number for this device
 
 
@@ -53,19 +53,19 @@ def to_array(x: object, name: str, ndim: int | None = None) -> npt.NDArray[Any]:
 
 
 def to_labels(x: object, name: str) -> npt.NDArray[Any]:
-    """Convert labels to an array without merging different labels, such as ``1`` and ``"1"`` in a list.
+    """Convert labels to an array and keep different labels distinct, such as ``1`` and ``"1"`` in a list.
 
     Arrays of objects, such as text columns from pandas, polars or Arrow, become arrays of strings or integers.
     """
     array = to_array(x, name, 1)
     if array.dtype.kind in "US" and not hasattr(x, "__array__") and not _is_blocks(x, 1):
-        entries: list[Any] = list(x)  # type: ignore[call-overload]  # numpy has read it as a sequence
+        entries: list[Any] = list(x)  # type: ignore[call-overload]  # numpy read it as a sequence
         # numpy converts numbers in a list with a string to strings, so [1, "1"] would become equal strings.
         expected = str if array.dtype.kind == "U" else bytes
         _check_entries(entries, f"{name} is a {type(x).__name__}", name, expected)
         array = _keep_final_nuls(array, entries, name)
     if array.dtype.kind == "f" and array.ndim == 1 and np.isnan(array).any():
-        # Tables convert integers to floats if a value is missing.
+        # Tables convert integers to floats when a value is missing.
         _raise_missing(int(np.isnan(array).argmax()), name)
     if array.dtype.kind != "O" or array.ndim != 1:
         return array
@@ -94,7 +94,7 @@ def _read(x: Any, name: str) -> npt.NDArray[Any]:
             return np.asarray(x.to_numpy())
     try:
         array = np.asarray(x)
-        # numpy's strings drop a NUL at the end, but polars' to_numpy returns objects, which keep it.
+        # numpy's strings drop a trailing NUL, but polars' to_numpy returns objects, which keep it.
         return np.asarray(x.to_numpy()) if array.dtype.kind == "U" and hasattr(x, "to_numpy") else array
     except _UNREADABLE as error:
         # Libraries for other devices reject implicit copies, but offer explicit copies.
@@ -123,7 +123,7 @@ def _raise_missing(place: int, name: str) -> None:
 
 
 def _keep_final_nuls(array: npt.NDArray[Any], entries: list[Any], name: str) -> npt.NDArray[Any]:
-    """Keep NULs at the end of entries, which numpy drops from fixed-length strings and bytes."""
+    """Keep trailing NULs of entries, which numpy drops from fixed-length strings and bytes."""
     if array.dtype.kind == "U":
         return _strings(entries, name) if any(entry.endswith("\0") for entry in entries) else array
     ends = [place for place, entry in enumerate(entries) if entry.endswith(b"\0")]
@@ -160,7 +160,7 @@ def concatenate_blocks(blocks: Iterable[Any]) -> Any:
 
     Raises:
         TypeError: if blocks have different kinds of entries.
-        ValueError: if there are no blocks, or blocks have different widths or numbers of arrays.
+        ValueError: if blocks is empty, or blocks differ in width or number of arrays.
     """
     columns: list[_GrownArray] = []
     several = False
@@ -183,7 +183,7 @@ def concatenate_blocks(blocks: Iterable[Any]) -> Any:
 
 
 def _is_blocks(x: object, ndim: int | None) -> bool:
-    """Whether this is an iterable without an array protocol, or, if `ndim` is given, a list of arrays."""
+    """Whether this is an iterable that does not support an array protocol, or, if `ndim` is given, a list of arrays."""
     if isinstance(x, (list, tuple)):
         # numpy stacks numpy rows faster.
         return ndim is not None and _depth(x) >= 1 and (_depth(x) >= ndim or not isinstance(x[0], np.ndarray))
@@ -223,7 +223,7 @@ def _join_blocks(x: Any, name: str, ndim: int | None) -> npt.NDArray[Any]:
 
 
 class _GrownArray:
-    """An array that grows when blocks are appended, without copies if the system can remap memory."""
+    """An array that grows when blocks are appended. It is not copied if the system can remap memory."""
 
     def __init__(self, name: str, ndim: int | None) -> None:
         self._name, self._ndim = name, ndim
@@ -235,7 +235,7 @@ class _GrownArray:
         return to_labels(block, name) if self._ndim == 1 else to_array(block, name, self._ndim)
 
     def append(self, block: Any) -> int:
-        """Copy a block to the end, and return the block's length."""
+        """Append a block, then return the block's length."""
         name = f"block {self.parts} of {self._name}"
         array = self.convert(block, name)
         if array.dtype.kind == "T":  # these arrays can't grow in place
@@ -267,13 +267,13 @@ class _GrownArray:
         return len(array)
 
     def finish(self) -> npt.NDArray[Any]:
-        """Return the array, without the spare capacity."""
+        """Return the array and drop the spare capacity."""
         self._array.resize((self._length, *self._array.shape[1:]), refcheck=False)
         return self._array
 
 
 def _from_torch(x: Any, name: str) -> npt.NDArray[Any]:
-    """Convert a torch tensor without its gradient, in place if it is on the CPU, otherwise in blocks of rows."""
+    """Convert a torch tensor, not its gradient, in place if it is on the CPU, otherwise in blocks of rows."""
     torch = sys.modules["torch"]
     padded, sparse = f"torch.nested.to_padded_tensor({name}, 0.0)", x.layout is not torch.strided
     unreadable = (
@@ -290,7 +290,7 @@ def _from_torch(x: Any, name: str) -> npt.NDArray[Any]:
     narrow = x.is_floating_point() and x.dtype not in (torch.float16, torch.float32, torch.float64)
     try:
         if on_cpu:
-            # Inside functionalize, a tensor has no memory, so numpy() would read other memory.
+            # Inside functionalize, a tensor does not have memory, so numpy() would read other memory.
             tensor.untyped_storage().data_ptr()
         tensor = tensor.resolve_conj().resolve_neg()
         if on_cpu and not narrow:
@@ -368,7 +368,7 @@ def _is_fixed_size_list(x: Any) -> bool:
 
 
 def _stack_fixed_size_list(x: Any, name: str) -> npt.NDArray[Any]:
-    """Convert Arrow's fixed-size lists to a matrix, in place if there is only one chunk."""
+    """Convert Arrow's fixed-size lists to a matrix, in place if there is a single chunk."""
     if x.null_count:
         missing = np.flatnonzero(np.asarray(x.is_null()))
         raise ValueError(f"{name} has a missing row at index {missing[0]}; expected numbers: drop those rows")

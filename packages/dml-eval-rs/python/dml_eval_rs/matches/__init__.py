@@ -1,1 +1,1 @@
-"""Rules to match gallery items with queries, and to exclude items from rankings."""
+"""Rules to match gallery items with queries, or to exclude items from rankings."""

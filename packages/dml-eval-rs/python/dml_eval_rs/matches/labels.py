@@ -17,7 +17,7 @@ from dml_eval_rs.matches.relevance import ListedItems, Lists, check_ignored
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
 class Labels:
-    """Labels for the queries or for the gallery. A gallery item matches a query if both have the same label.
+    """Labels for the queries or for the gallery. A gallery item matches a query if the labels are equal.
 
     Use this instead of an array if items have groups or should be excluded. Arrays are checked only once.
 
@@ -27,13 +27,13 @@ class Labels:
             must have groups. Gallery items with the query's label *and* group are excluded, like in re-identification.
         junk: a label or a list of labels. Items with these labels are excluded from rankings and from the queries. If
             there is a gallery, pass junk to the gallery's labels.
-        distractors: a label or a list of labels. Items with these labels never match, but stay in rankings.
+        distractors: a label or a list of labels. Items with these labels will not match, but stay in rankings.
         ignored: ``(offsets, indices)``, integers of shapes (Q + 1,) and (M,). Exclude the gallery items
             ``indices[offsets[q]:offsets[q + 1]]`` from query q's ranking. Pass this to the queries' labels.
 
     Raises:
-        TypeError: if an array has the wrong dtype, such as floats, which merge large ids.
-        ValueError: if an array has the wrong shape, or a list is malformed.
+        TypeError: if an array is of the wrong dtype, such as floats, which merge large ids.
+        ValueError: if the shape of an array is wrong, or a list is malformed.
     """
 
     ids: npt.NDArray[Any]

@@ -26,7 +26,7 @@ class Matching:
 
     Args:
         labels: (Q,) the queries' labels, or a `Relevance`.
-        gallery_labels: (G,); None if there is no gallery, or if `labels` is a `Relevance`.
+        gallery_labels: (G,); None if a gallery is not used, or if `labels` is a `Relevance`.
         n_items: G. Must be given if `labels` is a `Relevance` for a gallery.
 
     Raises:
@@ -70,13 +70,13 @@ class Matching:
             self._pairs = pair_codes(self._labels[0], groups[0]), pair_codes(self._labels[1], groups[1])
 
     def matches(self, queries: Integers, items: Integers) -> Booleans:
-        """Return (n, K): whether each of the (n, K) items matches the row's query, excluded or not."""
+        """Return (n, K): whether the (n, K) items match the row's query, excluded or not."""
         if self._is_listed:
             return _contains(self._listed, queries[:, None] * self._items + items)
         return _equal(self._labels, queries, items) & ~self._is_junk[items]
 
     def excludes(self, queries: Integers, items: Integers) -> Booleans:
-        """Return (n, K): whether each of the (n, K) items is excluded from the ranking of the row's query."""
+        """Return (n, K): whether the (n, K) items are excluded from the ranking of the row's query."""
         excluded = self._excluded_by_label(queries, items) | self._is_junk[items]
         return excluded | _contains(self._ignored, queries[:, None] * self._items + items)
 
@@ -106,7 +106,7 @@ class Matching:
         return (matches_Q > 0) & (labels_Q >= 0)
 
     def _excluded_by_label(self, queries: Integers, items: Integers) -> Booleans:
-        """Return (n, K): whether an item is the query itself, or has its label and group."""
+        """Return (n, K): whether an item is the query itself, or shares the query's label and group."""
         excluded = np.zeros(items.shape, np.bool_)
         if self._alone:
             excluded |= items == queries[:, None]

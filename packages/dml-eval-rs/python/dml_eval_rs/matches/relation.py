@@ -24,13 +24,13 @@ _Codes = npt.NDArray[np.uint32]
 class Relation:
     """Checked arrays of a relation, given by labels or by listed pairs."""
 
-    # (Q,) and (G,) dense codes, excluding junk; the gallery's codes are None if there is no gallery.
+    # (Q,) and (G,) dense codes, excluding junk; the gallery's codes are None if a gallery is not given.
     labels: _Codes | None = None
     gallery_labels: _Codes | None = None
     groups: _Codes | None = None
     gallery_groups: _Codes | None = None
     exclude: npt.NDArray[np.int64] | None = None  # (Q,) an item to exclude per query, or -1
-    # (Q + 1,) and (M,): the matches per query, in ascending order, and the items to exclude from each ranking.
+    # (Q + 1,) and (M,): the matches per query, in ascending order, and the items to exclude per ranking.
     offsets: npt.NDArray[np.uint64] | None = None
     items: _Codes | None = None
     grades: npt.NDArray[np.float64] | None = None  # (M,)
@@ -40,7 +40,7 @@ class Relation:
 
     @property
     def codes(self) -> tuple[_Codes, _Codes]:
-        """The labels of both sides; this is the same array twice if there is no gallery."""
+        """The labels of both sides; the same array if a gallery is not given."""
         assert self.labels is not None
         return self.labels, self.labels if self.gallery_labels is None else self.gallery_labels
 
@@ -57,7 +57,7 @@ def relate(
     *,
     exclude: npt.ArrayLike | None = None,
 ) -> Relation:
-    """Check the labels and `exclude` of `evaluate`, and encode them for the core.
+    """Check the labels and `exclude` of `evaluate`, and return encoded arrays for the core.
 
     Only the shapes of `sides` are used. Errors use `names` for the sides.
     """
@@ -126,7 +126,7 @@ def _check_both(queries: Labels, gallery: Labels) -> None:
 
 
 def _encode_classes(sides: list[Labels]) -> tuple[list[_Codes], npt.NDArray[np.bool_] | None]:
-    """Encode labels as dense codes, and distractors as separate classes; return which of `sides[-1]` are junk."""
+    """Encode labels as dense codes, with distractors as separate classes; return which of `sides[-1]` are junk."""
     special = [sides[-1].junk, *(side.distractors for side in sides)]
     codes = arguments.encode(*(side.ids for side in sides), *(listed for listed in special if len(listed)))
     codes, listed = codes[: len(sides)], codes[len(sides) :]
@@ -145,7 +145,7 @@ def pair_codes(labels: npt.NDArray[Any], groups: npt.NDArray[Any]) -> npt.NDArra
 
 
 def count_equal(queries: npt.NDArray[Any], items: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Count the items that have each query's code, (Q,)."""
+    """Count the items with the code of each query, (Q,)."""
     codes, counts = np.unique(items, return_counts=True)
     at = np.searchsorted(codes, queries).clip(max=len(codes) - 1)
     return np.where(codes[at] == queries, counts[at], 0)

@@ -1,4 +1,4 @@
-"""Lists of gallery items for each query: matches, which can have grades, and items to ignore.
+"""Lists of gallery items per query: matches, which can be graded, and items to ignore.
 
 Shapes: `Q` queries, `G` gallery, `C` labels, `M` listed (query, item) pairs.
 """
@@ -23,14 +23,14 @@ _MOST_GRADE = 2.0**53
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListedItems:
-    """Items listed for each query, in ascending order."""
+    """Items listed per query, in ascending order."""
 
-    offsets: npt.NDArray[np.uint64]  # (Q + 1,) the start of each query's items, and the end
+    offsets: npt.NDArray[np.uint64]  # (Q + 1,) the start of the items per query, then the end
     items: npt.NDArray[np.uint32]  # (M,) indices in the gallery
     grades: npt.NDArray[np.float64] | None = None  # (M,) above 0; None if all items count equally
 
     def check_bounds(self, name: str, queries: int, gallery: int) -> None:
-        """Raise a ValueError if there are more or fewer lists than queries, or a list has an index out of range."""
+        """Raise a ValueError if there are more or fewer lists than queries, or an index is out of range."""
         if (came := len(self.offsets)) != queries + 1:
             raise ValueError(f"{name} has {came} offsets; expected {queries + 1}, one per query and the end")
         absent = self.items >= gallery
@@ -43,17 +43,17 @@ class ListedItems:
 class Relevance(ListedItems):
     """Lists of matches per query. Use this if matches are not given by a single label per item.
 
-    The lists are checked once and sorted, and matches with grade 0 are dropped.
+    The lists are checked once and sorted. Note that matches with grade 0 are dropped.
 
     Args:
         offsets: (Q + 1,) integers from 0 to M. Query q matches the gallery items
             ``indices[offsets[q]:offsets[q + 1]]``.
-        indices: (M,) integers; indices of queries if there is no gallery. A query must not list an item twice.
+        indices: (M,) integers; indices of queries if a gallery is not used. A query must not list an item twice.
         grades: (M,) numbers from 0 to 2**53, used as gains in nDCG. An item with grade 0 does not match.
-        ignored: ``(offsets, indices)`` of items to exclude from each query's ranking.
+        ignored: ``(offsets, indices)`` of items to exclude from the rankings.
 
     Raises:
-        TypeError: if an array has the wrong dtype.
+        TypeError: if the dtype of an array is wrong.
         ValueError: if offsets decrease or do not go from 0 to M, a query lists a negative index or an index twice, or a
             grade is out of range.
     """
@@ -94,7 +94,7 @@ def check_ignored(ignored: object) -> ListedItems | None:
 
 
 def check_lists(offsets: object, indices: object, grades: object = None, *, name: str) -> ListedItems:
-    """Check lists of items, sort each list, and drop items with grade 0."""
+    """Check lists of items, sort the lists, and drop items with grade 0."""
     starts, items = _integers(offsets, f"{name}'s offsets"), _integers(indices, f"{name}'s indices")
     if len(starts) == 0 or starts[0] != 0 or starts[-1] != len(items) or (starts[1:] < starts[:-1]).any():
         given = f"from {starts[0]} to {starts[-1]}" if len(starts) else "without an entry"
@@ -152,17 +152,17 @@ def relevance_from_labels(
     *,
     graded: bool = False,
 ) -> Relevance:
-    """List the items that share a label with each query. Use this if items can have more than one label.
+    """List the items that share a label with each query. Use this if an item can have more than one label.
 
     Args:
         labels: (Q, C) booleans, or 0 and 1, with a column per label; or Q sets (or collections) of hashable labels.
-        gallery_labels: the labels per gallery item, in the same form. By default, the queries are searched. Note that
+        gallery_labels: the labels per item, in the same form. By default, the queries are searched. Note that
             queries also list themselves, but `evaluate` will exclude this.
         graded: whether to use the number of shared labels as the grade.
 
     Raises:
-        TypeError: if labels are neither such an array nor collections, or only one of both arguments is an array.
-        ValueError: if an array has entries other than 0 and 1, or the numbers of columns differ.
+        TypeError: if labels are neither such an array nor collections, or only one of the arguments is an array.
+        ValueError: if an array contains entries other than 0 and 1, or the numbers of columns differ.
     """
     sides = {"labels": _read(labels, "labels")}
     if gallery_labels is not None:
@@ -205,7 +205,7 @@ def _read(x: Any, name: str) -> Any:
 def _label_sets(
     x: Any, name: str, codes: dict[Any, int]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the start of each item's labels (and the end), and the labels' codes; add new labels to `codes`."""
+    """Return the start of the labels per item (and the end), and the labels' codes; add new labels to `codes`."""
     if isinstance(x, np.ndarray) and x.dtype.kind in "biuf":
         if x.ndim != 2 or len(x) == 0:
             raise ValueError(f"{name} has shape {x.shape}; expected (items, labels), a column per label")

@@ -65,7 +65,7 @@ class Comparison:
 
 
 def check_resampling(level: float, seed: int) -> int:
-    """Check that a confidence level lies between 0 and 1, and return the checked seed."""
+    """Check that a confidence level lies between 0 and 1; return the checked seed."""
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; expected a number between 0 and 1, for example 0.95")
     return arguments.seed(seed)
@@ -105,7 +105,7 @@ def compare_differences(
     interval = interval_of(difference_Q, by, level, seed)
     sum_C, count_C = _totals(difference_Q, by)
     n = int(count_C.sum())
-    # Sums of the same numbers in a different order differ by rounding, but should be equal.
+    # Sums of numbers in a different order differ by rounding, but should be equal.
     threshold = abs(observed) * (1 - 1e-12)
     rng = np.random.default_rng(arguments.seed(seed))
     changed = sum_C[sum_C != 0]
@@ -131,14 +131,14 @@ def _totals(values_Q: _Floats, by: npt.ArrayLike | None) -> tuple[_Floats, npt.N
 
 
 def batches(repetitions: int, numbers: int) -> Iterator[int]:
-    """Yield how many repetitions to draw at a time, to limit memory, if a repetition draws `numbers` numbers."""
+    """Yield the number of repetitions to draw per batch, to limit memory, if a repetition draws `numbers` numbers."""
     batch = max(1, _NUMBERS_AT_A_TIME // max(1, numbers))
     return (min(batch, repetitions - start) for start in range(0, repetitions, batch))
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A metric of one model. Clustering metrics have no interval, and the first model has no comparison."""
+    """A metric of one model. Clustering metrics do not have an interval; the first model is not compared."""
 
     value: float
     interval: Interval | None = None
@@ -179,7 +179,7 @@ class ComparisonTable(Tabular):
         return Table(rows, header)
 
     def precise(self) -> Table:
-        """Return all digits, and the uncorrected p-values."""
+        """Return all digits, with the uncorrected p-values."""
         rows = [
             (metric, model, *("" if of is None else repr(of) for of in numbers))
             for metric, model, numbers in self._numbers()
@@ -210,13 +210,13 @@ def compare(
     p-values are sorted in ascending order, p'_i = max over j ≤ i of min(1, (m − j + 1) p_j).
 
     Args:
-        results: model → result of `evaluate` or `verify`. All results must have the same queries in the same order.
+        results: model → result of `evaluate` or `verify`. All must be measured on the same queries in the same order.
         metrics: names. By default, those that all results contain, except precision@1 when the equal recall@1 is used.
         level, seed, by: see `Evaluation.compare`.
 
     Raises:
         KeyError: if a model lacks a metric.
-        ValueError: as ``result.compare``, or if there are fewer than two models.
+        ValueError: as ``result.compare``, or if fewer than two models are given.
 
     Example:
         >>> import numpy as np
@@ -234,7 +234,7 @@ def compare(
     (first, base), *others = models.items()
     if metrics is None:
         names = [name for name in base if all(name in set(other) for _, other in others)]
-        if "recall@1" in names and "precision@1" in names:  # these are equal, so test only one
+        if "recall@1" in names and "precision@1" in names:  # these are equal, so only recall@1 is tested
             names.remove("precision@1")
     else:
         names = [metrics] if isinstance(metrics, str) else list(metrics)

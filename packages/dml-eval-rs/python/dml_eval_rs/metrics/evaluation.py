@@ -26,13 +26,13 @@ class Evaluation(Measured):
     """The measured metrics by name, in the requested order: ``evaluation["recall@1"]``, ``dict(evaluation)``.
 
     For definitions see docs/reference/metrics.md in the repository. Metrics are in [0, 1], but `ami` and `ari` can be
-    negative. Two evaluations are equal if all values are equal.
+    negative. Evaluations are equal if all values are equal.
 
     Attributes:
         per_query: name → float64 array (n_queries,). The metric is the mean of this array, excluding NaN, which means
             that a query has no match (or 0, if ``unmatched="zero"``). Only retrieval metrics have per-query values.
-        n_queries, n_unmatched: number of queries, and number of queries that have no match.
-        n_gallery: number of gallery items, or of queries if there is no gallery.
+        n_queries, n_unmatched: number of queries, and number of queries that do not have a match.
+        n_gallery: number of gallery items, or of queries if a gallery is not used.
     """
 
     per_query: Mapping[str, npt.NDArray[np.float64]]
@@ -56,19 +56,19 @@ class Evaluation(Measured):
         """Return the bootstrap confidence interval for a metric's mean.
 
         The interval lies between percentiles (1 ± level)/2 of the means of 2,000 resamples: queries are drawn with
-        replacement (Efron 1979). If queries depend on each other, use `by` to draw classes, as many as there are
+        replacement (Efron 1979). When queries depend on each other, use `by` to draw classes, as many as there are
         (cluster bootstrap, Field and Welsh 2007); the mean is then taken over all queries in the drawn classes.
 
         Args:
-            name: a metric that has per-query values.
-            level: the confidence level, between 0 and 1.
-            seed: seed for the resamples, 0 to 2**64 - 1. If the seed is the same, the interval is the same.
+            name: a metric with per-query values.
+            level: the confidence level, between 0 and 1. Default: 0.95.
+            seed: seed for the resamples, 0 (default) to 2**64 - 1. Equal seeds will give equal intervals.
             by: (n_queries,) the queries' labels, or other groups of queries.
 
         Raises:
             KeyError: if the metric was not measured per query.
-            TypeError: if `by` has the wrong dtype.
-            ValueError: if `level` or `seed` is out of range, or `by` has the wrong length or a single class.
+            TypeError: if the dtype of `by` is wrong.
+            ValueError: if `level` or `seed` is out of range, or `by` is of a wrong length or a single class.
         """
         return interval_of(self._of_queries(name), by, level, seed)
 
@@ -85,18 +85,18 @@ class Evaluation(Measured):
 
         Under the null hypothesis that the models are equal, a query's difference is equally likely to be positive or
         negative. p = (1 + #{|mean of randomly signed differences| ≥ |observed|}) / (1 + 10,000), two-sided (Phipson and
-        Smyth 2010). If `by` is given, differences in a class get the same sign. To compare more models or metrics, use
+        Smyth 2010). If `by` is given, differences in a class get equal signs. To compare more models or metrics, use
         `dml_eval_rs.compare`.
 
         Args:
-            other: the second model's evaluation. It must have the same queries in the same order.
+            other: the second model's evaluation. It must be measured on the same queries in the same order.
             name, level, seed, by: used for the test and for the difference's interval, see `confidence_interval`.
 
         Returns:
-            The difference between the means, a p-value and an interval. If all queries are equal, the p-value is 1.
+            The difference between the means, a p-value and an interval. When all queries are equal, the p-value is 1.
 
         Raises:
-            KeyError, TypeError, ValueError: as `confidence_interval`, or if the queries are not the same.
+            KeyError, TypeError, ValueError: as `confidence_interval`, or if the queries are not identical.
         """
         mine, theirs = self._of_queries(name), other._of_queries(name)
         if not np.array_equal(np.isnan(mine), np.isnan(theirs)):
@@ -108,10 +108,10 @@ class Evaluation(Measured):
         return compare_differences(name, difference_Q, observed, by, level, seed)
 
     def per_class(self, name: str, labels: npt.ArrayLike) -> dict[Any, float]:
-        """Return the mean of a metric per class, sorted by label; NaN if no query in the class has a match.
+        """Return the mean of a metric per class, sorted by label; NaN if none of the class's queries has a match.
 
         Args:
-            name: a metric that has per-query values.
+            name: a metric with per-query values.
             labels: (n_queries,) the queries' labels.
 
         Raises:
@@ -147,7 +147,7 @@ class Evaluation(Measured):
     def table(self) -> Table:
         """Return the titles and values of the metrics, and the number of queries.
 
-        Omit a K that exceeds the gallery if a smaller K is shown, and Precision@1 if Recall@1 is shown, which is equal.
+        Omit a K that exceeds the gallery if a smaller K is shown, and Precision@1 if the equal Recall@1 is shown.
         """
         fitting = {family_of(name) for name in self if _k_of(name) <= self.n_gallery}
         shown = [name for name in self if _k_of(name) <= self.n_gallery or family_of(name) not in fitting]
@@ -162,11 +162,11 @@ class Evaluation(Measured):
     def plot(self, ax: Axes | None = None, *, label: str | None = None) -> Axes:
         """Draw Recall@K over K on matplotlib axes, by default in a new figure, and return the axes.
 
-        Use `label` to name the curve in a legend. If K exceeds the gallery, it is omitted.
+        Use `label` to name the curve in a legend. Note that a K that exceeds the gallery is omitted.
 
         Raises:
             ModuleNotFoundError: if matplotlib is not installed: ``pip install 'dml-eval-rs[plot]'``.
-            ValueError: if no Recall@K was measured.
+            ValueError: if Recall@K was not measured.
         """
         by_k = {_k_of(name): value for name, value in self.items() if family_of(name) == "recall@K"}
         return plot_recall({k: value for k, value in by_k.items() if k <= self.n_gallery}, ax, label)

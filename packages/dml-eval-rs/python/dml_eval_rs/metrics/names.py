@@ -61,7 +61,7 @@ DEFAULT = ("recall@1", "recall@10", "recall@100", "precision@1", "r_precision", 
 def check_metrics(
     metrics: str | Iterable[str], kinds: Iterable[Kind] = ("retrieval", "clustering")
 ) -> list[str]:
-    """Check that metrics are of these kinds, and return distinct names in the requested order; a string is one name."""
+    """Check that metrics are of these kinds; return distinct names in the requested order; a string is a name."""
     if not isinstance(metrics, Iterable):
         raise TypeError(f"metrics is {metrics!r}; expected names such as ('recall@1', 'map@r')")
     names = list(dict.fromkeys([metrics] if isinstance(metrics, str) else metrics))

@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_SAMPLES = 2000  # points per curve, more than a figure has pixels
+_SAMPLES = 2000  # points per curve, more than the pixels of a figure
 
 
 def plot_recall(recall: Mapping[int, float], ax: Axes | None, label: str | None) -> Axes:
@@ -20,7 +20,7 @@ def plot_recall(recall: Mapping[int, float], ax: Axes | None, label: str | None)
     axes = _axes(ax)
     ks = sorted(recall)
     axes.plot(ks, [recall[k] for k in ks], marker="o", label=label)
-    # Other results may already be drawn, so fit the axes to all of them.
+    # Other results may already be drawn, so fit the axes to all curves.
     drawn = [line.get_data() for line in axes.lines]
     lowest = min(min(y) for _, y in drawn)
     axes.set(xscale="log", ylim=(max(-0.02, lowest - 0.05), 1.02), xlabel="K", ylabel="Recall@K")

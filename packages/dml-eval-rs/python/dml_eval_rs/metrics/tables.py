@@ -25,7 +25,7 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Names in the first column, and values in other columns."""
+    """Names in the first column, with values in other columns."""
 
     rows: Sequence[Sequence[str]]
     header: Sequence[str] = ()  # column titles; can be empty
@@ -102,7 +102,7 @@ def _latex(row: Sequence[str]) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Measured(Tabular, Mapping[str, float]):
-    """Measured metrics by name, in the requested order. Two results are equal if all values are equal."""
+    """Measured metrics by name, in the requested order. Results are equal if all values are equal."""
 
     _values: Mapping[str, float]
 

@@ -34,9 +34,9 @@ _Asked = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]  # sorted places of
 
 
 class Positives(NamedTuple):
-    """Positives, and the negatives counted so far."""
+    """Positives, with the negatives counted so far."""
 
-    offsets: npt.NDArray[np.uint64]  # (Q + 1,) the start of each query's positives, and the end
+    offsets: npt.NDArray[np.uint64]  # (Q + 1,) the start of the positives per query, then the end
     keys: npt.NDArray[np.float64]  # (P,) sorted in descending order per query
     indices: npt.NDArray[np.uint64]  # (P,) places in the gallery
     counts: npt.NDArray[np.uint64]  # (P + Q,) negatives between positives; (2P + Q,) if ties are "expected"
@@ -52,7 +52,7 @@ def evaluate_shards(
     block: int | None = None,
     **options: Unpack[Options],
 ) -> Evaluation:
-    """Measure embeddings in shards, by tasks on any kind of worker, and return the bits of `evaluate`.
+    """Measure embeddings in shards, using tasks on any kind of worker, and return the bits of `evaluate`.
 
     The embeddings are the concatenated shards. Tasks read two blocks of rows and return a few numbers per query to be
     added up, so workers, order, retries and repeated tasks do not change any bits. The calling process stores the
@@ -61,19 +61,19 @@ def evaluate_shards(
     Args:
         shards: paths of .npy files, to be mapped by workers; functions that take no arguments and return an array (must
             be picklable; called per task, so they should map or cache); or arrays, to be sent with the tasks. All must
-            be (n_i, D) with the same float dtype, or (n_i, W) uint8 codes if ``similarity="hamming"``; n_i can be 0.
+            be (n_i, D) with a common float dtype, or (n_i, W) uint8 codes if ``similarity="hamming"``; n_i can be 0.
         labels: the labels of all rows, in the order of the shards, see `evaluate`: an array, `Labels` or `Relevance`.
         gallery, gallery_labels: shards and labels of the gallery. By default, the queries are searched.
-        map: should call a picklable function for each task and return the results, in any order. Use the builtin, an
+        map: should call a picklable function per task and return the results, in any order. Use the builtin, an
             executor's `map`, or `adapters.ray.ray_map()`; to write your version, see docs/guide/shards.md.
         block: maximum rows per block; a task uses two blocks. By default, a quarter of the rows, but 8,192 to 131,072.
         options: options of `evaluate`, except `peers`, with only retrieval metrics. `threads` is the number per task,
-            by default 1, or None to use all cores of a worker's machine; `progress` is called after each task.
+            by default 1, or None to use all cores of a worker's machine; `progress` will be called when a task ends.
 
     Raises:
         TypeError: as `evaluate`, or if the map does not return the function's results.
-        ValueError: as `evaluate`, or if a shard can't be read by a worker, has a different width or dtype than other
-            shards, or changes between tasks; if a result is lost; or if a worker has a different version of this
+        ValueError: as `evaluate`, or if a shard can't be read by a worker, differs in width or dtype from other
+            shards, or changes between tasks; if a result is lost; or if a worker uses a different version of this
             package.
     """
     if "peers" in options:
@@ -99,7 +99,7 @@ def evaluate_shards(
 
 
 def _count(call: Call) -> Positives:
-    """Find the positives, count the negatives, and return both."""
+    """Find the positives, count the negatives, then return both."""
     offsets, keys, indices = _find_all_positives(call)
     per_positive = 2 if call.options["ties"] == "expected" else 1
     counts = np.zeros(per_positive * len(keys) + len(call.queries), np.uint64)
@@ -142,7 +142,7 @@ def divide(call: Call) -> tuple[list[Tile], list[Tile]]:
 def _find_all_positives(
     call: Call,
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.float64], npt.NDArray[np.uint64]]:
-    """Return the start of each query's positives, and the keys and indices, sorted by key and then by index."""
+    """Return the start of the positives per query, and the keys and indices, sorted by key and then by index."""
     found: list[list[Any]] = [[] for _ in call.queries.blocks]
     for (_, part, *_), (sizes, keys, indices) in call.run(_find_positives, positive_tasks(call)):
         ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
@@ -165,7 +165,7 @@ def _find_all_positives(
 
 
 def positive_tasks(call: Call) -> Iterator[Task]:
-    """Yield tasks for queries and items that can match, chosen by label, or from the lists of two blocks."""
+    """Yield tasks for queries and items that can match, chosen by label, or from the lists of both blocks."""
     by_label = call.relation.offsets is None
     for number, (queries, items) in enumerate(_rows_by_label(call) if by_label else _rows_by_blocks(call)):
         gallery = None if by_label and call.queries is call.gallery else call.gallery.take(items)
@@ -223,7 +223,7 @@ def _count_one_way(loaded: Loaded, relation: Relation, known: Positives) -> list
 
 
 def _count_both_ways(loaded: Loaded, relation: Relation, *known: Positives) -> list[npt.NDArray[np.uint32]]:
-    """Return new counts of negatives, comparing two parts with each other, or a single part with itself."""
+    """Return new counts of negatives, comparing two parts, or a part with itself."""
     labels = [of for of in (relation.labels, relation.gallery_labels) if of is not None]
     starts = np.cumsum([0, *(len(each.keys) for each in known)]).astype(np.uint64)
     offsets = [*(each.offsets[:-1] + start for each, start in zip(known, starts)), starts[-1:]]

@@ -142,7 +142,7 @@ class Side:
     Args:
         shards: the side's shards.
         block: maximum rows per block; by default, workers get enough blocks, and blocks are cheap to read.
-        kept: the sorted rows to use; by default all.
+        kept: the sorted rows to be used; by default all.
     """
 
     def __init__(

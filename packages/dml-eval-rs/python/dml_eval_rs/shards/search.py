@@ -21,10 +21,10 @@ from dml_eval_rs.shards.rows import Side, Source
 from dml_eval_rs.shards.tasks import Call, Loaded, Map, describe_shards
 from dml_eval_rs.verification.rates import to_order
 
-# Orders, indices and similarities, each (B, K).
+# Orders, indices and similarities, all (B, K).
 _Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]
 
-_ROWS = 65_536  # queries to join at a time
+_ROWS = 65_536  # queries to be joined per batch
 _WORST = np.iinfo(np.int64).min
 
 
@@ -41,14 +41,14 @@ def knn_shards(
     threads: int | None = 1,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Find the k nearest gallery items for each query if embeddings are in shards, and return the bits of `knn`.
+    """Find the k nearest gallery items per query when embeddings are in shards, and return the bits of `knn`.
 
     A task searches a block of queries in a block of the gallery. Neighbours are joined by exact keys, so the workers,
     order, retries and repeated tasks do not change any bits. The calling process uses 20 bytes per neighbour, but does
     not load the embeddings.
 
     Args:
-        queries, gallery: shards, see `evaluate_shards`. If gallery is None, the queries are searched.
+        queries, gallery: shards, see `evaluate_shards`. Use None as the gallery to search the queries.
         k, similarity, exclude_self, exclude: see `knn`.
         map, block, threads, progress: see `evaluate_shards`.
 
@@ -64,7 +64,7 @@ def knn_shards(
     k, own_Q, excludes = check_neighbours(k, exclude, exclude_self, len(asking), len(asked))
     if exclude_self:
         own_Q = np.arange(len(asking))
-    # Tasks do not exclude items. If any item should be excluded, tasks return an additional neighbour.
+    # Tasks do not exclude items. If any item should be excluded, tasks will return an additional neighbour.
     options = {"similarity": similarity, "k": k + excludes, "threads": threads}
     call = Call(asking, asked, options, map, progress)
     shape = len(asking), k
@@ -75,7 +75,7 @@ def knn_shards(
 
 
 def _join(best: _Found, found: _Found, start: int, own: npt.NDArray[np.int64] | None) -> None:
-    """Join neighbours, sort by order and then by index, and keep the best, excluding each query's `own` item."""
+    """Join neighbours, sort by order and then by index, and keep the best, excluding the queries' `own` items."""
     k = best[0].shape[1]
     for low in range(0, len(found[0]), _ROWS):
         orders, indices, similarities = (of[low : low + _ROWS] for of in found)
@@ -90,7 +90,7 @@ def _join(best: _Found, found: _Found, start: int, own: npt.NDArray[np.int64] | 
 
 
 def _search(loaded: Loaded, _: Relation) -> _Found:
-    """Return each query's neighbours in a gallery block: their keys as integers, indices and similarities."""
+    """Return the queries' neighbours in a gallery block: keys as integers, indices and similarities."""
     x, items, options = loaded.rows[0], loaded.rows[-1], loaded.options
     space = {"similarity": options["similarity"], "threads": options["threads"]}
     similarities, indices = _native.knn(x, items, min(options["k"], len(items)), **space)

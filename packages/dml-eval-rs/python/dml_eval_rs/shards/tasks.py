@@ -22,10 +22,10 @@ VERSION = _native.VERSION
 
 Key = tuple[str, int, int]  # a task's name, and the numbers of the blocks to read
 Tile = tuple[int, int]  # the numbers of a query block and a gallery block
-# A `Work`, a part of the queries, a part of the gallery (None if it is the same) and further entries; or a `Work` and a
-# shard to describe.
+# A `Work`, a part of the queries, a part of the gallery (None if the parts are equal) and further entries; or a `Work`
+# and a shard to describe.
 Task = tuple[Any, ...]
-# Like an executor's `map` for a single iterable. It must call the function for each task, and can return results in any
+# Like an executor's `map` for a single iterable. It must call the function once per task, and can return results in any
 # order or twice. Tasks share entries, so a map can send entries separately.
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
@@ -39,7 +39,7 @@ class Work(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The value that a task returned, and the key and call from the `Work`."""
+    """The value that a task returned, with the key and call from the `Work`."""
 
     key: Key
     call: str
@@ -49,7 +49,7 @@ class Result(NamedTuple):
 def run_tasks(
     map: Map, function: Callable[..., Any], tasks: Iterable[Task], call: str = ""
 ) -> Iterator[tuple[Task, Any]]:
-    """Call a picklable function with each task's entries after the first, and yield each task once with the value.
+    """Call a picklable function with the tasks' entries after the first, and yield tasks once with the value.
 
     Raises:
         TypeError, ValueError: if the map does not return the results of these tasks.
@@ -70,7 +70,7 @@ def run_tasks(
             )
         if result.call != call or not (result.key in waiting or result.key in done):
             raise ValueError("map returned a result from a different call; expected results of these tasks")
-        if result.key in waiting:  # otherwise the task ran twice, and the first result is used
+        if result.key in waiting:  # otherwise the task ran twice, so the first result is used
             done.add(result.key)
             yield waiting.pop(result.key), result.value
     waiting |= {task[0].key: task for task in issued}  # tasks that the map did not read
@@ -100,11 +100,11 @@ def describe_shards(
     map: Map,
     names: tuple[str, str] = ("shards", "gallery"),
 ) -> list[list[Shard]]:
-    """Let workers open the shards, and return each side's shards with shapes and dtypes.
+    """Let workers open the shards, and return the shards per side with shapes and dtypes.
 
     Raises:
-        TypeError, ValueError: if a shard can't be read, has a wrong dtype, or has a different width or dtype than other
-            shards, or a side has no rows.
+        TypeError, ValueError: if a shard can't be read, is of a wrong dtype, or differs in width or dtype from other
+            shards, or a side does not contain rows.
     """
     sides = [
         to_shards(side, name, similarity) for side, name in zip((shards, gallery), names) if side is not None
@@ -137,7 +137,7 @@ class Loaded:
     Attributes:
         items: all rows in an array.
         rows: the rows per part. Use the first as the queries, and the last as the gallery.
-        pair: the rows of both parts; if there is only one part, the second is None.
+        pair: the rows of both parts; if a single part is given, the second is None.
         first: for blocks, the places of the first query and the first item.
     """
 
@@ -150,12 +150,12 @@ class Loaded:
 
 @dataclass(slots=True)
 class Call:
-    """A call: both sides (the same object if there is no gallery), and the tasks' arguments.
+    """A call: both sides (the same object if a gallery is not given), and the tasks' arguments.
 
     Attributes:
         options: options for the tasks' functions.
         relation: which of the used rows match.
-        symmetric: whether to compare each pair of rows only once, for both rows.
+        symmetric: whether to compare pairs of rows only once, for both rows.
         sides: the queries and the gallery.
         digest: a digest of the arguments, used to detect results of different calls.
         done, total: pairs of rows, to be reported to `progress`.
@@ -233,7 +233,7 @@ class Call:
         return Relation(**found)
 
     def run(self, function: Callable[..., Any], tasks: Iterable[Task]) -> Iterator[tuple[Task, Any]]:
-        """Yield each task with the value, and check the rows' digests.
+        """Yield tasks with the values, and check the rows' digests.
 
         Tasks must be a key, a part of the queries, a part of the gallery or None, and further entries. The function is
         called with a `Loaded` and the further entries.
@@ -252,7 +252,7 @@ class Call:
         entries: Callable[[Tile], Iterable[Any]] = lambda _: (),
         tiles: Sequence[Tile] | None = None,
     ) -> Iterator[tuple[Tile, Any]]:
-        """Run a task per pair of blocks, and yield each pair with the value.
+        """Run a task per pair of blocks, and yield the pairs with the values.
 
         The function is called with the relation between both blocks, and the values of `entries`. By default, all pairs
         are compared, and added to `total`.
@@ -307,7 +307,7 @@ def _compute(
 ) -> tuple[list[npt.NDArray[np.uint64]], Any]:
     """Read the parts, call the function, and return the rows' digests and the function's value.
 
-    If the core raises an error that names a row, for example because a number is not finite, name the shard's row.
+    When the core raises an error that names a row, for example because a number is not finite, name the shard's row.
     """
     parts = [queries] if gallery is None else [queries, gallery]
     loaded = Loaded(options, parts)

@@ -23,7 +23,7 @@ from dml_eval_rs.verification import rates
 from dml_eval_rs.verification.result import Verification
 from dml_eval_rs.verification.verify import DEFAULT
 
-# Scores (K,) of negatives, hashes (K,), and the number of zeros at the end of all hashes (0 to keep all negatives).
+# Scores (K,) of negatives, hashes (K,), and the number of trailing zeros of all hashes (0 to keep all negatives).
 _Kept = tuple[npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
 # For a search: the negatives above and inside the range, and scores of negatives inside.
 _Observed = tuple[int, int, npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
@@ -47,10 +47,10 @@ def verify_shards(
     threads: int | None = 1,
     progress: Progress | None = None,
 ) -> Verification:
-    """Measure thresholds if embeddings are in shards, by tasks on any kind of worker; return the bits of `verify`.
+    """Measure thresholds when embeddings are in shards, using tasks on any kind of worker; return the bits of `verify`.
 
     Tasks compare two blocks of rows. Embeddings need two passes over all pairs of blocks: first to find the positives'
-    scores and sample the negatives, then to count the negatives near each threshold. More passes are needed when a
+    scores and sample the negatives, then to count the negatives near the thresholds. More passes are needed when a
     threshold is not found yet, for example because a great number of scores are equal. Codes need a single pass. The
     calling process stores the labels, 8 bytes per positive pair, and the scores of 2**22 negatives, but no embeddings.
 
@@ -58,7 +58,7 @@ def verify_shards(
         shards, gallery, map, block: see `evaluate_shards`.
         labels, gallery_labels: the labels of all rows, in the order of the shards, see `verify`: arrays or `Labels`.
         metrics, similarity: see `verify`. For ``"auc"``, tasks return 16 bytes per distinct score of a positive pair.
-        threads, progress: see `evaluate_shards`; the total grows with each pass.
+        threads, progress: see `evaluate_shards`; the total grows when a pass begins.
 
 
     Raises:
@@ -139,7 +139,7 @@ def _observe(
 
 
 def _join_kept(a: _Kept, b: _Kept, capacity: int) -> _Kept:
-    """Join scores. If there are more than `capacity`, keep only hashes that end in more zeros."""
+    """Join scores. When there are more than `capacity`, keep only hashes that end in more zeros."""
     (scores, hashes), zeros = (np.concatenate(both) for both in zip(a[:2], b[:2])), max(a[2], b[2])
     while True:
         kept = (hashes & np.uint64(2**zeros - 1)) == 0
@@ -157,7 +157,7 @@ def _on_pair(loaded: Loaded, relation: Relation, function: Callable[..., Any], m
 def _count_distances(
     loaded: Loaded, relation: Relation
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """Return the numbers of positive and negative pairs at each distance."""
+    """Return the numbers of positive and negative pairs per distance."""
     queries, gallery = loaded.pair
     groups: Any = {"groups": relation.groups, "gallery_groups": relation.gallery_groups}
     sides: Any = queries, relation.labels, gallery, relation.gallery_labels

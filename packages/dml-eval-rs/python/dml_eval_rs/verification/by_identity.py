@@ -20,7 +20,7 @@ from dml_eval_rs.metrics.names import far_of
 
 _SAMPLED = 1 << 21  # pairs to sample, to place the thresholds
 _READ = 16  # read a threshold from the sample only if it accepts at least this number of sampled negatives
-_AT_A_TIME = 1 << 21  # numbers to compute at a time
+_AT_A_TIME = 1 << 21  # numbers to be computed per batch
 _LOW = 12  # thresholds with a FAR of 2⁻⁶ or more
 # Thresholds are lowered by this share, so that rounding never divides pairs with equal scores.
 _NUDGE = 2.0**-40
@@ -94,7 +94,7 @@ class Identities:
         scores = np.sort(scores)[::-1] if len(scores) else np.zeros(1)
         accepted_T = len(scores) * 2.0 ** (np.arange(-depth, 0) / 2)
         threshold_T = scores[np.maximum(accepted_T, 1).astype(np.int64) - 1]
-        # If the sample is too small for a FAR, extrapolate in the FAR's logarithm.
+        # When the sample is too small for a FAR, extrapolate in the FAR's logarithm.
         first, second = (scores[min(number, len(scores)) - 1] for number in (_READ, 4 * _READ))
         beyond_T = first + (first - second) * np.log(_READ / accepted_T) / np.log(4)
         threshold_T = np.where(accepted_T < _READ, beyond_T, threshold_T)
@@ -111,7 +111,7 @@ class Identities:
             _add_accepted(negatives, of_query[query_M], threshold_T, score_M[~positive_M])
 
     def _count_all(self, threshold_T: _Floats, of_query: _Rows, counts: _Floats) -> None:
-        """Compare batches of queries with all items. If there is no gallery, each pair is compared from both ends."""
+        """Compare batches of queries with all items. If a gallery is not given, pairs are compared from both ends."""
         negatives, positives = counts
         sides, given, (label_Q, label_G) = self.sides, self.relation, self.relation.codes
         matches_Q = np.bincount(label_G, minlength=int(label_Q.max()) + 1)[label_Q]
@@ -135,7 +135,7 @@ class Identities:
             identity_M, square_M = np.repeat(of_query[row_q], number_q), np.repeat(square_q, number_q)
             _add_accepted(positives, identity_M, key_T, key_M / square_M)
             accepted = []
-            # The core is slow only if there are many low keys, so count high and low keys separately.
+            # The core is slow only when many keys are low, so high and low keys are counted separately.
             for key_t in np.split(key_T, [-_LOW]):
                 t = len(key_t)
                 number_qt = _native.count_negatives(
@@ -154,12 +154,12 @@ class Identities:
 
 
 def depth_for(shares: Sequence[float]) -> int:
-    """Return the number of thresholds needed to reach a sixteenth of each FAR, and 2⁻¹²."""
+    """Return the number of thresholds needed to reach 2⁻¹² and a sixteenth of each FAR."""
     return int(np.ceil(2 * np.log2(16 / min([*shares, 2.0**-8]))))
 
 
 def resample(name: str, models: Sequence[AcceptedPairs], seed: int) -> _Floats:
-    """Draw identities with replacement, the same for all models; return (R, models) deviations of a metric."""
+    """Draw identities with replacement, shared by all models; return (R, models) deviations of a metric."""
     n = len(models[0].positives)
     rng = np.random.default_rng(seed)
     parts = []
@@ -192,7 +192,7 @@ def count_extreme(name: str, mine: AcceptedPairs, theirs: AcceptedPairs, seed: i
 def _add_accepted(counts: _Floats, identity_M: _Rows, threshold_T: _Floats, score_M: _Floats) -> None:
     """Add accepted pairs to the identities' counts (I, T + 1); thresholds must be in descending order."""
     T = len(threshold_T)
-    # Find the first threshold that accepts each pair.
+    # Find the first threshold that accepts the pair.
     first_M = T - np.searchsorted(threshold_T[::-1], score_M, "right")
     cells = np.bincount(identity_M * (T + 1) + first_M, minlength=counts.size)
     counts += np.cumsum(cells.reshape(counts.shape), axis=1)
@@ -207,7 +207,7 @@ def _rates(accepted_RT: _Floats) -> _Floats:
 
 
 def _measure(name: str, far_RT: _Floats, tar_RT: _Floats) -> _Floats:
-    """Return a metric (R,) for each curve; NaN if the curve is NaN."""
+    """Return a metric (R,), one value per curve; NaN if the curve is NaN."""
     R = np.arange(len(far_RT))
 
     def between(x_RT: _Floats, part_R: _Floats) -> _Floats:

@@ -1,4 +1,4 @@
-"""Check the arguments of a verification, and compute correctly rounded rates from exact counts of pairs.
+"""Check the arguments of a verification, then compute correctly rounded rates from exact counts of pairs.
 
 Scores are mapped to integers to be compared, because subnormal numbers would be equal in numpy if the caller's
 floating-point environment flushes these to zero.
@@ -23,7 +23,7 @@ from dml_eval_rs.verification.result import Roc, Verification
 
 Counts = npt.NDArray[np.uint64]
 Order = npt.NDArray[np.int64]
-# The sorted distinct scores of positives; the number of positives with each score (can be 0); and the number of
+# The sorted distinct scores of positives; the number of positives per score (can be 0); and the number of
 # negatives below the first score, equal to the first score, between the first and second score, and so on.
 Slots = tuple[npt.NDArray[np.float64], Counts, Counts]
 # A score, the negatives with a higher score and with at least this score, and these numbers for positives.
@@ -57,7 +57,7 @@ def check_sides(
 
 
 def check_relation(relation: Relation) -> Relation:
-    """Check that a relation is defined by labels, and has no ignored items."""
+    """Check that a relation is defined by labels and does not contain ignored items."""
     if relation.offsets is not None:
         raise ValueError("labels is a Relevance; expected an array or Labels")
     if relation.ignored_offsets is not None:
@@ -71,7 +71,7 @@ def count_pairs(relation: Relation) -> tuple[int, int]:
     alone, n = relation.gallery_labels is None, len(label_Q)
 
     def count(queries: npt.NDArray[Any], items: npt.NDArray[Any]) -> int:
-        """Count the pairs with equal codes; if there is no gallery, count unordered pairs of different items."""
+        """Count the pairs with equal codes; if a gallery is not given, count unordered pairs of different items."""
         equal = int(count_equal(queries, items).sum())
         return (equal - n) // 2 if alone else equal
 
@@ -105,14 +105,14 @@ def measure_crossings(
 
 
 def measure_distances(positives: Counts, negatives: Counts, names: list[str]) -> Verification:
-    """Compute the metrics for codes, given the numbers of pairs at distance 0, 1, and so on."""
+    """Compute the metrics for codes, given the numbers of pairs with distance 0, 1, and so on."""
     scores = (-np.arange(len(positives)))[::-1].astype(np.float64)
     return measure_scores(to_order(scores), positives[::-1], negatives[::-1], names)
 
 
 def measure_scores(order: Order, positives: Counts, negatives: Counts, names: list[str]) -> Verification:
-    """Compute the metrics, given the numbers of pairs at each distinct score; scores must be sorted."""
-    # n and p count the pairs at or above each score. The last entry is 0, above all scores.
+    """Compute the metrics, given the number of pairs per distinct score; scores must be sorted."""
+    # n and p count the pairs with at least this score. The last entry is 0, above all scores.
     n, p = (np.append(np.cumsum(of[::-1].astype(np.int64))[::-1], 0) for of in (negatives, positives))
     n_negative, n_positive = int(n[0]), int(p[0])
 
@@ -137,20 +137,20 @@ def measure_scores(order: Order, positives: Counts, negatives: Counts, names: li
 
 
 def divide(numerator: int, denominator: int) -> float:
-    """Return the quotient of two integers, correctly rounded to even, whatever rounding mode the caller uses."""
+    """Return the quotient of two integers, correctly rounded to even; the caller's rounding mode is not used."""
     # Python uses integer arithmetic to divide long integers, but the caller's rounding mode for short integers.
     return (numerator << 64) / (denominator << 64)
 
 
 def accepted_at_most(far: float, n_negative: int) -> int:
-    """Return how many negatives a threshold can accept, if the share, in float64, must not exceed `far`."""
+    """Return the number of negatives that a threshold can accept, if the share, in float64, must not exceed `far`."""
     numerator, denominator = far.as_integer_ratio()
     number = numerator * n_negative // denominator
     return number + (divide(number + 1, n_negative) <= far)
 
 
 def first_rejected(names: list[str], n_negative: int) -> list[int]:
-    """Return the rank of the first negative that must be rejected, for each ``"tar@far=X"``."""
+    """Return the rank of the first negative that must be rejected, per ``"tar@far=X"``."""
     return [accepted_at_most(share, n_negative) + 1 for share in shares_of(names).values()]
 
 
@@ -164,8 +164,8 @@ def check_numbers(n_positive: int, n_negative: int) -> tuple[int, int]:
 
 
 def equal_error_rate(counts: tuple[int, int, int, int], n_negative: int, n_positive: int) -> float:
-    """Return where the line between two corners of the curve meets TAR = 1 − FAR, correctly rounded."""
-    # The negatives and positives accepted at the corner below TAR = 1 − FAR, and at the next corner.
+    """Return where the line between adjacent corners of the curve meets TAR = 1 − FAR, correctly rounded."""
+    # The negatives and positives accepted by the corner below TAR = 1 − FAR, then by the next corner.
     negatives_above, negatives_at_least, positives_above, positives_at_least = counts
     far, next_far = Fraction(negatives_above, n_negative), Fraction(negatives_at_least, n_negative)
     tar, next_tar = Fraction(positives_above, n_positive), Fraction(positives_at_least, n_positive)

@@ -38,11 +38,11 @@ class Roc:
 class Verification(Measured):
     """The measured metrics by name, in the requested order: ``found["tar@far=1e-3"]``, ``dict(found)``.
 
-    For definitions see docs/reference/verification.md in the repository. Two results are equal if all values are equal.
+    For definitions see docs/reference/verification.md in the repository. Results are equal if all values are equal.
 
     Attributes:
         thresholds: ``"tar@far=X"`` → the least float64 number that accepts at most this share of negatives; ``"eer"`` →
-            the score of a pair at which the curve passes the equal error rate.
+            the score of a pair where the curve passes the equal error rate.
         n_positive, n_negative: numbers of pairs.
         roc: the ROC curve; None if ``"auc"`` was not requested.
         fold_accuracy: (F,) float64, the accuracy per fold, using the best threshold of the other folds.
@@ -64,7 +64,7 @@ class Verification(Measured):
     def confidence_interval(self, name: str, level: float = 0.95, seed: int = 0) -> Interval:
         """Return the bootstrap confidence interval for a metric, using 2,000 resamples of the identities (labels).
 
-        Pairs of an identity depend on each other, so identities are drawn with replacement (subsets bootstrap, Bolle,
+        Pairs of an identity are not independent, so identities are drawn with replacement (subsets bootstrap, Bolle,
         Ratha and Pankanti 2004); if there is a gallery, the queries' identities. The first call counts the pairs per
         identity, which takes about as long as `verify` with ``"auc"``. The accuracy is resampled by fold.
 
@@ -88,11 +88,11 @@ class Verification(Measured):
         """Compare models on the same pairs, using a paired permutation test over identities.
 
         Under the null hypothesis that the models are equal, the models' counts are swapped with probability 1/2 per
-        identity; for the p-value of permuted differences see `Evaluation.compare`. To get the interval, the same
-        identities are resampled for both models. The accuracy is compared by fold.
+        identity; for the p-value of permuted differences see `Evaluation.compare`. To get the interval, the
+        identities are resampled jointly for both models. The accuracy is compared by fold.
 
         Args:
-            other: the second model's result. It must have the same pairs in the same order.
+            other: the second model's result. It must be measured on the same pairs in the same order.
             name, level, seed: used for the test and for the difference's interval, see `confidence_interval`.
 
         Raises:

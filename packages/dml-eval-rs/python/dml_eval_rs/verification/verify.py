@@ -44,11 +44,11 @@ def verify(
     progress: Progress | None = None,
     peers: Peers | None = None,
 ) -> Verification:
-    """Measure exactly how well thresholds accept pairs with the same label (positive) and reject others (negative).
+    """Measure exactly how well thresholds accept pairs with equal labels (positive) and reject others (negative).
 
     A pair is accepted if the score is at least the threshold. ``"tar@far=X"`` is the largest share of positives that a
     threshold can accept if it must not accept a larger share of negatives than X. ``"eer"`` is the FAR where the ROC
-    curve, drawn with straight lines between its points, meets TAR = 1 − FAR. ``"auc"`` is the area under this curve,
+    curve, drawn using straight lines between points, meets TAR = 1 − FAR. ``"auc"`` is the area under this curve,
     P(positive > negative) + P(equal)/2.
 
     Scores are float64, and do not depend on the machine or the number of threads: see docs/reference/verification.md in
@@ -56,21 +56,21 @@ def verify(
 
     Args:
         embeddings: (Q, D) or (Q, W), see `evaluate`.
-        labels: (Q,), see `evaluate`, or `Labels`. Pairs with the same label and group are excluded, for example images
+        labels: (Q,), see `evaluate`, or `Labels`. Pairs with equal labels and groups are excluded, for example images
             of a person from the same camera, as are pairs with junk; distractors never match.
         gallery: (G, D) or (G, W). If given, compare all embeddings with all gallery items; by default, compare all
             unordered pairs of distinct embeddings.
-        gallery_labels: (G,), of the same kind as `labels`. Must be given if and only if there is a gallery.
+        gallery_labels: (G,), of the same kind as `labels`. Must be given if and only if `gallery` is given.
         metrics: names: ``"tar@far=X"`` for X between 0 and 1, ``"eer"``, ``"auc"``, and ``"accuracy"``, which is also
             added if `folds` are given. Note that when all pairs of floats are compared, the AUC will take a few times
             longer than all other metrics, and EER and AUC store the positives' scores, of at most 2**22 pairs.
-        similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` (minus the squared distance) or ``"hamming"`` (minus the
-            number of differing bits).
+        similarity: ``"cosine"`` (default), ``"dot"``, ``"euclidean"`` (minus the squared distance) or ``"hamming"``
+            (minus the number of differing bits).
         pairs: (M, 2) integers, an embedding and a gallery item (or a second embedding). If given, compare only these
-            pairs; a repeated pair counts each time.
+            pairs; a repeated pair is counted each time.
         folds: number of folds, to divide `pairs` in order, or (M,) the fold per pair. Use this to measure the
             ``"accuracy"`` per fold, at the best threshold of the other folds (LFW's protocol, if there are 10 folds).
-        threads, progress: see `evaluate`; the total grows with each step.
+        threads, progress: see `evaluate`; the total grows when a step begins.
         peers: processes that share the comparison of all pairs, see `evaluate`.
 
     Returns:
@@ -78,7 +78,7 @@ def verify(
 
     Raises:
         TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if a pair contains an absent item or the same item
-            twice, or there are no positive or no negative pairs.
+            twice, or if positive or negative pairs are missing.
 
     Example:
         >>> import numpy as np
@@ -126,7 +126,7 @@ def verify(
 def _verify_pairs(
     identities: Identities, pairs_M2: npt.NDArray[np.int64], fold_M: npt.NDArray[Any] | None, names: list[str]
 ) -> Verification:
-    """Measure the given pairs, excluding junk and pairs with the same label and group; all scores are in memory."""
+    """Measure the given pairs, excluding junk and pairs with equal labels and groups; all scores are in memory."""
     relation = identities.relation
     label_Q, label_G = relation.codes
     kept_M = (pairs_M2 >= 0).all(axis=1)
@@ -167,7 +167,7 @@ def _verify_pairs(
 
 
 def _above(scores: Order, limits: Any) -> Any:
-    """Count the scores above each limit; scores must be sorted."""
+    """Return the number of scores above the given limits; scores must be sorted."""
     return len(scores) - np.searchsorted(scores, limits, "right")
 
 
@@ -245,7 +245,7 @@ class OpenSet(Tabular):
         return {**found, **thresholds, "n_known": self.n_known, "n_unknown": self.n_unknown}
 
     def table(self) -> Table:
-        """Return the DIR for each FAR, and the numbers of queries."""
+        """Return the DIR per FAR, with the numbers of queries."""
         rows = [(f"DIR@FAR={far:g}", f"{value:.4f}") for far, value in self.dir.items()]
         numbers = [("known queries", f"{self.n_known:,}"), ("unknown queries", f"{self.n_unknown:,}")]
         return Table([*rows, *numbers])
@@ -264,7 +264,7 @@ def open_set(
 ) -> OpenSet:
     """Measure exactly how well a threshold identifies known queries and rejects unknown queries (DIR at FAR).
 
-    A query is accepted if the nearest item, found by `knn`, has a score of at least the threshold. DIR@FAR is the
+    A query is accepted if the score of the nearest item, found by `knn`, is at least the threshold. DIR@FAR is the
     largest share of known queries that a threshold can accept, with a nearest item of the same label, if it must not
     accept a larger share of unknown queries than FAR (Phillips, Grother and Micheals, "Evaluation Methods in Face
     Recognition", 2011).
@@ -272,13 +272,13 @@ def open_set(
     Args:
         embeddings, gallery: (Q, D) and (G, D), or (Q, W) and (G, W), see `evaluate`.
         labels: (Q,), see `evaluate`, or `Labels` without groups. A query is known if the label is in the gallery;
-            distractors are always unknown, and junk is excluded.
+            distractors are always unknown, but junk is excluded.
         gallery_labels: (G,), see `verify`.
-        far: shares of unknown queries to accept, between 0 and 1.
+        far: shares of unknown queries to be accepted, between 0 and 1. Default: 0.1, 0.01 and 0.001.
         similarity, threads, progress: see `evaluate`.
 
     Raises:
-        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if there are no known or no unknown queries.
+        TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if known or unknown queries are missing.
     """
     shares = _check_far(far)
     given, relation = rates.check_sides(embeddings, labels, gallery, gallery_labels, similarity)
@@ -307,7 +307,7 @@ def open_set(
 
 
 def _check_far(far: Any) -> list[float]:
-    """Return distinct shares, in the given order; each must be between 0 and 1."""
+    """Return distinct shares, in the given order; shares must be between 0 and 1."""
     try:
         shares = [float(share) for share in ([far] if np.ndim(far) == 0 else far)]
     except (TypeError, ValueError) as error:

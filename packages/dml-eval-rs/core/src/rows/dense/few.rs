@@ -1,4 +1,4 @@
-//! Compares a few queries with the whole gallery, reading each gallery row once, where it lies in memory.
+//! Compares a few queries with the whole gallery, reading gallery rows once, where they lie in memory.
 
 use rayon::prelude::*;
 
@@ -14,12 +14,12 @@ use crate::rows::similarity::Similarity;
 use crate::rows::validation::is_suspect;
 use crate::side::Side;
 
-/// The number of items whose keys a thread computes at a time.
+/// The number of items that a thread processes per batch.
 const ITEMS: usize = 256;
-/// Prefetch rows this far ahead: they are read four at a time, faster than hardware prefetchers follow.
+/// Prefetch rows this far ahead: they are read in groups of four, faster than hardware prefetchers follow.
 const AHEAD: usize = 16;
 
-/// The queries as float64, and also as float32 if neither side is float64.
+/// The queries as float64; also as float32 if neither side is float64.
 struct Few {
     len: usize,
     wide: Vec<f64>,
@@ -28,9 +28,9 @@ struct Few {
 
 /// A thread's buffers.
 struct Buffers {
-    /// The sums of each query with a block of items.
+    /// The sums per query with a block of items.
     sums: Vec<f64>,
-    /// The squared lengths of the items, or 1 if neither keys nor validation need them.
+    /// The squared lengths of the items, or 1 if neither keys nor validation need the lengths.
     squares: Vec<f64>,
     wide: Vec<f64>,
     single: Vec<f32>,
@@ -60,7 +60,7 @@ impl<'a> Unread<'a> {
                     let (squares, sums) = (&buffers.squares[..number], &mut buffers.sums[..few.len * number]);
                     let mut is_valid = !is_suspect(squares, space.similarity);
                     for (query, keys) in sums.chunks_exact_mut(number).enumerate() {
-                        // If a row has a number that isn't finite, its sums aren't finite.
+                        // If a number in a row isn't finite, the sums aren't finite.
                         is_valid &= keys.iter().fold(true, |finite, key| finite & key.is_finite());
                         space.keys_of_sums(squares, keys);
                         visit(query, first, keys);
@@ -91,7 +91,7 @@ impl Dense<'_> {
         Ok(Few { len, wide, single })
     }
 
-    /// Computes the sums of a block of items with all queries, in the order of summation that `exact` defines, four items at a time.
+    /// Computes the sums of a block of items with all queries, in the order of summation that `exact` defines, in groups of four items.
     fn sum_singles(&self, queries: &[f32], first: usize, number: usize, buffers: &mut Buffers) {
         let (dim, Buffers { sums, squares, wide, single }) = (self.dim(), buffers);
         let in_place = if let Matrix::F32(x) = &self.gallery { x.as_slice() } else { None };

@@ -1,6 +1,6 @@
 //! Computes scores: a float64 number per pair that can be compared across queries and is symmetric in both items.
 //!
-//! Keys rank the gallery for one query; scores rank all pairs. Dot products and negative squared distances are both. The score for
+//! Keys rank the gallery for a single query; scores rank all pairs. Dot products and negative squared distances are both. The score for
 //! the cosine is the root of dot·|dot| / (|q|²·|g|²), with the sign of dot. `exact` defines the order of sums.
 
 use std::ops::Range;
@@ -25,7 +25,7 @@ impl Dense<'_> {
         self.gallery_squares.is_none()
     }
 
-    /// Appends the scores of `pairs` (query, gallery item) to `scores`. Fastest if pairs with the same query are adjacent.
+    /// Appends the scores of `pairs` (query, gallery item) to `scores`. For speed, pairs of a query should be adjacent.
     pub(crate) fn scores(&self, pairs: &[(u32, u32)], scratch: &mut Scratch, scores: &mut Vec<f64>) -> Result<()> {
         let first = scores.len();
         self.sums(pairs, scratch, scores)?;
@@ -35,7 +35,7 @@ impl Dense<'_> {
         Ok(())
     }
 
-    /// Fills `scores` with the scores of all pairs of `queries` and `items`, query by query. If cancelled, leaves the table
+    /// Fills `scores` with the scores of all pairs of `queries` and `items`, query by query. When cancelled, leaves the table
     /// incomplete.
     pub(crate) fn score_table(
         &self,
@@ -74,7 +74,7 @@ impl Dense<'_> {
         Panels::load(rows.len(), width, padded_len(self.queries.dim()), encode).map(|(panels, _)| panels)
     }
 
-    /// Computes the scores between a panel of queries and one of items. `tile` receives (queries, columns of a tile) and
+    /// Computes the scores between a panel of queries and a panel of items. `tile` receives (queries, columns of a tile) and
     /// must have room for eight tiles.
     #[inline]
     pub(crate) fn score_tile(
@@ -188,7 +188,7 @@ mod tests {
                     |q: usize, g: usize| reference(&wide.row(q).to_vec(), &wide.row(g).to_vec(), similarity).to_bits();
                 for name in names() {
                     for rows in [Matrix::F32(x.view()), Matrix::F64(wide.view())] {
-                        // For the cosine, float64 rows are scaled by powers of two, which must not change any score.
+                        // For the cosine, float64 rows are scaled by powers of two, which must not change scores.
                         let control = Control::default();
                         let kernel = select(Some(name)).unwrap();
                         let space = Dense::new(rows, None, similarity, Precision::Float32, kernel, &control).unwrap();
