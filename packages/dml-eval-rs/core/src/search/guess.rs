@@ -1,7 +1,7 @@
 //! Starts the searches from a sample of the gallery, before the screen compares all items.
 //!
-//! When thresholds are not used, a search lists a multiple of k items until the lists are full, and computes keys: `knn` of 20,000 x 128
-//! isotropic rows takes twice as long for k = 10. The k-th largest lower bound in a sample can be used as a threshold, because these
+//! If a search starts at no threshold, it lists a multiple of k items until the lists are full, and computes their keys: `knn` of
+//! 20,000 x 128 isotropic rows takes twice as long for k = 10. The k-th largest lower bound in a sample can be used as a threshold, because these
 //! are the bounds of k different items. If k is at least `guessed_neighbours`, a *guess* is higher: the value that slightly more than
 //! the expected share of the k nearest exceed in a sample. It is too high for a few queries in a thousand, which the search notices and
 //! compares with all items. For k = 1,000 of these rows this takes half the time (`benchmarks/evaluator/cliffs.py rows --only knn`).
