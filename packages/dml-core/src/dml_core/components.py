@@ -23,19 +23,19 @@ class Component:
     Args:
         name: the name in recipes, in kebab-case (``"norm-softmax"``), or with a prefix (``"pml/ContrastiveLoss"``).
         factory: a class or function, called with the keys of the recipe's table, and with the values of the context
-            (`dml_core.CONTEXT`) that are among its options. Use a reference, ``"my_package.losses:MyLoss"``, to import
-            the factory only when the component is used, so that listings stay fast.
+            (`dml_core.CONTEXT`) that are options of the factory. Give a reference, ``"my_package.losses:MyLoss"``, to
+            import the factory only when the component is used, so that listings stay fast.
         summary: a single line to show in listings.
-        source: the paper and its equations, or a different origin; empty if there is no source to cite.
+        source: the paper and its equations, or a different origin; empty by default.
         options: the keyword arguments of the factory, in the order to list. By default, they are read from the
-            signature; a factory that forwards ``**options`` should declare them.
-        deferred: the options whose component the factory makes itself. If the recipe gives a component for such an
-            option, the factory receives a function without arguments to make the component.
+            signature; a factory that forwards ``**options`` should declare the options.
+        deferred: the options for which the factory makes the component. If the recipe gives a component for such an
+            option, the factory receives a function ``() -> component``.
 
     Raises:
         ValueError: if the name isn't kebab-case, the summary is empty or longer than a line, or a reference isn't
             ``module:name``.
-        TypeError: if the factory can't be called, or has neither declared options nor a readable signature.
+        TypeError: if the factory can't be called, or options are not declared and its signature can't be read.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Component:
 
     @cached_property
     def factory(self) -> Callable[..., Any]:
-        """The factory; if the component has a reference, it is imported when this property is first read.
+        """The factory; if a reference is given, it is imported when this property is first read.
 
         Raises:
             DmlError: if the reference can't be imported, or isn't callable.
@@ -108,7 +108,7 @@ class Component:
 
     @cached_property
     def takes_any_option(self) -> bool:
-        """Whether the factory also takes keys that `options` doesn't list: it has ``**options``, undeclared."""
+        """Whether the factory also takes keys that `options` doesn't list: ``**options``, undeclared."""
         return self._options is None and takes_any_option(self.factory)
 
     def __repr__(self) -> str:

@@ -1,13 +1,13 @@
-"""The hooks of the toolkit: who calls each hook, when, and what the hook returns.
+"""The hooks of the toolkit: who calls a hook, when, and what should be returned.
 
-To write a plugin, define functions with these names in a module (or object), mark them with `hookimpl`, and name the
-module in an entry point of the group ``dml``:
+To write a plugin, define functions with these names in a module (or object), mark the functions using `hookimpl`, and
+name the module in an entry point of the group ``dml``:
 
     from dml_core import Component, hookimpl
 
     @hookimpl
     def dml_losses():
-        yield Component("my-loss", MyLoss, "one line about it", source="Me et al. 2026, Eq. 1")
+        yield Component("my-loss", MyLoss, "a line about it", source="Me et al. 2026, Eq. 1")
 
     # pyproject.toml
     [project.entry-points.dml]
@@ -31,7 +31,7 @@ PROJECT = "dml"  # pluggy's project name, and the entry-point group
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
-# --- Components that a plugin provides. The registry calls each hook once per process, when it first needs the kind.
+# --- Components that a plugin provides. The registry calls a hook once per process, when the kind is first used.
 # A factory receives the keys of the recipe's table, and the context values that it takes (`dml_core.CONTEXT`).
 
 
@@ -77,14 +77,14 @@ def dml_run_start(run: Run) -> None:
 def dml_step_end(run: Run, step: int, values: Mapping[str, float]) -> None:
     """Called once per optimizer step, in order, with the step's values: loss, learning rates, …
 
-    `step` counts from 1. The trainer reads the values of multiple steps together, to avoid waiting for the GPU at each
+    `step` counts from 1. The trainer reads the values of multiple steps together, to avoid waiting for the GPU in every
     step, so a call can be up to ``[logging] every`` steps late.
     """
 
 
 @hookspec
 def dml_evaluation_end(run: Run, step: int, result: Mapping[str, Any]) -> None:
-    """Called after each evaluation with the metrics; `result` has the content of `evaluation.json`."""
+    """Called after every evaluation with the metrics; `result` is the content of `evaluation.json`."""
 
 
 @hookspec
@@ -94,7 +94,7 @@ def dml_checkpoint_saved(run: Run, step: int, path: Path) -> None:
 
 @hookspec
 def dml_run_end(run: Run, step: int, error: BaseException | None) -> None:
-    """Called once at the end, with the exception that ended the run early, or None."""
+    """Called once when the run ends: with the exception, if it ended early, or None."""
 
 
 # --- Commands that a plugin provides. The `dml` command calls this hook once, when it starts. ----------------
