@@ -74,7 +74,7 @@ class Glyphs:
 
 
 class Network(nn.Module):
-    """Network with small convolutions, pooling, a norm without parameters, and a linear embedding."""
+    """Network with small convolutions, pooling, a parameter-free norm, and a linear embedding."""
 
     def __init__(self, in_channels: int, dim: int) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ def train_and_measure(glyphs: Glyphs, part: str, setting: Setting, seed: int, st
 
 
 class Record:
-    """Record of finished runs, one line of JSON per run; an interrupted benchmark resumes from it."""
+    """Record of finished runs, a line of JSON per run; an interrupted benchmark resumes from it."""
 
     def __init__(self, path: Path, glyphs: Glyphs, steps: dict[str, int], deadline: float) -> None:
         self.path, self.glyphs, self.steps, self.deadline = path, glyphs, steps, deadline

@@ -1,11 +1,11 @@
-"""Kill a short run at random moments, resume it, and count the different results: there must be only one.
+"""Kill a short run at random moments, resume it, and count the different results: all must be equal.
 
     python benchmarks/training/bench_soak.py [KILLS] [SEED]
 
 The run uses the recipe of the trainer's tests (batch norm, dropout, augmentation, a loss that draws random numbers) for
 40 steps, with a checkpoint after every third step. A trial is killed once by SIGKILL, at a random moment within the
-duration of a complete run, and then resumed. Processes are forked from a process that has imported everything, so that
-they spend nearly all of their time in the run.
+duration of a complete run, and then resumed. Processes are forked after everything is imported, so that nearly all time
+is spent in the run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from io import StringIO
 from pathlib import Path
 
 import torch
-import torch._dynamo  # optimizers import it on their first step, which would cost each child seconds
+import torch._dynamo  # optimizers import it in the first step, which would cost every child seconds
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "packages/dml-train/tests"))
@@ -71,7 +71,7 @@ def digest(value: object) -> str:
 
 
 def result(out: Path) -> str:
-    """Hash all results that a run has saved."""
+    """Hash all results that are saved by a run."""
     folder = RunFolder(out)
     last = checkpoint.newest_intact(folder.checkpoints)
     assert last is not None

@@ -1,6 +1,6 @@
 """Measure the processor time of imports, and of commands that only list or help.
 
-Each case runs in a new process, and the result is the minimum over `ROUNDS` rounds, in which all cases take turns. For
+A case is run in a new process, and the result is the minimum over `ROUNDS` rounds, in which all cases take turns. For
 comparison, the table includes imports of numpy and torch.
 
     python benchmarks/training/bench_start.py [--out benchmarks/results/training-start.txt]
@@ -44,7 +44,7 @@ def seconds(arguments: list[str], extra: dict[str, str] | None = None) -> float:
 
 
 def cases() -> dict[str, tuple[list[str], dict[str, str]]]:
-    """Return each case's arguments and environment by title."""
+    """Return the cases' arguments and environments by title."""
     found: dict[str, tuple[list[str], dict[str, str]]] = {"python -c pass": (["-c", "pass"], {})}
     for statement in (*(f"import {module}" for module in IMPORTS), *USES):
         found[statement] = (["-c", statement], {})
