@@ -182,7 +182,7 @@ FAULTS: dict[str, tuple[str, Any, type[Exception], str]] = {
     ),
     "reduces to a table": ("all_reduce", lambda x, _: x[None], TypeError, "all_reduce returned an array of 2 dim"),
     "loses a count": (
-        "all_reduce", lambda x, _: np.where(np.arange(len(x)) == x[:-2].argmax(), 0, x), ValueError, "counts that aren't sums",
+        "all_reduce", lambda x, _: np.where(np.arange(len(x)) == x[:-2].argmax(), 0, x), ValueError, "aren't sums",
     ),
     "reduces to negative counts": ("all_reduce", lambda x, _: -x, ValueError, "negative count"),
 }  # fmt: skip

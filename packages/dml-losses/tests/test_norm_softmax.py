@@ -88,5 +88,5 @@ def test_weights_start_uniform_within_one_over_root_dim() -> None:
     assert weights.shape == (300, 64)
     assert weights.requires_grad
     assert weights.abs().max() <= 1 / 8
-    # A uniform distribution has this standard deviation; 0.002 is 5 standard errors.
+    # This is a uniform distribution's standard deviation; 0.002 is 5 standard errors.
     assert abs(weights.std().item() - 1 / 8 / 3**0.5) < 0.002
