@@ -62,7 +62,7 @@ class RayNodes:
 
 
 def add_node(cluster: Any) -> None:
-    """Add a node, and try twice: Ray waits 30 seconds, which should not be enough when a machine is busy."""
+    """Add a node, and try twice: Ray waits 30 seconds, which is not always enough when a machine is busy."""
     try:
         cluster.add_node(wait=False, **NODE)
     except Exception as error:

@@ -90,8 +90,8 @@ def test_a_cluster_that_loses_a_machine_and_its_driver_changes_no_bit(ray_nodes,
     for name in ("e.npy", "e.json", "l.npy"):
         assert (tmp_path / name).read_bytes() == (one / name).read_bytes(), name
 
-    # To find the bad image, images of the same chunk are read again singly. Otherwise, when the machine
-    # died, a chunk was at work, some waited, and a chunk was not handed over: others were not read twice.
+    # To find the bad image, images of the same chunk are read again singly. Otherwise, the machine that
+    # died had a chunk at work, some that waited, and a chunk not yet handed over: others were not read twice.
     bad = plan.images.names.index("class-3/7.png") // 16
     beside = {image.name for image in list_sources(plan, bad)}
     twice = [path for path, count in first.items() if count > 1 and path not in beside]

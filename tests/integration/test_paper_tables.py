@@ -18,7 +18,7 @@ ON_GLYPHS = {
     "rll": [f"table-{n}" for n in range(6, 16)],
     "memvir": ["table-1", "table-4", "figure-3"],
 }
-# Runs that are repeated in a table: T_1 = T_2 is in both halves of table 15, on three data sets; batches of 128 hold all
+# Runs repeated in a table: T_1 = T_2 is in both halves of table 15, on three data sets; batches of 128 hold all
 # classes of table 1, whether MemVir is used or not, on two data sets.
 TWICE = {("rll", "table-15"): 3, ("memvir", "table-1"): 4}
 

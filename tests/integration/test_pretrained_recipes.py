@@ -1,6 +1,6 @@
 """Recipes from learned features prepare images as the weights expect, and train the networks.
 
-Networks are built on torch's device "meta", so that weights are not needed and only shapes are computed.
+Networks are built on torch's device "meta", so that weights and arithmetic are not needed.
 """
 
 from __future__ import annotations

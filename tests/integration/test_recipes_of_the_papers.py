@@ -1,7 +1,7 @@
 """The settings in a paper's recipe must be those given in the paper and in the authors' code.
 
-The pages in docs/reference/papers say where settings were read, and why some differ. Schedules are written using the path;
-``None`` is used for a key that a recipe should not have. Rates are products: ``optimizer.lr`` times the part's multiplier.
+The pages in docs/reference/papers say where settings were read, and why some differ. Schedules are given by path;
+``None`` is a key that a recipe should not have. Rates are products: ``optimizer.lr`` times the part's multiplier.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Embeddings and labels in any container are used like numpy arrays with the same numbers, without a second copy."""
+"""Embeddings and labels in any container are used like numpy arrays with these numbers, and must not be copied twice."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_a_tensor_on_the_gpu_is_copied_by_blocks() -> None:
 
 
 def test_every_function_takes_any_container() -> None:
-    """All functions should use the same conversion."""
+    """All functions should use a single conversion."""
     as_lists, labels = X.tolist(), [str(label) for label in LABELS]
     codes = dml_eval_rs.binarize(X)
     calls = {
@@ -209,7 +209,7 @@ def test_every_function_takes_any_container() -> None:
 
 
 def in_one_buffer(rows: list[list[float]]) -> Iterator[np.ndarray]:
-    """Yield each row in the same buffer, as data loaders do."""
+    """Yield rows in a single buffer, like data loaders."""
     buffer = np.empty(4, np.float32)
     for row in rows:
         buffer[:] = row

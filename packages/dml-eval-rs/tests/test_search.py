@@ -214,7 +214,7 @@ def test_a_query_skips_itself_and_the_next_item_moves_up() -> None:
     _, indices = knn(X, None, 6)
     assert (indices[:, 0] == np.arange(40)).all()
     assert index_recall(indices, X, None, 5, exclude_self=True).recall == 1.0
-    # If there is no sixth column, a place is lost to the query itself.
+    # When a sixth column is not used, a place is lost to the query itself.
     assert index_recall(indices[:, :5], X, None, 5, exclude_self=True).recall == pytest.approx(0.8, abs=1e-15)
 
 

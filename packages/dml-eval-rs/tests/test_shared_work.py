@@ -23,7 +23,7 @@ TIES = ("index", "optimistic", "pessimistic", "expected")
 
 @given(
     n=st.integers(2, 150),
-    # If there are one or two classes, some queries have 32 or more matches, so all keys are computed.
+    # If there are 1 or 2 classes, some queries have 32 or more matches, so all keys are computed.
     classes=st.sampled_from([1, 2, 7, 60]),
     queries=st.none() | st.integers(1, 40),
     similarity=st.sampled_from(["cosine", "dot", "euclidean", "hamming"]),
@@ -209,7 +209,7 @@ def test_an_exchange_with_a_wrong_result_is_an_error_on_every_rank(fault: str, f
 @pytest.mark.parametrize("classes", [2, 20])
 @pytest.mark.parametrize("separate", [False, True])
 def test_no_exchange_takes_a_number_too_few(metrics: str, classes: int, separate: bool) -> None:
-    """Let each exchange of an evaluation in turn lose the last number."""
+    """Let all exchanges of an evaluation, in turn, lose the last number."""
     x, labels = np.random.default_rng(0).normal(size=(120, 4)), np.arange(120) % classes
     gallery = (x, labels) if separate else ()
 
