@@ -78,7 +78,7 @@ def test_ami_is_adjusted_by_the_mean_over_all_permutations(pair: tuple[list[int]
 def test_ami_keeps_its_digits_at_ten_million_items() -> None:
     n = 10**7
     items = np.arange(n)
-    # Independent halves do not share information, so AMI is −E / (ln 2 − E). E is four times the mean of a cell, computed
+    # Independent halves share zero information: AMI is −E / (ln 2 − E). E is four times the mean of a cell, computed
     # with 170-bit log-gamma functions.
     expected = 4 * 1.2500001875000334e-08
     assert ami(items % 2, items // 2 % 2) == pytest.approx(

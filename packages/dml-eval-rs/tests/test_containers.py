@@ -1,4 +1,4 @@
-"""Embeddings and labels in any container are used like numpy arrays with these numbers, and must not be copied twice."""
+"""Embeddings and labels in any container are used like numpy arrays with these numbers, and not copied twice."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_micro_and_macro_averages_are_tensorflow_similaritys(name: str, micro: f
 
 
 def test_map_at_k_is_tensorflow_similaritys_but_divided_by_r() -> None:
-    """Use R = 3 for class 1, R = 10 for class 0, and K = 3; we divide by min(K, R). If clipped to R, this is our MAP@R."""
+    """Use R = 3 for class 1, R = 10 for class 0, and K = 3; we divide by min(K, R). Clipped to R, it is our MAP@R."""
     found = evaluate_ranks([[1, 2, 50]] * 3 + [[3, *range(50, 59)]], 100, metrics="map@3")
     theirs = found.per_query["map@3"] * [1, 1, 1, 3 / 10]
     assert theirs.mean() == pytest.approx(0.50833333332, abs=1e-9)

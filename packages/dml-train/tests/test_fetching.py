@@ -1,4 +1,4 @@
-"""Downloads and archives must be complete, or leave no file; archives can't write outside the folder."""
+"""Downloads and archives must be complete, or files must not be left; archives can't write outside the folder."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def truncated(pack: Pack, share: float) -> Callable[[Path], Path]:
 
 
 def patched(*patches: tuple[bytes, int, bytes]) -> Callable[[Path], Path]:
-    """Pack a zip file, then write bytes at an offset behind each signature."""
+    """Pack a zip file, then write bytes to an offset after every signature."""
 
     def patch(folder: Path) -> Path:
         archive = as_zip(folder, {"a.txt": bytes(range(256)) * 40})

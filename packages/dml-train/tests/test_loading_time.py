@@ -20,7 +20,7 @@ from dml_train.training.run import train
 
 @pytest.fixture
 def slow(monkeypatch):
-    """Make a method, which loads or embeds batches, take at least `seconds` seconds."""
+    """Make a method, which loads or embeds batches, take `seconds` seconds or more."""
     monkeypatch.setattr(step_values, "_LEAST_SECONDS", 0.25)
 
     def slow(kind: type, method: str, seconds: float) -> None:

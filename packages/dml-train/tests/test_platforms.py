@@ -1,4 +1,4 @@
-"""The package can be imported, and locks folders, without fcntl, fork and signal masks, as on Windows."""
+"""If there are no fcntl, fork and signal masks, like on Windows, the package can be imported and lock folders."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ READERS = {
     "glyphs": DrawingReader(32),
     "large glyphs": DrawingReader(150),
 }
-# Refuses all other packages, then prepares the files by each steps, into one file of arrays.
+# Reject all other packages, then prepare the files using all steps, and write a file of arrays.
 ALONE = """
 import json, sys
 for name in ("torch", "torchvision", "dml_core", "dml_train", "scipy", "cv2"):

@@ -19,7 +19,7 @@ def calls_of(
     """Return calls with these arrays, by the function's name.
 
     Args:
-        x, codes, labels: embeddings, binary codes and labels in the container to test; used in all calls.
+        x, codes, labels: embeddings, binary codes and labels in the container to test; every call must use some.
         rows, row_codes, ids: numpy arrays with these numbers, used for the other arguments.
     """
     n = len(ids)

@@ -9,7 +9,7 @@ import numpy as np
 import dml_eval_rs._native as _native
 
 NEVER = 2**40
-# With these sizes, 100 to 150 rows of 24 numbers use more than a single task and block, tables, prefixes and abridged rows.
+# With these sizes, 100 to 150 rows of 24 numbers use multiple tasks and blocks, tables, prefixes and abridged rows.
 _TASKS = {"task_row_panels": 2, "task_column_panels": 1}
 _ALONG = {"directions": 16, "abridged_words": NEVER, **_TASKS}
 _SKIPPING = {"directions": 16, "abridged_words": 4, **_TASKS}

@@ -91,9 +91,9 @@ def resampled_curve(
     *,
     of_both: bool,
 ) -> list[tuple[float, float]]:
-    """Return FAR and TAR at (0, 0), all thresholds and (1, 1), when identities are drawn as often as given by the weights.
+    """Return FAR and TAR at (0, 0), all thresholds and (1, 1), when identities are drawn as often as the weights say.
 
-    A pair is weighted like the first identity. If `of_both`, a pair of different identities has the sum of both weights − 1.
+    A pair is weighted like the first identity. If `of_both`, pairs of different identities have the sum of weights − 1.
     """
     kinds: list[list[tuple[float, float]]] = [[], []]
     for a, b, s in pairs:

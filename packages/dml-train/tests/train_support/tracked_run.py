@@ -77,7 +77,7 @@ def _records(data: bytes) -> list[bytes]:
         if kind in (1, 4):  # complete, or the last part
             records.append(part)
             part = b""
-        elif not kind:  # the rest of a file whose writer was killed
+        elif not kind:  # the rest of a file when the writer was killed
             break
     return records
 
