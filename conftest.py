@@ -1,6 +1,6 @@
 """Conditions for the tests of all packages: hypothesis examples, torch's random numbers, and a plain terminal.
 
-Examples are identical on every machine, however slow, so that tests fail only after a change. To draw more examples,
+Examples are identical on all machines, however slow, so that tests fail only after a change. To draw more examples,
 use ``pytest --hypothesis-profile=ci``, as ``make test-all`` does. To draw new ones, use
 ``pytest --hypothesis-profile=search``, which also saves failing examples in ``.hypothesis/``.
 """

@@ -1,4 +1,4 @@
-"""Run the GPU tests and the benchmarks of losses, training and evaluation, and write the results into a file.
+"""Run the GPU tests and the benchmarks of losses, training and evaluation; write the results into a file.
 
     python benchmarks/gpu.py [RESULTS.md]
 

@@ -1,11 +1,11 @@
-"""Time every function on unusual work: a large number of matches or neighbours, few queries, data of all kinds.
+"""Time all functions on unusual work: a large number of matches or neighbours, few queries, data of all kinds.
 
     python benchmarks/evaluator/cliffs.py rows [--only TEXT ...] [--kernel NAME] [--peers]
     python benchmarks/evaluator/cliffs.py scan [--items 10000] [--kernel NAME]
     python benchmarks/evaluator/cliffs.py curve [--items 10000] [--out curve.png]
 
 `rows` times ordinary uses that once took much longer than similar uses; with `--peers`, it also times a library.
-`scan` times functions by kind of data, number of classes and k, and marks a cell that costs more than three
+`scan` times functions by kind of data, number of classes and k; note that it marks a cell that costs more than three
 times the previous or next cell. `curve` draws the cost per pair against the matches per query. `rows` measures
 wall-clock time on all cores; `scan` and `curve` measure the processor time of a single thread. Costs are not
 asserted.
@@ -195,7 +195,7 @@ def print_rows(only: list[str], peers: bool) -> None:
 
 
 def calls(kind: str, n: int) -> Iterator[tuple[str, list[tuple[str, float]]]]:
-    """Time all functions on a kind of data; yield the name, and the seconds for numbers of classes or k."""
+    """Time all functions on a kind of data; yield the name with the seconds for numbers of classes or k."""
 
     def timed(call: Callable[[], Any]) -> float:
         return best_of(call, 2, time.process_time)

@@ -34,7 +34,7 @@ def _at(k: int) -> tuple[str, ...]:
 
 
 def measure(calls: dict[Any, Callable[[], object]], rounds: int) -> dict[Any, list[float]]:
-    """Time all calls in every round."""
+    """Time all calls in all rounds."""
     seconds: dict[Any, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():

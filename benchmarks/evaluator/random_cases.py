@@ -5,7 +5,7 @@ all functions and options. The rows lie along a few directions, and sizes are dr
 paths of large data.
 
 Usage: python benchmarks/evaluator/random_cases.py FIRST SMALL PRUNING
-Pass the first seed and the number of cases of both kinds. A seed determines a case. The search ends at a difference.
+Pass the first seed and the number of cases of both kinds. A seed determines a case. A difference ends the search.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Case:
 
 
 def small(first: int, number: int, paths: Counter[str]) -> None:
-    """Compare small cases, and print the largest difference."""
+    """Compare small cases to print the largest difference."""
     start, values, largest = time.perf_counter(), 0, 0.0
     for seed in range(first, first + number):
         case = Case(seed)
@@ -170,7 +170,7 @@ def pruning(first: int, number: int, paths: Counter[str]) -> None:
 
 
 def main(first: int, smalls: int, prunings: int) -> None:
-    """Compare the cases of these seeds, and print how often code paths were used."""
+    """Compare the cases of these seeds; print how often code paths were used."""
     paths: Counter[str] = Counter()
     small(first, smalls, paths)
     pruning(first, prunings, paths)

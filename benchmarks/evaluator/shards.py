@@ -55,7 +55,7 @@ def idle() -> float:
 
 
 class Clock:
-    """A map that runs tasks by a given map, and adds up the workers' processor time."""
+    """A map that uses a given map to run tasks; it adds up the workers' processor time."""
 
     def __init__(self, inner: Any) -> None:
         self.inner, self.first, self.last = inner, {}, {}

@@ -27,7 +27,7 @@ RATES = [f"tar@far=1e-{i}" for i in (1, 2, 3, 4)]
 
 
 def measure(folder: Path, work: str) -> None:
-    """Do the work, and print processor seconds and MiB in addition to the inputs."""
+    """Do the work; print processor seconds, and MiB in addition to the inputs."""
     x, labels = np.load(folder / "x.npy"), np.load(folder / "labels.npy")
     Path("/proc/self/clear_refs").write_text("5")
     before = peak()

@@ -5,7 +5,7 @@
 
 `claims.py` defines the studies on glyphs, `han.py` on Han characters, and `pretrained.py` on pictures. A study uses the
 learning rate with the best MAP@R on the held-out classes, chosen using a single seed and variant. Then all variants, or
-those in ``--variant``, train with every seed. Finished runs are appended to RECORD: to resume after an interruption,
+those in ``--variant``, train with all seeds. Finished runs are appended to RECORD: to resume after an interruption,
 repeat the command. To print the tables of recorded runs only, use ``--print``. A run uses a single thread.
 """
 

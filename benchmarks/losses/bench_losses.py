@@ -53,7 +53,7 @@ def bare_product(batch: int) -> Step:
 
 
 def time_in_turns(repeats: int, *steps: Step) -> list[float]:
-    """Time the steps alternately, and return the median milliseconds."""
+    """Time the steps alternately to return the median milliseconds."""
     times: list[list[float]] = [[] for _ in steps]
     for turn in range(repeats + 1):
         for step, taken in zip(steps, times):

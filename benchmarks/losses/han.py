@@ -1,6 +1,6 @@
 """Studies for `bench_claims.py --data han`: losses on 10,459 Han characters, with settings chosen per loss.
 
-Runs of 2 epochs choose a loss's settings on held-out classes; then the loss trains for 6 epochs with every seed.
+Runs of 2 epochs choose a loss's settings on held-out classes; then the loss trains for 6 epochs with all seeds.
 The classes of the test half are only measured. docs/guide/han-characters.md describes the data.
 
 Further studies train NormSoftmax with the settings chosen for it: with a fraction of the classes per step, and with

@@ -91,7 +91,7 @@ class Network(nn.Module):
 
 
 def train_and_measure(glyphs: Glyphs, part: str, setting: Setting, seed: int, steps: int) -> dict[str, float]:
-    """Train, and return Recall@1 and MAP@R of the embeddings and of the signs, and the CPU seconds."""
+    """Train; return Recall@1 and MAP@R of the embeddings and of the signs, with the CPU seconds."""
     started = time.process_time()
     train_on, measured, measure_on = glyphs.parts[part]
     split = glyphs.data.train

@@ -1,4 +1,4 @@
-"""Write a folder of pictures from Debian packages, hash it, and describe it by a record that others can check."""
+"""Write a folder of pictures from Debian packages; describe and hash it in a record that others can check."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_packages(root: Path, packages: Sequence[str]) -> None:
 
 
 def square_on_white(image: Image.Image, side: int | None = None) -> Image.Image:
-    """Pad a picture to a square, scale it to `side` pixels if given, and compose it on white."""
+    """Pad a picture to a square, scale it to `side` pixels if given; compose it on white."""
     image = image.convert("RGBA")
     square = Image.new("RGBA", (max(image.size),) * 2)
     square.paste(image, ((square.width - image.width) // 2, (square.height - image.height) // 2))

@@ -84,7 +84,7 @@ def read_types(core: Path) -> dict[str, tuple[str, list[str]]]:
 
 
 def _expand(sprite: str, macros: Mapping[str, str]) -> str:
-    """Replace macros by values, and remove the game's image functions."""
+    """Replace macros by values; remove the game's image functions."""
     path = re.sub(r"\{(\w+)\}", lambda match: macros.get(match[1], ""), sprite).replace("//", "/")
     return path.partition("~")[0]
 
@@ -115,7 +115,7 @@ def join_lines(advances: Iterable[Mapping[str, list[str]]]) -> dict[str, str]:
 def split_by_line(
     classes: Mapping[str, Mapping[str, Image.Image]], lines: Mapping[str, str]
 ) -> dict[str, Pictures]:
-    """Split classes so that lines are not split, and both sides are nearly equal in the number of classes."""
+    """Split classes so that lines are not split, but both sides are nearly equal in the number of classes."""
     members = defaultdict(list)
     for name in sorted(classes):
         members[lines[name]].append(name)

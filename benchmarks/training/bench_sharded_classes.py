@@ -1,4 +1,4 @@
-"""Compare class weights on every rank with sharded weights: bytes and processor time per rank and step.
+"""Compare class weights on all ranks with sharded weights: bytes and processor time per rank and step.
 
     python benchmarks/training/bench_sharded_classes.py [STEPS]
 
@@ -39,7 +39,7 @@ class Cost(NamedTuple):
 def rank(
     number: int, world_size: int, folder: Path, classes: int, fraction: float, sharded: bool, steps: int
 ) -> None:
-    """Train as a rank, and save the cost."""
+    """Train as a rank; the cost is saved."""
     torch.set_num_threads(1)
     store = distributed.FileStore(str(folder / "store"), world_size)
     distributed.init_process_group("gloo", store=store, rank=number, world_size=world_size)

@@ -23,7 +23,7 @@ from io import StringIO
 from pathlib import Path
 
 import torch
-import torch._dynamo  # optimizers import it in the first step, which would cost every child seconds
+import torch._dynamo  # optimizers import it in the first step, which costs children seconds
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "packages/dml-train/tests"))
@@ -46,7 +46,7 @@ DOCUMENT = make_document(
 
 
 def fork_training(recipe: Recipe, registry: Registry, out: Path) -> int:
-    """Train or resume in a child process, and return the child's id."""
+    """Train or resume in a child process; return the child's id."""
     if child := os.fork():
         return child
     try:

@@ -1,4 +1,4 @@
-"""Check the links of built pages: files and elements must exist, and other hosts must not be used."""
+"""Check the links of built pages: files and elements must exist; other hosts should not be used."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Environment:
         run(UV, "pip", "uninstall", "--quiet", "--python", self.python, package, cwd=self.folder)
 
     def install(self, *requirements: str | Path, find_links: Path) -> None:
-        """Install from the wheels in a folder, and dependencies in the versions that the project pins."""
+        """Install from the wheels in a folder, using the pinned versions of dependencies."""
         run(
             UV, "pip", "install", "--quiet", "--python", self.python, "--find-links", find_links,
             "--constraint", ROOT / "requirements/dev.txt", *requirements, cwd=self.folder,
@@ -76,7 +76,7 @@ def make_environment(folder: Path) -> Environment:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[Environment]:
-    """Make an empty environment, and delete it after the test: with torch it takes gigabytes."""
+    """Make an empty environment, to be deleted after the test: with torch it will use gigabytes."""
     yield make_environment(tmp_path / "environment")
     shutil.rmtree(tmp_path / "environment")
 

@@ -56,7 +56,7 @@ def save_at(trainer: Trainer, step: int, value: float) -> None:
 
 
 def meet_faults(out: Path) -> None:
-    """Save if a rank's disk is full or rows aren't finite, and load if a part is missing."""
+    """Save when a rank's disk is full or rows are not finite; load when a part is missing."""
     with join_ranks(60) as ranks:
         _meet_faults(ranks, out)
 

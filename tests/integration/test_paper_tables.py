@@ -1,4 +1,4 @@
-"""Every row of the papers' tables must have valid recipes for the table's data sets."""
+"""All rows of the papers' tables must have valid recipes for the table's data sets."""
 
 from __future__ import annotations
 

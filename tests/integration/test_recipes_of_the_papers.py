@@ -96,7 +96,7 @@ def torchvision(model: str) -> Settings:
 
 # Patterns of recipes → settings; if multiple patterns match, the last will be used.
 EXPECTED: list[tuple[str, Settings]] = [
-    # For every paper, the last weights of a single seed are measured here, on all levels.
+    # For all papers, the last weights of a single seed are measured here, on all levels.
     ("*", {"validation.on_test": False, "embedding.levels": [], "backbone.levels": []}),
     ("*", initialisation() | {"embedding.level_weight": 1.0}),
     # Instance Cross Entropy, section 4.1; no code. Bias is not used: see the authors' code of Ranked List Loss.
@@ -233,7 +233,7 @@ def expected_settings(name: str) -> Settings:
 
 
 def actual_settings(name: str) -> Settings:
-    """Flatten a recipe to dotted keys, and add the rates of all parts."""
+    """Flatten a recipe to dotted keys; the rates of all parts are added."""
     document = load_recipe(name, [], registry()).to_dict()
     flat: Settings = {}
 
@@ -261,7 +261,7 @@ def test_a_recipe_has_the_settings_of_its_paper_and_code(name):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_no_setting_of_a_recipe_is_unexamined(name):
-    """An expectation should be given for every key that can change a result, so that a new default will be noticed."""
+    """An expectation should be given for all keys that can change a result, so that a new default will be noticed."""
     expected = expected_settings(name)
     # The data set itself, and the action when an image is broken.
     free = {"dataset.name", "dataset.root", "dataset.on_bad_image"}

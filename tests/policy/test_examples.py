@@ -1,4 +1,4 @@
-"""Every example runs: the Python blocks of the pages, and the programs in examples/. `make docs` runs the tutorials."""
+"""All examples must run: Python blocks of the pages, and the programs in examples/. `make docs` runs the tutorials."""
 
 from __future__ import annotations
 

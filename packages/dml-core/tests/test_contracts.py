@@ -1,4 +1,4 @@
-"""The contract suites pass correct components, and a suite's tests should catch the tested faults."""
+"""The contract suites must pass correct components; the tests in a suite must catch the tested faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract suite passes correct losses, and the suite's tests should catch the tested faults."""
+"""The contract suite must pass correct losses; the tests in the suite must catch the tested faults."""
 
 from __future__ import annotations
 

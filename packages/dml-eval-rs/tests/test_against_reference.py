@@ -1,4 +1,4 @@
-"""The evaluator, compared with the slow reference, using all kernels, and small integers so that items tie."""
+"""The evaluator, compared with the slow reference using all kernels. Small integers are used, so that items tie."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_every_kernel_of_the_build_is_tried_or_named_as_missing() -> None:
     assert sorted([*KERNELS, *_native.missing_kernels()]) == sorted(expected)
 
 
-# All kernels are given every example, since the reference needs more time than all kernels.
+# All kernels are given all examples, since the reference needs more time than all kernels.
 @pytest.mark.parametrize("similarity", [*SIMILARITIES, "hamming"])
 @pytest.mark.parametrize("ties", TIES)
 @given(data=st.data())

@@ -39,7 +39,7 @@ def bits_of(results: list[Any]) -> bytes:
 
 
 def measure() -> bytes:
-    """Call all functions, and return the bits of the results."""
+    """Call all functions; return the bits of the results."""
     code: Any = {"similarity": "hamming"}
     names = ["recall@1", "recall@5", "precision@1", "r_precision", "map@r", "mrr"]
     found: list[Any] = [
@@ -80,7 +80,7 @@ def expected() -> bytes:
     return measure()
 
 
-# To the nearest number, 1/3 is rounded down, and 1/10 up.
+# To the nearest number, 1/3 will be rounded down, 1/10 up.
 DIVISORS = np.array([3.0, 10.0])
 QUOTIENTS = (np.ones(2) / DIVISORS).tobytes()
 

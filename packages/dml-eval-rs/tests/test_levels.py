@@ -1,4 +1,4 @@
-"""Levels of labels in a single pass have the bits of separate calls, and the values of the slow reference."""
+"""Levels of labels in a single pass should have the bits of separate calls (values: the slow reference's)."""
 
 from __future__ import annotations
 

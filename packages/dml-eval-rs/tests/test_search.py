@@ -25,7 +25,7 @@ CODES = np.packbits(np.random.default_rng(0).random((40, 16)) < 0.3, axis=1)
 
 
 def expected_ranges(queries: Any, gallery: Any, threshold: float, similarity: str, exclude_self: bool) -> Any:
-    """Compare all pairs; for codes, the distance is minus the score, and must not exceed the threshold."""
+    """Compare all pairs; note that the distance of codes, minus the score, must not exceed the threshold."""
     offsets, indices, scores = [0], [], []
     sign = -1 if similarity == "hamming" else 1
     for q, query in enumerate(queries):

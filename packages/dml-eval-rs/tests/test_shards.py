@@ -45,7 +45,7 @@ def some_lists(queries: int, most: int, seed: int) -> tuple[Any, Any]:
 
 
 def map_any(data: Any) -> Any:
-    """Return a map that pickles tasks like a different process, runs some twice, and shuffles the results."""
+    """Return a map that pickles tasks like a different process; some will run twice, in shuffled order."""
 
     def run(function: Any, tasks: Any) -> list[Any]:
         tasks = [pickle.loads(pickle.dumps(task)) for task in tasks]

@@ -1,4 +1,4 @@
-"""Processes that share a measurement get the bits of a single process, and never compare a pair twice."""
+"""Processes that share a measurement should get the bits of a single process; pairs must not be compared twice."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ FAULTS: dict[str, tuple[str, Any, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-# The first exchange compares arguments, and later exchanges divide the work; both must raise an error.
+# The first exchange compares arguments, later exchanges divide the work; both must raise an error.
 @pytest.mark.parametrize("first", [1, 2], ids=["from the first exchange", "later"])
 def test_an_exchange_with_a_wrong_result_is_an_error_on_every_rank(fault: str, first: int) -> None:
     fails, change, error, message = FAULTS[fault]

@@ -1,4 +1,4 @@
-"""Threads end before public functions and methods return, so that a forked child can also call these."""
+"""Threads must end before public functions or methods return, so that a forked child can also call these."""
 
 from __future__ import annotations
 

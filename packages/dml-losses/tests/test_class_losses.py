@@ -1,4 +1,4 @@
-"""Compare every class loss with the equation, written as loops."""
+"""Compare all class losses with the equations, written as loops."""
 
 from __future__ import annotations
 

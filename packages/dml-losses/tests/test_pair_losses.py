@@ -1,4 +1,4 @@
-"""Compare every pair loss with the equation, written as loops; test additional features of losses."""
+"""Compare all pair losses with the equations, written as loops; test additional features of losses."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_no_tensor_is_larger_than_a_block(name: str) -> None:
 
 
 def test_sup_con_and_siglip_by_hand() -> None:
-    """The positive is at 60° and the negative at 90°: exponentials are 3 and 1, and logits 0 and −log 3."""
+    """The positive is at 60° and the negative at 90°: exponentials are 3 and 1, logits 0 and −log 3."""
     x, y = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
     g, z = torch.tensor([[0.5, 0.75**0.5], [0.0, 1.0]], dtype=torch.float64), torch.tensor([0, 1])
     tau = 1 / (2 * math.log(3))
@@ -220,7 +220,7 @@ def test_sup_con_and_siglip_by_hand() -> None:
 def test_shares_of_any_number_of_ranks_make_the_bits_of_one(
     size: int, world_sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Play all ranks in turn, and keep the rows to send to the others; `test_global_batch` runs real ranks."""
+    """Play all ranks in turn to keep the rows sent to the others; `test_global_batch` runs real ranks."""
     x, y = rows(size, 8, dim=16).float().requires_grad_(), torch.arange(size) % 31
     loss = SigLIP(over_ranks=True)
     value = loss(x, y)

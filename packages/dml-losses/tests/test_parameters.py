@@ -1,4 +1,4 @@
-"""A loss's parameters have the papers' values by default, in the module and the function, and all have an effect."""
+"""By default, a loss's parameters have the papers' values in the module and function; all must have an effect."""
 
 from __future__ import annotations
 

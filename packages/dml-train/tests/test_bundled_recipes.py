@@ -13,7 +13,7 @@ from dml_train.studies.reproduce.paper import papers
 
 @pytest.fixture
 def listing(registry):
-    """Call `dml recipes` and return the output."""
+    """Call `dml recipes` to return the output."""
 
     def listing(*arguments):
         done = CliRunner().invoke(main, ["recipes", *arguments], obj=registry)

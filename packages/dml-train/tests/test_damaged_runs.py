@@ -38,7 +38,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def damaged(finished, tmp_path):
-    """Copy the run, change a file in all checkpoints, and correct the manifests."""
+    """Copy the run, change a file in all checkpoints, then correct the manifests."""
 
     def damage(name, change):
         run = shutil.copytree(finished, tmp_path / "run")

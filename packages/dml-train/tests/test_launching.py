@@ -67,7 +67,7 @@ def wait_until(condition):
 
 
 def reports(message):
-    """Return the shell command by which a rank reports an error and ends."""
+    """Return the shell command used by a rank to report an error and end."""
     content = shlex.quote(json.dumps({"message": message, "timestamp": 1}))
     return f"echo {content} > $TORCHELASTIC_ERROR_FILE; exit 2"
 

@@ -1,4 +1,4 @@
-"""With more images and classes, the work must only grow in proportion, and paths must take little memory."""
+"""With more images and classes, the work must only grow in proportion; paths should use little memory."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def test_curves_of_several_runs_share_a_diagram_with_a_key():
     assert loss.caption == "loss: a from 4 to 2; b from 6 to 2."
     assert [name for _, _, name in loss.key] == ["a", "b"]
     assert recall.caption == "Recall@1: b from 0.1 to 0.1."
-    assert recall.key[0] == loss.key[1]  # a run's key must be the same in every diagram
+    assert recall.key[0] == loss.key[1]  # a run's key must be the same in all diagrams
 
 
 def test_curves_have_readable_names_and_counts_have_no_curve():

@@ -1,4 +1,4 @@
-"""Hash counters to random numbers, and draw only some rows of a random matrix.
+"""Hash counters to random numbers; draw only some rows of a random matrix.
 
 Shapes: `N` rows of the complete matrix, `M` columns.
 """
@@ -19,7 +19,7 @@ Word = TypeVar("Word", int, npt.NDArray[np.uint64])
 
 
 def splitmix64(word: Word) -> Word:
-    """Hash a 64-bit word by the finaliser of splitmix64, a bijection that spreads every bit over the word.
+    """Hash a 64-bit word by the finaliser of splitmix64, a bijection that spreads all bits over the word.
 
     Source: Steele, Lea & Flood 2014, Fast Splittable Pseudorandom Number Generators, Fig. 16 (Stafford's mix 13).
 

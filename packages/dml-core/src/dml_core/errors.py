@@ -1,6 +1,6 @@
 """Errors that a user can fix: the message says what is wrong, what was expected and how to fix the problem.
 
-The `dml` command prints the message of a `DmlError` (not the traceback), and exits with code 2. Any other uncaught
+The `dml` command prints the message of a `DmlError` (not the traceback) and will exit with code 2. Any other uncaught
 exception is a bug in the program, so the traceback is printed.
 """
 

@@ -119,7 +119,7 @@ def backward_in_micro_batches(
     *,
     scaler: torch.amp.GradScaler | None = None,
 ) -> Tensor:
-    """Compute a batch's loss, and back-propagate to the weights in micro-batches; see `GradientCache`.
+    """Compute a batch's loss to back-propagate to the weights in micro-batches; see `GradientCache`.
 
     Use this function instead of ``loss(network(inputs)).backward()`` in a custom training loop. Under
     ``torch.autocast``, network and loss use the autocast precision, but the backward passes run outside autocast.

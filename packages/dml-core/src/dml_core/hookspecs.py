@@ -1,4 +1,4 @@
-"""The hooks of the toolkit: who calls a hook, when, and what should be returned.
+"""The hooks of the toolkit: when a hook is called, by whom, with the value to return.
 
 To write a plugin, define functions with these names in a module (or object), mark the functions using `hookimpl`, and
 name the module in an entry point of the group ``dml``:
@@ -7,7 +7,7 @@ name the module in an entry point of the group ``dml``:
 
     @hookimpl
     def dml_losses():
-        yield Component("my-loss", MyLoss, "a line about it", source="Me et al. 2026, Eq. 1")
+        yield Component("my-loss", MyLoss, "one line about it", source="Me et al. 2026, Eq. 1")
 
     # pyproject.toml
     [project.entry-points.dml]
@@ -65,7 +65,7 @@ def dml_loggers() -> Iterable[Component]:  # type: ignore[empty-body]
     """Provide loggers: `RunLogger`. Context: directory (the run's), start_step (before a resume), recipe (a dict)."""
 
 
-# --- Events of a run. The trainer calls these hooks on all ranks, and ignores the returned values. -----------
+# --- Events of a run. The trainer calls these hooks on all ranks; returned values are not used. -----------
 
 
 @hookspec
@@ -77,14 +77,14 @@ def dml_run_start(run: Run) -> None:
 def dml_step_end(run: Run, step: int, values: Mapping[str, float]) -> None:
     """Called once per optimizer step, in order, with the step's values: loss, learning rates, …
 
-    `step` counts from 1. The trainer reads the values of multiple steps together, to avoid waiting for the GPU in every
+    `step` counts from 1. The trainer reads the values of multiple steps together, to avoid waiting for the GPU per
     step, so a call can be up to ``[logging] every`` steps late.
     """
 
 
 @hookspec
 def dml_evaluation_end(run: Run, step: int, result: Mapping[str, Any]) -> None:
-    """Called after every evaluation with the metrics; `result` is the content of `evaluation.json`."""
+    """Called after evaluations with the metrics; `result` is the content of `evaluation.json`."""
 
 
 @hookspec

@@ -63,7 +63,7 @@ class MemoryQueue(nn.Module):
                     f"an extra is named {name!r}, like an attribute of the queue; choose a different name"
                 )
             self.register_buffer(name, torch.zeros(capacity, *example.shape, dtype=example.dtype))
-        # Keep both numbers on the host, too: to read the buffers would wait for the GPU in every step.
+        # Keep both numbers on the host, too: to read the buffers would wait for the GPU per step.
         self._pointer = self._fill = 0
 
     def __len__(self) -> int:

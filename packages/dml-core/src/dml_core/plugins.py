@@ -1,4 +1,4 @@
-"""Load the installed plugins, and record the failures of plugins that can't be loaded.
+"""Load the installed plugins; if plugins can't be loaded, the failures will be recorded.
 
 An installed distribution can name plugins in the entry-point group ``dml``. Plugins are loaded independently: if a
 plugin can't be imported (or exits when imported), or if it implements an unknown hook, a `Failure` is recorded, and
@@ -112,7 +112,7 @@ class Plugins:
         self.failures.append(failure)
 
     def collect(self, hook: str, kind: type[T], expected: str) -> list[tuple[T, Provider]]:
-        """Call a hook in all plugins, and return their items in a single list.
+        """Call a hook in all plugins to return all items in a single list.
 
         If the hook of a plugin raises, or returns something else, only a failure of this plugin is recorded.
 

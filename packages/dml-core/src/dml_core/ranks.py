@@ -27,13 +27,13 @@ def all_gather_rows(
     X = x_1 ∪ … ∪ x_W;  ∂L/∂x_r = (∂L/∂X)[rows of r] for ``"sum"``, W · (∂L/∂X)[rows of r] for ``"mean"``
 
     Use this function if all ranks compute a single loss L(X), and ``torch.distributed.nn`` to compute different losses.
-    Since the gradient of all rows is known to every rank, the backward pass only slices and does not communicate.
+    Since the gradient of all rows is known on all ranks, the backward pass only slices and does not communicate.
     Parameters that produced the rows will receive this rank's part of the gradient. The sum of these parts is the
     gradient; so is the average, which DistributedDataParallel computes, if ``"mean"`` multiplies the parts by W.
 
     Args:
         rows: (R, …), any dtype. The other dimensions and the dtype must be equal on all ranks.
-        counts: the R of every rank, in the order of the ranks; can be omitted if R is equal on all ranks.
+        counts: the R of all ranks, in the order of the ranks; can be omitted if R is equal on all ranks.
         gradients: how the ranks combine the parameters' gradients afterwards.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Look up a component by name, and make it from a recipe's table.
+"""Look up a component by name to make it from a recipe's table.
 
 registry().build(
     "losses",

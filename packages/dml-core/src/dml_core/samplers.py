@@ -129,7 +129,7 @@ class ClassBalancedSampler(EpochSampler):
         self.classes_per_batch = check_at_least(1, classes_per_batch=classes_per_batch)
         self.images_per_class = check_at_least(1, images_per_class=images_per_class)
         # Store the items sorted by class, and the first position per class. With a million classes, an array per class
-        # would take seconds to make, and to send to every loader process.
+        # would take seconds to make, and to send to loader processes.
         self._by_class = np.argsort(self.labels, kind="stable")
         _, starts = np.unique(self.labels[self._by_class], return_index=True)
         self._starts = np.append(starts, len(self.labels))
@@ -185,7 +185,7 @@ class ClassBalancedSampler(EpochSampler):
 
 
 class ShuffledSampler(EpochSampler):
-    """A sampler that draws items once per epoch in random order, and drops an incomplete last batch.
+    """A sampler that draws items once per epoch in random order; an incomplete last batch is not used.
 
     Args:
         labels: integers of shape (N,), the classes of the items; only N is used.

@@ -1,4 +1,4 @@
-"""Schedules: numbers that change during a run, and depend only on the position in the run.
+"""Schedules: numbers that change during a run, depending only on the position in the run.
 
 A schedule is stateless, so it need not be restored on resuming. Use `Schedules` to bind schedules to attributes by path
 (``"loss.alpha"``, ``"optimizer.lr"``), for example to change a temperature during training.
@@ -167,7 +167,7 @@ def schedule_from_table(table: Mapping[str, Any], *, num_steps: int, steps_per_e
 
 
 class Schedules:
-    """Schedules that are bound to attributes and set the values.
+    """Schedules that are bound to attributes to set the values.
 
     Args:
         schedules: schedules by path. A path is the name of a root, then attributes, joined by dots:

@@ -55,7 +55,7 @@ def catch_wrong_counts() -> str:
 
 
 def gather(rank: int, folder: Path) -> None:
-    """Join the other rank, and save the results in the folder."""
+    """Join the other rank to save the results in the folder."""
     with joined(rank, 2, folder):
         results = {
             (name, gradients): train(counts, gradients, rank)

@@ -1,4 +1,4 @@
-"""Calls of all public functions that take arrays, for tests that apply to every function."""
+"""Calls of all public functions that take arrays, for tests that apply to all functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def calls_of(
     """Return calls with these arrays, by the function's name.
 
     Args:
-        x, codes, labels: embeddings, binary codes and labels in the container to test; every call must use some.
+        x, codes, labels: embeddings, binary codes and labels in the container to test; calls must use some.
         rows, row_codes, ids: numpy arrays with these numbers, used for the other arguments.
     """
     n = len(ids)

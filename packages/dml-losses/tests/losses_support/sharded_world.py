@@ -20,7 +20,7 @@ CLASSES, DIM, STEPS = 7, 5, 8
 class PluginLoss(nn.Module):
     """A class loss in a plugin that only imports `dml_core`.
 
-    The gradient takes all possible ways: every rank computes the margin and the embedding's length, and all logits
+    The gradient takes all possible ways: all ranks compute the margin and the embedding's length; all logits
     grow with the true class's logit, which is known on a single rank.
     """
 
@@ -88,7 +88,7 @@ def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, Any]:
-    """Train, and return the values of all steps, the final state, and this rank's rows of all parameters."""
+    """Train; return the values of all steps, the final state, and this rank's rows of all parameters."""
     torch.manual_seed(0)
     module = dml.ShardedClasses(lambda: LOSSES[name]().double()) if sharded else LOSSES[name]().double()
     loss = dml.GlobalBatch(module)
@@ -130,7 +130,7 @@ def report_write_errors(world_size: int, made_before: nn.Module) -> dict[str, st
 
 
 def train_on_ranks(rank: int, folder: Path, sizes: Sequence[int]) -> None:
-    """Train as this rank in worlds of different sizes, in turn, and save the results."""
+    """Train as this rank in worlds of different sizes, in turn; save the results."""
     for size in sizes:
         if rank >= size:
             continue

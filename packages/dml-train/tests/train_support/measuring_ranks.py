@@ -51,7 +51,7 @@ def matched_embeddings() -> list[Embedded]:
 
 
 def measure(evaluators: Sequence[Any], matched: bool) -> None:
-    """Check that every rank returns the bits of a single process, given classes or groups and lists."""
+    """Check that all ranks return the bits of a single process, given classes or groups and lists."""
     embeddings = matched_embeddings()
     plain = [replace(embedded, matches=None, gallery_matches=None) for embedded in embeddings]
     with join_ranks(120) as ranks:
@@ -89,7 +89,7 @@ def measure_alone() -> None:
 
 
 def measure_unmatched(evaluators: Sequence[Any]) -> None:
-    """Check that an error is raised on every rank if labels do not match, and that the ranks can evaluate again."""
+    """Check that an error is raised on all ranks when labels do not match, after which ranks can evaluate again."""
     matched = some_embeddings()
     unmatched = Embedded(matched.embeddings, np.arange(300))
     with join_ranks(120) as ranks:
@@ -100,7 +100,7 @@ def measure_unmatched(evaluators: Sequence[Any]) -> None:
 
 
 def exchange() -> None:
-    """Check that rows of any number and dtype are gathered in the order of the ranks, and that counts are summed."""
+    """Check that rows of any number and dtype are gathered in the order of the ranks; counts should be summed."""
     with join_ranks(120) as ranks:
         for shape, dtype in (((), np.float64), ((3,), np.float32)):
             rows = [np.full((2 * rank, *shape), rank, dtype) for rank in range(ranks.world_size)]

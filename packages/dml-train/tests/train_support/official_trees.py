@@ -33,7 +33,7 @@ def draw(*files: Path) -> None:
 
 
 def make_cub(folder: Path) -> list[Path]:
-    """Write CUB with `CUB_COUNTS`, and return the images."""
+    """Write CUB using `CUB_COUNTS`; return the images."""
     images = [f"{c:03}.Bird/{i}.jpg" for c in (1, 2, 101) for i in range(8)]
     draw(*(folder / "images" / image for image in images))
     write(folder / "classes.txt", ["1 001.Bird", "2 002.Bird", "101 101.Bird"])

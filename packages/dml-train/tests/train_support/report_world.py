@@ -89,7 +89,7 @@ class Page(html.parser.HTMLParser):
 
 
 def check_page(page: Page) -> None:
-    """Check that a page is self-contained, does not use scripts, and can be read with no eyes or mouse."""
+    """Check that a page is self-contained, does not use scripts, and can be read without eyes or mouse."""
     assert page.all("script") == page.all("link") == page.all("iframe") == page.all("object") == []
     sources = [a["src"] for a in page.all("img")] + [a["srcset"] for a in page.all("source")]
     assert all(

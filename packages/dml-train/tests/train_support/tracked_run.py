@@ -1,4 +1,4 @@
-"""Kill and resume a run with experiment trackers, and read the contents of the trackers."""
+"""Kill and resume a run with experiment trackers, then read the contents of the trackers."""
 
 from __future__ import annotations
 

@@ -166,12 +166,12 @@ def takes_matches(evaluator: Evaluator) -> TypeGuard[MatchesEvaluator]:
 
 @runtime_checkable
 class PeersEvaluator(Protocol):
-    """An `Evaluator` that can be used by processes together. The trainer runs other evaluators only on rank 0."""
+    """An `Evaluator` that processes can use together. The trainer runs other evaluators only on rank 0."""
 
     def evaluate_with_peers(
         self,
         peers: Peers,
-        embeddings: npt.NDArray[Any],  # (Q, D); all arrays must be complete and equal on every rank
+        embeddings: npt.NDArray[Any],  # (Q, D); all arrays must be complete, and equal on all ranks
         labels: npt.NDArray[Any],  # (Q,)
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
@@ -228,7 +228,7 @@ class MiningEvaluator(Evaluator, Protocol):
         below: Literal["hardest", "easiest"] | None = None,
         margin: float = 0.0,
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """Find the k nearest items of different classes for every item.
+        """Find the k nearest items of different classes for all items.
 
         If `below` is given, the negatives' similarity must be below the similarity of the item's hardest (least
         similar) or easiest positive, minus `margin`.

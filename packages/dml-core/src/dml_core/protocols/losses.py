@@ -122,8 +122,8 @@ class ShardableLoss(ClassLoss, Protocol):
 
     def sharded_forward(
         self,
-        embeddings: torch.Tensor,  # (B, D), float32 or float64, equal on every rank
-        labels: torch.Tensor,  # (B,), integer in [0, C), equal on every rank
+        embeddings: torch.Tensor,  # (B, D), float32 or float64, equal on all ranks
+        labels: torch.Tensor,  # (B,), integer in [0, C), equal on all ranks
         shard: ClassShard,
     ) -> torch.Tensor:  # ()
         """Return the loss over the classes of all ranks; all ranks must return this value.
@@ -142,7 +142,7 @@ def is_shardable(loss: object) -> TypeGuard[ShardableLoss]:
 class SparseLoss(Protocol):
     """A loss, or a module inside a loss, with parameters that get a sparse gradient; few optimizers support this.
 
-    The trainer asks once, right after construction, and chooses the optimizer of these parameters accordingly.
+    The trainer asks once, right after construction, to choose the optimizer of these parameters.
     """
 
     def sparse_parameters(self) -> Sequence[str]:

@@ -25,7 +25,7 @@ ITEMS = 3  # how many items to load per call
 
 
 class DatasetContract(ABC):
-    """The properties that training and evaluation need. The data set should be small: it is made for every test."""
+    """The properties that training and evaluation need. The data set should be small: it will be made for all tests."""
 
     @abstractmethod
     def make_dataset(self) -> Dataset:

@@ -68,7 +68,7 @@ class LossContract(ABC):
         _assert_backpropagates(self._loss(), embeddings, torch.zeros_like(labels), "without negatives")
 
     def test_survives_a_batch_of_one(self) -> None:
-        """For a single item, the loss must be finite and back-propagate."""
+        """When a single item is given, the loss must be finite and back-propagate."""
         embeddings, labels = self._batch()
         _assert_backpropagates(self._loss(), embeddings[:1], labels[:1], "with a batch of one")
 
@@ -87,7 +87,7 @@ class LossContract(ABC):
         """By default, rows must be compared with the other rows of the batch, and not with themselves.
 
         The reference compares a row with the other rows as a gallery. The rows are interchangeable, since permuting
-        coordinates maps any row to any other, and every row is repeated, so that any loss uses all pairs equally often
+        coordinates maps any row to any other. Rows are repeated, so that any loss uses all pairs equally often
         both ways. The gradients may differ by a factor, since some losses divide by the number of entries. If a row
         counts itself anywhere, the direction of the gradient changes.
         """
@@ -178,7 +178,7 @@ class LossContract(ABC):
             self._assert_close(actual.detach(), expected.detach(), f"{name} by sharded_forward")
 
     def test_works_under_ddp(self) -> None:
-        """DistributedDataParallel must find a gradient for all parameters in every step (with a single rank)."""
+        """DistributedDataParallel must find a gradient for all parameters in all steps (with a single rank)."""
         store = distributed.HashStore()  # type: ignore[attr-defined]  # documented, but missing from __all__
         backend = "nccl" if self.device == "cuda" else "gloo"
         distributed.init_process_group(backend, store=store, rank=0, world_size=1)
