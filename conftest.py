@@ -44,7 +44,7 @@ _IMPORTED_FOR_FORKS = [
 def _fork_server() -> None:
     """Start the fork server of this process, so that ranks and loaders don't import everything again.
 
-    A process uses a single server: the imports are chosen by the first user. Tests of the trainer need this.
+    A process uses a single server: the first user chooses the imports. Tests without the trainer don't need it.
     """
     if "dml_train" in sys.modules:
         forkserver.set_forkserver_preload(_IMPORTED_FOR_FORKS)
@@ -89,6 +89,6 @@ def pytest_runtest_setup() -> None:
 
     Multiple threads are slower for such small tensors and sum in a different order.
     """
-    if (torch := sys.modules.get("torch")) is not None:  # torch is not used in the evaluator's tests
+    if (torch := sys.modules.get("torch")) is not None:  # the evaluator's tests run without torch
         torch.manual_seed(0)
         torch.set_num_threads(1)

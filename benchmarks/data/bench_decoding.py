@@ -2,7 +2,7 @@
 
     python benchmarks/data/bench_decoding.py [SCENES]
 
-Photographs of four sizes show scenes of overlapping discs with texture and grain, a scene in a pair of views. A reduced
+Photographs of four sizes show scenes of overlapping discs with texture and grain, in two views per scene. A reduced
 image keeps at least `REDUCED_SIDE` times the resized side. For values of `REDUCED_SIDE`, the table shows images per
 second of CPU time on a single core, from file to input; the cosine between the embedding and the embedding of the image
 decoded in full size; and how often the nearest neighbour is the same for both kinds of embeddings. The network is

@@ -5,7 +5,7 @@ all functions and options. The rows lie along a few directions, and sizes are dr
 paths of large data.
 
 Usage: python benchmarks/evaluator/random_cases.py FIRST SMALL PRUNING
-Pass the first seed and the number of cases of both kinds. A seed determines a case. A difference ends the search.
+Pass the first seed and the number of cases per kind. A seed determines a case. A difference ends the search.
 """
 
 from __future__ import annotations

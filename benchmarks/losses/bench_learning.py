@@ -224,7 +224,7 @@ def main() -> None:
     for settings in (
         chosen.values(),
         varied,
-    ):  # ablations come last, so that an interruption should cost ablations first
+    ):  # ablations come last, so that an interruption costs them first
         for seed in range(arguments.seeds):
             for setting in settings:
                 record.result("test", setting, seed)

@@ -31,7 +31,7 @@ class Study:
         claim: the paper's statement.
         recipe: the bundled recipe.
         set: changes for all runs.
-        variants: changes by label of a variant.
+        variants: changes per variant, by label.
         rates: learning rates to choose from, with `rate_of`, on held-out classes; if a choice sets multiple keys, they
             are joined by `` ; ``. If empty, the recipe's rate is used.
         rate_of: the label of the variant that chooses the rate for all variants.

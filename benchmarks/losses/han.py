@@ -33,7 +33,7 @@ def intervals_and_cosine(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
 
 
 def cost_of_classes(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
-    """Return the intervals, and the cost of a step when the network is not counted."""
+    """Return the intervals, and the cost of a step without the network."""
     milliseconds, mebibytes = measure_class_step(recipe, TRAINING_CLASSES)
     return intervals_by_class(folder, recipe) | {"ms a step": milliseconds, "MiB": mebibytes}
 

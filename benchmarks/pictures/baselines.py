@@ -1,4 +1,4 @@
-"""Measure a picture set before training: raw pixels, an untrained network, and ImageNet's features.
+"""Measure a picture set without training: raw pixels, an untrained network, and ImageNet's features.
 
     python benchmarks/pictures/baselines.py RECIPE ROOT
 

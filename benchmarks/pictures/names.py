@@ -1,8 +1,8 @@
 """Find the icon names that mean the same application.
 
-Names that share a drawing in some theme (``gedit``, ``org.gnome.gedit``) are in a single class. If a class then
-contains two drawing from a theme, a shared drawing shows a kind of application, such as "browser". Such classes are
-built again when drawings with more names than an ever smaller limit are excluded. As a result, a class contains at most
+Names that share a drawing in some theme (``gedit``, ``org.gnome.gedit``) are in the same class. If a class then
+contains two drawings from a theme, a shared drawing shows a kind of application, such as "browser". Such classes are
+built again without drawings that have more names than an ever smaller limit. As a result, a class contains at most
 a drawing per theme.
 """
 

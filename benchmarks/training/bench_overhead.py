@@ -117,7 +117,7 @@ def trainer_time(experiment: Experiment, registry: Registry, watch: Stopwatch) -
 
 
 class PmlDataset(torch.utils.data.Dataset):
-    """Training split as pytorch-metric-learning expects it; a batch is loaded in a single call, like in `dml_train`."""
+    """Training split as pytorch-metric-learning expects it; a batch is loaded in a single call, as by `dml_train`."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.split, self.seed = experiment.train, experiment.recipe.training.seed

@@ -1,4 +1,4 @@
-"""Kill a short run at random moments, resume it, and count the different results: all must be equal.
+"""Kill a short run at random moments, resume it, and count the different results: there must be only one.
 
     python benchmarks/training/bench_soak.py [KILLS] [SEED]
 

@@ -23,7 +23,7 @@ extensions = [
 
 # Pages.
 myst_enable_extensions = ["colon_fence", "deflist"]
-myst_heading_anchors = 6  # like on a forge
+myst_heading_anchors = 6  # as on a forge
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 900
@@ -50,7 +50,7 @@ nitpick_ignore_regex = [
     # Names that aren't public here: other projects', and the annotations' own.
     (r"py:.*", r"(?!dml_\w+\.[A-Z]\w*$).*"),
 ]
-suppress_warnings = ["ref.python"]  # `Evaluation` is a name in more than 1 package: the first is linked
+suppress_warnings = ["ref.python"]  # `Evaluation` is a name in two packages: the first is linked
 
 # Appearance: files must not be loaded from another host.
 html_theme = "furo"

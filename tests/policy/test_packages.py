@@ -36,7 +36,7 @@ def test_a_package_has_its_files_a_changelog_of_its_version_and_compatible_range
     assert newest[1] == metadata(package)["version"]
     for requirement in requirements(package):
         name = re.match(r"[\w.-]+", requirement)[0]
-        if name in OURS - {package.name}:  # an extra may name other extras of a package
+        if name in OURS - {package.name}:  # an extra may name other extras of the same package
             assert re.search(r">=\d+\.\d+.*,<\d+\.\d+", requirement), f"{requirement}: expected >=X.Y,<X.Z"
 
 

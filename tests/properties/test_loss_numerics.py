@@ -24,7 +24,7 @@ FACTORIES = {
     for component in dml_losses.plugin.dml_losses()
     if component.name not in WRAPPERS and not component.name.startswith("pml/")
 }
-SCALED = {  # all losses with a scale, which should be much larger than in the papers
+SCALED = {  # all losses with a scale, at a much larger scale than in the papers
     "instance-cross-entropy": {"scale": 1e4},
     "norm-softmax": {"temperature": 1e-4},
     "heated-up-softmax": {"alpha": 1e4},
@@ -94,7 +94,7 @@ def test_value_and_gradient_are_finite_at_any_scale(
     assert_finite(make(name, device, **options), x.to(device), y.to(device), dtype)
 
 
-SUMS = {  # wrappers that add losses of embeddings
+SUMS = {  # wrappers that add losses of the same embeddings
     "cross-batch-memory": lambda loss: dml_losses.CrossBatchMemory(loss, capacity=12),
     "matryoshka": lambda loss: dml_losses.Matryoshka(loss, [2, 4, DIM]),
 }

@@ -55,7 +55,7 @@ def test_a_class_of_k_images_or_more_is_drawn_once_without_replacement():
 def test_every_image_of_a_small_class_is_repeated_equally_often():
     sampler = ClassBalancedSampler([0, 0, 0, 1, 1, 1, 1, 1], 2, 5, batches_per_epoch=600)
     drawn = Counter(index for batch in sampler for index in batch)
-    # 2 of 3 images are drawn twice: images should be drawn 1,000 ± 12 times.
+    # Two of three images are drawn twice: images should be drawn 1,000 ± 12 times.
     assert all(abs(drawn[index] - 1000) < 60 for index in range(3))
     assert all(drawn[index] == 600 for index in range(3, 8))
 

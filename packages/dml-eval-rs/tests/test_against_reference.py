@@ -25,7 +25,7 @@ KERNELS = _native.kernels()
 SIMILARITIES = ("cosine", "dot", "euclidean")
 TIES = ("index", "optimistic", "pessimistic", "expected")
 STANDARD = [*(f"recall@{k}" for k in (1, 2, 3, 5, 100)), "precision@1", "r_precision", "map@r", "mrr"]
-# Metrics given with K and not, when K can be larger than R or the gallery, and metrics that need all ranks.
+# Metrics with and without K, where K can be larger than R or the gallery, and metrics that need all ranks.
 MORE = st.sampled_from(
     [
         [],

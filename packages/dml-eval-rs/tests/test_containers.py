@@ -182,7 +182,7 @@ def test_a_tensor_on_the_gpu_is_copied_by_blocks() -> None:
 
 
 def test_every_function_takes_any_container() -> None:
-    """All functions should use a single conversion."""
+    """All functions should use the same conversion."""
     as_lists, labels = X.tolist(), [str(label) for label in LABELS]
     codes = dml_eval_rs.binarize(X)
     calls = {

@@ -1,4 +1,4 @@
-"""Levels of labels in a single pass should have the bits of separate calls (values: the slow reference's)."""
+"""Levels of labels in a single pass should have the bits of separate calls, and the slow reference's values."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Cases from other packages' tests, with given values. For commits and differences, see docs/reference/peers-tests.md.
 
-For cases that are given with no values, see `test_against_reference.py`, `test_relation.py`, `test_against_peers.py`,
+For cases without values, see `test_against_reference.py`, `test_relation.py`, `test_against_peers.py`,
 `test_verification.py` and the tests of the adapters, which compare with these packages on random data.
 """
 

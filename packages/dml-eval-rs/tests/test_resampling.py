@@ -45,7 +45,7 @@ def test_the_paired_test_by_class_agrees_with_all_signs_of_the_classes() -> None
     flips = [abs(np.dot(signs, sums)) for signs in itertools.product((-1, 1), repeat=7)]
     exact = np.mean(np.array(flips) >= abs(sums.sum()) * (1 - 1e-12))
     found = of_values(a.tolist()).compare(of_values(b.tolist()), "mrr", by=by)
-    # A standard error of 10,000 signs is not above 0.005.
+    # A standard error of 10,000 signs is at most 0.005.
     assert found.p_value == pytest.approx(exact, abs=0.02)
     assert found.difference == pytest.approx(difference.mean(), abs=1e-12)
     assert found.interval.low < found.difference < found.interval.high

@@ -60,7 +60,7 @@ def assert_measured(found: Verification, positives: list[float], negatives: list
     assert found["eer"] == eer[0]
     assert found["auc"] == reference.area(positives, negatives)
     assert found.roc is not None
-    # Corners on a straight part of the curve are omitted, so our corners must be a subset, in equal order.
+    # Corners on a straight part of the curve are omitted, so our corners must be a subset, in the same order.
     curve = list(zip(found.roc.far.tolist(), found.roc.tar.tolist()))
     every = [(float(far), float(tar)) for far, tar, _ in reference.corners(positives, negatives)]
     assert curve == sorted(set(curve))

@@ -10,7 +10,7 @@ from dml_losses import InstanceCrossEntropy
 from dml_losses.functional import instance_cross_entropy
 
 LABELS = [
-    [0, 0, 1, 1, 2, 2],  # 2 rows per class, like in Eq. 16-17
+    [0, 0, 1, 1, 2, 2],  # 2 rows per class, as in Eq. 16-17
     [0, 0, 0, 1, 1, 1, 2, 2, 2],
     [3, 0, 3, 3, 7, 0, 5],  # shuffled, with unequal classes, and classes with a single row
     [0, 0, 0, 0],  # negatives are not given

@@ -17,7 +17,7 @@ Steps = Callable[[Iterable[torch.nn.Parameter]], Callable[[], object]]
 
 
 def train(loss: torch.nn.Module, step: Callable[[], object], steps: int = STEPS) -> list[str]:
-    """Compute gradients; call `step` when a gradient is computed. Return the warnings."""
+    """Compute gradients; call `step` after each gradient. Return the warnings."""
     embeddings, labels = torch.randn(6, 4), torch.arange(6) % 3
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

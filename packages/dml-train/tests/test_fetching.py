@@ -1,4 +1,4 @@
-"""Downloads and archives must be complete, or files must not be left; archives can't write outside the folder."""
+"""Downloads and archives must be complete, or leave no file; archives can't write outside the folder."""
 
 from __future__ import annotations
 

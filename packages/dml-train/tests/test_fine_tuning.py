@@ -25,7 +25,7 @@ from dml_train.training.build import build
 from dml_train.training.optimizers import PartedOptimizer
 from dml_train.training.run import train
 
-# 2 blocks of convolution and batch norm; the images are 4 × 4.
+# Two blocks of convolution and batch norm; the images are 4 × 4.
 BLOCKS = {"name": "small-conv", "widths": [8, 8]}
 
 

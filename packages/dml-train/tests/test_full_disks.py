@@ -1,4 +1,4 @@
-"""When any write of a command fails, the command should print one message, not damage files, and can be resumed.
+"""If a write of a command fails, the command prints one message, must not damage files, and can be resumed.
 
 The kernel limits the size of files, so that writes fail as on a full disk. Set ``DML_DISKS=100`` to try 100 sizes.
 """

@@ -87,7 +87,7 @@ def test_adapting_updates_the_statistics_of_batch_norms_and_no_weight(run):
     model, statistics = before.model.train(), ("running_mean", "running_var", "num_batches_tracked")
     batches = StepBatches(before.train, before.sampler, seed=3)
     with torch.no_grad():
-        for step in [*range(2 * len(before.sampler)), 0]:  # the step of training comes last
+        for step in [*range(2 * len(before.sampler)), 0]:  # the only step of training comes last
             model(batches[step].images)
     for name, tensor in model.state_dict().items():
         tolerance = 1e-6 if name.endswith(statistics) else 0  # AdamW with a rate of 0 keeps the weights' bits

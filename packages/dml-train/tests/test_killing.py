@@ -100,10 +100,10 @@ TABLES = {
 @pytest.mark.slow
 def test_two_ranks_match_one_process_after_a_death_and_when_one_process_resumes_them(start, tmp_path):
     one = start("one", **TABLES)
-    # A single restart was enough when work was ten times the number of cores; the second is a reserve.
+    # A single restart was enough on a machine with ten times more work than cores; the second is a reserve.
     finish(start("two", "--die-at", "22", ranks=2, restarts=2, **TABLES))
     finish(one)
-    # A single process resumes the ranks' checkpoint of step 36, using three images per micro-batch.
+    # A single process resumes the ranks' checkpoint of step 36, three images at a time.
     alone = RunFolder(tmp_path / "alone")
     shutil.copytree(tmp_path / "two", alone.path)
     alone.evaluation.unlink()
@@ -129,7 +129,7 @@ def test_a_dead_rank_ends_the_run(start, tmp_path):
 
 
 def contents(out):
-    """Read all files of a run; of the checkpoints only the newest, since others were saved when the run was stopped."""
+    """Read all files of a run; of the checkpoints only the newest, since a stopped run will save others."""
     folder = RunFolder(out)
     newest = checkpoint.newest_intact(folder.checkpoints).path
     assert not list(out.rglob(".*"))

@@ -1,4 +1,4 @@
-"""If there are no fcntl, fork and signal masks, like on Windows, the package can be imported and lock folders."""
+"""The package can be imported and can lock folders without fcntl, fork and signal masks, like on Windows."""
 
 from __future__ import annotations
 

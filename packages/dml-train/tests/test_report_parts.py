@@ -207,7 +207,7 @@ def test_a_list_of_metrics_repeats_nothing_and_has_no_k_beyond_the_gallery():
 
 
 class Verifier(TinyEvaluator):
-    """An evaluator when ranks are given; the TAR is the root of the FAR."""
+    """An evaluator with given ranks; the TAR is the root of the FAR."""
 
     def __init__(self, ranks, *, refuses=False):
         super().__init__()

@@ -108,7 +108,7 @@ class Component:
 
     @cached_property
     def takes_any_option(self) -> bool:
-        """Whether the factory also takes keys that `options` doesn't list: ``**options``, undeclared."""
+        """Whether the factory also takes keys that `options` doesn't list: it has ``**options``, undeclared."""
         return self._options is None and takes_any_option(self.factory)
 
     def __repr__(self) -> str:

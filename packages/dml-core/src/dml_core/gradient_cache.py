@@ -16,7 +16,7 @@ Forward: TypeAlias = Callable[[nn.Module, Tensor, int], Tensor]
 
 
 class GradientCache:
-    """The embedding of a batch in a first and second pass, which keeps only the activations of a micro-batch in memory.
+    """The embedding of a batch in two passes, which keeps only the activations of a micro-batch in memory.
 
     The first pass embeds the batch and does not save activations. The loss computes the gradient of the embeddings.
     The second pass embeds the micro-batches again with activations, and back-propagates this gradient:
@@ -37,7 +37,7 @@ class GradientCache:
             micro-batches as possible, of nearly equal size.
         first_network: the network for the first pass. Default: `network`, unwrapped from DistributedDataParallel.
         forward: called as ``forward(network, inputs, index)`` for all micro-batches in both passes. By default, calls
-            the network. A custom function must draw equal random numbers in both passes, and choose the precision.
+            the network. A custom function must draw the same random numbers in both passes, and choose the precision.
         without_exchange: makes a context that stops ranks from exchanging gradients. By default, DDP's `no_sync`.
 
     Raises:
@@ -128,7 +128,7 @@ def backward_in_micro_batches(
         network: maps inputs to embeddings; can be wrapped in DistributedDataParallel.
         inputs: (B, …).
         loss: maps embeddings (B, D) to the scalar loss, for example ``lambda x: criterion(x, labels)``. If there is
-            more than 1 rank, the loss must gather the rows: use ``GlobalBatch(criterion)``.
+            more than one rank, the loss must gather the rows: use ``GlobalBatch(criterion)``.
         micro_batch: the largest number of rows with activations in memory.
         scaler: scales the loss before the backward pass; the caller must step and update the scaler.
 

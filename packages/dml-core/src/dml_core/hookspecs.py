@@ -1,4 +1,4 @@
-"""The hooks of the toolkit: when a hook is called, by whom, with the value to return.
+"""The hooks of the toolkit: who calls a hook, when, and what the hook should return.
 
 To write a plugin, define functions with these names in a module (or object), mark the functions using `hookimpl`, and
 name the module in an entry point of the group ``dml``:
@@ -77,7 +77,7 @@ def dml_run_start(run: Run) -> None:
 def dml_step_end(run: Run, step: int, values: Mapping[str, float]) -> None:
     """Called once per optimizer step, in order, with the step's values: loss, learning rates, …
 
-    `step` counts from 1. The trainer reads the values of multiple steps together, to avoid waiting for the GPU per
+    `step` counts from 1. The trainer reads the values of multiple steps together, to avoid waiting for the GPU at each
     step, so a call can be up to ``[logging] every`` steps late.
     """
 

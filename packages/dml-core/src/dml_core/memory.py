@@ -63,7 +63,7 @@ class MemoryQueue(nn.Module):
                     f"an extra is named {name!r}, like an attribute of the queue; choose a different name"
                 )
             self.register_buffer(name, torch.zeros(capacity, *example.shape, dtype=example.dtype))
-        # Keep both numbers on the host, too: to read the buffers would wait for the GPU per step.
+        # Keep both numbers on the host, too: to read the buffers would wait for the GPU at each step.
         self._pointer = self._fill = 0
 
     def __len__(self) -> int:
@@ -86,7 +86,7 @@ class MemoryQueue(nn.Module):
         self._check_shapes(rows)
         count = len(embeddings)
         kept = min(count, self.capacity)
-        # Also move the pointer for dropped rows, so that the effect is that of a call per row.
+        # Also move the pointer for dropped rows, so that one call has the same effect as a call per row.
         first = (self._pointer + count - kept) % self.capacity
         head = min(kept, self.capacity - first)
         for name, value in rows.items():

@@ -37,7 +37,7 @@ def all_gather_rows(
         gradients: how the ranks combine the parameters' gradients afterwards.
 
     Returns:
-        (B, …), equal on all ranks. If a process group is not used, or there is only 1 rank, `rows` itself.
+        (B, …), equal on all ranks. If a process group is not used, or there is only one rank, `rows` itself.
 
     Raises:
         ValueError: if `gradients` is unknown, or `counts` doesn't match the number of ranks or these rows.
@@ -64,7 +64,7 @@ class _AllGatherRows(torch.autograd.Function):
     def forward(ctx: Any, rows: torch.Tensor, counts: list[int], rank: int, factor: int) -> torch.Tensor:
         ctx.own, ctx.factor = slice(sum(counts[:rank]), sum(counts[: rank + 1])), factor
         most = max(counts)
-        if len(rows) < most:  # the number of rows must be equal on all ranks
+        if len(rows) < most:  # the collective needs the same number of rows from all ranks
             rows = torch.cat((rows, rows.new_zeros(most - len(rows), *rows.shape[1:])))
         gathered = rows.new_empty(len(counts) * most, *rows.shape[1:])
         distributed.all_gather_into_tensor(gathered, rows.contiguous())

@@ -43,7 +43,7 @@ class EpochSampler(ABC):
 
     @abstractmethod
     def batch_at(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
-        """Draw the batch in `position` (0 to ``len(self) - 1``) of `epoch`, as int64 indices in any order."""
+        """Draw the batch at `position` (0 to ``len(self) - 1``) of `epoch`, as int64 indices in any order."""
 
     def __iter__(self) -> Iterator[list[int]]:
         while self.position < len(self):

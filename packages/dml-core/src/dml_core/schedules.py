@@ -63,7 +63,7 @@ class Linear:
 class Cosine(Linear):
     """Half a cosine instead of the straight line: ``start · w + end · (1 - w)``, ``w = (1 + cos(π · f)) / 2``.
 
-    Source: Loshchilov & Hutter 2017, SGDR, Eq. 5; restarts are not used.
+    Source: Loshchilov & Hutter 2017, SGDR, Eq. 5, without restarts.
     """
 
     def _weights(self, fraction: float) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""A rank of a pair that gathers rows over gloo and saves the results of `CASES`.
+"""One of two ranks that gather rows over gloo and save the results of `CASES`.
 
 A single process with all rows must agree with the ranks.
 """
@@ -55,7 +55,7 @@ def catch_wrong_counts() -> str:
 
 
 def gather(rank: int, folder: Path) -> None:
-    """Join the other rank to save the results in the folder."""
+    """Join the other rank, and save the results in the folder."""
     with joined(rank, 2, folder):
         results = {
             (name, gradients): train(counts, gradients, rank)

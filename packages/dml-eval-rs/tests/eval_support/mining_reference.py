@@ -11,7 +11,7 @@ from eval_support.scores_reference import score
 def hard_negatives(
     x: np.ndarray, labels: np.ndarray, k: int, similarity: str, below: str | None, margin: float
 ) -> list[list[int]]:
-    """For all items, sort all items to keep the first k with different labels below the bound."""
+    """For each item, sort all items, and keep the first k with different labels below the bound."""
     rows = []
     for a, query in enumerate(x):
         keys = keys_of(query, x, similarity)

@@ -110,7 +110,7 @@ def rows_of(kind: str, labels: np.ndarray, dim: int, seed: int, dtype: Any = np.
     """Make rows near the centres of classes.
 
     Numbers decay along rows ("decaying", "offset" and "duplicates"), rows lie in a subspace except for a little noise
-    ("subspace"), are nearly equal within classes ("clusters"), or can't be pruned ("isotropic"). 2 pairs of
+    ("subspace"), are nearly equal within classes ("clusters"), or can't be pruned ("isotropic"). Two pairs of
     "duplicates" have different labels, and other pairs differ by a single bit.
     """
     rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""A rank of a pair that uses torchmetrics to measure items over gloo."""
+"""One of two ranks that use torchmetrics to measure the same items over gloo."""
 
 from __future__ import annotations
 

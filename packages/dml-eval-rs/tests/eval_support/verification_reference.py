@@ -42,7 +42,7 @@ def share(scores: Sequence[float], threshold: float) -> Fraction:
 
 
 def corners(positives: Sequence[float], negatives: Sequence[float]) -> list[tuple[Fraction, Fraction, float]]:
-    """Return FAR, TAR, threshold for all scores, largest score first."""
+    """Return FAR, TAR and threshold for all scores, largest score first."""
     thresholds = [math.inf, *sorted({*positives, *negatives}, reverse=True)]
     return [(share(negatives, t), share(positives, t), t) for t in thresholds]
 

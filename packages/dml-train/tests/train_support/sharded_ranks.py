@@ -103,7 +103,7 @@ def gather_large_gradients() -> None:
 
 
 def lose_the_other(silent: bool) -> None:
-    """Let the last of 2 ranks die, immediately or when the first timed out; the first should report it."""
+    """Let the second of 2 ranks die, immediately or when the first timed out; the first should report it."""
     with pytest.raises(DmlError, match=r"^rank 0 of 2 lost another rank, which died or was silent for 10 s"):
         _gather_twice(silent)
     _notes().set("missed", "")

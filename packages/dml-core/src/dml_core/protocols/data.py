@@ -50,13 +50,13 @@ class FileBackedSplit(Split, Protocol):
 
 @runtime_checkable
 class GroupedSplit(Split, Protocol):
-    """A `Split` with groups, such as the camera that took an image.
+    """A `Split` with a group per item, such as the camera that took the image.
 
     As usual in re-identification, a query's ranking excludes gallery items that have both the label *and* the group of
     the query. If the test split has groups, the gallery must also have groups, and vice versa.
     """
 
-    groups: npt.NDArray[Any]  # (N,) integers or strings; equal values must be a single group in all splits
+    groups: npt.NDArray[Any]  # (N,) integers or strings; equal values are the same group in all splits
 
 
 class Dataset(Protocol):
@@ -105,7 +105,7 @@ class ImageReader(Protocol):
         """
 
     def describe(self) -> dict[str, Any]:
-        """Describe, in JSON types, how to convert an image to the network's input when this toolkit is not used."""
+        """Describe, in JSON types, how to convert an image to the network's input without this toolkit."""
 
 
 @runtime_checkable
@@ -127,7 +127,7 @@ class TrainingFilesFactory(Protocol):
         """Make the data set."""
 
     def training_files(self, **options: Any) -> Sequence[Path]:
-        """List the training files for the options of a recipe's ``[dataset]`` table; images should not be decoded."""
+        """List the training files for the options of a recipe's ``[dataset]`` table, without decoding images."""
 
 
 class BatchSampler(Protocol):
@@ -137,7 +137,7 @@ class BatchSampler(Protocol):
         """Return the number of batches per epoch."""
 
     def batch_at(self, epoch: int, position: int) -> npt.NDArray[np.int64]:
-        """Return the indices of the global batch in `position` of `epoch`."""
+        """Return the indices of the global batch at `position` of `epoch`."""
 
 
 @runtime_checkable
@@ -146,7 +146,7 @@ class MiningSampler(BatchSampler, Protocol):
 
     Batches depend only on (seed, epoch, position, negatives). If `mines_before` is true for the next epoch, the trainer
     embeds the training split (augmentation is not used) and passes the mined negatives to all ranks. Checkpoints
-    contain the negatives, which can't be computed again when a run is resumed: the earlier weights are not given.
+    contain the negatives, since a resumed run can't compute them again without the earlier weights.
     """
 
     @property

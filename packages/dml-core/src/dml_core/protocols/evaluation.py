@@ -86,7 +86,7 @@ class ConfidenceInterval(Protocol):
 
 
 class PairedComparison(Protocol):
-    """A paired test between evaluations of equal queries."""
+    """A paired test between evaluations of the same queries."""
 
     @property
     def difference(self) -> float:
@@ -250,7 +250,7 @@ class VerifyingEvaluator(Evaluator, Protocol):
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
     ) -> Mapping[float, float]:
-        """Measure the largest share of positive pairs accepted when a given share of negatives is.
+        """Measure the largest share of positive pairs that a threshold accepts at a given share of negatives.
 
         By default, unordered pairs of queries are compared once. A `MatchesEvaluator` also takes `Labels`, and then
         excludes pairs with equal labels and groups.

@@ -126,7 +126,7 @@ class ShardableLoss(ClassLoss, Protocol):
         labels: torch.Tensor,  # (B,), integer in [0, C), equal on all ranks
         shard: ClassShard,
     ) -> torch.Tensor:  # ()
-        """Return the loss over the classes of all ranks; all ranks must return this value.
+        """Return the loss over the classes of all ranks, the same on all ranks.
 
         Use `shard` to compute the terms that depend on other ranks' classes. The gradients are then correct for any
         formula: ranks back-propagate a share of the value, and the embeddings' gradients are summed.

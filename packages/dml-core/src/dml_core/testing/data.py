@@ -25,7 +25,7 @@ ITEMS = 3  # how many items to load per call
 
 
 class DatasetContract(ABC):
-    """The properties that training and evaluation need. The data set should be small: it will be made for all tests."""
+    """The properties that training and evaluation need. The data set should be small, since each test makes it."""
 
     @abstractmethod
     def make_dataset(self) -> Dataset:
@@ -144,7 +144,7 @@ class DatasetContract(ABC):
             assert picture.shape[2:] == (3,), f"{name}: a picture has {picture.shape}; expected (h, w, 3)"
 
     def test_loader_processes_can_receive_it(self) -> None:
-        """A pickled split must load equal images."""
+        """A pickled split must load the same images."""
         train = self.make_dataset().train
         indices, seeds = self._some(train)
         copied: Split = pickle.loads(pickle.dumps(train))

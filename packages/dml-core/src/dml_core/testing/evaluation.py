@@ -252,7 +252,7 @@ class LoggerContract(ABC):
         self._log({"loss": 1.0}, range(1, 4), range(3, 6), range(3, 6))
 
     def test_a_logger_without_values_is_closed(self) -> None:
-        """A logger must close when values are not given: a run can fail before the first step."""
+        """A logger must close without values, since a run can fail before the first step."""
         self._log({}, range(1, 1))
 
     def _log(self, values: Mapping[str, float], *runs: range) -> None:

@@ -115,7 +115,7 @@ class LossContract(ABC):
         )
 
     def test_takes_every_integer_dtype_of_labels(self) -> None:
-        """Labels in int32 or uint8 must give the loss of int64."""
+        """Labels in int32 or uint8 must give the same loss as int64."""
         embeddings, labels = self._batch()
         expected, _ = _value_and_gradient(self._loss(), embeddings, labels)
         for dtype in (torch.int32, torch.uint8):
@@ -147,7 +147,7 @@ class LossContract(ABC):
         assert torch.equal(labels, before[1]), "the loss wrote to the labels"
 
     def test_state_dict_round_trips(self) -> None:
-        """A new loss that loads the state dict of a used loss must return an equal value, bit for bit."""
+        """A new loss that loads the state dict of a used loss must return the same value, bit for bit."""
         used = self._loss()
         for seed in range(3):
             used(*self._batch(seed=seed))

@@ -68,7 +68,7 @@ class BackboneContract(ABC):
             torch.testing.assert_close(all_B[:1], one, rtol=1e-3, atol=1e-4)
 
     def test_state_dict_round_trips(self) -> None:
-        """A new backbone that loads the state dict must return equal features, bit for bit."""
+        """A new backbone that loads the state dict must return the same features, bit for bit."""
         used, images = self._backbone(), self._images()
         self._features(used.train(), images)  # this moves the statistics of batch norms
         torch.manual_seed(7)
