@@ -30,7 +30,7 @@ class Component:
         options: the keyword arguments of the factory, in the order to list. By default, they are read from the
             signature; a factory that forwards ``**options`` should declare the options.
         deferred: the options for which the factory makes the component. If the recipe gives a component for such an
-            option, the factory receives a function ``() -> component``.
+            option, the factory will receive a function ``() -> component``.
 
     Raises:
         ValueError: if the name isn't kebab-case, the summary is empty or longer than a line, or a reference isn't
@@ -123,8 +123,8 @@ class Run:
         directory: the run's folder.
         recipe: the resolved recipe, including all defaults.
         num_steps: the number of optimizer steps in the run.
-        rank: the rank of this process; rank 0 writes files.
-        world_size: the number of ranks that share the run.
+        rank: the rank of this process; rank 0 writes files. Default: 0.
+        world_size: the number of ranks that share the run. Default: 1.
     """
 
     directory: Path

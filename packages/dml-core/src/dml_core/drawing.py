@@ -48,13 +48,13 @@ def draw_rows(
     memory, but the final state of the generator is that of a complete draw. On the CPU, torch draws numbers in order:
     `uniform_` singly, and `normal_` in groups of 16. If the size isn't a multiple of 16, `normal_` draws the last group
     again, so blocks consist of complete groups, and the last block is 16 numbers or more. If the default device isn't
-    the CPU, the complete matrix is drawn.
+    the CPU, note that the complete matrix will be drawn.
 
     Args:
         shape: N and M.
         keep: the rows to keep; they must be consecutive.
         fill: fills a tensor in place by `uniform_` or `normal_`, and returns the tensor.
-        block: how many numbers to draw per call; must be a multiple of 16.
+        block: how many numbers to draw per call; must be a multiple of 16. Default: 2²⁰.
 
     Returns:
         The kept rows, in torch's default dtype.

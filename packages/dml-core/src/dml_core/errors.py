@@ -17,7 +17,7 @@ class DmlError(Exception):
 
     Args:
         message: must make sense both to a Python caller and to a user of the `dml` command.
-        arguments: the Python arguments to change; the `dml` command appends the options with these names.
+        arguments: the Python arguments to change; the `dml` command appends the options of these names. Default: none.
     """
 
     def __init__(self, message: str, *, arguments: tuple[str, ...] = ()) -> None:

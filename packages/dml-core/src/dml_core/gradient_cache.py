@@ -26,13 +26,13 @@ class GradientCache:
     Use this class if a loss needs large batches: the weights receive the gradient of the full batch, for the price of a
     second forward pass. Random numbers (dropout) and autocast are identical in both passes. Note that batch
     norms see only a micro-batch, and that only the second pass updates the running statistics. A batch that fits in a
-    single micro-batch is embedded once, except under DistributedDataParallel.
+    single micro-batch will be embedded once, except under DistributedDataParallel.
 
     Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, section 3.2.
 
     Args:
         network: maps inputs (B, …) to embeddings (B, D); rows should be independent except in batch norms. If the
-            network is wrapped in DistributedDataParallel, ranks exchange gradients once, with the last micro-batch.
+            network is wrapped in DistributedDataParallel, ranks will exchange gradients once, with the last one.
         micro_batch: the largest number of rows in a micro-batch, at least 1. The batch is split into as few
             micro-batches as possible, of nearly equal size.
         first_network: the network for the first pass. Default: `network`, unwrapped from DistributedDataParallel.
@@ -130,7 +130,7 @@ def backward_in_micro_batches(
         loss: maps embeddings (B, D) to the scalar loss, for example ``lambda x: criterion(x, labels)``. If there is
             more than one rank, the loss must gather the rows: use ``GlobalBatch(criterion)``.
         micro_batch: the largest number of rows with activations in memory.
-        scaler: scales the loss before the backward pass; the caller must step and update the scaler.
+        scaler: scales the loss before the backward pass; the caller must step and update it. By default, not used.
 
     Returns:
         The loss, detached and unscaled.

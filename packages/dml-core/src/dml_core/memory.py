@@ -29,7 +29,7 @@ class MemoryQueue(nn.Module):
         embedding_dim: D, at least 1.
         extras: values to store per row. Maps a name to an example value, which gives shape and dtype, like
             ``{"step": torch.zeros((), dtype=torch.int64)}``.
-        dtype: the dtype of the stored embeddings; use ``torch.bfloat16`` to halve the memory.
+        dtype: the dtype of the stored embeddings; use ``torch.bfloat16`` to halve the memory. Default: float32.
 
     Raises:
         ValueError: if the capacity or dimension is below 1, or if an attribute of the queue has an extra's name.

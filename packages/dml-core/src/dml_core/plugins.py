@@ -1,8 +1,8 @@
 """Load the installed plugins; if plugins can't be loaded, the failures will be recorded.
 
 An installed distribution can name plugins in the entry-point group ``dml``. Plugins are loaded independently: if a
-plugin can't be imported (or exits when imported), or if it implements an unknown hook, a `Failure` is recorded, and
-the other plugins keep working. To make failures fatal, set the environment variable ``DML_STRICT_PLUGINS=1``.
+plugin can't be imported (or exits when imported), or if it implements an unknown hook, a `Failure` will be recorded;
+other plugins will keep working. To make failures fatal, set the environment variable ``DML_STRICT_PLUGINS=1``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Plugins:
     """The plugins of a process: pluggy's manager, the providers, and the failures.
 
     Args:
-        points: the entry points to load, in the order to call the hooks. Failures are listed in `failures`.
+        points: the entry points to load, in the order of hook calls. Failures are listed in `failures`. Default: none.
 
     Raises:
         PluginLoadError: if a plugin fails and ``DML_STRICT_PLUGINS`` is neither unset, empty nor ``0``.

@@ -34,7 +34,7 @@ def all_gather_rows(
     Args:
         rows: (R, …), any dtype. The other dimensions and the dtype must be equal on all ranks.
         counts: the R of all ranks, in the order of the ranks; can be omitted if R is equal on all ranks.
-        gradients: how the ranks combine the parameters' gradients afterwards.
+        gradients: how the ranks combine the parameters' gradients afterwards. Default: ``"sum"``.
 
     Returns:
         (B, …), equal on all ranks. If a process group is not used, or there is only one rank, `rows` itself.

@@ -125,7 +125,7 @@ class Registry:
 
         Args:
             kind: the kind of the component.
-            table: ``{"name": …, option: value, …}``. Nested tables with a ``name`` are built first, using the same
+            table: ``{"name": …, option: value, …}``. Nested tables with a ``name`` will be built first, using the same
                 context, or by the factory itself (see `Component.deferred`).
             context: values for the names in ``CONTEXT[kind]``. The factory receives the values that are used as
                 options, except the options that the table sets.

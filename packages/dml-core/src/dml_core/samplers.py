@@ -101,7 +101,7 @@ class ClassBalancedSampler(EpochSampler):
         labels: integers of shape (N,), the classes of the items.
         classes_per_batch: C, from 1 to the number of classes.
         images_per_class: K, at least 1; a batch must not have more than `MOST_IN_BATCH` images.
-        seed: at least 0. A batch depends only on seed, epoch and position.
+        seed: at least 0, the default. A batch depends only on seed, epoch and position.
         batches_per_epoch: by default, N // (C * K), but at least 1, so that an epoch has about N images.
 
     Raises:
@@ -190,7 +190,7 @@ class ShuffledSampler(EpochSampler):
     Args:
         labels: integers of shape (N,), the classes of the items; only N is used.
         batch_size: from 1 to N.
-        seed: at least 0. A batch depends only on seed, epoch and position.
+        seed: at least 0, the default. A batch depends only on seed, epoch and position.
 
     Raises:
         ValueError: if labels are empty, not integers or not one-dimensional, or the batch size is outside [1, N].

@@ -35,7 +35,7 @@ class Linear:
     Args:
         start, end: any numbers; both are reached exactly.
         length: above 0, in the unit of the position.
-        begin: in the unit of the position; can be negative.
+        begin: in the unit of the position; can be negative. Default: 0.
 
     Raises:
         ValueError: if `length` isn't positive.
@@ -193,7 +193,7 @@ class Schedules:
             position: in steps, from 0.
 
         Returns:
-            The values by path. If an attribute was an int when it was bound, the value is rounded to an int.
+            The values by path. If an attribute was an int when it was bound, the value will be rounded to an int.
         """
         values: dict[str, float] = {}
         for path, schedule in self._schedules.items():

@@ -166,7 +166,7 @@ def takes_matches(evaluator: Evaluator) -> TypeGuard[MatchesEvaluator]:
 
 @runtime_checkable
 class PeersEvaluator(Protocol):
-    """An `Evaluator` that processes can use together. The trainer runs other evaluators only on rank 0."""
+    """An `Evaluator` that processes can use together. The trainer will run other evaluators only on rank 0."""
 
     def evaluate_with_peers(
         self,
