@@ -32,7 +32,7 @@ class GradientCache:
 
     Args:
         network: maps inputs (B, …) to embeddings (B, D); rows should be independent except in batch norms. If the
-            network is wrapped in DistributedDataParallel, ranks will exchange gradients once, with the last one.
+            network is wrapped in DistributedDataParallel, ranks exchange gradients once, with the last micro-batch.
         micro_batch: the largest number of rows in a micro-batch, at least 1. The batch is split into as few
             micro-batches as possible, of nearly equal size.
         first_network: the network for the first pass. Default: `network`, unwrapped from DistributedDataParallel.
