@@ -67,7 +67,7 @@ def print_metrics(items: int, kind: str, rounds: int) -> None:
 
 
 def time_rules(x: Any, labels: Any, options: dict[str, Any], rounds: int) -> dict[Any, list[float]]:
-    """Time a call per rule and a single call for all rules, given four rules or a pair."""
+    """Time a call per rule and a single call for all rules, given four rules or two."""
 
     def each(rules: Any) -> None:
         for ties in rules:

@@ -47,7 +47,7 @@ def main(recipe: str, root: str) -> None:
 
 
 def show(name: str, experiment: Experiment, embedded: Embedded) -> None:
-    """Evaluate to print a row."""
+    """Evaluate features and print the metrics."""
     measured = experiment.evaluator.evaluate(embedded.embeddings, embedded.labels)
     print(f"{name:10}" + "".join(f"  {metric} {measured[metric]:.4f}" for metric in METRICS), flush=True)
 

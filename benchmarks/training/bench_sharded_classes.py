@@ -39,7 +39,7 @@ class Cost(NamedTuple):
 def rank(
     number: int, world_size: int, folder: Path, classes: int, fraction: float, sharded: bool, steps: int
 ) -> None:
-    """Train as a rank; the cost is saved."""
+    """Train as this rank and save the cost."""
     torch.set_num_threads(1)
     store = distributed.FileStore(str(folder / "store"), world_size)
     distributed.init_process_group("gloo", store=store, rank=number, world_size=world_size)

@@ -52,7 +52,7 @@ nitpick_ignore_regex = [
 ]
 suppress_warnings = ["ref.python"]  # `Evaluation` is a name in two packages: the first is linked
 
-# Appearance: files must not be loaded from another host.
+# Appearance: files must not be loaded from other hosts.
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
@@ -74,7 +74,7 @@ def escape_bars(app, what, name, item, options, lines):  # type: ignore[no-untyp
 
 
 def drop_docs_of_types(app, what, name, item, options, lines):  # type: ignore[no-untyped-def]
-    """Drop the docstring that a constant inherits from the type, like that of `dict`."""
+    """Drop the docstring that a constant inherits from the type, such as `dict`."""
     if what == "data" and item.__doc__ == type(item).__doc__:
         lines.clear()
 

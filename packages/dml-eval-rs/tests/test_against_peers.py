@@ -1,4 +1,4 @@
-"""Metrics should be equal to those of scikit-learn and pytorch-metric-learning."""
+"""Metrics should be equal to the metrics of scikit-learn and pytorch-metric-learning."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ def test_rows_of_any_dtypes_are_clustered_in_place(similarity: Any) -> None:
     labels = np.repeat(np.arange(8), 20)
     x = rng.normal(size=(8, 6))[labels] + 0.8 * rng.normal(size=(160, 6))
     options: Any = {"similarity": similarity, "metrics": "nmi", "seed": 3}
-    # If float16 and float64 are given together, the result must be that of float64 on both sides.
+    # If float16 and float64 are given together, the result must be as if both sides were float64.
     half = x[:40].astype(np.float16)
     apart = evaluate(half, labels[:40], x, labels, **options)
     joined = np.concatenate([half.astype(np.float64), x])

@@ -179,7 +179,7 @@ class TestEvaluations:
 @pytest.mark.nightly
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 def test_a_doubled_negative_moves_what_its_rule_of_ties_says(rows: Rows, similarity: Any) -> None:
-    """Use that copies come after the originals, so a copy will move later positives by a rank."""
+    """Use that copies come after the originals, so a copy will increase later positives' ranks by 1."""
     x, labels = rows.of(similarity), rows.labels
     copies = np.arange(0, N, 7)
     gallery = np.concatenate([x, x[copies]])

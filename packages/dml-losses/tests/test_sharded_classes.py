@@ -1,4 +1,4 @@
-"""Sharded class weights: loss, gradients and trained weights should be equal to those of a single process."""
+"""Sharded class weights: loss, gradients and trained weights should not differ from a single process."""
 
 from __future__ import annotations
 

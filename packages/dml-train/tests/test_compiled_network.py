@@ -22,7 +22,7 @@ generates_code = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "g++")) is None,
     reason="needs a C++ compiler, for torch's generated code",
 )
-# Three micro-batches of a batch of eight are of different sizes, so 2 graphs are used.
+# When a batch of eight is split into three micro-batches, the sizes are not equal, so 2 graphs are used.
 PARTS = {"backbone": {"dropout": 0.0, "norm": False}, "training": {"steps": 6, "micro_batch": 3}}
 COMPILED = {**PARTS, "training": {**PARTS["training"], "compile": True}}
 

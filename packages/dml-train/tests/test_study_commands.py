@@ -1,4 +1,4 @@
-"""`--list-commands`: when these commands and then the study are run, the report must be that of a single process."""
+"""`--list-commands`: when these commands and then the study are run, the report must match a single process."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Component:
         source: the paper and its equations, or a different origin; empty by default.
         options: the keyword arguments of the factory, in the order to list. By default, they are read from the
             signature; a factory that forwards ``**options`` should declare the options.
-        deferred: the options for which the factory makes the component. If the recipe gives a component for such an
+        deferred: the options whose component the factory makes itself. If the recipe gives a component for such an
             option, the factory will receive a function ``() -> component``.
 
     Raises:

@@ -29,7 +29,7 @@ def rows_and_labels(counts: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def loss(rows: torch.Tensor) -> torch.Tensor:
-    """Compute a loss for which a row's gradient depends on all rows."""
+    """Compute a loss that makes a row's gradient depend on all rows."""
     return (rows @ rows.T).tanh().sum()
 
 

@@ -267,7 +267,7 @@ class RunLogger(Protocol):
     """A logger of a run's values, made by a `dml_loggers` factory."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Record these values for a step."""
+        """Record these values for the given step."""
 
     def close(self) -> None:
         """Flush buffered values. Called once, even if the run failed."""
