@@ -1,6 +1,6 @@
-"""The same conditions for the tests of all packages: hypothesis examples, torch's random numbers, and a plain terminal.
+"""Conditions for the tests of all packages: hypothesis examples, torch's random numbers, and a plain terminal.
 
-Examples are the same on every machine, however slow, so that a test fails only after a change. To draw more of them,
+Examples are identical on all machines, however slow, so that tests fail only after a change. To draw more examples,
 use ``pytest --hypothesis-profile=ci``, as ``make test-all`` does. To draw new ones, use
 ``pytest --hypothesis-profile=search``, which also saves failing examples in ``.hypothesis/``.
 """
@@ -25,11 +25,11 @@ settings.register_profile(
 )
 settings.register_profile("quick", settings.get_profile("ci"), max_examples=25)
 settings.load_profile("quick")
-# CI sets some of these, and they change what is printed.
+# CI sets some of these variables, which change the printed text.
 for _name in ("FORCE_COLOR", "TTY_COMPATIBLE", "NO_COLOR", "COLUMNS", "LINES"):
     os.environ.pop(_name, None)
 
-# Ranks and loaders need these modules within seconds; optimizers import torch._dynamo on their first step.
+# Ranks and loaders need these modules within seconds; optimizers import torch._dynamo in the first step.
 _IMPORTED_FOR_FORKS = [
     "torch._dynamo",
     "torchvision.transforms.v2",
@@ -44,7 +44,7 @@ _IMPORTED_FOR_FORKS = [
 def _fork_server() -> None:
     """Start the fork server of this process, so that ranks and loaders don't import everything again.
 
-    A process has only one server, whose first user chooses what it imports. Tests without the trainer don't need it.
+    A process uses a single server: the first user chooses the imports. Tests without the trainer don't need it.
     """
     if "dml_train" in sys.modules:
         forkserver.set_forkserver_preload(_IMPORTED_FOR_FORKS)
@@ -53,7 +53,7 @@ def _fork_server() -> None:
 
 @pytest.fixture(scope="session", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> str:
-    """Run a test on each device that this machine has."""
+    """Run a test on all devices of this machine."""
     if request.param == "cuda" and not import_module("torch").cuda.is_available():
         pytest.skip("needs a CUDA device; the CPU does the same")
     return str(request.param)
@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the evaluator's paths and options, and the kernels that the tests tried: others are no skipped tests."""
+    """Print the evaluator's paths and options, and the kernels that were tested or not."""
     reports = [report for reports in terminalreporter.stats.values() for report in reports]
     for report in reports:
         for name, text in getattr(report, "user_properties", ()):
@@ -85,9 +85,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_runtest_setup() -> None:
-    """Seed torch, so that a test's draws don't depend on earlier tests, and let it use one thread.
+    """Seed torch, so that draws don't depend on earlier tests, and use a single thread.
 
-    Several threads are slower for such small tensors, and sum in a different order.
+    Multiple threads are slower for such small tensors and sum in a different order.
     """
     if (torch := sys.modules.get("torch")) is not None:  # the evaluator's tests run without torch
         torch.manual_seed(0)

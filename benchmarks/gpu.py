@@ -1,9 +1,9 @@
-"""Run the GPU tests and the benchmarks of losses, training and evaluation, and write the results into one file.
+"""Run the GPU tests and the benchmarks of losses, training and evaluation; write the results into a file.
 
     python benchmarks/gpu.py [RESULTS.md]
 
-Send in the file: it contains the machine, the versions, and each command with its time, exit code and output. The exit
-code is 1 if a command failed. If there is no GPU, nothing runs, and the exit code is 2.
+Send in the file: it contains the machine, the versions, and all commands with time, exit code and output. The exit
+code is 1 if a command failed. If a GPU is not found, commands are not run, and the exit code is 2.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).parents[1]
-LINES_KEPT = 400  # of each command's output, which can be far longer after a failure
+LINES_KEPT = 400  # of a command's output, which can be far longer after a failure
 PACKAGES = ("dml-core", "dml-losses", "dml-eval-rs", "dml-train", "torch", "torchvision", "numpy")
 
 

@@ -1,11 +1,11 @@
-"""Measure what decoding JPEG files at a fraction of their size saves, and how it changes embeddings.
+"""Measure the time saved when JPEG files are decoded to a fraction of the size, and the change of embeddings.
 
     python benchmarks/data/bench_decoding.py [SCENES]
 
-Photographs of four sizes show scenes of overlapping discs with texture and grain, each scene in two views. A reduced
-image keeps at least `REDUCED_SIDE` times the resized side. For each value of `REDUCED_SIDE`, the table shows images per
-second of CPU time on one core, from file to input; the cosine between the embedding and the embedding of the image
-decoded at full size; and how often both kinds of embeddings have the same nearest neighbour. The network is
+Photographs of four sizes show scenes of overlapping discs with texture and grain, in two views per scene. A reduced
+image keeps at least `REDUCED_SIDE` times the resized side. For values of `REDUCED_SIDE`, the table shows images per
+second of CPU time on a single core, from file to input; the cosine between the embedding and the embedding of the image
+decoded in full size; and how often the nearest neighbour is the same for both kinds of embeddings. The network is
 EfficientNet-Lite0 with ImageNet's weights (dml-train[lite0]).
 """
 
@@ -26,7 +26,7 @@ from PIL import Image, ImageDraw
 from dml_train.data import preparation
 from dml_train.networks.backbones import TimmModel
 
-WIDTHS = (500, 768, 2000, 4000)  # 768 × 576 is decoded at just four times 72 pixels
+WIDTHS = (500, 768, 2000, 4000)  # 768 × 576 is decoded to just four times 72 pixels
 CROPS = {72: 64, 256: 224}
 FULL = 10**6
 SIDES = {"twice": 2, "4 times": 4, "8 times": 8, "full": FULL}

@@ -1,13 +1,13 @@
-"""Measure images per second from files to batches: `image-folder`, with and without a cache, and a torchvision loader.
+"""Measure images per second from files to batches: `image-folder`, also with a cache, and a torchvision loader.
 
     python benchmarks/data/bench_input.py [BATCHES] [ROUNDS]
 
 The plain loader uses `torchvision.datasets.ImageFolder` and `torchvision.transforms` in torch's `DataLoader`, as in
-torchvision's documentation. Both loaders read the same synthetic JPEG files, as large as CUB's and CARS196's
-photographs, and prepare them as the papers do: resize to 256 × 256, crop 224 × 224, mirror, normalise. They take turns,
-and a ratio is the median over the rounds. Without loader processes, the benchmark measures CPU time, which other work
-on the machine affects least. With loader processes, it measures wall-clock time from the first to the last batch: use a
-quiet machine.
+torchvision's documentation. Both loaders read synthetic JPEG files, as large as CUB's and CARS196's photographs, and
+prepare images as the papers do: resize to 256 × 256, crop 224 × 224, mirror, normalise. They take turns, and a ratio is
+the median over the rounds. If loader processes are not used, the benchmark measures CPU time, which other work on the
+machine affects least. With loader processes, it measures wall-clock time from the first to the last batch: use a quiet
+machine.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def main() -> None:
         folder, cache = Path(place) / "images", str(Path(place) / "cache")
         draw_photographs(folder)
         for crop, workers in (("random", 0), ("resized", 0), ("random", 2)):
-            # Each process loads four batches ahead of the first measurement; many more batches make them negligible.
+            # Every process loads four batches ahead of the first measurement, negligible in a long run.
             sampler = Shuffled(220, 6 * batches if workers else batches)
             loaders = {
                 "plain": partial(load_plain, folder, crop, sampler, workers),

@@ -1,14 +1,14 @@
-"""Time every function on unusual work: many matches, few queries, many neighbours, data of all kinds.
+"""Time all functions on unusual work: a large number of matches or neighbours, few queries, data of all kinds.
 
     python benchmarks/evaluator/cliffs.py rows [--only TEXT ...] [--kernel NAME] [--peers]
     python benchmarks/evaluator/cliffs.py scan [--items 10000] [--kernel NAME]
     python benchmarks/evaluator/cliffs.py curve [--items 10000] [--out curve.png]
 
-`rows` times ordinary uses that once took many times as long as similar uses; with `--peers`, it also times a library.
-`scan` times each function for each kind of data, number of classes and k, and marks a cell that costs more than three
+`rows` times ordinary uses that once took much longer than similar uses; with `--peers`, it also times a library.
+`scan` times functions by kind of data, number of classes and k; it also marks a cell that costs more than three
 times the previous or next cell. `curve` draws the cost per pair against the matches per query. `rows` measures
-wall-clock time on all cores; `scan` and `curve` measure the processor time of one thread. The benchmark asserts
-nothing.
+wall-clock time on all cores; `scan` and `curve` measure the processor time of a single thread. Costs are not
+asserted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SEED = 0
 AP: Any = {"metrics": ("recall@1", "precision@1", "r_precision", "map@r", "mrr", "map", "minp")}
 CODES: Any = {"similarity": "hamming"}
 Rows = tuple[np.ndarray, np.ndarray]
-# A row's name, its pairs of items, our call, and a peer's name and call.
+# A row's name, the number of pairs, our call, and a peer's name and call.
 Row = tuple[str, float, Callable[[], Any], str, Callable[[], Any] | None]
 KINDS = ("isotropic", "noisy", "clustered", "tight", "few values", "one cluster", "subspace", "duplicates")
 
@@ -195,7 +195,7 @@ def print_rows(only: list[str], peers: bool) -> None:
 
 
 def calls(kind: str, n: int) -> Iterator[tuple[str, list[tuple[str, float]]]]:
-    """Time each function on a kind of data; yield its name, and the seconds for each number of classes or k."""
+    """Time all functions on a kind of data; yield the name with the seconds for numbers of classes or k."""
 
     def timed(call: Callable[[], Any]) -> float:
         return best_of(call, 2, time.process_time)

@@ -4,7 +4,7 @@
         [--kernel NAME] [--run runs/demo]
 
 The benchmark needs faiss-cpu; the row `pml` also needs pytorch-metric-learning and torch. The rows `trained...` use the
-embeddings in a run's folder. The benchmark asserts nothing.
+embeddings in a run's folder. The benchmark does not assert results.
 
 faiss contains a copy of OpenBLAS that doesn't know all CPUs: the first line names the kernels in use. To use AVX-512,
 set ``OPENBLAS_CORETYPE=SkylakeX``; to use AVX2, set ``OPENBLAS_CORETYPE=Haswell FAISS_SIMD_LEVEL=AVX2``.
@@ -32,7 +32,7 @@ import dml_eval_rs
 import dml_eval_rs._native as _native
 from dml_eval_rs.metrics.names import DEFAULT
 
-IDLE = 0.3  # seconds between two runs
+IDLE = 0.3  # seconds between runs
 CORES = len(os.sched_getaffinity(0))
 METRICS = (*DEFAULT, "recall@1000")
 Job = Callable[[], object]
@@ -194,7 +194,7 @@ def machine() -> str:
 
 
 def blas_of_faiss() -> str:
-    """Name the CPU whose kernels faiss's OpenBLAS uses."""
+    """Name the CPU that faiss's OpenBLAS selects kernels for."""
     libraries = (library for library in threadpoolctl.threadpool_info() if "faiss" in library["filepath"])
     return next((found["architecture"] for found in libraries if "architecture" in found), "an unknown CPU")
 

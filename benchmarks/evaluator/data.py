@@ -11,7 +11,7 @@ SEED = 0
 
 
 def stanford_like(kind: str, n: int, dim: int = 512) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Draw (n, dim) unit vectors and their labels: 11,316 classes at 60,502 items, else in proportion."""
+    """Draw (n, dim) unit vectors and labels: 11,316 classes for 60,502 items, else in proportion."""
     rng = np.random.default_rng(SEED)
     classes = max(1, round(n * 11_316 / 60_502))
     sizes = np.clip(rng.poisson(3.35, classes) + 2, 2, 16)

@@ -2,8 +2,8 @@
 
     python benchmarks/evaluator/growth.py [--tables growth classes kernels clusters] [--items 7500 15000 30000 60000]
 
-Times are processor time of one thread, which other work on the machine affects less. Memory is the peak in addition to
-the inputs; each row is measured in a new process.
+Times are processor time of a thread, which other work on the machine affects less. Memory is the peak in addition to
+the inputs; rows are measured in new processes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def growth(sizes: list[int]) -> None:
 
 
 def classes(items: int) -> None:
-    """Measure the same number of items in ever larger classes."""
+    """Measure a given number of items in ever larger classes."""
     pairs = items * (items - 1) / 2
     print(
         f"{'items':>8} {'classes':>8} {'float32 x 512, s':>17} {'ns a pair':>10} "
@@ -71,7 +71,7 @@ def classes(items: int) -> None:
 
 
 def clusters(items: int) -> None:
-    """Measure k-means with one cluster per class, and the agreement of clusters and classes."""
+    """Measure k-means with a cluster per class and the agreement of clusters and classes."""
     x, labels = stanford_like("easy", items)
     number = int(labels.max()) + 1
     Path("/proc/self/clear_refs").write_text("5")
@@ -95,7 +95,7 @@ def kernels(items: int) -> None:
     print(f"{'kernel':>12} {'screen':>9} {'GFLOP/s a core':>15} {'codes, Gbit/s a core':>21}")
     for kernel in _native.kernels():
         for screen in ("16-bit", "float32"):
-            if (kernel, screen) == ("portable", "16-bit"):  # the same as float32
+            if (kernel, screen) == ("portable", "16-bit"):  # equal to float32
                 continue
             _native.begin_trial(kernel=kernel, screen=screen)
             start = time.process_time()

@@ -1,9 +1,9 @@
-"""Compare calls that alternate in one process, by processor time of one thread.
+"""Compare calls that alternate in a process, using the processor time of a single thread.
 
     python benchmarks/evaluator/metrics.py [metrics | ties] [--items 20000] [--kind hard] [--rounds 3]
 
-`metrics` compares further metrics and relations with the plain `evaluate`. `ties` compares all rules for ties in one
-call with a call for each rule. The benchmark asserts nothing.
+`metrics` compares further metrics and relations with the plain `evaluate`. `ties` compares all rules for ties in a
+single call with a call per rule. The benchmark does not assert results.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _at(k: int) -> tuple[str, ...]:
 
 
 def measure(calls: dict[Any, Callable[[], object]], rounds: int) -> dict[Any, list[float]]:
-    """Time each call in each round."""
+    """Time all calls in all rounds."""
     seconds: dict[Any, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
@@ -67,7 +67,7 @@ def print_metrics(items: int, kind: str, rounds: int) -> None:
 
 
 def time_rules(x: Any, labels: Any, options: dict[str, Any], rounds: int) -> dict[Any, list[float]]:
-    """Time a call for each rule, and one call for all rules, with four rules and with two."""
+    """Time a call per rule and a single call for all rules, given four rules or two."""
 
     def each(rules: Any) -> None:
         for ties in rules:

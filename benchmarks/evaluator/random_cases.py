@@ -1,11 +1,11 @@
 """Compare random cases with the slow reference, which computes metrics as fractions.
 
-Small cases have many ties, and use levels of labels, several rules for ties, and shards with lists. Pruning cases use
-all functions and options. Their rows lie along a few directions, and sizes are drawn so that small data takes the code
+Small cases often have ties, and use levels of labels, multiple rules for ties, and shards with lists. Pruning cases use
+all functions and options. The rows lie along a few directions, and sizes are drawn so that small data takes the code
 paths of large data.
 
 Usage: python benchmarks/evaluator/random_cases.py FIRST SMALL PRUNING
-Pass the first seed, and the number of cases of each kind. A seed determines a case. The search ends at a difference.
+Pass the first seed and the number of cases per kind. A seed determines a case. A difference ends the search.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ METRICS = [
     "recall@1", "recall@3", "precision@1", "r_precision", "map@r", "mrr", "precision@2", "map@2", "ndcg@3",
     "ir_recall@2", "mrr@2", "map", "minp",
 ]  # fmt: skip
-# A metric is a sum of a few products, each rounded once.
+# A metric is a sum of a few products that are rounded once.
 TOLERANCE = 1e-12
 
 
@@ -49,7 +49,7 @@ class Case:
         self.queries = self.rows(int(rng.integers(2, 6)))
         self.gallery = None if self.own else self.rows(int(rng.integers(2, 7)))
         self.items = len(self.queries) if self.gallery is None else len(self.gallery)
-        # The reference takes these options; `call` translates them for the evaluator.
+        # The reference takes these options; `call` translates options for the evaluator.
         self.options: dict[str, Any] = {
             "ties": ties, "unmatched": "zero", "similarity": self.similarity, "metrics": METRICS,
         }  # fmt: skip
@@ -67,9 +67,9 @@ class Case:
         return x.astype(dtypes[self.rng.integers(len(dtypes))])
 
     def shards(self) -> list[tuple[Evaluation, dict[str, np.ndarray]]]:
-        """Evaluate graded lists in two shards of the gallery."""
+        """Evaluate graded lists when the gallery is split in half."""
         assert self.gallery is not None
-        self.gallery = self.gallery.astype(self.queries.dtype)  # shards have one dtype
+        self.gallery = self.gallery.astype(self.queries.dtype)  # all shards must use a single dtype
         rng = self.rng
         self.options["relevant"] = [
             {int(i): int(rng.integers(0, 4)) for i in rng.permutation(self.items)[: rng.integers(0, 4)]}
@@ -96,7 +96,7 @@ class Case:
         return trial(many_positives=[None, 1, 2][self.rng.integers(3)])
 
     def rules(self) -> list[tuple[Evaluation, dict[str, np.ndarray]]]:
-        """Evaluate under several rules for ties."""
+        """Evaluate using multiple rules for ties."""
         labels, others = self.labels()
         given = (self.queries, labels, self.gallery, None if self.own else others)
         rules = self.rng.permutation(TIES)[self.rng.integers(0, 3) :].tolist()
@@ -128,7 +128,7 @@ class Case:
 
 
 def small(first: int, number: int, paths: Counter[str]) -> None:
-    """Compare small cases, and print the largest difference."""
+    """Compare small cases to print the largest difference."""
     start, values, largest = time.perf_counter(), 0, 0.0
     for seed in range(first, first + number):
         case = Case(seed)
@@ -170,7 +170,7 @@ def pruning(first: int, number: int, paths: Counter[str]) -> None:
 
 
 def main(first: int, smalls: int, prunings: int) -> None:
-    """Compare the cases of these seeds, and print how often each code path was taken."""
+    """Compare the cases of these seeds; print how often code paths were used."""
     paths: Counter[str] = Counter()
     small(first, smalls, paths)
     pruning(first, prunings, paths)

@@ -2,7 +2,7 @@
 
     python benchmarks/evaluator/ranks.py [--items 15000 60000] [--ranks 1 2 4] [--jobs hard easy birds codes gallery]
 
-Each process uses one thread. Since processor time doesn't count the wait for a core, the longest time is the duration
+A process uses a single thread. Since processor time doesn't count the wait for a core, the longest time is the duration
 on a machine with a core per process, and the sum is the cost.
 """
 
@@ -27,7 +27,7 @@ JOBS = ("hard", "easy", "birds", "codes", "gallery", "nmi")  # the last three on
 
 
 def measure(job: str, items: int, ranks: Ranks) -> tuple[float, Evaluation]:
-    """Return the processor seconds of this process, and the result."""
+    """Return the processor seconds of this process with the result."""
     x, labels = (
         birds_like(items) if job == "birds" else stanford_like("easy" if job == "easy" else "hard", items)
     )

@@ -1,8 +1,8 @@
-"""Compare `evaluate_shards` with one call of `evaluate`, or `verify_shards` with `verify`.
+"""Compare `evaluate_shards` with a call of `evaluate`, or `verify_shards` with `verify`.
 
     python benchmarks/evaluator/shards.py [--items 60000] [--rounds 3] [--maps processes ray] [--verify]
 
-Both take turns and use the same number of cores. Processor time includes the tasks, the driver, and the workers' other
+Both take turns and use an equal number of cores. Processor time includes the tasks, the driver, and the workers' other
 threads and idle time, but not the start of the workers.
 """
 
@@ -29,7 +29,7 @@ IDLE_SECONDS = 10.0
 
 
 class Timed:
-    """A picklable function that adds the worker's id and processor times before and after to each result."""
+    """A picklable function that adds the worker's id and processor times before and after to results."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
@@ -41,7 +41,7 @@ class Timed:
 
 
 def warm(task: Any) -> Any:
-    """Import the package; two concurrent tasks run on two workers."""
+    """Import the package; a pair of concurrent tasks will run on different workers."""
     evaluate(np.eye(4, dtype=np.float32), np.zeros(4, np.int64), threads=1)
     time.sleep(0.5)
     return task
@@ -55,7 +55,7 @@ def idle() -> float:
 
 
 class Clock:
-    """A map that runs tasks by a given map, and adds up the workers' processor time."""
+    """A map that uses a given map to run tasks; it adds up the workers' processor time."""
 
     def __init__(self, inner: Any) -> None:
         self.inner, self.first, self.last = inner, {}, {}
@@ -117,7 +117,7 @@ def on_processes() -> Iterator[Any]:
 
 
 def on_ray() -> Iterator[Any]:
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}  # nothing is sent or kept
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}  # data are not sent or kept
     import ray
 
     from dml_eval_rs.adapters.ray import ray_map

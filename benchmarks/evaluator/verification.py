@@ -1,9 +1,9 @@
-"""Compare `verify` with `evaluate` on the same data: processor time of one thread, and memory beyond the inputs.
+"""Compare `verify` with `evaluate` on given data: processor time of a thread, and memory in addition to the inputs.
 
     python benchmarks/evaluator/verification.py [--items 60502] [--kind hard] [--metrics tar tar+eer auc] [--pairs 1]
 
-`tar` means TAR at four FARs; `+interval` also computes the confidence interval of the first metric. Each measurement
-runs in a new process, and a pair runs back to back. The benchmark asserts nothing.
+`tar` means TAR for four FARs; `+interval` also computes the confidence interval of the first metric. A measurement
+runs in a new process, and a pair runs back to back. The benchmark does not assert results.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RATES = [f"tar@far=1e-{i}" for i in (1, 2, 3, 4)]
 
 
 def measure(folder: Path, work: str) -> None:
-    """Do the work, and print processor seconds and MiB beyond the inputs."""
+    """Do the work; print processor seconds, and MiB in addition to the inputs."""
     x, labels = np.load(folder / "x.npy"), np.load(folder / "labels.npy")
     Path("/proc/self/clear_refs").write_text("5")
     before = peak()

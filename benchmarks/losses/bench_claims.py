@@ -1,12 +1,12 @@
-"""Test the papers' claims, one experiment per claim, with learning rates chosen on held-out classes.
+"""Test the papers' claims by an experiment per claim, using learning rates chosen on held-out classes.
 
     python benchmarks/losses/bench_claims.py RECORD.jsonl RUNS [--data han | units] [--study NAME ...]
         [--variant LABEL ...] [--seeds 3] [--processes 2] [--print]
 
 `claims.py` defines the studies on glyphs, `han.py` on Han characters, and `pretrained.py` on pictures. A study uses the
-learning rate with the best MAP@R on the held-out classes, chosen with one seed of one variant. Then all variants, or
-those in ``--variant``, train with every seed. A finished run is appended to RECORD at once: to resume after an
-interruption, repeat the command. To print the tables of recorded runs only, use ``--print``. A run uses one thread.
+learning rate with the best MAP@R on the held-out classes, chosen using a single seed and variant. Then all variants, or
+those in ``--variant``, train with all seeds. Finished runs are appended to RECORD: to resume after an interruption,
+repeat the command. To print the tables of recorded runs only, use ``--print``. A run uses a single thread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STUDIES = claims.STUDIES | han.STUDIES | pretrained.STUDIES
 
 
 class Record:
-    """Record of finished runs, one line of JSON each."""
+    """Record of finished runs, a line of JSON per run."""
 
     def __init__(self, path: Path, runs: Path, processes: int) -> None:
         self.path, self.runs, self.processes = path, runs, processes
@@ -71,7 +71,7 @@ class Record:
         ]
         overrides += ["evaluation.every=1", "evaluation.unit=step", "logging.loggers=[{name='jsonl'}]"]
         length = load_recipe(table.recipe, overrides).training
-        # Measure the held-out classes only at the end, so that the last weights count as the best.
+        # Measure the held-out classes only when training ends, so that the last weights are used as the best.
         if length.epochs:
             overrides += [f"evaluation.every={length.epochs}", "evaluation.unit=epoch"]
         else:

@@ -1,16 +1,16 @@
-"""Compare the retrieval of losses: glyphs, one network, one budget, settings chosen on held-out classes.
+"""Compare the retrieval of losses: glyphs, a single network and budget, settings chosen on held-out classes.
 
     python benchmarks/losses/bench_learning.py RECORD.jsonl [--minutes 600] [--seeds 3] [--steps 1000]
 
-For each loss, a local search chooses a setting, a learning rate (a grid of √10) and, for class losses, a factor for the
+Per loss, a local search chooses a setting, a learning rate (a grid of √10) and, for class losses, a factor for the
 class weights' learning rate (a grid of 10). A candidate trains for half the steps, with a separate seed, on two thirds
-of the classes in the training half, and is measured by MAP@R on the other third. The search ends when no neighbour on
-the grid is better; the grids are unbounded. The chosen setting then trains on the entire training half with each seed,
-and is measured on the test half, which the search doesn't use. An ablation changes one option of a chosen setting. To
-test the papers' claims, use `bench_claims.py`.
+of the classes in the training half, and is measured by MAP@R on the other third. The search ends when neighbours on the
+grid are not better; the grids are unbounded. The chosen setting then trains on the entire training half with every
+seed, and is measured on the test half, which the search doesn't use. An ablation changes a single option of a chosen
+setting. To test the papers' claims, use `bench_claims.py`.
 
-A finished run is appended to RECORD at once: to resume after an interruption, repeat the command. To print the tables
-of recorded runs only, use ``--minutes 0``. The benchmark needs pytorch-metric-learning, and uses one thread.
+When a run finishes, it is appended to RECORD. To resume after an interruption, repeat the command. To print the tables
+of recorded runs only, use ``--minutes 0``. The benchmark needs pytorch-metric-learning, and uses a single thread.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MEMORIES = [(1, 100), (2, 20), (5, 20)]  # N and M of MemVir's Table 1 that fit 
 
 
 def candidates(name: str, **values: tuple[Any, ...]) -> list[Setting]:
-    """Return a setting per value of the loss's options, which must have equally many values."""
+    """Return a setting per value of the loss's options, which must be given equal numbers of values."""
     return [Setting({"name": name, **dict(zip(values, each))}) for each in zip(*values.values(), strict=True)]
 
 
@@ -91,7 +91,7 @@ def change_setting(**changes: Any) -> Callable[[Setting], Setting]:
     return lambda chosen: dataclasses.replace(chosen, **changes)
 
 
-# Title → the loss whose choice is varied, and the variants. A variant equal to the choice doesn't run again.
+# Title → the loss to vary and the variants. A variant equal to the loss's choice will not be run again.
 ABLATIONS: dict[str, tuple[str, dict[str, Callable[[Setting], Setting]]]] = {
     "Ranked List Loss, Table 9: the temperature of negatives": (
         "ranked-list",
@@ -109,7 +109,7 @@ ABLATIONS: dict[str, tuple[str, dict[str, Callable[[Setting], Setting]]]] = {
 
 
 def neighbours(setting: Setting, label: str) -> Iterator[Setting]:
-    """Yield the settings one step away on the grids."""
+    """Yield the adjacent settings on the grids."""
     for candidate in CANDIDATES[label]:
         yield dataclasses.replace(setting, loss=candidate.loss)
     for ratio in (math.sqrt(0.1), math.sqrt(10)):
@@ -120,7 +120,7 @@ def neighbours(setting: Setting, label: str) -> Iterator[Setting]:
 
 
 def choose(record: Record, label: str) -> Setting | None:
-    """Return the setting that no neighbour beats on the validation classes, or None if the time is up."""
+    """Return the setting that is not beaten by neighbours on the validation classes, or None if the time is up."""
     best = None
     pending: Iterable[Setting] = [CANDIDATES[label][0]]
     while True:
@@ -191,7 +191,7 @@ def print_results(record: Record, chosen: dict[str, Setting], seeds: int) -> Non
         for words, change in variants.items():
             if results := runs(change(chosen[label])):
                 cells = " | ".join(interval([result[key] for result in results]) for key in columns)
-                pairs = zip(results, reference, strict=False)  # one of the two may have more seeds
+                pairs = zip(results, reference, strict=False)  # results or reference may have more seeds
                 less = interval([a["map"] - b["map"] for a, b in pairs])
                 difference = "the choice" if results == reference else less
                 print(f"| {words} | {cells} | {difference} | {len(results)} |")

@@ -1,9 +1,9 @@
-"""Compare the cost of each loss, forward and backward, with a bound or a peer: medians in one process.
+"""Compare the cost of losses, forward and backward, with a bound or a peer: medians in a single process.
 
     python benchmarks/losses/bench_losses.py [--threads 2] [--repeats 9] [--device cuda]
 
-The two sides of a pair alternate, so that other work on the machine affects both. A separate process measures the peak
-memory of the step with a million classes. If pytorch-metric-learning isn't installed, its rows are omitted.
+Both sides of a pair alternate, so that other work on the machine affects both. A separate process measures the peak
+memory of the step with a million classes. If pytorch-metric-learning is not installed, the peer's rows are omitted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def bare_product(batch: int) -> Step:
 
 
 def time_in_turns(repeats: int, *steps: Step) -> list[float]:
-    """Time the steps alternately, and return the median milliseconds of each."""
+    """Time the steps alternately to return the median milliseconds."""
     times: list[list[float]] = [[] for _ in steps]
     for turn in range(repeats + 1):
         for step, taken in zip(steps, times):
@@ -66,7 +66,7 @@ def time_in_turns(repeats: int, *steps: Step) -> list[float]:
 
 
 def synchronize() -> None:
-    """Wait until the accelerator has finished all submitted work."""
+    """Wait until all work submitted to the accelerator is finished."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
@@ -144,7 +144,7 @@ def million_classes(threads: int, device: str) -> None:
     whole, _ = alone(1.0)
     work = "NormSoftmax, 1,000,000 × 128, fraction 0.01, with optimizer"
     show(work, "all classes", part, whole, "≥ 30 × faster")
-    state = 3 * 1_000_000 * 128 * 4 / 2**20  # weights and Adam's two moments
+    state = 3 * 1_000_000 * 128 * 4 / 2**20  # weights and Adam's moments
     work = "its peak memory above the interpreter's, MiB"
     show(work, "weights + optimizer state", peak, state, "ratio ≤ 1.3")
 
@@ -158,7 +158,7 @@ def measure_million(fraction: float) -> None:
 def peak_mebibytes() -> float:
     """Return the peak memory of this process in MiB; on an accelerator, only of the tensors.
 
-    Don't use `getrusage`, which starts at the parent's peak.
+    Don't use `getrusage`, which starts from the parent's peak.
     """
     if torch.get_default_device().type == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20

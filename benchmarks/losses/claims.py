@@ -1,4 +1,4 @@
-"""Studies for `bench_claims.py`: what the papers claim, and the runs on glyphs that test each claim.
+"""Studies for `bench_claims.py`: the papers' claims, and the runs on glyphs that test a claim.
 
 A study trains a bundled recipe with some keys changed. A share of the training classes is held out to choose the
 learning rate, once per study. The classes of the test half are only measured.
@@ -28,11 +28,11 @@ class Study:
 
     Attributes:
         title: the table's heading.
-        claim: what the paper says.
+        claim: the paper's statement.
         recipe: the bundled recipe.
         set: changes for all runs.
-        variants: changes for each variant, by label.
-        rates: learning rates to choose from, with `rate_of`, on held-out classes; if a choice sets several keys, they
+        variants: changes per variant, by label.
+        rates: learning rates to choose from, with `rate_of`, on held-out classes; if a choice sets multiple keys, they
             are joined by `` ; ``. If empty, the recipe's rate is used.
         rate_of: the label of the variant that chooses the rate for all variants.
         after: a function that computes further values of a finished run.
@@ -49,7 +49,7 @@ class Study:
 
 
 def hold_out_all_but(classes: int, of: int) -> str:
-    """Hold out all training classes except `classes` of them."""
+    """Hold out all training classes but `classes`."""
     return f"validation.class_fraction={1 - classes / of:.6f}"
 
 
@@ -67,7 +67,7 @@ def cosine_to_memory(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
 
 
 def every_level(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
-    """Measure MAP@R and Recall@1 for each subset of the three levels."""
+    """Measure MAP@R and Recall@1 for all subsets of the three levels."""
     names, found = dict(zip("LMH", recipe.backbone["levels"], strict=True)), {}
     evaluator, embedded = build_evaluator(recipe, registry()), Embedded.read(folder)
     for label in ("L", "M", "H", "LM", "LH", "MH", "LMH"):

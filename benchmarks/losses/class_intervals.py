@@ -10,15 +10,15 @@ from dml_eval_rs import Evaluation, evaluate
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
 
-MOST_CLASSES = 500  # with more classes, no sums are recorded
+MOST_CLASSES = 500  # when there are more classes, sums are not recorded
 METRICS = ("recall@1", "map@r")
 
 
 def sums_by_class(folder: RunFolder) -> dict[str, Any] | None:
-    """Add up Recall@1 and MAP@R over the queries of each test class, for paired comparisons of runs.
+    """Add up Recall@1 and MAP@R over the queries by test class, for paired comparisons of runs.
 
     Returns:
-        The number of queries per class, sorted by label, and the sums; None if there are too many classes.
+        The number of queries per class, sorted by label, and the sums; None if the number of classes is too large.
     """
     labels, queries = np.unique(np.load(folder.labels()), return_inverse=True)
     if len(labels) > MOST_CLASSES:

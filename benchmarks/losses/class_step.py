@@ -1,4 +1,4 @@
-"""Measure the time and memory of a class loss and its optimizer, without the network."""
+"""Measure the time and memory of a class loss and the optimizer; the network is not included."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def measure_class_step(recipe: Recipe, classes: int) -> tuple[float, float]:
     """Measure a recipe's loss, gradient and optimizer on random embeddings, in a new process.
 
     Args:
-        recipe: the run's recipe, whose sampler must have a batch size.
+        recipe: the run's recipe; the sampler must be given a batch size.
         classes: the number of classes.
 
     Returns:
-        The median processor time of 20 steps in milliseconds, on one thread, and the peak memory in MiB for weights,
-        optimizer, gradient and logits.
+        The median processor time of 20 steps in milliseconds, on a single thread, and the peak memory in MiB for
+        weights, optimizer, gradient and logits.
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(_measure, recipe, classes).result()
@@ -47,7 +47,7 @@ def _measure(recipe: Recipe, classes: int) -> tuple[float, float]:
 
 
 def _step(recipe: Recipe, classes: int, embeddings: torch.Tensor, steps: int) -> list[float]:
-    """Take steps, and return the processor time of each step."""
+    """Take steps and return the processor time per step."""
     context = {
         "num_classes": classes,
         "embedding_dim": embeddings.shape[1],

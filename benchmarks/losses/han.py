@@ -1,9 +1,9 @@
-"""Studies for `bench_claims.py --data han`: losses on 10,459 Han characters, with settings chosen for each loss.
+"""Studies for `bench_claims.py --data han`: losses on 10,459 Han characters, with settings chosen per loss.
 
-Runs of two epochs choose each loss's settings on held-out classes; then the loss trains for six epochs with every seed.
+Runs of 2 epochs choose a loss's settings on held-out classes; then the loss trains for 6 epochs with all seeds.
 The classes of the test half are only measured. docs/guide/han-characters.md describes the data.
 
-Further studies train NormSoftmax with the settings chosen for it: with a fraction of the classes in each step, and with
+Further studies train NormSoftmax with the settings chosen for it: with a fraction of the classes per step, and with
 embeddings of 512 and 2,048 numbers, measured as floats and as bits.
 """
 
@@ -28,7 +28,7 @@ SHORT, LONG = 2, 6  # epochs
 
 
 def intervals_and_cosine(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
-    """Return the intervals, and how far the class weights have moved from their copies in the memory."""
+    """Return the intervals, and how far the class weights have moved from the copies in the memory."""
     return intervals_by_class(folder, recipe) | cosine_to_memory(folder, recipe)
 
 
@@ -39,7 +39,7 @@ def cost_of_classes(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
 
 
 def floats_and_bits(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
-    """Also measure the embeddings as bits, and the processor time of both searches on one thread."""
+    """Also measure the embeddings as bits, and the processor time of both searches on a single thread."""
     labels, embeddings = np.load(folder.labels()), np.load(folder.embeddings())
     started = time.process_time()
     evaluate(embeddings, labels, metrics=METRICS, threads=1)
@@ -67,7 +67,7 @@ CHOSEN = [*COMMON, "loss.temperature=0.1", "optimizer.lr=3e-3"]  # for NormSoftm
 
 
 def study(title: str, claim: str, recipe: str, batch: int, changes: list[str], rates: list[str]) -> Study:
-    """Make a loss's study: a short run for each setting, then long runs with the chosen setting."""
+    """Make a loss's study: a short run per setting, then long runs with the chosen setting."""
     return Study(
         title,
         claim,

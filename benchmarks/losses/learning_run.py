@@ -74,7 +74,7 @@ class Glyphs:
 
 
 class Network(nn.Module):
-    """Network with small convolutions, pooling, a norm without parameters, and a linear embedding."""
+    """Network with small convolutions, pooling, a parameter-free norm, and a linear embedding."""
 
     def __init__(self, in_channels: int, dim: int) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Network(nn.Module):
 
 
 def train_and_measure(glyphs: Glyphs, part: str, setting: Setting, seed: int, steps: int) -> dict[str, float]:
-    """Train, and return Recall@1 and MAP@R of the embeddings and of the signs, and the CPU seconds."""
+    """Train; return Recall@1 and MAP@R of the embeddings and of the signs, with the CPU seconds."""
     started = time.process_time()
     train_on, measured, measure_on = glyphs.parts[part]
     split = glyphs.data.train
@@ -151,7 +151,7 @@ def train_and_measure(glyphs: Glyphs, part: str, setting: Setting, seed: int, st
 
 
 class Record:
-    """Record of finished runs, one line of JSON per run; an interrupted benchmark resumes from it."""
+    """Record of finished runs, a line of JSON per run; an interrupted benchmark resumes from it."""
 
     def __init__(self, path: Path, glyphs: Glyphs, steps: dict[str, int], deadline: float) -> None:
         self.path, self.glyphs, self.steps, self.deadline = path, glyphs, steps, deadline

@@ -2,8 +2,8 @@
 
 EfficientNet-Lite0 with ImageNet's weights trains for eight epochs on 107 unit types of a game. This resembles the use
 of CUB-200-2011: few fine-grained classes and a pretrained network. See docs/guide/pictures.md for the pictures and how
-to build them; the studies read them from pictures/units below the working directory. A fifth of the training classes is
-held out to choose each study's learning rate.
+to build the set; the studies read pictures/units below the working directory. A fifth of the training classes is
+held out to choose a study's learning rate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dml_train.run_folder import RunFolder
 COMMON = ["validation.class_fraction=0.2", "checkpoints.every=0"]
 RATES = ("1e-4", "3e-4", "1e-3")
 COSINES = [cosine(rate, warmup=30) for rate in RATES]
-# Losses of pairs have no class weights, and so no learning rate for them.
+# Losses of pairs do not use class weights, so a learning rate for class weights is not given.
 PAIRS = [
     "optimizer.lr_multipliers={head=3.0}",
     "sampler={name='class-balanced', classes_per_batch=10, images_per_class=6}",
@@ -34,7 +34,7 @@ def alpha(first: float, last: float) -> list[str]:
 
 
 def levels_and_intervals(folder: RunFolder, recipe: Recipe) -> dict[str, float]:
-    """Also measure each set of levels, if the run has several."""
+    """Also measure sets of levels, if multiple levels are used in the run."""
     levels = every_level(folder, recipe) if len(recipe.backbone["levels"]) > 1 else {}
     return intervals_by_class(folder, recipe) | levels
 

@@ -4,7 +4,7 @@
 
 RECIPE is ``pretrained/units`` or ``pretrained/icons``, and ROOT is the folder that build.py wrote. All rows use the
 recipe's preparation and test split. `pixels` subtracts the mean over the set from the input. `untrained` and `ImageNet`
-use the backbone's pooled features with random and pretrained weights, without further layers.
+use the backbone's pooled features with random and pretrained weights; further layers are not used.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main(recipe: str, root: str) -> None:
 
 
 def show(name: str, experiment: Experiment, embedded: Embedded) -> None:
-    """Evaluate and print a row."""
+    """Evaluate features and print the metrics."""
     measured = experiment.evaluator.evaluate(embedded.embeddings, embedded.labels)
     print(f"{name:10}" + "".join(f"  {metric} {measured[metric]:.4f}" for metric in METRICS), flush=True)
 

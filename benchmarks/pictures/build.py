@@ -1,4 +1,4 @@
-"""Build an image folder of pictures from Debian packages, and print its record.
+"""Build an image folder of pictures from Debian packages and print a record.
 
     python benchmarks/pictures/build.py units ROOT OUT
     python benchmarks/pictures/build.py icons ROOT OUT

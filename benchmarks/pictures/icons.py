@@ -1,7 +1,7 @@
-"""Application icons from different themes: a class is an application, and its images are the themes' drawings.
+"""Application icons from different themes: a class is an application, with the themes' drawings as images.
 
-Themes use links or copies to give a drawing several names; names.py decides which names mean the same application.
-Names that begin with the same word (``libreoffice-writer``, ``libreoffice-calc``) are on the same side of the split.
+Themes use links or copies to give a drawing multiple names; names.py decides which names mean the same application.
+Names that begin with equal words (``libreoffice-writer``, ``libreoffice-calc``) are on the same side of the split.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from picture_set import Pictures, pixel_hash, square_on_white
 from PIL import Image
 
 SIDE = 96  # pixels
-# The folder with each theme's largest drawings of applications, below usr/share/icons.
+# The folder with a theme's largest drawings of applications, below usr/share/icons.
 THEMES = {
     "papirus": "Papirus/64x64/apps",
     "numix-circle": "Numix-Circle/48/apps",
@@ -50,7 +50,7 @@ TOOLS = f"resvg {resvg_py.__resvg_version__} (resvg-py {resvg_py.__version__}), 
 
 
 def read_icons(root: Path) -> dict[str, Pictures]:
-    """Draw the classes that have at least two different drawings; return them by split."""
+    """Draw the classes with at least 2 different drawings, by split."""
     files, drawings = _find_drawings(root / "usr/share/icons")
     classes: dict[str, dict[str, Image.Image]] = {}
     for names, themes in group_names(drawings):
@@ -66,7 +66,7 @@ def read_icons(root: Path) -> dict[str, Pictures]:
 
 
 def _find_drawings(icons: Path) -> tuple[dict[str, Path], dict[str, dict[str, str]]]:
-    """Return a file for each drawing's hash, and the hashes by name and theme; links are followed."""
+    """Return files by the drawing's hash, and the hashes by name and theme; links are followed."""
     files: dict[str, Path] = {}
     drawings: dict[str, dict[str, str]] = defaultdict(dict)
     for theme, folder in THEMES.items():
@@ -97,7 +97,7 @@ def _render(file: Path) -> Image.Image | None:
 
 
 def _drop_copies(classes: Mapping[str, Mapping[str, Image.Image]]) -> dict[str, dict[str, Image.Image]]:
-    """Drop copies in a class, pictures that several classes share, pictures in one colour, and then small classes."""
+    """Drop copies in a class, pictures shared by multiple classes, pictures in a single colour, then small classes."""
     labels_of: dict[str, set[str]] = defaultdict(set)
     hashes = {label: {name: pixel_hash(image) for name, image in of.items()} for label, of in classes.items()}
     for label, of_class in hashes.items():

@@ -1,9 +1,9 @@
 """Find the icon names that mean the same application.
 
-Names that share a drawing in some theme (``gedit``, ``org.gnome.gedit``) are in the same class. If a class then has two
-drawings from the same theme, a shared drawing shows a kind of application, such as "browser". Such classes are built
-again, each time without the drawings that have more names than an ever smaller limit. As a result, a class has at most
-one drawing per theme.
+Names that share a drawing in some theme (``gedit``, ``org.gnome.gedit``) are in the same class. If a class then
+contains two drawings from a theme, a shared drawing shows a kind of application, such as "browser". Such classes are
+built again without drawings that have more names than an ever smaller limit. As a result, a class contains at most
+a drawing per theme.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from picture_set import components
 
 Drawings = Mapping[str, Mapping[str, str]]  # the drawings' hashes by name, then theme
-_LIMITS = (None, 32, 16, 8, 4, 2, 1)  # in each round, a drawing with more names links nothing
+_LIMITS = (None, 32, 16, 8, 4, 2, 1)  # in each round, a drawing with more names is not used as a link
 
 
 def group_names(drawings: Drawings) -> list[tuple[list[str], dict[str, str]]]:
-    """Group names into classes with at least two different drawings.
+    """Group names into classes with at least 2 different drawings.
 
     Returns:
-        The names of each class, and its drawings by theme.
+        The names by class, and a class's drawings by theme.
     """
     names_of: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, themes in sorted(drawings.items()):

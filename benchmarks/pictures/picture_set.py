@@ -1,4 +1,4 @@
-"""Write a folder of pictures from Debian packages, hash it, and describe it by a record that others can check."""
+"""Write a folder of pictures from Debian packages; describe and hash it in a record that others can check."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Pictures = Mapping[str, Mapping[str, Image.Image]]  # by class, then by name; al
 
 
 class MissingPackages(Exception):
-    """Error for packages whose files aren't below the given root."""
+    """Error for packages whose files are not found below the given root."""
 
 
 def check_packages(root: Path, packages: Sequence[str]) -> None:
-    """Check that the root contains each package's documentation.
+    """Check that the root contains the packages' documentation.
 
     Raises:
-        MissingPackages: if packages are missing; the message names them and says how to get them.
+        MissingPackages: if packages are missing; the message says how to get the packages.
     """
     missing = [name for name in packages if not (root / "usr/share/doc" / name).exists()]
     if missing:
@@ -35,7 +35,7 @@ def check_packages(root: Path, packages: Sequence[str]) -> None:
 
 
 def square_on_white(image: Image.Image, side: int | None = None) -> Image.Image:
-    """Pad a picture to a square, scale it to `side` pixels if given, and compose it on white."""
+    """Pad a picture to a square, scale it to `side` pixels if given; compose it on white."""
     image = image.convert("RGBA")
     square = Image.new("RGBA", (max(image.size),) * 2)
     square.paste(image, ((square.width - image.width) // 2, (square.height - image.height) // 2))
@@ -46,7 +46,7 @@ def square_on_white(image: Image.Image, side: int | None = None) -> Image.Image:
 
 
 def components(names: Iterable[str], links: Iterable[Iterable[str]]) -> list[list[str]]:
-    """Return the connected components of names, sorted: the names in each list of `links` are connected."""
+    """Return the connected components of names, sorted: names in a list of `links` are connected."""
     parent = {name: name for name in names}
 
     def find(name: str) -> str:
@@ -110,7 +110,7 @@ def describe(
 
 
 def _version(root: Path, package: str) -> str:
-    """Read a package's version from the first line of its changelog."""
+    """Read a package's version from the first line of the changelog."""
     folder = root / "usr/share/doc" / package
     for name in ("changelog.Debian.gz", "changelog.gz"):
         if (file := folder / name).exists():

@@ -1,14 +1,14 @@
-"""Sprites of Battle for Wesnoth's units: a class is a unit type, and its images are poses and animation frames.
+"""Sprites of Battle for Wesnoth's units: a class is a unit type, with poses and animation frames as images.
 
-- **Images of a type**: the sprite, and files in the same folder whose names continue the sprite's name (``archer``:
-  ``archer-bow-attack1``, ``archer+female``). If a file continues several names, the longest counts. Types that share a
-  sprite are one class, and so are female and male variants, although they are drawn differently.
+- **Images of a type**: the sprite, and files in the folder with names that continue the sprite's name (``archer``:
+  ``archer-bow-attack1``, ``archer+female``). If multiple names are continued, the longest is used. Types that share a
+  sprite are a single class, and so are female and male variants, although they are drawn differently.
 - **Frames** are excluded if they show less than MIN_VISIBLE of the sprite's area (fading, halos), or differ from an
   earlier frame of the class by less than MIN_DIFFERENCE, as consecutive frames do. MOST_IMAGES of the others are used,
   evenly spaced when sorted by name.
 - **Team colours**: sprites contain 19 shades of magenta, which the game replaces by a side's colour. The hash of an
   image's name chooses one of the game's sides, so that the colour doesn't reveal the class.
-- **Split**: types that advance to one another form a line, and a line is on one side of the split. Lines are assigned
+- **Split**: types that advance to one another form a line, and a line is not split. Lines are assigned
   from the longest to the shortest, each to the side with fewer classes.
 - A picture is the sprite's canvas, padded to a square, on white; most are 72 × 72.
 """
@@ -37,12 +37,12 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def read_units(root: Path) -> dict[str, Pictures]:
-    """Draw the types that have at least FEWEST_IMAGES different images; return them by split."""
+    """Draw the types that have FEWEST_IMAGES different images or more, by split."""
     core = next((root / "usr/share/games/wesnoth").glob("*/data/core"))
     types = read_types(core)
     images = core / "images"
     stem_of = {name: _stem(sprite) for name, (sprite, _) in types.items() if (images / sprite).is_file()}
-    name_of: dict[str, str] = {}  # the first type of each sprite
+    name_of: dict[str, str] = {}  # the first type of a sprite
     for name, stem in stem_of.items():
         name_of.setdefault(stem, name)
     lines = join_lines(
@@ -70,7 +70,7 @@ def read_units(root: Path) -> dict[str, Pictures]:
 
 
 def read_types(core: Path) -> dict[str, tuple[str, list[str]]]:
-    """Read each unit type's sprite, relative to the folder of images, and the types to which it advances."""
+    """Read unit types' sprites, relative to the folder of images, and the types to advance to."""
     types = {}
     for file in sorted((core / "units").rglob("*.cfg")):
         text = file.read_text(encoding="utf-8")
@@ -84,7 +84,7 @@ def read_types(core: Path) -> dict[str, tuple[str, list[str]]]:
 
 
 def _expand(sprite: str, macros: Mapping[str, str]) -> str:
-    """Replace macros by their values, and remove the game's image functions."""
+    """Replace macros by values; remove the game's image functions."""
     path = re.sub(r"\{(\w+)\}", lambda match: macros.get(match[1], ""), sprite).replace("//", "/")
     return path.partition("~")[0]
 
@@ -106,7 +106,7 @@ def owner(path: str, stems: Iterable[str]) -> str | None:
 
 
 def join_lines(advances: Iterable[Mapping[str, list[str]]]) -> dict[str, str]:
-    """Join types that advance to one another, directly or not; return each type's line, named by its first type."""
+    """Join types that advance to one another, directly or not; return each type's line, named by the first type."""
     links = [[name, *others] for step in advances for name, others in step.items()]
     lines = components([name for linked in links for name in linked], links)
     return {name: line[0] for line in lines for name in line}
@@ -115,7 +115,7 @@ def join_lines(advances: Iterable[Mapping[str, list[str]]]) -> dict[str, str]:
 def split_by_line(
     classes: Mapping[str, Mapping[str, Image.Image]], lines: Mapping[str, str]
 ) -> dict[str, Pictures]:
-    """Split classes so that a line is on one side, and both sides have nearly equally many classes."""
+    """Split classes so that lines are not split, but both sides are nearly equal in the number of classes."""
     members = defaultdict(list)
     for name in sorted(classes):
         members[lines[name]].append(name)
@@ -130,7 +130,7 @@ def split_by_line(
 class Recolouring:
     """Replacement of magenta by a side's colour, as in the game.
 
-    The brightness of a shade determines the mix: from the range's darkest to its middle colour up to the brightness of
+    The brightness of a shade determines the mix: from the range's darkest to the middle colour up to the brightness of
     the palette's first shade, and from the middle to the lightest colour above.
 
     Args:
@@ -172,7 +172,7 @@ def _load(file: Path) -> Image.Image:
 
 
 def _choose_frames(sprite: Path, files: list[Path]) -> list[Path]:
-    """Choose frames that show enough and differ from one another, beginning with the sprite."""
+    """Choose frames that show enough and are different, beginning with the sprite."""
     visible = (np.array(_load(sprite))[..., 3] > 127).sum()
     kept: list[tuple[Path, Bytes]] = []
     for file in [sprite, *(file for file in files if file != sprite)]:

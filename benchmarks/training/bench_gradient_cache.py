@@ -2,9 +2,9 @@
 
     python benchmarks/training/bench_gradient_cache.py [--batch 512] [--rounds 5]
 
-The network has three convolutions and a linear layer, at 64 × 64 pixels; the loss is InstanceCrossEntropy. In each
-round, all steps run in turn on one thread, and a ratio is the median over rounds. To measure peak memory, a new process
-runs one step; the memory of a process that only makes the network and the batch is subtracted.
+The network has three convolutions and a linear layer, for 64 × 64 pixels; the loss is InstanceCrossEntropy. In every
+round, all steps run in turn on a single thread, and a ratio is the median over rounds. To measure peak memory, a new
+process runs a step; the memory of a process that only makes the network and the batch is subtracted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Job:
         self.loss = InstanceCrossEntropy()
 
     def step(self, micro_batch: int | None) -> None:
-        """Compute the batch's gradient; if `micro_batch` is None, in one pass."""
+        """Compute the batch's gradient; if `micro_batch` is None, in a single pass."""
         self.network.zero_grad()
         if micro_batch is None:
             self.loss(self.network(self.images), self.labels).backward()
@@ -47,7 +47,7 @@ class Job:
 
 
 def measure_times(batch: int, rounds: int, sizes: list[int | None]) -> dict[int | None, list[float]]:
-    """Measure the processor seconds of each kind of step in turn; the first round isn't counted."""
+    """Measure the processor seconds by kind of step, in turn; the first round is not counted."""
     job, times = Job(batch), {size: [] for size in sizes}
     for turn in range(rounds + 1):
         for size in sizes:
@@ -59,7 +59,7 @@ def measure_times(batch: int, rounds: int, sizes: list[int | None]) -> dict[int 
 
 
 def measure_peak(batch: int, size: str) -> float:
-    """Measure a new process's peak memory in MiB; if size is "none", it takes no step."""
+    """Measure a new process's peak memory in MiB; if size is "none", steps are not taken."""
     command = [sys.executable, __file__, "--batch", str(batch), "--alone", size]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 

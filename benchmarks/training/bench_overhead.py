@@ -3,10 +3,10 @@
     python benchmarks/training/bench_overhead.py [STEPS] [ROUNDS] [--recipe NAME] [--set KEY=VALUE ...]
 
 The recipe's loss must be NormSoftmax. By default, the job is the demo: glyphs with augmentation, a network in
-channels-last, fused AdamW, batches of 128, no loader processes. In each round, all three train from the start, in
-alternating order; a ratio compares wall time within a round, and the median over rounds is the result.
-pytorch-metric-learning uses `MetricLossOnly` and `NormalizedSoftmaxLoss`, and gets complete batches from the same data
-set. All three keep freed memory (see `keep_freed_memory`).
+channels-last, fused AdamW, batches of 128; loader processes are not used. In every round, all three train from the
+start, in alternating order; a ratio compares wall time within a round, and the median over rounds is the result.
+pytorch-metric-learning uses `MetricLossOnly` and `NormalizedSoftmaxLoss`, and gets complete batches from this data set.
+All three keep freed memory (see `keep_freed_memory`).
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ def keep_freed_memory() -> None:
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        libc.mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD, at its maximum
+        libc.mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD: the maximum
         libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
 
 
 class Stopwatch:
-    """Stopwatch that runs from the first step to the last logged step, without checkpoints and evaluation."""
+    """Stopwatch that runs from the first step to the last logged step; checkpoints and evaluation are not counted."""
 
     @hookimpl
     def dml_run_start(self):
@@ -117,7 +117,7 @@ def trainer_time(experiment: Experiment, registry: Registry, watch: Stopwatch) -
 
 
 class PmlDataset(torch.utils.data.Dataset):
-    """Training split as pytorch-metric-learning expects it; a batch is loaded at once, as by `dml_train`."""
+    """Training split as pytorch-metric-learning expects it; a batch is loaded in a single call, as by `dml_train`."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.split, self.seed = experiment.train, experiment.recipe.training.seed
@@ -152,10 +152,10 @@ def pml_time(experiment: Experiment) -> Moment:
         iterations_per_epoch=experiment.num_steps,
         dataloader_num_workers=0,
     )
-    # It warns that no optimizer updates the embedder, which has no weights.
+    # It warns that the embedder, which does not have weights, is not updated by an optimizer.
     logging.getLogger("PML").setLevel(logging.ERROR)
     begun = now()
-    with contextlib.redirect_stderr(io.StringIO()):  # its progress bar
+    with contextlib.redirect_stderr(io.StringIO()):  # the progress bar
         trainer.train(num_epochs=1)
     return between(begun, now())
 

@@ -1,10 +1,10 @@
-"""Compare class weights on each rank with sharded ones: bytes and processor time per rank and step.
+"""Compare class weights on all ranks with sharded weights: bytes and processor time per rank and step.
 
     python benchmarks/training/bench_sharded_classes.py [STEPS]
 
-The loss is a softmax of cosines in float32, with a global batch of 256, 128 dimensions, SGD without momentum, gloo on
-one machine, and one thread per rank. Bytes are the peak growth of a rank's memory, including the class weights. Wall
-time is the slowest rank's, and only meaningful if each rank has a free core.
+The loss is a softmax of cosines in float32, with a global batch of 256, 128 dimensions, plain SGD, gloo on
+a single machine, and a thread per rank. Bytes are the peak growth of a rank's memory, including the class weights. Wall
+time is the slowest rank's, and only meaningful if there is a free core per rank.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Cost(NamedTuple):
 def rank(
     number: int, world_size: int, folder: Path, classes: int, fraction: float, sharded: bool, steps: int
 ) -> None:
-    """Train as a rank, and save the cost."""
+    """Train as this rank and save the cost."""
     torch.set_num_threads(1)
     store = distributed.FileStore(str(folder / "store"), world_size)
     distributed.init_process_group("gloo", store=store, rank=number, world_size=world_size)
@@ -77,7 +77,7 @@ def memory(field: str) -> int:
 
 
 def costs(world_size: int, classes: int, fraction: float, sharded: bool, steps: int) -> list[Cost]:
-    """Measure the cost on each of `world_size` ranks."""
+    """Measure the cost per rank on `world_size` ranks."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["dml_losses", "torch._dynamo"])
     with tempfile.TemporaryDirectory() as folder:

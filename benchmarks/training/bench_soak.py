@@ -4,8 +4,8 @@
 
 The run uses the recipe of the trainer's tests (batch norm, dropout, augmentation, a loss that draws random numbers) for
 40 steps, with a checkpoint after every third step. A trial is killed once by SIGKILL, at a random moment within the
-duration of a complete run, and then resumed. Processes are forked from a process that has imported everything, so that
-they spend nearly all of their time in the run.
+duration of a complete run, and then resumed. Processes are forked after everything is imported, so that nearly all time
+is spent in the run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from io import StringIO
 from pathlib import Path
 
 import torch
-import torch._dynamo  # optimizers import it on their first step, which would cost each child seconds
+import torch._dynamo  # optimizers import it in the first step, which costs children seconds
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "packages/dml-train/tests"))
@@ -46,7 +46,7 @@ DOCUMENT = make_document(
 
 
 def fork_training(recipe: Recipe, registry: Registry, out: Path) -> int:
-    """Train or resume in a child process, and return the child's id."""
+    """Train or resume in a child process; return the child's id."""
     if child := os.fork():
         return child
     try:
@@ -71,7 +71,7 @@ def digest(value: object) -> str:
 
 
 def result(out: Path) -> str:
-    """Hash all results that a run has saved."""
+    """Hash all results that are saved by a run."""
     folder = RunFolder(out)
     last = checkpoint.newest_intact(folder.checkpoints)
     assert last is not None

@@ -1,6 +1,6 @@
 """Measure the processor time of imports, and of commands that only list or help.
 
-Each case runs in a new process, and the result is the minimum over `ROUNDS` rounds, in which all cases take turns. For
+Cases are run in new processes. The result is the minimum over `ROUNDS` rounds, in which all cases take turns. For
 comparison, the table includes imports of numpy and torch.
 
     python benchmarks/training/bench_start.py [--out benchmarks/results/training-start.txt]
@@ -30,7 +30,7 @@ COMPLETIONS = ("dml ", "dml tr")
 
 
 def seconds(arguments: list[str], extra: dict[str, str] | None = None) -> float:
-    """Run Python with these arguments, and return the user and system time."""
+    """Run Python with these arguments; return the user and system time."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
         [sys.executable, *arguments],
@@ -44,7 +44,7 @@ def seconds(arguments: list[str], extra: dict[str, str] | None = None) -> float:
 
 
 def cases() -> dict[str, tuple[list[str], dict[str, str]]]:
-    """Return each case's arguments and environment by title."""
+    """Return the cases' arguments and environments by title."""
     found: dict[str, tuple[list[str], dict[str, str]]] = {"python -c pass": (["-c", "pass"], {})}
     for statement in (*(f"import {module}" for module in IMPORTS), *USES):
         found[statement] = (["-c", statement], {})
@@ -65,7 +65,7 @@ def cpu() -> str:
 
 
 def main() -> None:
-    """Measure every case and print the table."""
+    """Measure all cases to print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="also write the table to this file")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Sphinx's settings for the site: `make docs` stages the pages and builds them."""
+"""Sphinx's settings for the site: use `make docs` to stage and build the pages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ extensions = [
 
 # Pages.
 myst_enable_extensions = ["colon_fence", "deflist"]
-myst_heading_anchors = 6  # as a forge makes them
+myst_heading_anchors = 6  # as on a forge
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 900
@@ -50,9 +50,9 @@ nitpick_ignore_regex = [
     # Names that aren't public here: other projects', and the annotations' own.
     (r"py:.*", r"(?!dml_\w+\.[A-Z]\w*$).*"),
 ]
-suppress_warnings = ["ref.python"]  # a name of two packages, `Evaluation`: the first is linked
+suppress_warnings = ["ref.python"]  # `Evaluation` is a name in two packages: the first is linked
 
-# Appearance: nothing is loaded from another host.
+# Appearance: files must not be loaded from other hosts.
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
@@ -74,7 +74,7 @@ def escape_bars(app, what, name, item, options, lines):  # type: ignore[no-untyp
 
 
 def drop_docs_of_types(app, what, name, item, options, lines):  # type: ignore[no-untyped-def]
-    """Drop the docstring that a constant inherits from its type, such as that of `dict`."""
+    """Drop the docstring that a constant inherits from the type, such as `dict`."""
     if what == "data" and item.__doc__ == type(item).__doc__:
         lines.clear()
 

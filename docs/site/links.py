@@ -1,4 +1,4 @@
-"""Check the links of built pages: each leads to a file, and to an element of it; nothing is loaded from other hosts."""
+"""Check the links of built pages: files and elements must exist; other hosts should not be used."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Page(HTMLParser):
 
 
 def broken_links(folder: Path) -> list[str]:
-    """Return a line for each broken link, and for each resource of another host, of the pages below a folder."""
+    """Return a line per broken link, or resource on a different host, given the folder of the pages."""
     pages = {
         path.resolve(): Page(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.html"))
     }

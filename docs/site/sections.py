@@ -1,4 +1,4 @@
-"""The site's sections, the order of their pages, and the pages that aren't files of docs/."""
+"""The site's sections, the order of the pages, and the pages that are not files of docs/."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Section:
-    """A kind of page: its title, its purpose, and patterns that order its pages; others follow by name."""
+    """A kind of page: title, purpose, and patterns that order the pages; others follow by name."""
 
     title: str
     purpose: str
     order: tuple[str, ...]
 
     def ordered(self, names: set[str]) -> list[str]:
-        """Return the names of the section's own pages in its order."""
+        """Return the names of the section's pages in order."""
         found: list[str] = []
         for pattern in (*self.order, "*"):
             found += sorted(name for name in fnmatch.filter(names, pattern) if name not in found)
@@ -80,7 +80,7 @@ PACKAGES = {
     "dml-train": "dml_train",
 }
 
-# A file outside docs/ → its page in the site.
+# A file outside docs/ → the page in the site.
 OUTSIDE = {
     "README.md": "guide/readme.md",
     "ARCHITECTURE.md": "internals/architecture.md",
@@ -92,7 +92,7 @@ for _package in PACKAGES:
     OUTSIDE[f"packages/{_package}/README.md"] = f"reference/packages/{_package}.md"
     OUTSIDE[f"packages/{_package}/CHANGELOG.md"] = f"reference/changes/{_package}.md"
 
-# A tutorial → the files and folders that its code writes and the gallery shows: the file, and its name in the gallery.
+# A tutorial → the files and folders that are written by the code and shown: the file, and the name in the gallery.
 SHOWN = {
     "tutorials/your-images": {
         "runs/mine/report.html": "report.html",
@@ -102,7 +102,7 @@ SHOWN = {
     "tutorials/your-own-loss": {"side-by-side.html": "side-by-side.html"},
 }
 
-# The modules whose public names are listed.
+# List the public names of these modules.
 MODULES = (
     "dml_core",
     "dml_core.hookspecs",
@@ -113,7 +113,7 @@ MODULES = (
     "dml_train",
 )
 
-# A page → the pages below it, which its section doesn't list.
+# A page → the pages below, which should not be listed by the section.
 CHILDREN = {
     f"reference/packages/{package}": [
         *(f"reference/api/{module}" for module in MODULES if module.split(".")[0] == name),

@@ -1,13 +1,13 @@
 """Write the site's pages from the repository's.
 
 The pages in docs/ are plain Markdown that reads well on a forge. Sphinx needs more: pages from outside docs/, tables of
-contents, and code that it runs. This script copies every page and adds these, so that no page needs Sphinx's syntax.
+contents, and code to run. This script copies every page and adds these, so that Sphinx's syntax is not used in pages.
 
 - Links to a page of the site become links between the copies. A link to another file of the repository becomes an
   address below `repository` (`[tool.site]` in pyproject.toml), or, while that is empty, the file's path.
 - In a tutorial, Python blocks become cells that Sphinx runs, and so do shell blocks, which stay visible as they are. A
-  Python block whose first line is `# NAME.py` is written to that file.
-- Each section has an index page with its tables of contents.
+  Python block that begins with `# NAME.py` is written to that file.
+- A section has an index page with tables of contents.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PICTURE = re.compile(r"(!\[[^\]]*\]\()([^)\s:]+\.png)(?=\))")
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# ([\w/]+\.py)\n")  # the first line of a block that is a file
-# Prints the output at once: the cell's stream would be cut anywhere. Progress, on the error stream, is shown only if a
+# Prints the output when complete: the cell's stream would be cut anywhere. Progress, on stderr, is shown only when a
 # command fails. The notebook's way to draw isn't the commands'.
 SHELL = """import os, subprocess
 done = subprocess.run(
@@ -80,14 +80,14 @@ def name(page: Path) -> str:
 
 
 def staged_paths() -> dict[Path, Path]:
-    """Return each page that the site shows, with its path in the site."""
+    """Return all pages of the site, with the path in the site."""
     pages = {page: page.relative_to(DOCS) for page in sorted(DOCS.rglob("*.md"))}
     pages = {page: copy for page, copy in pages.items() if copy.parts[0] != "site"}
     return pages | {ROOT / name: Path(copy) for name, copy in OUTSIDE.items()}
 
 
 def relink(text: str, page: Path, copy: Path, copies: dict[Path, Path]) -> str:
-    """Return a page's text with its relative links as the copy needs them."""
+    """Return a page's text with relative links that can be used in the copy."""
 
     def replaced(found: re.Match[str]) -> str:
         label, link = found.groups()
@@ -112,7 +112,7 @@ def relink(text: str, page: Path, copy: Path, copies: dict[Path, Path]) -> str:
 
 
 def repository() -> str:
-    """Return the address of the repository; "" while the project has none."""
+    """Return the address of the repository; "" by default."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return str(settings["tool"]["site"]["repository"]).rstrip("/")
 
@@ -133,14 +133,14 @@ def cell(magic: str, code: str, tags: str) -> str:
 
 
 def contents(names: list[str], hidden: bool = False) -> str:
-    """Return a table of contents; "" without pages."""
+    """Return a table of contents; "" if pages are not given."""
     options = ":hidden:" if hidden else ":maxdepth: 1"
     pages = "\n".join(f"/{name}" for name in names)
     return f"\n```{{toctree}}\n{options}\n\n{pages}\n```\n" if names else ""
 
 
 def listing(module: str) -> str:
-    """Return the page of a module's public names: a table, then each in full."""
+    """Return the page of a module's public names: a table, then all in full."""
     title = f"Functions and classes of {module}"
     parts = [title, "=" * len(title), "", f".. currentmodule:: {module}", "", ".. autosummary::", ""]
     items = {name: getattr(importlib.import_module(module), name) for name in public_names(module)}

@@ -36,7 +36,7 @@ SETTINGS = {
 
 @dataclass
 class RayNodes:
-    """Three nodes of one core each: the head, where drivers connect, and two workers.
+    """Three nodes with a single core: the head, where drivers connect, and 2 workers.
 
     Attributes:
         cluster: Ray's `Cluster`.
@@ -50,7 +50,7 @@ class RayNodes:
         return str(self.cluster.address)
 
     def kill_worker(self) -> None:
-        """Kill all processes of a worker node at once, as a power failure does."""
+        """Kill all processes of a worker node together, like a power failure."""
         node = next(iter(self.cluster.worker_nodes))
         self.cluster.remove_node(node, allow_graceful=False)
 
@@ -62,7 +62,7 @@ class RayNodes:
 
 
 def add_node(cluster: Any) -> None:
-    """Add a node, and try twice: Ray waits 30 seconds for one, which takes longer on a busy machine."""
+    """Add a node, and try twice: Ray waits 30 seconds, which is not always enough when a machine is busy."""
     try:
         cluster.add_node(wait=False, **NODE)
     except Exception as error:
@@ -73,13 +73,13 @@ def add_node(cluster: Any) -> None:
 
 @pytest.fixture(scope="session")
 def started_nodes() -> Iterator[RayNodes]:
-    """Start the nodes, and stop all processes at the end."""
+    """Start the nodes, and finally stop all processes."""
     pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
     if not sys.platform.startswith("linux"):
         pytest.skip(f"{sys.platform} has no address {LOOPBACK}")
     from ray.cluster_utils import Cluster
 
-    # Ray's folder contains sockets, whose paths must be short.
+    # The path of Ray's folder must be short, because it is used for sockets.
     temporary = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True)
     with temporary as folder, pytest.MonkeyPatch.context() as patch:
         for name, value in {**SETTINGS, "RAY_TMPDIR": folder}.items():

@@ -1,4 +1,4 @@
-"""An address where no cluster answers is an error within seconds; Ray itself tries for minutes."""
+"""If a cluster does not answer, an error should be raised within seconds; Ray itself tries for minutes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_ctrl_c_while_ray_starts_waits_until_ray_can_be_shut_down(monkeypatch):
 
     def init(**options):
         calls.append("begin")
-        signal.raise_signal(signal.SIGINT)  # here, Ray would leave threads that crash Python at its exit
+        signal.raise_signal(signal.SIGINT)  # here, Ray would leave threads that crash Python when it exits
         calls.append("end")
 
     monkeypatch.setattr(ray, "init", init)

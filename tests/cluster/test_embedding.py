@@ -1,4 +1,4 @@
-"""`--engine ray` gives the bits of one process, also if a machine and the driver die, and repeats little work."""
+"""`--engine ray` should give the bits of a single process when machine and driver die, and repeat little work."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dml_train.training.run import train
 
 ray = pytest.importorskip("ray", reason="Ray isn't installed, or has no wheel for this platform")
 
-# Ray Data warns that its defaults will change.
+# Ray Data warns that defaults will change.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
 
 
@@ -46,13 +46,13 @@ def world(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def plan(world, tmp_path) -> EmbeddingPlan:
-    """Twenty-one chunks, whose images are slow to read, and note that in a file."""
+    """Twenty-one chunks of images that are slow to read; note readings in a file."""
     images = log_readings(world / "photos", tmp_path / "log", seconds=0.01)
     return EmbeddingPlan(open_model(world / "run"), images, chunk_size=16)
 
 
 class Killed(BaseException):
-    """Stands for the end of the killed driver: no error handling catches it."""
+    """Used as the end of the killed driver: it must not be caught by error handling."""
 
 
 @pytest.mark.slow
@@ -90,8 +90,8 @@ def test_a_cluster_that_loses_a_machine_and_its_driver_changes_no_bit(ray_nodes,
     for name in ("e.npy", "e.json", "l.npy"):
         assert (tmp_path / name).read_bytes() == (one / name).read_bytes(), name
 
-    # The images that share a chunk with the bad one are read again one by one, to find it. Otherwise the machine that
-    # died had a chunk at work, some that waited, and one that it hadn't handed over: no others were read twice.
+    # To find the bad image, images of the same chunk are read again singly. Otherwise, the machine that
+    # died had a chunk at work, some that waited, and a chunk not yet handed over: others were not read twice.
     bad = plan.images.names.index("class-3/7.png") // 16
     beside = {image.name for image in list_sources(plan, bad)}
     twice = [path for path, count in first.items() if count > 1 and path not in beside]
@@ -100,7 +100,7 @@ def test_a_cluster_that_loses_a_machine_and_its_driver_changes_no_bit(ray_nodes,
 
 @pytest.fixture
 def worker(plan):
-    """Call a worker for one chunk; return its rows, bad images and error."""
+    """Call a worker for a chunk; return rows, bad images and error."""
     with expect(registry(), None) as expected:
 
         def work(chunk: int, plan: EmbeddingPlan = plan, **changes):

@@ -1,4 +1,4 @@
-"""Six short runs on a cluster that loses a machine: the bits of one process, and no other run loses anything."""
+"""Six short runs on a cluster that loses a machine: the bits of a single process; other runs must not lose work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_runs_outlive_their_machine(ray_nodes, tmp_path):
     def kill():
         while len({path.parents[1] for path in tmp_path.glob("there/*/checkpoints/*")}) < 3:
             time.sleep(0.05)
-        ray_nodes.kill_worker()  # each machine is training now
+        ray_nodes.kill_worker()  # all machines are training now
 
     killer = threading.Thread(target=kill)
     with cluster.connect(registry(), tmp_path / "there"), RayExecutor(cluster) as executor:
@@ -75,7 +75,7 @@ def test_a_cluster_that_is_too_small_and_an_unfit_worker_are_named(ray_nodes, tm
 def test_a_worker_without_a_package_is_named(ray_nodes):
     cluster = RayCluster(ray_nodes.address)
 
-    def import_it():  # a nested function travels without its module
+    def import_it():  # a nested function is sent, but not the module
         import no_such_package  # noqa: F401
 
     lacks = pytest.raises(UnfitWorker, match="a worker lacks the package no_such_package")

@@ -63,7 +63,7 @@ def training(out: Path) -> set[Path]:
 def test_a_study_outlives_a_machine(ray_nodes, tmp_path, study):
     there, here, log = tmp_path / "there", tmp_path / "here", tmp_path / "log"
     process = start(study, there, log, "--engine", "ray", "--address", ray_nodes.address)
-    wait_until(lambda: len(training(there)) >= 3, process, log)  # each machine is training now
+    wait_until(lambda: len(training(there)) >= 3, process, log)  # all machines are training now
     ray_nodes.kill_worker()
     assert process.wait(timeout=600) == 0, log.read_text()
     assert "it resumes elsewhere" in log.read_text()

@@ -1,4 +1,4 @@
-"""Wheels as published, and empty environments for them."""
+"""Wheels as published, and empty environments to install wheels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGES = ("dml-core", "dml-losses", "dml-eval-rs", "dml-train")
 
 
 def run(*command: str | Path, cwd: Path = ROOT, code: int = 0) -> str:
-    """Run a command that must exit with this code, and return its output, or its errors if the code isn't 0."""
+    """Run a command that must exit with this code, and return the output, or the errors if the code is not 0."""
     done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == code, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
     return done.stderr if code else done.stdout
@@ -37,14 +37,14 @@ class Environment:
         run(UV, "pip", "uninstall", "--quiet", "--python", self.python, package, cwd=self.folder)
 
     def install(self, *requirements: str | Path, find_links: Path) -> None:
-        """Install from the wheels in a folder, and dependencies in the versions that the project pins."""
+        """Install from the wheels in a folder, using the pinned versions of dependencies."""
         run(
             UV, "pip", "install", "--quiet", "--python", self.python, "--find-links", find_links,
             "--constraint", ROOT / "requirements/dev.txt", *requirements, cwd=self.folder,
         )  # fmt: skip
 
     def python_script(self, text: str) -> str:
-        """Run a script, with warnings as errors, and return its output."""
+        """Run a script, using warnings as errors, and return the output."""
         script = self.folder / "script.py"
         script.write_text(text, encoding="utf-8")
         return run(self.python, "-W", "error", script, cwd=self.folder)
@@ -61,7 +61,7 @@ class Environment:
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build a wheel of each package into one folder."""
+    """Build a wheel per package into a folder."""
     folder = tmp_path_factory.mktemp("wheels")
     for package in PACKAGES:
         run(UV, "build", "--quiet", "--wheel", "--package", package, "--out-dir", folder)
@@ -76,7 +76,7 @@ def make_environment(folder: Path) -> Environment:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[Environment]:
-    """Make an empty environment, and delete it after the test: with torch it takes gigabytes."""
+    """Make an empty environment, to be deleted after the test: with torch it will use gigabytes."""
     yield make_environment(tmp_path / "environment")
     shutil.rmtree(tmp_path / "environment")
 

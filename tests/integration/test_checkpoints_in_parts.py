@@ -27,7 +27,7 @@ from dml_train.training.trainer import Trainer
 TABLES = {
     "backbone": {"dropout": 0.0, "norm": False},
     "dataset": {"num_classes": 7},
-    "sampler": {"classes_per_batch": 3, "images_per_class": 4},  # 12 images, for one, two or three ranks
+    "sampler": {"classes_per_batch": 3, "images_per_class": 4},  # 12 images, for 1, 2 or 3 ranks
     "logging": {"every": 1},
 }
 CENTERS = {"name": "sub-center-arc-face", "centers_per_class": 2, "scale": 8.0}
@@ -56,7 +56,7 @@ def save_at(trainer: Trainer, step: int, value: float) -> None:
 
 
 def meet_faults(out: Path) -> None:
-    """Save if a rank's disk is full or rows aren't finite, and load if a part is missing."""
+    """Save when a rank's disk is full or rows are not finite; load when a part is missing."""
     with join_ranks(60) as ranks:
         _meet_faults(ranks, out)
 
@@ -107,7 +107,7 @@ def test_a_full_disk_nan_and_a_missing_part_of_one_rank_are_met_by_all(tmp_path)
     newest = checkpoint.newest_intact(tmp_path / "run" / "checkpoints")
     assert newest.step == 2
     weights = unite(newest)["loss"]["loss.class_weights"]
-    assert weights.tolist() == [[7.0] * 8] * 6 + [[8.0] * 8] * 8  # 3 and 4 classes of two centers
+    assert weights.tolist() == [[7.0] * 8] * 6 + [[8.0] * 8] * 8  # 3 and 4 classes of 2 centers
 
 
 def die_while_writing(out: Path) -> None:

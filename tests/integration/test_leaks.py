@@ -23,7 +23,7 @@ from dml_train.training.run import train
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> tuple[Path, Path]:
-    """A folder of images, with two test images made from training images, and a run on this folder."""
+    """A folder of images, with 2 test images made from training images, and a run that used this folder."""
     root = tmp_path_factory.mktemp("leaks")
     random = np.random.default_rng(0)
     for part, first in (("train", 0), ("query", 4), ("gallery", 4)):
@@ -45,7 +45,7 @@ def world(tmp_path_factory) -> tuple[Path, Path]:
 
 
 def expected_pairs(data: Path, run: Path, threshold: float) -> list[tuple[float, str, str, str]]:
-    """Compare each test image with each training image, one pair at a time."""
+    """Compare all test images with all training images, pair by pair."""
     dataset = registry().build(
         "datasets", {"name": "image-folder", "root": str(data), "resize": 32, "crop": 32}, {"seed": 0}
     )

@@ -1,4 +1,4 @@
-"""Parallel runs in processes give the same results, and leave no process running."""
+"""Parallel runs in processes give equal results, and processes must not be left running."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_runs_in_several_processes_give_the_results_of_one(tmp_path):
     alone = run_all(glyph_jobs(tmp_path / "one", 3, "training.steps=2"), registry=registry(), console=QUIET)
     for outcome, other in zip(together, alone, strict=False):
         ours, theirs = (np.load(o.job.folder / "embeddings.npy") for o in (outcome, other))
-        # Two steps of a tiny network in float32, summed by a different number of threads.
+        # Two steps of a tiny network in float32, summed using a different number of threads.
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
         assert outcome.seconds() is not None
 
@@ -49,7 +49,7 @@ def children(pid: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process runs; a zombie, which no process may reap in a container, doesn't."""
+    """Return whether a process runs; a zombie, which might not be reaped in a container, does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:  # it ended while it was read

@@ -1,6 +1,6 @@
-"""Recipes of the package and its README are valid, and recipes of the papers comment on their settings.
+"""Recipes of the package and the README are valid, and recipes of the papers comment on settings.
 
-test_recipes_of_the_papers.py has the settings.
+Use test_recipes_of_the_papers.py to check the settings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Each row of the papers' tables has a valid recipe for each data set of the table."""
+"""All rows of the papers' tables must have valid recipes for the table's data sets."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ON_GLYPHS = {
     "rll": [f"table-{n}" for n in range(6, 16)],
     "memvir": ["table-1", "table-4", "figure-3"],
 }
-# Runs that one table has twice: T_1 = T_2 is in both halves of table 15, on three data sets; batches of 128 hold all
-# classes of table 1, with and without MemVir, on two data sets.
+# Runs repeated in a table: T_1 = T_2 is in both halves of table 15, on three data sets; batches of 128 hold all
+# classes of table 1, whether MemVir is used or not, on two data sets.
 TWICE = {("rll", "table-15"): 3, ("memvir", "table-1"): 4}
 
 
@@ -32,7 +32,7 @@ def test_every_row_has_a_recipe_on_every_data_set_of_its_table(name):
             for row in table.rows:
                 recipe = row_recipe(table, row, dataset, registry(), root=root)
                 if recipe is None:
-                    # The row can't be run, has recipes only for other data sets, or no figures for this data set.
+                    # The row can't be run, or recipes or figures are only given for other data sets.
                     assert row.published_only or row.recipes or dataset not in row.published, (
                         f"{key}, {row.label}: no recipe on {dataset}"
                     )
@@ -56,7 +56,7 @@ def test_the_levels_of_table_6_and_the_h_rows_of_table_1_share_a_network():
     assert all(recipe == recipes[0] for recipe in recipes)
 
 
-# The warning is pytorch-metric-learning's, in its histogram loss.
+# The warning is raised by pytorch-metric-learning's histogram loss.
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")
 @pytest.mark.parametrize("name", papers())
 def test_every_loss_that_a_row_names_has_a_finite_gradient(name):

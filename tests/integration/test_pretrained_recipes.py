@@ -1,6 +1,6 @@
-"""Recipes from learned features prepare images as the weights expect, and train their networks.
+"""Recipes from learned features prepare images as the weights expect, and train the networks.
 
-Networks are built without weights on torch's device "meta": shapes and gradients without arithmetic.
+Networks are built on torch's device "meta", so that weights and arithmetic are not needed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_images_are_prepared_as_the_weights_expect(name):
 needs_peft = pytest.mark.skipif(
     importlib.util.find_spec("peft") is None, reason="the extra dml-train[lora] isn't installed"
 )
-# By LoRA one of each of timm's two classes: SigLIP's and CLIP's towers are of DINOv2's.
+# LoRA: a network per class of timm; note that SigLIP's and CLIP's towers are of DINOv2's class.
 LORA = [pytest.param(name, 4, marks=needs_peft) for name in TOWERS if "dino" in name]
 
 

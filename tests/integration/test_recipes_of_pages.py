@@ -78,7 +78,7 @@ def test_the_recipe_of_the_page_trains_on_a_folder_of_images(tmp_path, monkeypat
         console=Console(quiet=True),
     )
     assert folder.evaluation.is_file()
-    # For a GPU, the page replaces two tables of the recipe and omits the data set's sizes.
+    # When a GPU is used, the page replaces tables of the recipe and omits the data set's sizes.
     tables = {re.match(r"\[(\w+)\]", table)[1]: table for table in re.split(r"\n(?=\[)", recipe_of_page)}
     tables |= {re.match(r"\[(\w+)\]", table)[1]: table for table in re.split(r"\n(?=\[)", changes)}
     tables["dataset"] = re.sub(r"(resize|crop) = .*\n", "", tables["dataset"])

@@ -1,7 +1,7 @@
-"""Each recipe of a paper must have the settings that were read in the paper and in the authors' code.
+"""The settings in a paper's recipe must be those given in the paper and in the authors' code.
 
-The pages in docs/reference/papers say where each was read, and why some differ. Schedules are written by their path;
-``None`` is a key that a recipe doesn't have. Rates are products: ``optimizer.lr`` times the part's multiplier.
+The pages in docs/reference/papers say where settings were read, and why some differ. Schedules are given by path;
+``None`` is a key that a recipe should not have. Rates are products: ``optimizer.lr`` times the part's multiplier.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def length(*, steps: int | None = None, epochs: float | None = None) -> Settings
 
 
 def steps_of(path: str, values: list[float] | None, milestones: list[float] | None, unit: str) -> Settings:
-    """Return the settings of a schedule in steps; None for no schedule."""
+    """Return the settings of a schedule in steps; None if there is no schedule."""
     if values is None:
         return {f"schedule.{path}": None}
     unit_given = unit if unit != "step" else None  # the default
@@ -83,7 +83,7 @@ def initialisation(class_weights: str = "default", adapt_batch_norm: float = 0.0
 
 
 def network(**options: str | None) -> Settings:
-    """Return the settings of a backbone whose batch norms train."""
+    """Return the settings of a backbone when batch norms are trained."""
     return under("backbone", **options) | {"training.freeze_batch_norm": False}
 
 
@@ -94,12 +94,12 @@ def torchvision(model: str) -> Settings:
     return network(name="torchvision", model=model, weights="IMAGENET1K_V1")
 
 
-# Patterns of recipes and their settings; a later one overrides an earlier one.
+# Patterns of recipes → settings; if multiple patterns match, the last will be used.
 EXPECTED: list[tuple[str, Settings]] = [
-    # In every paper the last weights of one seed are measured here, on all levels.
+    # For all papers, the last weights of a single seed are measured here, on all levels.
     ("*", {"validation.on_test": False, "embedding.levels": [], "backbone.levels": []}),
     ("*", initialisation() | {"embedding.level_weight": 1.0}),
-    # Instance Cross Entropy, section 4.1; no code. No bias: the same authors' code of Ranked List Loss.
+    # Instance Cross Entropy, section 4.1; no code. Bias is not used: see the authors' code of Ranked List Loss.
     ("ice/*", BN_INCEPTION | images(256, True, 227, "random", "caffe") | head(512, bias=False)),
     ("ice/*", sgd(0.8, 1e-5) | rates(1e-3, 1e-2, 1e-3) | steps_of("optimizer.lr", None, None, "step")),
     ("ice/*", {"loss.name": "instance-cross-entropy", "loss.scale": 64.0}),
@@ -113,7 +113,7 @@ EXPECTED: list[tuple[str, Settings]] = [
     ("rll/*", {"loss.name": "ranked-list", "loss.margin": 0.4, "loss.alpha": 1.2, "loss.balance": 0.5}),
     ("rll/*", {"loss.negative_temperature": 10.0, "loss.positive_temperature": 0.0}),
     ("rll/*", {"loss.query_weights": "equal"}),
-    # Section 4.3: one network with three losses; H is its last level.
+    # Section 4.3: a network with three losses; H is the last level.
     ("rll/*", {"backbone.levels": LEVELS, "embedding.levels": ["inception_5b"]}),
     ("rll/lmh-*", {"embedding.levels": []}),
     ("rll/ablation-sop", {"embedding.levels": []}),
@@ -160,7 +160,7 @@ EXPECTED: list[tuple[str, Settings]] = [
     ("norm-softmax/*", {"loss.name": "norm-softmax", "loss.temperature": 0.05}),
     ("norm-softmax/*", rates(1e-3, 1e-3, 1e-3) | sampler(3, 25)),
     ("norm-softmax/*", steps_of("optimizer.lr", [1e-3, 1e-4], [16], "epoch")),
-    # The epoch of new parameters: the backbone's rate is 0, and its batch norms use the batch.
+    # The epoch of new parameters: the backbone's rate is 0, and the batch norms use the batch.
     ("norm-softmax/*", steps_of("optimizer.lr_multipliers.backbone", [0.0, 1.0], [1], "epoch")),
     ("norm-softmax/*", {"schedule.model.backbone_trains": None}),
     *(
@@ -233,7 +233,7 @@ def expected_settings(name: str) -> Settings:
 
 
 def actual_settings(name: str) -> Settings:
-    """Flatten a recipe to dotted keys, and add the rate of each part."""
+    """Flatten a recipe to dotted keys; the rates of all parts are added."""
     document = load_recipe(name, [], registry()).to_dict()
     flat: Settings = {}
 
@@ -261,9 +261,9 @@ def test_a_recipe_has_the_settings_of_its_paper_and_code(name):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_no_setting_of_a_recipe_is_unexamined(name):
-    """Every key of the tables that decide a result has an expectation, so that a new default is noticed."""
+    """An expectation should be given for all keys that can change a result, so that a new default will be noticed."""
     expected = expected_settings(name)
-    # The data set itself, and what a broken image does.
+    # The data set itself, and the action when an image is broken.
     free = {"dataset.name", "dataset.root", "dataset.on_bad_image"}
     tables = ("dataset", "backbone", "embedding", "sampler", "initialisation", "schedule")
     unexamined = {

@@ -28,7 +28,7 @@ KS = (1, 5, 10)
 
 
 def write_tree(root: Path) -> None:
-    """Write persons seen by up to three cameras, junk and distractors; person 7 has queries of one camera only."""
+    """Write persons seen by up to three cameras, junk and distractors; person 7's queries are of a single camera."""
     random = np.random.default_rng(0)
     frame = 0
 
@@ -82,7 +82,7 @@ def run(tmp_path_factory) -> tuple[Path, RunFolder, list[Path], list[Path]]:
 
 
 def protocol(folder: RunFolder, queries: list[Path], gallery: list[Path]) -> dict[str, np.ndarray]:
-    """Compute CMC and average precision per query, one image at a time, as defined by the data set's authors."""
+    """Compute CMC and average precision per query, image by image, as defined by the data set's authors."""
 
     def who(file: Path) -> tuple[int, int]:
         person, camera = re.match(r"(-?\d+)_c(\d)", file.name).groups()
@@ -100,7 +100,7 @@ def protocol(folder: RunFolder, queries: list[Path], gallery: list[Path]) -> dic
         for place in np.argsort(-cosines, kind="stable"):
             other = who(gallery[place])
             if other[0] == -1 or other == (person, camera):
-                continue  # no influence
+                continue  # not counted
             good.append(other[0] == person)
         hits = np.flatnonzero(good)
         for k in KS:
@@ -126,7 +126,7 @@ def test_junk_is_left_out_and_distractors_stay(run):
 def test_the_run_is_measured_by_the_protocol_of_the_data_set(run):
     _, folder, queries, gallery = run
     expected, measured = protocol(folder, queries, gallery), folder.read_evaluation()
-    assert (measured["n_queries"], measured["n_unmatched"]) == (22, 1)  # person 7 has one camera
+    assert (measured["n_queries"], measured["n_unmatched"]) == (22, 1)  # person 7 has a single camera
     with np.load(folder.per_query) as saved:
         for name, values in expected.items():
             np.testing.assert_allclose(saved[name], values, rtol=1e-12)  # sums in a different order

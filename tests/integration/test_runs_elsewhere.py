@@ -1,4 +1,4 @@
-"""`run_all(executor=...)`: any executor gives the bits of one process, also if a worker dies."""
+"""`run_all(executor=...)`: any executor should give the bits of a single process, also when a worker dies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def jobs(folder: Path, count: int = 2, *extra: str) -> list[Job]:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory) -> Path:
-    """Two runs that one process trained."""
+    """A pair of runs that were trained in a single process."""
     folder = tmp_path_factory.mktemp("alone")
     run_all(jobs(folder), registry=registry(), console=QUIET)
     return folder
@@ -58,7 +58,7 @@ class Call:
 
 
 class Inline:
-    """An executor of this process whose workers of some runs die at first, and then have other packages or folders."""
+    """An executor in this process: in some runs, workers first die, and then find different packages or folders."""
 
     def __init__(self, deaths: dict[str, int] | None = None, **changes):
         self.deaths, self.changes, self.calls = dict(deaths or {}), changes, []
@@ -86,7 +86,7 @@ def test_an_executor_gives_the_bits_of_one_process(alone, tmp_path):
     assert all(outcome.seconds() for outcome in outcomes)
     again = Inline()
     assert run_all(jobs(tmp_path), executor=again, registry=registry(), console=QUIET) == outcomes
-    assert again.calls == []  # finished runs cost no worker
+    assert again.calls == []  # a worker should not be used when runs are finished
     other = jobs(tmp_path, 1, "loss.temperature=0.3")
     (outcome,) = run_all(other, executor=again, registry=registry(), console=QUIET)
     assert "the recipe differs" in str(outcome.fault)
@@ -169,7 +169,7 @@ def test_threads_train_one_run_at_a_time(alone, tmp_path):
 
 
 def test_a_locked_run_is_waited_for(alone, tmp_path):
-    """Its process may outlive the node for a moment."""
+    """The process may outlive the node for a moment."""
     (job, _) = jobs(tmp_path)
     job.folder.mkdir()
     locked, lock = threading.Event(), RunFolder(job.folder).lock()

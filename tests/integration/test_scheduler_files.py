@@ -47,7 +47,7 @@ def program(folder: Path, name: str, text: str) -> None:
 
 @pytest.fixture
 def shell(tmp_path) -> Iterator[Shell]:
-    """Run a shell script whose `dml` is answered by this process; return its output."""
+    """Run a shell script; `dml` will be answered by this process. Return the output."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("requests", "answers"):

@@ -57,6 +57,6 @@ def test_a_sharded_run_on_one_two_four_and_one_ranks_matches_an_unsharded_run(tm
         checkpoint.newest_intact(tmp_path / run / "checkpoints") for run in ("unsharded", "sharded")
     )
     shapes = [one.state()["loss"]["class_weights"].shape, other.state()["loss"]["loss.class_weights"].shape]
-    assert shapes[0] == shapes[1]  # one rank has all rows
+    assert shapes[0] == shapes[1]  # a single rank stores all rows
     averages = (last.weights()["head.linear.weight"] for last in (one, other))
     torch.testing.assert_close(*averages, rtol=1e-3, atol=1e-4)  # as above; some weights are near 0

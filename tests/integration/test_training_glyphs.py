@@ -1,4 +1,4 @@
-"""`dml train glyphs-tiny` with the installed losses and evaluator, on one rank and on four."""
+"""`dml train glyphs-tiny` using the installed losses and evaluator, on 1 and 4 ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each wheel can be installed into an empty environment and runs the README's example; plugins can be added."""
+"""Wheels can be installed into empty environments to run the README's example; plugins can be added."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The references of all components can be imported, and the options can be read."""
+"""The references of all components can be imported; the options can be read."""
 
 from __future__ import annotations
 

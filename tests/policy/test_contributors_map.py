@@ -19,7 +19,7 @@ def places(kind: str, name: str) -> set[str]:
 
 
 def names(path: Path, name: str) -> bool:
-    """Tell whether a file has this name, or names a module, component or class of this name."""
+    """Tell whether this is the name of a file, or of a module, component or class in the file."""
     spellings = (name, name.replace("_", "-"), name.title().replace("_", ""))
     return path.stem == name or re.search("|".join(spellings), path.read_text(encoding="utf-8")) is not None
 

@@ -35,7 +35,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def linked(page: Path) -> list[tuple[str, Path, str]]:
-    """Return the relative links of a page, with file and anchor ("" if the link has no anchor)."""
+    """Return the relative links of a page, with file and anchor ("" if an anchor is not given)."""
     found = []
     for link in LINK.findall(page.read_text(encoding="utf-8")):
         if not EXTERNAL.match(link):

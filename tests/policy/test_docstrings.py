@@ -1,4 +1,4 @@
-"""Examples in the docstrings of public names run, and the most used functions and classes have one."""
+"""Examples in the docstrings of public names run, and must be given for the most used functions and classes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-# The names that users call first: each shows how.
+# The names that users call first must show an example.
 WITH_EXAMPLE = {
     "dml_core": ("ClassBalancedSampler",),
     "dml_eval_rs": (

@@ -1,4 +1,4 @@
-"""Every example runs: the Python blocks of the pages, and the programs in examples/. `make docs` runs the tutorials."""
+"""All examples must run: Python blocks of the pages, and the programs in examples/. `make docs` runs the tutorials."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def blocks(page: Path) -> list[str]:
     return [block for block in found if "..." not in block and "import" in block]
 
 
-# Each page starts a program that imports torch, so most are slow.
+# A page will start a program that imports torch, so most are slow.
 PAGES_WITH_PYTHON = [
     pytest.param(page, marks=() if page.parent == ROOT else pytest.mark.slow, id=str(page.relative_to(ROOT)))
     for page in PAGES

@@ -1,4 +1,4 @@
-"""Every hook has a heading in the plugin guide, a docstring, and a test; guide and docstring state the context."""
+"""Hooks must have a heading in the plugin guide, a docstring and a test; guide and docstring state the context."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TESTS = [
 def test_a_hook_has_a_heading_in_the_guide_a_docstring_and_a_test(hook):
     assert sorted(re.findall(r"^### `(dml_\w+)`$", GUIDE, flags=re.MULTILINE)) == HOOKS
     assert (getattr(hookspecs, hook).__doc__ or "").strip()
-    # The registry's tests implement the hooks that provide components as `dml_{kind}`, for each kind.
+    # The registry's tests implement `dml_{kind}` for all kinds of components.
     kinds = {"dml_" + kind for kind in KINDS}
     assert hook in kinds or any(re.search(rf"\b{hook}\b", text) for text in TESTS)
 

@@ -1,4 +1,4 @@
-"""Each package can be released separately: it has the files of a package and requires compatible ranges of others."""
+"""Packages can be released separately: all files must exist, and compatible ranges of other packages are required."""
 
 from __future__ import annotations
 

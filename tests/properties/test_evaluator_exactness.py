@@ -18,7 +18,7 @@ DTYPES = (np.float16, np.float32, np.float64)
 
 
 def near_ties(dim: int, items: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw one query, and float32 items that differ in the last bits of a few numbers."""
+    """Draw a query and float32 items that differ in the last bits of a few numbers."""
     rng = np.random.default_rng(seed)
     base = rng.standard_normal(dim, dtype=np.float32)
     gallery = np.repeat(base[None], items, axis=0)
@@ -54,7 +54,7 @@ def test_near_ties_are_ranked_correctly_where_float32_fails(
         size = max(abs(float(k)) for k in keys)
         found = knn(query, gallery, 40, similarity=similarity)[1][0].tolist()
         for place, (a, b) in enumerate(itertools.pairwise(order)):
-            # Float64 rounds, too; gaps beyond its rounding error must be in the true order.
+            # Float64 rounds, too; gaps above the rounding error must be in the true order.
             if gaps[place] > 1e-12 * size:
                 assert found.index(a) < found.index(b)
         fast = {
@@ -68,11 +68,11 @@ def test_near_ties_are_ranked_correctly_where_float32_fails(
 
 @st.composite
 def tied_rows(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
-    """Draw rows of small integers with many ties, and labels with at least two equal."""
+    """Draw rows of small integers that often tie, and labels, not all different."""
     n, dim = draw(st.integers(2, 120)), draw(st.integers(1, 40))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     x = rng.integers(-2, 3, (n, dim))
-    x[:, 0] += 5  # no row of zeros
+    x[:, 0] += 5  # rows of zeros are not used
     labels = rng.integers(0, draw(st.integers(1, n)), n)
     labels[:2] = 0
     return x.astype(draw(st.sampled_from(DTYPES))), labels

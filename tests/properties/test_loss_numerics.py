@@ -13,7 +13,7 @@ import dml_losses
 import dml_losses.plugin
 from dml_core import is_class_loss
 
-# There are many losses, so each gets a fifth of the profile's examples (see the root conftest.py).
+# A large number of losses is tested, so use a fifth of the profile's examples (see the root conftest.py).
 few = settings(max_examples=settings.default.max_examples // 5)
 
 CLASSES, DIM = 5, 6
@@ -141,11 +141,11 @@ def test_autocast_changes_nothing(name: str, device: str, batch: tuple[torch.Ten
 @few
 @given(seed=st.integers(0, 2**31), size=st.integers(2, 40))
 def test_float32_is_near_float64(name: str, device: str, seed: int, size: int) -> None:
-    """The tolerance 1e-5: the rounding of cosines, 1e-7, times the scales in use, for losses near one."""
+    """The tolerance 1e-5: the rounding of cosines, 1e-7, times the scales in use, for losses near 1."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(size, DIM, generator=generator).to(device)
     y = torch.randint(0, CLASSES, (size,), generator=generator).to(device)
-    loss = make(name, device).eval()  # in training, CurricularFace's t would change between the two calls
+    loss = make(name, device).eval()  # in training, CurricularFace's t would change between calls
     torch.testing.assert_close(loss(x, y).double(), loss.double()(x.double(), y), rtol=1e-5, atol=1e-5)
 
 
@@ -156,8 +156,8 @@ def test_float32_is_near_float64(name: str, device: str, seed: int, size: int) -
 def test_a_pair_loss_only_compares_labels_for_equality(
     name: str, batch: tuple[torch.Tensor, torch.Tensor]
 ) -> None:
-    """Labels beyond 2⁵³, negative or reordered give the same loss, summed in a different order."""
-    # In float32, the distance of two equal rows, √(2 - 2 · cosine), has an error of 3e-4.
+    """If labels are above 2⁵³, negative or reordered, the loss should only be summed in a different order."""
+    # In float32, the error of the distance of equal rows, √(2 - 2 · cosine), can be 3e-4.
     x, y = batch[0].double(), batch[1]
     renamed = torch.tensor([2**60 + 1, -7, 2**60, 0, 3])[y]
     torch.testing.assert_close(make(name)(x, renamed), make(name)(x, y), rtol=1e-5, atol=1e-6)

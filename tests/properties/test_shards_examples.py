@@ -1,4 +1,4 @@
-"""The examples that measure shards on processes, ranks and Dask give the bits of one call."""
+"""The examples that measure shards on processes, ranks and Dask must give the bits of a single call."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from dml_eval_rs import evaluate
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "sharded-evaluation"
 SHARDS = [f"{part}.npy" for part in range(3)]
-# Use localhost, since some machines can't resolve their host names.
+# Use localhost, since host names can't be resolved on some machines.
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--local-addr=localhost", "--nproc-per-node=2"]
 
-pytestmark = pytest.mark.slow  # each example starts processes
+pytestmark = pytest.mark.slow  # all examples start processes
 
 
 @pytest.fixture(scope="module")

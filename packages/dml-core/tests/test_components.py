@@ -1,4 +1,4 @@
-"""Read optional attributes of a loss, or use their defaults."""
+"""Read optional attributes of a loss, or use the defaults."""
 
 from __future__ import annotations
 

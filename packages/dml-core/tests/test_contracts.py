@@ -1,4 +1,4 @@
-"""The contract suites pass correct components, and each test in a suite catches the fault that it tests."""
+"""The contract suites must pass correct components; the tests in a suite must catch the tested faults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TestShuffled = suite(SamplerContract, lambda labels, seed: ShuffledSampler(label
 TestHardNegatives = suite(SamplerContract, lambda labels, seed: HardNegativeSampler(labels, 4, 2, seed=seed))
 
 
-# --- correct components, whose parts a test replaces by faulty parts
+# --- correct components; tests replace parts by faulty parts
 
 
 @dataclasses.dataclass
@@ -346,7 +346,7 @@ def network_with(**attributes):
 
 
 def network_that(change):
-    """Return a maker of networks whose features are changed, with a new tensor of noise per network."""
+    """Return a maker of networks with changed features, using a new tensor of noise per network."""
 
     def make(in_channels):
         noise = torch.randn(4, 1, 1)
@@ -380,7 +380,7 @@ TestExact = suite(EvaluatorContract, Exact)
 
 
 def exact_with(method, change):
-    """Make an `Exact` whose method gets the arguments that `change` returns, given the original arguments."""
+    """Make an `Exact` that calls the method using the arguments that `change` returns, given the original arguments."""
 
     def changed(self, *given, **options):
         given, options = change(*given, **options)
@@ -416,12 +416,12 @@ def without_lists(embeddings, labels, *gallery):
 
 
 def measures(change):
-    """Make an evaluator whose evaluations are changed."""
+    """Make an evaluator that returns changed evaluations."""
     return altered(BySorting, evaluate=lambda self, *arrays: change(BySorting.evaluate(self, *arrays)))
 
 
 def as_json(change):
-    """Make an evaluator whose evaluations have a changed `to_dict`."""
+    """Make an evaluator that returns evaluations with a changed `to_dict`."""
 
     def changed(figures):
         figures.to_dict = lambda: change(dict(figures))
@@ -431,7 +431,7 @@ def as_json(change):
 
 
 def change_queries(change):
-    """Make an evaluator whose evaluations have changed values per query."""
+    """Make an evaluator that returns evaluations with changed values per query."""
     return measures(lambda figures: Figures(figures, change(figures.per_query["recall@1"])))
 
 

@@ -1,4 +1,4 @@
-"""Rows of a random matrix drawn in blocks have the bits of the full matrix, and leave the same generator state."""
+"""When rows of a random matrix are drawn in blocks, rows and generator state should not differ from a full draw."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_kept_rows_have_the_bits_of_one_draw(rows, columns, bounds, groups, fill
     assert kept.dtype == dtype
     assert kept.shape == (last - first, columns)
     assert torch.equal(kept, whole[first:last])
-    # Further draws show that the generators, with their cached numbers, are in the same state.
+    # Further draws should show that the generators, with cached numbers, are in equal states.
     for count in (1, 40):
         assert torch.equal(*(normal(generator, torch.empty(count)) for generator in generators))
 
 
 def test_blocks_of_the_default_size_have_the_bits_of_one_draw():
-    shape, keep = (5000, 512), slice(3000, 3100)  # two blocks and a half
+    shape, keep = (5000, 512), slice(3000, 3100)  # 2.5 blocks
     for fill in (uniform, normal):
         whole = fill(torch.Generator().manual_seed(1), torch.empty(shape))
         kept = draw_rows(shape, keep, partial(fill, torch.Generator().manual_seed(1)))

@@ -1,4 +1,4 @@
-"""The contract suite passes correct losses, and each test in the suite catches the fault that it tests."""
+"""The contract suite must pass correct losses; the tests in the suite must catch the tested faults."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class HasAnUnusedParameter(MeanPairDistance):
 
 
 def sharded_by(kind):
-    """Make a loss whose `sharded_forward` is this function of loss, embeddings, labels and shard."""
+    """Make a loss; `sharded_forward` will be this function of loss, embeddings, labels and shard."""
 
     class Loss(SoftCentres):
         def __init__(self):

@@ -46,7 +46,7 @@ def test_anchors_bring_their_negatives_and_every_class_comes_once(data):
         for item, times in drawn.items():
             size = int((labels == labels[item]).sum())
             assert images // size <= times <= -(-images // size)
-        # In order, each anchor adds up to M of its negatives whose classes the batch lacks.
+        # In order, up to M negatives are added per anchor when the class is not in the batch yet.
         there, firsts = {*labels[plain[: anchors * images]].tolist()}, batch[::images][anchors:].tolist()
         for anchor in plain[: anchors * images : images]:
             listed, brought = {*negatives[anchor].tolist()} - {-1}, 0

@@ -1,4 +1,4 @@
-"""Check which names the package has, and which modules an import of the package loads."""
+"""Check the package's names, and the modules that are loaded when the package is imported."""
 
 from __future__ import annotations
 

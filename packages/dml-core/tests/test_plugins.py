@@ -1,4 +1,4 @@
-"""Load plugins: working plugins are kept, and broken plugins are named and skipped."""
+"""Load plugins: working plugins are kept; broken plugins should be named and skipped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_plugin(**hooks: object) -> ModuleType:
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Write a module that can be imported, and return its file."""
+    """Write a module that can be imported; return the file."""
     monkeypatch.syspath_prepend(tmp_path)
     files: list[Path] = []
 
@@ -51,7 +51,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch):
-    """Make a module importable, and return its entry point."""
+    """Make a module importable and return an entry point."""
 
     def install(module: ModuleType, name: str) -> EntryPoint:
         monkeypatch.setitem(sys.modules, name, module)

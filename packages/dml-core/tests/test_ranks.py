@@ -1,4 +1,4 @@
-"""Gather rows over two ranks: each rank has all rows, and in the backward pass the gradient for its rows."""
+"""Gather rows over two ranks: ranks receive all rows and, in the backward pass, the gradients for local rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dml_core import all_gather_rows, rank_and_world_size
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Return the results that each of two gloo ranks saved."""
+    """Return the results that were saved by two gloo ranks."""
     folder = tmp_path_factory.mktemp("ranks")
     run_ranks(gathering_rank.gather, 2, folder)
     return [torch.load(folder / str(rank)) for rank in range(2)]

@@ -1,4 +1,4 @@
-"""Find components by name, and report all errors in a recipe's table."""
+"""Find components by name; all errors in a recipe's table should be reported."""
 
 from __future__ import annotations
 

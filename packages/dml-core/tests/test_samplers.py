@@ -1,4 +1,4 @@
-"""Compare samplers with their definitions, on random labels."""
+"""Compare samplers with the definitions, using random labels."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_batch_has_c_classes_with_k_images_each_and_uses_all_of_a_small_class_
 
 
 def test_a_class_of_k_images_or_more_is_drawn_once_without_replacement():
-    """Batches without small classes still have the bits from before small classes were drawn differently."""
+    """When classes are not small, the bits must not change (the draw of small classes once did)."""
     sampler = ClassBalancedSampler(np.arange(24) // 4, 3, 4, seed=5)
     assert sampler.batch_at(1, 0).tolist() == [10, 11, 9, 8, 1, 2, 0, 3, 7, 5, 6, 4]
     sampler = ClassBalancedSampler(np.arange(24) // 8, 2, 3, seed=5)
@@ -55,7 +55,7 @@ def test_a_class_of_k_images_or_more_is_drawn_once_without_replacement():
 def test_every_image_of_a_small_class_is_repeated_equally_often():
     sampler = ClassBalancedSampler([0, 0, 0, 1, 1, 1, 1, 1], 2, 5, batches_per_epoch=600)
     drawn = Counter(index for batch in sampler for index in batch)
-    # Two of three images are drawn twice: each is drawn 1,000 ± 12 times.
+    # Two of three images are drawn twice: images should be drawn 1,000 ± 12 times.
     assert all(abs(drawn[index] - 1000) < 60 for index in range(3))
     assert all(drawn[index] == 600 for index in range(3, 8))
 
@@ -103,7 +103,7 @@ def test_batches_differ_between_epochs_and_seeds_and_are_otherwise_equal():
 
 
 def test_each_deck_is_shuffled_anew_and_so_are_the_images_of_a_class():
-    """Draw two epochs of ten decks, from twenty classes with ten images, two images per class in a batch."""
+    """Draw 2 epochs of ten decks, given twenty classes with ten images; a batch uses 2 images per class."""
     sampler = ClassBalancedSampler(np.arange(200) // 10, 5, 2, batches_per_epoch=40)
     epochs = np.stack([[sampler.batch_at(epoch, position) for position in range(40)] for epoch in range(2)])
     decks = (epochs[:, :, ::2] // 10).reshape(20, 20)

@@ -1,4 +1,4 @@
-"""Test values of schedules, their tables, and the attributes that they set."""
+"""Test values of schedules, tables in recipes, and the attributes that are set."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_line_or_cosine_starts_and_ends_exactly_and_stays_between(
     schedule = kind(start, end, length, begin)
     assert schedule(begin) == schedule(begin - 1) == start
     assert schedule(begin + 2 * length) == end
-    # Rounding can exceed the interval by an ulp of its larger end.
+    # Rounding can exceed the interval by an ulp of the larger end.
     slack = 1e-9 * max(abs(start), abs(end))
     assert min(start, end) - slack <= schedule(begin + fraction * length) <= max(start, end) + slack
 

@@ -1,4 +1,4 @@
-"""The adapter returns the values of pytorch-metric-learning's `AccuracyCalculator`, if data has no ties."""
+"""The adapter returns the values of pytorch-metric-learning's `AccuracyCalculator`, if data does not contain ties."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ RETRIEVAL = (
 )  # fmt: skip
 RNG = np.random.default_rng(0)
 LABELS = torch.tensor(RNG.integers(0, 9, 150))
-LABELS[7] = 77  # has no match
+LABELS[7] = 77  # does not match
 X = torch.tensor((RNG.normal(size=(78, 6))[LABELS] + RNG.normal(size=(150, 6))).astype(np.float32))
 
 
 def cluster(query: Any, n_clusters: int) -> Any:
-    """Return the same clusters to both libraries, because their k-means use different initial centres."""
+    """Return equal clusters to both libraries, because different initial centres are used by the k-means."""
     return torch.arange(len(query)) * 7 % n_clusters
 
 

@@ -44,7 +44,7 @@ def test_groups_and_indices_come_with_the_batches() -> None:
     metric = RetrievalMetric({"metrics": "recall@1"})
     order = torch.cat(
         [torch.arange(39, -1, -1), torch.tensor([5, 39])]
-    )  # like a sampler: shuffled, with two repeated items
+    )  # like a sampler: shuffled, with 2 repeated items
     for place in order.split(8):
         metric.update(X[place].bfloat16(), LABELS[place], GROUPS[place], place)
     assert items(metric.compute()) == dict(evaluate(X, Labels(LABELS, GROUPS), metrics="recall@1"))

@@ -1,4 +1,4 @@
-"""Metrics that scikit-learn and pytorch-metric-learning also define have their values."""
+"""Metrics should be equal to the metrics of scikit-learn and pytorch-metric-learning."""
 
 from __future__ import annotations
 

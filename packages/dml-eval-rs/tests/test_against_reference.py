@@ -1,4 +1,4 @@
-"""The evaluator, compared with the slow reference, using all kernels, and small integers so that items tie."""
+"""The evaluator, compared with the slow reference using all kernels. Small integers are used, so that items tie."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MORE = st.sampled_from(
         ["map", "minp"],
     ]
 )
-# If a query has at least this number of matches, all keys are computed: always, sometimes, or never.
+# When a query has this number of matches or more, all keys are computed: always, sometimes, or never.
 MANY_POSITIVES = st.sampled_from([0, 2, 3, 10**6])
 # The number of directions used to screen rows; None to choose the cheapest.
 DIRECTIONS = st.sampled_from([None, 0, 1, 3])
@@ -92,7 +92,7 @@ def test_every_kernel_of_the_build_is_tried_or_named_as_missing() -> None:
     assert sorted([*KERNELS, *_native.missing_kernels()]) == sorted(expected)
 
 
-# Every kernel takes each example, since the reference needs more time than all of them.
+# All kernels are given all examples, since the reference needs more time than all kernels.
 @pytest.mark.parametrize("similarity", [*SIMILARITIES, "hamming"])
 @pytest.mark.parametrize("ties", TIES)
 @given(data=st.data())
@@ -317,7 +317,7 @@ def test_an_empty_batch_of_queries_has_no_neighbours(dtype: type, similarity: An
 
 @given(st.integers(1, 2**20), st.integers(1, 2**20), st.integers(0, 20))
 def test_collinear_rows_tie_where_their_key_is_exact(x: int, y: int, power: int) -> None:
-    """Check rows that differ by a power of two, and collinear integers with squares below 2**53."""
+    """Check rows that differ by a power of 2, and collinear integers with squares below 2**53."""
     query, row = np.array([[1.0, 2.0]]), np.array([x / 3, y / 7])
     _, indices = knn(query, np.stack([row * 2.0**power, row, row * 2.0**-power]), 3)
     assert indices.tolist() == [[0, 1, 2]]
@@ -329,7 +329,7 @@ def test_other_collinear_rows_are_ordered_by_the_keys_last_bit() -> None:
     query, gallery = np.array([[1.0, 2.0]]), np.array([[0.1, 0.2], [0.5, 1.0]])
     assert 2 * gallery[0, 0] == gallery[0, 1]  # exactly collinear
     keys = reference.keys_of(query[0], gallery, "cosine")
-    assert keys == [np.nextafter(1.25, 0.0), 1.25]  # the query is halved, so that its largest element is 1
+    assert keys == [np.nextafter(1.25, 0.0), 1.25]  # the query is halved, so that the largest element is 1
     for ties in TIES:  # rules for ties must not apply
         found = evaluate(query, [0], gallery, [0, 1], ties=ties, metrics="recall@1")  # type: ignore[arg-type]
         assert found["recall@1"] == 0

@@ -1,4 +1,4 @@
-"""The package's shape: no import through an `__init__`, few modules at the top, short signatures."""
+"""The package's shape: imports must not go through an `__init__`; few modules at the top, short signatures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad input raises a clear error that says what is wrong, what was expected and how to fix it."""
+"""Bad input raises a clear error that says what is wrong, what should be given and how to fix it."""
 
 from __future__ import annotations
 

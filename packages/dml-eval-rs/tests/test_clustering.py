@@ -49,7 +49,7 @@ def test_by_default_nmi_is_twice_the_information_over_the_sum(pair: tuple[list[i
 @given(PAIRS)
 def test_ari_counts_the_pairs_of_items_that_are_together(pair: tuple[list[int], list[int]]) -> None:
     a, b = pair
-    # The fraction's two integers are exact, like the reference.
+    # The fraction's integers are exact, like the reference.
     assert ari(a, b) == pytest.approx(reference.ari(a, b), rel=1e-15, abs=0)
     assert ari(a, b) == ari(b, a)
     assert ari(a, b) == pytest.approx(sklearn.metrics.adjusted_rand_score(a, b), abs=1e-12)
@@ -78,7 +78,7 @@ def test_ami_is_adjusted_by_the_mean_over_all_permutations(pair: tuple[list[int]
 def test_ami_keeps_its_digits_at_ten_million_items() -> None:
     n = 10**7
     items = np.arange(n)
-    # Independent halves share no information, so AMI is −E / (ln 2 − E). E is four times the mean of a cell, computed
+    # Independent halves share zero information: AMI is −E / (ln 2 − E). E is four times the mean of a cell, computed
     # with 170-bit log-gamma functions.
     expected = 4 * 1.2500001875000334e-08
     assert ami(items % 2, items // 2 % 2) == pytest.approx(
@@ -165,7 +165,7 @@ def test_no_cluster_is_empty_even_where_rows_coincide() -> None:
     assert sorted(everything.labels) == list(range(6))
     # If there are more clusters than distinct rows, equal centroids share the rows.
     assert kmeans(x, 5, seed=0).inertia == 0.0
-    # Each draw takes a remaining row, and should not scan all rows again to find it.
+    # A draw takes a remaining row, and should not scan all rows again to find this row.
     alike = kmeans(np.ones((3000, 1)), 3000, max_iter=1)
     assert (alike.labels.tolist(), alike.inertia) == ([0] * 3000, 0.0)
 
@@ -227,7 +227,7 @@ def test_rows_of_any_dtypes_are_clustered_in_place(similarity: Any) -> None:
     labels = np.repeat(np.arange(8), 20)
     x = rng.normal(size=(8, 6))[labels] + 0.8 * rng.normal(size=(160, 6))
     options: Any = {"similarity": similarity, "metrics": "nmi", "seed": 3}
-    # If one side is float16 and the other float64, the result must be the same as for float64 on both sides.
+    # If float16 and float64 are given together, the result must be as if both sides were float64.
     half = x[:40].astype(np.float16)
     apart = evaluate(half, labels[:40], x, labels, **options)
     joined = np.concatenate([half.astype(np.float64), x])

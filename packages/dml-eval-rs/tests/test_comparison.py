@@ -78,7 +78,7 @@ def test_each_entry_is_that_of_the_results(models: dict[str, Evaluation], by: An
         assert entry.interval == models[name].confidence_interval(metric, 0.9, 5, by=by)
     for metric in METRICS:
         assert table[ours, metric].comparison is table[ours, metric].adjusted_p is None
-    # Clustering metrics have no per-query values.
+    # Per-query values are not defined for clustering metrics.
     for name in models:
         entry = table[name, "nmi"]
         assert (entry.value, entry.interval, entry.comparison) == (models[name]["nmi"], None, None)

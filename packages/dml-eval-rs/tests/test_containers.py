@@ -1,4 +1,4 @@
-"""Embeddings and labels in any container are used like numpy arrays with the same numbers, without a second copy."""
+"""Embeddings and labels in any container are used like numpy arrays with these numbers, and not copied twice."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_every_function_takes_any_container() -> None:
 
 
 def in_one_buffer(rows: list[list[float]]) -> Iterator[np.ndarray]:
-    """Yield each row in the same buffer, as data loaders do."""
+    """Yield rows in a single buffer, like data loaders."""
     buffer = np.empty(4, np.float32)
     for row in rows:
         buffer[:] = row

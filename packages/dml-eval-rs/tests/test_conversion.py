@@ -237,14 +237,14 @@ def test_a_gallery_that_is_the_queries_is_warned_of() -> None:
         warnings.simplefilter("error")
         evaluate(X, TEXT, X[::-1], TEXT)
         evaluate(X, TEXT, X[:5], TEXT[:5])
-        # If items are excluded, a query can't find itself, so there should be no warning.
+        # When items are excluded, a query can't find itself, so warnings should not be raised.
         assert evaluate(X, TEXT, X.copy(), TEXT, exclude=own) == evaluate(X, TEXT)
         evaluate(X, Labels(TEXT, own), X.copy(), Labels(TEXT, own))
 
 
 @st.composite
 def integer_labels(draw: st.DrawFn) -> np.ndarray:
-    """Integers near a point in the dtype's range (or its ends), and sometimes other integers."""
+    """Integers near a point in the dtype's range (or the ends) and sometimes other integers."""
     dtype = draw(integer_dtypes(endianness="=") | unsigned_integer_dtypes(endianness="="))
     limits = np.iinfo(dtype)
     point = draw(st.sampled_from([limits.min, limits.max]) | st.integers(limits.min, limits.max))

@@ -34,12 +34,12 @@ ROUNDING = {"x86_64": (0, 0x400, 0x800, 0xC00), "aarch64": (0, 0x800000, 0x40000
 
 
 def bits_of(results: list[Any]) -> bytes:
-    """Pickle results, without the points of curves: they are numpy's quotients, in the caller's mode."""
+    """Pickle results except the points of curves, which are numpy's quotients in the caller's mode."""
     return pickle.dumps([replace(x, roc=None) if isinstance(x, ours.Verification) else x for x in results])
 
 
 def measure() -> bytes:
-    """Call all functions, and return the bits of the results."""
+    """Call all functions; return the bits of the results."""
     code: Any = {"similarity": "hamming"}
     names = ["recall@1", "recall@5", "precision@1", "r_precision", "map@r", "mrr"]
     found: list[Any] = [
@@ -80,7 +80,7 @@ def expected() -> bytes:
     return measure()
 
 
-# To the nearest number, 1/3 is rounded down, and 1/10 up.
+# To the nearest number, 1/3 will be rounded down, 1/10 up.
 DIVISORS = np.array([3.0, 10.0])
 QUOTIENTS = (np.ones(2) / DIVISORS).tobytes()
 
@@ -110,7 +110,7 @@ def flushing(set_flush: Callable[[bool], bool]) -> Iterator[None]:
 
 
 def flush_by_mxcsr(on: bool) -> bool:
-    """Set or clear flush-to-zero and denormals-are-zero in the MXCSR, at byte 28 of glibc's fenv_t."""
+    """Set or clear flush-to-zero and denormals-are-zero in the MXCSR, using byte 28 of glibc's fenv_t."""
     libm, environment = ctypes.CDLL(None), (ctypes.c_uint32 * 8)()
     libm.fegetenv(environment)
     environment[7] = environment[7] | 0x8040 if on else environment[7] & ~0x8040

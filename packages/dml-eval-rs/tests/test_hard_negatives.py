@@ -94,7 +94,7 @@ def test_a_margin_of_codes_is_a_number_of_bits() -> None:
     def found(margin: float) -> Any:
         return hard_negatives(codes, labels, 2, below="hardest", margin=margin, similarity="hamming")
 
-    # Item 0 has distance 1 to its positive, and 2, 4 and 8 to the negatives.
+    # The distance from item 0 to the positive is 1, and to the negatives 2, 4 and 8.
     assert [row.tolist() for row in (found(0)[0][0], found(0)[1][0])] == [[2, 4], [2, 3]]
     assert [row.tolist() for row in (found(1)[0][0], found(1)[1][0])] == [[4, 8], [3, 4]]
     assert [row.tolist() for row in (found(6.5)[0][0], found(6.5)[1][0])] == [[8, -1], [4, -1]]

@@ -1,4 +1,4 @@
-"""Ctrl-C during each kind of long call."""
+"""Ctrl-C during all kinds of long calls."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ for name, call in json.loads(sys.argv[1]).items():
 
 @pytest.fixture(scope="module")
 def late() -> dict[str, float | None]:
-    """The processor time between Ctrl-C and the end of each call; None if the call ended before Ctrl-C."""
+    """The processor time from Ctrl-C to the end of a call; None if the call ended before Ctrl-C."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(CALLS)],
         capture_output=True, text=True, timeout=900, check=False,
@@ -99,5 +99,5 @@ def late() -> dict[str, float | None]:
 def test_ctrl_c_stops_a_long_computation_soon(call: str, late: dict[str, float | None]) -> None:
     seconds = late[call]
     assert seconds is not None, "the call ended before the Ctrl-C"
-    # A call should end within a second. Processor time of two threads is used, because it ignores other load.
+    # A call should end within a second. Processor time of both threads is used, because it ignores other load.
     assert seconds < 2

@@ -1,6 +1,6 @@
 """Fast paths under all options, compared with the slow reference, on small data that uses large data's paths.
 
-The core counts its paths (`Control::took`). The matrix of paths and options is printed after the tests. A test fails if
+The core counts paths (`Control::took`). The matrix of paths and options is printed after the tests. A test fails if
 a cell can be reached but was not, or if it was reached although `IMPOSSIBLE` lists it.
 """
 
@@ -56,7 +56,7 @@ def _has_lists(option: Any) -> bool:
     return bool(getattr(option, "ignored", False) or getattr(option, "relevant", False))
 
 
-# Paths, the options that can use them, and why other options can't.
+# Paths, the options that can be used, and why other options can't.
 IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
     "evaluate": (
         ("Bits", lambda _, o: o.similarity == "hamming", "codes alone have bits"),
@@ -153,7 +153,7 @@ def screen_paths(family: str) -> Iterator[str]:
 
 
 def rows_of(path: str) -> list[str]:
-    """Return the rows of the matrix for a path: if it is a screen, its row, and a row per extra."""
+    """Return the rows of the matrix for a path: if it is a screen, the screen's row and a row per extra."""
     if not path.startswith("screen: "):
         return [path]
     parts = path.removeprefix("screen: ").split(", ")

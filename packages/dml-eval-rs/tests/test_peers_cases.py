@@ -1,6 +1,6 @@
-"""Cases from other packages' tests, with their values. For commits and differences see docs/reference/peers-tests.md.
+"""Cases from other packages' tests, with given values. For commits and differences, see docs/reference/peers-tests.md.
 
-For cases that have no values see `test_against_reference.py`, `test_relation.py`, `test_against_peers.py`,
+For cases without values, see `test_against_reference.py`, `test_relation.py`, `test_against_peers.py`,
 `test_verification.py` and the tests of the adapters, which compare with these packages on random data.
 """
 
@@ -27,7 +27,7 @@ def by_query(indexes: list[int], preds: list[float], target: list[int], more: An
 
 FLAT = ([0, 0, 0, 1, 1, 1, 1], [0.2, 0.3, 0.5, 0.1, 0.3, 0.5, 0.2])
 CURVE = by_query([0, 0, 0, 0, 1, 1, 1], [0.4, 0.01, 0.5, 0.6, 0.2, 0.3, 0.5], [1, 0, 0, 1, 1, 0, 1])
-# sentence-transformers: sums of one-hot vectors for five keywords; the fourth query has two relevant documents.
+# sentence-transformers: sums of one-hot vectors for five keywords; 2 documents are relevant to the fourth query.
 CORPUS = np.eye(5)[[0, 4, 3, 2, 1]] + np.outer([0, 0, 0, 0, 1], [0, 0, 1, 0, 0])
 # ir-measures: documents D0 to D5, scores for two runs, and grades.
 RUN = [[0.8, 0.3, 0.7, 0.4, 0.1, -1], [-1, 0.8, 0.4, 0.3, 0.7, -2]]
@@ -104,7 +104,7 @@ def test_micro_and_macro_averages_are_tensorflow_similaritys(name: str, micro: f
 
 
 def test_map_at_k_is_tensorflow_similaritys_but_divided_by_r() -> None:
-    """Use R = 3 for class 1, R = 10 for class 0, and K = 3; we divide by min(K, R). Clipped at R, this is our MAP@R."""
+    """Use R = 3 for class 1, R = 10 for class 0, and K = 3; we divide by min(K, R). Clipped to R, it is our MAP@R."""
     found = evaluate_ranks([[1, 2, 50]] * 3 + [[3, *range(50, 59)]], 100, metrics="map@3")
     theirs = found.per_query["map@3"] * [1, 1, 1, 3 / 10]
     assert theirs.mean() == pytest.approx(0.50833333332, abs=1e-9)
@@ -112,7 +112,7 @@ def test_map_at_k_is_tensorflow_similaritys_but_divided_by_r() -> None:
     assert clipped.per_query["map@r"].tolist() == [0.0625, 0.0]
 
 
-# --- open-metric-learning, `exact_test_case`: six items, where each item searches the other five
+# --- open-metric-learning, `exact_test_case`: six items; an item searches the other five
 
 
 def test_cmc_precision_and_map_are_open_metric_learnings_but_for_divisors() -> None:
@@ -169,7 +169,7 @@ def test_fnmr_at_fmr_of_open_metric_learning_is_1_less_tar_at_far() -> None:
 
 
 def test_label_ranking_average_precision_is_average_precision_with_pessimistic_ties() -> None:
-    """Use the cases of `check_lrap_toy`: all labels for two and three items, with scores that differ or tie."""
+    """Use the cases of `check_lrap_toy`: all labels for 2 and 3 items, with scores that differ or tie."""
     for scores in ([0.25, 0.75], [0.5, 0.5], [0.25, 0.5, 0.75], [0.5, 0.75, 0.25], [0.25, 0.5, 0.5]):
         for bits in range(1, 2 ** len(scores)):
             truth = [bits >> i & 1 for i in range(len(scores))]
@@ -181,7 +181,7 @@ def test_label_ranking_average_precision_is_average_precision_with_pessimistic_t
 
 
 def test_several_matches_tied_with_others_share_the_last_place_there() -> None:
-    """Note that no order of the items has scikit-learn's value, but it lies between our bounds."""
+    """Note that scikit-learn's value is not given by any order of the items, but lies between our bounds."""
     scores, truth, theirs = [0.5] * 4, [1, 1, 1, 0], 3 / 4
     assert sklearn.metrics.label_ranking_average_precision_score([truth], [scores]) == theirs
     low, mean, high = (
@@ -216,7 +216,7 @@ _RANKS = {
 _RELEVANT = {301: 474, 302: 77, 303: 10}
 _ITEMS = 2000  # documents that were not retrieved come after rank 1,000, so they do not change values
 _CUTS = (5, 10, 15, 20, 30, 100, 200, 500, 1000)
-# trec_eval's names, with the values of the three queries at each cut, and the means.
+# trec_eval's names, with the values of the three queries for all cuts, and the means.
 _AT_CUTS = {
     "P": [
         [0.0000, 0.2000, 0.1333, 0.2500, 0.2333, 0.2300, 0.2100, 0.1420, 0.0710],
@@ -297,7 +297,7 @@ def test_figures_of_rankings_are_trec_evals() -> None:
 
 
 def test_graded_figures_are_trec_evals() -> None:
-    """Use `trec_eval -l2` with qrels.rel_level: nDCG uses all grades, other measures only use grades of at least 2."""
+    """Use `trec_eval -l2` with qrels.rel_level: nDCG uses all grades, other measures should only use grades from 2."""
     missing_301 = [4] * 5 + [2] * 6 + [1] * (462 - 70)
     graded = [
         {r: 4 if r == 307 else 1 for r in ranks_of(301)[:71]}

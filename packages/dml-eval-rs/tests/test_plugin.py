@@ -114,7 +114,7 @@ def test_hamming_binarizes_at_its_threshold() -> None:
         codes[:30], LABELS[:30], codes, LABELS, similarity="hamming", ties="expected", metrics="recall@1"
     )
     assert result["recall@1"] == expected["recall@1"]
-    # The 20 bits are clustered as numbers, without the codes' padding.
+    # The 20 bits are clustered as numbers; padding of codes should not be used.
     bits = np.unpackbits(np.concatenate([codes[:30], codes]), axis=1, count=20).astype(np.float32)
     joined, clusters = np.concatenate([LABELS[:30], LABELS]), kmeans(bits, 10).labels
     assert result["nmi"] == nmi(joined, clusters)

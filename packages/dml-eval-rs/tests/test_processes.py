@@ -105,7 +105,7 @@ print(result.n_queries, result["nmi"])
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_a_mapped_gallery_is_never_read_whole_into_memory(tmp_path: Path) -> None:
-    # The gallery has 307 MB and the limit leaves 205 MB; evaluate itself takes about 110 MB.
+    # The gallery is 307 MB and the limit leaves 205 MB; evaluate itself takes about 110 MB.
     path = tmp_path / "gallery.npy"
     gallery = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(200_000, 384))
     rng = np.random.default_rng(1)

@@ -15,7 +15,7 @@ EXAMPLES = {page.stem: re.findall(r"```python\n(.*?)```", page.read_text(), re.D
 
 
 def run(program: str) -> str:
-    """Run a program with warnings as errors, and return the output."""
+    """Run a program, using warnings as errors; return the output."""
     command = [sys.executable, "-W", "error", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

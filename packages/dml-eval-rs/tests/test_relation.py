@@ -30,7 +30,7 @@ TOLERANCE = 1e-12
 
 @st.composite
 def sides(draw: st.DrawFn, similarity: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Draw queries, and perhaps a gallery, with many ties: small integers, and sometimes a single row, repeated."""
+    """Draw queries, and perhaps a gallery, that often tie: small integers, and sometimes a single row, repeated."""
     codes = similarity == "hamming"
     dtype = np.uint8 if codes else draw(st.sampled_from([np.float16, np.float32, np.float64]))
     row = st.lists(st.integers(0 if codes else -2, 3 if codes else 2), min_size=2, max_size=2).filter(any)
@@ -44,9 +44,9 @@ def sides(draw: st.DrawFn, similarity: str) -> tuple[np.ndarray, np.ndarray | No
 
 
 def assert_measured_as_the_reference_does(data: Any, *given: Any, **options: Any) -> None:
-    """Compare `evaluate`, and several rules for ties in one call, with the reference.
+    """Compare `evaluate`, and multiple rules for ties in a single call, with the reference.
 
-    If no query has a match, both must raise an error.
+    If there are no matches, both must raise an error.
     """
     options["metrics"] = data.draw(st.sampled_from([METRICS[:-2], METRICS]))
     rules = data.draw(st.lists(st.sampled_from(TIES), min_size=1, max_size=4, unique=True))
@@ -106,7 +106,7 @@ def test_listed_matches_and_grades_are_those_of_the_reference(similarity: str, d
 def test_listing_the_items_of_each_label_gives_the_bits_of_labels(
     similarity: str, ties: Any, separate: bool
 ) -> None:
-    """Use more than one task and block of the screen, and large classes, which are counted from tables."""
+    """Use more than a single task and block of the screen, and large classes, which are counted from tables."""
     rng = np.random.default_rng(0)
     for classes in (4, 300):
         labels = rng.integers(0, classes, 900)
@@ -125,7 +125,7 @@ def test_listing_the_items_of_each_label_gives_the_bits_of_labels(
 
 @pytest.mark.parametrize("large", [False, True], ids=["small classes", "large classes"])
 def test_the_rule_of_reidentification_is_that_of_market_1501(large: bool) -> None:
-    """Compare with a loop like the protocol: drop junk and the query's identity in its camera, then CMC and AP."""
+    """Compare with a loop like the protocol: drop junk and items of the query's identity and camera; then CMC, AP."""
     rng = np.random.default_rng(0)
     # -1 is junk, and 0 are distractors, which are not used as queries.
     identities = rng.integers(-1, 4 if large else 60, 700)

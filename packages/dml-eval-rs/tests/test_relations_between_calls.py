@@ -1,6 +1,6 @@
-"""Relations between calls, to the bit and for each query, on thousands of rows, enough to be pruned.
+"""Relations between calls, to the bit and by query, on thousands of rows, which should be enough to be pruned.
 
-The slow reference would take hours, but to compare two calls it is not needed. Use `make soak` to run all tests.
+The slow reference would take hours, but is not needed when calls are compared. Use `make soak` to run all tests.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def assert_same(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarr
 
 
 def one_by_one(measure: Callable[[int], Mapping[str, np.ndarray]], queries: Any) -> dict[str, np.ndarray]:
-    """Measure each query in a separate call."""
+    """Measure queries in separate calls."""
     columns = [measure(q) for q in queries]
     return {name: np.concatenate([column[name] for column in columns]) for name in columns[0]}
 
@@ -179,7 +179,7 @@ class TestEvaluations:
 @pytest.mark.nightly
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 def test_a_doubled_negative_moves_what_its_rule_of_ties_says(rows: Rows, similarity: Any) -> None:
-    """Use that copies come after the originals, so a copy moves later positives by one rank."""
+    """Use that copies come after the originals, so a copy will increase later positives' ranks by 1."""
     x, labels = rows.of(similarity), rows.labels
     copies = np.arange(0, N, 7)
     gallery = np.concatenate([x, x[copies]])

@@ -31,7 +31,7 @@ def test_percentiles_of_class_resamples_are_those_of_all_of_them() -> None:
     for level in (0.5, 0.9):
         interval = of_values(VALUES).confidence_interval("mrr", level, by=CLASSES)
         for found, q in ((interval.low, (1 - level) / 2), (interval.high, (1 + level) / 2)):
-            # The share of 2,000 draws below a number deviates by at most 0.0112 (a standard deviation).
+            # The share of 2,000 draws below a number should not deviate by more than 0.0112 (a standard deviation).
             low, high = np.quantile(means, [max(0, q - 0.045), min(1, q + 0.045)])
             assert low <= found <= high
 

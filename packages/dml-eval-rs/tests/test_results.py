@@ -136,7 +136,7 @@ def pyplot() -> Any:
 def test_recall_is_drawn_over_k(pyplot: Any) -> None:
     ax = EVALUATION.plot(label="ours")
     (line,) = ax.lines
-    assert line.get_xdata().tolist() == [1, 10]  # 1000 is beyond the gallery
+    assert line.get_xdata().tolist() == [1, 10]  # 1000 is above the gallery's size
     assert line.get_ydata().tolist() == [EVALUATION["recall@1"], EVALUATION["recall@10"]]
     assert ax.get_legend().get_texts()[0].get_text() == "ours"
     worse = evaluate(RNG.normal(size=(60, 8)), LABELS, metrics=("recall@2", "mrr", "recall@1"))

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-# A separate process, which forks for each call and limit. A limit says how much address space the call can add.
+# A separate process, which forks per call and limit. A limit is the address space that can be added by the call.
 STARVED = """
 import hashlib, os, pickle, resource, sys, traceback
 import numpy as np

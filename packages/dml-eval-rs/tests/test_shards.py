@@ -22,7 +22,7 @@ N = 160
 RNG = np.random.default_rng(0)
 X = (RNG.integers(-2, 3, (N, 5)) + 0.5).astype(np.float32)
 CODES = RNG.integers(0, 8, (N, 2)).astype(np.uint8)
-# If there are 2 classes, each has more than 32 items.
+# If there are 2 classes, both contain more than 32 items.
 IDS = {classes: RNG.integers(0, classes, N) for classes in (2, 30, 100)}
 GROUPS = RNG.integers(0, 3, N)
 SIMILARITIES = ["cosine", "dot", "euclidean", "hamming"]
@@ -45,7 +45,7 @@ def some_lists(queries: int, most: int, seed: int) -> tuple[Any, Any]:
 
 
 def map_any(data: Any) -> Any:
-    """Return a map that pickles tasks like a different process, runs some twice, and shuffles the results."""
+    """Return a map that pickles tasks like a different process; some will run twice, in shuffled order."""
 
     def run(function: Any, tasks: Any) -> list[Any]:
         tasks = [pickle.loads(pickle.dumps(task)) for task in tasks]
@@ -57,7 +57,7 @@ def map_any(data: Any) -> Any:
 
 
 def watch(see: Any) -> Any:
-    """Return a map that calls a function with each task before the task runs."""
+    """Return a map that calls a function with a task before the task is run."""
 
     def run(function: Any, tasks: Any) -> Any:
         for task in tasks:
@@ -68,7 +68,7 @@ def watch(see: Any) -> Any:
 
 
 def labels_of(kind: str, classes: int, rows: slice, *, of_gallery: bool = True) -> Any:
-    """Return labels for some rows; only the gallery has junk."""
+    """Return labels for some rows; only the gallery should contain junk."""
     ids, groups = IDS[classes][rows], GROUPS[rows]
     junk = [0] if of_gallery and kind == "junk" else ()
     return {

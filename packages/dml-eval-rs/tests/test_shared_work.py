@@ -1,4 +1,4 @@
-"""Processes that share a measurement get the bits of a single process, and never compare a pair twice."""
+"""Processes that share a measurement should get the bits of a single process; pairs must not be compared twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIES = ("index", "optimistic", "pessimistic", "expected")
 
 @given(
     n=st.integers(2, 150),
-    # If there are one or two classes, some queries have 32 or more matches, so all keys are computed.
+    # If there are 1 or 2 classes, some queries have 32 or more matches, so all keys are computed.
     classes=st.sampled_from([1, 2, 7, 60]),
     queries=st.none() | st.integers(1, 40),
     similarity=st.sampled_from(["cosine", "dot", "euclidean", "hamming"]),
@@ -182,17 +182,14 @@ FAULTS: dict[str, tuple[str, Any, type[Exception], str]] = {
     ),
     "reduces to a table": ("all_reduce", lambda x, _: x[None], TypeError, "all_reduce returned an array of 2 dim"),
     "loses a count": (
-        "all_reduce",
-        lambda x, _: np.where(np.arange(len(x)) == x[:-2].argmax(), 0, x),
-        ValueError,
-        "counts that aren't sums",
+        "all_reduce", lambda x, _: np.where(np.arange(len(x)) == x[:-2].argmax(), 0, x), ValueError, "aren't sums",
     ),
     "reduces to negative counts": ("all_reduce", lambda x, _: -x, ValueError, "negative count"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-# The first exchange compares arguments, and later exchanges divide the work; both must raise an error.
+# The first exchange compares arguments, later exchanges divide the work; both must raise an error.
 @pytest.mark.parametrize("first", [1, 2], ids=["from the first exchange", "later"])
 def test_an_exchange_with_a_wrong_result_is_an_error_on_every_rank(fault: str, first: int) -> None:
     fails, change, error, message = FAULTS[fault]
@@ -212,7 +209,7 @@ def test_an_exchange_with_a_wrong_result_is_an_error_on_every_rank(fault: str, f
 @pytest.mark.parametrize("classes", [2, 20])
 @pytest.mark.parametrize("separate", [False, True])
 def test_no_exchange_takes_a_number_too_few(metrics: str, classes: int, separate: bool) -> None:
-    """Let each exchange of an evaluation in turn lose the last number."""
+    """Let all exchanges of an evaluation, in turn, lose the last number."""
     x, labels = np.random.default_rng(0).normal(size=(120, 4)), np.arange(120) % classes
     gallery = (x, labels) if separate else ()
 

@@ -1,4 +1,4 @@
-"""Threads end before public functions and methods return, so that a forked child can also call these."""
+"""Threads must end before public functions or methods return, so that a forked child can also call these."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CODES = np.packbits(X > 0, axis=1)
 
 MEASURED = evaluate(X, LABELS, threads=1)
 VERIFIED = verify(X, LABELS, threads=1)
-OPENED = open_set(X, [*LABELS[1:], 999], threads=1)  # one query is unknown
+OPENED = open_set(X, [*LABELS[1:], 999], threads=1)  # a query is unknown
 RECALLED = index_recall(knn(X, X, 5, threads=1)[1], X, X, 5, threads=1)
 COMPARED = compare({"a": MEASURED, "b": MEASURED})
 

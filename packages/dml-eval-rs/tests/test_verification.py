@@ -211,7 +211,7 @@ def test_rates_are_those_of_scikit_learn_on_the_same_scores(similarity: Any, kin
 
 @pytest.mark.parametrize("sizes", SIZES)
 def test_a_threshold_after_ties_at_zero_is_the_least_number_above_it(sizes: Any) -> None:
-    """Check that brackets which shrink towards zero from below do not end at minus zero."""
+    """Check that brackets which shrink towards zero from below do not end with minus zero."""
     x = np.array([[2.0], [2.0], [-2.0], [2.0]], np.float16)
     options = dict(zip(("verify_sample", "verify_listed"), sizes))
     found = run_with(options, x, [0, 1, 0, 0], similarity="euclidean", metrics="tar@far=0.5")

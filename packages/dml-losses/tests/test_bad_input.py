@@ -1,4 +1,4 @@
-"""A wrong argument raises an error with the actual and the expected value, before any work."""
+"""A wrong argument should raise an error with the given and the expected value, before any work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare every class loss with the equation, written as loops."""
+"""Compare all class losses with the equations, written as loops."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_fake_of_the_operator_has_the_shapes_of_its_results(
 
 
 def test_a_block_of_proxies_without_any_positive_only_pushes() -> None:
-    """A block has 512 proxies: with 520, the last block has eight proxies, and no row of the batch."""
+    """A block is 512 proxies: when 520 are given, the last eight are a block that is not used by rows of the batch."""
     x, w, y = rows(3, 14).requires_grad_(), rows(520, 15).requires_grad_(), torch.tensor([0, 2, 0])
     value = F.proxy_anchor(x, y, w, scale=8.0)
     expected = reference.proxy_anchor_value(x, y, w, 8.0, 0.1)
@@ -135,7 +135,7 @@ ANGULAR: dict[str, Loss] = {
 def test_embeddings_on_their_own_class_weight_have_the_gradient_of_the_other_classes(
     name: str, sign: float
 ) -> None:
-    """At 0° and 180°, the angle has no derivative, and some of a hundred float32 cosines exceed 1."""
+    """The angle does not have a derivative for 0° and 180°, and some of a hundred float32 cosines exceed 1."""
     w = rows(100, 9).float()
     found = []
     for dtype in (torch.float32, torch.float64):
@@ -170,7 +170,7 @@ def test_near_the_own_class_the_angular_margin_is_still_that_of_the_equation(
 def test_past_pi_curricular_faces_hard_negatives_exceed_the_turned_cosine(
     margin: float, progress: float, distance: float, seed: int
 ) -> None:
-    """Embeddings are opposite to their class, where cos(θ + m) differs most from the logit that replaces it."""
+    """Embeddings are opposite to the class, where cos(θ + m) differs most from the logit that replaces it."""
     w, noise, y = rows(12, seed), rows(9, seed + 1), torch.arange(9)
     x, t = distance * noise - w[y], torch.tensor(progress, dtype=torch.float64)
     ways: list[Loss] = [

@@ -28,7 +28,7 @@ CLASS_LOSSES = [
 
 @pytest.mark.parametrize("loss", [*PAIR_LOSSES, *CLASS_LOSSES], ids=lambda loss: type(loss).__name__)
 def test_compiles_without_a_graph_break(loss: nn.Module) -> None:
-    """Value and gradient stay the same; a pair loss also gets a gallery."""
+    """Value and gradient must not change; a pair loss is also given a gallery."""
     torch.compiler.reset()
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     x, y = torch.randn(12, 6, requires_grad=True), torch.arange(12) % 5
@@ -54,7 +54,7 @@ def test_compiles_without_a_graph_break(loss: nn.Module) -> None:
 def test_a_memory_takes_a_compiled_loss_and_stops_recompiling(
     wrap: Callable[[Callable[[nn.Module], nn.Module]], nn.Module],
 ) -> None:
-    """The wrapper counts in Python, and the loss computes in one graph per shape."""
+    """The wrapper counts in Python, and the loss is computed using a single graph per shape."""
     torch.compiler.reset()
     torch._dynamo.utils.counters.clear()
     losses = []

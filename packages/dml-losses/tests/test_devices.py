@@ -1,6 +1,6 @@
-"""Losses make all tensors on the embeddings' device; fake tensors check this without an accelerator.
+"""Losses make all tensors on the embeddings' device; fake tensors are used to check this when there is no accelerator.
 
-Torch's fake tensors have a shape, a dtype and a device, but no data, and operations that mix devices fail as on real
+Fake tensors are given a shape, a dtype and a device, but not data, and operations that mix devices fail as on real
 devices. Tests marked `gpu` check the values.
 """
 
@@ -16,7 +16,7 @@ from torch._library.custom_ops import CustomOpDef
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 CLASSES, DIM = 5, 6
-# Fake tensors have no unique numbers, and a copy of a module reads their memory.
+# Unique numbers are not defined for fake tensors, and a copy of a module would read the memory.
 NOT_FAKED = ("sampled-classes", "matryoshka of pairs")
 
 

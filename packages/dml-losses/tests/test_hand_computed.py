@@ -71,7 +71,7 @@ CASES: dict[str, tuple[Loss, float]] = {
         lambda: F.proxy_nca(X, Y, W, scale=1.0, positive_in_denominator=True),
         math.log(1 + math.exp(-1)),
     ),
-    "proxy-anchor": (  # log(1 + e^0) over one proxy with a positive, log(1 + 3) over two proxies
+    "proxy-anchor": (  # log(1 + e^0) over the proxy with a positive, log(1 + 3) over both proxies
         lambda: F.proxy_anchor(X, Y, W, scale=S, margin=0.5),
         2 * math.log(2),
     ),
@@ -95,12 +95,12 @@ CASES: dict[str, tuple[Loss, float]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_loss_is_the_number_by_hand(name: str) -> None:
     loss, expected = CASES[name]
-    # SoftTriple adds 1e-5 under its root, and batch norm adds 1e-5 to the variance.
+    # SoftTriple adds 1e-5 under the root, and batch norm adds 1e-5 to the variance.
     assert loss().item() == pytest.approx(expected, abs=3e-6)
 
 
 def test_instance_cross_entropys_value_and_equation_13_to_15() -> None:
-    """There is one anchor, with positives at 60° and 90° and a negative at 90°, so p̂ is 3/4 and 1/2."""
+    """There is a single anchor, with positives at 60° and 90° and a negative at 90°, so p̂ is 3/4 and 1/2."""
     a = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
     g = torch.tensor([[*AT_60, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64).requires_grad_()
     y, z = torch.tensor([7]), torch.tensor([7, 7, 3])
@@ -123,26 +123,26 @@ def test_ranked_list_losss_equations_8_to_14() -> None:
 
 
 def test_the_mean_over_queries_counts_those_that_violate_nothing() -> None:
-    """Eq. 14 divides by the batch size: two queries are 0.1 too close, and a third is far from both."""
+    """Eq. 14 divides by the batch size: a pair of queries is 0.1 too close, and the third is far from both."""
     x = torch.tensor([[1, 0], [1 - 1.1**2 / 2, (1 - (1 - 1.1**2 / 2) ** 2) ** 0.5], [-1, 0]]).double()
     assert F.ranked_list(x, torch.arange(3)).item() == pytest.approx(0.5 * (0.1 + 0.1 + 0) / 3, rel=1e-6)
 
 
 def test_a_part_of_the_classes_is_a_softmax_over_so_many() -> None:
-    """There are ten classes at 90° to each other, so any choice of four gives 9/(9 + 3)."""
+    """Ten classes are mutually at 90°, so any choice of four gives 9/(9 + 3)."""
     loss = dml.SampledClasses(dml.NormSoftmax(10, 10, temperature=1 / S), 0.4).double()
     loss.class_weights.data = torch.eye(10, dtype=torch.float64)
     assert loss(torch.eye(10).double()[6:7], torch.tensor([6])).item() == pytest.approx(math.log(12 / 9))
 
 
 def test_memvirs_equation_5_after_one_step() -> None:
-    """Class and embedding were at 0°; now the class is at 90° and the batch at 60°, 30° from the class."""
+    """Class and embedding were at 0°; now the class is at 90° and the batch is at 60°, 30° from the class."""
     loss = dml.MemVir(dml.NormSoftmax(1, 2, temperature=1 / S).double(), num_steps=1, margin=0)
     loss.class_weights.data = X.clone()
-    assert loss(X, Y) == 0  # one class
+    assert loss(X, Y) == 0  # a single class
     loss.class_weights.data = torch.tensor([AT_90], dtype=torch.float64)
     value = loss(torch.tensor([AT_60], dtype=torch.float64), Y)
-    real = math.log(1 + 3 / math.exp(S * 0.75**0.5))  # cosines √3/2 with the class and 1/2 with its past
+    real = math.log(1 + 3 / math.exp(S * 0.75**0.5))  # cosine √3/2 with the class, 1/2 with the past
     virtual = math.log(
         1 + 1 / 9
     )  # the past embedding: cosine 1 with the past class, 0 with the current class

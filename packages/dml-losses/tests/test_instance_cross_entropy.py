@@ -10,11 +10,11 @@ from dml_losses import InstanceCrossEntropy
 from dml_losses.functional import instance_cross_entropy
 
 LABELS = [
-    [0, 0, 1, 1, 2, 2],  # two rows per class, as in Eq. 16-17
+    [0, 0, 1, 1, 2, 2],  # 2 rows per class, as in Eq. 16-17
     [0, 0, 0, 1, 1, 1, 2, 2, 2],
     [3, 0, 3, 3, 7, 0, 5],  # shuffled, with unequal classes, and classes with a single row
-    [0, 0, 0, 0],  # no negatives
-    [0, 1, 2, 3],  # no positives
+    [0, 0, 0, 0],  # negatives are not given
+    [0, 1, 2, 3],  # positives are not given
     [4],
 ]
 
@@ -23,7 +23,7 @@ LABELS = [
 @pytest.mark.parametrize("scale", [1.0, 16.0, 64.0])
 @pytest.mark.parametrize("anchor", [False, True])
 def test_reweighted_gradient_is_equation_15(labels: list[int], scale: float, anchor: bool) -> None:
-    """The weights change no value; `test_pair_losses` compares it and the plain derivative with the equations."""
+    """The weights must not change the value; `test_pair_losses` also uses the equations as references."""
     x, y = rows(len(labels), 1).requires_grad_(), torch.tensor(labels)
     value = instance_cross_entropy(x, y, scale=scale, anchor_gradient=anchor)
     assert torch.equal(value, instance_cross_entropy(x, y, scale=scale, reweight=False))
@@ -39,7 +39,7 @@ def test_no_row_of_a_gallery_is_omitted(anchor: bool) -> None:
     value = instance_cross_entropy(x, y, g, z, scale=8.0, anchor_gradient=anchor)
     expected = reference.instance_cross_entropy_value(x, y, 8.0, g, z)
     torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-14)
-    gradients = grad(value, (x, g), materialize_grads=True)  # a constant anchor has none
+    gradients = grad(value, (x, g), materialize_grads=True)  # not defined for a constant anchor
     wanted = reference.instance_cross_entropy_gradient(x.detach(), y, 8.0, g.detach(), z, anchor=anchor)
     for gradient, want in zip(gradients, wanted):
         torch.testing.assert_close(gradient, want, rtol=1e-9, atol=1e-14)
@@ -56,7 +56,7 @@ def test_a_gallery_without_gradient_moves_the_anchor() -> None:
 
 
 def test_two_samples_a_class_reduce_to_equations_16_and_17() -> None:
-    """Each anchor pulls its only positive by 1/(2N), and pushes all negatives together by 1/(2N)."""
+    """An anchor pulls the only positive by 1/(2N), and pushes all negatives together by 1/(2N)."""
     scale, y = 16.0, torch.tensor([0, 0, 1, 1, 2, 2])
     x = rows(6, 6).requires_grad_()
     f, n = reference.unit(x.detach()), 6
@@ -67,13 +67,13 @@ def test_two_samples_a_class_reduce_to_equations_16_and_17() -> None:
         share = torch.softmax(torch.stack([scale * (f[a] @ f[j]) for j in negatives]), 0)
         unit_gradient[i] -= f[a] / (2 * n)  # Eq. 16
         for j, s in zip(negatives, share):
-            unit_gradient[j] += f[a] * s / (2 * n)  # Eq. 17: p̂_j / (1 − p̂_i) is the share among the negatives
+            unit_gradient[j] += f[a] * s / (2 * n)  # Eq. 17: p̂_j / (1 − p̂_i) is the share of the negatives
     gradient = grad(instance_cross_entropy(x, y, scale=scale), x)[0]
     torch.testing.assert_close(gradient, reference.through_the_norm(x.detach(), unit_gradient))
 
 
 def test_weights_survive_probabilities_that_round_to_one() -> None:
-    """At scale 1e4, every 1 − p̂ underflows even in float64, and Eq. 13 as written is 0/0."""
+    """If the scale is 1e4, every 1 − p̂ will underflow even in float64, and Eq. 13 as written is 0/0."""
     x = torch.tensor([[1.0, 0.0], [1.0, 0.01], [1.0, 0.05], [-1.0, 0.0], [-1.0, 0.01]], requires_grad=True)
     y = torch.tensor([0, 0, 0, 1, 1])
     value = instance_cross_entropy(x, y, scale=1e4)

@@ -12,7 +12,7 @@ from dml_core import Component
 from dml_core.testing import LossContract
 
 SUITES = {name: suite(LossContract, make) for name, make in EVERY.items()}
-# DistributedDataParallel takes no sparse gradients, so such a loss stays outside.
+# DistributedDataParallel does not support sparse gradients, so such a loss must not be wrapped.
 SUITES["sampled-classes"].test_works_under_ddp = None
 globals().update({f"Test {name}": made for name, made in SUITES.items()})
 CONTRACT = [name for name in dir(LossContract) if name.startswith("test_")]

@@ -24,12 +24,12 @@ VARIANTS = {
     "heated-up-batch": lambda: dml.HeatedUpSoftmax(C, D, feature_norm="batch"),
     "proxy-nca with the positive": lambda: dml.ProxyNCA(C, D, scale=12.0, positive_in_denominator=True),
 }
-# AdaFace and Sub-centre ArcFace, whose virtual rows have lengths and centres, are tested in their files.
+# AdaFace and Sub-centre ArcFace (virtual rows with lengths and centres) are tested in separate files.
 LOSSES = [*VARIANTS, *(name for name in CLASS_LOSSES if name not in ("ada-face", "sub-center-arc-face"))]
 
 
 def counting() -> tuple[list[int], type[nn.Module]]:
-    """Return the list of the numbers of classes in each call, and the loss that records them."""
+    """Return the list of the numbers of classes by call, and the loss that records the numbers."""
     return recording(NormSoftmax, lambda embeddings, class_weights: len(class_weights))
 
 

@@ -75,7 +75,7 @@ def test_a_zero_class_weight_is_at_cosine_zero_and_stays() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_a_gradient_beyond_the_class_weights_dtype_is_clamped_to_it(dtype: torch.dtype) -> None:
-    """The gradient is proportional to 1/norm, and the norm is the dtype's smallest normal number."""
+    """The gradient is proportional to 1/norm. Note that the norm is the dtype's smallest normal number."""
     tiny = torch.finfo(dtype).smallest_normal
     w = torch.tensor([[tiny, 0], [0, tiny]], dtype=dtype, requires_grad=True)
     x = torch.tensor([[1.0, 0.5]], dtype=torch.float64)
@@ -88,5 +88,5 @@ def test_weights_start_uniform_within_one_over_root_dim() -> None:
     assert weights.shape == (300, 64)
     assert weights.requires_grad
     assert weights.abs().max() <= 1 / 8
-    # A uniform distribution has this standard deviation; 0.002 is 5 standard errors.
+    # This is a uniform distribution's standard deviation; 0.002 is 5 standard errors.
     assert abs(weights.std().item() - 1 / 8 / 3**0.5) < 0.002

@@ -1,4 +1,4 @@
-"""Compare every pair loss with the equation, written as loops; test what a loss has in addition."""
+"""Compare all pair losses with the equations, written as loops; test additional features of losses."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ CASES: dict[str, tuple[Loss, Loss, dict[str, Any]]] = {
         F.recall_at_k_surrogate, reference.recall_at_k_value,
         {"ks": [1, 2, 4], "k_temperatures": [1.0, 0.5, 4.0], "rank_temperature": 0.2},
     ),
-    # Seven positives have ranks of at most 4, sharply: the sum exceeds 4, and the minimum with 4 stops the gradient.
+    # The ranks of seven positives are at most 4, sharply: the sum exceeds 4, and the minimum with 4 stops the gradient.
     "recall, limited": (
         F.recall_at_k_surrogate, reference.recall_at_k_value,
         {"ks": [4, 6], "k_temperatures": [0.01, 0.2], "rank_temperature": 5.0},
@@ -95,7 +95,7 @@ def test_value_and_gradient_are_those_of_the_equations(name: str, labels: list[i
     ids=["matches", "none match", "none match one class", "some match"],
 )
 def test_a_gallery_is_compared_as_the_equations_say(name: str, gallery_labels: list[int]) -> None:
-    """No row is omitted. The gallery gets a gradient, except by Ranked List Loss, which treats it as constant."""
+    """Rows are not omitted. The gallery is given a gradient, but is constant in Ranked List Loss."""
     fast, slow, parameters = CASES[name]
     x, y = rows(5, 1, 3).requires_grad_(), torch.tensor([2, 0, 3, 0, 9])
     g, z = rows(len(gallery_labels), 2, 3).requires_grad_(), torch.tensor(gallery_labels)
@@ -153,7 +153,7 @@ def test_the_fake_of_an_operator_has_the_shapes_of_its_results(name, parameters,
 
 
 def test_one_positive_behind_one_of_two_negatives_by_hand() -> None:
-    """The positive has cosine 1/2, the negatives 1 and 0; with τ = 1/(2·log 3), the sigmoids are 3/4 and 1/4."""
+    """Cosines are 1/2 for the positive, 1 and 0 for negatives; with τ = 1/(2·log 3), the sigmoids are 3/4 and 1/4."""
     q, y = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
     g = torch.tensor([[0.5, 0.75**0.5], [2.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     given, z = (q, y, g), torch.tensor([0, 1, 2])
@@ -169,13 +169,13 @@ def test_one_positive_behind_one_of_two_negatives_by_hand() -> None:
 
 def test_sup_ap_bounds_average_precision_and_counts_ranks_without_smoothing() -> None:
     x, y = rows(40, 7, dim=5), torch.arange(40) // 4
-    exact = F.smooth_ap(x, y, temperature=1e-9)  # these are steps, since no two similarities are this close
+    exact = F.smooth_ap(x, y, temperature=1e-9)  # these are steps, since similarities are not this close
     for temperature in (0.5, 0.01, 1e-9):
         assert F.sup_ap(x, y, temperature=temperature) >= exact - 1e-12
 
 
 def test_wrongly_ranked_pairs_keep_their_gradient_in_sup_ap_alone() -> None:
-    """With a positive at cosine −1/2 and a negative at 1/2, the sigmoid's slope is 0, but ρ isn't."""
+    """Given cosines −1/2 of a positive and 1/2 of a negative, the sigmoid's slope is 0, but ρ is not."""
     q = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     g = torch.tensor([[-0.5, 0.75**0.5], [0.5, 0.5]], dtype=torch.float64)
     sizes = []
@@ -207,7 +207,7 @@ def test_no_tensor_is_larger_than_a_block(name: str) -> None:
 
 
 def test_sup_con_and_siglip_by_hand() -> None:
-    """The positive is at 60° and the negative at 90°: exponentials are 3 and 1, and logits 0 and −log 3."""
+    """The positive is at 60° and the negative at 90°: exponentials are 3 and 1, logits 0 and −log 3."""
     x, y = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
     g, z = torch.tensor([[0.5, 0.75**0.5], [0.0, 1.0]], dtype=torch.float64), torch.tensor([0, 1])
     tau = 1 / (2 * math.log(3))
@@ -220,7 +220,7 @@ def test_sup_con_and_siglip_by_hand() -> None:
 def test_shares_of_any_number_of_ranks_make_the_bits_of_one(
     size: int, world_sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Play each rank in turn, and keep what it sends to the others; `test_global_batch` runs real ranks."""
+    """Play all ranks in turn to keep the rows sent to the others; `test_global_batch` runs real ranks."""
     x, y = rows(size, 8, dim=16).float().requires_grad_(), torch.arange(size) % 31
     loss = SigLIP(over_ranks=True)
     value = loss(x, y)

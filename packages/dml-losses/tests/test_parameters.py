@@ -1,4 +1,4 @@
-"""A loss's parameters have the papers' values by default, in the module and the function, and all have an effect."""
+"""By default, a loss's parameters have the papers' values in the module and function; all must have an effect."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def value_and_gradient(
 
 @pytest.mark.parametrize(("module", "function", "paper", "others"), CASES, ids=IDS)
 def test_the_module_is_its_function_with_its_parameters(module, function, paper, others) -> None:
-    """Each parameter changes the loss to the function's value with this parameter.
+    """Changing a parameter should change the loss to the function's value with this parameter.
 
     A number can also be set later, as a schedule does.
     """

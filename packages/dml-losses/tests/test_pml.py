@@ -53,7 +53,7 @@ def test_every_loss_of_the_library_is_registered() -> None:
         assert f"pml/{name}Loss" in NAMES
 
 
-# The library uses code for earlier versions of torch and numpy, and warns about a default.
+# The library uses code for earlier versions of torch and numpy; it will warn about a default.
 @pytest.mark.filterwarnings(
     "ignore:Using a non-tuple sequence", "ignore:__array_wrap__", "ignore:Values of Tp"
 )

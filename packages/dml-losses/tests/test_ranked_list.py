@@ -24,16 +24,16 @@ def test_duplicated_rows_of_two_classes_have_a_finite_gradient(seed: int) -> Non
     x = rows(1, seed, dim=8).float().repeat(4, 1).requires_grad_()
     gradient = grad(ranked_list(x, torch.tensor([0, 0, 1, 1])), x)[0]
     assert torch.isfinite(gradient).all()
-    assert gradient.abs().max() < 1e-3  # there is no direction between equal rows
+    assert gradient.abs().max() < 1e-3  # a direction is not defined between equal rows
 
 
 @pytest.mark.parametrize("distance", [1e-5, 1e-3])
 def test_near_negatives_have_the_gradient_of_any_others(distance: float) -> None:
-    """The derivative of any distance above 0 is 1: λ/2 for each of the two queries."""
+    """The derivative of any distance above 0 is 1: λ/2 for both queries."""
     angle = 2 * math.asin(distance / 2)
     x = torch.tensor([[1.0, 0.0], [math.cos(angle), math.sin(angle)]], dtype=torch.float64).requires_grad_()
     value = ranked_list(x, torch.tensor([0, 1]))
-    # 2 − 2·cosine has an error of 1e-16, which is 1e-6 relative to 1e-10.
+    # The error of 2 − 2·cosine is 1e-16, which is 1e-6 relative to 1e-10.
     assert value.item() == pytest.approx(0.5 * (1.2 - distance), rel=1e-9)
     gradient = grad(value, x)[0]
     assert gradient[:, 1].tolist() == pytest.approx([0.25, -0.25], rel=1e-5)
@@ -48,7 +48,7 @@ def test_totals_of_any_temperature_stay_finite(temperature: float) -> None:
 
 
 def test_queries_without_violations_have_no_weight() -> None:
-    """Only rows of the first two classes violate a boundary, since the third class is far away."""
+    """Only rows of the first and second class violate a boundary, since the third class is far away."""
     x = torch.tensor(
         [[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [-1.0, 0.0], [-1.0, 0.1]], dtype=torch.float64
     )

@@ -35,9 +35,9 @@ def test_the_subset_holds_the_batchs_classes_once_and_has_the_expected_size(
     assert len(subset) == max(math.ceil(fraction * num_classes), len(labels.unique()))
 
 
-@pytest.mark.parametrize("fraction", [0.15, 0.5])  # one is drawn by rejection, one by a permutation
+@pytest.mark.parametrize("fraction", [0.15, 0.5])  # drawn by rejection and by a permutation
 def test_the_other_classes_are_chosen_without_bias(fraction: float) -> None:
-    """3 of 40 classes are in the batch: every other class is drawn with the same probability, k/37."""
+    """3 of 40 classes are in the batch: every other class should be drawn with probability k/37."""
     labels, rounds = torch.tensor([0, 17, 39, 17]), 4000
     counts = torch.zeros(40)
     for seed in range(rounds):
@@ -51,7 +51,7 @@ def test_the_other_classes_are_chosen_without_bias(fraction: float) -> None:
     assert deviation < 5 * (chance * (1 - chance) / rounds) ** 0.5
 
 
-@pytest.mark.parametrize("fraction", [0.15, 0.5])  # one is drawn by rejection, one by a permutation
+@pytest.mark.parametrize("fraction", [0.15, 0.5])  # drawn by rejection and by a permutation
 def test_torchs_default_device_changes_nothing(fraction: float) -> None:
     labels = torch.tensor([0, 17, 39, 17])
     expected = choose_classes(labels, 40, fraction, generator(0))

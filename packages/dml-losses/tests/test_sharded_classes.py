@@ -1,4 +1,4 @@
-"""Sharded class weights: loss, gradients and trained weights are the same as in a single process."""
+"""Sharded class weights: loss, gradients and trained weights should not differ from a single process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Worlds = dict[int, list[dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
-    """Return what every rank saved, by the number of ranks."""
+    """Return the results saved by all ranks, by the number of ranks."""
     folder = tmp_path_factory.mktemp("worlds")
     run_ranks(sharded_world.train_on_ranks, max(SIZES), folder, SIZES)
     return {size: [torch.load(folder / f"{rank} of {size}") for rank in range(size)] for size in SIZES}
@@ -130,7 +130,7 @@ def test_the_gradient_is_that_of_the_definition(scale, classes, angular, positiv
 
 
 def test_blocks_do_not_change_the_result() -> None:
-    """With 2**15 classes, the batch needs several blocks; each part below is a single block."""
+    """With 2**15 classes, the batch will be computed in multiple blocks; the parts below are single blocks."""
     generator = torch.Generator().manual_seed(0)
     x, w = (torch.randn(count, 4, generator=generator, dtype=torch.float64) for count in (150, 2**15))
     x, w, y = x.requires_grad_(), w.requires_grad_(), torch.arange(150)
@@ -208,7 +208,7 @@ def test_a_rank_draws_its_own_rows_with_the_bits_of_all(monkeypatch, name) -> No
     for rank in range(3):
         for module in ("dml_losses.class_weights", "dml_losses.ranks.sharded_classes"):
             monkeypatch.setattr(f"{module}.rank_and_world_size", lambda rank=rank: (rank, 3))
-        # A rank draws only its rows, or all rows and then cuts them.
+        # A rank only draws the local rows, or cuts the local rows from all rows.
         for wrap in (lambda make: make, lambda make: make()):
             torch.manual_seed(3)
             loss = ShardedClasses(wrap(sharded_world.LOSSES[name]))
@@ -334,7 +334,7 @@ def test_a_shards_logits_are_those_of_all_classes(classes, cuts, size, seed) -> 
     (true + 3 * others).sum().backward()
     (expected_true + 3 * masked.logsumexp(1)).sum().backward()
     torch.testing.assert_close(sides[0].grad, sides[1].grad, rtol=1e-10, atol=1e-12)
-    # Without other ranks, a slice computes the true logits of the slice's classes, and the other logits of the rest.
+    # If other ranks are not used, a slice computes true logits of the slice's classes, and other logits of the rest.
     bounds = sorted({0, classes, *(min(cut, classes) for cut in cuts)})
     parts = [RankClasses(torch.empty(b - a, 1), a, classes) for a, b in itertools.pairwise(bounds)]
     slices = [z[:, a:b] for a, b in itertools.pairwise(bounds)]

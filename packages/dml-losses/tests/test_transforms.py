@@ -1,4 +1,4 @@
-"""Losses with `torch.func` and forward mode agree with autograd, or raise an error that says what to use."""
+"""Losses with `torch.func` and forward mode agree with autograd, or raise an error that should name an alternative."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.func import grad, jvp, vmap
 
 import dml_losses as dml
 
-# torch warns at the first use of forward mode, and about the speed of vmap.
+# torch warns when forward mode is first used, and about the speed of vmap.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated"),
     pytest.mark.filterwarnings("ignore:There is a performance drop because we have not yet implemented"),

@@ -1,4 +1,4 @@
-"""A loss warns once if no optimizer updates its parameters, and doesn't warn otherwise."""
+"""A loss warns once if parameters are not updated by an optimizer, and does not warn otherwise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Steps = Callable[[Iterable[torch.nn.Parameter]], Callable[[], object]]
 
 
 def train(loss: torch.nn.Module, step: Callable[[], object], steps: int = STEPS) -> list[str]:
-    """Compute gradients, call `step` after each gradient, and return the warnings."""
+    """Compute gradients; call `step` after each gradient. Return the warnings."""
     embeddings, labels = torch.randn(6, 4), torch.arange(6) % 3
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -54,7 +54,7 @@ def _in_place_past_autograd(parameters: Iterable[torch.nn.Parameter]) -> Callabl
     "steps",
     [
         lambda parameters: torch.optim.SGD(parameters, lr=0.1).step,
-        # At a schedule's start, the rate may be 0, but the optimizer has the parameters.
+        # When a schedule starts, the rate may be 0, but the optimizer is given the parameters.
         lambda parameters: torch.optim.SGD(parameters, lr=0.0).step,
         lambda parameters: torch.optim.AdamW(parameters, fused=True).step,
         lambda parameters: torch.optim.AdamW(parameters, foreach=True).step,
@@ -65,7 +65,7 @@ def _in_place_past_autograd(parameters: Iterable[torch.nn.Parameter]) -> Callabl
 def test_updated_parameters_are_not_reported(steps: Steps) -> None:
     loss = dml.NormSoftmax(3, 4)
     assert train(loss, steps(loss.parameters())) == []
-    assert not loss.class_weights._post_accumulate_grad_hooks  # the check has removed its hook
+    assert not loss.class_weights._post_accumulate_grad_hooks  # the hook should be removed by the check
 
 
 def test_neither_frozen_nor_accumulated_gradients_are_reported() -> None:

@@ -50,7 +50,7 @@ def model(photo_run: Path) -> TrainedModel:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Thirty photos that the run wasn't trained on, five of each class."""
+    """Thirty photos that were not used to train the run, five per class."""
     return write_photos(tmp_path / "photos", seed=1)
 
 
@@ -91,7 +91,7 @@ def small_files() -> Callable[[int], AbstractContextManager[None]]:
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
     """Start a server on this machine that answers with this content, all or the first bytes; return an address.
 
-    With another status than 200, it sends no content and redirects to an address that does.
+    When the status is not 200, content is not sent, and the client is redirected to an address that sends the content.
     """
     monkeypatch.setenv("no_proxy", "*")
     servers = []

@@ -73,7 +73,7 @@ def test_levels_are_the_outputs_of_those_blocks_and_nothing_is_built_above_them(
     torch.testing.assert_close(last.eval()(images), whole.eval()(images), rtol=0, atol=0)
 
 
-# How each family classifies feature maps, to rebuild the complete model.
+# How families classify feature maps, used to rebuild the complete model.
 CLASSIFY = {
     "resnet18": lambda net, maps: net.fc(net.avgpool(maps).flatten(1)),
     "squeezenet1_1": lambda net, maps: net.classifier(maps).flatten(1),
@@ -102,8 +102,8 @@ def test_the_features_are_all_that_the_classifier_needs(model):
     with torch.no_grad():
         features = backbone.eval()(images)
         assert features.shape[:2] == (2, backbone.num_features)
-        assert features.ndim == (2 if model.startswith("vit") else 4)  # a transformer's tokens are no map
-        # The same operations in the same order.
+        assert features.ndim == (2 if model.startswith("vit") else 4)  # a transformer's tokens are not a map
+        # The operations and the order are the same.
         torch.testing.assert_close(CLASSIFY[model](whole, features), whole(images))
 
 
@@ -195,7 +195,7 @@ def test_a_grey_image_gives_the_same_features_as_in_colour(tmp_path, name):
     colour, grey = (make(c, weights=str(tmp_path / "w.pt"), levels=[level]).eval() for c in (3, 1))
     image = torch.rand(1, 1, 64, 64)
     with torch.no_grad():
-        # Three products are summed by one network and in advance by the other.
+        # Three products are summed by one network, and in advance by the other.
         torch.testing.assert_close(grey(image), colour(image.expand(1, 3, 64, 64)), rtol=1e-3, atol=1e-4)
 
 

@@ -1,4 +1,4 @@
-"""Bundled recipes: each has a summary, and the command lists and prints them."""
+"""Bundled recipes must be summarised, and the command should list and print the recipes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dml_train.studies.reproduce.paper import papers
 
 @pytest.fixture
 def listing(registry):
-    """Call `dml recipes` and return the output."""
+    """Call `dml recipes` to return the output."""
 
     def listing(*arguments):
         done = CliRunner().invoke(main, ["recipes", *arguments], obj=registry)
@@ -36,7 +36,7 @@ def test_a_summary_is_the_first_sentence_of_the_first_comment():
 
 
 def test_the_command_lists_every_recipe_with_its_summary_and_no_parent_that_is_none(listing):
-    """Without a name, the command lists general recipes; with the name of a paper, the recipes of this paper."""
+    """By default, the command lists general recipes; when given the name of a paper, the recipes of this paper."""
     listed = {}
     for group in ([], *([name] for name in (*PAPERS, PRETRAINED))):
         for line in listing(*group).splitlines():

@@ -1,4 +1,4 @@
-"""To resume on a data set that has changed is an error that counts the changes."""
+"""If the data set is changed when a run is resumed, an error should be raised that counts the changes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def unfinished(train_photos):
 
 
 def images(photos, part, count):
-    """Return the first image of each of the first `count` classes of a part."""
+    """Return the first images of the first `count` classes of a part."""
     registry = make_registry()
     dataset = registry.build("datasets", photo_document(photos)["dataset"], {"seed": 0})
     split = getattr(dataset, part)

@@ -1,4 +1,4 @@
-"""Checkpoints: complete or absent, checked for corruption, and loaded without running code."""
+"""Checkpoints: complete or absent, checked for corruption; code must not be executed on loading."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ trees = st.recursive(
 
 
 def unshared(value):
-    """Rebuild a tree such that no object in it occurs twice, as far as Python allows."""
+    """Rebuild a tree so that objects do not occur twice, as far as Python allows."""
     if isinstance(value, str):
-        return "".join(list(value))  # a new string, unless it has at most one character
+        return "".join(list(value))  # a new string, unless it has fewer than 2 characters
     if isinstance(value, dict):
         return {unshared(key): unshared(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""training.compile with the code that torch's default backend generates: the same run, resumed to the same bits."""
+"""training.compile with the code that torch's default backend generates: resumed runs must be identical."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ generates_code = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "g++")) is None,
     reason="needs a C++ compiler, for torch's generated code",
 )
-# Three micro-batches of a batch of eight have two sizes, and so two graphs.
+# When a batch of eight is split into three micro-batches, the sizes are not equal, so 2 graphs are used.
 PARTS = {"backbone": {"dropout": 0.0, "norm": False}, "training": {"steps": 6, "micro_batch": 3}}
 COMPILED = {**PARTS, "training": {**PARTS["training"], "compile": True}}
 
@@ -37,7 +37,7 @@ def generated_here(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _nothing_compiled_before():
-    """Forget compiled graphs, as in a new process: torch compiles at most eight of one function."""
+    """Forget compiled graphs, as in a new process: torch will compile a function at most eight times."""
     torch._dynamo.reset()
 
 

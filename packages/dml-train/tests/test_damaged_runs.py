@@ -1,4 +1,4 @@
-"""If a run's files are damaged, the user gets one message, also if the checksums match."""
+"""When a run's files are damaged, the user is given a single message, also if the checksums match."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def damaged(finished, tmp_path):
-    """Copy the run, change a file in all checkpoints, and correct the manifests."""
+    """Copy the run, change a file in all checkpoints, then correct the manifests."""
 
     def damage(name, change):
         run = shutil.copytree(finished, tmp_path / "run")
@@ -94,7 +94,7 @@ DAMAGE = {
 
 
 def message_of(use):
-    """Return the message of a DmlError; None without an error. Any other error fails the test."""
+    """Return the message of a DmlError; None if there is no error. Any other error will fail the test."""
     try:
         use()
     except DmlError as error:
@@ -159,7 +159,7 @@ def test_older_weights_never_replace_damaged_ones_in_silence(dml, intact, regist
 def test_a_step_is_evaluated_anew_and_its_weights_do_not_search_other_embeddings(intact, registry):
     metrics = [evaluate_run(intact, step=step, registry=registry).to_dict() for step in (None, 8, 12)]
     assert metrics[0] == metrics[2] == {key: read_json(intact / "evaluation.json")[key] for key in metrics[0]}
-    # The recall of few images can be the same at both steps, but the embeddings differ.
+    # The recall of few images can be the same in both steps, but the embeddings differ.
     of_steps = [embed_split(intact, step=step, registry=registry) for step in (8, 12)]
     assert not np.array_equal(of_steps[0][0], of_steps[1][0])
     assert [TinyEvaluator().evaluate(*of_step).to_dict() for of_step in of_steps] == metrics[1:]

@@ -21,7 +21,7 @@ def dml(*arguments: object) -> Result:
 
 
 def one_line(result: Result) -> str:
-    """Return the whole output in one line."""
+    """Return the whole output in a single line."""
     return " ".join(result.output.split())
 
 

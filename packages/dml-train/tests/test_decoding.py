@@ -76,14 +76,14 @@ def test_the_first_of_several_frames_is_decoded(tmp_path):
 
 
 def test_a_large_photograph_is_decoded_at_a_fraction_of_its_size(tmp_path):
-    # The smallest power of two that leaves both sides at least min_side pixels.
+    # The smallest power of 2 for which both sides are at least min_side pixels.
     noise(70, 50).resize((1400, 1000)).save(tmp_path / "a.jpg", quality=95)
     assert read_image(tmp_path / "a.jpg", min_side=250).size == (350, 250)
     assert read_image(tmp_path / "a.jpg", min_side=251).size == (700, 500)
     assert read_image(tmp_path / "a.jpg").size == (1400, 1000)
     small = read_image(tmp_path / "a.jpg", min_side=250)
     full = read_image(tmp_path / "a.jpg").resize((350, 250), Image.Resampling.BOX)
-    # The decoder drops a block's high frequencies, the box averages it: a few levels of difference at edges.
+    # The decoder drops a block's high frequencies, the box averages it: a few levels of difference near edges.
     assert np.abs(np.asarray(small).astype(int) - np.asarray(full)).mean() < 2.0
 
 

@@ -1,4 +1,4 @@
-"""`dml embed --shard` and `--join`: parts that resume, and join to the bytes of one process."""
+"""`dml embed --shard` and `--join`: parts that resume, and can be joined to the bytes of a single process."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_command_shards_a_folder_and_a_split(dml, photo_run, registry, photo
 
 
 class Killed(BaseException):
-    """Stands for the end of a killed process: no error handling catches it."""
+    """Used as the end of a killed process: it must not be caught by error handling."""
 
 
 def test_a_killed_shard_resumes_and_a_finished_one_does_nothing(plan, folder, monkeypatch):
@@ -165,7 +165,7 @@ def test_other_images_and_another_run_are_refused(dml, photo_run, registry, phot
     (photos / "class-0" / "0.png").write_bytes(content + b"longer")
     with pytest.raises(DmlError, match=r"changed since .*; embed shard 0/1 again"):
         join_shards(plan, out)
-    assert embed_shard(plan, out, Shard(0, 1), ThisProcess()).reused == 0  # in place of the outdated one
+    assert embed_shard(plan, out, Shard(0, 1), ThisProcess()).reused == 0  # replaces the outdated file
     (photos / "class-0" / "0.png").unlink()
     fewer = EmbeddingPlan(plan.model, list_folder(photos), chunk_size=4)
     with pytest.raises(DmlError, match=r"list of images is '30, SHA.*expected '29, SHA"):

@@ -32,7 +32,7 @@ documents = st.fixed_dictionaries({}, optional={"name": values, "kind": values, 
 
 
 def entries(document: dict[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
-    """Map each path of a document to the value; use `TABLE` for tables."""
+    """Map paths of a document to values; use `TABLE` for tables."""
     found: dict[tuple[str, ...], Any] = {}
     for key, value in document.items():
         found[*path, key] = TABLE if isinstance(value, dict) else value
@@ -42,7 +42,7 @@ def entries(document: dict[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[
 
 
 def reference(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:
-    """Merge paths of the child with paths of the parent that no value or other component of the child replaces."""
+    """Merge paths of the child with paths of the parent, if not replaced by the child's values or components."""
     before, after = entries(parent), entries(child)
 
     def another(path: tuple[str, ...]) -> bool:
@@ -167,7 +167,7 @@ def test_chains_of_any_length_are_resolved_and_circles_of_any_length_are_found(w
     assert len(read_chain(top)) == length
     assert resolve(read_chain(top))["training"]["seed"] == length - 1
     for back in range(length):
-        write("0.toml", extends=f"../{tmp_path.name}/{back}.toml")  # a different path to the same file
+        write("0.toml", extends=f"../{tmp_path.name}/{back}.toml")  # a different path to the file
         with pytest.raises(DmlError, match=r"extend each other in a circle: .*→.*0\.toml.*; remove extends"):
             read_chain(top)
 

@@ -106,7 +106,7 @@ def test_what_needs_an_extra_names_it() -> None:
     statements = json.dumps([statement for statement, _ in NEEDS.values()])
     done = run_without(
         OPTIONAL, NAME_WHAT_IS_MISSING, statements
-    )  # use only one program, since imports take seconds
+    )  # use a single program, since imports take seconds
     assert done.returncode == 0, done.stderr
     for (name, (_, message)), error in zip(NEEDS.items(), done.stdout.splitlines(), strict=True):
         assert message in error

@@ -45,7 +45,7 @@ def test_a_refused_write_keeps_the_previous_checkpoint_and_names_a_full_disk(
     with small_files(50_000), pytest.raises(DmlError, match=words):
         checkpoint.write(tmp_path, 2, *parts)
 
-    def usage(folder):  # the disk has space again once the partial checkpoint is removed
+    def usage(folder):  # space is available again when the partial checkpoint is removed
         return SimpleNamespace(free=0 if (tmp_path / ".step-00000002.partial").exists() else 10**9)
 
     monkeypatch.setattr(shutil, "disk_usage", usage)

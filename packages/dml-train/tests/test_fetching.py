@@ -134,7 +134,7 @@ def truncated(pack: Pack, share: float) -> Callable[[Path], Path]:
 
 
 def patched(*patches: tuple[bytes, int, bytes]) -> Callable[[Path], Path]:
-    """Pack a zip file, then write bytes at an offset behind each signature."""
+    """Pack a zip file, then write bytes to an offset after signatures."""
 
     def patch(folder: Path) -> Path:
         archive = as_zip(folder, {"a.txt": bytes(range(256)) * 40})

@@ -1,4 +1,4 @@
-"""If any write of a command fails, the command prints one message, damages nothing, and can be resumed.
+"""If a write of a command fails, the command prints one message, must not damage files, and can be resumed.
 
 The kernel limits the size of files, so that writes fail as on a full disk. Set ``DML_DISKS=100`` to try 100 sizes.
 """
@@ -24,7 +24,7 @@ from dml_train.studies.reproduce.paper import Paper
 from dml_train.training import checkpoint
 
 SIZES = int(os.environ.get("DML_DISKS", "3"))
-# Files whose bytes are the same each time; the others hold times.
+# Files with bytes that must not change; the others hold times.
 RESULTS = ["metrics.jsonl", "evaluation.json", "pixels", "best.toml"]
 LASTING = [*RESULTS, "model.safetensors", "state.pt", "*.npy"]
 COMMANDS = ["train", "embed", "embed --split", "pack", "tune", "reproduce"]
@@ -42,7 +42,7 @@ def inputs(photo_run):
 
 @pytest.fixture
 def call(inputs, monkeypatch):
-    """Call a command that writes into a folder; without reports, which take most of the time."""
+    """Call a command that writes into a folder; reports, which take most of the time, are not written."""
     monkeypatch.setattr(report, "write_report", lambda path, registry: path)
     for module in (papers_of, reproduction):
         monkeypatch.setattr(module, "papers", lambda: {"fake": fake_paper(inputs)})
@@ -86,7 +86,7 @@ def write_recipe(inputs, name, document):
 
 
 def fake_paper(inputs):
-    """Make a paper whose table has two rows."""
+    """Make a paper; the table has 2 rows."""
     rows = [{"label": str(scale), "set": [f"loss.scale={scale}"], "published": {}} for scale in (2.0, 4.0)]
     recipe = write_recipe(inputs, "reproduce", make_document(training={"steps": 2}))
     table = {"title": "scale", "expected": "more is more", "recipes": {"glyphs": recipe}, "rows": rows}

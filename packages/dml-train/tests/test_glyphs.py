@@ -95,7 +95,7 @@ def test_raw_pixels_find_the_class_of_most_images(glyphs):
     similarity[torch.arange(len(queries)), torch.from_numpy(queries)] = -1.0
     labels = torch.from_numpy(glyphs.test.labels)
     recall = (labels[similarity.argmax(dim=1)] == labels[queries]).double().mean().item()
-    # 0.713 over all queries; every fortieth has a standard error of 0.02.
+    # 0.713 over all queries; if every fortieth is used, the standard error is 0.02.
     assert recall == pytest.approx(0.713, abs=0.08)
 
 
@@ -133,7 +133,7 @@ def test_uniforms_are_uniform():
     assert draws.shape == (50_000, 4)
     assert draws.min() >= 0.0
     assert draws.max() < 1.0
-    # Standard errors over 50,000 numbers: 0.0013 of a mean, 0.0045 of a correlation; the bounds are five of them.
+    # Standard errors over 50,000 numbers: 0.0013 of a mean, 0.0045 of a correlation; the bounds are five errors.
     np.testing.assert_allclose(draws.mean(axis=0), 0.5, atol=0.0065)
     np.testing.assert_allclose(np.corrcoef(draws.T), np.eye(4), atol=0.0225)
     counts = np.histogram(draws, bins=16, range=(0, 1))[0]
@@ -141,7 +141,7 @@ def test_uniforms_are_uniform():
 
 
 def jitter_by_the_pixel(jitter: Jitter, image: np.ndarray, seed: int) -> np.ndarray:
-    """Augment one image by the definition of `Jitter`, pixel by pixel in float64."""
+    """Augment an image using the definition of `Jitter`, pixel by pixel in float64."""
     seeds = np.array([seed], dtype=np.uint64)
     rotation, scale, stretch, shear, _, stroke, fade = (2 * draw_uniforms(seeds, 7)[0] - 1) * np.array(
         astuple(jitter)

@@ -71,7 +71,7 @@ def test_folders_train_and_test_are_the_parts(tmp_path, folder):
 
 
 def parts(root: Path, **classes: str) -> Path:
-    """Make folders of classes with one image each: ``parts(root, train="ab", query="c")``."""
+    """Make folders of classes with a single image: ``parts(root, train="ab", query="c")``."""
     return write(root, *(f"{part}/{name}/1.png" for part, names in classes.items() for name in names))
 
 

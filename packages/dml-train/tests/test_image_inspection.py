@@ -24,7 +24,7 @@ def registry() -> Registry:
 
 
 def picture(seed: int, width: int = 96, height: int = 80) -> Image.Image:
-    """Draw soft spots of colour, which a perceptual hash can distinguish, and recognise at a different size."""
+    """Draw soft spots of colour, which can be distinguished by a perceptual hash and recognised in a different size."""
     spots = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
     return Image.fromarray(spots).resize((width, height), Image.Resampling.BICUBIC)
 
@@ -80,7 +80,7 @@ def test_a_photograph_too_large_for_full_size_is_not_broken(photos, monkeypatch)
 
 def test_identical_pixels_are_found_within_and_across_classes(dml, photos):
     stored = Image.open(photos / "class 0" / "0.png")
-    stored.save(photos / "class 0" / "again.bmp")  # a different file with the same pixels
+    stored.save(photos / "class 0" / "again.bmp")  # a different file with equal pixels
     stored.save(photos / "class 5" / "again.png", compress_level=1)
     output = dml("data", "check", photos, code=1).output
     assert "identical pixels: 1 group, 1 across classes" in output
@@ -105,7 +105,7 @@ def test_an_edited_copy_is_a_near_duplicate(photos):
 def test_hashes_are_compared_as_by_hand(photos):
     from imagehash import phash
 
-    for seed in range(60):  # one image, edited more and more, on both sides of the limit
+    for seed in range(60):  # an image, edited more and more, on both sides of the limit
         noise = np.random.default_rng(seed).normal(scale=2 * seed, size=(80, 96, 3))
         edited = (np.asarray(picture(7)) + noise).clip(0, 255).astype(np.uint8)
         Image.fromarray(edited).save(photos / "class 0" / f"edited {seed:02}.png")

@@ -1,4 +1,4 @@
-"""What precedes the first step: class weights drawn or averaged, and adapted batch norms."""
+"""Work before the first step: class weights drawn or averaged, and adapted batch norms."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_class_weights_can_be_drawn_by_the_number_of_classes(run):
     drawn = loss["class_weights"]
     assert drawn.shape == before.loss.class_weights.shape == (6, 8)
     assert 0.8 * 6**-0.5 < drawn.abs().max() <= 6**-0.5
-    assert drawn.mean().abs() < 0.15  # 48 numbers whose deviation is 6**-0.5 / 3**0.5
+    assert drawn.mean().abs() < 0.15  # 48 numbers with deviation 6**-0.5 / 3**0.5
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -87,7 +87,7 @@ def test_adapting_updates_the_statistics_of_batch_norms_and_no_weight(run):
     model, statistics = before.model.train(), ("running_mean", "running_var", "num_batches_tracked")
     batches = StepBatches(before.train, before.sampler, seed=3)
     with torch.no_grad():
-        for step in [*range(2 * len(before.sampler)), 0]:  # the one step of training comes last
+        for step in [*range(2 * len(before.sampler)), 0]:  # the only step of training comes last
             model(batches[step].images)
     for name, tensor in model.state_dict().items():
         tolerance = 1e-6 if name.endswith(statistics) else 0  # AdamW with a rate of 0 keeps the weights' bits

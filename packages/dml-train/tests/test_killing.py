@@ -25,7 +25,7 @@ PATIENCE = 600
 
 @pytest.fixture
 def start(tmp_path, tiny_document):
-    """Start the tiny run, by default without batch statistics or random draws, as the leader of a session."""
+    """Start the tiny run, as the leader of a session. By default, batch statistics and random draws are not used."""
 
     def start(name, *flags, ranks=1, restarts=0, **tables):
         tables.setdefault("backbone", {"dropout": 0.0, "norm": False})
@@ -64,7 +64,7 @@ def test_a_run_killed_twice_ends_like_an_uninterrupted_one(start, tmp_path):
     whole = start("whole", **{**tables, "training": {"steps": 300}})
     finish(start("cut", "--die-at", "151", **tables), -signal.SIGKILL)
     assert RunFolder(tmp_path / "cut").metrics.exists()
-    process = start("cut", "--resume", **tables)  # killed from outside, at any point
+    process = start("cut", "--resume", **tables)  # killed from outside, any time
     metrics = RunFolder(tmp_path / "cut").metrics
     before = metrics.stat().st_mtime_ns
     deadline = time.monotonic() + PATIENCE
@@ -85,7 +85,7 @@ def test_a_run_stopped_by_a_signal_saves_first_and_reports_its_step(start, tmp_p
     while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(number)
-    errors = finish(process, 1)  # without the dml command, the exception shows
+    errors = finish(process, 1)  # the dml command is not used, so the exception shows
     assert f"RunInterrupted: stopped by {number.name} after step" in errors
     saved = checkpoint.newest_intact(RunFolder(tmp_path / "run").checkpoints)
     assert json.loads(metrics.read_text().splitlines()[-1])["step"] == saved.step > 0
@@ -100,10 +100,10 @@ TABLES = {
 @pytest.mark.slow
 def test_two_ranks_match_one_process_after_a_death_and_when_one_process_resumes_them(start, tmp_path):
     one = start("one", **TABLES)
-    # One restart sufficed on a machine with ten times more work than cores; the second is a reserve.
+    # A single restart was enough on a machine with ten times more work than cores; the second is a reserve.
     finish(start("two", "--die-at", "22", ranks=2, restarts=2, **TABLES))
     finish(one)
-    # One process resumes the two ranks' checkpoint of step 36, three images at a time.
+    # A single process resumes the ranks' checkpoint of step 36, three images at a time.
     alone = RunFolder(tmp_path / "alone")
     shutil.copytree(tmp_path / "two", alone.path)
     alone.evaluation.unlink()
@@ -129,7 +129,7 @@ def test_a_dead_rank_ends_the_run(start, tmp_path):
 
 
 def contents(out):
-    """Read all files of a run; of the checkpoints only the newest, since a stopped run has saved others."""
+    """Read all files of a run; of the checkpoints only the newest, since a stopped run will save others."""
     folder = RunFolder(out)
     newest = checkpoint.newest_intact(folder.checkpoints).path
     assert not list(out.rglob(".*"))
@@ -140,7 +140,7 @@ def contents(out):
 
 @pytest.mark.slow
 def test_a_run_disturbed_at_random_moments_ends_with_the_bytes_of_an_undisturbed_one(start, tmp_path):
-    """Set ``DML_KILLS=200`` to disturb more attempts. No process and no partial file may be left."""
+    """Set ``DML_KILLS=200`` to disturb more attempts. Processes and partial files must not be left."""
     tables = {
         "training": {"steps": 100, "workers": 2, "ema_decay": 0.9},
         "backbone": {"name": "tiny"},

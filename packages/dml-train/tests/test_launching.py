@@ -1,4 +1,4 @@
-"""`dml train --nproc` reports errors of ranks, stops ranks by signals, and leaves no process."""
+"""`dml train --nproc` reports errors of ranks, stops ranks by signals, and should not leave processes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from dml_train.training import checkpoint
 
 PATIENCE = 600  # seconds after which a process counts as hanging
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG")
-WAITING = "while :; do sleep 0.1; done"  # waits for a signal, and leaves no child process
+WAITING = "while :; do sleep 0.1; done"  # waits for a signal; does not leave a child process
 # The start of a rank's script: it writes the process id into a file. A trap before it handles signals.
 STARTED = "echo $$ > '{tmp}'/$RANK.part; mv '{tmp}'/$RANK.part '{tmp}'/$RANK"
 
 
 @pytest.fixture
 def start(tmp_path):
-    """Start a function of the module `launching` in a new process, forked from one that has imported everything."""
+    """Start a function of the module `launching` in a new process, forked when everything is imported."""
     processes = []
 
     def start_process(work, *arguments):
@@ -44,7 +44,7 @@ def start(tmp_path):
 
 @pytest.fixture
 def launch(start, tmp_path):
-    """Launch two ranks that run a shell script, send the launcher a signal, and return the exit code and errors."""
+    """Launch a shell script on 2 ranks, send a signal to the launcher, and return the exit code and errors."""
 
     def launch(script, number=None, timeout=600, ignored=None):
         process = start(launching.launch_script, script, timeout, ignored)
@@ -67,7 +67,7 @@ def wait_until(condition):
 
 
 def reports(message):
-    """Return the shell command by which a rank reports an error and ends."""
+    """Return the shell command used by a rank to report an error and end."""
     content = shlex.quote(json.dumps({"message": message, "timestamp": 1}))
     return f"echo {content} > $TORCHELASTIC_ERROR_FILE; exit 2"
 
@@ -92,7 +92,7 @@ def test_the_error_of_a_rank_is_raised(launch):
 
 
 def test_the_error_of_the_failing_rank_precedes_that_of_the_rank_that_lost_it(launch):
-    # The failing rank ends only after the other one, when it is stopped.
+    # The failing rank only ends when it is stopped, after the other rank.
     lost = f"until [ -e '{{tmp}}/ready' ]; do sleep 0.01; done; {reports(f'rank 0 {LOST_RANK}')}"
     script = f"CAUSE() {{ {reports('rank 1 broke')}; }}\n[ $RANK = 0 ] && {{ {lost}; }}\n"
     script += f"trap CAUSE TERM\ntouch '{{tmp}}/ready'\n{WAITING}"
@@ -155,7 +155,7 @@ def test_ranks_whose_launcher_is_killed_save_and_end_even_if_suspended(start, ti
     process = start(launching.launch_script, script, 60)
     wait_until(lambda: run.metrics.exists() and run.metrics.stat().st_size)
     processes = launching.list_marked(mark)
-    assert len(processes) >= 4  # two ranks, each with a loader process
+    assert len(processes) >= 4  # 2 ranks, and a loader process per rank
     for suspended in set(processes) & set(launching.list_marked("RANK=1")):  # and the loader
         os.kill(suspended, signal.SIGSTOP)
     process.kill()

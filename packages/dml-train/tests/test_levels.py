@@ -1,4 +1,4 @@
-"""Several depths of a backbone in one embedding: each level's head and loss (resuming: test_resuming)."""
+"""Multiple depths of a backbone in an embedding: heads and losses of levels (resuming: test_resuming)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TABLES = {
 
 @pytest.fixture
 def levelled(tiny_document, registry):
-    """Parse a recipe with two levels; see `tiny_document` for the arguments."""
+    """Parse a recipe with 2 levels; see `tiny_document` for the arguments."""
 
     def make(**tables):
         return parse(tiny_document(**TABLES, **tables), registry)
@@ -103,7 +103,7 @@ def test_a_list_of_another_length_is_refused(levelled, registry, embedding, mess
 
 
 def test_some_levels_are_a_part_of_the_embedding_of_all(levelled, registry, tmp_path, quiet):
-    """All levels train, so that both runs have the same weights."""
+    """All levels must be trained, so that both runs will have the same weights."""
     whole = train(levelled(embedding={"dim": [6, 4]}), tmp_path / "whole", registry=registry, console=quiet)
     some = {"dim": [6, 4], "levels": ["block2"]}
     second = train(levelled(embedding=some), tmp_path / "second", registry=registry, console=quiet)

@@ -1,4 +1,4 @@
-"""A run that waits for images longer than it computes says so once, and names the settings that help."""
+"""A run that waits for images longer than it computes should say so once, naming the settings that help."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dml_train.training.run import train
 
 @pytest.fixture
 def slow(monkeypatch):
-    """Make a method, which loads or embeds batches, take at least `seconds` seconds."""
+    """Make a method, which loads or embeds batches, take `seconds` seconds or more."""
     monkeypatch.setattr(step_values, "_LEAST_SECONDS", 0.25)
 
     def slow(kind: type, method: str, seconds: float) -> None:

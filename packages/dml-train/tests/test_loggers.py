@@ -1,4 +1,4 @@
-"""Loggers: metrics.jsonl must not depend on interruptions, and TensorBoard must show all curves."""
+"""Loggers: metrics.jsonl must not depend on interruptions; TensorBoard must show all curves."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def test_held_out_classes_keep_the_groups_of_their_items():
 
 
 def finish(folder: RunFolder, embedded: Embedded) -> None:
-    """Write the files that a run writes at the end."""
+    """Write the files that should be written when a run ends."""
     embedded.write(folder)
     write_json(folder.evaluation, {})
     folder.write_manifest()

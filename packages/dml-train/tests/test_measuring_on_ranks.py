@@ -1,4 +1,4 @@
-"""Ranks embed and evaluate a part each, and get the bits of one process."""
+"""Ranks should embed and evaluate separate parts, and return the bits of a single process."""
 
 from __future__ import annotations
 

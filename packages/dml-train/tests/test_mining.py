@@ -1,4 +1,4 @@
-"""Hard negatives mined between epochs: in a run, resumed to the same bits, with loaders and on ranks."""
+"""Hard negatives mined between epochs: in a run, resumed to the same bits, using loaders and ranks."""
 
 from __future__ import annotations
 

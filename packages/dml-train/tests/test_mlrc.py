@@ -42,7 +42,7 @@ def test_each_model_holds_out_another_fourth_of_the_classes_and_has_its_own_seed
     other = fold_recipe(recipe, registry, run=0, fold=0, dim=5)
     assert other.training.seed not in {r.training.seed for r in made}
     made = fold_recipe(parse(tiny_document(), registry), registry, run=0, fold=0, dim=5)
-    assert (made.evaluation.every, made.evaluation.unit) == (1.0, "epoch")  # without periodic evaluation
+    assert (made.evaluation.every, made.evaluation.unit) == (1.0, "epoch")  # the default: not periodic
 
 
 def test_selection_on_the_test_split_is_refused(tiny_document, registry, quiet, tmp_path):

@@ -1,4 +1,4 @@
-"""The head's pooling and norm, frozen parts, and each part's learning rate."""
+"""The head's pooling and norm, frozen parts, and the parts' learning rates."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_head_can_omit_its_bias_or_its_linear_layer(features):
     torch.testing.assert_close(pooled(features), features.mean(dim=(2, 3)))
     with pytest.raises(ValueError, match="embedding_dim is 2 without a linear layer; expected 5"):
         EmbeddingHead(5, 2, linear=False)
-    assert EmbeddingHead(5, 2)(torch.rand(3, 5)).shape == (3, 2)  # features without positions aren't pooled
+    assert EmbeddingHead(5, 2)(torch.rand(3, 5)).shape == (3, 2)  # features with no positions aren't pooled
 
 
 def test_batch_norm_uses_batch_statistics_in_training_and_running_ones_in_evaluation():
@@ -64,7 +64,7 @@ def test_batch_norm_uses_batch_statistics_in_training_and_running_ones_in_evalua
     alone = head.eval()(torch.cat(batches))
     # An embedding doesn't depend on the rest of the batch.
     torch.testing.assert_close(head(batches[0][:1])[0], head(batches[0])[0])
-    assert (alone.mean(dim=0).abs() < 0.1).all()  # the mean of 50 batches against a running one of about ten
+    assert (alone.mean(dim=0).abs() < 0.1).all()  # the mean of 50 batches against a running mean of about ten
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_a_head_that_ends_in_batch_norm_trains_the_same_and_evaluates_as_the_pap
     for _ in range(5):
         features, labels = torch.randn(16, 8), torch.arange(16) % 4
         values = [loss(head(features), labels) for head, loss in zip((plain, normed), losses, strict=True)]
-        # Normalising twice is normalising once, but for the 1e-5 that is added to a variance each time.
+        # Normalising twice is normalising once, but for the 1e-5 that is always added to a variance.
         torch.testing.assert_close(values[1], values[0], rtol=1e-4, atol=1e-4)
     features = torch.randn(5, 8)
     wanted = losses[0].evaluation_embeddings(plain.eval()(features))

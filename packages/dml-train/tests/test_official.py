@@ -19,7 +19,7 @@ from dml_train.data.published.sets import OFFICIAL
 
 
 def list_in(name: str, root: Path) -> Parts:
-    """List a data set below a folder without checking counts; all images must exist."""
+    """List a data set below a folder. Counts are not checked, but all images must exist."""
     official = OFFICIAL[name]
     folder = official.find(root)
     assert official.find(folder) == folder  # the folder or the parent folder can be given as root
@@ -121,7 +121,7 @@ def test_vehicles_are_read_by_the_same_names(tmp_path):
 
 
 def vehicle_tree(root: Path, vehicles: int) -> dict[str, list[str]]:
-    """Write VehicleID's lists with test vehicles of two to five images; return the images of each."""
+    """Write VehicleID's lists using test vehicles of 2 to 5 images; return the images by vehicle."""
     images = {str(v): [f"{100 * v + i:07}" for i in range(2 + v % 4)] for v in range(vehicles)}
     lines = [f"{image} {vehicle}" for vehicle, names in images.items() for image in names]
     write(root / "train_test_split" / f"test_list_{vehicles}.txt", lines[::-1])

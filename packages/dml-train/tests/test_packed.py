@@ -169,7 +169,7 @@ def test_a_cache_that_cannot_be_written_says_how_big_it_is(folder):
 
 @pytest.fixture
 def spoiled(folder: Path) -> Path:
-    """An empty file, a truncated one, and a class whose only file is no image."""
+    """An empty file, a truncated file, and a class with a single file, which is not an image."""
     (folder / "train" / "class 1" / "1.png").write_bytes(b"")
     intact = (folder / "train" / "class 2" / "2.png").read_bytes()
     (folder / "train" / "class 2" / "2.png").write_bytes(intact[: len(intact) // 2])

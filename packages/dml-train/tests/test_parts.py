@@ -1,4 +1,4 @@
-"""Parts of a checkpoint: the rows that were written, by any division, in a format that torch reads, without code."""
+"""Parts of a checkpoint: written rows, using any division, in a format that torch can read; code is not loaded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def place(tensor):
 
 
 def divide(folder, tensors, bounds):
-    """Write tensors in parts that begin at these rows."""
+    """Write tensors in parts that begin with these rows."""
     ranks = len(bounds) - 1
     for rank, (first, last) in enumerate(pairwise(bounds)):
         rows = {name: OwnRows(tensor[first:last], first) for name, tensor in tensors.items()}
@@ -49,7 +49,7 @@ def test_any_rows_are_read_back_from_any_division(tmp_path_factory, cuts, asked,
         "loss/w": whole,
         "optimizer/half": whole.bfloat16() + 0.5,
         "optimizer/double": whole.double() / 3,
-        "optimizer/count": whole[:, 0].long(),  # one number per row
+        "optimizer/count": whole[:, 0].long(),  # a number per row
     }
     divide(folder, tensors, [0, *sorted(cuts), 9])
     parts, (first, last) = Parts(folder), asked
@@ -66,7 +66,7 @@ def test_torch_and_safetensors_read_the_parts(tmp_path):
     assert torch.equal(one["loss/w"], whole[3:])
     read = {"loss/w": torch.empty(7, 3), "optimizer/half": torch.empty(7, 3).half()}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that it found only one process
+        warnings.simplefilter("ignore")  # torch says that it found only a single process
         reader = torch_checkpoint.HuggingFaceStorageReader(str(tmp_path))
         torch_checkpoint.load(read, storage_reader=reader)
     assert torch.equal(read["loss/w"], whole)

@@ -96,7 +96,7 @@ def test_damaged_values_are_an_error(run, registry, change):
 
 
 class Newer(TinyEvaluator):
-    """An evaluator that has gained a metric."""
+    """An evaluator with an additional metric."""
 
     def restore(self, metrics, per_query):
         raise KeyError("ari")

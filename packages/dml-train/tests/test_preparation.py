@@ -47,7 +47,7 @@ def test_evaluation_crops_the_centre_of_the_resized_image(files, square, interpo
         image = image.resize(size, Image.Resampling[interpolation.upper()])
         left, top = ((side - 16) // 2 for side in size)
         expected = np.asarray(image.crop((left, top, left + 16, top + 16))).astype(int)
-        # Pillow and torch round the weights of their integer arithmetic differently.
+        # Pillow and torch round the weights of integer arithmetic differently.
         assert np.abs(split.picture(i) - expected).max() <= 1
 
 
@@ -87,7 +87,7 @@ def test_a_training_row_depends_on_its_own_image_and_seed_alone(files, train_cro
         alone = split.load(indices[row : row + 1], of_rows[row : row + 1])
         torch.testing.assert_close(together[row : row + 1], alone, rtol=0, atol=0)
     if train_crop != "center":
-        assert not torch.equal(together[0], together[2])  # one image, two seeds
+        assert not torch.equal(together[0], together[2])  # an image, given different seeds
 
 
 def test_flip_is_the_probability_of_mirroring(files):
@@ -111,7 +111,7 @@ def test_random_crops_reach_every_position_of_the_resized_image(files):
     batch = preparation.make_batch([image] * 500, np.arange(500, dtype=np.uint64))
     where = ((batch * 255).round()[:, None] == windows[None]).flatten(2).all(2)
     assert (where.sum(1) == 1).all()
-    counts = where.sum(0)  # 20 expected at each position, standard deviation 4.4
+    counts = where.sum(0)  # 20 expected per position, standard deviation 4.4
     assert counts.min() >= 2
     assert counts.max() <= 42
 

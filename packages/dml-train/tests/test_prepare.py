@@ -32,7 +32,7 @@ READERS = {
     "glyphs": DrawingReader(32),
     "large glyphs": DrawingReader(150),
 }
-# Refuses all other packages, then prepares the files by each steps, into one file of arrays.
+# Reject all other packages, then prepare the files using all steps, and write a file of arrays.
 ALONE = """
 import json, sys
 for name in ("torch", "torchvision", "dml_core", "dml_train", "scipy", "cv2"):
@@ -54,7 +54,7 @@ def noise(width: int, height: int, seed: int = 0, mode: str = "RGB") -> Image.Im
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> list[Path]:
-    """Images of every mode and of special forms, from tiny images to images that are reduced."""
+    """Images of all modes and special forms, from tiny images to images that are reduced."""
     folder = tmp_path_factory.mktemp("images")
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -146,7 +146,7 @@ def resized(files: list[Path]) -> torch.Tensor:
 
 @pytest.mark.slow
 def test_a_processor_without_vector_instructions_gives_the_same_bits(files, tmp_path):
-    """torchvision's resize computes in float32 there, and differs by 1 in some pixels."""
+    """Note that torchvision's resize is computed in float32 there, so it differs by 1 in some pixels."""
     out = tmp_path / "batch.npy"
     code = (
         "import sys, numpy as np; from pathlib import Path; from test_prepare import resized; "

@@ -1,4 +1,4 @@
-"""The functions of `import dml_train`: all resolve, are documented, and need no console."""
+"""The functions of `import dml_train`: all must resolve and be documented; a console should not be needed."""
 
 from __future__ import annotations
 

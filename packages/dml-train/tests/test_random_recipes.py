@@ -1,4 +1,4 @@
-"""Random recipes, valid and not: `dml train` begins the run, or prints one message and leaves no folder."""
+"""Random recipes, valid and not: `dml train` should begin the run, or print a message and not leave a folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dml_train import cli
 from dml_train.recipe.tables import Recipe
 from dml_train.training.trainer import Trainer
 
-# The first example draws the glyphs, and the fixtures are the same for all examples.
+# The first example draws the glyphs, and the fixtures are used for all examples.
 in_one_folder = settings(
     max_examples=3 * settings.default.max_examples,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -23,7 +23,7 @@ in_one_folder = settings(
 
 
 class Begins(Exception):
-    """The run has a folder, and would take the first step."""
+    """The folder is made, and the first step will be taken."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Settings that can't work are errors before a run has a folder."""
+"""If settings can't work, errors must be raised before a run's folder is made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dml_train.training.scheduling import check_loss_schedules
 
 
 class Faulty(nn.Module):
-    """A loss whose forward fails in one of four ways."""
+    """A loss with a forward that can fail in four ways."""
 
     def __init__(self, fault: str) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Faulty(nn.Module):
 
 
 class Greedy(nn.Module):
-    """A loss that wants more than the trainer has."""
+    """A loss that wants more than can be given by the trainer."""
 
     def forward(self, embeddings: torch.Tensor, labels: torch.Tensor, margins: torch.Tensor) -> torch.Tensor:
         return embeddings.sum()

@@ -76,7 +76,7 @@ def test_every_class_is_in_one_group_of_its_size(classes):
     for b in bins:
         mine = recalls[(sizes >= b.low) & (sizes <= b.high)]
         assert b.classes == len(mine)
-        assert b.recall == pytest.approx(mine.mean())  # a mean of the same numbers in a different order
+        assert b.recall == pytest.approx(mine.mean())  # a mean of equal numbers in a different order
         assert b.worst == mine.min()
 
 
@@ -151,7 +151,7 @@ def test_long_curves_are_means_of_equal_intervals():
     lines = [{"step": s, "loss": float(s)} for s in range(1, 1001)] + [
         {"step": 1000, "evaluation/recall@1": 0.5}
     ]
-    (figure,) = draw_curves({"a": lines})  # one point is no curve
+    (figure,) = draw_curves({"a": lines})  # a point is not a curve
     assert figure.caption == "loss, means of 3 steps: from 1 to 1000."
     assert figure.key == []
     assert draw_curves({"a": []}) == []
@@ -178,7 +178,7 @@ def test_curves_of_several_runs_share_a_diagram_with_a_key():
     assert loss.caption == "loss: a from 4 to 2; b from 6 to 2."
     assert [name for _, _, name in loss.key] == ["a", "b"]
     assert recall.caption == "Recall@1: b from 0.1 to 0.1."
-    assert recall.key[0] == loss.key[1]  # a run has the same key in every diagram
+    assert recall.key[0] == loss.key[1]  # a run's key must be the same in all diagrams
 
 
 def test_curves_have_readable_names_and_counts_have_no_curve():
@@ -207,7 +207,7 @@ def test_a_list_of_metrics_repeats_nothing_and_has_no_k_beyond_the_gallery():
 
 
 class Verifier(TinyEvaluator):
-    """An evaluator whose ranks are given, and whose TAR is the root of the FAR."""
+    """An evaluator with given ranks; the TAR is the root of the FAR."""
 
     def __init__(self, ranks, *, refuses=False):
         super().__init__()
@@ -237,7 +237,7 @@ def test_recall_is_drawn_between_the_measured_ks_from_the_ranks():
     assert max(recall) == 40  # items, not the largest K
     run.test.evaluation.per_query["mrr"] = np.array([1, np.nan, 0.5, 0])
     assert diagrams._recall_by_k(run.test, {1: 0.3, 2: 0.6}) == {1: 1 / 3, 2: 2 / 3}
-    # Means over the orders of tied items are no ranks.
+    # Means over the orders of tied items are not ranks.
     run.test.evaluation.per_query["mrr"] = np.array([1, 0.75])
     assert diagrams._recall_by_k(run.test, {1: 0.3, 2: 0.6}) == {1: 0.3, 2: 0.6}
 

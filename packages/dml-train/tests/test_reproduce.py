@@ -120,7 +120,7 @@ def test_runs_that_rows_share_are_trained_once_and_finished_runs_are_kept(run, t
 def test_the_page_shows_published_and_measured_values_and_names_those_not_comparable(run):
     found = run(seeds=2)
     text = found.pages[0].read_text()
-    assert found.pages[0].name == "fake.md"  # one page for all tables of a paper; this paper has one table
+    assert found.pages[0].name == "fake.md"  # a page for all tables of a paper, here a single table
     assert "`dml reproduce fake/2 --seeds 2`" in text
     assert "| published SOP R@1 | published SOP R@10 | measured R@1 | measured R@10 |" in text
     (line,) = [line for line in text.splitlines() if line.startswith("| eight")]
@@ -262,7 +262,7 @@ def test_a_row_on_the_papers_data_is_compared(place, registry, quiet, tmp_path, 
     folder = tmp_path / "data" / place
     folder.mkdir(parents=True)
     (folder / "images.txt").touch()
-    registry.plugins.manager.unregister(dml_train.plugin)  # its data set 'sop' needs the published images
+    registry.plugins.manager.unregister(dml_train.plugin)  # the data set 'sop' needs the published images
     provide(registry, "datasets", "sop", Sop)
     settings = ['dataset.name="sop"', "logging.loggers=[]"]
     known = paper(recipe_file, ROWS[:1], recipes={"sop": str(recipe_file)}, set=settings)
@@ -310,7 +310,7 @@ def test_rows_in_the_published_order_all_agree_and_reversed_ones_all_disagree(ro
 
 @given(rows_with_seeds)
 def test_noise_between_seeds_makes_an_order_unsure(rows):
-    # The two seeds disagree about every pair, by equal differences.
+    # The seeds disagree about every pair, by equal differences.
     standings = [Standing(frozenset(), float(v), [v, -v]) for v, _ in rows]
     found = compare_order(standings)
     assert (found.surely_same, found.surely_opposite) == (0, 0)

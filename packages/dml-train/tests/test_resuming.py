@@ -1,4 +1,4 @@
-"""Resuming: a stopped run ends with the same bits, and needs force to use a different recipe."""
+"""Resuming: a stopped run should end with equal bits; a different recipe must not be used unless forced."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ MEMORIES = [
                 "validation": {"class_fraction": 0.3, "metric": "recall@1", "patience": 11},
             },
         ),
-        ({"name": "sgd"}, {"training": {"precision": "float16"}}),  # the scaler halves the scale at first
-        ({"name": "adamw"}, {"loss": {"name": "tiny-sparse"}}),  # two optimizers
+        ({"name": "sgd"}, {"training": {"precision": "float16"}}),  # first, the scaler halves the scale
+        ({"name": "adamw"}, {"loss": {"name": "tiny-sparse"}}),  # 2 optimizers
         ({"name": "adamw"}, {"backbone": TWO_LEVELS}),
         ({"name": "adamw"}, {"initialisation": {"class_weights": "class-means", "adapt_batch_norm": 1.0}}),
         (
@@ -79,7 +79,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(run, registry, tmp_path, optimiz
 
 
 class SignalAt:
-    """Observer that sends two SIGTERMs to this process when a step is evaluated or saved."""
+    """Observer that sends SIGTERM twice to this process when a step is evaluated or saved."""
 
     def __init__(self, moment, step):
         self.moment, self.step = moment, step
@@ -164,7 +164,7 @@ def test_a_folder_on_nfs_is_locked_by_a_file_beside_it(out, monkeypatch):
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_run_that_another_process_makes_meanwhile_is_not_touched(run, out, tmp_path, monkeypatch, resume):
-    """Both found no folder; the other one was faster."""
+    """Both did not find a folder; the other process was faster."""
 
     def train_meanwhile(experiment):
         monkeypatch.undo()
@@ -262,7 +262,7 @@ def test_averaging_starts_or_stops_by_force_and_does_not_change_the_training(run
     expected = trained[0]
     for then in trained[1:]:
         expected = 0.9 * expected + 0.1 * then
-    # Two roundings in a different order.
+    # Rounding twice, in a different order.
     torch.testing.assert_close(weights["head.linear.weight"], expected, rtol=1e-6, atol=1e-7)
 
     run(where=tmp_path / "stopped", training={"ema_decay": 0.9})

@@ -37,7 +37,7 @@ def embedded(model, files):
 
 
 def rows_of(result):
-    """Return score and name of each line of the printed table."""
+    """Return scores and names by line of the printed table."""
     return re.findall(r"^ *\d+ +(-?[\d.]+) +(\S.*?) *$", result.stdout, flags=re.MULTILINE)
 
 
@@ -90,7 +90,7 @@ def test_a_file_of_embeddings_gives_the_results_of_its_folder(dml, photo_run, ph
 
 def test_without_a_gallery_the_runs_own_items_are_searched(dml, photo_run, query):
     found = rows_of(dml("search", photo_run, query, "-k", "100"))
-    assert len(found) == 15  # half of the classes, five images each
+    assert len(found) == 15  # half of the classes, five images per class
     assert all(re.fullmatch(r"class-\d/\d\.png", name) for _, name in found)
     assert [float(score) for score, _ in found] == sorted((float(score) for score, _ in found), reverse=True)
 

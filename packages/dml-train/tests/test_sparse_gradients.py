@@ -45,7 +45,7 @@ def test_only_rows_with_a_gradient_change_by_the_losss_rate_and_weight_decay_cha
 
 
 def test_without_decay_rows_of_every_batch_change_as_with_adam() -> None:
-    """If each batch contains all classes, SparseAdam is Adam, since it updates the moments of all rows."""
+    """When all batches contain all classes, SparseAdam is Adam, since it updates the moments of all rows."""
 
     class Dense(TinySparseLoss):
         def forward(self, embeddings: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -68,7 +68,7 @@ def test_without_decay_rows_of_every_batch_change_as_with_adam() -> None:
             optimizer.torch.step()
             optimizer.torch.zero_grad()
         results.append(loss.class_weights.detach())
-    # The same float32 arithmetic in a different order.
+    # Float32 arithmetic in a different order.
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
 
 

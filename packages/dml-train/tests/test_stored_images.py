@@ -1,4 +1,4 @@
-"""Images in archives and tables, and batches given to `Embedder`, must give the bits of the same images in files."""
+"""Images in archives and tables, and batches given to `Embedder`, must give the bits of images in files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pq = pytest.importorskip("pyarrow.parquet", reason="reads and writes tables")
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """Thirty photos and a JPEG, which can be decoded at a fraction of the full size."""
+    """Thirty photos and a JPEG, which can be decoded to a fraction of the full size."""
     folder = write_photos(tmp_path_factory.mktemp("photos"), seed=1)
     pixels = np.random.default_rng(2).integers(0, 256, (200, 240, 3)).astype(np.uint8)
     Image.fromarray(pixels).save(folder / "class-2" / "large.jpg")
@@ -173,7 +173,7 @@ def test_batches_of_any_kind_give_the_bits_of_files(photo_run, registry, model, 
         np.testing.assert_array_equal(done.pop("embedding"), expected)
         assert done.keys() == columns.keys()
     pixels = [np.asarray(Image.open(path)) for path in batch]
-    # The last image is the JPEG, which `Embedder` decodes at a fraction of the full size if given the file.
+    # The last image is the JPEG, which will be decoded to a fraction of the full size if `Embedder` is given the file.
     np.testing.assert_array_equal(embedder({"image": pixels})["embedding"][:7], expected[:7])
     with pytest.raises(DmlError, match="has the columns id; expected images in one of: image, bytes"):
         embedder({"id": np.arange(3)})

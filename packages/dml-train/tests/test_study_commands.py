@@ -1,4 +1,4 @@
-"""`--list-commands`: to run the listed commands, and then the study again, gives the report of one process."""
+"""`--list-commands`: when these commands and then the study are run, the report must match a single process."""
 
 from __future__ import annotations
 

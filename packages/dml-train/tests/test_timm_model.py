@@ -40,7 +40,7 @@ def test_the_features_are_what_timms_own_pooling_and_classifier_get(model):
         assert features.shape[:2] == (1, backbone.num_features)
         expected = backbone.trunk.forward_head(backbone.trunk.forward_features(images), pre_logits=True)
         if features.ndim == 4 and model.startswith("mobilenet"):
-            features = backbone.trunk.forward_head(features, pre_logits=True)  # has a layer after pooling
+            features = backbone.trunk.forward_head(features, pre_logits=True)  # with a layer after pooling
         elif features.ndim == 4:
             features = features.mean((2, 3))
         # The order of a mean over positions can differ.
@@ -138,7 +138,7 @@ def test_lite0s_features_are_those_of_the_original_definition():
     backbone = TimmModel(3, "tf_efficientnet_lite0", "efficientnet-lite0").eval()
     images = 2.0 * torch.rand(2, 3, 96, 96) - 1.0
     with torch.no_grad():
-        # Sums in a different order; the features reach 6. Measured: no difference at 96, 128 and 224 pixels.
+        # Sums in a different order; the features reach 6. No difference was measured for 96, 128 and 224 pixels.
         torch.testing.assert_close(backbone(images), original.extract_features(images), rtol=1e-4, atol=1e-4)
 
 
@@ -172,7 +172,7 @@ def test_lora_starts_from_the_network_and_trains_its_own_matrices_alone(tmp_path
     trained = {name for name, p in adapted.named_parameters() if p.requires_grad}
     assert trained == {name for name, p in adapted.named_parameters() if p.grad is not None}
     depth = len(adapted.trunk.blocks)
-    assert len(trained) == depth * 2 * 2  # two layers of attention, two matrices each
+    assert len(trained) == depth * 2 * 2  # 2 layers of attention, 2 matrices per layer
     assert all(".lora_" in name for name in trained)
     assert sum(map(len, adapted.parameters_by_layer())) == len(list(adapted.parameters()))
 
@@ -185,7 +185,7 @@ def test_an_unknown_layer_for_lora_is_refused():
 
 
 class UsesTheWeightAlone(nn.Module):
-    """A network like timm's BEiT, whose attention doesn't call the layer ``qkv``."""
+    """A network like timm's BEiT: the attention does not call the layer ``qkv``."""
 
     def __init__(self) -> None:
         super().__init__()

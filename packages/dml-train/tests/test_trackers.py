@@ -24,7 +24,7 @@ from dml_train.training.trackers import MlflowRun, TrackioRun, WeightsAndBiases,
 
 NEEDS = {"wandb": ["wandb"], "mlflow": ["mlflow", "sqlalchemy", "alembic"], "trackio": ["trackio"]}
 INSTALLED = [name for name, packages in NEEDS.items() if all(map(find_spec, packages))]
-# These packages use deprecated functions of their dependencies.
+# These packages use deprecated functions of dependencies.
 pytestmark = pytest.mark.filterwarnings("default")
 
 
@@ -37,7 +37,7 @@ TRACKERS = [pytest.param(name, marks=needs(name)) for name in NEEDS]
 
 @pytest.fixture(scope="module", autouse=True)
 def _a_home(tmp_path_factory: pytest.TempPathFactory):
-    """Give the trackers a temporary home folder; Trackio reads its variable when it is imported."""
+    """Give the trackers a temporary home folder; Trackio reads the variable when it is imported."""
     home = tmp_path_factory.mktemp("home")
     names = ("HOME", "TRACKIO_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")
     with pytest.MonkeyPatch.context() as patch:
@@ -85,9 +85,9 @@ def test_a_killed_run_continues_as_the_same_run_with_its_recipe_and_every_step(r
         if key == "loss":
             losses.setdefault(step, set()).add(value)
     assert sorted(losses) == list(range(1, 13))
-    assert {len(values) for values in losses.values()} == {1}  # a repeated step has the same value
+    assert {len(values) for values in losses.values()} == {1}  # a repeated step must not change it
 
-    logged = "evaluation/recall_1" if name == "mlflow" else "evaluation/recall@1"  # whose names have no @
+    logged = "evaluation/recall_1" if name == "mlflow" else "evaluation/recall@1"  # names must not contain @
     metrics = [value for step, key, value in held["points"] if key == logged]
     assert metrics[-1] == folder.read_evaluation()["recall@1"]
 

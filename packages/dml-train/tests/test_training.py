@@ -63,7 +63,7 @@ def test_metrics_have_scheduled_values_and_no_times(run):
         "step", "loss", "gradient_norm", "optimizer.lr", "optimizer.lr_multipliers.head", "loss.scale"
     }  # fmt: skip
     assert (first["optimizer.lr"], first["loss.scale"]) == (0.01, 1.0)
-    assert first["optimizer.lr_multipliers.head"] == 4.0  # a line starts at the recipe's number
+    assert first["optimizer.lr_multipliers.head"] == 4.0  # a line starts from the recipe's number
     assert last["optimizer.lr"] < 1e-3
     assert last["loss.scale"] == pytest.approx(1 + 8 * 11 / 12)
 
@@ -133,7 +133,7 @@ SGD = {"name": "sgd", "momentum": 0.0}
     ],
 )
 def test_weights_or_a_state_that_became_infinite_in_one_step_are_not_saved(run, out, scale, changes, spoilt):
-    # The loss is finite, and without momentum the optimizer's state is, too.
+    # The loss is finite and, if momentum is not used, the optimizer's state is, too.
     leap = {"loss.scale": {"kind": "step", "values": [4.0, scale, 4.0], "milestones": [7, 8]}}
     if changes:
         leap["optimizer.lr"] = {"kind": "step", "values": [0.01, 1e38, 0.01], "milestones": [7, 8]}
@@ -153,7 +153,7 @@ def test_an_image_that_cannot_be_loaded_is_named(run, workers):
 
 
 class Failing:
-    """An observer that fails at the first step."""
+    """An observer that fails in the first step."""
 
     def __init__(self, error):
         self.error, self.calls = error, 0
@@ -306,7 +306,7 @@ def test_a_micro_batch_updates_batch_norms_once_and_draws_one_dropout_in_both_pa
 
 
 class Pairs(torch.nn.Module):
-    """Zero in a batch without two items of one class."""
+    """Zero if all items in a batch are of different classes."""
 
     def forward(self, embeddings, labels):
         same = (labels[:, None] == labels).float().fill_diagonal_(0)

@@ -1,4 +1,4 @@
-"""The search for settings: space, data, resuming after an interruption, and a search by two machines."""
+"""The search for settings: space, data, resuming after an interruption, and a search that uses multiple machines."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_a_folder_with_other_files_is_refused_unchanged(plan, registry, tmp_path
 
 
 def test_a_failed_trial_counts_and_is_not_the_best(plan, tmp_path, quiet):
-    batches = Choice((4, 100))  # more classes than the data set has
+    batches = Choice((4, 100))  # more classes than in the data set
     trials = run_search(plan(space={"sampler.classes_per_batch": batches}), tmp_path / "out", 6, quiet)
     failed = [trial for trial in trials if trial.value is None]
     assert failed
@@ -227,7 +227,7 @@ def faked(monkeypatch):
 
     def train(jobs, **options):
         with suppress(threading.BrokenBarrierError):
-            together.wait(0.05)  # so that trials of two machines overlap
+            together.wait(0.05)  # so that trials of both machines overlap
         done.extend(job.folder.parent.name for job in jobs)
         return [finish(job) for job in jobs]
 

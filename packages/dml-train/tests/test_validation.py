@@ -67,7 +67,7 @@ def test_an_unknown_metric_is_named():
 
 @pytest.fixture
 def script(monkeypatch):
-    """Let evaluations whose number of items is in `items` return these values in turn."""
+    """Let evaluations return these values in turn when the number of items is in `items`."""
 
     def script(values, items):
         measured, evaluate = iter(values), TinyEvaluator.evaluate
@@ -85,7 +85,7 @@ def script(monkeypatch):
 
 
 EVERY_TWO = {"every": 2, "unit": "step"}
-PATIENT = {"class_fraction": 0.34, "metric": "recall@1", "patience": 2}  # holds out two classes, of 16 items
+PATIENT = {"class_fraction": 0.34, "metric": "recall@1", "patience": 2}  # holds out 2 classes, of 16 items
 
 
 def test_a_run_stops_early_and_keeps_the_best_weights(run, script, registry, quiet):
@@ -164,7 +164,7 @@ def test_a_run_without_the_test_split_measures_the_held_out_classes_only(run):
 
 
 class Clusters:
-    """An evaluator that, like `exact`, doesn't take a number of clusters without a metric of clusters."""
+    """An evaluator that, like `exact`, does not take a number of clusters when no metric of clusters is given."""
 
     def __init__(
         self, metrics: Sequence[str] = ("recall@1",), n_clusters: int | None = None, seed: int = 0

@@ -23,19 +23,19 @@ class Component:
     Args:
         name: the name in recipes, in kebab-case (``"norm-softmax"``), or with a prefix (``"pml/ContrastiveLoss"``).
         factory: a class or function, called with the keys of the recipe's table, and with the values of the context
-            (`dml_core.CONTEXT`) that are among its options. Use a reference, ``"my_package.losses:MyLoss"``, to import
-            the factory only when the component is used, so that listings stay fast.
+            (`dml_core.CONTEXT`) that are options of the factory. Give a reference, ``"my_package.losses:MyLoss"``, to
+            import the factory only when the component is used, so that listings stay fast.
         summary: a single line to show in listings.
-        source: the paper and its equations, or a different origin; empty if there is no source to cite.
+        source: the paper and its equations, or a different origin; empty by default.
         options: the keyword arguments of the factory, in the order to list. By default, they are read from the
-            signature; a factory that forwards ``**options`` should declare them.
+            signature; a factory that forwards ``**options`` should declare the options.
         deferred: the options whose component the factory makes itself. If the recipe gives a component for such an
-            option, the factory receives a function without arguments to make the component.
+            option, the factory will receive a function ``() -> component``.
 
     Raises:
         ValueError: if the name isn't kebab-case, the summary is empty or longer than a line, or a reference isn't
             ``module:name``.
-        TypeError: if the factory can't be called, or has neither declared options nor a readable signature.
+        TypeError: if the factory can't be called, or options are not declared and its signature can't be read.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Component:
 
     @cached_property
     def factory(self) -> Callable[..., Any]:
-        """The factory; if the component has a reference, it is imported when this property is first read.
+        """The factory; if a reference is given, it is imported when this property is first read.
 
         Raises:
             DmlError: if the reference can't be imported, or isn't callable.
@@ -123,8 +123,8 @@ class Run:
         directory: the run's folder.
         recipe: the resolved recipe, including all defaults.
         num_steps: the number of optimizer steps in the run.
-        rank: the rank of this process; rank 0 writes files.
-        world_size: the number of ranks that share the run.
+        rank: the rank of this process; rank 0 writes files. Default: 0.
+        world_size: the number of ranks that share the run. Default: 1.
     """
 
     directory: Path

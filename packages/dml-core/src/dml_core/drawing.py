@@ -1,4 +1,4 @@
-"""Hash counters to random numbers, and draw only some rows of a random matrix.
+"""Hash counters to random numbers; draw only some rows of a random matrix.
 
 Shapes: `N` rows of the complete matrix, `M` columns.
 """
@@ -19,7 +19,7 @@ Word = TypeVar("Word", int, npt.NDArray[np.uint64])
 
 
 def splitmix64(word: Word) -> Word:
-    """Hash a 64-bit word by the finaliser of splitmix64, a bijection that spreads each bit over the word.
+    """Hash a 64-bit word by the finaliser of splitmix64, a bijection that spreads all bits over the word.
 
     Source: Steele, Lea & Flood 2014, Fast Splittable Pseudorandom Number Generators, Fig. 16 (Stafford's mix 13).
 
@@ -40,21 +40,21 @@ def draw_rows(
     *,
     block: int = 1 << 20,
 ) -> torch.Tensor:
-    """Draw some rows of a random matrix, with the same bits as if the complete matrix were drawn.
+    """Draw some rows of a random matrix, bit for bit as if the complete matrix were drawn.
 
     X = fill(empty(N, M));  return X[keep]
 
     Use this function to draw a rank's rows of a matrix that all ranks share. Only the kept rows and a block are in
-    memory, but the generator ends in the same state as after the complete draw. On the CPU, torch draws numbers in
-    order: `uniform_` singly, and `normal_` in groups of 16. If the size isn't a multiple of 16, `normal_` draws the
-    last group again, so blocks consist of complete groups, and the last block has at least 16 numbers. If the default
-    device isn't the CPU, the complete matrix is drawn.
+    memory, but the generator ends as after a complete draw. On the CPU, torch draws numbers in order:
+    `uniform_` singly, and `normal_` in groups of 16. If the size isn't a multiple of 16, `normal_` draws the last group
+    again, so blocks consist of complete groups, and the last block is 16 numbers or more. If the default device isn't
+    the CPU, note that the complete matrix will be drawn.
 
     Args:
         shape: N and M.
         keep: the rows to keep; they must be consecutive.
         fill: fills a tensor in place by `uniform_` or `normal_`, and returns the tensor.
-        block: how many numbers to draw at once; must be a multiple of 16.
+        block: how many numbers to draw per call; must be a multiple of 16. Default: 2²⁰.
 
     Returns:
         The kept rows, in torch's default dtype.

@@ -1,7 +1,7 @@
-"""Errors that a user can fix: the message says what is wrong, what was expected and how to fix it.
+"""Errors that a user can fix: the message says what is wrong, what was expected and how to fix the problem.
 
-The `dml` command prints the message of a `DmlError` without a traceback, and exits with code 2. Any other uncaught
-exception is a bug in the program, so its traceback is printed.
+The `dml` command prints the message of a `DmlError` (not the traceback) and will exit with code 2. Any other uncaught
+exception is a bug in the program, so the traceback is printed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class DmlError(Exception):
 
     Args:
         message: must make sense both to a Python caller and to a user of the `dml` command.
-        arguments: the Python arguments to change; the `dml` command appends the options of the same names.
+        arguments: the Python arguments to change; the `dml` command appends the options of these names. Default: none.
     """
 
     def __init__(self, message: str, *, arguments: tuple[str, ...] = ()) -> None:
@@ -26,11 +26,11 @@ class DmlError(Exception):
 
 
 class UnknownName(DmlError):
-    """An error for a name that no plugin provides."""
+    """An error for a name that is not provided by a plugin."""
 
 
 class DuplicateName(DmlError):
-    """An error for a name that two plugins provide for the same kind of component."""
+    """An error for a name that is provided more than once for a kind of component."""
 
 
 class InvalidOption(DmlError):
@@ -49,7 +49,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def join_errors(errors: Sequence[DmlError]) -> DmlError:
-    """Join errors into one with a line per error (a single error is unchanged): `UnknownName` if any of them is."""
+    """Join errors into an error with a line per error (a single error is unchanged): `UnknownName` if any error is."""
     if len(errors) == 1:
         return errors[0]
     kind = UnknownName if any(isinstance(error, UnknownName) for error in errors) else InvalidOption

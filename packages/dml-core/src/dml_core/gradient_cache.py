@@ -1,4 +1,4 @@
-"""Train with batches whose activations don't fit in memory: compute the gradient in micro-batches.
+"""Train with batches that are too large for memory: compute the gradient in micro-batches.
 
 Shapes: `B` batch, `D` embedding dimension.
 """
@@ -18,25 +18,25 @@ Forward: TypeAlias = Callable[[nn.Module, Tensor, int], Tensor]
 class GradientCache:
     """The embedding of a batch in two passes, which keeps only the activations of a micro-batch in memory.
 
-    The first pass embeds the batch without saving activations, and the loss computes the gradient of the embeddings.
-    The second pass embeds each micro-batch again with activations, and back-propagates this gradient:
+    The first pass embeds the batch and does not save activations. The loss computes the gradient of the embeddings.
+    The second pass embeds the micro-batches again with activations, and back-propagates this gradient:
 
     ∂L/∂θ = Σ_b (∂L/∂x_b)·(∂x_b/∂θ),  ∂L/∂x_b from the loss of the whole batch
 
     Use this class if a loss needs large batches: the weights receive the gradient of the full batch, for the price of a
-    second forward pass. Both passes draw the same random numbers (dropout) and use the same autocast. Note that batch
-    norms see only a micro-batch, and that only the second pass updates their running statistics. A batch that fits in a
-    single micro-batch is embedded once, except under DistributedDataParallel.
+    second forward pass. Random numbers (dropout) and autocast are identical in both passes. Note that batch
+    norms see only a micro-batch, and that only the second pass updates the running statistics. A batch that fits in a
+    single micro-batch will be embedded once, except under DistributedDataParallel.
 
     Source: Gao et al. 2021, Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, section 3.2.
 
     Args:
-        network: maps inputs (B, …) to embeddings (B, D), each row independently except in batch norms. If the network
-            is wrapped in DistributedDataParallel, ranks exchange gradients once, with the last micro-batch.
+        network: maps inputs (B, …) to embeddings (B, D); rows should be independent except in batch norms. If the
+            network is wrapped in DistributedDataParallel, ranks exchange gradients once, with the last micro-batch.
         micro_batch: the largest number of rows in a micro-batch, at least 1. The batch is split into as few
             micro-batches as possible, of nearly equal size.
-        first_network: the network for the first pass. By default, `network`, without DistributedDataParallel.
-        forward: called as ``forward(network, inputs, index)`` for each micro-batch in both passes. By default, calls
+        first_network: the network for the first pass. Default: `network`, unwrapped from DistributedDataParallel.
+        forward: called as ``forward(network, inputs, index)`` for all micro-batches in both passes. By default, calls
             the network. A custom function must draw the same random numbers in both passes, and choose the precision.
         without_exchange: makes a context that stops ranks from exchanging gradients. By default, DDP's `no_sync`.
 
@@ -69,7 +69,7 @@ class GradientCache:
 
     def embed(self, inputs: Tensor) -> Tensor:
         """Embed a batch as (B, D). Back-propagate the loss to the result, then call `backward`."""
-        # Under DistributedDataParallel, a rank with fewer rows must join the same collectives as the other ranks.
+        # Under DistributedDataParallel, a rank with fewer rows must join all collectives of the other ranks.
         if len(inputs) <= self._micro_batch and not isinstance(
             self._network, nn.parallel.DistributedDataParallel
         ):
@@ -86,7 +86,7 @@ class GradientCache:
         """Back-propagate the embeddings' gradients to the weights. Call this after ``loss.backward()``.
 
         Raises:
-            RuntimeError: if the embeddings have no gradient.
+            RuntimeError: if the embeddings do not have a gradient.
         """
         if self._cached is None:  # ``loss.backward()`` already went through the network
             return
@@ -107,7 +107,7 @@ class GradientCache:
 
 
 def split_evenly(rows: Tensor, most: int) -> tuple[Tensor, ...]:
-    """Split rows into few parts of at most `most` rows, nearly equal, since a batch norm fails on a single row."""
+    """Split rows into few parts of at most `most` rows, nearly equal: a batch norm fails on a single row."""
     return torch.tensor_split(rows, max(1, -(-len(rows) // most)))
 
 
@@ -119,7 +119,7 @@ def backward_in_micro_batches(
     *,
     scaler: torch.amp.GradScaler | None = None,
 ) -> Tensor:
-    """Compute a batch's loss, and back-propagate to the weights in micro-batches; see `GradientCache`.
+    """Compute a batch's loss to back-propagate to the weights in micro-batches; see `GradientCache`.
 
     Use this function instead of ``loss(network(inputs)).backward()`` in a custom training loop. Under
     ``torch.autocast``, network and loss use the autocast precision, but the backward passes run outside autocast.
@@ -129,8 +129,8 @@ def backward_in_micro_batches(
         inputs: (B, …).
         loss: maps embeddings (B, D) to the scalar loss, for example ``lambda x: criterion(x, labels)``. If there is
             more than one rank, the loss must gather the rows: use ``GlobalBatch(criterion)``.
-        micro_batch: the largest number of rows whose activations are in memory.
-        scaler: scales the loss before the backward pass; the caller must step and update the scaler.
+        micro_batch: the largest number of rows with activations in memory.
+        scaler: scales the loss before the backward pass; the caller must step and update it. By default, not used.
 
     Returns:
         The loss, detached and unscaled.
@@ -164,7 +164,7 @@ class _Replayed:
         else:
             self._states.append(_random_state(inputs.device))
         self._device = inputs.device
-        # Casts of weights that are cached without gradients can't be used by the second pass.
+        # If casts of weights are cached when gradients are off, they can't be used by the second pass.
         cached = torch.is_grad_enabled() and torch.is_autocast_cache_enabled()
         with torch.autocast(kind, dtype, enabled, cache_enabled=cached):
             embeddings: Tensor = network(inputs)
@@ -172,7 +172,7 @@ class _Replayed:
 
     @contextmanager
     def second_pass(self) -> Iterator[None]:
-        """Repeat the first pass in this context, and restore the state of the random generators at the end."""
+        """Repeat the first pass in this context, and finally restore the state of the random generators."""
         before, self._repeats = _random_state(self._device), True
         try:
             yield
@@ -193,7 +193,7 @@ def _set_random_state(state: tuple[Tensor, Tensor | None], device: torch.device)
 
 @contextmanager
 def _freeze_statistics(network: nn.Module) -> Iterator[None]:
-    """Freeze the running statistics of batch norms in the first pass, since the second pass updates them."""
+    """Freeze the running statistics of batch norms in the first pass: the second pass should update the statistics."""
     norms: list[Any] = [
         m
         for m in network.modules()

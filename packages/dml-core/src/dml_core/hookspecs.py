@@ -1,7 +1,7 @@
-"""The hooks of the toolkit: who calls each hook, when, and what the hook returns.
+"""The hooks of the toolkit: who calls a hook, when, and what the hook should return.
 
-To write a plugin, define functions with these names in a module (or object), mark them with `hookimpl`, and name the
-module in an entry point of the group ``dml``:
+To write a plugin, define functions with these names in a module (or object), mark the functions using `hookimpl`, and
+name the module in an entry point of the group ``dml``:
 
     from dml_core import Component, hookimpl
 
@@ -31,7 +31,7 @@ PROJECT = "dml"  # pluggy's project name, and the entry-point group
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
-# --- Components that a plugin provides. The registry calls each hook once per process, when it first needs the kind.
+# --- Components that a plugin provides. The registry calls a hook once per process, when the kind is first used.
 # A factory receives the keys of the recipe's table, and the context values that it takes (`dml_core.CONTEXT`).
 
 
@@ -65,7 +65,7 @@ def dml_loggers() -> Iterable[Component]:  # type: ignore[empty-body]
     """Provide loggers: `RunLogger`. Context: directory (the run's), start_step (before a resume), recipe (a dict)."""
 
 
-# --- Events of a run. The trainer calls these hooks on all ranks, and ignores the returned values. -----------
+# --- Events of a run. The trainer calls these hooks on all ranks; returned values are not used. -----------
 
 
 @hookspec
@@ -84,7 +84,7 @@ def dml_step_end(run: Run, step: int, values: Mapping[str, float]) -> None:
 
 @hookspec
 def dml_evaluation_end(run: Run, step: int, result: Mapping[str, Any]) -> None:
-    """Called after each evaluation with the metrics; `result` has the content of `evaluation.json`."""
+    """Called after evaluations with the metrics; `result` is the content of `evaluation.json`."""
 
 
 @hookspec
@@ -94,7 +94,7 @@ def dml_checkpoint_saved(run: Run, step: int, path: Path) -> None:
 
 @hookspec
 def dml_run_end(run: Run, step: int, error: BaseException | None) -> None:
-    """Called once at the end, with the exception that ended the run early, or None."""
+    """Called once when the run ends: with the exception, if it ended early, or None."""
 
 
 # --- Commands that a plugin provides. The `dml` command calls this hook once, when it starts. ----------------

@@ -1,4 +1,4 @@
-"""The kinds of components, and the context values that a run passes to the factories of each kind."""
+"""The kinds of components, and the context values that a run passes to factories by kind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 Kind = Literal["losses", "samplers", "backbones", "datasets", "evaluators", "loggers"]
 
-# The values that a run supplies, by kind. A factory receives the values that are among its options.
+# The values that a run supplies, by kind. A factory receives the values that are options of the factory.
 CONTEXT: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
     {
         # num_classes: of the training split; steps_per_epoch: the sampler's batches

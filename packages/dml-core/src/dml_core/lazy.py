@@ -11,7 +11,7 @@ from typing import Any
 
 
 def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Make ``__getattr__``, ``__dir__`` and ``__all__`` of a package from the imports in its ``__init__.pyi``.
+    """Make ``__getattr__``, ``__dir__`` and ``__all__`` of a package from the imports in ``__init__.pyi``.
 
     Args:
         package, file: ``__name__`` and ``__file__`` of the package.

@@ -21,18 +21,18 @@ class MemoryQueue(nn.Module):
     """A ring buffer of the newest `capacity` embeddings, with labels and optional extra values.
 
     Source: the memory module of Wang et al. 2020, Cross-Batch Memory for Embedding Learning, Sec. 3.2.
-    Departure: the write position and the number of filled rows are also buffers, so that a resumed run has the same
-    queue. Buffers always have their full shape, so that a state dict can be loaded into a new queue of this capacity.
+    Departure: the write position and the number of filled rows are also buffers, so that a resumed run has the
+    same queue. Buffers always have the full shape, so that a new queue of this capacity can load a state dict.
 
     Args:
         capacity: the largest number of rows, at least 1.
         embedding_dim: D, at least 1.
-        extras: values to store with each row. Maps a name to an example value, which gives shape and dtype, like
+        extras: values to store per row. Maps a name to an example value, which gives shape and dtype, like
             ``{"step": torch.zeros((), dtype=torch.int64)}``.
-        dtype: the dtype of the stored embeddings; use ``torch.bfloat16`` to halve the memory.
+        dtype: the dtype of the stored embeddings; use ``torch.bfloat16`` to halve the memory. Default: float32.
 
     Raises:
-        ValueError: if the capacity or dimension is below 1, or if an extra has the name of an attribute of the queue.
+        ValueError: if the capacity or dimension is below 1, or if an attribute of the queue has an extra's name.
     """
 
     embeddings: Tensor
@@ -72,12 +72,12 @@ class MemoryQueue(nn.Module):
 
     @torch.no_grad()
     def enqueue(self, embeddings: Tensor, labels: Tensor, **extras: Tensor) -> None:
-        """Append rows, which replace the oldest rows of a full queue; if too many are given, keep the newest.
+        """Append rows, which replace the oldest rows when the queue is full; only the newest `capacity` rows are used.
 
         Args:
-            embeddings: (n, D), any floating dtype; stored without gradient in the queue's dtype.
+            embeddings: (n, D), any floating dtype; detached and stored in the queue's dtype.
             labels: integers of shape (n,).
-            **extras: (n, ...) for each extra of the queue.
+            **extras: (n, ...), must be given for all extras of the queue.
 
         Raises:
             ValueError: if shapes or extras don't match the queue, which is then unchanged.

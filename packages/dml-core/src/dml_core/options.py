@@ -27,7 +27,7 @@ class Option:
 
     @property
     def required(self) -> bool:
-        """Whether the option must be given, because the factory has no default."""
+        """Whether the option must be given, because the factory does not define a default."""
         return self.default is inspect.Parameter.empty
 
     @property
@@ -60,7 +60,7 @@ def options_of(factory: Callable[..., Any]) -> tuple[Option, ...]:
 def signature_of(options: Sequence[Option]) -> inspect.Signature:
     """Make a signature with these options as parameters.
 
-    Use it if a factory forwards ``**options``, to declare them: ``factory.__signature__ = signature_of(options)``.
+    Use it when a factory forwards ``**options``, to declare them: ``factory.__signature__ = signature_of(options)``.
     """
     return inspect.Signature(
         [
@@ -101,7 +101,7 @@ def _declared_annotation(parameter: inspect.Parameter) -> Any:
 
 
 def _annotations(factory: Callable[..., Any]) -> dict[str, Any]:
-    """Return the resolved annotations, or an empty dict if an annotation has a name that can't be imported."""
+    """Return the resolved annotations, or an empty dict if an annotation uses a name that can't be imported."""
     function = factory.__init__ if isinstance(factory, type) else factory  # type: ignore[misc]
     try:
         return typing.get_type_hints(function)
@@ -130,5 +130,5 @@ def _fits(value: object, annotation: Any) -> bool:
         return all(_fits(item, element) for item in value)
     if origin in (dict, Mapping):
         return isinstance(value, Mapping)
-    # TOML only has the types above, so the factory must check values of other classes.
+    # TOML only has the types above, so values of other classes must be checked by the factory.
     return True

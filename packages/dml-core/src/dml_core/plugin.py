@@ -1,4 +1,4 @@
-"""The components of dml-core, provided by the same hooks that other plugins use."""
+"""The components of dml-core, provided by the hooks that can be used by all plugins."""
 
 from __future__ import annotations
 

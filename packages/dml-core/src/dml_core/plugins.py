@@ -1,8 +1,8 @@
-"""Load the installed plugins, and record the failures of plugins that can't be loaded.
+"""Load the installed plugins; if plugins can't be loaded, the failures will be recorded.
 
 An installed distribution can name plugins in the entry-point group ``dml``. Plugins are loaded independently: if a
-plugin can't be imported (or exits when imported), or if it implements an unknown hook, a `Failure` is recorded, and
-the other plugins keep working. To make failures fatal, set the environment variable ``DML_STRICT_PLUGINS=1``.
+plugin can't be imported (or exits when imported), or if it implements an unknown hook, a `Failure` will be recorded;
+other plugins will keep working. To make failures fatal, set the environment variable ``DML_STRICT_PLUGINS=1``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STRICT_VARIABLE = "DML_STRICT_PLUGINS"
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A loaded plugin and its distribution."""
+    """A loaded plugin and the distribution that contains the plugin."""
 
     entry_point: str  # "losses = dml_losses.plugin"
     distribution: str  # "dml-losses"
@@ -56,7 +56,7 @@ class Plugins:
     """The plugins of a process: pluggy's manager, the providers, and the failures.
 
     Args:
-        points: the entry points to load, in the order to call the hooks. Failures are listed in `failures`.
+        points: the entry points to load, in the order of hook calls. Failures are listed in `failures`. Default: none.
 
     Raises:
         PluginLoadError: if a plugin fails and ``DML_STRICT_PLUGINS`` is neither unset, empty nor ``0``.
@@ -84,12 +84,12 @@ class Plugins:
 
         Raises:
             DmlError: if the plugin implements an unknown hook; the message suggests the nearest known hook.
-            pluggy.PluginValidationError: if a hook has an argument that isn't in the specification.
+            pluggy.PluginValidationError: if an argument of a hook is not in the specification.
             ValueError: if the plugin is already registered.
         """
         entry_point = entry_point or getattr(plugin, "__name__", type(plugin).__name__)
         provider = Provider(entry_point, distribution, version, plugin)
-        # By default, pluggy names a plugin after its module, but two distributions can have modules of the same name.
+        # By default, pluggy uses the module's name for a plugin, but distributions can have modules with equal names.
         self.manager.register(plugin, name=f"{distribution}: {entry_point} ({id(plugin):x})")
         try:
             self._check_hooks(plugin)
@@ -112,17 +112,17 @@ class Plugins:
         self.failures.append(failure)
 
     def collect(self, hook: str, kind: type[T], expected: str) -> list[tuple[T, Provider]]:
-        """Call a hook in all plugins, and return their items in a single list.
+        """Call a hook in all plugins to return all items in a single list.
 
         If the hook of a plugin raises, or returns something else, only a failure of this plugin is recorded.
 
         Args:
-            hook: the name of a hook without arguments that returns an iterable.
+            hook: the name of a hook that is called with no arguments and returns an iterable.
             kind: the type that the items must have.
             expected: describes the expected return value in error messages.
 
         Returns:
-            The items, each with its provider.
+            The items and their providers.
         """
         collected: list[tuple[T, Provider]] = []
         # pluggy calls the last registered plugin first, but a listing should be in the order of registration.

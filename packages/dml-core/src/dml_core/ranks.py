@@ -13,7 +13,7 @@ from torch import distributed
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """Return the rank of this process and the number of ranks: (0, 1) if no process group is initialised."""
+    """Return the rank of this process and the number of ranks: (0, 1) if a process group is not initialised."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
@@ -26,18 +26,18 @@ def all_gather_rows(
 
     X = x_1 ∪ … ∪ x_W;  ∂L/∂x_r = (∂L/∂X)[rows of r] for ``"sum"``, W · (∂L/∂X)[rows of r] for ``"mean"``
 
-    Use this function if all ranks compute the same loss L(X); to compute different losses, use
-    ``torch.distributed.nn``. Since each rank has the gradient of all rows, the backward pass only slices and doesn't
-    communicate. Parameters that produced the rows get this rank's part of their gradient. The sum of these parts is the
+    Use this function if all ranks compute a single loss L(X), and ``torch.distributed.nn`` to compute different losses.
+    Since the gradient of all rows is known on all ranks, the backward pass only slices and does not communicate.
+    Parameters that produced the rows will receive this rank's part of the gradient. The sum of these parts is the
     gradient; so is the average, which DistributedDataParallel computes, if ``"mean"`` multiplies the parts by W.
 
     Args:
-        rows: (R, …), any dtype. The other dimensions and the dtype must be the same on all ranks.
-        counts: the R of each rank, in the order of the ranks; can be omitted if R is the same on all ranks.
-        gradients: how the ranks combine the parameters' gradients afterwards.
+        rows: (R, …), any dtype. The other dimensions and the dtype must be equal on all ranks.
+        counts: the R of all ranks, in the order of the ranks; can be omitted if R is equal on all ranks.
+        gradients: how the ranks combine the parameters' gradients afterwards. Default: ``"sum"``.
 
     Returns:
-        (B, …), the same on all ranks. If there is no process group or only one rank, `rows` itself.
+        (B, …), equal on all ranks. If a process group is not used, or there is only one rank, `rows` itself.
 
     Raises:
         ValueError: if `gradients` is unknown, or `counts` doesn't match the number of ranks or these rows.

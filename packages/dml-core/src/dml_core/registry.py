@@ -1,4 +1,4 @@
-"""Look up a component by name, and make it from a recipe's table.
+"""Look up a component by name to make it from a recipe's table.
 
 registry().build(
     "losses",
@@ -26,7 +26,7 @@ _LISTED = 5  # the largest number of names in an error
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A component and its provider."""
+    """A component and the provider."""
 
     component: Component
     provider: Provider
@@ -36,7 +36,7 @@ class Registry:
     """All components that the plugins provide, by kind and name.
 
     Args:
-        source: the plugins. Each hook is called once, when a component of the kind is first looked up.
+        source: the plugins. A hook is called once, when a component of the kind is first looked up.
     """
 
     def __init__(self, source: Plugins) -> None:
@@ -48,7 +48,7 @@ class Registry:
 
         Raises:
             UnknownName: if the kind doesn't exist.
-            DuplicateName: if two plugins provide the same name.
+            DuplicateName: if a name is provided twice.
         """
         if kind not in KINDS:
             raise UnknownName(
@@ -74,8 +74,8 @@ class Registry:
         """Look up the component of this kind and name.
 
         Raises:
-            UnknownName: if it doesn't exist; the message lists the nearest names, and plugins that failed to load.
-            DuplicateName: if two plugins provide the same name.
+            UnknownName: if it doesn't exist; the message lists the nearest names and plugins that failed to load.
+            DuplicateName: if a name is provided twice.
         """
         entries = self.entries(kind)
         if name in entries:
@@ -94,12 +94,12 @@ class Registry:
         raise UnknownName(message + self.plugins.describe_failures())
 
     def check(self, kind: Kind, table: Mapping[str, Any]) -> None:
-        """Check a recipe's table without making the component.
+        """Check a recipe's table, but do not make the component.
 
         Args:
             kind: the kind of the component.
             table: ``{"name": …, option: value, …}``. If the value of an option is itself a table with a ``name``, it
-                describes a component of the same kind, for example a wrapped loss.
+                describes a component of this kind, for example a wrapped loss.
 
         Raises:
             UnknownName, DuplicateName: see `entry`.
@@ -125,9 +125,9 @@ class Registry:
 
         Args:
             kind: the kind of the component.
-            table: ``{"name": …, option: value, …}``. Nested tables with a ``name`` are built first, with the same
+            table: ``{"name": …, option: value, …}``. Nested tables with a ``name`` will be built first, using the same
                 context, or by the factory itself (see `Component.deferred`).
-            context: a value for each name in ``CONTEXT[kind]``. The factory receives the values that are among its
+            context: values for the names in ``CONTEXT[kind]``. The factory receives the values that are used as
                 options, except the options that the table sets.
 
         Raises:

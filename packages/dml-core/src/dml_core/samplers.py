@@ -1,6 +1,6 @@
 """Samplers of global batches that depend only on (seed, epoch, position).
 
-So a run can resume in the middle of an epoch without replay, loaders can run ahead, and all ranks draw the same batch.
+So a run can resume in the middle of an epoch without replay, loaders can run ahead, and ranks draw identical batches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class EpochSampler(ABC):
     the position moves to the start of the next epoch.
 
     Args:
-        labels: integers of shape (N,), the class of each item.
+        labels: integers of shape (N,), the classes of the items.
         seed: at least 0.
 
     Raises:
@@ -90,18 +90,18 @@ class EpochSampler(ABC):
 
 
 class ClassBalancedSampler(EpochSampler):
-    """A sampler of batches of C classes with K images each.
+    """A sampler of batches of C classes with K images per class.
 
-    Use it to draw all classes equally often. Classes are dealt like cards: a shuffled deck of all classes is cut into
-    hands of C, and shuffled again if fewer than C classes are left. So classes are drawn equally often (to within one
-    draw per deck), and never twice per batch. The K images of a class are drawn without replacement. If a class has
-    n < K images, all of them are drawn again and again, so that each is in the batch ⌊K/n⌋ or ⌈K/n⌉ times.
+    Use it when all classes should be drawn equally often. Classes are dealt like cards: a shuffled deck of all classes
+    is cut into hands of C, and shuffled again if fewer than C classes are left. So classes are drawn equally often (to
+    within one draw per deck), and not twice per batch. The K images of a class are drawn without replacement. If a
+    class has n < K images, all are drawn again and again, so that images will be in the batch ⌊K/n⌋ or ⌈K/n⌉ times.
 
     Args:
-        labels: integers of shape (N,), the class of each item.
+        labels: integers of shape (N,), the classes of the items.
         classes_per_batch: C, from 1 to the number of classes.
-        images_per_class: K, at least 1; a batch can have at most `MOST_IN_BATCH` images.
-        seed: at least 0. A batch depends only on seed, epoch and position.
+        images_per_class: K, at least 1; a batch must not have more than `MOST_IN_BATCH` images.
+        seed: at least 0, the default. A batch depends only on seed, epoch and position.
         batches_per_epoch: by default, N // (C * K), but at least 1, so that an epoch has about N images.
 
     Raises:
@@ -128,8 +128,8 @@ class ClassBalancedSampler(EpochSampler):
         super().__init__(labels, seed)
         self.classes_per_batch = check_at_least(1, classes_per_batch=classes_per_batch)
         self.images_per_class = check_at_least(1, images_per_class=images_per_class)
-        # Store the items sorted by class, and where each class begins. With a million classes, an array per class would
-        # take seconds to make, and to send to each loader process.
+        # Store the items sorted by class, and the first position per class. With a million classes, an array per class
+        # would take seconds to make, and to send to loader processes.
         self._by_class = np.argsort(self.labels, kind="stable")
         _, starts = np.unique(self.labels[self._by_class], return_index=True)
         self._starts = np.append(starts, len(self.labels))
@@ -185,12 +185,12 @@ class ClassBalancedSampler(EpochSampler):
 
 
 class ShuffledSampler(EpochSampler):
-    """A sampler that draws each item once per epoch in random order, and drops an incomplete last batch.
+    """A sampler that draws items once per epoch in random order; an incomplete last batch is not used.
 
     Args:
-        labels: integers of shape (N,), the class of each item; only N is used.
+        labels: integers of shape (N,), the classes of the items; only N is used.
         batch_size: from 1 to N.
-        seed: at least 0. A batch depends only on seed, epoch and position.
+        seed: at least 0, the default. A batch depends only on seed, epoch and position.
 
     Raises:
         ValueError: if labels are empty, not integers or not one-dimensional, or the batch size is outside [1, N].

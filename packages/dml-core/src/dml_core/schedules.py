@@ -1,7 +1,7 @@
-"""Schedules: numbers that change during a run, and depend only on the position in the run.
+"""Schedules: numbers that change during a run, depending only on the position in the run.
 
-A schedule has no state, so a resumed run need not restore it. Use `Schedules` to bind schedules to attributes by
-path (``"loss.alpha"``, ``"optimizer.lr"``), for example to change a temperature during training.
+A schedule is stateless, so it need not be restored on resuming. Use `Schedules` to bind schedules to attributes by path
+(``"loss.alpha"``, ``"optimizer.lr"``), for example to change a temperature during training.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Linear:
     Args:
         start, end: any numbers; both are reached exactly.
         length: above 0, in the unit of the position.
-        begin: in the same unit; can be negative.
+        begin: in the unit of the position; can be negative. Default: 0.
 
     Raises:
         ValueError: if `length` isn't positive.
@@ -75,10 +75,10 @@ class Cosine(Linear):
 class Step:
     """A step function: ``values[0]`` until ``milestones[0]``, then ``values[1]`` until ``milestones[1]``, …
 
-    At a milestone, the next value is used.
+    When a milestone is reached, the next value is used.
 
     Args:
-        values: any numbers, one more than there are milestones.
+        values: any numbers, 1 more than there are milestones.
         milestones: strictly increasing, in the unit of the position; can be empty.
 
     Raises:
@@ -167,7 +167,7 @@ def schedule_from_table(table: Mapping[str, Any], *, num_steps: int, steps_per_e
 
 
 class Schedules:
-    """Schedules that are bound to attributes, and set them.
+    """Schedules that are bound to attributes to set the values.
 
     Args:
         schedules: schedules by path. A path is the name of a root, then attributes, joined by dots:
@@ -187,13 +187,13 @@ class Schedules:
         }
 
     def apply(self, position: float) -> dict[str, float]:
-        """Set all attributes to the values at this position.
+        """Set all attributes to the values for this position.
 
         Args:
             position: in steps, from 0.
 
         Returns:
-            The values by path. If an attribute was an int when it was bound, the value is rounded to an int.
+            The values by path. If an attribute was an int when it was bound, the value will be rounded to an int.
         """
         values: dict[str, float] = {}
         for path, schedule in self._schedules.items():
@@ -206,7 +206,7 @@ class Schedules:
 
 
 def _find_target(roots: Mapping[str, object], path: str) -> tuple[object, str]:
-    """Find the object, and the attribute's name, at the end of a path."""
+    """Find the last object in a path and the name of its attribute."""
     first, *attributes = path.split(".")
     if first not in roots or not attributes:
         raise DmlError(

@@ -1,4 +1,4 @@
-"""Code that tests of several packages share; `pythonpath` in the root pyproject.toml makes it importable."""
+"""Code that is used by tests of multiple packages; `pythonpath` in the root pyproject.toml makes it importable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 def suite(contract: type[Any], make: Callable[..., Any]) -> type[Any]:
     """Return a contract's suite of the components that a factory makes.
 
-    pytest collects it if a module has it under a name that begins with "Test".
+    pytest will collect it if it is given a name that begins with "Test" in a module.
     """
     (kind,) = contract.__abstractmethods__
     return type(contract.__name__, (contract,), {kind: lambda self, *given: make(*given)})

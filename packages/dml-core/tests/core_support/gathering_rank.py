@@ -1,4 +1,4 @@
-"""One of two ranks that gather rows over gloo and save the results for each case in `CASES`.
+"""One of two ranks that gather rows over gloo and save the results of `CASES`.
 
 A single process with all rows must agree with the ranks.
 """
@@ -13,7 +13,7 @@ from core_support.worlds import joined
 from dml_core import all_gather_rows
 
 DIM = 3
-CASES: dict[str, list[int]] = {  # the number of rows on each rank
+CASES: dict[str, list[int]] = {  # the number of rows per rank
     "equal": [4, 4],
     "unequal": [5, 2],
     "none on the first rank": [0, 3],
@@ -29,7 +29,7 @@ def rows_and_labels(counts: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def loss(rows: torch.Tensor) -> torch.Tensor:
-    """Compute a loss whose gradient for a row depends on all rows."""
+    """Compute a loss that makes a row's gradient depend on all rows."""
     return (rows @ rows.T).tanh().sum()
 
 
@@ -39,7 +39,7 @@ def train(counts: list[int], gradients: str | None, rank: int) -> dict[str, torc
     leaf = rows[own].clone().requires_grad_()
     given = None if len(set(counts)) == 1 else counts
     options = {} if gradients is None else {"gradients": gradients}
-    # If there are several rows and columns, the tensor isn't contiguous.
+    # If there are multiple rows and columns, the tensor is not contiguous.
     gathered = all_gather_rows(leaf.T.contiguous().T, given, **options)
     loss(gathered).backward()
     gathered_labels = all_gather_rows(labels[own], given)

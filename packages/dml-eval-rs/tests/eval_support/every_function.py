@@ -1,4 +1,4 @@
-"""Calls of all public functions that take arrays, for tests that apply to every function."""
+"""Calls of all public functions that take arrays, for tests that apply to all functions."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def calls_of(
     """Return calls with these arrays, by the function's name.
 
     Args:
-        x, codes, labels: embeddings, binary codes and labels in the container to test. Each call uses at least one.
-        rows, row_codes, ids: the same numbers as numpy arrays, for the other arguments.
+        x, codes, labels: embeddings, binary codes and labels in the container to test; calls must use some.
+        rows, row_codes, ids: numpy arrays with these numbers, used for the other arguments.
     """
     n = len(ids)
     measured = ours.evaluate(rows, ids, threads=1)

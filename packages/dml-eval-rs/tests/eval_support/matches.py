@@ -19,7 +19,7 @@ def listed(lists: Iterable[Iterable[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def relevance(matches: Sequence[Mapping[int, float]], ignored: Any = None) -> Relevance:
-    """List each query's matches in the order of the mappings; use grades if any grade is not 1."""
+    """List the matches of queries in the order of the mappings; use grades if any grade is not 1."""
     grades = [grade for of_query in matches for grade in of_query.values()]
     is_graded = any(grade != 1 for grade in grades)
     return Relevance(*listed(matches), grades if is_graded else None, ignored=ignored)
@@ -40,7 +40,7 @@ def call(
     distractors: Any = (),
     **options: Any,
 ) -> T:
-    """Call `evaluate`, or a function with the same arguments, with the reference's arguments."""
+    """Call `evaluate`, or a similar function, given the reference's arguments."""
     lists = None if ignored is None else listed(ignored)
     if relevant is not None:
         return function(embeddings, relevance(relevant, lists), gallery, **options)

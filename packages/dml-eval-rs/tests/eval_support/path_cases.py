@@ -51,7 +51,7 @@ def _differ(found: Any, expected: Any) -> str | None:
 
 
 class Data:
-    """Rows of both sides, and near items with different labels for each query."""
+    """Rows of both sides, and near items with different labels for queries."""
 
     def __init__(
         self, kind: str, similarity: str, dtype: Any, n: int, seed: int, gallery: bool, contains_queries: bool
@@ -77,7 +77,7 @@ class Data:
         self.item_labels = labels if self.gallery_labels is None else self.gallery_labels
 
     def near(self, others: bool, most: int) -> Lists:
-        """Choose near items for each query, with different labels or any labels, and two items at random."""
+        """Choose near items for all queries, with different or any labels, and a random pair of items."""
         lists = []
         for q, query in enumerate(self.queries):
             keys = np.array(reference.keys_of(query, self.items, self.similarity))
@@ -291,7 +291,7 @@ class Searched(Option):
         return Case(call, expected, _differ)
 
     def _kmeans(self, data: Data, own: np.ndarray, options: Any) -> Case:
-        """Cluster until no centroid moves, so that each row must be in the cluster of the nearest centroid."""
+        """Cluster until centroids do not move, so that rows must be in the cluster of the nearest centroid."""
         expected = ours.kmeans(data.queries, 6, seed=1)
         labels = reference.nearest(data.queries, expected.centroids, 1, "euclidean", False)[1]
         assert expected.labels.tolist() == [label for (label,) in labels]
@@ -361,7 +361,7 @@ class Verified(Option):
         }
         expected["eer"] = verification_reference.equal_error_rate(positives, negatives)[0]
         expected["auc"] = verification_reference.area(positives, negatives)
-        # The curve can only turn at positives' scores, and at the next number after a score.
+        # The curve can only turn at positives' scores and the next number after a score.
         turns = {*positives, *(math.nextafter(p, math.inf) for p in positives), math.inf, -math.inf}
 
         def measure(**more: Any) -> list[dict[str, float]]:

@@ -9,7 +9,7 @@ import numpy as np
 import dml_eval_rs._native as _native
 
 NEVER = 2**40
-# With these sizes, 100 to 150 rows of 24 numbers use more than one task and block, tables, prefixes and abridged rows.
+# With these sizes, 100 to 150 rows of 24 numbers use multiple tasks and blocks, tables, prefixes and abridged rows.
 _TASKS = {"task_row_panels": 2, "task_column_panels": 1}
 _ALONG = {"directions": 16, "abridged_words": NEVER, **_TASKS}
 _SKIPPING = {"directions": 16, "abridged_words": 4, **_TASKS}
@@ -101,17 +101,17 @@ def screens() -> list[tuple[str, str]]:
 
 
 def labels_of(n: int) -> np.ndarray:
-    """Label rows in consecutive classes of two, three and eight items."""
+    """Label rows in consecutive classes of 2, 3 and 8 items."""
     sizes = np.resize([2, 3, 8], n)
     return np.repeat(np.arange(n), sizes)[:n]
 
 
 def rows_of(kind: str, labels: np.ndarray, dim: int, seed: int, dtype: Any = np.float32) -> np.ndarray:
-    """Make rows near the centres of their classes.
+    """Make rows near the centres of classes.
 
     Numbers decay along rows ("decaying", "offset" and "duplicates"), rows lie in a subspace except for a little noise
     ("subspace"), are nearly equal within classes ("clusters"), or can't be pruned ("isotropic"). Two pairs of
-    "duplicates" have different labels, and other pairs differ by one bit.
+    "duplicates" have different labels, and other pairs differ by a single bit.
     """
     rng = np.random.default_rng(seed)
     n = len(labels)
@@ -126,7 +126,7 @@ def rows_of(kind: str, labels: np.ndarray, dim: int, seed: int, dtype: Any = np.
         x += 3
     x = x.astype(dtype)
     if kind == "duplicates":
-        x[1:-8:6] = x[0:-9:6]  # often with the same label
+        x[1:-8:6] = x[0:-9:6]  # often with equal labels
         x[[5, -3]] = x[[40 % n, 20 % n]]
         near = x[2:-8:6].copy()
         near[:, 0] = np.nextafter(near[:, 0], np.array(np.inf, dtype))

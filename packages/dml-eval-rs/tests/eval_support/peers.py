@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass
 class Exchange:
-    """A slot for each peer's value, and a barrier to wait for all peers."""
+    """A slot per peer for the value, and a barrier used to wait for all peers."""
 
     barrier: threading.Barrier
     slots: list[Any]
@@ -48,7 +48,7 @@ class ThreadPeer:
 
 
 def run_together(world_size: int, work: Callable[[ThreadPeer], T]) -> list[T]:
-    """Run `work` for each of `world_size` peers, and return all results, or raise the first error."""
+    """Run `work` for all `world_size` peers and return all results, or raise the first error."""
     exchange = Exchange(threading.Barrier(world_size), [None] * world_size)
 
     def run(rank: int) -> T:

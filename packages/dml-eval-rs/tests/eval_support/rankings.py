@@ -39,7 +39,7 @@ def evaluate_scores(
 def evaluate_ranks(
     ranks: Sequence[Mapping[int, float] | Iterable[int]], items: int, **options: Any
 ) -> Evaluation:
-    """Evaluate matches at these ranks, from 1 to `items`; use a mapping to give grades."""
+    """Evaluate matches with these ranks, from 1 to `items`; use a mapping if grades are given."""
     grades = np.zeros((len(ranks), items))
     for row, matches in zip(grades, ranks):
         for rank in matches:

@@ -1,4 +1,4 @@
-"""Slow, obvious evaluator, used as the tests' oracle: float64, one query at a time, a full sort.
+"""Slow, obvious evaluator, used as the tests' oracle: float64, query by query, a full sort.
 
 Written from docs/reference/metrics.md; this does not use the package's code.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 
 def stated_sum(terms: np.ndarray) -> np.ndarray:
-    """Sum each row in eight lanes, and combine the lanes in the order given in docs/reference/metrics.md."""
+    """Sum rows in eight lanes and combine the lanes in the order given in docs/reference/metrics.md."""
     s = np.zeros((8, *terms.shape[:-1]))
     for i in range(terms.shape[-1]):
         s[i % 8] += terms[..., i]
@@ -22,7 +22,7 @@ def stated_sum(terms: np.ndarray) -> np.ndarray:
 
 
 def scaled(x: np.ndarray) -> np.ndarray:
-    """Scale each float64 row by a power of two, so that the largest element is between 1 and 2."""
+    """Scale float64 rows by powers of 2, so that the largest element is between 1 and 2."""
     if x.dtype != np.float64:
         return x
     _, exponent = np.frexp(np.abs(x).max(axis=-1, keepdims=True, initial=0))
@@ -46,7 +46,7 @@ def metric_of_order(name: str, gains: Sequence[float]) -> Fraction:
     of, _, suffix = name.partition("@")
     ranks = [i for i, gain in enumerate(gains, 1) if gain > 0]
     r = len(ranks)
-    # If there is no suffix, the full ranking is used.
+    # By default, when a suffix is not given, the full ranking is used.
     k = r if suffix == "r" else int(suffix or len(gains))
     within = [rank for rank in ranks if rank <= k]
 
@@ -74,7 +74,7 @@ def metric_of_order(name: str, gains: Sequence[float]) -> Fraction:
 def query_metrics(
     keys: Sequence[float], gains: Sequence[float], metrics: Sequence[str], ties: str, unmatched: str
 ) -> dict[str, float]:
-    """Measure one query. `keys` and `gains` must be in the gallery's order, without excluded items."""
+    """Measure a query. `keys` and `gains` must be in the gallery's order; excluded items should not be given."""
     if not any(gains):
         return dict.fromkeys(metrics, 0.0 if unmatched == "zero" else math.nan)
     if ties == "expected":
@@ -134,8 +134,8 @@ def evaluate(
 ) -> dict[str, np.ndarray]:
     """Measure all queries.
 
-    Use `relevant` to give each query's matches and grades instead of labels, `ignored` to list items to exclude from
-    each ranking, and `exclude` to exclude one item. Junk is excluded everywhere; distractors never match.
+    Use `relevant` to give matches and grades by query instead of labels, `ignored` to list items to exclude from
+    the query's ranking, and `exclude` to exclude a single item. Junk is excluded everywhere; distractors never match.
     """
     own = gallery is None
     gallery = embeddings if gallery is None else gallery

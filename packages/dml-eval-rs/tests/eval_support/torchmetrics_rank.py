@@ -1,4 +1,4 @@
-"""One of two ranks that use torchmetrics to measure the same items, over gloo."""
+"""One of two ranks that use torchmetrics to measure the same items over gloo."""
 
 from __future__ import annotations
 

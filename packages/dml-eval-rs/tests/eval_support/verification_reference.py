@@ -42,7 +42,7 @@ def share(scores: Sequence[float], threshold: float) -> Fraction:
 
 
 def corners(positives: Sequence[float], negatives: Sequence[float]) -> list[tuple[Fraction, Fraction, float]]:
-    """Return FAR, TAR and threshold at each score, largest score first."""
+    """Return FAR, TAR and threshold for all scores, largest score first."""
     thresholds = [math.inf, *sorted({*positives, *negatives}, reverse=True)]
     return [(share(negatives, t), share(positives, t), t) for t in thresholds]
 
@@ -91,9 +91,9 @@ def resampled_curve(
     *,
     of_both: bool,
 ) -> list[tuple[float, float]]:
-    """Return FAR and TAR at (0, 0), each threshold and (1, 1), when identities are drawn as often as the weights say.
+    """Return FAR and TAR at (0, 0), all thresholds and (1, 1), when identities are drawn as often as the weights say.
 
-    A pair has the weight of its first identity. If `of_both`, a pair of two identities has the sum of both weights − 1.
+    A pair is weighted like the first identity. If `of_both`, pairs of different identities have the sum of weights − 1.
     """
     kinds: list[list[tuple[float, float]]] = [[], []]
     for a, b, s in pairs:

@@ -15,13 +15,13 @@ def rows(count: int, seed: int, dim: int = 5) -> torch.Tensor:
 
 
 def batch(step: int, size: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw a training step's rows of five numbers in float32, and their labels among four classes."""
+    """Draw a training step's rows of five numbers in float32, and labels of four classes."""
     generator = torch.Generator().manual_seed(step)
     return torch.randn(size, 5, generator=generator), torch.randint(0, 4, (size,), generator=generator)
 
 
 def recording(base: type[nn.Module], note: Callable[..., Any]) -> tuple[list[Any], type[nn.Module]]:
-    """Return a list, and a subclass of a class loss that adds `note(embeddings, class_weights)` at each call."""
+    """Return a list, and a subclass of a class loss that adds `note(embeddings, class_weights)` when it is called."""
     seen: list[Any] = []
 
     class Recording(base):  # type: ignore[misc, valid-type]
@@ -39,7 +39,7 @@ def assert_same_gradients(
     close: tuple[float, float],
     gradients_close: tuple[float, float],
 ) -> None:
-    """Compare two losses, and their gradients with respect to the same leaves, within (rtol, atol)."""
+    """Compare losses and the gradients with respect to given leaves, within (rtol, atol)."""
     torch.testing.assert_close(value, expected, rtol=close[0], atol=close[1])
     for got, want in zip(torch.autograd.grad(value, leaves), torch.autograd.grad(expected, leaves)):
         torch.testing.assert_close(got, want, rtol=gradients_close[0], atol=gradients_close[1])

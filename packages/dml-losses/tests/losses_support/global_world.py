@@ -1,4 +1,4 @@
-"""Ranks that train with all kinds of losses; several ranks must agree with `train` on a single rank."""
+"""Ranks that train with all kinds of losses; multiple ranks must agree with `train` on a single rank."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make_losses() -> dict[str, nn.Module]:
 
 
 def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw eleven rows, which two or four ranks can't share evenly."""
+    """Draw eleven rows, which can't be shared evenly by 2 or 4 ranks."""
     generator = torch.Generator().manual_seed(step)
     return (
         torch.randn(11, DIM, generator=generator, dtype=torch.float64),
@@ -50,11 +50,11 @@ def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 def train(
     name: str, rank: int, world_size: int, device: str = "cpu", micro_batch: int | None = None
 ) -> dict[str, Any]:
-    """Train, and return the values of all steps and the final state, on the CPU."""
+    """Train on the CPU; return the values of all steps and the final state."""
     torch.manual_seed(0)
     loss = dml.GlobalBatch(make_losses()[name].double()).to(device)
     network: nn.Module = nn.Linear(DIM, DIM).double().to(device)
-    # The loss isn't wrapped, since each rank computes the full gradient of the loss's parameters.
+    # The loss isn't wrapped, since all ranks compute the full gradient of the loss's parameters.
     model = nn.parallel.DistributedDataParallel(network) if world_size > 1 else network
     optimizer = torch.optim.SGD([*network.parameters(), *loss.parameters()], lr=0.05)
     values = []
@@ -73,7 +73,7 @@ def train(
 
 
 def train_on_ranks(rank: int, world_size: int, folder: Path, device: str) -> None:
-    """Join the other ranks, train with each loss, and save the results in the folder."""
+    """Join the other ranks, train with all losses; save the results in the folder."""
     if device == "cuda":
         torch.cuda.set_device(rank)
     with joined(rank, world_size, folder, "nccl" if device == "cuda" else "gloo"):

@@ -1,4 +1,4 @@
-"""Slow references for the losses: the equations as loops over float64 numbers, without the package's code.
+"""Slow references for the losses: the equations as loops over float64 numbers; the package's code must not be used.
 
 If a paper defines the gradient, a second function returns the gradient.
 """
@@ -37,7 +37,7 @@ def sides(
 
 
 def cross_entropy(logits: list[list[Tensor]], labels: Tensor) -> Tensor:
-    """Average −log softmax at y over the rows of logits."""
+    """Average −log softmax for y over the rows of logits."""
     terms = [torch.logsumexp(torch.stack(row), 0) - row[y] for row, y in zip(logits, labels.tolist())]
     return torch.stack(terms).mean()
 
@@ -78,7 +78,7 @@ def instance_cross_entropy_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Sum Eq. 13-15 over anchors: the gradients with respect to embeddings and gallery.
 
-    `others` adds the gradients for positives and negatives from Eq. 15, and `anchor` the same weights for the anchor.
+    `others` adds the gradients for positives and negatives from Eq. 15, and `anchor` uses these weights for the anchor.
     """
     f, g, g_labels, within = sides(embeddings, labels, *gallery)
     n = len(f)
@@ -267,7 +267,7 @@ def heated_up_batch_value(embeddings: Tensor, labels: Tensor, class_weights: Ten
 def _queries(
     embeddings: Tensor, labels: Tensor, *gallery: Tensor
 ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """Yield the similarities to positives and to negatives, for each query that has a positive."""
+    """Yield the similarities to positives and to negatives, for all queries with a positive."""
     f, g, g_labels, within = sides(embeddings, labels, *gallery)
     for q in range(len(f)):
         positives, negatives = positives_and_negatives(q, labels, g_labels, within)
@@ -295,7 +295,7 @@ def _one_minus_ap(
 
 
 def smooth_ap_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor, temperature: float) -> Tensor:
-    """Brown et al. 2020, without the query among its positives."""
+    """Brown et al. 2020; the query is not used as a positive."""
 
     def step(d: Tensor) -> Tensor:
         return torch.sigmoid(d / temperature)
@@ -362,7 +362,7 @@ def sup_con_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor, temperat
 def siglip_value(
     embeddings: Tensor, labels: Tensor, *gallery: Tensor, log_scale: Tensor, bias: Tensor
 ) -> Tensor:
-    """Zhai et al. 2023, with labels: z is 1 for two rows in the same class, else −1."""
+    """Zhai et al. 2023, with labels: z is 1 when a pair of rows is in the same class, else −1."""
     f, g, g_labels, within = sides(embeddings, labels, *gallery)
     total = (embeddings.sum() + log_scale + bias) * 0
     for i in range(len(f)):

@@ -1,4 +1,4 @@
-"""The registered losses that only need the numbers of classes and dimensions, built with their defaults.
+"""The registered losses that only need the numbers of classes and dimensions, built with default options.
 
 Tests that iterate over these losses also apply to a new loss.
 """
@@ -44,7 +44,7 @@ EVERY: dict[str, Callable[[int, int], nn.Module]] = {
     "instance-cross-entropy, anchor": lambda classes, dim: dml.InstanceCrossEntropy(anchor_gradient=True),
     "siglip, over ranks": lambda classes, dim: dml.SigLIP(over_ranks=True),
     "heated-up-softmax, batch": lambda classes, dim: dml.HeatedUpSoftmax(classes, dim, feature_norm="batch"),
-    # MemVir has no warm-up here, so that it adds virtual classes; ProxyAnchor gets all rows and classes joined.
+    # MemVir does not warm up here, so it will add virtual classes; ProxyAnchor is given all rows and classes joined.
     "memvir": lambda classes, dim: dml.MemVir(dml.NormSoftmax(classes, dim), num_steps=2, margin=0),
     "memvir around proxy-anchor": lambda classes, dim: dml.MemVir(dml.ProxyAnchor(classes, dim), 2, margin=0),
     "matryoshka": lambda classes, dim: dml.Matryoshka(dml.NormSoftmax(classes, dim), [2, dim]),
@@ -54,7 +54,7 @@ EVERY: dict[str, Callable[[int, int], nn.Module]] = {
         dml.NormSoftmax(classes, dim), 2, 0, queue_on_cpu=True
     ),
     "sampled-classes": lambda classes, dim: dml.SampledClasses(dml.NormSoftmax(classes, dim), class_fraction=0.7),
-    # Without a process group, a single rank has all classes.
+    # When there is no process group, a single rank has all classes.
     "sharded-classes": lambda classes, dim: dml.ShardedClasses(dml.NormSoftmax(classes, dim)),
     "sharded curricular-face": lambda classes, dim: dml.ShardedClasses(dml.CurricularFace(classes, dim)),
     "broad-face": lambda classes, dim: dml.BroadFace(dml.ArcFace(classes, dim), capacity=12),

@@ -1,4 +1,4 @@
-"""Train with sharded class weights on gloo ranks, which must agree with `train` without sharding."""
+"""Train with sharded class weights on gloo ranks, which must agree with unsharded `train`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ CLASSES, DIM, STEPS = 7, 5, 8
 class PluginLoss(nn.Module):
     """A class loss in a plugin that only imports `dml_core`.
 
-    The gradient takes all possible ways: every rank computes the margin, the embedding's length, and each logit
-    grows with the true class's logit, which a single rank has.
+    The gradient takes all possible ways: all ranks compute the margin and the embedding's length; all logits
+    grow with the true class's logit, which is known on a single rank.
     """
 
     def __init__(self, num_classes: int, embedding_dim: int) -> None:
@@ -79,7 +79,7 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
 
 
 def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw eleven rows, which two or four ranks can't share evenly; in some steps, all are in the same class."""
+    """Draw eleven rows, which can't be shared evenly by 2 or 4 ranks; in some steps, all are in a single class."""
     generator = torch.Generator().manual_seed(step)
     return (
         torch.randn(11, DIM, generator=generator, dtype=torch.float64),
@@ -88,7 +88,7 @@ def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, Any]:
-    """Train, and return the values of all steps, the final state, and this rank's rows of each parameter."""
+    """Train; return the values of all steps, the final state, and this rank's rows of all parameters."""
     torch.manual_seed(0)
     module = dml.ShardedClasses(lambda: LOSSES[name]().double()) if sharded else LOSSES[name]().double()
     loss = dml.GlobalBatch(module)
@@ -99,7 +99,7 @@ def train(name: str, rank: int, world_size: int, *, sharded: bool) -> dict[str, 
         x, y = (part.tensor_split(world_size)[rank] for part in global_batch(index))
         value = loss(network(x), y)
         value.backward()
-        # Do as DistributedDataParallel and SGD do, but save the seconds that their imports take.
+        # Work like DistributedDataParallel and SGD, which would take seconds to import.
         for parameter in network.parameters() if world_size > 1 else []:
             distributed.all_reduce(parameter.grad)
             parameter.grad /= world_size
@@ -130,7 +130,7 @@ def report_write_errors(world_size: int, made_before: nn.Module) -> dict[str, st
 
 
 def train_on_ranks(rank: int, folder: Path, sizes: Sequence[int]) -> None:
-    """Train as this rank in a world of each size, one after the other, and save the results."""
+    """Train as this rank in worlds of different sizes, in turn; save the results."""
     for size in sizes:
         if rank >= size:
             continue

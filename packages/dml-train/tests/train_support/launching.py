@@ -15,14 +15,14 @@ from dml_train.ranks.launch import launch
 
 
 def launch_script(tmp_path: Path, script: str, timeout: float, ignored: int | None = None) -> None:
-    """Launch two ranks that run this shell script; ``{tmp}`` in the script stands for the folder."""
+    """Launch this shell script on 2 ranks; ``{tmp}`` in the script will be replaced by the folder."""
     os.dup2(os.open(tmp_path / "errors", os.O_WRONLY | os.O_CREAT), sys.stderr.fileno())
     program = tmp_path / "rank.sh"
     program.write_text(f"#!/bin/sh\n{script.replace('{tmp}', str(tmp_path))}\n")
     program.chmod(0o755)
     sys.executable = str(program)
     os.environ["OMP_NUM_THREADS"] = "1"
-    # Children of a shell that runs the tests in the background ignore Ctrl-C, so no rank's trap would catch it.
+    # When a shell runs the tests in the background, children ignore Ctrl-C, and traps of ranks would not catch it.
     # Under nohup they ignore SIGHUP.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -70,6 +70,6 @@ def list_marked(mark: str) -> list[int]:
         try:
             if mark.encode() in environ.read_bytes():
                 found.append(int(environ.parent.name))
-        except OSError:  # the process has ended, or belongs to a different user
+        except OSError:  # the process ended, or belongs to a different user
             continue
     return found

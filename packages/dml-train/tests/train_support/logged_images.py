@@ -1,4 +1,4 @@
-"""Images that log each reading to a file, so that a test can count readings on all machines."""
+"""Images that log readings to a file, so that a test can count readings on all machines."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ class LoggedImage:
 
 
 def log_readings(folder: Path, log: Path, seconds: float) -> ImageList:
-    """List the images of a folder; each reading is noted in the log."""
+    """List the images of a folder; readings will be noted in the log."""
     images = list_folder(folder)
     return replace(images, sources=[LoggedImage(file.absolute(), log, seconds) for file in images.files])

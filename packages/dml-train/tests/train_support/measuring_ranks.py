@@ -51,7 +51,7 @@ def matched_embeddings() -> list[Embedded]:
 
 
 def measure(evaluators: Sequence[Any], matched: bool) -> None:
-    """Check that every rank gets, to the bit, the metrics of one process, with classes or with groups and lists."""
+    """Check that all ranks return the bits of a single process, given classes or groups and lists."""
     embeddings = matched_embeddings()
     plain = [replace(embedded, matches=None, gallery_matches=None) for embedded in embeddings]
     with join_ranks(120) as ranks:
@@ -65,7 +65,7 @@ def measure(evaluators: Sequence[Any], matched: bool) -> None:
 
 
 def embed_together() -> None:
-    """Check that ranks compute the bits of one process, for different numbers of passes."""
+    """Check that ranks compute the bits of a single process, using different numbers of passes."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = EmbeddingModel(SmallConv(1, widths=[32, 64], stride=2), EmbeddingHead(64, 64)).eval()
@@ -78,7 +78,7 @@ def embed_together() -> None:
 
 
 def measure_alone() -> None:
-    """Check that an evaluator that can't share work runs on the first rank; only this rank has the arrays."""
+    """Check that an evaluator that can't share work is used on the first rank; only this rank is given the arrays."""
     complete = some_embeddings()
     with join_ranks(120) as ranks:
         embedded = complete if ranks.is_first else Embedded(complete.embeddings[:0], complete.labels)
@@ -89,7 +89,7 @@ def measure_alone() -> None:
 
 
 def measure_unmatched(evaluators: Sequence[Any]) -> None:
-    """Check that labels without a match raise on every rank, and that the ranks can evaluate again."""
+    """Check that an error is raised on all ranks when labels do not match, after which ranks can evaluate again."""
     matched = some_embeddings()
     unmatched = Embedded(matched.embeddings, np.arange(300))
     with join_ranks(120) as ranks:
@@ -100,7 +100,7 @@ def measure_unmatched(evaluators: Sequence[Any]) -> None:
 
 
 def exchange() -> None:
-    """Check that rows of any number and dtype are gathered in the order of the ranks, and that counts are summed."""
+    """Check that rows of any number and dtype are gathered in the order of the ranks; counts should be summed."""
     with join_ranks(120) as ranks:
         for shape, dtype in (((), np.float64), ((3,), np.float32)):
             rows = [np.full((2 * rank, *shape), rank, dtype) for rank in range(ranks.world_size)]

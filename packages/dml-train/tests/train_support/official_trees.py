@@ -33,7 +33,7 @@ def draw(*files: Path) -> None:
 
 
 def make_cub(folder: Path) -> list[Path]:
-    """Write CUB with `CUB_COUNTS`, and return the images."""
+    """Write CUB using `CUB_COUNTS`; return the images."""
     images = [f"{c:03}.Bird/{i}.jpg" for c in (1, 2, 101) for i in range(8)]
     draw(*(folder / "images" / image for image in images))
     write(folder / "classes.txt", ["1 001.Bird", "2 002.Bird", "101 101.Bird"])
@@ -49,7 +49,7 @@ def write_cars_annotations(
     names: list[str],
     field: str = "relative_im_path",
 ) -> None:
-    fields = ["bbox_x1", "class", field]  # only one side of the bounding box, which is not read
+    fields = ["bbox_x1", "class", field]  # only a side of the bounding box, which is not read
     annotations = np.empty((1, len(paths)), dtype=[(field, object) for field in fields])
     for i, (path, c) in enumerate(zip(paths, classes)):
         annotations[0, i] = (1, c, path)

@@ -16,7 +16,7 @@ from dml_train.training.run import train
 
 
 def write_photos(root: Path, classes: int = 6, each: int = 5, seed: int = 0) -> Path:
-    """Write ``root/class-C/I.png``: noise around a colour for each class, in different sizes."""
+    """Write ``root/class-C/I.png``: noise around a colour per class, in different sizes."""
     random = np.random.default_rng(seed)
     for c in range(classes):
         (root / f"class-{c}").mkdir(parents=True)
@@ -42,6 +42,6 @@ def photo_document(root: Path) -> dict[str, Any]:
 
 
 def train_on(root: Path, out: Path, registry: Registry) -> Path:
-    """Train for three steps; the network is hardly better than chance, and always the same."""
+    """Train for three steps; the network is hardly better than chance, and must always be equal."""
     recipe = parse(photo_document(root), registry)
     return train(recipe, out, registry=registry, console=Console(file=StringIO())).path

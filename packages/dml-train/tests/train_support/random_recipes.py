@@ -74,7 +74,7 @@ def small_recipe(registry: Registry) -> dict[str, Any]:
 
 
 def alike(value: object) -> st.SearchStrategy[Any]:
-    """Draw values of the same type, which pass the first check more often."""
+    """Draw values of the given type, which pass the first check more often."""
     if isinstance(value, bool):
         return st.booleans()
     if isinstance(value, int):

@@ -89,7 +89,7 @@ class Page(html.parser.HTMLParser):
 
 
 def check_page(page: Page) -> None:
-    """Check that a page is self-contained, has no scripts, and can be read without eyes or mouse."""
+    """Check that a page is self-contained, does not use scripts, and can be read without eyes or mouse."""
     assert page.all("script") == page.all("link") == page.all("iframe") == page.all("object") == []
     sources = [a["src"] for a in page.all("img")] + [a["srcset"] for a in page.all("source")]
     assert all(
@@ -103,7 +103,7 @@ def check_page(page: Page) -> None:
     assert all(attributes["alt"] for attributes in page.all("img"))
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
-    for attributes in page.all("a"):  # to a place on the page, or to a file in the same folder
+    for attributes in page.all("a"):  # to a place on the page, or to a file in the folder
         assert attributes["href"][0] in "#."
         assert attributes["href"][0] == "." or attributes["href"][1:] in ids
     for _, attributes in page.tags:  # scrolling elements have a name and can be focused by keyboard

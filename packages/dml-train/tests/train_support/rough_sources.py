@@ -18,7 +18,7 @@ class Signalled:
 
 
 class SignalledEarly(Signalled):
-    """Source whose signal arrives while the loader process unpickles the source."""
+    """Source of a signal that arrives when the loader process unpickles the source."""
 
     def __setstate__(self, state: dict[str, int]) -> None:
         self.__dict__ |= state
@@ -26,7 +26,7 @@ class SignalledEarly(Signalled):
 
 
 class Fatal:
-    """Source whose second item kills the loader process, while a second loader waits."""
+    """Source with a second item that kills the loader process when a second loader waits."""
 
     def __getitem__(self, place: int) -> int:
         if place == 1:

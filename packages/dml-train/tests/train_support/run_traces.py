@@ -22,12 +22,12 @@ def lines(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def losses(folder: RunFolder) -> list[float]:
-    """Read the loss of each logged step."""
+    """Read the losses of all logged steps."""
     return [line["loss"] for line in lines(folder) if "loss" in line]
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return whether two trees of tensors and plain values are equal to the bit."""
+    """Return whether trees of tensors and plain values are equal to the bit."""
     if isinstance(one, torch.Tensor):
         return one.dtype == other.dtype and torch.equal(one, other)
     if isinstance(one, dict):
@@ -38,7 +38,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def check_same_bits(one: RunFolder, other: RunFolder) -> Checkpoint:
-    """Check that two runs logged, embedded and saved the same bits; return the newest checkpoint."""
+    """Check that both runs logged, embedded and saved the same bits; return the newest checkpoint."""
     assert one.metrics.read_bytes() == other.metrics.read_bytes()
     assert np.array_equal(np.load(one.embeddings()), np.load(other.embeddings()))
     newest, others = (newest_intact(folder.checkpoints) for folder in (one, other))

@@ -1,7 +1,7 @@
 """A program that trains by a tiny recipe: ``tiny_run DOCUMENT.json OUT [--resume] [--force] [--die-at STEP]``.
 
-Run `command` in `FOLDER`. With ``--die-at``, the process (of several ranks, only the last)
-kills itself after that step, as ``kill -9`` would.
+Run `command` in `FOLDER`. With ``--die-at``, the process (if multiple ranks are used, only the last)
+kills itself after that step, like ``kill -9``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ FOLDER = Path(__file__).parents[1]  # where ``python -m`` finds this module
 
 
 def command(*arguments: str | Path, ranks: int = 1, restarts: int = 0) -> list[str]:
-    """Return the command that runs this program in `FOLDER`, by torchrun if there are two or more ranks."""
-    # Use localhost, since some machines can't resolve their host names.
+    """Return the command that runs this program in `FOLDER`, using torchrun if there are 2 or more ranks."""
+    # Use localhost, since host names can't be resolved on some machines.
     torchrun = [
         "-m", "torch.distributed.run", "--standalone", "--local-addr=localhost",
         f"--nproc-per-node={ranks}", f"--max-restarts={restarts}",

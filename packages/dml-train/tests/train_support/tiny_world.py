@@ -22,7 +22,7 @@ NAMES = [HOSTILE, "a & b", '" onerror="alert(1)', "$x^2$", "{{ 7 * 7 }}", "ünï
 
 
 class TinySplit:
-    """Images of noise around a pattern for each class; augmentation adds noise by the row's seed."""
+    """Images of noise around a pattern per class; augmentation adds noise using the row's seed."""
 
     def __init__(self, num_classes: int, per_class: int, seed: int, broken: int = -1) -> None:
         self.broken = broken
@@ -59,7 +59,7 @@ class TinyDataset:
 
 
 class HostileDataset(TinyDataset):
-    """The tiny data with names that would break a careless page, and pictures of two sizes."""
+    """The tiny data with names that would break a careless page, and pictures of different sizes."""
 
     def __init__(self, gone: bool = False, seed: int = 0) -> None:
         if gone:
@@ -222,7 +222,7 @@ class TinyPlugin:
 
 
 class Provider:
-    """A plugin with one component."""
+    """A plugin with a single component."""
 
     def __init__(self, kind: Kind, name: str, factory: Callable[..., Any]) -> None:
         component = Component(name, factory, "only for a test")

@@ -1,4 +1,4 @@
-"""Kill and resume a run with experiment trackers, and read the contents of the trackers."""
+"""Kill and resume a run with experiment trackers, then read the contents of the trackers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _records(data: bytes) -> list[bytes]:
         if kind in (1, 4):  # complete, or the last part
             records.append(part)
             part = b""
-        elif not kind:  # the rest of a file whose writer was killed
+        elif not kind:  # the rest of a file when the writer was killed
             break
     return records
 

@@ -50,7 +50,7 @@ class FileBackedSplit(Split, Protocol):
 
 @runtime_checkable
 class GroupedSplit(Split, Protocol):
-    """A `Split` whose items have a group, such as the camera that took the image.
+    """A `Split` with a group per item, such as the camera that took the image.
 
     As usual in re-identification, a query's ranking excludes gallery items that have both the label *and* the group of
     the query. If the test split has groups, the gallery must also have groups, and vice versa.
@@ -70,13 +70,13 @@ class Dataset(Protocol):
 
 @runtime_checkable
 class RelatedDataset(Dataset, Protocol):
-    """A `Dataset` whose queries (the items of `test`) don't match only by label and group.
+    """A `Dataset` with queries (the items of `test`) that are not matched only by label and group.
 
-    `matches` refers to items of `gallery`, or of `test` if there is no gallery. Training and reports use the labels.
+    `matches` refers to items of `gallery`, or of `test` if a gallery is not given. Training and reports use the labels.
     """
 
-    # Use `Relevance` to list the matches of each query; no split may have groups then. Use `Labels` to exclude more
-    # items: ``Labels(test.labels, test.groups, ignored=(offsets, indices))``, without groups if splits have no groups.
+    # Use `Relevance` to list matches by query; then splits must not have groups. Use `Labels` to exclude more
+    # items: ``Labels(test.labels, test.groups, ignored=(offsets, indices))``; omit groups if splits do not have groups.
     matches: Labels | Relevance
 
 
@@ -99,7 +99,7 @@ class ImageReader(Protocol):
     input_shape: tuple[int, int, int]  # channels, height, width of the network's input
 
     def of_images(self, images: Sequence[Path | StoredImage | npt.NDArray[np.uint8]]) -> Split:
-        """Make a split of these images, with a single class without a name; files are decoded when requested.
+        """Make a split of these images, with a single unnamed class; files are decoded when requested.
 
         An image can be a file, a `StoredImage`, or an array: RGB (height, width, 3) or grey values (height, width).
         """
@@ -121,13 +121,13 @@ class ImageReadingFactory(Protocol):
 
 @runtime_checkable
 class TrainingFilesFactory(Protocol):
-    """A `dml_datasets` factory that lists training images, so that `dml embed` can tell them from unseen images."""
+    """A `dml_datasets` factory that lists training images, so that `dml embed` can tell seen from unseen images."""
 
     def __call__(self, **options: Any) -> Dataset:
         """Make the data set."""
 
     def training_files(self, **options: Any) -> Sequence[Path]:
-        """List the training files for the options of a recipe's ``[dataset]`` table, without decoding them."""
+        """List the training files for the options of a recipe's ``[dataset]`` table, without decoding images."""
 
 
 class BatchSampler(Protocol):
@@ -145,7 +145,7 @@ class MiningSampler(BatchSampler, Protocol):
     """A `BatchSampler` that uses hard negatives, which the trainer finds between epochs.
 
     Batches depend only on (seed, epoch, position, negatives). If `mines_before` is true for the next epoch, the trainer
-    embeds the training split without augmentation, and passes the negatives that it finds to all ranks. Checkpoints
+    embeds the training split (augmentation is not used) and passes the mined negatives to all ranks. Checkpoints
     contain the negatives, since a resumed run can't compute them again without the earlier weights.
     """
 

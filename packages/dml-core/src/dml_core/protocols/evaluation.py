@@ -32,7 +32,7 @@ class Backbone(Protocol):
 
 @runtime_checkable
 class LayeredBackbone(Protocol):
-    """A `Backbone` that lists its layers, to train with layer-wise learning rates, or only the last layers."""
+    """A `Backbone` with a list of layers, to train with layer-wise learning rates, or only the last layers."""
 
     def parameters_by_layer(self) -> Sequence[Sequence[torch.nn.Parameter]]:
         """List all parameters by layer, from the image to the features; each parameter must be in a single layer."""
@@ -41,12 +41,12 @@ class LayeredBackbone(Protocol):
 class Evaluation(Protocol):
     """The metrics of an evaluation: a `Mapping` from names to values, for example ``evaluation["recall@1"]``.
 
-    A metric has the same name in recipes, logged values, files and reports.
+    Note that names of metrics must be used consistently in recipes, logged values, files and reports.
     """
 
     @property
     def per_query(self) -> Mapping[str, npt.NDArray[np.float64]]:
-        """The values of each metric per query, (Q,), NaN if a query doesn't count. The metric is the mean of these."""
+        """The values of metrics per query, (Q,), NaN if a query is not counted. A metric is the mean of the values."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the metrics and other counts in JSON's types: ``{"recall@1": 0.8, …, "n_queries": 100}``."""
@@ -86,7 +86,7 @@ class ConfidenceInterval(Protocol):
 
 
 class PairedComparison(Protocol):
-    """A paired test between two evaluations of the same queries."""
+    """A paired test between evaluations of the same queries."""
 
     @property
     def difference(self) -> float:
@@ -114,7 +114,7 @@ class ComparableEvaluation(Evaluation, Protocol):
     """An `Evaluation` with paired tests, which reports show."""
 
     def compare(self, other: Evaluation, name: str) -> PairedComparison:
-        """Test the metric ``per_query[name]`` against `other`, an evaluation of the same queries in the same order."""
+        """Test the metric ``per_query[name]`` against `other`, which must evaluate the same queries in this order."""
 
 
 class Evaluator(Protocol):
@@ -127,7 +127,7 @@ class Evaluator(Protocol):
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
     ) -> Evaluation:
-        """Measure retrieval metrics (and, on request, clustering). Without a gallery, queries exclude themselves."""
+        """Measure retrieval metrics (and, on request, clustering). The default gallery: all other queries."""
 
     def nearest(
         self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False
@@ -135,14 +135,14 @@ class Evaluator(Protocol):
         """Return scores and indices, both (Q, k), of the k nearest gallery rows, nearest first."""
 
     def bytes_per_item(self, dim: int) -> int:
-        """Return the size of one stored embedding of `dim` dimensions."""
+        """Return the size of a stored embedding of `dim` dimensions."""
 
 
 class MatchesEvaluator(Evaluator, Protocol):
     """An `Evaluator` for data sets that match items not only by label; see `takes_matches`.
 
-    Its methods take `Labels` with groups, junk, distractors or ignored items, and `Relevance`, instead of arrays of
-    labels. If the evaluator is a `PeersEvaluator`, this includes `evaluate_with_peers`.
+    The methods can be given `Labels` with groups, junk, distractors or ignored items, and `Relevance`, instead of
+    arrays of labels. If the evaluator is a `PeersEvaluator`, this includes `evaluate_with_peers`.
     """
 
     @property
@@ -166,17 +166,17 @@ def takes_matches(evaluator: Evaluator) -> TypeGuard[MatchesEvaluator]:
 
 @runtime_checkable
 class PeersEvaluator(Protocol):
-    """An `Evaluator` whose work can be shared by processes. The trainer runs other evaluators only on rank 0."""
+    """An `Evaluator` that processes can use together. The trainer will run other evaluators only on rank 0."""
 
     def evaluate_with_peers(
         self,
         peers: Peers,
-        embeddings: npt.NDArray[Any],  # (Q, D); all arrays are complete and the same on every rank
+        embeddings: npt.NDArray[Any],  # (Q, D); all arrays must be complete, and equal on all ranks
         labels: npt.NDArray[Any],  # (Q,)
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
     ) -> Evaluation:
-        """Return the same result as `evaluate`, bit for bit, on all ranks. All ranks must call it at the same point."""
+        """Return the result of `evaluate`, bit for bit, on all ranks. All ranks must call it in the same order."""
 
 
 @runtime_checkable
@@ -204,7 +204,7 @@ class RangeEvaluator(Evaluator, Protocol):
     def within(
         self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], threshold: float, *, max_results: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Find all gallery items whose similarity to a query is at least `threshold`.
+        """Find all gallery items with a similarity to a query of at least `threshold`.
 
         Returns:
             Offsets (Q + 1,), indices (M,) and similarities (M,): query q finds
@@ -228,13 +228,13 @@ class MiningEvaluator(Evaluator, Protocol):
         below: Literal["hardest", "easiest"] | None = None,
         margin: float = 0.0,
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """Find the k nearest items of different classes for each item.
+        """Find the k nearest items of different classes for all items.
 
         If `below` is given, the negatives' similarity must be below the similarity of the item's hardest (least
         similar) or easiest positive, minus `margin`.
 
         Returns:
-            Similarities and indices, both (N, k), nearest first; padded with NaN and -1 if an item has fewer negatives.
+            Similarities and indices, both (N, k), nearest first; padded with NaN and -1 if fewer negatives are given.
         """
 
 
@@ -250,16 +250,16 @@ class VerifyingEvaluator(Evaluator, Protocol):
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
     ) -> Mapping[float, float]:
-        """Measure the largest share of positive pairs that a threshold accepts at each share of negatives.
+        """Measure the largest share of positive pairs that a threshold accepts at a given share of negatives.
 
-        Without a gallery, each unordered pair of items is compared once. A `MatchesEvaluator` also takes `Labels`, and
-        excludes pairs with the same label and group.
+        By default, unordered pairs of queries are compared once. A `MatchesEvaluator` also takes `Labels`, and then
+        excludes pairs with equal labels and groups.
 
         Args:
             far: shares of negative pairs, above 0 and below 1.
 
         Raises:
-            ValueError: if there is no positive or no negative pair.
+            ValueError: if positive or negative pairs are not given.
         """
 
 
@@ -267,7 +267,7 @@ class RunLogger(Protocol):
     """A logger of a run's values, made by a `dml_loggers` factory."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Record these values at this step."""
+        """Record these values for the given step."""
 
     def close(self) -> None:
         """Flush buffered values. Called once, even if the run failed."""

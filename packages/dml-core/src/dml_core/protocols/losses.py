@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class PairLoss(Protocol):
     """A loss that compares instances with instances.
 
-    Without a gallery, the batch is compared with itself, and each row excludes itself by index. Use the gallery to pass
-    rows from a memory or from other ranks; no row of the gallery is excluded.
+    By default, the batch is compared with itself, and rows exclude themselves by index. Use the gallery to pass
+    rows from a memory or from other ranks; rows of the gallery are not excluded.
     """
 
     def __call__(
@@ -77,7 +77,7 @@ def centers_per_class_of(loss: object) -> int:
 
 
 class Rows(NamedTuple):
-    """The rows of a parameter that a rank stores: its tensor begins at row `first` of `total`."""
+    """The rows of a parameter that a rank stores: the tensor begins with row `first` of `total`."""
 
     first: int
     total: int
@@ -85,10 +85,10 @@ class Rows(NamedTuple):
 
 @runtime_checkable
 class ShardedLoss(Protocol):
-    """A loss, or a module inside a loss, that stores only some rows of a parameter on each rank.
+    """A loss, or a module inside a loss, that stores only some rows of a parameter per rank.
 
-    The rows must follow the order of the ranks, without gaps. The trainer doesn't reduce the gradient of such a
-    parameter over the ranks, and saves the parameter and the optimizer's state with all rows.
+    The rows must follow the order of the ranks, and must not have gaps. The trainer will not reduce the gradient of
+    such a parameter over the ranks, and saves the parameter and the optimizer's state with all rows.
     """
 
     def sharded_parameters(self) -> Mapping[str, Rows]:
@@ -96,10 +96,10 @@ class ShardedLoss(Protocol):
 
 
 class ClassShard(Protocol):
-    """The classes whose weights this rank stores, with reductions over the classes of all ranks.
+    """The classes with weights on this rank, with reductions over the classes of all ranks.
 
     Both methods take logits z for this rank's classes, (B, L) in any float dtype, and labels (B,) that count the
-    classes of all ranks. All ranks must call them in the same order. The result (B,) is the same on all ranks.
+    classes of all ranks. All ranks must use the same order of calls. The result (B,) will be equal on all ranks.
     """
 
     # (L, D), for the classes `first` to `first` + L; L can be 0. `MultiCenter`: (L·K, D)
@@ -108,28 +108,28 @@ class ClassShard(Protocol):
     num_classes: int  # C, over all ranks
 
     def true_logits(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return z_y, the logit of each row's true class, from the rank that stores the class."""
+        """Return z_y, the logits of the rows' true classes, from the ranks that store the classes."""
 
     def other_logits(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return log Σ_{c≠y} exp(z_c) over the classes of all ranks; −∞ if there is only one class."""
+        """Return log Σ_{c≠y} exp(z_c) over the classes of all ranks; −∞ if there is only a single class."""
 
 
 class ShardableLoss(ClassLoss, Protocol):
-    """A class loss that ranks can compute if each rank stores the weights of some classes.
+    """A class loss that can be computed when a rank only stores the weights of some classes.
 
     `class_weights` must be the only parameter: a row per class, or K for a `MultiCenter`. See `is_shardable`.
     """
 
     def sharded_forward(
         self,
-        embeddings: torch.Tensor,  # (B, D), float32 or float64, the same on every rank
-        labels: torch.Tensor,  # (B,), integer in [0, C), the same on every rank
+        embeddings: torch.Tensor,  # (B, D), float32 or float64, equal on all ranks
+        labels: torch.Tensor,  # (B,), integer in [0, C), equal on all ranks
         shard: ClassShard,
     ) -> torch.Tensor:  # ()
         """Return the loss over the classes of all ranks, the same on all ranks.
 
         Use `shard` to compute the terms that depend on other ranks' classes. The gradients are then correct for any
-        formula: each rank back-propagates a share of the value, and the embeddings' gradients are summed.
+        formula: ranks back-propagate a share of the value, and the embeddings' gradients are summed.
         """
 
 
@@ -142,7 +142,7 @@ def is_shardable(loss: object) -> TypeGuard[ShardableLoss]:
 class SparseLoss(Protocol):
     """A loss, or a module inside a loss, with parameters that get a sparse gradient; few optimizers support this.
 
-    The trainer asks once, right after construction, and chooses the optimizer of these parameters accordingly.
+    The trainer will ask once, right after construction, to choose the optimizer of these parameters.
     """
 
     def sparse_parameters(self) -> Sequence[str]:

@@ -21,11 +21,11 @@ from dml_core.protocols.data import (
 )
 from dml_core.protocols.evaluation import MiningEvaluator
 
-ITEMS = 3  # how many items to load at a time
+ITEMS = 3  # how many items to load per call
 
 
 class DatasetContract(ABC):
-    """The properties that training and evaluation need. Make a small data set, since each test makes it."""
+    """The properties that training and evaluation need. The data set should be small, since each test makes it."""
 
     @abstractmethod
     def make_dataset(self) -> Dataset:
@@ -39,7 +39,7 @@ class DatasetContract(ABC):
             assert name == "train" or not both, f"the classes {sorted(both)[:3]} are in train and in {name}"
 
     def test_labels_name_a_class_of_every_item(self) -> None:
-        """Labels must be int64, one per item, and index `class_names`. All classes must have items."""
+        """Labels must be int64, with a label per item, and index `class_names`. All classes must have items."""
         for name, split in self._splits(self.make_dataset()):
             assert split.labels.dtype == np.int64, f"the labels of {name} have dtype {split.labels.dtype}"
             assert split.labels.shape == (len(split),), (
@@ -51,7 +51,7 @@ class DatasetContract(ABC):
             )
 
     def test_some_query_has_a_match(self) -> None:
-        """The gallery must contain a match for some query: of the same class but a different group, or listed."""
+        """The gallery must contain a match for some query: of equal class but different group, or listed."""
         dataset = self.make_dataset()
         if isinstance(dataset, RelatedDataset) and isinstance(dataset.matches, Relevance):
             assert len(dataset.matches.indices), "matches lists no match"
@@ -164,7 +164,7 @@ class DatasetContract(ABC):
 
 
 class SamplerContract(ABC):
-    """The properties that a sampler needs, so that a run can be resumed and ranks draw the same batches."""
+    """The properties that a sampler needs, so that a run can be resumed and batches will be equal on all ranks."""
 
     labels = np.repeat(np.arange(8), 6)  # (N,), the labels of the items to sample
 
@@ -184,7 +184,7 @@ class SamplerContract(ABC):
             assert 0 <= batch.min() <= batch.max() < len(self.labels), f"batch {position} has {batch}"
 
     def test_batches_have_one_size(self) -> None:
-        """All batches must have the same size, since ranks share a batch equally."""
+        """All batches must be of equal size, since ranks share a batch equally."""
         sampler = self._sampler()
         sizes = {len(sampler.batch_at(0, position)) for position in range(len(sampler))}
         assert len(sizes) == 1, f"the batches have the sizes {sorted(sizes)}"

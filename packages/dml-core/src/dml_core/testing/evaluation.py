@@ -61,7 +61,7 @@ class EvaluatorContract(ABC):
             assert not nested, f"{nested} hold several values; expected one value for each name"
 
     def test_every_query_has_its_values(self) -> None:
-        """`per_query` must map names of metrics to float64 arrays (Q,) whose means are the metrics."""
+        """`per_query` must map names of metrics to float64 arrays (Q,); the means must be the metrics."""
         queries = len(self._data()[1])
         for evaluation in self._evaluations():
             for name, values in evaluation.per_query.items():
@@ -107,7 +107,7 @@ class EvaluatorContract(ABC):
         assert size > 0, f"bytes_per_item is {size}"
 
     def test_a_saved_evaluation_is_restored(self) -> None:
-        """A `RestoringEvaluator` must rebuild an evaluation from JSON and its arrays."""
+        """A `RestoringEvaluator` must rebuild an evaluation, given the JSON and the arrays."""
         evaluator = self.make_evaluator()
         if not isinstance(evaluator, RestoringEvaluator):
             return
@@ -145,7 +145,7 @@ class EvaluatorContract(ABC):
             assert grouped.to_dict() != plain.to_dict(), "groups change nothing"
 
     def test_junk_is_excluded(self) -> None:
-        """A `MatchesEvaluator` must return the same metrics as if items labelled as junk were absent."""
+        """A `MatchesEvaluator` must return the metrics that are computed when items labelled as junk are absent."""
         evaluator = self.make_evaluator()
         if not takes_matches(evaluator):
             return
@@ -165,7 +165,7 @@ class EvaluatorContract(ABC):
         queries, count = embeddings[:5], len(embeddings)
         scores, nearest = evaluator.nearest(queries, embeddings, count)
         middle = scores[0, count // 2 - 1 : count // 2 + 1]
-        threshold = float(middle.mean(dtype=np.float64))  # between two items
+        threshold = float(middle.mean(dtype=np.float64))  # between items
         sign = _sign_of(scores)
         offsets, indices, similarities = evaluator.within(
             queries, embeddings, threshold, max_results=5 * count
@@ -220,7 +220,7 @@ class EvaluatorContract(ABC):
                 )
 
     def _evaluations(self) -> list[Evaluation]:
-        """Evaluate without and with a gallery."""
+        """Evaluate with the default (the queries) and with a gallery."""
         embeddings, labels = self._data()
         evaluator = self.make_evaluator()
         with_gallery = evaluator.evaluate(embeddings, labels, embeddings[::-1] + 0.1, labels[::-1])
@@ -256,7 +256,7 @@ class LoggerContract(ABC):
         self._log({}, range(1, 1))
 
     def _log(self, values: Mapping[str, float], *runs: range) -> None:
-        """Log these values at the steps of each run, all in one folder."""
+        """Log these values for the steps of all runs in a single folder."""
         with TemporaryDirectory() as folder:
             for steps in runs:
                 logger = self.make_logger(Path(folder), steps.start - 1)

@@ -68,7 +68,7 @@ class LossContract(ABC):
         _assert_backpropagates(self._loss(), embeddings, torch.zeros_like(labels), "without negatives")
 
     def test_survives_a_batch_of_one(self) -> None:
-        """For a single item, the loss must be finite and back-propagate."""
+        """When a single item is given, the loss must be finite and back-propagate."""
         embeddings, labels = self._batch()
         _assert_backpropagates(self._loss(), embeddings[:1], labels[:1], "with a batch of one")
 
@@ -84,10 +84,10 @@ class LossContract(ABC):
         self._assert_close(permuted_gradient, gradient[order], "the gradient of a permuted batch")
 
     def test_a_row_is_not_its_own_positive(self) -> None:
-        """Without a gallery, each row must be compared with the other rows of the batch, and not with itself.
+        """By default, rows must be compared with the other rows of the batch, and not with themselves.
 
-        The reference compares each row with the other rows as a gallery. The rows are interchangeable, since permuting
-        coordinates maps any row to any other, and each is repeated, so that any loss sees the same pairs equally often
+        The reference compares a row with the other rows as a gallery. The rows are interchangeable, since permuting
+        coordinates maps any row to any other. Rows are repeated, so that any loss uses all pairs equally often
         both ways. The gradients may differ by a factor, since some losses divide by the number of entries. If a row
         counts itself anywhere, the direction of the gradient changes.
         """
@@ -115,7 +115,7 @@ class LossContract(ABC):
         )
 
     def test_takes_every_integer_dtype_of_labels(self) -> None:
-        """Labels in int32 or uint8 must give the same loss as in int64."""
+        """Labels in int32 or uint8 must give the same loss as int64."""
         embeddings, labels = self._batch()
         expected, _ = _value_and_gradient(self._loss(), embeddings, labels)
         for dtype in (torch.int32, torch.uint8):
@@ -178,7 +178,7 @@ class LossContract(ABC):
             self._assert_close(actual.detach(), expected.detach(), f"{name} by sharded_forward")
 
     def test_works_under_ddp(self) -> None:
-        """DistributedDataParallel must find a gradient for all parameters at each step (with one rank)."""
+        """DistributedDataParallel must find a gradient for all parameters in all steps (with a single rank)."""
         store = distributed.HashStore()  # type: ignore[attr-defined]  # documented, but missing from __all__
         backend = "nccl" if self.device == "cuda" else "gloo"
         distributed.init_process_group(backend, store=store, rank=0, world_size=1)
@@ -200,7 +200,7 @@ class LossContract(ABC):
         return self.make_loss(NUM_CLASSES, DIM).to(self.device)
 
     def _batch(self, dtype: torch.dtype = torch.float32, seed: int = 0) -> tuple[Tensor, Tensor]:
-        """Draw embeddings (B, D) and labels (B,), the same on any device: classes of three, two, two and one items."""
+        """Draw embeddings (B, D) and labels (B,), equal on all devices: classes of 3, 2, 2 and 1 items."""
         labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 5])
         generator = torch.Generator().manual_seed(seed)
         embeddings = torch.randn(len(labels), DIM, generator=generator).to(dtype)
@@ -227,7 +227,7 @@ class _AllClasses:
 
 
 class _Step(nn.Module):
-    """A network and its loss in one module, as the trainer wraps them."""
+    """A network and a loss in a module, as used by the trainer."""
 
     def __init__(self, loss: nn.Module) -> None:
         super().__init__()
@@ -248,7 +248,7 @@ def _takes_a_gallery(loss: nn.Module) -> bool:
 
 
 def _interchangeable_rows(levels: Tensor, class_size: int) -> tuple[Tensor, Tensor]:
-    """Make NUM_CLASSES rows and labels; a row has the three `levels` at its index, at its class's, and elsewhere."""
+    """Make NUM_CLASSES rows and labels; `levels` are the values at the row's index, at the class's, and elsewhere."""
     place = torch.arange(NUM_CLASSES, device=levels.device)
     labels = place // class_size
     kind = 2 - (labels[:, None] == labels).long() - (place[:, None] == place).long()

@@ -21,7 +21,7 @@ class BackboneContract(ABC):
 
     @abstractmethod
     def make_backbone(self, in_channels: int) -> Any:
-        """Make the backbone, small and without downloaded weights."""
+        """Make the backbone: it should be small, and weights should not be downloaded."""
 
     def test_is_a_module_that_says_its_width(self) -> None:
         """The backbone must be an `nn.Module`, with an integer or a tuple of integers as `num_features`."""
