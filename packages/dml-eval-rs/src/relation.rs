@@ -73,7 +73,7 @@ impl<'a> RelationView<'a> {
             relation = relation.with_own_items(own)?;
         }
         if let Some(lists) = self.ignored {
-            relation = relation.with_left_out(lists)?;
+            relation = relation.with_excluded(lists)?;
         }
         Ok(relation)
     }

@@ -278,7 +278,7 @@ fn by_lists(run: &Run, sizes: &[(&str, usize)]) {
     let options = options(&DEEP);
     let listed = || -> Result<Relation<'_>> {
         let relation = Relation::of_lists(Lists { offsets: &ends, items: &items }, Some(OTHERS))?;
-        relation.with_grades(&grades)?.with_left_out(Lists { offsets: &excluded_ends, items: &excluded_items })
+        relation.with_grades(&grades)?.with_excluded(Lists { offsets: &excluded_ends, items: &excluded_items })
     };
     run.check(sizes, |control| {
         let space = run.apart(Similarity::Dot, Precision::SixteenBit, control)?;
@@ -295,7 +295,7 @@ fn by_groups(run: &Run) {
     let excluded = Lists { offsets: &excluded_ends, items: &excluded_items };
     run.check(&[], |control| {
         let space = run.dense(Similarity::Cosine, Precision::SixteenBit, control)?;
-        let relation = Relation::of_labels(&run.labels, None)?.with_groups(&groups, None)?.with_left_out(excluded)?;
+        let relation = Relation::of_labels(&run.labels, None)?.with_groups(&groups, None)?.with_excluded(excluded)?;
         evaluate_all(&space, &[relation], &[Ties::Index], &options(&SHALLOW), &Alone, control).map(Results)
     });
 }

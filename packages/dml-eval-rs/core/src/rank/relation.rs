@@ -54,7 +54,7 @@ pub struct Relation<'a> {
     /// The number of matches per query.
     numbers: Vec<u32>,
     /// Items to skip in spite of a different class: excluded items and, if matches are listed, the candidates.
-    uncounted: Option<(Vec<usize>, Vec<u32>)>,
+    excluded_others: Option<(Vec<usize>, Vec<u32>)>,
 }
 
 fn check_length(name: &str, given: usize, expected: usize, why: &str) -> Result<()> {
@@ -92,7 +92,7 @@ impl<'a> Relation<'a> {
             first_item: 0,
             blocks: None,
             numbers: Vec::new(),
-            uncounted: None,
+            excluded_others: None,
         };
         relation.count()
     }
@@ -145,8 +145,8 @@ impl<'a> Relation<'a> {
     }
 
     /// Excludes the items listed per query.
-    pub fn with_left_out(self, lists: Lists<'a>) -> Result<Self> {
-        lists.check("left_out", self.queries(), self.items())?;
+    pub fn with_excluded(self, lists: Lists<'a>) -> Result<Self> {
+        lists.check("excluded", self.queries(), self.items())?;
         Relation { excluded: Some(lists), ..self }.count()
     }
 
@@ -191,7 +191,7 @@ impl<'a> Relation<'a> {
             offsets.try_push(items.len())?;
         }
         self.numbers = numbers;
-        self.uncounted = (!items.is_empty()).then_some((offsets, items));
+        self.excluded_others = (!items.is_empty()).then_some((offsets, items));
         Ok(self)
     }
 
@@ -230,12 +230,12 @@ impl<'a> Relation<'a> {
     /// Whether a pair can be counted once for both items: the queries are also the gallery, and only items with the
     /// query's class are excluded.
     pub(crate) fn is_symmetric(&self) -> bool {
-        matches!((self.own, &self.uncounted), (OwnItem::SameIndex, None))
+        matches!((self.own, &self.excluded_others), (OwnItem::SameIndex, None))
     }
 
     /// Whether the query itself is the only item excluded from the ranking.
     pub(crate) fn excludes_only_own_item(&self) -> bool {
-        self.groups.is_none() && self.excluded.is_none() && self.uncounted.is_none()
+        self.groups.is_none() && self.excluded.is_none() && self.excluded_others.is_none()
     }
 
     /// Returns the number of matches per query.
@@ -287,7 +287,7 @@ impl<'a> Relation<'a> {
                 *own = kind;
             }
         };
-        self.uncounted(query).iter().for_each(|item| set(*item, Kind::Excluded));
+        self.excluded_others(query).iter().for_each(|item| set(*item, Kind::Excluded));
         match &self.candidates {
             Candidates::Listed(_) => self.matches(query).for_each(|item| set(item, Kind::Match)),
             Candidates::Labelled(_) if self.groups.is_none() && self.excluded.is_none() => {
@@ -302,8 +302,8 @@ impl<'a> Relation<'a> {
     }
 
     /// Returns the items that must not be counted for a query although they have a different class, in ascending order.
-    pub(crate) fn uncounted(&self, query: usize) -> &[u32] {
-        match &self.uncounted {
+    pub(crate) fn excluded_others(&self, query: usize) -> &[u32] {
+        match &self.excluded_others {
             Some((offsets, items)) => &items[offsets[query]..offsets[query + 1]],
             None => &[],
         }

@@ -216,7 +216,7 @@ impl<'a> Level<'a> {
             let is_match = |query: u32, item: u32| {
                 let [query_class, item_class] =
                     [(Side::Query, query), (Side::Gallery, item)].map(|(side, i)| relation.class(side, i as usize));
-                query_class == item_class || relation.uncounted(query as usize).binary_search(&item).is_ok()
+                query_class == item_class || relation.excluded_others(query as usize).binary_search(&item).is_ok()
             };
             let sampled = SampledValues::compute(space, &queries, is_match, control)?;
             let mut expected = allocate(2 * sampled.queries.len())?;
@@ -253,7 +253,7 @@ impl<'a> Level<'a> {
     fn is_negative(&self, query: usize, class: u32, item: u32) -> bool {
         let relation = self.relation;
         relation.class(Side::Gallery, item as usize) != class
-            && (relation.is_symmetric() || relation.uncounted(query).binary_search(&item).is_err())
+            && (relation.is_symmetric() || relation.excluded_others(query).binary_search(&item).is_err())
     }
 
     fn active_values(&self, q: usize) -> &[f64] {
@@ -360,8 +360,8 @@ impl Observer for ScreenCounter<'_> {
         }
     }
 
-    fn uncounted(&self, query: usize) -> &[u32] {
-        if self.joined.is_some() { &[] } else { self.first.relation.uncounted(query) }
+    fn excluded_others(&self, query: usize) -> &[u32] {
+        if self.joined.is_some() { &[] } else { self.first.relation.excluded_others(query) }
     }
 
     fn brackets(&self, query: usize, mut visit: impl FnMut((f64, f64))) {

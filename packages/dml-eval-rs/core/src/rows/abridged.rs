@@ -88,7 +88,7 @@ mod tests {
             let mut words = RowWords::new(Word::Int16Pair);
             for (lane, coordinates) in rows[range].iter().enumerate() {
                 let size = measure(coordinates);
-                words.round(&Numbers { coordinates, size, rest: None, bias: Some(bias), axis: Axis::Rows })?;
+                words.round(&Numbers { coordinates, size, residual_norm: None, bias: Some(bias), axis: Axis::Rows })?;
                 words.write(lane, lanes, panel);
             }
             Ok(())

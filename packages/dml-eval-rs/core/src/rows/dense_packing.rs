@@ -156,7 +156,8 @@ impl Packing for DensePacking<'_, '_> {
         let packing = row.residual * (column.norm + column.residual) + row.norm * column.residual;
         let biases = row.bias + column.bias;
         // A bias is rounded to float32. The magnitudes of the pieces add up to at most 1 + 2⁻⁷ times the bias.
-        let summing = gamma * (lengths + row.rest * column.rest + 1.01 * biases) + 2.0 * UNIT32 * biases;
+        let summing =
+            gamma * (lengths + row.residual_norm * column.residual_norm + 1.01 * biases) + 2.0 * UNIT32 * biases;
         // The rounding of both keys (the screened item's and the positive's) and of the frame, and the underflow of products in
         // keys, at most dim · 2^−1074 · scale² ≤ dim · 2^−76. Scaled rows are not longer than 1.
         let longest = column.length.max(row.length) + 1.0;

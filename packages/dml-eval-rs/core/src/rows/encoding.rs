@@ -100,19 +100,20 @@ fn round_row(
     let size = measure(coordinates);
     // The numbers were rounded before, like the sums of squares.
     let mut rounding = framed.length * (space.dim() as f64 + 8.0) * 2.0 * UNIT64;
-    let (mut rest, mut norm) = (None, size.square.sqrt());
+    let (mut residual_norm, mut norm) = (None, size.square.sqrt());
     if let Some(prefix) = prefix {
         rounding *= 1.0 + prefix.len() as f64;
         rounding += prefix.rounding(framed.square, framed.length);
         norm += rounding;
-        rest = Some((prefix.rest(framed.square, size.square, rounding, framed.length) as f32).next_up());
+        residual_norm =
+            Some((prefix.residual_norm(framed.square, size.square, rounding, framed.length) as f32).next_up());
     }
     let bias = frame.is_biased().then_some(framed.bias);
-    let rounded = words.round(&Numbers { coordinates, size, rest, bias, axis })?;
+    let rounded = words.round(&Numbers { coordinates, size, residual_norm, bias, axis })?;
     Ok(Extent {
         norm,
         residual: rounded.residual + rounding,
-        rest: rounded.rest,
+        residual_norm: rounded.residual_norm,
         bias: bias.unwrap_or(0.0).abs(),
         length: framed.length,
     })

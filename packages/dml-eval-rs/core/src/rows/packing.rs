@@ -14,7 +14,7 @@ pub struct Extent {
     /// The distance between this (packed) row and the rounded numbers.
     pub residual: f64,
     /// An upper bound on the length of the part that isn't packed.
-    pub rest: f64,
+    pub residual_norm: f64,
     /// The magnitude of the bias, which is subtracted from products of this row.
     pub bias: f64,
     /// The length of the given row plus the length of the centre: rounding errors are proportional to this sum.
@@ -27,7 +27,7 @@ impl Extent {
         Extent {
             norm: self.norm.max(other.norm),
             residual: self.residual.max(other.residual),
-            rest: self.rest.max(other.rest),
+            residual_norm: self.residual_norm.max(other.residual_norm),
             bias: self.bias.max(other.bias),
             length: self.length.max(other.length),
         }

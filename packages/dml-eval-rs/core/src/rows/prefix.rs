@@ -144,7 +144,7 @@ impl Prefix {
 
     /// Bounds the residual norm, given the squared lengths of the row and of the computed coordinates, which differ from exact
     /// coordinates by at most `rounding`. Further rounding errors are relative to `length`.
-    pub fn rest(&self, square: f64, coordinates_square: f64, rounding: f64, length: f64) -> f64 {
+    pub fn residual_norm(&self, square: f64, coordinates_square: f64, rounding: f64, length: f64) -> f64 {
         let least = (coordinates_square.sqrt() - rounding).max(0.0);
         ((square - least * least).max(0.0) + self.error * length * length).sqrt()
     }

@@ -152,15 +152,15 @@ fn passing_shares(
     let of_items = multiply(kernel, &item_rows, directions, dim, control)?;
     let of_queries = multiply(kernel, &queries, directions, dim, control)?;
     let steps = count / DIRECTIONS;
-    let rests = |square: f64, coordinates: &[f64]| {
+    let residual_norms = |square: f64, coordinates: &[f64]| {
         let mut left = square;
         collect(coordinates.chunks_exact(DIRECTIONS).map(|part| {
             left -= part.iter().map(|v| v * v).sum::<f64>();
             left.max(0.0).sqrt()
         }))
     };
-    let item_rests =
-        try_collect(framed.iter().zip(of_items.chunks_exact(count)).map(|(f, item)| rests(f.square, item)))?;
+    let item_residuals =
+        try_collect(framed.iter().zip(of_items.chunks_exact(count)).map(|(f, item)| residual_norms(f.square, item)))?;
     let error = match of.word() {
         Word::BFloat16Pair => BFLOAT16_ERROR,
         Word::Int16Pair => INT16_ERROR,
@@ -168,9 +168,9 @@ fn passing_shares(
     };
     let of_query = |((thresholds, query), framed_query): ((&&[ExpectedThreshold], &[f64]), &Framed)| {
         let (mut passed, mut pairs) = (full(steps, 0.0)?, 0.0);
-        let query_rests = rests(framed_query.square, query)?;
-        for (((index, item), item_rests), framed_item) in
-            items.iter().zip(of_items.chunks_exact(count)).zip(&item_rests).zip(&framed)
+        let query_residuals = residual_norms(framed_query.square, query)?;
+        for (((index, item), item_residuals), framed_item) in
+            items.iter().zip(of_items.chunks_exact(count)).zip(&item_residuals).zip(&framed)
         {
             if of.is_own_gallery() && *index == thresholds[0].query {
                 continue;
@@ -181,7 +181,7 @@ fn passing_shares(
             let parts = query.chunks_exact(DIRECTIONS).zip(item.chunks_exact(DIRECTIONS));
             for (step, (a, b)) in parts.enumerate() {
                 value += a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-                let most = value + query_rests[step] * item_rests[step];
+                let most = value + query_residuals[step] * item_residuals[step];
                 passed[step] += thresholds.iter().filter(|t| most >= t.value).map(|t| t.share).sum::<f64>();
             }
         }

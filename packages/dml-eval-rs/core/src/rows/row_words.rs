@@ -24,7 +24,7 @@ pub(crate) struct Numbers<'a> {
     pub coordinates: &'a [f64],
     pub size: Size,
     /// The length of the part that isn't packed, rounded up, if the row includes this number.
-    pub rest: Option<f32>,
+    pub residual_norm: Option<f32>,
     /// The number to subtract from products, if biases are used.
     pub bias: Option<f64>,
     pub axis: Axis,
@@ -33,7 +33,13 @@ pub(crate) struct Numbers<'a> {
 impl<'a> Numbers<'a> {
     /// Returns the numbers of a mean of rows, including the mean rest if rows have rests. `added` is added to products.
     pub fn of_mean(numbers: &'a [f64], added: f64) -> Self {
-        Numbers { coordinates: numbers, size: measure(numbers), rest: None, bias: Some(-added), axis: Axis::Columns }
+        Numbers {
+            coordinates: numbers,
+            size: measure(numbers),
+            residual_norm: None,
+            bias: Some(-added),
+            axis: Axis::Columns,
+        }
     }
 }
 
@@ -47,7 +53,7 @@ pub(crate) struct Size {
 /// The length of the rounding errors, and the rounded length of the part that isn't packed.
 pub(crate) struct Rounded {
     pub residual: f64,
-    pub rest: f64,
+    pub residual_norm: f64,
 }
 
 /// The words for one row, in buffers of a thread.
@@ -162,8 +168,8 @@ impl RowWords {
                 *residual2 += difference * difference;
             }
         });
-        let rest = numbers.rest.map(above);
-        self.floats.try_extend(rest)?;
+        let residual_norm = numbers.residual_norm.map(above);
+        self.floats.try_extend(residual_norm)?;
         if let Some(bias) = numbers.bias {
             let mut left = -bias as f32;
             let mut all = [1.0; 2 * PIECES];
@@ -174,19 +180,22 @@ impl RowWords {
             }
             self.floats.try_extend(all[..2 * pieces].iter().copied())?;
         }
-        Ok(Rounded { residual: residual2.iter().sum::<f64>().sqrt(), rest: f64::from(rest.unwrap_or(0.0)) })
+        Ok(Rounded {
+            residual: residual2.iter().sum::<f64>().sqrt(),
+            residual_norm: f64::from(residual_norm.unwrap_or(0.0)),
+        })
     }
 
     /// Rounds to multiples of a scale: coordinates to the nearest multiple, the rest up.
     #[inline(always)]
     fn round_to_int16(&mut self, numbers: &Numbers<'_>) -> Result<Rounded> {
-        let Numbers { coordinates, size, rest, bias, .. } = numbers;
-        let exact_rest = f64::from(rest.unwrap_or(0.0));
-        let count = coordinates.len() + usize::from(rest.is_some());
+        let Numbers { coordinates, size, residual_norm, bias, .. } = numbers;
+        let exact_norm = f64::from(residual_norm.unwrap_or(0.0));
+        let count = coordinates.len() + usize::from(residual_norm.is_some());
         // Rounding changes integers by at most 1.
         let longest = LONGEST - (count as f64).sqrt();
         let scale =
-            ((size.square + exact_rest * exact_rest).sqrt() / longest).max(size.largest.max(exact_rest) / LARGEST);
+            ((size.square + exact_norm * exact_norm).sqrt() / longest).max(size.largest.max(exact_norm) / LARGEST);
         let scale = (scale as f32).next_up().max(LEAST_SCALE);
         let (step, inverse) = (f64::from(scale), 1.0 / f64::from(scale));
         let mut residual2 = [0.0; LANES];
@@ -200,7 +209,7 @@ impl RowWords {
                 *residual2 += difference * difference;
             }
         });
-        let above = rest.map(|_| (exact_rest * inverse) as i16 + 1);
+        let above = residual_norm.map(|_| (exact_norm * inverse) as i16 + 1);
         self.integers.try_extend(above)?;
         debug_assert!(self.integers.iter().map(|v| i64::from(*v).pow(2)).sum::<i64>() < 1 << 31);
         if self.integers.len() % 2 == 1 {
@@ -210,7 +219,10 @@ impl RowWords {
         self.words
             .try_extend(pairs.iter().map(|[low, high]| u32::from(*low as u16) | u32::from(*high as u16) << 16))?;
         self.words.try_extend([scale.to_bits(), (-bias.unwrap_or(0.0) as f32).to_bits()])?;
-        Ok(Rounded { residual: residual2.iter().sum::<f64>().sqrt(), rest: f64::from(above.unwrap_or(0)) * step })
+        Ok(Rounded {
+            residual: residual2.iter().sum::<f64>().sqrt(),
+            residual_norm: f64::from(above.unwrap_or(0)) * step,
+        })
     }
 }
 
@@ -224,7 +236,7 @@ mod tests {
     proptest! {
         #[test]
         fn integers_are_short_enough_for_exact_sums_and_their_errors_are_measured(
-            len in 1usize..300, exponent in -140i32..2, peak in 0.0f64..2.0, rest in proptest::option::of(0.0f32..2.0),
+            len in 1usize..300, exponent in -140i32..2, peak in 0.0f64..2.0, residual_norm in proptest::option::of(0.0f32..2.0),
             seed in any::<u64>(),
         ) {
             let mut random = Random::new(seed);
@@ -232,12 +244,12 @@ mod tests {
             let mut coordinates: Vec<f64> = (0..len).map(|_| (random.uniform() - 0.5) * unit).collect();
             // A number may be as long as all others together.
             coordinates[random.below(len)] *= 1.0 + peak * len as f64;
-            let rest = rest.map(|rest| rest * unit as f32);
+            let residual_norm = residual_norm.map(|residual_norm| residual_norm * unit as f32);
             let mut row = RowWords::new(Word::Int16Pair);
             let (size, bias) = (measure(&coordinates), Some(0.25));
-            let numbers = Numbers { coordinates: &coordinates, size, rest, bias, axis: Axis::Rows };
+            let numbers = Numbers { coordinates: &coordinates, size, residual_norm, bias, axis: Axis::Rows };
             let rounded = row.round(&numbers).unwrap();
-            let count = len + usize::from(rest.is_some());
+            let count = len + usize::from(residual_norm.is_some());
             prop_assert_eq!(row.words.len(), steps(Word::Int16Pair, count, true));
             let (pairs, affine) = row.words.split_at(row.words.len() - AFFINE_STEPS);
             let scale = f64::from(f32::from_bits(affine[0]));
@@ -248,9 +260,9 @@ mod tests {
             let residual = errors.sum::<f64>().sqrt();
             prop_assert!((rounded.residual - residual).abs() <= 1e-9 * residual);
             prop_assert!(residual <= 0.51 * scale * (len as f64).sqrt());
-            if let Some(rest) = rest {
-                prop_assert_eq!(rounded.rest, f64::from(integers[len]) * scale);
-                prop_assert!(rounded.rest >= f64::from(rest) && rounded.rest <= f64::from(rest) + 1.01 * scale);
+            if let Some(residual_norm) = residual_norm {
+                prop_assert_eq!(rounded.residual_norm, f64::from(integers[len]) * scale);
+                prop_assert!(rounded.residual_norm >= f64::from(residual_norm) && rounded.residual_norm <= f64::from(residual_norm) + 1.01 * scale);
             }
         }
     }

@@ -18,7 +18,7 @@ pub(crate) struct Block {
     pub worst: Extent,
     pub extents: Vec<Extent>,
     /// The residual norms of the extents, or an empty list if all are 0.
-    pub rests: Vec<f64>,
+    pub residual_norms: Vec<f64>,
     panels: NarrowPanels,
     /// These rows abridged, if this may rule out tiles.
     pub abridged: Option<Abridged>,
@@ -56,8 +56,12 @@ impl Block {
     /// Makes a block from packed rows.
     pub fn new(rows: Range<usize>, panels: NarrowPanels, extents: Vec<Extent>) -> Result<Block> {
         let worst = extents.iter().copied().fold(Extent::default(), Extent::max);
-        let rests = if worst.rest > 0.0 { collect(extents.iter().map(|extent| extent.rest))? } else { Vec::new() };
-        Ok(Block { rows, worst, extents, rests, panels, abridged: None })
+        let residual_norms = if worst.residual_norm > 0.0 {
+            collect(extents.iter().map(|extent| extent.residual_norm))?
+        } else {
+            Vec::new()
+        };
+        Ok(Block { rows, worst, extents, residual_norms, panels, abridged: None })
     }
 
     pub fn panel(&self, p: usize) -> Panel<'_> {

@@ -14,11 +14,11 @@ use crate::rows::narrow_panels::multiply;
 use crate::rows::packing::{Axis, Packing};
 use crate::rows::space::{Scratch, Space};
 use crate::screen::block::{Block, Blocks};
+use crate::screen::excluded::ExcludedPairs;
 use crate::screen::preview::Preview;
 use crate::screen::rounding::{round_down, round_up};
-use crate::screen::tile::mask_uncounted;
+use crate::screen::tile::mask_excluded;
 use crate::screen::tiling::{TaskGrid, TileShape, blocks, count_pairs, reaches_above_diagonal};
-use crate::screen::uncounted::UncountedPairs;
 use crate::side::Side;
 
 /// Receives the screened values of tasks, from threads in parallel.
@@ -31,7 +31,7 @@ pub(crate) trait Observer: Sync {
 
     /// Returns the gallery items to exclude although the group differs from the query's, in ascending order. Ignored when a triangle
     /// is traversed.
-    fn uncounted(&self, _query: usize) -> &[u32] {
+    fn excluded_others(&self, _query: usize) -> &[u32] {
         &[]
     }
 
@@ -77,7 +77,7 @@ pub(crate) struct Task<'a> {
     /// The error bound for values, per column.
     pub column_margins: &'a [f64],
     /// The residual norms of rows and columns, if only a prefix is packed.
-    rests: Option<(&'a [f64], &'a [f64])>,
+    residual_norms: Option<(&'a [f64], &'a [f64])>,
     /// The number to add to products.
     offset: f64,
     /// Whether columns are also queries. If so, only pairs with a row before the column count.
@@ -89,8 +89,9 @@ impl Task<'_> {
     #[inline]
     pub fn bounds(&self, row: u32, column: u32, product: f32, margin: f64) -> (f64, f64) {
         let value = f64::from(product) + self.offset;
-        let rests = self.rests.map_or(0.0, |(rows, columns)| rows[row as usize] * columns[column as usize]);
-        (value - margin - 2.0 * rests, value + margin)
+        let residuals =
+            self.residual_norms.map_or(0.0, |(rows, columns)| rows[row as usize] * columns[column as usize]);
+        (value - margin - 2.0 * residuals, value + margin)
     }
 
     /// Returns the smallest product that may belong to `value` in a row with this margin.
@@ -104,7 +105,7 @@ struct TaskBuffers<B> {
     tile: Vec<f32>,
     rows: ItemBrackets,
     columns: ItemBrackets,
-    uncounted: UncountedPairs,
+    excluded: ExcludedPairs,
     result: SweepResult,
     scratch: Scratch,
     observer: B,
@@ -114,8 +115,8 @@ struct TaskBuffers<B> {
 ///
 /// A product plus `offset` is at most the margin below the exact value, and at most the margin plus twice the product of the
 /// residual norms above.
-fn product_thresholds((low, high): (f64, f64), offset: f64, margin: f64, rests: f64) -> (f32, f32) {
-    (round_down(low - offset - margin), round_up(high - offset + margin + 2.0 * rests))
+fn product_thresholds((low, high): (f64, f64), offset: f64, margin: f64, residuals: f64) -> (f32, f32) {
+    (round_down(low - offset - margin), round_up(high - offset + margin + 2.0 * residuals))
 }
 
 #[inline(always)]
@@ -125,7 +126,7 @@ fn fill_brackets<O: Observer>(
     (item, brackets): (usize, &mut ItemBrackets),
     offset: f64,
     margin: f64,
-    rests: f64,
+    residuals: f64,
 ) -> Result<()> {
     let (mut b, mut result) = (0, Ok(()));
     observer.brackets(query, |bracket| {
@@ -133,7 +134,7 @@ fn fill_brackets<O: Observer>(
             result = brackets.grow();
         }
         if b < brackets.count() {
-            brackets.set(item, b, product_thresholds(bracket, offset, margin, rests));
+            brackets.set(item, b, product_thresholds(bracket, offset, margin, residuals));
         }
         b += 1;
     });
@@ -217,7 +218,8 @@ fn traverse_blocks<S: Space, O: Observer>(
                 columns: columns.rows.start + task_columns.start..columns.rows.start + task_columns.end,
                 row_margins: &row_margins[task_rows.clone()],
                 column_margins: &column_margins[task_columns.clone()],
-                rests: (!rows.rests.is_empty()).then(|| (&rows.rests[task_rows], &columns.rests[task_columns])),
+                residual_norms: (!rows.residual_norms.is_empty())
+                    .then(|| (&rows.residual_norms[task_rows], &columns.residual_norms[task_columns])),
                 offset: packing.offset(),
                 symmetric,
             };
@@ -241,27 +243,28 @@ fn sweep_task<S: Space, O: Observer>(
     let kernel = space.kernel();
     let TileShape { height, width, steps } = tile_shape(space, packing);
     let (product, tiles) = (kernel.product(packing.word()), kernel.tiles(packing.word()));
-    let TaskBuffers { tile, rows: of_rows, columns: of_columns, uncounted, result, scratch, observer: own } = buffers;
+    let TaskBuffers { tile, rows: of_rows, columns: of_columns, excluded, result, scratch, observer: own } = buffers;
     let padded = task.columns.len().next_multiple_of(width);
     let both = task.symmetric && observer.compares_columns();
     of_rows.reset(task.rows.len())?;
     for (row, query) in task.rows.clone().enumerate() {
         of_rows.set_group(row, observer.group(Side::Query, query));
-        let rests = task.rests.map_or(0.0, |(rows, _)| rows[row] * blocks.columns.worst.rest);
-        fill_brackets(observer, query, (row, of_rows), task.offset, task.row_margins[row], rests)?;
+        let residuals = task.residual_norms.map_or(0.0, |(rows, _)| rows[row] * blocks.columns.worst.residual_norm);
+        fill_brackets(observer, query, (row, of_rows), task.offset, task.row_margins[row], residuals)?;
     }
     of_columns.reset(padded)?;
     for (column, item) in task.columns.clone().enumerate() {
         of_columns.set_group(column, observer.group(Side::Gallery, item));
         if both {
-            let rests = task.rests.map_or(0.0, |(_, columns)| columns[column] * blocks.rows.worst.rest);
-            fill_brackets(observer, item, (column, of_columns), task.offset, task.column_margins[column], rests)?;
+            let residuals =
+                task.residual_norms.map_or(0.0, |(_, columns)| columns[column] * blocks.rows.worst.residual_norm);
+            fill_brackets(observer, item, (column, of_columns), task.offset, task.column_margins[column], residuals)?;
         }
     }
     if of_rows.are_impassable() && of_columns.are_impassable() {
         return Ok(());
     }
-    uncounted.fill((height, width), task.rows.clone().map(|query| observer.uncounted(query)), &task.columns)?;
+    excluded.fill((height, width), task.rows.clone().map(|query| observer.excluded_others(query)), &task.columns)?;
     result.reset((task.rows.len(), of_rows.count()), (padded, of_columns.count()))?;
     let sides = if both { Sides::Both } else { Sides::Rows };
     let mut preview = Preview::default();
@@ -289,8 +292,8 @@ fn sweep_task<S: Space, O: Observer>(
                 (blocks.rows.panel(first_panel + panel), blocks.columns.panel(column_panel)),
                 tile,
             )?;
-            mask_uncounted(tile, width, &rows, &columns, task.symmetric);
-            uncounted.mask(tile, (i, j));
+            mask_excluded(tile, width, &rows, &columns, task.symmetric);
+            excluded.mask(tile, (i, j));
             tiles.sweep(sides, tile, (of_rows, of_columns), (i..i + rows.len(), j), result);
         }
     }
@@ -298,10 +301,10 @@ fn sweep_task<S: Space, O: Observer>(
         let screened = if packing.is_sorted() { "along directions" } else { "whole rows" };
         let skips = if preview.has_ruled_out() { ", skipping tiles" } else { "" };
         let shape = if task.symmetric { "both sides" } else { "rows" };
-        let left_out = if uncounted.is_empty() { "" } else { ", leaving out pairs" };
+        let excluded = if excluded.is_empty() { "" } else { ", leaving out pairs" };
         let brackets = if of_rows.count() > 1 { ", several brackets" } else { "" };
         let word = packing.word();
-        format!("screen: {}, {word:?}, {screened}{skips}, {shape}{left_out}{brackets}", kernel.name)
+        format!("screen: {}, {word:?}, {screened}{skips}, {shape}{excluded}{brackets}", kernel.name)
     });
     observer.observe(space, task, result, scratch, own)
 }

@@ -17,21 +17,21 @@ pub struct Filter<'a> {
     /// Labels for queries and items. Excludes items with the query's label, and therefore the query itself.
     pub labels: Option<(&'a [u32], &'a [u32])>,
     /// Returns the items to exclude per query, in ascending order.
-    pub left_out: Option<&'a (dyn Fn(usize) -> &'a [u32] + Sync)>,
+    pub excluded: Option<&'a (dyn Fn(usize) -> &'a [u32] + Sync)>,
     /// A bound per query. Excludes items unless the score is lower.
     pub below: Option<&'a [f64]>,
 }
 
 impl<'a> From<OwnItem<'a>> for Filter<'a> {
     fn from(own: OwnItem<'a>) -> Self {
-        Filter { own, labels: None, left_out: None, below: None }
+        Filter { own, labels: None, excluded: None, below: None }
     }
 }
 
 impl<'a> Filter<'a> {
     /// Whether the query itself is the only item that is excluded.
-    pub(super) fn leaves_out_own_alone(&self) -> bool {
-        self.labels.is_none() && self.left_out.is_none() && self.below.is_none()
+    pub(super) fn excludes_only_own(&self) -> bool {
+        self.labels.is_none() && self.excluded.is_none() && self.below.is_none()
     }
 
     pub(super) fn check(&self, queries: usize, gallery: usize) -> Result<()> {
@@ -61,15 +61,15 @@ impl<'a> Filter<'a> {
     }
 
     /// Returns the items to exclude although the group differs from the query's, in ascending order.
-    pub(super) fn left_out(&self, query: usize) -> &[u32] {
-        self.left_out.map_or(&[], |left_out| left_out(query))
+    pub(super) fn excluded(&self, query: usize) -> &[u32] {
+        self.excluded.map_or(&[], |excluded| excluded(query))
     }
 
     /// Whether an item is excluded for a query regardless of the score.
-    pub(super) fn leaves_out(&self, query: u32, item: u32) -> bool {
+    pub(super) fn excludes(&self, query: u32, item: u32) -> bool {
         let query = query as usize;
         self.group(Side::Query, query) == self.group(Side::Gallery, item as usize)
-            || self.left_out(query).binary_search(&item).is_ok()
+            || self.excluded(query).binary_search(&item).is_ok()
     }
 
     /// Drops items with a score that isn't below the query's bound.

@@ -71,7 +71,7 @@ impl Guess {
     ) -> Result<Option<Guess>> {
         let (kernel, items, sizes) = (space.kernel(), space.rows(Side::Gallery), control.sizes());
         let width = kernel.tiles(packing.word()).columns;
-        let is_guess = k >= sizes.guessed_neighbours && !packing.is_sorted() && filter.leaves_out_own_alone();
+        let is_guess = k >= sizes.guessed_neighbours && !packing.is_sorted() && filter.excludes_only_own();
         let wanted =
             if is_guess { SAMPLED_NEIGHBOURS * items / k } else { LEAST_SAMPLED.max(SAMPLED_PER_NEIGHBOUR * k) };
         let count = wanted.min(items / sizes.guess_spacing.max(1)) / width;
@@ -147,7 +147,7 @@ impl Guess {
                 let origins = zeros(if is_prefix { self.groups * size } else { 0 })?;
                 Ok((zeros(MAX_TILE)?, (largest, origins), of_row, Vec::new(), <(Nearness, Vec<_>, Keys)>::default()))
             },
-            |(tile, (largest, origins), of_row, left_out, (nearness, found, keys)), panel| {
+            |(tile, (largest, origins), of_row, excluded, (nearness, found, keys)), panel| {
                 let first = rows.rows.start + panel * height;
                 let queries = first..rows.rows.end.min(first + height);
                 let row_panel = rows.panel(panel);
@@ -157,11 +157,11 @@ impl Guess {
                     None => &drawn,
                 };
                 // Panels and places in a tile of excluded items.
-                left_out.clear();
+                excluded.clear();
                 for (row, query) in queries.clone().enumerate() {
                     let own = filter.own.of(query).map(|own| own as u32);
-                    let places = own.iter().chain(filter.left_out(query)).filter_map(place_of);
-                    left_out.try_extend(places.map(|place| (place / width, row * width + place % width)))?;
+                    let places = own.iter().chain(filter.excluded(query)).filter_map(place_of);
+                    excluded.try_extend(places.map(|place| (place / width, row * width + place % width)))?;
                 }
                 largest.fill(f32::NEG_INFINITY);
                 for (number, &p) in panels.iter().enumerate() {
@@ -176,11 +176,13 @@ impl Guess {
                             kernel.vectorize(|| mask(line, labels, most));
                         }
                     }
-                    if !lanes.rests.is_empty() && !rows.rests.is_empty() {
-                        let of_rows = &rows.rests[first - rows.rows.start..];
-                        kernel.vectorize(|| subtract_rests(&mut tile[..size], of_rows, &lanes.rests[places]));
+                    if !lanes.residual_norms.is_empty() && !rows.residual_norms.is_empty() {
+                        let of_rows = &rows.residual_norms[first - rows.rows.start..];
+                        kernel.vectorize(|| {
+                            subtract_residuals(&mut tile[..size], of_rows, &lanes.residual_norms[places])
+                        });
                     }
-                    for (_, at) in left_out.iter().filter(|(of, _)| *of == p as usize) {
+                    for (_, at) in excluded.iter().filter(|(of, _)| *of == p as usize) {
                         tile[*at] = f32::NEG_INFINITY;
                     }
                     let of_group = number % self.groups * size..(number % self.groups + 1) * size;
@@ -244,7 +246,7 @@ fn mask(values: &mut [f32], labels: Option<(u32, &[u32])>, most: f32) {
 
 /// Subtracts half the width of the bounds from the values in a tile of prefixes.
 #[inline(always)]
-fn subtract_rests(tile: &mut [f32], rows: &[f64], columns: &[f64]) {
+fn subtract_residuals(tile: &mut [f32], rows: &[f64], columns: &[f64]) {
     for (line, row) in tile.chunks_exact_mut(columns.len()).zip(rows) {
         for (value, column) in line.iter_mut().zip(columns) {
             *value -= (row * column) as f32;

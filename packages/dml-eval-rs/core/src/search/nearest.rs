@@ -95,8 +95,8 @@ impl Observer for Search<'_, '_> {
         self.filter.group(side, item)
     }
 
-    fn uncounted(&self, query: usize) -> &[u32] {
-        self.filter.left_out(query)
+    fn excluded_others(&self, query: usize) -> &[u32] {
+        self.filter.excluded(query)
     }
 
     fn brackets(&self, query: usize, mut visit: impl FnMut((f64, f64))) {
@@ -160,12 +160,12 @@ pub fn nearest<'a, S: Comparable, T: Send>(
     let (queries, gallery) = (space.rows(Side::Query), space.rows(Side::Gallery));
     let filter = filter.into();
     filter.check(queries, gallery)?;
-    let leaves_out = (0..queries).any(|query| filter.own.of(query).is_some());
-    let most = gallery - usize::from(leaves_out);
+    let excludes = (0..queries).any(|query| filter.own.of(query).is_some());
+    let most = gallery - usize::from(excludes);
     if k < 1 || k > most {
         return argument(format!(
             "k is {k}; expected 1 to {most}, the gallery's size{}",
-            if leaves_out { " without the query itself" } else { "" }
+            if excludes { " without the query itself" } else { "" }
         ));
     }
     if scores.len() != queries * k || indices.len() != queries * k {
@@ -176,7 +176,7 @@ pub fn nearest<'a, S: Comparable, T: Send>(
         ));
     }
     let results = Results { k, score, scores, indices };
-    if filter.leaves_out_own_alone() && prefers_tables(k, gallery, control) {
+    if filter.excludes_only_own() && prefers_tables(k, gallery, control) {
         nearest_from_tables(space, filter.own, control, results)
     } else {
         nearest_screened(space, filter, control, results)
@@ -235,7 +235,7 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
         |query: usize| filter.below.map_or(f64::INFINITY, |bounds| space.value_of_score(bounds[query]));
     let thresholds = || {
         let all = collect(0..queries as u32)?;
-        let sampled = SampledValues::compute(space, &all, |query, item| filter.leaves_out(query, item), control)?;
+        let sampled = SampledValues::compute(space, &all, |query, item| filter.excludes(query, item), control)?;
         // After comparing a share 1/m of the items, the rank of the k-th nearest of these items is about m·k among all items.
         let mut thresholds = allocate(sampled.queries.len() * HALVES)?;
         for (i, &query) in sampled.queries.iter().enumerate() {
@@ -291,7 +291,7 @@ fn add_all<S: Space>(space: &S, query: usize, filter: &Filter<'_>, list: &mut Ne
     list.clear();
     for all in blocks(0..space.rows(Side::Gallery), TOGETHER) {
         items.clear();
-        items.try_extend((all.start as u32..all.end as u32).filter(|item| !filter.leaves_out(query as u32, *item)))?;
+        items.try_extend((all.start as u32..all.end as u32).filter(|item| !filter.excludes(query as u32, *item)))?;
         filter.drop_beyond(space, query, &mut items, keys)?;
         keys.compute(space, query, items.iter().copied())?;
         list.add(keys.with_items(), None);
@@ -333,11 +333,11 @@ mod tests {
 
         #[test]
         fn neighbours_are_the_first_by_key_and_index(
-            k in 1usize..60, of_a_class in 2usize..80, is_in_order in any::<bool>(), leaves_out in any::<bool>(), seed in any::<u64>(),
+            k in 1usize..60, of_a_class in 2usize..80, is_in_order in any::<bool>(), excludes in any::<bool>(), seed in any::<u64>(),
             (has_labels, has_lists, has_bounds) in (any::<bool>(), any::<bool>(), any::<bool>()),
         ) {
             let x = rows(of_a_class, is_in_order, seed);
-            let own = if leaves_out || has_labels { OwnItem::SameIndex } else { OwnItem::Absent };
+            let own = if excludes || has_labels { OwnItem::SameIndex } else { OwnItem::Absent };
             let mut random = Random::new(seed ^ 1);
             let labels: Vec<u32> = (0..ITEMS as u32).map(|i| if is_in_order { i % 2 } else { i / of_a_class as u32 }).collect();
             let lists: Vec<Vec<u32>> =
@@ -379,7 +379,7 @@ mod tests {
                 let filter = Filter {
                     own,
                     labels: has_labels.then_some((&labels, &labels)),
-                    left_out: if has_lists { Some(&list) } else { None },
+                    excluded: if has_lists { Some(&list) } else { None },
                     below: has_bounds.then_some(&bounds),
                 };
                 let results = Results { k, score: |_, key| key, scores: &mut keys, indices: &mut items };

@@ -7,13 +7,13 @@ use crate::memory::Grow;
 
 /// Pairs of a row and a column, sorted by tile, so that a tile finds the pairs even if other tiles were skipped.
 #[derive(Default)]
-pub(crate) struct UncountedPairs {
+pub(crate) struct ExcludedPairs {
     /// Rows and columns per tile.
     shape: (usize, usize),
     pairs: Vec<(u32, u32)>,
 }
 
-impl UncountedPairs {
+impl ExcludedPairs {
     /// Collects the pairs in a task, given the sorted items to exclude per row and the items in columns.
     pub fn fill<'a>(
         &mut self,
@@ -68,16 +68,16 @@ mod tests {
             lists in proptest::collection::vec(proptest::collection::btree_set(0u32..25, 0..8), 1..9),
         ) {
             let lists: Vec<Vec<u32>> = lists.into_iter().map(|items| items.into_iter().collect()).collect();
-            let mut uncounted = UncountedPairs::default();
+            let mut excluded = ExcludedPairs::default();
             for task in [start + 1..start + 2, start..start + columns] {
-                uncounted.fill((height, width), lists.iter().map(|items| &items[..]), &task).unwrap();
+                excluded.fill((height, width), lists.iter().map(|items| &items[..]), &task).unwrap();
                 let any_in_task = lists.iter().flatten().any(|item| task.contains(&(*item as usize)));
-                prop_assert_eq!(uncounted.is_empty(), !any_in_task);
+                prop_assert_eq!(excluded.is_empty(), !any_in_task);
                 let mut random = Random::new(skipped);
                 for j in (0..task.len()).step_by(width) {
                     for i in (0..lists.len()).step_by(height).filter(|_| random.below(2) == 0) {
                         let mut tile = vec![1.0; height * width];
-                        uncounted.mask(&mut tile, (i, j));
+                        excluded.mask(&mut tile, (i, j));
                         for (at, value) in tile.into_iter().enumerate() {
                             let (row, column) = (i + at / width, j + at % width);
                             let item = (task.start + column) as u32;
