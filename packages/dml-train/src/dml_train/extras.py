@@ -1,4 +1,4 @@
-"""Optional packages: if one is missing, the error names the extra of dml-train to install."""
+"""Optional packages: when a package is missing, the error names the extra of dml-train to install."""
 
 from __future__ import annotations
 

@@ -23,13 +23,13 @@ from dml_train.ranks.ranks import LOST_RANK
 
 
 def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -> None:
-    """Run ``dml`` with these arguments as `nproc` ranks, and wait for them to end.
+    """Run ``dml`` with these arguments as `nproc` ranks, and wait for all ranks to end.
 
     torchrun forwards a signal to stop to the ranks, and kills ranks that haven't saved and ended after `timeout`
     seconds. Environment variables of torchrun (``PET_...``) take precedence.
 
     Args:
-        nproc: number of ranks; if the machine has GPUs, each rank uses a different one.
+        nproc: number of ranks; when GPUs are present, ranks use different GPUs.
         arguments: arguments of the `dml` command.
         folder: the run's folder, for messages.
         timeout: seconds after which a rank stops waiting for the others.
@@ -43,7 +43,7 @@ def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -
     # Divide the cores between ranks on the CPU.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(math.ceil(timeout)))
-    # Don't forward SIGHUP: it then ends this process, at which the ranks save (except under nohup, which ignores it).
+    # Don't forward SIGHUP: it then ends this process, when the ranks save (except under nohup, which ignores it).
     os.environ.setdefault("PET_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT")
     with TemporaryDirectory(prefix="dml-ranks-") as logs:
         options = ["--standalone", "--local-addr=localhost", f"--nproc-per-node={nproc}", f"--log-dir={logs}"]
@@ -59,7 +59,7 @@ def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -
 
 
 def _raise_failure(failures: Mapping[int, ProcessFailure], nproc: int, folder: Path) -> NoReturn:
-    """Raise the error of the rank that failed first; if a signal stopped it, exit with the same code."""
+    """Raise the error of the rank that failed first; if a signal stopped it, exit with this rank's code."""
     messages = {
         rank: str(failure.error_file_data["message"])
         for rank, failure in failures.items()

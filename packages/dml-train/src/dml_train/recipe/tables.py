@@ -1,4 +1,4 @@
-"""The tables and keys of a recipe, and the differences between two recipes."""
+"""The tables and keys of a recipe, and the differences between recipes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Period = Annotated[float, Field(ge=0, le=LONGEST)]
 Size = Annotated[int, Field(ge=1)]
 Unit = Literal["step", "epoch"]
 
-# Former keys of evaluators, and the metrics that replace them.
+# Former keys of evaluators, and the metrics to use instead.
 OLD_METRIC_KEYS = {
     "recall_at": "recall@K",
     "precision_at": "precision@K",
@@ -107,7 +107,7 @@ ScalarOrList = Annotated[Annotated[T, Tag(_SCALAR)] | Annotated[list[T], Tag(_LI
 
 
 class Level(NamedTuple):
-    """The head of one level of the backbone."""
+    """The head of a level of the backbone."""
 
     dim: int
     pooling: Pooling
@@ -137,7 +137,7 @@ class Embedding(Table):
     def of_levels(self, count: int) -> list[Level]:
         """Expand the table to `count` levels.
 
-        Raise an `InvalidOption` if a list doesn't have `count` values, or a single level has a weight.
+        Raise an `InvalidOption` if a list doesn't have `count` values, or a weight is given for a single level.
         """
         given = {"dim": self.dim, "pooling": self.pooling, "level_weight": self.level_weight}
         spread: dict[str, list[Any]] = {}
@@ -175,7 +175,7 @@ class LrMultipliers(Table):
 
 
 class Optimizer(Table):
-    """``[optimizer]``: the algorithm and its hyper-parameters."""
+    """``[optimizer]``: the algorithm and hyper-parameters."""
 
     name: Literal["adamw", "adam", "sgd"] = "adamw"
     """`"adamw"`, `"adam"` (adds the weight decay to the gradient) or `"sgd"`"""
@@ -199,7 +199,7 @@ class Optimizer(Table):
     @field_validator("betas", mode="before")
     @classmethod
     def _pair(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value  # TOML has no tuples
+        return tuple(value) if isinstance(value, list) else value  # tuples aren't supported in TOML
 
 
 class Checkpoints(Table):
@@ -281,7 +281,7 @@ class Validation(Table):
             if value
         ]
         if len(ways) > 1:
-            raise ValueError(f"{' and '.join(ways)} are given; expected at most one of them")
+            raise ValueError(f"{' and '.join(ways)} are given; expected only one of these")
         return self
 
 
@@ -326,7 +326,7 @@ class Recipe(Table):
             raise ValueError("validation.patience is given; expected validation.class_fraction above 0, too")
         if not self.evaluation.test and not table.holds_out:
             raise ValueError(
-                "evaluation.test is false and no classes are held out, so nothing would be measured; "
+                "evaluation.test is false and no classes are held out, so metrics would not be measured; "
                 "expected validation.class_fraction above 0, or validation.fold and validation.folds"
             )
         return self
@@ -340,7 +340,7 @@ class Recipe(Table):
                 f"{', '.join(known) or 'it is empty'}"
             )
         if len(set(chosen)) < len(chosen):
-            raise ValueError(f"embedding.levels is {chosen!r}; expected each level once")
+            raise ValueError(f"embedding.levels is {chosen!r}; expected distinct levels")
         table = self.initialisation
         if table.class_weights == "class-means" and chosen:
             raise ValueError(
@@ -349,7 +349,7 @@ class Recipe(Table):
             )
         if table.adapt_batch_norm and self.training.freeze_batch_norm:
             raise ValueError(
-                "initialisation.adapt_batch_norm is given and training.freeze_batch_norm is true; use only one of them"
+                "initialisation.adapt_batch_norm is given and training.freeze_batch_norm is true; use only one of these"
             )
         return self
 
@@ -364,7 +364,7 @@ class Recipe(Table):
         return levels if isinstance(levels, list) else []
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the recipe in TOML types, without keys that are None."""
+        """Return the recipe in TOML types, omitting keys that are None."""
         return self.model_dump(mode="json", exclude_none=True)
 
     def to_toml(self) -> str:
@@ -373,7 +373,7 @@ class Recipe(Table):
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> list[str]:
-    """List the differences between two recipes, one line per key: ``loss.scale: 64.0 there, 32.0 here``."""
+    """List the differences between recipes, with a line per key: ``loss.scale: 64.0 there, 32.0 here``."""
     found = []
     for key in [*old, *(key for key in new if key not in old)]:
         there, here = old.get(key), new.get(key)
@@ -397,7 +397,7 @@ def describe_keys() -> str:
         text += f"\n### `[{name}]`\n\n| key | default | what it sets |\n|---|---|---|\n"
         for key, option in table.model_fields.items():
             value = option.default
-            # TOML and JSON write these types in the same way.
+            # TOML and JSON write these types identically.
             written = isinstance(value, bool | int | float | str | list | tuple)
             default = f"`{json.dumps(value)}`" if written else ""
             text += f"| `{key}` | {default} | {' '.join((option.description or '').split())} |\n"

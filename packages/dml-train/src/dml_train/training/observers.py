@@ -1,4 +1,4 @@
-"""Plugins and loggers that watch a run. If one fails, it is disabled, and the run continues."""
+"""Plugins and loggers that watch a run. When an observer fails, it is disabled, and the run continues."""
 
 from __future__ import annotations
 
