@@ -158,7 +158,7 @@ MATCHED = {"name": "matched"}
             "lists item 2 for query 0; expected indices from 0 to 1",
         ),
         (MATCHED, dataset(PLAIN, matches=(LISTS, None)), "matches is a tuple; expected Labels or Relevance"),
-        (MATCHED, dataset(PLAIN, matches=Labels([0, 1, 1])), "matches has different labels or groups"),
+        (MATCHED, dataset(PLAIN, matches=Labels([0, 1, 1])), "matches has labels or groups that differ"),
         (MATCHED, dataset(PLAIN, matches=Relevance([0] * 4, [])), "no query has a match: there are none"),
         ({**MATCHED, "lists": False}, dataset(PLAIN, matches=LISTED), "can't evaluate: no lists with these"),
     ],

@@ -73,7 +73,7 @@ def test_without_decay_rows_of_every_batch_change_as_with_adam() -> None:
 
 
 def test_an_undeclared_sparse_gradient_is_refused(run) -> None:
-    with pytest.raises(DmlError, match=r"parameter \(6, 8\) of the loss is sparse, but no loss lists it"):
+    with pytest.raises(DmlError, match=r"parameter \(6, 8\) of the loss is sparse, but the loss omits it"):
         run(loss={**SPARSE, "declares": False})
 
 
