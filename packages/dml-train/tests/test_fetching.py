@@ -181,7 +181,7 @@ BAD: dict[str, Callable[[Path], Path]] = {
 @pytest.mark.parametrize("make", BAD.values(), ids=BAD)
 def test_a_bad_archive_is_named_and_nothing_of_it_is_left(tmp_path, make):
     archive = make(tmp_path)
-    message = rf"can't unpack .*{archive.name}.*; it was not unpacked.*web page.*password"
+    message = rf"can't unpack .*{archive.name}.*; nothing was unpacked.*web page.*password"
     with pytest.raises(DmlError, match=message):
         unpack(archive, tmp_path / "out")
     assert [*(tmp_path / "out").rglob("*")] == []

@@ -151,7 +151,7 @@ MATCHED = {"name": "matched"}
         (MATCHED, dataset(split([0, 0], [0.5, 1])), "groups has dtype float64"),
         (MATCHED, dataset(split([0, 0], [1, 2]), split([0, 0], ["1", "2"])), "groups"),
         (MATCHED, dataset(split([0, 0, 1], [1, 1, 2])), "or rankings exclude all matches"),
-        (MATCHED, dataset(split([0, 0]), matches=LISTED), "matches has 3 queries; expected 2"),
+        (MATCHED, dataset(split([0, 0]), matches=LISTED), "matches contains 3 queries; expected 2"),
         (
             MATCHED,
             dataset(PLAIN, split([0, 1]), Relevance([0, 1, 2, 2], [2, 1])),

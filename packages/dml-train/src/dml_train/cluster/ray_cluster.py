@@ -35,7 +35,7 @@ class RayCluster:
     # environment variable ``RAY_ADDRESS`` or, if it isn't set, a new cluster on this machine.
     address: str | None = None
     cpus: int = 1  # cores and threads per worker
-    gpus: float = 0.0  # GPUs per worker; when this is 0.5, a pair of workers shares a GPU
+    gpus: float = 0.0  # GPUs per worker; 0.5 lets two workers share a GPU
 
     @contextmanager
     def connect(self, registry: Registry, shared: Path | None) -> Iterator[Expected]:

@@ -281,7 +281,7 @@ def check_levels(levels: Sequence[str], known: Sequence[str]) -> None:
     for name in levels:
         if name not in known:
             listed = ", ".join(known) or "only one, without a name"
-            raise InvalidOption(f"the embedding lacks level {name!r}{nearest(name, known)} levels: {listed}")
+            raise InvalidOption(f"the embedding has no level {name!r}{nearest(name, known)} levels: {listed}")
 
 
 def select_prefix(embedded: Embedded, prefix: int) -> Embedded:

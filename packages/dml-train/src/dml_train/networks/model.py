@@ -56,7 +56,7 @@ class EmbeddingHead(nn.Module):
         embedding_dim: dimension of the embedding, D.
         pooling: "average", "max", "both" (the sum) or "gem"; only features with positions are pooled.
         layer_norm: whether to normalise each image's pooled features to mean 0 and variance 1.
-        batch_norm: whether to finally add a batch norm (no scale and shift), as in Heated-Up Softmax's BN and HBN
+        batch_norm: whether to add a final batch norm (no scale and shift), as in Heated-Up Softmax's BN and HBN
             (Zhang et al. 2018, Sec. 3.3), with batch statistics in training, and running statistics in evaluation.
         bias: whether to add a bias in the linear layer.
         linear: whether to use a linear layer; if false, the embedding is the pooled features, and D must equal F.
@@ -75,7 +75,7 @@ class EmbeddingHead(nn.Module):
         super().__init__()
         if not linear and embedding_dim != num_features:
             raise ValueError(
-                f"embedding_dim is {embedding_dim} and linear is false;  "
+                f"embedding_dim is {embedding_dim} and linear is false; "
                 f"expected {num_features}, the number of features"
             )
         self.embedding_dim = embedding_dim

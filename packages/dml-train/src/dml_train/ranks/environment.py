@@ -26,7 +26,7 @@ def was_restarted() -> bool:
 def find_launcher() -> int:
     """Return the id of the process that launched this rank.
 
-    `dml_train.ranks.launch` passes the id, since it may die while the rank still imports torch. With other launchers,
+    Use the id that `dml_train.ranks.launch` passes: it may die while the rank imports torch. With other launchers,
     use the current parent.
     """
     return int(os.environ.get(LAUNCHED, os.getppid()))

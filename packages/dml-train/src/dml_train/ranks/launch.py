@@ -43,7 +43,7 @@ def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -
     # Divide the cores between ranks on the CPU.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(math.ceil(timeout)))
-    # Don't forward SIGHUP: it then ends this process, when the ranks save (except under nohup, which ignores it).
+    # Don't forward SIGHUP: it ends this process, and the ranks then save (except under nohup, which ignores it).
     os.environ.setdefault("PET_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT")
     with TemporaryDirectory(prefix="dml-ranks-") as logs:
         options = ["--standalone", "--local-addr=localhost", f"--nproc-per-node={nproc}", f"--log-dir={logs}"]

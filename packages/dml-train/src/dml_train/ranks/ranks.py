@@ -72,7 +72,7 @@ class Ranks:
             torch._foreach_mul_(gradients, self.world_size)
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Average gradients that all ranks computed, so that bits on ranks are identical despite GPU atomics."""
+        """Average gradients that all ranks computed, so that all ranks use identical bits despite GPU atomics."""
         if self.world_size == 1:
             return
         for parameter in parameters:

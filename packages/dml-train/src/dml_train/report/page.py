@@ -27,7 +27,7 @@ COMPARISON = "comparison.json"  # {name: metrics} of other embeddings to compare
 def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
     """Write or replace a finished run's ``report.html``: metrics with intervals, curves, retrievals, maps, classes.
 
-    The page is a single file that doesn't need scripts or external resources. If the data set can't be loaded, it has a
+    The page is a single file that doesn't need scripts or other files. If the data set can't be loaded, the page has a
     note with the reason instead of names and pictures. Raise a `DmlError` if `run_dir` isn't a run's folder, the run
     isn't finished, or a file is damaged.
 

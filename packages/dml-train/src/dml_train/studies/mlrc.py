@@ -1,8 +1,8 @@
 """The protocol of A Metric Learning Reality Check: four class-disjoint folds, separated and concatenated.
 
 Source: Musgrave, Belongie & Lim 2020, A Metric Learning Reality Check. The training classes are split in order into
-four parts. Four models are trained on three parts each, and keep the weights with the best MAP@R on the fourth; test
-classes aren't used. *Separated* metrics are the mean of the four models' metrics on the test split, *concatenated*
+four parts. Four models are trained on three parts each, and keep the weights with the best MAP@R on the fourth. Test
+classes don't select. *Separated* metrics are the mean of the four models' metrics on the test split, *concatenated*
 metrics use the four L2-normalised embeddings as a single vector. Both are repeated with different seeds.
 
 Departures: the recipe chooses network, optimizer, batch content and early stopping, which the paper fixes. The paper

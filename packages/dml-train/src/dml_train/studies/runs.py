@@ -155,7 +155,7 @@ def run_all(
 
     Args:
         jobs: the runs. Jobs with the same folder must be equal, and are trained once.
-        processes: number of simultaneous runs; with 1, this process trains. Processes use the installed components.
+        processes: number of simultaneous runs; with 1, this process trains. Others use the installed components.
         executor: trains the runs instead of processes on this machine, with the library's number of threads. The
             workers must have identical packages, and see the runs' folders and data under equal paths.
         registry: provides components to this process.

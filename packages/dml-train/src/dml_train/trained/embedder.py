@@ -25,7 +25,7 @@ _COLUMNS = ("image", "bytes", "jpg", "jpeg", "png", "webp", "path")
 
 @dataclass(eq=False)
 class Embedder:
-    """A function that embeds batches. A process opens the run when it receives the first batch.
+    """A function that embeds batches. Every process opens the run when it receives the first batch.
 
     For example, use ``dataset.map_batches(Embedder, fn_constructor_args=["runs/mine"], batch_size=256, concurrency=4)``
     with a Ray data set that ``ray.data.read_images``, ``read_binary_files``, ``read_parquet`` or

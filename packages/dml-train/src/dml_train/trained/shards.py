@@ -121,7 +121,7 @@ def _find_shards(out: Path) -> list[Shard]:
     found = {(int(name[1]), int(name[2])) for name in map(pattern.fullmatch, names) if name}
     if not found:
         raise DmlError(
-            f"{folder} doesn't contain finished shards of {out.name} ({out.stem}.shard-I-of-N.json);  "
+            f"{folder} doesn't contain finished shards of {out.name} ({out.stem}.shard-I-of-N.json); "
             "embed each shard first, with --shard I/N"
         )
     counts = sorted({count for _, count in found})

@@ -14,7 +14,7 @@ class Best:
 
     Args:
         metric: name of the metric to maximise, for example ``"map@r"`` or ``"recall@1"``.
-        patience: number of evaluations that don't improve the metric after which to stop; 0 disables.
+        patience: stop after this number of evaluations that don't improve the metric; 0 disables.
     """
 
     def __init__(self, metric: str, patience: int) -> None:

@@ -131,7 +131,7 @@ def _check_part(
         raise ValueError(f"matches contains {len(stated):,} queries; expected {len(queries):,}")
     if not Matching(stated, items, None if gallery is None else len(gallery)).has_match().any():
         raise ValueError(
-            "no query has a match: there are none, or rankings exclude all matches; expected classes with items in  "
+            "no query has a match: there are none, or rankings exclude all matches; expected classes with items in "
             "more than one group, and lists that don't exclude all matches"
         )
     return stated

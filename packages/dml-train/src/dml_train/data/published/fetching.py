@@ -144,7 +144,7 @@ def unpack(archive: Path, into: Path) -> list[Path]:
         return [source.rename(entry) for source, entry in moves.items()]
     except _UNREADABLE as error:
         raise DmlError(
-            f"can't unpack {archive} into {into} ({type(error).__name__}: {error}); it was not unpacked. If the file "
+            f"can't unpack {archive} into {into} ({type(error).__name__}: {error}); nothing was unpacked. If the file "
             "is damaged or a web page, remove it and download it again; if it needs a password, unpack it by hand"
         ) from error
     finally:
