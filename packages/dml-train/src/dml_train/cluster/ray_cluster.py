@@ -68,7 +68,7 @@ class RayCluster:
             largest = max((node.get("CPU", 0.0) for node in machines), default=0.0)
             raise DmlError(
                 f"no machine in the cluster provides the {self.cpus} cores and {self.gpus:g} GPUs that a worker needs; "
-                f"the largest provides {largest:g} cores",
+                f"the largest has {largest:g} cores",
                 arguments=("worker_cpus", "worker_gpus"),
             )
         return count

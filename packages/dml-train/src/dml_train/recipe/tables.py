@@ -75,12 +75,12 @@ class Training(Table):
     freeze_batch_norm: bool = False
     """don't train the backbone's batch norms or update their statistics"""
     trained_layers: Annotated[int, Field(ge=0)] | None = None
-    """train only the last N layers of the backbone; the other layers keep weights and batch-norm statistics, and have
-    no state in the optimizer"""
+    """train only the last N layers of the backbone; the other layers keep weights and batch-norm statistics, and are
+    not given to the optimizer"""
     sync_batch_norm: bool = False
     """share batch-norm statistics over ranks"""
     micro_batch: Annotated[int, Field(ge=1)] | None = None
-    """number of images to pass through the network at a time, to save memory; the gradient doesn't change"""
+    """number of images per forward pass, to save memory; the gradient doesn't change"""
     compile: bool = False
     """use `torch.compile`"""
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -120,19 +120,19 @@ class Embedding(Table):
     dim: ScalarOrList[Size] = 512
     """dimension of the embedding, per level"""
     pooling: ScalarOrList[Pooling] = "average"
-    """`"average"`, `"max"`, `"both"` (their sum) or `"gem"` (generalised mean, learned power)"""
+    """`"average"`, `"max"`, `"both"` (the sum) or `"gem"` (generalised mean, learned power)"""
     layer_norm: bool = True
-    """use layer norm without parameters before the linear layer"""
+    """use parameter-free layer norm before the linear layer"""
     batch_norm: bool = False
-    """use batch norm without parameters after the linear layer"""
+    """use parameter-free batch norm after the linear layer"""
     bias: bool = True
     """use a bias in the linear layer"""
     linear: bool = True
-    """use a linear layer; if `false`, the embedding is the pooled features, and `dim` must be their number"""
+    """use a linear layer; if `false`, the embedding is the pooled features, and `dim` must be the number of features"""
     levels: list[str] = []
     """use only these levels from `backbone.levels` in the embedding; all levels train"""
     level_weight: ScalarOrList[NotNegative] = 1.0
-    """weight of each level's loss"""
+    """weight of the loss of a level"""
 
     def of_levels(self, count: int) -> list[Level]:
         """Expand the table to `count` levels.
@@ -161,7 +161,7 @@ class Initialisation(Table):
 
     class_weights: Literal["default", "uniform-by-classes", "class-means"] = "default"
     """`"default"`: drawn by the loss; `"uniform-by-classes"`: drawn uniformly from ±1/√C, for C classes;
-    `"class-means"`: the mean embedding of each class's training images"""
+    `"class-means"`: the mean embedding of the class's training images"""
     adapt_batch_norm: Period = 0.0
     """epochs of forward passes that only update batch-norm statistics"""
 
@@ -182,7 +182,7 @@ class Optimizer(Table):
     lr: NotNegative = 0.001
     """learning rate"""
     weight_decay: NotNegative = 0.0001
-    """weight decay, for parameters with two or more dimensions"""
+    """weight decay, used for parameters with 2 or more dimensions"""
     lr_multipliers: LrMultipliers = LrMultipliers()
     """factors for `backbone`, `head` and `loss`, to multiply `lr` by"""
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -206,7 +206,7 @@ class Checkpoints(Table):
     """``[checkpoints]``: when to save checkpoints, and how many to keep."""
 
     every: Period = 1.0
-    """interval between checkpoints; 0 saves only at the end"""
+    """interval between checkpoints; if 0, save only when the run ends"""
     unit: Unit = "epoch"
     """unit of `every`: `"epoch"` or `"step"`"""
     keep: Annotated[int, Field(ge=1)] = 2
@@ -221,7 +221,7 @@ class Evaluation(Table):
     name: str = "exact"
     """evaluator; keys that aren't listed here are options of the evaluator"""
     every: Period = 0.0
-    """interval between evaluations during training; 0 evaluates only at the end"""
+    """interval between evaluations during training; if 0, evaluate only when the run ends"""
     unit: Unit = "epoch"
     """unit of `every`: `"epoch"` or `"step"`"""
     test: bool = True
@@ -229,8 +229,8 @@ class Evaluation(Table):
     baselines: bool = True
     """also evaluate raw pixels and the untrained network"""
     prefixes: list[Annotated[int, Field(ge=1)]] = []
-    """numbers of leading dimensions to evaluate separately at the end of the run, for `prefixes` in evaluation.json and
-    the report; use `dml eval RUN --prefix 32 --prefix 64` to evaluate them later"""
+    """numbers of leading dimensions to evaluate separately when the run ends, for `prefixes` in evaluation.json and
+    the report; use `dml eval RUN --prefix 32 --prefix 64` to evaluate prefixes later"""
 
     def component(self) -> dict[str, Any]:
         """Return the evaluator's table in the registry's form."""
@@ -241,18 +241,18 @@ class Validation(Table):
     """``[validation]``: training classes to hold out and to evaluate during training instead of the test split."""
 
     class_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """fraction of the training classes to hold out, drawn at random"""
+    """fraction of the training classes to hold out, drawn randomly"""
     fold: Annotated[int, Field(ge=0)] | None = None
     """index of the fold to hold out, from 0 to `folds` - 1"""
     folds: Annotated[int, Field(ge=2)] | None = None
-    """number of folds, each of consecutive classes"""
+    """number of folds; a fold consists of consecutive classes"""
     on_test: bool = False
-    """select weights on the test split, as in many published tables; the metrics then overestimate the quality on new
+    """select weights on the test split, as is common in published tables; the metrics then overestimate the quality on new
     classes"""
     metric: str = "map@r"
     """metric to select weights by; the run ends with the best weights"""
     patience: Annotated[int, Field(ge=0)] = 0
-    """number of evaluations without improvement after which to stop; 0 disables"""
+    """stop after this number of evaluations that don't improve `metric`; 0 disables"""
 
     @property
     def holds_out(self) -> bool:
@@ -394,7 +394,7 @@ def describe_keys() -> str:
     """Describe keys, defaults and meanings of all tables except components, as Markdown."""
     text = ""
     for name, table in list_tables().items():
-        text += f"\n### `[{name}]`\n\n| key | default | what it sets |\n|---|---|---|\n"
+        text += f"\n### `[{name}]`\n\n| key | default | description |\n|---|---|---|\n"
         for key, option in table.model_fields.items():
             value = option.default
             # TOML and JSON write these types identically.

@@ -202,7 +202,7 @@ def _compare(model: TrainedModel, network: EmbeddingModel, exported: Compute) ->
 
 
 def _embed_photographs(model: TrainedModel) -> tuple[Tensor, Tensor, npt.NDArray[np.float32]]:
-    """Draw photographs (noise if there is no reader), prepare with ``prepare.py`` and the data set, and embed the results."""
+    """Draw photographs (noise if a reader is missing), prepare with ``prepare.py`` and the data set, and embed all."""
     if model.reader is None:
         images = _draw_noise(max(_BATCHES), model.input_shape)
         return images, images, model.embed(images)
