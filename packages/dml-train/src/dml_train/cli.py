@@ -1,6 +1,6 @@
 """The `dml` command: thin commands over `dml_train`, and the commands of plugins.
 
-If a command raises a `DmlError`, the program prints the message on the error stream and exits with code 2. If a signal
+When a command raises a `DmlError`, the program prints the message on stderr and exits with code 2. When a signal
 stops a run, or Ctrl-C stops any command, the program exits with 128 plus the signal's number.
 """
 

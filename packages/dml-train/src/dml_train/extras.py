@@ -18,7 +18,7 @@ def extra(name: str, what: str) -> Iterator[None]:
 
     Args:
         name: name of the extra, for example ``"report"``.
-        what: the feature that needs the packages, for the message: ``"a report"``.
+        what: the feature that uses the packages, for the message: ``"a report"``.
     """
     try:
         yield

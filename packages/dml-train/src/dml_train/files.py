@@ -32,7 +32,7 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
     """Lock a folder until this context or this process ends.
 
     Args:
-        folder: the folder to lock; other processes must lock it with this function, too.
+        folder: the folder to lock; other processes should also lock it using this function.
         doing: the activity of the processes that lock this folder, for the error: "training in runs/a".
 
     Raises:
@@ -124,7 +124,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file under a temporary name, sync and rename it, so that `path` is always complete.
 
-    If the write fails, for example on a full disk, raise `WriteRefused`; an existing file at `path` doesn't change.
+    If the write fails, for example on a full disk, raise `WriteRefused`; an existing file at `path` is not changed.
     """
     partial = partial_path(path)
     with report_write_errors(f"write {path}"):

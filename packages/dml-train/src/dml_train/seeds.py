@@ -40,7 +40,7 @@ def row_seeds(seed: int, step: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[
 def seed_torch(device: torch.device, *counters: int) -> None:
     """Seed torch's generators for the CPU and `device` from these counters."""
     seed = derive(*counters) >> 1  # 63 bits fit every generator
-    # Don't use torch.manual_seed, which records a stack trace for every GPU library that isn't initialised yet.
+    # Note that torch.manual_seed should not be used: it records a stack trace for uninitialised GPU libraries.
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)

@@ -92,13 +92,13 @@ class RayExecutor:
     _references: list[Any] = field(default_factory=list)
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        """Submit a function. If the worker dies, the future raises an error, and the caller may submit it again."""
+        """Submit a function. When the worker dies, the future will raise an error, and the caller can submit again."""
         ray = _import_ray()
         call = ray.remote(_call).options(**self.cluster.options(), max_retries=0)
         reference = call.remote(self.cluster.cpus, function, arguments)
         self._references.append(reference)
         future: Future[Any] = reference.future()
-        # Cancelling the future doesn't stop the call: interrupt it as Ctrl-C does, so that a run saves.
+        # Note that cancelling the future will not stop the call: interrupt it as Ctrl-C does, so that a run saves.
         future.add_done_callback(lambda ended: ended.cancelled() and ray.cancel(reference, force=False))
         return future
 
@@ -138,7 +138,7 @@ def _call(threads: int, function: Callable[..., Any], arguments: tuple[Any, ...]
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    """Connect to a cluster, or fail within seconds, while Ray itself would try for minutes."""
+    """Connect to a cluster, or fail within seconds, when Ray itself would try for minutes."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # for a cluster that this process starts
     wanted = address if address is not None else os.environ.get("RAY_ADDRESS")
     if wanted is not None and wanted not in ("auto", "local"):

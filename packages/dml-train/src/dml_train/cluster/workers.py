@@ -62,7 +62,7 @@ class Expected:
 def expect(registry: Registry, shared: Path | None) -> Iterator[Expected]:
     """Yield the requirements: the packages of the `registry` and, if given, a probe in the folder `shared`.
 
-    The folder is created if it is missing; raise DmlError if it can't be written. When this context ends, the probe is
+    The folder will be created if missing; raise DmlError if it can't be written. When this context ends, the probe is
     removed.
     """
     names = {"dml-train", "torch", *(provider.distribution for provider in registry.plugins.providers)}

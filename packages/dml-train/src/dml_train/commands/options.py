@@ -1,6 +1,6 @@
 """Options, checks and error messages that commands share.
 
-``dml --help`` and shell completion import all commands, so a command must import torch, numpy and rich only when it
+``dml --help`` and shell completion import all commands, so a command should import torch, numpy and rich only when it
 runs.
 """
 

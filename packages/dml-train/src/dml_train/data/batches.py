@@ -83,7 +83,7 @@ def load_ahead(
         source: the items; must support pickle if there are workers.
         places: indices into `source`.
         workers: number of processes that load ahead; if 0, items are loaded in this process when requested.
-        pin: whether to pin tensors in memory, so that copies to a GPU can overlap.
+        pin: whether to pin tensors in memory, used to overlap copies to a GPU.
     """
     if not 0 <= workers <= MOST_PROCESSES:
         raise InvalidOption(f"workers is {workers}; expected 0 to {MOST_PROCESSES} processes")
@@ -127,7 +127,7 @@ def load_ahead(
             ) from error
         raise
     finally:
-        del items  # ends the loaders, unless a traceback still refers to the iterator
+        del items  # this will end the loaders, unless a traceback still refers to the iterator
         end()
         atexit.unregister(end)
 

@@ -41,7 +41,7 @@ class PathTable(Sequence[Path]):
         """Return a path, or a list of paths for a slice."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        place = range(len(self))[index]  # raises an IndexError as a list does
+        place = range(len(self))[index]  # this will raise an IndexError like a list
         begin = int(self._ends[place - 1]) if place else 0
         return Path(os.fsdecode(self._bytes[begin : int(self._ends[place])]))
 
@@ -110,7 +110,7 @@ class FileDataset:
         on_bad_image: ``"error"`` checks the header and the end of all files now; a file that is damaged in between ends
             the run later. ``"skip"`` decodes all files now, and excludes and logs bad files, so that batches depend
             only on good files.
-        cache: a folder for decoded and resized images, see `open_pack`; None disables the cache. Results don't change.
+        cache: a folder for decoded and resized images, see `open_pack`; by default, not used. Results don't change.
     """
 
     in_channels = 3

@@ -98,7 +98,7 @@ def open_faces(patterns: Sequence[str], size: int) -> list[Face]:
 def _face_indices(file: Path, number: str) -> Sequence[int | None]:
     """Return the indices of the faces to open in a file; [None] if the file contains a single face."""
     try:
-        with file.open("rb") as stream:  # fontTools would leave the file open if it fails
+        with file.open("rb") as stream:  # fontTools would not close the file when it fails
             if file.suffix.lower() in (".ttc", ".otc"):
                 count = len(TTCollection(stream, lazy=True))
             else:
@@ -187,7 +187,7 @@ def draw_classes(
         faces: faces of the same size; must not be empty.
         belongs: tells whether a code point is in the character set.
         min_images: minimum number of drawings per class; must be positive.
-        counted: count only drawings of the first `counted` faces for `min_images`; None counts all.
+        counted: count only drawings of the first `counted` faces for `min_images`; by default, all faces are used.
     """
     counted = len(faces) if counted is None else counted
     by_face = [_draw_face(face, belongs) for face in faces]

@@ -1,4 +1,4 @@
-"""The data set 'glyphs': characters drawn with fonts, with an image per font face.
+"""The data set 'glyphs': characters drawn using fonts, with an image per font face.
 
 By default, the data set uses matplotlib's fonts and doesn't need a download: drawing the images takes a few
 seconds, and the images are always identical.
@@ -58,8 +58,8 @@ class Glyphs:
 
     Args:
         rotation, scale, stretch, shear, shift, stroke, fade: bounds of the augmentation, see `Jitter`.
-        max_classes: number of classes for quick trials, spread evenly over all classes; None uses all.
-        fonts: font files or glob patterns, see `open_faces`; None uses matplotlib's fonts.
+        max_classes: number of classes for quick trials, spread evenly over all classes; by default, all are used.
+        fonts: font files or glob patterns, see `open_faces`; by default, matplotlib's fonts are used.
         query_fonts: fonts for the queries, given like `fonts`. The test half's drawings in `fonts` then become the
             gallery, which also contains classes that query fonts don't draw. If empty, a gallery isn't used.
         characters: the character set, if `fonts` is given; see `select_characters`.
@@ -162,7 +162,7 @@ def draw_glyphs(size: int = SIZE) -> Drawing:
     files = sorted([*folder.glob("DejaVu*.ttf"), *folder.glob("STIX*.ttf")])
     if folder / f"{_CLASS_FACE}.ttf" not in files:
         raise DmlError(
-            f"no font {_CLASS_FACE}.ttf in {folder}; the data set 'glyphs' is drawn with the fonts of matplotlib's "
+            f"no font {_CLASS_FACE}.ttf in {folder}; the data set 'glyphs' is drawn using the fonts of matplotlib's "
             "package. Reinstall it: pip install --force-reinstall matplotlib"
         )
     faces = [Face(file, size) for file in files]

@@ -348,7 +348,7 @@ def _suggest(found: Inspection, batch_size: int) -> Iterator[str]:
     default = ("name", "image-folder")
     changes = [f"dataset.{key}={value}" for key, value in settings.items() if (key, value) != default]
     intact = sum(file not in found.bad for files in parts.train.values() for file in files)
-    if intact < batch_size:  # the sampler would raise an error
+    if intact < batch_size:  # the sampler will raise an error
         changes.append(f"sampler.batch_size={intact}")
     overrides = " ".join(f"--set {shlex.quote(change)}" for change in changes)
     yield ""

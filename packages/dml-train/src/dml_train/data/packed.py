@@ -122,7 +122,7 @@ def estimate_size(images: int, preparation: Preparation) -> str:
 def _hash_inputs(files: Sequence[Path], preparation: Preparation) -> str:
     """Return the pack's name: a hash of everything that determines the pixels.
 
-    File names are relative to the common folder, so that the pack stays valid if the folder moves.
+    File names are relative to the common folder, so that the pack can be used when the folder moves.
     """
     common = Path(os.path.commonpath([file.parent for file in files])) if files else Path()
     p = preparation

@@ -189,7 +189,7 @@ class Preparation:
 
     def _resize(self, image_3HW: Tensor, height: int, width: int) -> Tensor:
         """Resize bytes with torch's integer weights, for identical bits on all processors."""
-        # Don't use torchvision's resize: on some processors it computes in float32, which rounds differently.
+        # Note that torchvision's resize should not be used: it may compute in float32, which rounds differently.
         return F.interpolate(image_3HW[None], (height, width), mode=self.interpolation, antialias=True)[0]
 
 

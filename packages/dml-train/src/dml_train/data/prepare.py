@@ -115,7 +115,7 @@ def decode(file: Source, min_side: int | None = None, max_pixels: int = MAX_PIXE
     Args:
         file: a path or a binary file.
         min_side: decode a JPEG file at a half, quarter or eighth of the size if both sides stay at least `min_side`
-            pixels, which saves most of the time for a large photograph. None decodes at full size.
+            pixels, which saves most of the time for a large photograph. By default, full size is used.
         max_pixels: maximum number of pixels to decode, after this reduction; more raise `Image.DecompressionBombError`.
     """
     with Image.open(file, formats=FORMATS) as stored:
@@ -158,7 +158,7 @@ def resize_center(
     """
     rows = _weigh(pixels_HW3.shape[0], height, crop, interpolation)
     columns = _weigh(pixels_HW3.shape[1], width, crop, interpolation)
-    first, last = rows.pixels.min(), rows.pixels.max()  # the only rows that the crop needs
+    first, last = rows.pixels.min(), rows.pixels.max()  # the only rows that are used by the crop
     filtered = _filter(pixels_HW3[first : last + 1], columns, axis=1)
     return _filter(filtered, rows._replace(pixels=rows.pixels - first), axis=0)
 

@@ -123,7 +123,7 @@ def embed_chunks(
 ) -> Generator[EmbeddedChunk, None, None]:
     """Embed images chunk by chunk in evaluation mode, and restore the network's mode.
 
-    The network must be on `device`, and computes in `precision` by autocast; `workers` processes load ahead. Raise
+    The network must be on `device`, and computes in `precision` using autocast; `workers` processes load ahead. Raise
     DmlError if a chunk can't be loaded for a reason other than bad images, or an embedding isn't finite.
     """
     was_training = network.training

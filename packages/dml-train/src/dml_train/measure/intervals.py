@@ -76,7 +76,7 @@ def average_runs(values: Sequence[float]) -> Interval:
 def share_interval(share: float, count: int) -> Interval:
     """Return the interval of a share p of n = `count` queries in a run, ``p ± 1.96 · √(p(1 − p) / n)``.
 
-    The interval is for different queries, not for different runs, and is too narrow, since queries of a class
+    Note that the interval is for different queries, not for different runs, and is too narrow, since queries of a class
     aren't independent.
     """
     return Interval(share, _NORMAL * math.sqrt(share * (1 - share) / count))

@@ -59,7 +59,7 @@ class EmbeddingHead(nn.Module):
         batch_norm: whether to add a final batch norm (no scale and shift), as in Heated-Up Softmax's BN and HBN
             (Zhang et al. 2018, Sec. 3.3), with batch statistics in training, and running statistics in evaluation.
         bias: whether to add a bias in the linear layer.
-        linear: whether to use a linear layer; if false, the embedding is the pooled features, and D must equal F.
+        linear: whether to use a linear layer; if false, the pooled features are used, and D must equal F.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class LevelledLoss(nn.Module):
 class EmbeddingModel(nn.Module):
     """A backbone and a head, from images to embeddings.
 
-    If parameters of the backbone are frozen when the model is built, they stay frozen, and so do the
+    If parameters of the backbone are frozen when the model is built, they will stay frozen, and also the
     statistics of frozen batch norms.
 
     Attributes:

@@ -69,7 +69,7 @@ def record_stop_signals(*, second_interrupts: bool = True) -> Iterator[StopReque
     """Record SIGTERM and SIGINT in the main thread instead of stopping immediately.
 
     Args:
-        second_interrupts: whether SIGINT raises KeyboardInterrupt if a signal is already recorded. Don't use this with
+        second_interrupts: whether SIGINT raises KeyboardInterrupt when a signal is recorded. Should not be used with
             ranks, which can receive Ctrl-C twice, from terminal and launcher.
     """
     request = StopRequest()

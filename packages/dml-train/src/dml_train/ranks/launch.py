@@ -38,7 +38,7 @@ def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -
         DmlError: if a rank fails, with the rank's error; if a rank dies, with the cause.
         SystemExit: if a signal stops the ranks, with 128 plus the signal's number.
     """
-    logging.disable(logging.ERROR)  # silence torchrun, since this function reports failing ranks
+    logging.disable(logging.ERROR)  # used to silence torchrun, since this function reports failing ranks
     os.environ[LAUNCHED] = str(os.getpid())
     # Divide the cores between ranks on the CPU.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
@@ -65,7 +65,7 @@ def _raise_failure(failures: Mapping[int, ProcessFailure], nproc: int, folder: P
         for rank, failure in failures.items()
         if failure.exitcode == 2 and failure.error_file_data.get("message")
     }
-    # torchrun ends the other ranks with SIGTERM. A rank may report that it lost a peer before the peer reports why.
+    # torchrun ends the other ranks with SIGTERM. Note that a rank may report a lost peer before the peer reports why.
     killed = [rank for rank, f in failures.items() if f.exitcode < 0 and f.exitcode != -signal.SIGTERM]
     causes = [rank for rank, message in messages.items() if LOST_RANK not in message]
     earliest = min(failures, key=lambda rank: failures[rank].timestamp)

@@ -247,7 +247,7 @@ class Validation(Table):
     folds: Annotated[int, Field(ge=2)] | None = None
     """number of folds; a fold consists of consecutive classes"""
     on_test: bool = False
-    """select weights on the test split, as is common in published tables; the metrics then overestimate the quality on new
+    """select weights on the test split, as is common in published tables; metrics then overestimate the quality on new
     classes"""
     metric: str = "map@r"
     """metric to select weights by; the run ends with the best weights"""

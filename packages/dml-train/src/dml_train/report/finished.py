@@ -88,7 +88,7 @@ class FinishedRun:
         queries = gallery = Items(None)
         if recipe.evaluation.test:
             embedded = Embedded.read(folder)
-            # Don't cluster again, since `result` already contains these metrics.
+            # Clustering should not be repeated, since `result` already contains these metrics.
             evaluator = build_evaluator(recipe, registry, clustering=False)
             evaluation = restore_evaluation(folder, recipe, result, evaluator)
             if evaluation is None:

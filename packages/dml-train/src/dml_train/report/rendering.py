@@ -112,7 +112,7 @@ def _draw_themed(
     draw: Callable[[Any, str, str], None], theme: str, size: tuple[float, float], form: str
 ) -> str:
     ink = _INK[theme]
-    # Don't use pyplot, which would keep figures, and choose a window system.
+    # Note that pyplot should not be used: it would keep figures, and choose a window system.
     with matplotlib.rc_context({"svg.hashsalt": "dml", "svg.fonttype": "path"}):
         figure = matplotlib.figure.Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()

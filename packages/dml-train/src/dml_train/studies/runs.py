@@ -1,6 +1,6 @@
 """Train runs in different folders, in parallel; finished runs are kept.
 
-Any executor can train the runs, on this machine or on others. If a worker dies, a different worker resumes the run from
+Any executor can be used, on this machine or on others. When a worker dies, a different worker will resume the run from
 the last checkpoint.
 """
 
@@ -93,7 +93,7 @@ def train_job(
             with measure_seconds(job.folder):
                 train(job.recipe, job.folder, resume=True, registry=registry, console=console)
             return None
-        except WriteRefused:  # the disk is the cause, and would make other runs fail, too
+        except WriteRefused:  # the disk is the cause, and will make other runs fail, too
             raise
         except FolderLocked as error:
             if time.monotonic() >= give_up:
@@ -160,7 +160,7 @@ def run_all(
             workers must have identical packages, and see the runs' folders and data under equal paths.
         registry: provides components to this process.
         console: shows the progress of runs in this process.
-        on_end: called when a run ended.
+        on_end: called when a run has ended.
 
     Raises:
         DmlError: if a process died; finished runs are kept.
@@ -227,7 +227,7 @@ def _start_processes(count: int) -> Iterator[Executor]:
         yield pool
     except BaseException:
         for child in multiprocessing.active_children():
-            child.terminate()  # the run in it saves and stops
+            child.terminate()  # the run in it will save and stop
         raise
     finally:
         pool.shutdown(cancel_futures=True)
@@ -237,7 +237,7 @@ def _start_process(threads: int) -> None:
     torch.set_num_threads(threads)
     end_with_parent()
     wake_at_death_of_parent()  # so that this process ends even if it is suspended
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops this process with SIGTERM
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent will stop this process using SIGTERM
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,13 +33,13 @@ class Embedder:
     get the embeddings of `embed_folder`, pass paths or encoded images: this class decodes large JPEGs in reduced size.
     """
 
-    run: str | Path  # the run's folder, which all workers must see
+    run: str | Path  # the run's folder, which must be visible to all workers
     _: KW_ONLY
     # The column of images: paths, encoded images (bytes), dictionaries with ``bytes`` as in Hugging Face data sets, or
-    # RGB arrays (height, width, 3); default: the first of image, bytes, jpg, jpeg, png, webp and path.
+    # RGB arrays (height, width, 3); by default, the first of image, bytes, jpg, jpeg, png, webp and path.
     column: str | None = None
     skip: bool = False  # whether to drop rows of images that can't be decoded, instead of raising an error
-    threads: int | None = None  # number of threads for torch; default: unchanged
+    threads: int | None = None  # number of threads for torch; by default, not changed
     step: int | None = None  # see `open_model`
     registry: Registry | None = None
 

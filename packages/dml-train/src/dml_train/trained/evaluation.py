@@ -71,8 +71,8 @@ def evaluate_run(
         skip: whether to omit images in `folder` that can't be decoded, instead of raising an error.
         evaluator: a name that ``dml plugins`` lists; default: the run's evaluator.
         options: options of the evaluator, for example ``{"metrics": ["recall@1", "recall@5"]}``. They override the
-            options in the recipe if the evaluator is the run's.
-        levels: evaluate only these levels of the embedding, for example ``["inception_4e"]``; default: all.
+            options in the recipe when the run's evaluator is used.
+        levels: evaluate only these levels of the embedding, for example ``["inception_4e"]``; by default, all are used.
         prefix: evaluate only the first `prefix` dimensions of these levels; default: all.
         step, registry: see `open_model`.
         console: shows progress; default: none.

@@ -55,8 +55,8 @@ def export(model: TrainedModel, format: Format, out: Path | str) -> float:
     """Export the network, (B, C, H, W) float32 to (B, D) float32 for any B, and describe it in ``OUT.json``.
 
     Also write ``prepare.py`` to this folder, to prepare images if this package isn't installed, unless a
-    plugin prepares images differently. To check both files, photographs are drawn, prepared with ``prepare.py`` and
-    embedded with the exported network in batches of 1, 2 and 5; `out` is only created if the embeddings agree with the
+    plugin prepares images differently. To check both files, photographs are drawn, prepared using ``prepare.py`` and
+    embedded using the exported network in batches of 1, 2 and 5; `out` is only created if the embeddings agree with the
     network in float32. The exported network always computes in float32 on the CPU. Return the largest difference from
     ``model.embed_images``, as 1 minus the cosine.
 
@@ -89,7 +89,7 @@ def export(model: TrainedModel, format: Format, out: Path | str) -> float:
                 exporter.write(network, model.input_shape, partial)
             except OSError:
                 raise
-            except Exception as error:  # exporters may raise any exception if they can't trace the network
+            except Exception as error:  # exporters may raise any exception when the network can not be traced
                 reason = f"{type(error).__name__}: {error}"
                 raise DmlError(f"the network can't be exported to {format}: {reason}") from error
             difference, angle = _compare(model, network, exporter.read(partial))

@@ -53,7 +53,7 @@ def embed_folder(
         labels: a .npy file to create for labels, (N,) int64; see `ImageList.labels`.
         chunk_size: number of images to embed and write per chunk. The last bits of the embeddings depend on this size.
         workers: number of processes that load ahead.
-        console: shows progress; default: none.
+        console: shows progress; by default, not shown.
 
     Raise DmlError if images are missing, an image can't be decoded, an image to label isn't in a subfolder, the disk is
     full, or another process writes this file.
@@ -180,7 +180,7 @@ def write_embedding(
         else:
             write_rows(file, plan, len(kept), parts)
 
-    write_atomically(out, write)  # last, so that the other files exist if this file does
+    write_atomically(out, write)  # last, so that the other files exist when this file does
 
 
 def list_skipped(done: FolderEmbedding) -> list[dict[str, str]]:

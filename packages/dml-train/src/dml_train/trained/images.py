@@ -45,7 +45,7 @@ class ImageList:
 
     @property
     def places(self) -> list[Path]:
-        """The files or folders that contain the images, which other machines must see, too."""
+        """The files or folders that contain the images, which must also be visible to other machines."""
         return list(dict.fromkeys(self.files)) if self.folder is None else [self.folder]
 
     def chunks(self, model: TrainedModel, items: Sequence[range]) -> ImageChunks:

@@ -1,4 +1,4 @@
-"""Find images that a run must not be evaluated on: near-copies of training images, and training images themselves.
+"""Find images that should not be used to evaluate a run: training images, and near-copies of training images.
 
 Shapes: `T` test items, `N` training items of a block, `D` embedding dimension.
 """

@@ -50,7 +50,7 @@ class TrainedModel:
     def embed(self, inputs: Tensor | npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Embed N >= 1 network inputs, (N, *input_shape) float32, prepared as `reader.describe` says: (N, D) float32.
 
-        Raise DmlError if the inputs have a different shape, or an embedding isn't finite.
+        Raise DmlError if the inputs have a different shape, or an embedding is not finite.
         """
         tensor = torch.as_tensor(inputs)
         if tensor.ndim != 4 or tensor.shape[1:] != self.input_shape or not len(tensor):
@@ -124,13 +124,13 @@ def open_model(
 ) -> TrainedModel:
     """Open the trained network of a run.
 
-    The data set is only needed if it doesn't define an ``image_reader``. Raise DmlError if `run_dir` isn't a run's
+    The data set is only used if it does not define an ``image_reader``. Raise DmlError if `run_dir` isn't a run's
     folder, the checkpoint is missing or damaged, or a component isn't installed.
 
     Args:
         run_dir: the run's folder.
         registry: provides backbones and data sets; default: all installed ones.
-        step: use the weights of this step's checkpoint; default: the weights that the run is evaluated by.
+        step: use the weights of this step's checkpoint; by default, use the weights that the run is evaluated by.
     """
     registry = registry or installed()
     folder = RunFolder.open(Path(run_dir))

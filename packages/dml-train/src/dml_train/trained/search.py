@@ -154,14 +154,14 @@ def search(
 ) -> list[SearchResult]:
     """Find the k nearest items per query, exactly; ties are ordered by gallery index.
 
-    If a query is a file of the gallery, it is excluded from the results of this query. Raise DmlError if a query can't
+    If a query is a file of the gallery, it will be excluded from this query's results. Raise DmlError if a query can't
     be decoded.
 
     Args:
         model, gallery: embeds the queries; the items to search.
         queries: image files.
         k: maximal number of items per query.
-        codes: whether to compare binary codes. A gallery of codes is always compared by codes.
+        codes: whether to compare binary codes. Note that a gallery of codes will always be compared by codes.
         registry: provides the run's evaluator, which compares floats; default: all installed ones.
     """
     if not queries:

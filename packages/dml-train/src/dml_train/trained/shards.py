@@ -69,7 +69,7 @@ def embed_shard(
 ) -> FolderEmbedding:
     """Embed a shard of a plan's images into files next to `out`, the file to join later; see `embed_images`.
 
-    Some shards are empty if there are more shards than chunks. Raise DmlError if an image can't be decoded, the disk is
+    Shards can be empty if there are more shards than chunks. Raise DmlError if an image can't be decoded, the disk is
     full, another process embeds this shard, or a finished shard is from a different embedding. Finished chunks are
     kept.
     """
@@ -89,7 +89,7 @@ def embed_shard(
             "paths": done.paths,
             "skipped": list_skipped(done),
         }
-        write_json(index_path(path), manifest)  # last, so that the rows exist if the manifest does
+        write_json(index_path(path), manifest)  # last, so that the rows exist when the manifest does
     return done
 
 
@@ -163,7 +163,7 @@ def _made_by(plan: EmbeddingPlan, shard: Shard) -> dict[str, Any]:
 
 
 def _find_damage(plan: EmbeddingPlan, path: Path, shard: Shard, manifest: Mapping[str, Any]) -> str | None:
-    """Return why a finished shard must be embedded again; None if it is intact and up to date."""
+    """Return why a finished shard should be embedded again; None if it is intact and up to date."""
     if not path.is_file():
         return f"{path}, the rows of shard {shard}, is missing; embed that shard again"
     if sha256_of(path) != manifest["sha256"]:

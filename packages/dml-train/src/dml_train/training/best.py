@@ -23,7 +23,7 @@ class Best:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the patience is exhausted, so that training stops early."""
+        """Whether the patience is exhausted, so that training should be stopped early."""
         return 0 < self.patience <= self.since
 
     def update(self, step: int, metrics: Mapping[str, float]) -> bool:

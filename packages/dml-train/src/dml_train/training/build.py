@@ -210,7 +210,7 @@ def build(
         steps_per_epoch,
         {"optimizer": optimizer, "loss": loss, "model": model},
     )
-    # This needs tables that hold numbers, which `build_schedules` has checked.
+    # Note that tables must contain numbers, which `build_schedules` has checked.
     check_loss_schedules(recipe.schedule, recipe.loss, registry)
     if recipe.validation.selects:
         every = recipe.evaluation.every * (steps_per_epoch if recipe.evaluation.unit == "epoch" else 1)

@@ -170,7 +170,7 @@ def prune(folder: Path, keep: int, protected: Collection[int] = ()) -> None:
     """Remove checkpoints that lack a manifest, and all others except the newest `keep` and the `protected` steps."""
     kept = 0
     for step, path in _by_step(folder):
-        # Don't verify checksums here: hashing all files on every save would be slower than saving.
+        # Note that checksums are not verified here: hashing all files on every save would be slower than saving.
         if (path / MANIFEST).exists():
             kept += 1
             if kept <= keep or step in protected:
@@ -232,7 +232,7 @@ def write(
 
 
 def _write_rows(partial: Path, rows: Mapping[str, OwnRows], ranks: Ranks) -> tuple[str, FileRecord] | OSError:
-    """Write this rank's rows; return the file's name and manifest entry, or the error if writing failed.
+    """Write this rank's rows; return the file's name and manifest entry, or the error when writing failed.
 
     An error isn't raised here, since the other ranks would wait for this rank.
     """

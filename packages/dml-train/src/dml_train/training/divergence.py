@@ -1,4 +1,4 @@
-"""Divergence: a run ends if a loss, a weight or a moment of the optimizer isn't finite anymore."""
+"""Divergence: a run will end when a loss, a weight or a moment of the optimizer is not finite."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def find_changes(folder: RunFolder, dataset: Dataset) -> list[str]:
 
     Raise a `DmlError` if the folder's fingerprint is corrupt, or an image file can't be read.
     """
-    if not folder.data.is_file():  # the run stopped before it saved a fingerprint
+    if not folder.data.is_file():  # the run was stopped before a fingerprint was saved
         return []
     before, now = _read(folder), _take(dataset)
     pairs = {part: (before.get(part, _EMPTY), now.get(part, _EMPTY)) for part in {**before, **now}}

@@ -26,7 +26,7 @@ from dml_train.training.replica import Replica
 def initialise(
     experiment: Experiment, replica: Replica, batches: StepBatches, console: Console, ranks: Ranks
 ) -> None:
-    """Prepare a new run as the recipe's ``[initialisation]`` says. Every rank must call this function."""
+    """Prepare a new run as the recipe's ``[initialisation]`` says. This must be called on every rank."""
     table = experiment.recipe.initialisation
     if table.class_weights == "uniform-by-classes":
         draw_by_classes(experiment)

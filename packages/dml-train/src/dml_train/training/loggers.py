@@ -74,7 +74,7 @@ class JsonLines:
                 try:
                     self._file.write(line)
                 except OSError:
-                    with suppress(OSError):  # closing would raise again for the rest of the line
+                    with suppress(OSError):  # closing will raise again for the rest of the line
                         self._file.close()
                     raise
         self._last = line

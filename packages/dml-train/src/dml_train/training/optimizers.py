@@ -74,7 +74,7 @@ class PartedOptimizer:
             if sparse:
                 parts.append(torch.optim.SGD(rows, lr=self.lr))
         self.torch: torch.optim.Optimizer = Joined(parts) if sparse else parts[0]
-        # torch's fused SGD leaves the momentum uninitialised if a loss scaler skips the first step.
+        # torch's fused SGD leaves the momentum uninitialised when a loss scaler skips the first step.
         for group in self.torch.param_groups:
             for parameter in group["params"] if group.get("momentum") else []:
                 self.torch.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

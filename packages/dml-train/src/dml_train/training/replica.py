@@ -40,7 +40,7 @@ class Replica:
         self._replicate()
         if self._size is None:
             return self._forward(self._replica, images_R, step, 0)
-        # Both passes must use the same code, since compiled code draws different dropout masks than eager code.
+        # Both passes should use the same code, since compiled code draws different dropout masks than eager code.
         self._cache = GradientCache(
             self._replica,
             self._size,
@@ -95,7 +95,7 @@ class Replica:
         return embeddings
 
     def _replicate(self) -> None:
-        """Wrap the model for training, and wrap it again if the set of trained weights changed."""
+        """Wrap the model for training, and wrap it again when the set of trained weights changes."""
         trains = [parameter.requires_grad for parameter in self._experiment.model.parameters()]
         if trains != self._replicated_for:
             self._replicated_for = trains

@@ -28,7 +28,7 @@ from dml_train.training.fingerprint import find_changes, save_fingerprint
 from dml_train.training.rehearsal import rehearse
 from dml_train.training.trainer import Trainer
 
-# Keys that may differ when a run resumes, since they don't change results.
+# Keys that can differ when a run is resumed, since results will not change.
 _FREE = (
     "training.workers:",
     "training.device:",
@@ -57,7 +57,7 @@ def train(
         resume: resume from the newest intact checkpoint in `out`, or start if there is none.
         force: with `resume`, resume even if the recipe or the data set was changed, or if the run is complete.
         registry: provides the components; default: the components of all installed plugins.
-        console: shows progress; default: the error stream. Use ``rich.console.Console(quiet=True)`` to show none.
+        console: shows progress; by default, on the error stream. Use ``rich.console.Console(quiet=True)`` to show none.
 
     Returns:
         The folder. A complete run doesn't change, except that changed or damaged results are written again.

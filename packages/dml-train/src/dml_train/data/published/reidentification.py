@@ -29,7 +29,7 @@ _LISTS = "train_test_split"  # of PKU VehicleID
 # The number of images per test list; an image per vehicle is in the gallery.
 _IMAGES: Mapping[Vehicles, int] = {800: 6_493, 1600: 13_377, 2400: 19_777}
 _NAME = re.compile(r"(?P<identity>-1|\d+)_(?P<camera>c\d+)")
-# Boxes in Market-1501 that are neither good nor bad, and must be ignored. Keep the distractors, 0000: they match
+# Boxes in Market-1501 that are neither good nor bad, and should be ignored. Keep the distractors, 0000: they match
 # nobody and are an additional class in the gallery.
 _JUNK = "-1"
 
@@ -142,7 +142,7 @@ def read_vehicleid(root: str, vehicles: Vehicles = 2400, draw: int = 0) -> Parts
     Args:
         root: the folder ``VehicleID_V1.0``, or the parent.
         vehicles: the test list: 800 (small), 1600 (medium) or 2400 (large) vehicles.
-        draw: the number of the random gallery; raises a `ValueError` if negative.
+        draw: the number of the random gallery; should not be negative.
     """
     if draw < 0:
         raise ValueError(f"draw is {draw}; expected at least 0")

@@ -3,9 +3,9 @@
 - ``in_channels``: the number of channels of the images. If it isn't 3, loaded weights of the first convolution are
   replaced by the mean over colours times ``3 / in_channels``, so that a grey image has the same features as in colour.
 - ``weights``: None (random) or a file: a state dict with or without the classifier, ``.safetensors`` or saved by
-  ``torch.save`` (read with ``weights_only=True``, so that loading can't run code).
+  ``torch.save`` (read using ``weights_only=True``, so that loading can't run code).
 - ``levels``: the names of the outputs to use as features. If multiple, ``num_features`` and the output are tuples.
-- ``pretrained``: whether to load ``weights``; use False if a checkpoint replaces the weights.
+- ``pretrained``: whether to load ``weights``; should be False when a checkpoint will replace the weights.
 """
 
 from __future__ import annotations

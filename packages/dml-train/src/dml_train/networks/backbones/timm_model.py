@@ -46,7 +46,7 @@ class TimmModel(nn.Module):
             are interpolated. 0 uses the model's default.
         lora_rank: rank of LoRA's matrices; other weights are then frozen. 0 disables LoRA. Needs ``dml-train[lora]``.
         lora_alpha: LoRA's scale times the rank, above 0.
-        lora_targets: ends of the names of the layers that LoRA adapts; default: attention's linear layers.
+        lora_targets: ends of the names of the layers that LoRA adapts; by default, attention's linear layers are used.
 
     Raises:
         InvalidOption: if a model, level, file or layer is unknown; the message suggests the nearest name.

@@ -35,7 +35,7 @@ class PlannedRow:
     row: Row
     jobs: Sequence[Job] = ()  # a run per seed; none if only published figures are shown
     levels: Sequence[str] = ()  # the levels of the stored embeddings to measure; empty: all
-    fault: str | None = None  # why it can't be planned; None if it can
+    fault: str | None = None  # why the run can not be planned; None if it can
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def reproduce(
     Args:
         names: papers and tables, for example ``["ice/table-2", "rll"]``.
         out: the folder for runs and pages. Finished runs are kept, unfinished runs resume, and pages are replaced.
-        data: the folder of the papers' data sets; None to run all tables on glyphs.
+        data: the folder of the papers' data sets; by default, all tables are run on glyphs.
         seeds: number of runs per row.
         processes, executor: number of simultaneous runs; trains the runs instead of processes, see `run_all`.
         overrides: changes of all recipes, for example ``["training.steps=100"]``.

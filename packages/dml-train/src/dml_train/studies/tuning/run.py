@@ -61,7 +61,7 @@ def tune(
     Args:
         source, overrides: the recipe, see `dml_train.load_recipe`.
         space: the keys to vary, for example ``{"optimizer.lr": Range(1e-4, 1e-2, log=True)}``.
-        out: the folder for trials and results. An existing search resumes, and can be extended by more trials.
+        out: the folder for trials and results. An existing search will resume, and can be extended using more trials.
         trials: the total number of trials.
         folds: the number of class-disjoint folds of the training classes, held out in turn; default: use the
             classes that the recipe holds out.
@@ -88,7 +88,7 @@ def run_search(
 ) -> list[Trial]:
     """Run trials until `trials` exist, and return finished trials, sorted by number; see `tune` for the arguments.
 
-    Trials that other machines train aren't finished. If a machine dies, a different machine resumes the trial.
+    Trials that other machines train aren't finished. When a machine dies, a different machine will resume the trial.
     """
     store = TrialStore(plan, out)
     while _train_next(store, console, processes, executor) or store.ask(trials):
