@@ -140,4 +140,4 @@ def test_a_worker_names_bad_images_and_what_it_does_not_see(worker, plan, tmp_pa
     assert "sees different weights in the run" in error
     with expect(registry(), None) as expected:
         _, _, error = worker(0, expected=replace(expected, versions={"dml-train": "0"}))
-    assert "expected 0, as here. Install the same versions" in error
+    assert "expected 0, as here. Install identical versions" in error

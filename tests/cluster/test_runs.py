@@ -52,13 +52,11 @@ def test_runs_outlive_their_machine(ray_nodes, tmp_path):
 
 def test_a_cluster_that_is_too_small_and_an_unfit_worker_are_named(ray_nodes, tmp_path, monkeypatch):
     cluster = RayCluster(ray_nodes.address)
-    small = (
-        r"no machine in the cluster has the 64 cores and 0 GPUs that a worker needs; the largest has 1 cores"
-    )
+    small = r"no machine in the cluster provides the 64 cores and 0 GPUs that a worker needs; the largest has 1 cores"
     with cluster.connect(registry(), None), pytest.raises(DmlError, match=small):
         RayCluster(ray_nodes.address, cpus=64).count_workers()
     monkeypatch.setattr(workers, "_find_version", lambda name: "9.9" if name == "dml-train" else None)
-    unfit = r"a worker on .* has dml-train .*; expected 9\.9, as here. Install the same versions"
+    unfit = r"a worker on .* has dml-train .*; expected 9\.9, as here. Install identical versions"
     with (
         cluster.connect(registry(), tmp_path),
         RayExecutor(cluster) as executor,

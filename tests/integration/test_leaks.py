@@ -131,6 +131,6 @@ def test_too_many_pairs_and_other_data_are_refused(world, monkeypatch):
         find_leaks(world[1], -1)
     extra = world[0] / "query" / "class 4" / "new.png"
     Image.new("RGB", (32, 32)).save(extra)
-    with pytest.raises(DmlError, match="split 'test' has 14 items now, but had 13 when the run ended"):
+    with pytest.raises(DmlError, match="split 'test' contains 14 items now, but had 13 when the run ended"):
         find_leaks(world[1])
     extra.unlink()

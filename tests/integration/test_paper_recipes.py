@@ -51,7 +51,7 @@ def test_the_recipe_of_the_readme_is_valid():
 
 def test_three_levels_make_one_embedding_and_missing_weights_are_reported_with_the_page():
     document = load_recipe("rll/lmh-cub", [], registry())
-    message = r"bn_inception-52deb4733\.pth', but there is no such file.*docs/guide/models\.md"
+    message = r"bn_inception-52deb4733\.pth', but the file doesn't exist.*docs/guide/models\.md"
     with pytest.raises(DmlError, match=message):
         build_model(document, 3, registry(), torch.device("cpu"))
     random = document.model_copy(

@@ -139,7 +139,7 @@ def test_unfit_workers_are_named_before_they_work(tmp_path, monkeypatch):
     host = os.uname().nodename
     other = Inline(versions={"dml-train": "0.0.1"})
     assert f"a worker on {host} has dml-train" in refused(other)
-    assert "expected 0.0.1, as here. Install the same versions" in refused(other)
+    assert "expected 0.0.1, as here. Install identical versions" in refused(other)
     assert other.calls[1].cancelled
     assert f"a worker on {host} lacks no-such-package" in refused(Inline(versions={"no-such-package": "1"}))
     unshared = refused(Inline(probe=tmp_path / "elsewhere" / ".probe"))

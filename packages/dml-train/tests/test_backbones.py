@@ -45,7 +45,7 @@ def test_each_block_halves_the_image(options, shape):
         ({"stride": 0}, "stride 0"),
         ({"widths": (8, 12), "norm": "group"}, "multiples of 8"),
         ({"levels": ["block5"]}, "'block5'; small-conv has no such level; did you mean"),
-        ({"levels": ["block1"] * 2}, "each level once"),
+        ({"levels": ["block1"] * 2}, "expected distinct levels"),
     ],
     ids=str,
 )
@@ -221,7 +221,7 @@ def test_weights_that_a_checkpoint_replaces_may_be_missing_and_no_channels_are_r
         ({"model": "resnet5O"}, "no classification model 'resnet5O'; did you mean 'resnet50'"),
         ({"weights": "IMAGENET1K_V3"}, r"'IMAGENET1K_V3'.*did you mean 'IMAGENET1K_V"),
         ({"levels": ["layer5"]}, "'layer5'; resnet18 has no such level; did you mean 'layer"),
-        ({"levels": ["layer1", "layer1"]}, "each level once"),
+        ({"levels": ["layer1", "layer1"]}, "expected distinct levels"),
         ({"levels": ["fc"]}, "'fc'; resnet18 has no such level"),
     ],
     ids=str,

@@ -62,9 +62,9 @@ def test_a_large_test_split_has_none_and_says_so(run, dml, monkeypatch, out):
     monkeypatch.setattr(module, "MOST_IMAGES", 47)
     folder = run(**WITH)
     assert json.loads(folder.baselines.read_text()) == {
-        "omitted": "the test split has 48 images, more than 47"
+        "omitted": "the test split contains 48 images, more than 47"
     }
-    assert Baselines.read(folder).omitted.startswith("the test split has 48 images")
+    assert Baselines.read(folder).omitted.startswith("the test split contains 48 images")
 
 
 def test_a_refusal_of_the_evaluator_is_the_reason(run, monkeypatch):

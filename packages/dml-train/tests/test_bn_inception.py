@@ -148,5 +148,5 @@ def test_a_missing_misshapen_or_unknown_weight_is_refused(published, tmp_path, n
 def test_invalid_options_are_refused():
     with pytest.raises(InvalidOption, match="'inception_5c'; bn-inception has no such level; did you mean"):
         BNInception(3, levels=["inception_5c"])
-    with pytest.raises(InvalidOption, match=r"'bn.pth', but there is no such file.*docs/guide/models.md"):
+    with pytest.raises(InvalidOption, match=r"'bn.pth', but the file doesn't exist.*docs/guide/models.md"):
         BNInception(3, "bn.pth")

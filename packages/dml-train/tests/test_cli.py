@@ -106,7 +106,7 @@ def test_embed_overwrites_nothing_and_reports_a_missing_gallery(dml, folder, tmp
     assert "exists already" in dml("embed", folder.path, "--out", tmp_path / "e.npy", code=2).stderr
     assert (tmp_path / "e.npy").read_text() == "mine"
     result = dml("embed", folder.path, "--split", "gallery", "--out", tmp_path / "g.npy", code=2)
-    assert "has no separate gallery" in result.stderr
+    assert "doesn't define a gallery" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_plugin_adds_a_command_and_may_not_replace_one(dml, registry):
     assert dml("hello").stdout == "hello\n"
     assert "hello" in dml("--help").stdout
     registry.plugins.register(Hostile(), distribution="hostile", version="2")
-    assert "hostile 2 adds a command 'train', which dml has already" in dml("--help", code=2).stderr
+    assert "hostile 2 adds a command 'train', which dml already defines" in dml("--help", code=2).stderr
 
 
 @pytest.mark.parametrize(

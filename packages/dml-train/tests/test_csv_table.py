@@ -93,15 +93,15 @@ def test_the_column_group_names_the_group_of_every_image(root):
     [
         ("path,label | 1.png,a | 2.png,", r"images\.csv, line 3: the column 'label' is empty"),
         ("path,label | ,a", r"line 2: the column 'path' is empty"),
-        ("path,label | ", "has 0 classes; expected at least two"),
-        ("path,label | 1.png,a | 2.png,a", "has 1 classes; expected at least two"),
+        ("path,label | ", "has 0 classes; expected at least 2"),
+        ("path,label | 1.png,a | 2.png,a", "has 1 classes; expected at least 2"),
         (
             "path,label | 1.png,a | 20.png,b | 30.png,b",
             r"2 of the 3 images .* are missing, e\.g\. .*20\.png \(line 3\)",
         ),
         ("path,label | 1.png,a | 2.png,b | 1.png,b", r"lines 2 and 4 both name '1\.png'"),
         ("path,label | 1.png,a | 2.png,b | ./1.png,b", r"lines 2 and 4 both name '\./1\.png'"),
-        ("path,label | 1.png,b | 2.png,b ", "two classes .* have one name: 'b' and 'b '"),
+        ("path,label | 1.png,b | 2.png,b ", "classes .* have equal names: 'b' and 'b '"),
         ('path,label | 1.png,"a | 2.png,b', "is not a CSV file in UTF-8"),
         ("path,label,split | 1.png,a,", r"line 2: the column 'split' is empty"),
         ("path,label,split | 1.png,a,tets", r"split is 'tets'; did you mean 'test'\?"),
@@ -109,23 +109,23 @@ def test_the_column_group_names_the_group_of_every_image(root):
             "path,label,split | 1.png,a,train | 2.png,a,test",
             "class 'a' is in the train part .* and in the test",
         ),
-        ("path,label,split | 1.png,a,train | 2.png,b,train", "the test part of .* contains no image"),
+        ("path,label,split | 1.png,a,train | 2.png,b,train", "the test part of .* doesn't contain images"),
         (
             "path,label,split | 1.png,a,train | 2.png,b,query",
-            "has the splits train, query; expected train and test",
+            "contains the splits train, query; expected train and test",
         ),
         (
             "path,label,split | 1.png,a,train | 2.png,b,test | 3.png,b,gallery",
-            "has the splits train, test, gallery",
+            "contains the splits train, test, gallery",
         ),
         (
             "path,label,split | 1.png,a,train | 2.png,b,query | 3.png,c,gallery",
             "no class of .*test.* is in .*gallery",
         ),
-        ("path,lable | 1.png,a | 2.png,b", r"has no column 'label'; did you mean 'lable'\?"),
+        ("path,lable | 1.png,a | 2.png,b", r"lacks the column 'label'; did you mean 'lable'\?"),
         (
             "1.png,a | 1.png,a | 2.png,b",
-            r"no column 'path'; its first line must name path and label.*names: 1\.png, a",
+            r"lacks the column 'path'; the first line must name path and label.*names: 1\.png, a",
         ),
     ],
 )

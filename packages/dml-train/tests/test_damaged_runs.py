@@ -218,7 +218,7 @@ def test_changed_lines_or_a_missing_manifest_are_an_error_and_a_run_resumes_with
         assert "move it away to continue without its lines" in error
     manifest = (intact / "manifest.json").read_bytes()
     (intact / "manifest.json").unlink()
-    assert "isn't finished: it has no manifest.json" in dml("report", intact, code=2).stderr
+    assert "isn't finished: manifest.json is missing" in dml("report", intact, code=2).stderr
     (intact / "manifest.json").write_bytes(manifest)
     metrics.unlink()
     dml("train", intact / "recipe.toml", "--out", intact, "--resume", "--no-report")

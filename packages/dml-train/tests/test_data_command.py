@@ -72,7 +72,7 @@ def shorten(folder: Path, images: list[Path]) -> str:
 
 def damage(folder: Path, images: list[Path]) -> str:
     write(folder / "image_class_labels.txt", ["1"])
-    return f"incomplete: {folder / 'image_class_labels.txt'}, line 1: '1' has 1 columns; expected 2"
+    return f"incomplete: {folder / 'image_class_labels.txt'}, line 1: '1' contains 1 columns; expected 2"
 
 
 def test_check_exits_with_0_for_a_complete_data_set(tmp_path, small_cub):

@@ -90,7 +90,7 @@ def test_a_killed_shard_resumes_and_a_finished_one_does_nothing(plan, folder, mo
     with pytest.raises(Killed):
         embed_shard(plan, out, Shard(1, 2), ThisProcess())
     assert [path.name for path in folder.iterdir()] == [".e.shard-1-of-2.npy.chunks"]
-    with pytest.raises(DmlError, match=r"contains no finished shards of e\.npy"):
+    with pytest.raises(DmlError, match=r"doesn't contain finished shards of e\.npy"):
         join_shards(plan, out)
     (folder / "go on").touch()
     assert embed_shard(plan, out, Shard(1, 2), ThisProcess()).reused == 4
@@ -184,7 +184,7 @@ def test_mistakes_in_the_options_are_named(dml, photo_run, photos, folder):
     assert "the shard is 3/3; expected I/N with I from 0 to N - 1" in refused("--shard", "3/3")
     assert "both --shard and --join" in refused("--shard", "0/3", "--join")
     assert "use --labels with --join" in refused("--shard", "0/3", "--labels", folder / "l.npy")
-    assert "contains no finished shards of e.npy" in refused("--join")
+    assert "doesn't contain finished shards of e.npy" in refused("--join")
     assert "--address was given without --engine ray" in refused("--address", "127.0.0.1:6379")
     assert "--engine ray was given with --join" in refused("--join", "--engine", "ray")
     assert "--engine ray was given with --workers" in refused("--workers", "2", "--engine", "ray")

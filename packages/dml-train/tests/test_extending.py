@@ -152,7 +152,7 @@ def test_a_mistake_names_the_recipes_and_the_expected_value(write, registry, doc
 
 def test_drop_needs_a_parent_and_neither_it_nor_extends_can_be_set(tmp_path, write, registry):
     (tmp_path / "lonely.toml").write_text("drop = ['loss']\n")
-    with pytest.raises(DmlError, match="drop is given without extends"):
+    with pytest.raises(DmlError, match="drop is given, but extends is not"):
         load_recipe(tmp_path / "lonely.toml", [], registry)
     with pytest.raises(DmlError, match="can't set 'extends': it is resolved before any override"):
         load_recipe(write("root.toml"), ["extends=demo"], registry)

@@ -151,7 +151,7 @@ def test_no_loader_process_outlives_its_iterator():
 
 def test_a_batch_that_ranks_cannot_share_equally_is_refused_before_anything_starts(registry, tiny_document):
     recipe = parse(tiny_document(), registry)
-    message = "a batch has 8 images, which 3 ranks can't share equally; choose a batch"
+    message = "a batch contains 8 images, which 3 ranks can't share equally; choose a batch"
     with pytest.raises(DmlError, match=message):
         build(recipe, registry, Ranks(0, 3))
 

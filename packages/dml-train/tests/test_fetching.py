@@ -35,7 +35,7 @@ def test_a_complete_file_gets_its_name(serve, tmp_path, answer, md5):
     ("answer", "md5", "message"),
     [
         ({"sent": 1000}, None, "can't download"),
-        ({}, "0" * 32, f"has the MD5 {MD5}; expected 000"),
+        ({}, "0" * 32, f"has MD5 {MD5}; expected 000"),
         *(({"status": n}, None, f"can't download .*{n}") for n in (403, 404, 500)),
     ],
     ids=["interrupted", "wrong checksum", "403", "404", "500"],
@@ -192,7 +192,7 @@ def test_existing_files_are_never_overwritten(tmp_path, pack):
     archive = pack(tmp_path, CONTENTS)
     (tmp_path / "out" / "birds").mkdir(parents=True)
     (tmp_path / "out" / "birds" / "mine.txt").write_bytes(b"mine")
-    with pytest.raises(DmlError, match=r"birds already exists; nothing was unpacked"):
+    with pytest.raises(DmlError, match=r"birds already exists; it was not changed"):
         unpack(archive, tmp_path / "out")
     assert found(tmp_path / "out") == {"birds/mine.txt": b"mine"}
 

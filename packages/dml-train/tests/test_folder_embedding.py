@@ -62,7 +62,7 @@ def test_codes_and_labels(dml, photo_run, photos, tmp_path):
     refused = dml(
         "embed", photo_run, photos, "--out", tmp_path / "d.npy", "--labels", tmp_path / "m.npy", code=2
     )
-    assert "loose.png is in none" in refused.stderr
+    assert "loose.png is not in any" in refused.stderr
     assert not (tmp_path / "d.npy").exists()
 
 

@@ -71,10 +71,10 @@ def test_a_broken_image_is_an_error_or_skipped(dml, registry, world, held):
     [
         (shutil.rmtree, "doesn't exist; expected a folder of images"),
         (lambda held: [shutil.rmtree(folder) for folder in held.iterdir()], "contains no images"),
-        (lambda held: shutil.copy(held / "class-1" / "1.png", held / "loose.png"), "loose.png is in none"),
+        (lambda held: shutil.copy(held / "class-1" / "1.png", held / "loose.png"), "loose.png is not in any"),
         (
             lambda held: [file.unlink() for file in held.rglob("*.png") if file.name != "1.png"],
-            "contains a single image in each of 4 classes, so that no query has a match",
+            "contains 4 classes of a single image, so that queries can't be matched",
         ),
     ],
     ids=["no folder", "no image", "a loose image", "one of each"],

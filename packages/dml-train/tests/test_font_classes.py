@@ -146,14 +146,14 @@ def test_fonts_that_cant_be_opened_are_named(collection, tmp_path):
         open_faces([str(tmp_path / "none*.ttf")], 24)
     with pytest.raises(DmlError, match=r"text\.ttf can't be read as a font"):
         open_faces([str(tmp_path / "*.ttf")], 24)
-    with pytest.raises(DmlError, match=r"no face '2': its faces are 0 to 1"):
+    with pytest.raises(DmlError, match=r"doesn't contain face '2': its faces are 0 to 1"):
         open_faces([f"{collection}#2"], 24)
-    with pytest.raises(DmlError, match=r"no face '0': it is no collection"):
+    with pytest.raises(DmlError, match=r"doesn't contain face '0': it is no collection"):
         open_faces([str(FONTS / "DejaVuSans.ttf#0")], 24)
     (tmp_path / "other").mkdir()
     for name in ("a.ttf", "other/a.ttf"):
         (tmp_path / name).write_bytes((FONTS / "DejaVuSans.ttf").read_bytes())
-    with pytest.raises(DmlError, match="two files are named a; give the path of one"):
+    with pytest.raises(DmlError, match="more than one file is named a; give the path of one"):
         open_faces([str(tmp_path / "**" / "a.ttf")], 24)
 
 
@@ -204,7 +204,7 @@ def test_query_fonts_draw_queries_alone():
         ({"fonts": SERIFS[0]}, "fonts and query_fonts are lists of patterns"),
         ({"fonts": SERIFS, "size": 4}, "size is 4; expected 8 to 512"),
         ({"fonts": SERIFS, "min_faces": 1}, "min_faces is 1; expected at least 2"),
-        ({"fonts": SERIFS, "query_fonts": SERIFS, **LATIN}, "is in fonts and in query_fonts"),
+        ({"fonts": SERIFS, "query_fonts": SERIFS, **LATIN}, "is in both fonts and query_fonts"),
         ({"fonts": SERIFS, "characters": "han"}, "0 classes have 6 different drawings"),
         ({"fonts": []}, "fonts is empty"),
     ],

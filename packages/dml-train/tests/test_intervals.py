@@ -17,7 +17,7 @@ def test_runs_have_students_interval_and_one_run_has_none():
     assert mean == 0.5
     assert half_width == pytest.approx(1.96 * 0.5 / 20, rel=2e-3)  # n - 1 for n, and 1.96 rounded
     assert average_runs([0.5]) == (0.5, None)
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="one or more"):
         average_runs([])
 
 

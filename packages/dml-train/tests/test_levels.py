@@ -140,7 +140,7 @@ def test_an_unknown_level_of_an_embedding_is_named(levelled, tiny_document, regi
         levelled(embedding={"levels": ["block3"]})
     with pytest.raises(InvalidOption, match=r"expected names from backbone.levels: it is empty"):
         parse(tiny_document(embedding={"levels": ["block1"]}), registry)
-    with pytest.raises(InvalidOption, match="expected each level once"):
+    with pytest.raises(InvalidOption, match="expected distinct levels"):
         levelled(embedding={"levels": ["block1", "block1"]})
 
 

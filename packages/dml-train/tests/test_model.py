@@ -48,7 +48,7 @@ def test_a_head_can_omit_its_bias_or_its_linear_layer(features):
     pooled = EmbeddingHead(5, 5, layer_norm=False, linear=False)
     assert not list(pooled.parameters())
     torch.testing.assert_close(pooled(features), features.mean(dim=(2, 3)))
-    with pytest.raises(ValueError, match="embedding_dim is 2 without a linear layer; expected 5"):
+    with pytest.raises(ValueError, match="embedding_dim is 2 and linear is false; expected 5"):
         EmbeddingHead(5, 2, linear=False)
     assert EmbeddingHead(5, 2)(torch.rand(3, 5)).shape == (3, 2)  # features with no positions aren't pooled
 

@@ -191,7 +191,7 @@ def test_cars_are_found_in_the_devkits_layout_too(tmp_path, nested, labelled_in)
         {"Car 99": ["cars_train"], "Car 196": ["cars_test"]},
     ]
     labelled.unlink()
-    with pytest.raises(DmlError, match=r"not cars_test_annos_withlabels\.mat, without which half"):
+    with pytest.raises(DmlError, match=r"not cars_test_annos_withlabels\.mat, which gives the classes"):
         OFFICIAL["cars196"].read(str(tmp_path))
 
 
@@ -226,7 +226,7 @@ def test_a_missing_data_set_is_reported_with_source_and_size_of_its_download(tmp
         ("classes.txt", "2 002.Bird\n", "", r"image 8 and class 2, but images\.txt or classes\.txt lacks"),
         ("images.txt", "\n12 ", "\n99999 ", "names image 12 and class 2"),
         ("images.txt", "\n12 ", "\n11 ", "names image 12 and class 2"),
-        ("images.txt", "\n12 ", "\n", r"line 13: .* has 1 columns; expected 2"),
+        ("images.txt", "\n12 ", "\n", r"line 13: .* contains 1 columns; expected 2"),
         (
             "image_class_labels.txt",
             "\n12 2\n",
@@ -235,7 +235,7 @@ def test_a_missing_data_set_is_reported_with_source_and_size_of_its_download(tmp
         ),
         ("image_class_labels.txt", "\n12 2\n", "\n12 2\n12 2\n", "train has 17 images"),
         ("classes.txt", None, None, r"can't read .*classes\.txt .*No such file.*unpack the archive again"),
-        ("images.txt", None, b"", r"images\.txt has no entries"),
+        ("images.txt", None, b"", r"images\.txt is empty"),
         ("images.txt", None, b"1 \xff\xfe\n", r"can't read .*images\.txt as a list in UTF-8: .*0xff"),
     ],
 )
@@ -256,7 +256,7 @@ def test_damaged_lists_and_lists_that_contradict_one_another_are_refused(cub, na
     ("rows", "message"),
     [
         (["img/a.jpg id_1 val"], r"img/a\.jpg is in 'val'; expected one of: train, query, gallery"),
-        (["img/a.jpg id_1 train"], "the test part of .* contains no image of any class"),
+        (["img/a.jpg id_1 train"], "the test part of .* doesn't contain images of any class"),
         (
             ["img/a.jpg id_1 train", "img/b.jpg id_2 query", "img/c.jpg id_3 gallery"],
             r"no class of .*test.* is in .*gallery.*'id_2' and 'id_3'",

@@ -38,7 +38,7 @@ def test_a_finished_run_opens_with_its_metrics_and_an_unfinished_one_says_so(run
     assert 0 <= opened.read_evaluation()["recall@1"] <= 1
     assert [line["step"] for line in opened.read_metrics() if "loss" in line] == [*range(1, 13)]
     opened.evaluation.unlink()
-    with pytest.raises(DmlError, match=r"isn't finished: it has no evaluation.json"):
+    with pytest.raises(DmlError, match=r"isn't finished: evaluation.json is missing"):
         opened.read_evaluation()
 
 

@@ -84,7 +84,7 @@ def test_set_of_a_table_replaces_the_previous_one(file, registry):
         (["training.steps"], "'training.steps': expected KEY=VALUE"),
         (["a b=3"], "is not a dotted TOML key"),
         (["training.seed.deep=3"], "'seed' is 3 in the recipe, not a table"),
-        (["loss.scale=32\nx=1"], "expected one key and its value"),
+        (["loss.scale=32\nx=1"], "expected a key and a value"),
         (["optimizer.lr_multipliers.hed=10"], r"\[optimizer.lr_multipliers\] has no key 'hed'; did you mean 'head'"),
     ],
 )  # fmt: skip
@@ -129,7 +129,7 @@ def test_a_path_that_is_no_recipe_is_named(tmp_path, registry):
     (tmp_path / "bad.toml").write_text("[training\n")
     (tmp_path / "latin.toml").write_bytes(b"# caf\xe9\n")
     for name, message in (
-        ("photos", r"photos is a folder: to train on its images, .*dataset.root=.*photos"),
+        ("photos", r"photos is a folder: to train on the images, .*dataset.root=.*photos"),
         ("none.toml", r"can't read the recipe .*none.toml: No such file"),
         ("bad.toml", r"bad\.toml is not TOML"),
         ("latin.toml", "is not UTF-8 text"),

@@ -138,12 +138,12 @@ def test_a_changed_data_set_is_not_shown_and_a_separate_gallery_is_searched(run,
     labels = np.load(run / "labels.npy")
     np.save(run / "labels.npy", np.roll(labels, 1))
     RunFolder(run).write_manifest()
-    assert "it has changed since" in page_of(run, registry).text
+    assert "the data set was changed after" in page_of(run, registry).text
     np.save(run / "labels.npy", labels)
     np.save(run / "gallery_embeddings.npy", np.load(run / "embeddings.npy")[::2])
     np.save(run / "gallery_labels.npy", labels[::2])
     RunFolder(run).write_manifest()
     page = page_of(run, registry)
-    assert "it has changed since" in page.text  # such a gallery is not in the data set
+    assert "the data set was changed after" in page.text  # the data set has no such gallery
     assert "✓ right" in page.text
     assert "by number of items in the gallery" in page.text

@@ -162,7 +162,7 @@ def test_the_command_writes_a_page_of_one_run_or_of_several(dml, runs, tmp_path)
     (runs[1] / "evaluation.json").unlink()
     out.unlink()
     assert (
-        "isn't finished: it has no evaluation.json; resume it"
+        "isn't finished: evaluation.json is missing; resume it"
         in dml("report", *runs, "--out", out, code=2).stderr
     )
     assert not out.exists()

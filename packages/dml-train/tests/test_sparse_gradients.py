@@ -73,7 +73,7 @@ def test_without_decay_rows_of_every_batch_change_as_with_adam() -> None:
 
 
 def test_an_undeclared_sparse_gradient_is_refused(run) -> None:
-    with pytest.raises(DmlError, match=r"parameter \(6, 8\) of the loss is sparse, but no loss lists it"):
+    with pytest.raises(DmlError, match=r"parameter \(6, 8\) of the loss is sparse, but the loss omits it"):
         run(loss={**SPARSE, "declares": False})
 
 
@@ -83,7 +83,7 @@ def test_a_dense_gradient_that_the_loss_declares_sparse_is_refused() -> None:
         Optimizer(), {"backbone": nn.Linear(3, 3), "head": nn.Identity(), "loss": loss}
     )
     loss.class_weights.sum().backward()
-    with pytest.raises(DmlError, match=r"parameter \(4, 3\) of the loss is dense, but its loss lists it"):
+    with pytest.raises(DmlError, match=r"parameter \(4, 3\) of the loss is dense, but the loss lists it"):
         optimizer.check_gradients()
 
 

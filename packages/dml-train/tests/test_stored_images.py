@@ -136,7 +136,7 @@ def test_what_holds_no_images_is_named(photos, paths, tmp_path):
     write_tar(tmp_path / "empty" / "0.tar", photos, [])
     refused(tmp_path / "empty", "contains no images: no member ends in")
     write_table(tmp_path / "other.parquet", "picture", [b""])
-    refused(tmp_path / "other.parquet", "has the columns id, picture; expected encoded images in 'image' or")
+    refused(tmp_path / "other.parquet", "has columns id, picture; expected encoded images in 'image' or")
 
 
 @pytest.mark.parametrize("codes", [False, True], ids=["floats", "codes"])
@@ -175,7 +175,7 @@ def test_batches_of_any_kind_give_the_bits_of_files(photo_run, registry, model, 
     pixels = [np.asarray(Image.open(path)) for path in batch]
     # The last image is the JPEG, which will be decoded to a fraction of the full size if `Embedder` is given the file.
     np.testing.assert_array_equal(embedder({"image": pixels})["embedding"][:7], expected[:7])
-    with pytest.raises(DmlError, match="has the columns id; expected images in one of: image, bytes"):
+    with pytest.raises(DmlError, match="contains the columns id; expected images in one of: image, bytes"):
         embedder({"id": np.arange(3)})
     with pytest.raises(DmlError, match="row 0 of a batch is int"):
         embedder({"image": [3]})

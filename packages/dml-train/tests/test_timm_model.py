@@ -97,8 +97,8 @@ def test_without_timm_the_message_names_what_to_install(monkeypatch):
     [
         ({"model": "resnet5O"}, "timm has no model 'resnet5O'; did you mean"),
         ({"model": "resnet10t", "levels": ["layer5"]}, "'layer5'; resnet10t has no such level; did you mean"),
-        ({"model": "resnet10t", "weights": "none.pt"}, "'none.pt', but there is no such file"),
-        ({"model": "resnet10t", "image_size": 64}, "image_size is 64, but resnet10t works at any size"),
+        ({"model": "resnet10t", "weights": "none.pt"}, "'none.pt', but the file doesn't exist"),
+        ({"model": "resnet10t", "image_size": 64}, "image_size is 64, but resnet10t works for any size"),
     ],
     ids=str,
 )
@@ -179,7 +179,7 @@ def test_lora_starts_from_the_network_and_trains_its_own_matrices_alone(tmp_path
 
 @needs_peft
 def test_an_unknown_layer_for_lora_is_refused():
-    message = r"'attn.kqv', but no layer's name ends with it; linear layers: .*attn.qkv"
+    message = r"'attn.kqv', which doesn't match the end of any layer's name; linear layers: .*attn.qkv"
     with pytest.raises(InvalidOption, match=message):
         TimmModel(3, "test_vit", image_size=32, lora_rank=2, lora_targets=["attn.kqv"])
 

@@ -93,17 +93,17 @@ def test_a_space_is_read_from_a_file_and_its_mistakes_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"validation": {}}, "holds out no classes.*give a number of folds"),
+        ({"validation": {}}, "doesn't hold out classes.*give a number of folds"),
         (
             {"validation": {"on_test": True, "metric": "recall@1"}},
-            "validation.on_test = true; a search selects settings on held-out",
+            "validation.on_test is true in the recipe; a search selects settings on held-out",
         ),
         (
             {"space": {"optimizer.lr": Range(-1.0, 1.0)}},
             "with optimizer.lr = -1.0: .*greater than or equal to 0",
         ),
         ({"space": {"loss.slope": Range(1, 2)}}, "with loss.slope = 1: .*no option 'slope'"),
-        ({"space": {}}, "there is nothing to search"),
+        ({"space": {}}, "the search space is empty"),
     ],
 )
 def test_a_search_that_does_not_suit_its_recipe_is_refused_before_anything_runs(plan, changes, message):

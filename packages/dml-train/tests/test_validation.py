@@ -128,11 +128,11 @@ def test_held_out_classes_are_not_trained_on(run, script, registry):
         ({"validation": {"fold": 4, "folds": 4}}, r"fold = 4 of folds = 4; expected 0 to 3"),
         (
             {"validation": {"class_fraction": 0.5, "on_test": True}, "evaluation": {"every": 1}},
-            r"class_fraction = 0.5 and on_test = true are given; expected at most one of them",
+            r"class_fraction = 0.5 and on_test = true are given; expected only one of these",
         ),
         (
             {"evaluation": {"test": False}},
-            r"nothing would be measured; expected validation.class_fraction above 0",
+            r"metrics would not be measured; expected validation.class_fraction above 0",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Train embeddings and use them from Python, with a function for each `dml` command.
+"""Train embeddings and use them from Python, with a function per `dml` command.
 
     import dml_train
 

@@ -1,6 +1,6 @@
 """The `dml` command: thin commands over `dml_train`, and the commands of plugins.
 
-If a command raises a `DmlError`, the program prints the message on the error stream and exits with code 2. If a signal
+When a command raises a `DmlError`, the program prints the message on stderr and exits with code 2. When a signal
 stops a run, or Ctrl-C stops any command, the program exits with 128 plus the signal's number.
 """
 
@@ -18,7 +18,7 @@ from dml_train.commands.options import error_message
 from dml_train.processes.stopping import Interrupted
 from dml_train.ranks.environment import is_first_process, report_error
 
-# Descriptions of missing arguments, since click has help texts only for options.
+# Descriptions of missing arguments, since click supports help texts only for options.
 _ARGUMENTS = {
     "RECIPE": "A TOML file, or a name that 'dml recipes' lists",
     "RUN": "The folder that 'dml train' wrote (--out)",
@@ -44,7 +44,7 @@ class Dml(click.Group):
         return sorted({**self.commands, **self._plugin_commands(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command with this name; load plugins only if dml has no such command."""
+        """Return the command with this name; load plugins only if dml doesn't define such a command."""
         return self.commands.get(cmd_name) or self._plugin_commands(ctx).get(cmd_name)
 
     def resolve_command(
@@ -96,7 +96,7 @@ class Dml(click.Group):
             name = command.name or ""
             if name in self.commands or name in found:
                 raise UserError(
-                    f"{provider} adds a command {name!r}, which dml has already; "
+                    f"{provider} adds a command {name!r}, which dml already defines; "
                     "uninstall the plugin, or ask its author to rename the command"
                 )
             found[name] = command

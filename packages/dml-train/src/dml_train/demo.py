@@ -43,8 +43,8 @@ def run_demo(
 ) -> None:
     """Train with the bundled recipe ``demo``, and compare four embeddings of images of unseen classes.
 
-    This function prints a table of raw pixels, the untrained network, the trained network, and its binary codes (the
-    signs of the embedding). The same metrics are saved in the run's folder, in ``comparison.json`` and in a report.
+    This function prints a table of raw pixels, the untrained network, the trained network, and binary codes (the
+    signs of the embedding). These metrics are also saved in the run's folder, in ``comparison.json`` and in a report.
     Raise a `DmlError` if `out` isn't empty, or a package that the recipe needs isn't installed.
 
     Args:
@@ -92,7 +92,7 @@ def run_demo(
 
 
 def comparison_table(comparison: Mapping[str, Mapping[str, Any]], title: str) -> Table:
-    """Build a table of metrics, at most 80 columns wide.
+    """Build a table of metrics, up to 80 columns wide.
 
     Args:
         comparison: name → the metrics of an evaluation, and ``bytes_per_item``.

@@ -1,4 +1,4 @@
-"""Optional packages: if one is missing, the error names the extra of dml-train to install."""
+"""Optional packages: when a package is missing, the error names the extra of dml-train to install."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def extra(name: str, what: str) -> Iterator[None]:
 
     Args:
         name: name of the extra, for example ``"report"``.
-        what: the feature that needs the packages, for the message: ``"a report"``.
+        what: the feature that uses the packages, for the message: ``"a report"``.
     """
     try:
         yield

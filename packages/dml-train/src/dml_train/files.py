@@ -32,11 +32,11 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
     """Lock a folder until this context or this process ends.
 
     Args:
-        folder: the folder to lock; other processes must lock it with this function, too.
-        doing: what the processes that lock this folder do, for the error: "training in runs/a".
+        folder: the folder to lock; other processes should also lock it using this function.
+        doing: the activity of the processes that lock this folder, for the error: "training in runs/a".
 
     Raises:
-        FolderLocked: if another process has locked the folder.
+        FolderLocked: if another process holds the lock.
         DmlError: if the folder can't be locked.
     """
     with ExitStack() as until_the_end:
@@ -53,14 +53,14 @@ def lock_folder(folder: Path, doing: str) -> Iterator[None]:
 
 
 def check_path(path: Path) -> None:
-    """Raise a `DmlError` if no file can have this path, because a name is too long or has an invalid character."""
+    """Raise a `DmlError` if the path can't be a file, because a name is too long or contains an invalid character."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise DmlError(f"no file can have the path {str(path)[:100]!r}: {reason}") from error
+        raise DmlError(f"a file can't be written at the path {str(path)[:100]!r}: {reason}") from error
 
 
 def read_array(path: Path) -> npt.NDArray[Any]:
@@ -75,7 +75,7 @@ def read_array(path: Path) -> npt.NDArray[Any]:
     if isinstance(array, np.lib.npyio.NpzFile):
         array.close()
         raise DmlError(
-            f"{path} is an archive of arrays; expected a .npy file with one array, as numpy.save writes it"
+            f"{path} is an archive of arrays; expected a .npy file with a single array, as numpy.save writes it"
         )
     return array
 
@@ -108,7 +108,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a CSV file with `write_text`; the first line has the column names."""
+    """Write a CSV file with `write_text`; the first line contains the column names."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -124,7 +124,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file under a temporary name, sync and rename it, so that `path` is always complete.
 
-    If the write fails, for example on a full disk, raise `WriteRefused`; an existing file at `path` doesn't change.
+    If the write fails, for example on a full disk, raise `WriteRefused`; an existing file at `path` is not changed.
     """
     partial = partial_path(path)
     with report_write_errors(f"write {path}"):

@@ -18,10 +18,10 @@ def hold_lock(path: Path, wait: bool) -> Iterator[None]:
     Args:
         path: the file or folder to lock; a missing file is created. Windows and NFS only lock files that are open for
             writing, which isn't possible for a folder: there, a file next to the folder is locked.
-        wait: whether to wait if a different process has locked it.
+        wait: whether to wait if a different process holds the lock.
 
     Raises:
-        BlockingIOError: if a different process has locked it, unless `wait`.
+        BlockingIOError: if a different process holds the lock, unless `wait`.
         OSError: if the path can't be locked.
     """
     with ExitStack() as opened:
@@ -51,7 +51,7 @@ def _lock(path: Path, flags: int, wait: bool, opened: ExitStack) -> None:
             try:
                 msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
                 return
-            except PermissionError as error:  # a different process has locked it
+            except PermissionError as error:  # a different process holds the lock
                 if not wait:
                     raise BlockingIOError(*error.args) from error
             time.sleep(0.1)

@@ -15,16 +15,16 @@ Show = Callable[[int, str], None]  # (number done, text to show with it)
 
 
 def say(console: Console, text: str) -> None:
-    """Print a text without folding lines, so that users can copy a command in it."""
+    """Print a text, but don't fold lines, so that users can copy a command in it."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def stage(console: Console | None, name: str, total: int, done: int = 0) -> Iterator[Show]:
-    """Show the progress of one stage of a run.
+    """Show the progress of a stage of a run.
 
     Args:
-        console: on a terminal, shows a bar; elsewhere, a line every ten seconds and at the end; None disables both.
+        console: on a terminal, shows a bar; elsewhere, a line every ten seconds and when done; None shows neither.
         name: the name of the stage.
         total: number of steps or images.
         done: number of steps or images that are already done.

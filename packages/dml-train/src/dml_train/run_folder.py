@@ -22,14 +22,14 @@ class RunFolder:
 
     Attributes:
         recipe: the resolved recipe, with all defaults.
-        data: the fingerprint of the data set: path, size and class of each image.
-        metrics: one JSON object per line, with a step and the metrics of this step.
+        data: the fingerprint of the data set: path, size and class per image.
+        metrics: a JSON object per line, with a step and the metrics of this step.
         checkpoints: the folder of checkpoints.
         evaluation: the metrics of the trained embedding.
-        baselines: the same metrics for raw pixels and for the network before training.
-        per_query: the same metrics per query, (Q,) float64 arrays by name; see `save_per_query`.
-        matches: groups and lists of items, if the data set has any; arrays of `dml_core.Labels` or `Relevance`.
-        manifest: size and SHA-256 of each result file and of the logged metrics; written last, when the run ends.
+        baselines: these metrics for raw pixels and for the network before training.
+        per_query: the metrics per query, (Q,) float64 arrays by name; see `save_per_query`.
+        matches: groups and lists of items, if defined by the data set; arrays of `dml_core.Labels` or `Relevance`.
+        manifest: size and SHA-256 of every result file and of the logged metrics; written last, when the run ends.
     """
 
     path: Path
@@ -47,7 +47,7 @@ class RunFolder:
         return self.path / f"{name}.json"
 
     def lock(self) -> AbstractContextManager[None]:
-        """Lock this folder, so that no other process trains in it; see `lock_folder`."""
+        """Lock this folder, so that other processes can't train in it; see `lock_folder`."""
         return lock_folder(self.path, f"training in {self.path}")
 
     def embeddings(self, part: str = "") -> Path:
@@ -60,7 +60,7 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run has ended and written results; the results may have been damaged since."""
+        """Whether the run ended and wrote results; the results may have been damaged since."""
         return self.evaluation.is_file() and self.manifest.is_file()
 
     @property
@@ -84,7 +84,7 @@ class RunFolder:
         if not self.is_finished:
             missing = self.manifest if self.evaluation.is_file() else self.evaluation
             raise DmlError(
-                f"the run in {self.path} isn't finished: it has no {missing.name}; resume it",
+                f"the run in {self.path} isn't finished: {missing.name} is missing; resume it",
                 arguments=("resume",),
             )
         try:
@@ -96,7 +96,7 @@ class RunFolder:
             raise DmlError(f"{self.manifest} is corrupt. Write it again: {self.resume_command}") from error
 
     def check_results(self, *paths: Path) -> None:
-        """Check that these result files, by default all, haven't changed since the run wrote them.
+        """Check that these result files, by default all, haven't changed after the run ended.
 
         Raise a `DmlError` if a file is missing, changed or damaged (the message names the first such file, and how to
         restore it), if the run isn't finished, or if the manifest is corrupt.
@@ -122,7 +122,7 @@ class RunFolder:
 
     @staticmethod
     def check_new(path: Path) -> None:
-        """Raise a `DmlError` if the path exists, unless it is an empty folder, or a run that took no step."""
+        """Raise a `DmlError` if the path exists, unless it is an empty folder, or a run that hasn't taken a step."""
         folder = RunFolder(path)
         if path.is_dir() and folder._has_no_step():
             return
@@ -135,7 +135,7 @@ class RunFolder:
             raise DmlError(message, arguments=("resume", "out"))
 
     def _has_no_step(self) -> bool:
-        """Return whether a folder is empty, or only has files of a run that took no step, so that no result is lost."""
+        """Return whether a folder is empty, or only contains files of a run before the first step (not results)."""
         names = {entry.name for entry in self.path.iterdir()}
         if self.recipe.name in names and self.metrics.name not in names:
             return False  # a folder with only a recipe may be the user's
@@ -152,7 +152,7 @@ class RunFolder:
         return read_json(self.evaluation)
 
     def read_metrics(self) -> list[dict[str, float | None]]:
-        """Read the values logged during training, with a dict per line of ``metrics.jsonl``; empty if there is no file.
+        """Read the values logged during training, as a dict per line of ``metrics.jsonl``; empty if this is missing.
 
         Raise a `DmlError` if the file is corrupt, or was changed or damaged after the run ended.
         """

@@ -1,6 +1,6 @@
-"""Counter-based random numbers: each draw in a run depends only on the run's seed and the place in the run.
+"""Counter-based random numbers: draws in a run depend only on the run's seed and the place in the run.
 
-No state passes from one step to the next, so a checkpoint saves no generator state, and draws don't depend on restarts,
+State doesn't pass from step to step, so a checkpoint need not save generator state, and draws don't depend on restarts,
 loader processes or the number of ranks.
 """
 
@@ -19,7 +19,7 @@ _MASK = 0xFFFFFFFFFFFFFFFF
 
 
 def derive(*counters: int) -> int:
-    """Derive a 64-bit seed from the run's seed, a purpose and further counters (step, rank, …), each below 2**64."""
+    """Derive a 64-bit seed from the run's seed, a purpose and further counters (step, rank, …), all below 2**64."""
     word = 0
     for counter in counters:
         word = splitmix64(((word ^ (counter & _MASK)) + GOLDEN) & _MASK)
@@ -40,7 +40,7 @@ def row_seeds(seed: int, step: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[
 def seed_torch(device: torch.device, *counters: int) -> None:
     """Seed torch's generators for the CPU and `device` from these counters."""
     seed = derive(*counters) >> 1  # 63 bits fit every generator
-    # Don't use torch.manual_seed, which records a stack trace for each GPU library that isn't initialised yet.
+    # Note that torch.manual_seed should not be used: it records a stack trace for uninitialised GPU libraries.
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)

@@ -29,13 +29,13 @@ _SECONDS_TO_SAVE = 60.0  # for runs that must stop
 
 @dataclass(frozen=True, slots=True)
 class RayCluster:
-    """The address of a Ray cluster, and the resources of each worker."""
+    """The address of a Ray cluster, and the resources per worker."""
 
     # ``HOST:PORT`` of the cluster's head; ``"auto"`` to use the cluster that runs on this machine; None to use the
     # environment variable ``RAY_ADDRESS`` or, if it isn't set, a new cluster on this machine.
     address: str | None = None
     cpus: int = 1  # cores and threads per worker
-    gpus: float = 0.0  # GPUs per worker; with 0.5, two workers share a GPU
+    gpus: float = 0.0  # GPUs per worker; 0.5 lets two workers share a GPU
 
     @contextmanager
     def connect(self, registry: Registry, shared: Path | None) -> Iterator[Expected]:
@@ -67,7 +67,7 @@ class RayCluster:
         if count == 0:
             largest = max((node.get("CPU", 0.0) for node in machines), default=0.0)
             raise DmlError(
-                f"no machine in the cluster has the {self.cpus} cores and {self.gpus:g} GPUs that a worker needs; "
+                f"no machine in the cluster provides the {self.cpus} cores and {self.gpus:g} GPUs that a worker needs; "
                 f"the largest has {largest:g} cores",
                 arguments=("worker_cpus", "worker_gpus"),
             )
@@ -87,18 +87,18 @@ class RayExecutor:
     """An executor on a connected cluster. Pass it to a study as `executor`."""
 
     cluster: RayCluster  # the resources per call
-    # Maximal number of calls that a study submits at a time; None to submit all, so that as many run as fit.
+    # Maximal number of calls that a study submits simultaneously. None submits all, to run as resources permit.
     most: int | None = None
     _references: list[Any] = field(default_factory=list)
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        """Submit a function. If the worker dies, the future raises an error, and the caller may submit it again."""
+        """Submit a function. When the worker dies, the future will raise an error, and the caller can submit again."""
         ray = _import_ray()
         call = ray.remote(_call).options(**self.cluster.options(), max_retries=0)
         reference = call.remote(self.cluster.cpus, function, arguments)
         self._references.append(reference)
         future: Future[Any] = reference.future()
-        # Cancelling the future doesn't stop the call: interrupt it as Ctrl-C does, so that a run saves.
+        # Note that cancelling the future will not stop the call: interrupt it as Ctrl-C does, so that a run saves.
         future.add_done_callback(lambda ended: ended.cancelled() and ray.cancel(reference, force=False))
         return future
 
@@ -133,12 +133,12 @@ def _deferred_interrupt() -> Iterator[None]:
 
 
 def _call(threads: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    torch.set_num_threads(threads)  # their number may change the last bits of a result
+    torch.set_num_threads(threads)  # the number of threads may change the last bits of a result
     return function(*arguments)
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    """Connect to a cluster, or fail within seconds, while Ray itself would try for minutes."""
+    """Connect to a cluster, or fail within seconds, when Ray itself would try for minutes."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # for a cluster that this process starts
     wanted = address if address is not None else os.environ.get("RAY_ADDRESS")
     if wanted is not None and wanted not in ("auto", "local"):
@@ -156,7 +156,7 @@ def _check_address(address: str) -> None:
     host, colon, port = address.rpartition(":")
     if "://" in address or not (host and colon and port.isdecimal()):
         raise DmlError(
-            f"the address of the Ray cluster is {address!r}; expected HOST:PORT of its head, 'auto' or 'local'. "
+            f"the address of the Ray cluster is {address!r}; expected HOST:PORT of the head node, 'auto' or 'local'. "
             "Ray's client (ray://) doesn't support data sets: run this command on a machine of the cluster",
             arguments=("address",),
         )

@@ -1,7 +1,7 @@
 """Check workers, which are processes on any machine, before they work.
 
 A worker must have the same versions of packages, since a different version may compute different bits or not read the
-same files, and must see the folder that receives the results.
+files, and must see the folder that receives the results.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ SECONDS_TO_APPEAR = 10.0  # network file systems may show a new file late
 
 
 class UnfitWorker(DmlError):
-    """A worker has different packages, or doesn't see the shared folder."""
+    """A worker whose packages differ, or that doesn't see the shared folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
     """The requirements for workers."""
 
-    versions: Mapping[str, str]  # by distribution, without local parts: ``2.11.0`` for ``2.11.0+cu128``
+    versions: Mapping[str, str]  # by distribution; local parts are removed: ``2.11.0`` for ``2.11.0+cu128``
     probe: Path | None  # a file in the shared folder; None if no folder is shared
     folder: Path  # the current folder, where relative paths start
 
@@ -43,7 +43,7 @@ class Expected:
             if (found := _find_version(name)) != version:
                 came = f"lacks {name}" if found is None else f"has {name} {found}"
                 raise UnfitWorker(
-                    f"{worker} {came}; expected {version}, as here. Install the same versions on all machines"
+                    f"{worker} {came}; expected {version}, as here. Install identical versions on all machines"
                 )
         give_up = time.monotonic() + SECONDS_TO_APPEAR
         while self.probe is not None and not self.probe.is_file():
@@ -62,7 +62,7 @@ class Expected:
 def expect(registry: Registry, shared: Path | None) -> Iterator[Expected]:
     """Yield the requirements: the packages of the `registry` and, if given, a probe in the folder `shared`.
 
-    The folder is created if it is missing; raise DmlError if it can't be written. When this context ends, the probe is
+    The folder will be created if missing; raise DmlError if it can't be written. When this context ends, the probe is
     removed.
     """
     names = {"dml-train", "torch", *(provider.distribution for provider in registry.plugins.providers)}

@@ -91,7 +91,7 @@ def check(
 
 
 def _check_images(registry: Registry, source: str, root: Path | None, out: Path | None) -> bool:
-    """Describe a folder or table of images; return True if no image is broken or a duplicate."""
+    """Describe a folder or table of images; return True if there aren't broken or duplicate images."""
     path = Path(source)
     if not path.exists():
         raise DmlError(

@@ -150,7 +150,7 @@ def _read_labels(labels: Path | None, groups: Path | None) -> Any:
 
     if labels is None:
         if groups is not None:
-            raise DmlError(f"{groups} has groups of a gallery; also give --gallery-labels")
+            raise DmlError(f"{groups} contains groups of a gallery; also give --gallery-labels")
         return None
     if groups is None:
         return read_array(labels)

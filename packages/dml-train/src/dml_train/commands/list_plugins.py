@@ -34,7 +34,7 @@ def list_plugins(registry: Registry, name: str | None) -> None:
 
 
 def _describe(registry: Registry, name: str) -> None:
-    """Print the components with this name: provider, source, and the type and default of each option."""
+    """Print the components with this name: provider, source, and the types and defaults of the options."""
     found = [(kind, registry.entries(kind)[name]) for kind in KINDS if name in registry.entries(kind)]
     if not found:
         known = [each for kind in KINDS for each in registry.entries(kind)]

@@ -1,6 +1,6 @@
 """Options, checks and error messages that commands share.
 
-``dml --help`` and shell completion import all commands, so a command must import torch, numpy and rich only when it
+``dml --help`` and shell completion import all commands, so a command should import torch, numpy and rich only when it
 runs.
 """
 
@@ -53,7 +53,7 @@ LIST_COMMANDS = click.option(
     is_flag=True,
     help="Don't train, but print a command for each unfinished run, for any scheduler; then repeat this command.",
 )
-# Arguments of Python functions whose option has a different name, or belongs to a different command.
+# Arguments of Python functions for which the option's name differs, or the option is in a different command.
 _OPTIONS = {"skip": "--on-bad-image skip", "space": "--range, --choice or --space"}
 
 
@@ -78,7 +78,7 @@ def echo_commands(jobs: Sequence[Job]) -> None:
 def error_message(error: DmlError | Interrupted, command: click.Command | None = None) -> str:
     """Return the error's message, followed by the options of `dml` that fix it.
 
-    If the failed `command` has the option `--resume`, name this option, otherwise the option of `dml train`.
+    If the failed `command` supports the option `--resume`, name this option, otherwise the option of `dml train`.
     """
     resumes = command is not None and any(parameter.name == "resume" for parameter in command.params)
     resume = f"dml {command.name if command and resumes else 'train'} --resume"

@@ -74,7 +74,7 @@ def tune(
         *(read_space(space).items() if space else ()),
     ]
     if twice := [key for key, _ in varied if [k for k, _ in varied].count(key) > 1]:
-        raise DmlError(f"{twice[0]!r} varies twice; expected one --range, --choice or table per key")
+        raise DmlError(f"{twice[0]!r} varies twice; expected a single --range, --choice or table per key")
     if list_commands:
         search = SettingsSearch(read(source, overrides)[0], dict(varied), folds, seed, registry)
         echo_commands(list_trainings(search, out, trials))

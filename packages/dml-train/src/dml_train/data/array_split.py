@@ -1,4 +1,4 @@
-"""A split of images in memory, and augmentation of a batch at once.
+"""A split of images in memory, and batched augmentation.
 
 Shapes: `N` items, `B` batch, `H`, `W` height and width.
 """
@@ -37,14 +37,14 @@ def draw_uniforms(seeds: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.f
 class Jitter:
     """Random small changes of shape and ink that keep a drawn character recognisable.
 
-    Each image is rotated, scaled along both axes, slanted and shifted (one affine map, bilinear). Strokes become
+    Images are rotated, scaled along both axes, slanted and shifted (using a single bilinear affine map). Strokes become
     thicker or thinner (a mix with the 3 × 3 maximum or minimum), and the ink becomes fainter. Amounts are drawn
     uniformly between plus and minus the bound; the ink is multiplied by a factor in ``[1 - fade, 1]``. Raises a
     `ValueError` if a bound is negative, or a share exceeds 1.
     """
 
     rotation: float = 10.0  # degrees
-    scale: float = 0.15  # natural logarithm of the factor, the same for both axes
+    scale: float = 0.15  # natural logarithm of the factor for both axes
     stretch: float = 0.15  # natural logarithm of the factor for the width relative to the height
     shear: float = 0.2  # horizontal slant, in widths per height
     shift: float = 2.0  # in pixels, along both axes
@@ -59,14 +59,14 @@ class Jitter:
 
     def __call__(self, images_B1HW: Tensor, seeds_B: npt.NDArray[np.uint64]) -> Tensor:
         """Augment images, float32 with ink in [0, 1] on 0; row i depends only on image i and ``seeds_B[i]``."""
-        # Operations must be elementwise or within one image, so that a row has the same bits in any batch. In a matrix
+        # Operations must be elementwise or within an image, so that a row's bits don't depend on the batch. In a matrix
         # product, the order of summation would depend on the batch.
         amounts_B7 = (2.0 * draw_uniforms(seeds_B, 7) - 1.0) * np.array(astuple(self), dtype=np.float64)
         rotation, scale, stretch, shear, _, stroke, fade = amounts_B7.T
         shift_B2 = (2.0 * draw_uniforms(~seeds_B, 2) - 1.0) * self.shift
         height, width = images_B1HW.shape[-2:]
 
-        # grid_sample takes the source of each output pixel, so this is the inverse map, in halves of the image's
+        # grid_sample takes the sources of output pixels, so this is the inverse map, in halves of the image's
         # size. x_in = (cos x - sin y) / scale_x, slanted; y_in likewise.
         cos, sin = np.cos(np.radians(rotation)), np.sin(np.radians(rotation))
         across, down = np.exp(-scale - stretch / 2.0), np.exp(-scale + stretch / 2.0)
@@ -93,8 +93,8 @@ class Jitter:
 
 
 def _maximum_3x3(images_B1HW: Tensor) -> Tensor:
-    """Take the maximum of each pixel and the eight neighbours; pixels outside the image are 0."""
-    # Compute along rows, then columns: with one channel on a CPU, this is forty times as fast as max_pool2d.
+    """Take the maximum over a pixel and the eight neighbours; pixels outside the image are 0."""
+    # Compute along rows, then columns: with a single channel on a CPU, this is forty times as fast as max_pool2d.
     padded = F.pad(images_B1HW, (1, 1, 1, 1))
     wide = torch.maximum(torch.maximum(padded[..., :-2], padded[..., 1:-1]), padded[..., 2:])
     return torch.maximum(torch.maximum(wide[..., :-2, :], wide[..., 1:-1, :]), wide[..., 2:, :])

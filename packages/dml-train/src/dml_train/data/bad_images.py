@@ -1,4 +1,4 @@
-"""Find image files that can't be decoded before training begins, and report or drop them."""
+"""Find image files that can't be decoded before training begins, and report or drop these files."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Read = TypeVar("Read")
 
 _LOG = logging.getLogger("dml_train.data")
 _MAX_LISTED = 5  # bad files in a message
-_CHUNK = 16  # files that a thread reads at a time
-_MIN_SHOWN = 2_000  # files; fewer are read without a progress bar
+_CHUNK = 16  # files that a thread reads per call
+_MIN_SHOWN = 2_000  # files; if there are fewer, a progress bar isn't shown
 
 
 def read_all(
     files: Sequence[Path], read: Callable[[Path], Read], stage_name: str
 ) -> Iterator[tuple[Path, Read | DmlError]]:
-    """Read files in parallel threads, and yield each file in order, with the result of `read` or the `DmlError`.
+    """Read files in parallel threads, and yield the files in order, with the result of `read` or the `DmlError`.
 
     Raise a `DmlError` if a file is missing, or the disk fails to read a file. The progress is shown as `stage_name`.
     """
@@ -79,7 +79,7 @@ def check_bad_images(bad: Mapping[Path, str]) -> None:
 
 
 def drop_bad_images(parts: Parts, bad: Mapping[Path, str]) -> Parts:
-    """Drop bad files, and classes without other files, and log both.
+    """Drop bad files, and classes that contain only bad files, and log both.
 
     Raise a `DmlError` if a part loses all images.
     """

@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 
 
 class Batch(NamedTuple):
-    """One rank's data for one step."""
+    """A rank's data for a step."""
 
     step: int  # counted from 0
     images: Tensor  # (R, channels, height, width) float32, this rank's rows
@@ -75,15 +75,15 @@ class StepBatches(Dataset[Batch | LoadFailure]):
 def load_ahead(
     source: Dataset[Item | LoadFailure], places: Sequence[int], workers: int, *, pin: bool
 ) -> Generator[Item, None, None]:
-    """Yield ``source[place]`` for each place, in order.
+    """Yield ``source[place]`` for all places, in order.
 
     Raise a `DmlError` if an item can't be loaded, a worker can't start or dies, or `workers` exceeds `MOST_PROCESSES`.
 
     Args:
         source: the items; must support pickle if there are workers.
         places: indices into `source`.
-        workers: number of processes that load ahead; 0 loads each item in this process when it is requested.
-        pin: whether to pin tensors in memory, so that copies to a GPU can overlap.
+        workers: number of processes that load ahead; if 0, items are loaded in this process when requested.
+        pin: whether to pin tensors in memory, used to overlap copies to a GPU.
     """
     if not 0 <= workers <= MOST_PROCESSES:
         raise InvalidOption(f"workers is {workers}; expected 0 to {MOST_PROCESSES} processes")
@@ -100,7 +100,7 @@ def load_ahead(
     try:
         with block_signals_for_loaders():
             items = iter(loader)
-    except OSError as error:  # too many open files, no place for semaphores, a name too long for a socket
+    except OSError as error:  # too many open files, a lack of semaphores, a name too long for a socket
         raise DmlError(
             f"can't start loader processes: {error}. If the path of the folder for temporary files is longer than 75 "
             f"characters ({tempfile.gettempdir()}), set TMPDIR to a shorter one; [training] workers = 0 needs no "
@@ -113,7 +113,7 @@ def load_ahead(
             process.kill()
             process.join()
 
-    # If the generator is never closed, Python at exit would wait for the loaders after a signal that they block.
+    # If the generator isn't closed, Python will wait on exit for the loaders after a signal that they block.
     atexit.register(end)
     try:
         for item in items:
@@ -127,7 +127,7 @@ def load_ahead(
             ) from error
         raise
     finally:
-        del items  # ends the loaders, unless a traceback still refers to the iterator
+        del items  # this will end the loaders, unless a traceback still refers to the iterator
         end()
         atexit.unregister(end)
 

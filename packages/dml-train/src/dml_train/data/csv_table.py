@@ -19,23 +19,23 @@ def read_csv_table(
     """List the images of a CSV file; classes are sorted by name, images are in the order of the lines.
 
     The first line names the columns ``path`` and ``label``, and optionally ``split`` and ``group``; others are ignored.
-    Values of ``split`` must be ``train`` and ``test``, or ``train``, ``query`` and ``gallery``; without it, classes are
+    Values of ``split`` must be ``train`` and ``test``, or ``train``, ``query`` and ``gallery``; by default, classes are
     shuffled and split. ``group`` is an image's group, for example the camera (see `dml_core.GroupedSplit`).
 
     Args:
         root: the folder of the images; paths are relative to it.
         table: the CSV file, in UTF-8, relative to `root`.
-        train_fraction, split_seed: see `read_image_folder`; ignored if the table has a column ``split``.
+        train_fraction, split_seed: see `read_image_folder`; ignored if a column ``split`` is given.
 
     Raises:
         DmlError: if the file or a column is missing; if a value is empty, or an image is missing or a duplicate (the
-            message has the line number); or if the splits are invalid, see `read_image_folder`.
+            message contains the line number); or if the splits are invalid, see `read_image_folder`.
         ValueError: if a number is out of range.
     """
     folder = Path(root).expanduser()
     file = folder / Path(table).expanduser()
     classes: dict[str, dict[str, list[Path]]] = {}
-    line_of: dict[str, int] = {}  # keyed by string, since hashing a Path takes several times as long
+    line_of: dict[str, int] = {}  # keyed by string, since hashing a Path is much slower
     groups: dict[Path, str] = {}
     for line, row in _read_rows(file):
         for column, value in row.items():
@@ -66,7 +66,7 @@ def read_csv_table(
         parts = split_classes(classes.get("", {}), train_fraction, split_seed, str(file))
     elif {"test", "query"} <= classes.keys() or ("query" in classes) != ("gallery" in classes):
         raise DmlError(
-            f"{file} has the splits {', '.join(classes)}; expected train and test, or train, query and gallery"
+            f"{file} contains the splits {', '.join(classes)}; expected train and test, or train, query and gallery"
         )
     else:
         by_part = {_SPLITS[split]: dict(sorted(found.items())) for split, found in classes.items()}
@@ -76,7 +76,7 @@ def read_csv_table(
 
 
 def _read_rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the number and the used columns of each line."""
+    """Yield line numbers with the used columns."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             reader = csv.DictReader(lines, strict=True)
@@ -84,7 +84,7 @@ def _read_rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
             for column in ("path", "label"):
                 if column not in columns:
                     raise DmlError(
-                        f"{file} has no column {column!r}{nearest(column, columns)} its first line must name path "
+                        f"{file} lacks the column {column!r}{nearest(column, columns)} the first line must name path "
                         f"and label, and optionally split and group; it names: {', '.join(columns) or 'no columns'}"
                     )
             used = [column for column in ("path", "label", "split", "group") if column in columns]

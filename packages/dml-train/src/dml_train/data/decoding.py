@@ -26,7 +26,7 @@ _STRIPS = ((273, 279), (324, 325))
 def read_image(source: ImageSource, min_side: int | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Decode an image to upright RGB, see `decode`.
 
-    Raise a `DmlError` that names the file if the image can't be decoded, has too many pixels or a format that isn't in
+    Raise a `DmlError` that names the file if the image can't be decoded, exceeds the pixel limit, uses a format not in
     `FORMATS`, or isn't a regular file.
     """
     try:
@@ -46,7 +46,7 @@ def read_image(source: ImageSource, min_side: int | None = None, max_pixels: int
 
 
 def check_complete_image(file: Path) -> None:
-    """Check that an image file is complete from the header and the last bytes, mostly without decoding.
+    """Check that an image file is complete, usually using only the header and the last bytes.
 
     A complete file ends with an end mark (JPEG, PNG, GIF), or isn't shorter than the stated length (BMP, WebP, TIFF);
     this check reads only a few bytes. A different end may still be valid, so such a file is decoded. Raise a `DmlError`
@@ -70,7 +70,7 @@ def _ends_well(file: Path, image: Image.Image) -> bool:
         stored.seek(max(0, size - _TAIL))
         tail = stored.read(_TAIL).rstrip(b"\0\r\n ")
     match image.format:
-        case "JPEG" | "MPO":  # a JPEG file that has further images
+        case "JPEG" | "MPO":  # a JPEG file that contains further images
             return tail.endswith(b"\xff\xd9")
         case "PNG":
             return b"IEND\xaeB`\x82" in tail

@@ -38,10 +38,10 @@ class PathTable(Sequence[Path]):
         return len(self._ends)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return one path, or a list of paths for a slice."""
+        """Return a path, or a list of paths for a slice."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        place = range(len(self))[index]  # raises an IndexError as a list does
+        place = range(len(self))[index]  # this will raise an IndexError like a list
         begin = int(self._ends[place - 1]) if place else 0
         return Path(os.fsdecode(self._bytes[begin : int(self._ends[place])]))
 
@@ -50,11 +50,11 @@ class FileSplit:
     """A `Split` of image files, decoded on demand or read from a pack.
 
     Args:
-        classes: the files of each class; labels count the classes in this order.
+        classes: the files by class; labels count the classes in this order.
         preparation: how an image becomes the network's input.
-        pack: the decoded and resized images; None decodes each file on demand.
-        positions: the index of each file in the pack, by its path.
-        groups: the group of each file; None for a split without groups.
+        pack: the decoded and resized images; if None, files are decoded on demand.
+        positions: the indices of files in the pack, by path.
+        groups: the group per file; None if the split doesn't define groups.
     """
 
     groups: npt.NDArray[np.str_]  # (N,), only if given
@@ -102,15 +102,15 @@ class FileSplit:
 class FileDataset:
     """A `Dataset` of image files.
 
-    Raises a `DmlError` if a file is bad, unless ``on_bad_image="skip"``, or a part has no images.
+    Raises a `DmlError` if a file is bad, unless ``on_bad_image="skip"``, or a part is empty.
 
     Args:
-        parts: the files of each part.
+        parts: the files by part.
         preparation: how an image becomes the network's input.
-        on_bad_image: ``"error"`` checks the header and the end of each file now; a file that is damaged in between ends
-            the run later. ``"skip"`` decodes each file now, and excludes and logs bad files, so that batches depend
+        on_bad_image: ``"error"`` checks the header and the end of all files now; a file that is damaged in between ends
+            the run later. ``"skip"`` decodes all files now, and excludes and logs bad files, so that batches depend
             only on good files.
-        cache: a folder for decoded and resized images, see `open_pack`; None disables the cache. Results don't change.
+        cache: a folder for decoded and resized images, see `open_pack`; by default, not used. Results don't change.
     """
 
     in_channels = 3
@@ -123,7 +123,7 @@ class FileDataset:
         on_bad_image: Literal["error", "skip"] = "error",
         cache: str | None = None,
     ) -> None:
-        # Use strings, since hashing and comparing a Path takes several times as long.
+        # Use strings, since hashing and comparing a Path is much slower.
         by_text = {str(file): file for file in parts.files()}
         files = [by_text[text] for text in sorted(by_text)]
         pack, positions = None, None

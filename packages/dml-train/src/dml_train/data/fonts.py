@@ -22,7 +22,7 @@ with extra("glyphs", "the data set 'glyphs'"):
     from fontTools.ttLib.ttCollection import TTCollection
 
 _EM = 26 / 32  # pixels per em, as a share of the image's side
-NO_CHARACTER = "\uffff"  # no font has this character, so a face draws the sign for a missing glyph
+NO_CHARACTER = "\uffff"  # not in any font, so a face draws the sign for a missing glyph
 PLACEHOLDER_USES = 16  # if 16 characters of a face share a drawing, it is a sign for missing glyphs
 UNDRAWN = {"Cc", "Cf", "Co", "Cs"}  # control, format, private use, surrogate
 _SCRIPTS = {"all": "", "han": "CJK UNIFIED IDEOGRAPH", "latin": "LATIN "}
@@ -32,13 +32,13 @@ _RANGE = re.compile(r"U\+([0-9A-Fa-f]{4,6})(?:-U\+([0-9A-Fa-f]{4,6}))?")
 class Face:
     """A face in a TrueType or OpenType font file, to draw images with sides of `size` pixels.
 
-    `index` is the face's position in a collection, from 0; None for a file with one face.
+    `index` is the face's position in a collection, from 0; None for a file with a single face.
     """
 
     def __init__(self, file: Path, size: int, index: int | None = None) -> None:
         self.name = file.stem if index is None else f"{file.stem}#{index}"
         self.size = size
-        # Use the basic layout engine, since the complex one is optional in Pillow and may differ between machines.
+        # Use the basic layout engine, since the complex engine is optional in Pillow and may differ between machines.
         self._font = ImageFont.truetype(
             file, round(size * _EM), index=index or 0, layout_engine=ImageFont.Layout.BASIC
         )
@@ -46,7 +46,7 @@ class Face:
             self.characters = frozenset(tables.getBestCmap() or ())
 
     def draw(self, character: str) -> npt.NDArray[np.uint8] | None:
-        """Draw a character, (size, size), ink is 255; return None if it has no ink.
+        """Draw a character, (size, size), ink is 255; return None if the character is blank.
 
         Ink larger than the image is shrunk to fit.
         """
@@ -69,10 +69,10 @@ class Face:
 
 
 def open_faces(patterns: Sequence[str], size: int) -> list[Face]:
-    """Open the faces of all font files that match; return each face once, sorted by file and index.
+    """Open the faces of all font files that match; return faces only once, sorted by file and index.
 
     Patterns are files, or glob patterns with ``**`` for any folders; use ``FILE#N`` for only face N of a collection.
-    Raise a `DmlError` if no file matches a pattern, a file isn't a font, or a collection has no such face.
+    Raise a `DmlError` if a pattern doesn't match any file, a file isn't a font, or a face isn't in the collection.
     """
     if not patterns:
         raise DmlError("fonts is empty; expected font files, such as /usr/share/fonts/**/*.ttf")
@@ -91,14 +91,14 @@ def open_faces(patterns: Sequence[str], size: int) -> list[Face]:
     faces = [Face(file, size, index) for file, index in order]
     names = [face.name for face in faces]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise DmlError(f"fonts: two files are named {twice}; give the path of one of them")
+        raise DmlError(f"fonts: more than one file is named {twice}; give the path of one of these")
     return faces
 
 
 def _face_indices(file: Path, number: str) -> Sequence[int | None]:
-    """Return the indices of the faces to open in a file; [None] if the file has one face."""
+    """Return the indices of the faces to open in a file; [None] if the file contains a single face."""
     try:
-        with file.open("rb") as stream:  # fontTools would leave the file open if it fails
+        with file.open("rb") as stream:  # fontTools would not close the file when it fails
             if file.suffix.lower() in (".ttc", ".otc"):
                 count = len(TTCollection(stream, lazy=True))
             else:
@@ -112,7 +112,7 @@ def _face_indices(file: Path, number: str) -> Sequence[int | None]:
         return range(count) if count else [None]
     if not number.isdecimal() or int(number) >= count:
         has = f"its faces are 0 to {count - 1}" if count else "it is no collection (.ttc)"
-        raise DmlError(f"fonts: {file} has no face {number!r}: {has}")
+        raise DmlError(f"fonts: {file} doesn't contain face {number!r}: {has}")
     return [int(number)]
 
 
@@ -130,7 +130,7 @@ class Drawing(NamedTuple):
 
 
 def collect_drawings(classes: Sequence[tuple[int, Mapping[int, npt.NDArray[np.uint8]]]]) -> Drawing:
-    """Collect the drawings of classes; each class is a code point, with pictures by face."""
+    """Collect the drawings of classes; a class is a code point, with pictures by face."""
     return Drawing(
         np.stack([picture for _, pictures in classes for picture in pictures.values()]),
         np.repeat(np.arange(len(classes)), [len(pictures) for _, pictures in classes]),
@@ -177,17 +177,17 @@ def draw_classes(
     """Draw a character set in all faces, and group the drawings into classes; raise a `DmlError` if fewer than two.
 
     - Omit a face's sign for a missing glyph, and any drawing that `PLACEHOLDER_USES` characters share.
-    - If **any** face draws two characters identically, they are in one class, also through a chain of such pairs, since
-      a face without one form of a character often draws a different form.
-    - Keep identical drawings in a class only once, since fonts copy glyphs from each other.
-    - If a face has several characters of a class, draw the first by code point.
+    - If **any** face draws characters identically, they form a class, also through a chain of such pairs, since
+      a face that lacks a form of a character often draws a different form.
+    - Remove duplicate drawings from a class, since fonts copy glyphs from each other.
+    - When a face draws more than one character of a class, use the first by code point.
     - Omit a class with fewer than `min_images` drawings.
 
     Args:
-        faces: at least one face; all must have the same size.
+        faces: faces of the same size; must not be empty.
         belongs: tells whether a code point is in the character set.
-        min_images: minimum number of drawings per class, at least 1.
-        counted: count only drawings of the first `counted` faces for `min_images`; None counts all.
+        min_images: minimum number of drawings per class; must be positive.
+        counted: count only drawings of the first `counted` faces for `min_images`; by default, all faces are used.
     """
     counted = len(faces) if counted is None else counted
     by_face = [_draw_face(face, belongs) for face in faces]
@@ -200,7 +200,7 @@ def draw_classes(
 
     classes = []
     for root, code_points in sorted(drawn.items()):
-        first: dict[bytes, int] = {}  # the first face that has each drawing
+        first: dict[bytes, int] = {}  # the first face by drawing
         for position, code_point in code_points.items():
             first.setdefault(by_face[position][code_point].tobytes(), position)
         if sum(position < counted for position in first.values()) >= min_images:
@@ -216,7 +216,7 @@ def draw_classes(
 
 
 def _draw_face(face: Face, belongs: Callable[[int], bool]) -> dict[int, npt.NDArray[np.uint8]]:
-    """Draw the characters of the set that the face has, by code point, without signs for missing glyphs."""
+    """Draw the characters of the set that are in the face, by code point; exclude signs for missing glyphs."""
     drawn = {c: p for c in face.characters if belongs(c) and (p := face.draw(chr(c))) is not None}
     uses = Counter(picture.tobytes() for picture in drawn.values())
     if (missing := face.draw(NO_CHARACTER)) is not None:
@@ -225,7 +225,7 @@ def _draw_face(face: Face, belongs: Callable[[int], bool]) -> dict[int, npt.NDAr
 
 
 def _merge_identical(by_face: Sequence[dict[int, npt.NDArray[np.uint8]]]) -> dict[int, int]:
-    """Link each code point to a smaller one that a face draws identically, or to itself."""
+    """Link code points to a smaller code point that a face draws identically, or to themselves."""
     roots = {code_point: code_point for pictures in by_face for code_point in pictures}
     for pictures in by_face:
         first: dict[bytes, int] = {}

@@ -1,17 +1,17 @@
-"""The data set 'glyphs': characters drawn with fonts, one image per font face.
+"""The data set 'glyphs': characters drawn using fonts, with an image per font face.
 
 By default, the data set uses matplotlib's fonts and doesn't need a download: drawing the images takes a few
-seconds, and the images are identical each time.
+seconds, and the images are always identical.
 
 - A **class** is a character's image in DejaVu Sans. Characters with identical images there (Latin A, Greek Alpha,
-  Cyrillic A) form one class. Blank images, control characters and private use are omitted.
-- An **item** is the image of a class in one of the DejaVu and STIX faces. If characters are merged, the face draws the
-  first by code point that it has. The ink is centred; ink larger than the image is shrunk to fit.
-- A class that fewer than `MIN_FACES` faces can draw is omitted, so that each query has matches.
-- Classes, sorted by first code point, go **alternately** to `train` and `test`: both halves contain all scripts, no
-  class is in both, and no seed is used.
+  Cyrillic A) form a class. Blank images, control characters and private use are omitted.
+- An **item** is the image of a class in a DejaVu or STIX face. If characters are merged, the face draws the
+  first supported character by code point. The ink is centred; ink larger than the image is shrunk to fit.
+- A class that fewer than `MIN_FACES` faces can draw is omitted, so that queries can be matched.
+- Classes, sorted by first code point, go **alternately** to `train` and `test`: both halves contain all scripts,
+  classes don't overlap, and a seed isn't used.
 
-For a user's fonts, see `draw_classes` for the definitions of class and item; the halves alternate in the same way.
+For a user's fonts, see `draw_classes` for the definitions of class and item; the halves alternate, too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ with extra("glyphs", "the data set 'glyphs'"):
 
 SIZE = 32  # default side in pixels
 MIN_FACES = 6
-_CLASS_FACE = "DejaVuSans"  # the face whose images define the classes
+_CLASS_FACE = "DejaVuSans"  # the face used to define the classes
 
 
 class Glyphs:
@@ -58,10 +58,10 @@ class Glyphs:
 
     Args:
         rotation, scale, stretch, shear, shift, stroke, fade: bounds of the augmentation, see `Jitter`.
-        max_classes: number of classes for quick trials, spread evenly over all classes; None uses all.
-        fonts: font files or glob patterns, see `open_faces`; None uses matplotlib's fonts.
-        query_fonts: fonts for the queries, in the same form. The test half's drawings in `fonts` then become the
-            gallery, which also has the classes that no query font draws. If empty, there is no gallery.
+        max_classes: number of classes for quick trials, spread evenly over all classes; by default, all are used.
+        fonts: font files or glob patterns, see `open_faces`; by default, matplotlib's fonts are used.
+        query_fonts: fonts for the queries, given like `fonts`. The test half's drawings in `fonts` then become the
+            gallery, which also contains classes that query fonts don't draw. If empty, a gallery isn't used.
         characters: the character set, if `fonts` is given; see `select_characters`.
         min_faces: minimum number of different drawings of a class by `fonts`, if `fonts` is given.
         size: side of the images in pixels.
@@ -91,11 +91,11 @@ class Glyphs:
     ) -> None:
         jitter = Jitter(rotation, scale, stretch, shear, shift, stroke, fade)
         if max_classes is not None and max_classes < 2:
-            raise ValueError(f"max_classes is {max_classes}; expected at least 2, one per half")
+            raise ValueError(f"max_classes is {max_classes}; expected at least 2, for a class per half")
         if not 8 <= size <= 512:
             raise ValueError(f"size is {size}; expected 8 to 512 pixels a side")
         if min_faces < 2:
-            raise ValueError(f"min_faces is {min_faces}; expected at least 2, a query and its match")
+            raise ValueError(f"min_faces is {min_faces}; expected at least 2, a query and a match")
         if fonts is None:
             if query_fonts or characters != "all" or min_faces != MIN_FACES:
                 raise ValueError('query_fonts, characters and min_faces need fonts = ["FOLDER/*.ttf"]')
@@ -113,7 +113,7 @@ class Glyphs:
         self.test = _select_classes(drawing if queries is None else queries, chosen[1::2], None)
         self.gallery = None if queries is None else _select_classes(drawing, chosen[1::2], None)
         if len(self.test) == 0:
-            raise DmlError("query_fonts draw no class of the test half: give fonts that have the characters")
+            raise DmlError("query_fonts don't draw a class of the test half: give fonts with the characters")
 
     @staticmethod
     def image_reader(size: int = SIZE, **_: object) -> DrawingReader:
@@ -162,13 +162,13 @@ def draw_glyphs(size: int = SIZE) -> Drawing:
     files = sorted([*folder.glob("DejaVu*.ttf"), *folder.glob("STIX*.ttf")])
     if folder / f"{_CLASS_FACE}.ttf" not in files:
         raise DmlError(
-            f"no font {_CLASS_FACE}.ttf in {folder}; the data set 'glyphs' is drawn with the fonts of matplotlib's "
+            f"no font {_CLASS_FACE}.ttf in {folder}; the data set 'glyphs' is drawn using the fonts of matplotlib's "
             "package. Reinstall it: pip install --force-reinstall matplotlib"
         )
     faces = [Face(file, size) for file in files]
     class_face = next(face for face in faces if face.name == _CLASS_FACE)
 
-    merged: dict[bytes, list[int]] = {}  # code points by their image in the class face
+    merged: dict[bytes, list[int]] = {}  # code points by image in the class face
     for code_point in sorted(class_face.characters):
         if unicodedata.category(chr(code_point)) in UNDRAWN:
             continue
@@ -197,13 +197,13 @@ def draw_user_fonts(
 ) -> tuple[Drawing, Drawing | None]:
     """Draw a character set once per process, with `fonts` and, if given, with `query_fonts`.
 
-    Raise a `DmlError` if no font matches a pattern, a font is in both lists, or there are fewer than two classes.
+    Raise a `DmlError` if a pattern doesn't match any font, a font is in both lists, or there are fewer than 2 classes.
     """
     belongs = select_characters(characters)
     faces = open_faces(fonts, size)
     query_faces = open_faces(query_fonts, size) if query_fonts else []
     if both := {face.name for face in faces} & {face.name for face in query_faces}:
-        raise DmlError(f"{min(both)} is in fonts and in query_fonts; remove it from one of them")
+        raise DmlError(f"{min(both)} is in both fonts and query_fonts; remove it from either list")
     drawing = draw_classes([*faces, *query_faces], belongs, min_faces, len(faces))
     if not query_fonts:
         return drawing, None

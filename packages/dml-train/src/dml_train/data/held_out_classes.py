@@ -14,7 +14,7 @@ from dml_train.seeds import VALIDATION, derive
 
 
 class ClassSubset:
-    """A `Split` with some classes of a larger split, and with `groups` if the larger split has groups.
+    """A `Split` with some classes of a larger split, and with `groups` if the larger split defines groups.
 
     `classes` are labels (C,) in the larger split, in the order of the new labels.
     """
@@ -48,8 +48,8 @@ def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | N
     """Hold out random classes for validation; return the training and the validation split.
 
     Args:
-        split: the training split; raises a `DmlError` unless it has two classes or more.
-        fraction: fraction of classes to hold out, in [0, 1), rounded to at least one class on either side; 0 for none.
+        split: the training split; raises a `DmlError` if there are fewer than 2 classes.
+        fraction: fraction of classes to hold out, in [0, 1), rounded so that neither side is empty; 0 for none.
         seed: determines the choice.
     """
     if fraction == 0:
@@ -65,9 +65,9 @@ def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split | N
 
 
 def hold_out_fold(split: Split, fold: int, folds: int) -> tuple[Split, Split]:
-    """Hold out one fold of the classes for cross-validation; return the training and the validation split.
+    """Hold out a fold of the classes for cross-validation; return the training and the validation split.
 
-    The folds are consecutive. If C isn't a multiple of `folds`, the first folds have one class more.
+    The folds are consecutive. If C isn't a multiple of `folds`, the first folds contain an additional class.
 
     Source: Musgrave, Belongie & Lim 2020, A Metric Learning Reality Check (with four folds).
 

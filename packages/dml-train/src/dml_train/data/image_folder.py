@@ -1,4 +1,4 @@
-"""A folder of images with one subfolder per class."""
+"""A folder of images with a subfolder per class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dml_train.data.parts import Classes, Parts, check_parts, split_classes
 
 # Common names for the parts of a data set.
 _PARTS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "query", "gallery"}
-# The folders of each layout, by part.
+# The folders per layout, by part.
 _LAYOUTS = ({"train": "train", "test": "test"}, {"train": "train", "test": "query", "gallery": "gallery"})
 
 
@@ -20,16 +20,16 @@ def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 
     """List the images in ``root/CLASS/**``, split by class; classes and files are sorted by name.
 
     If `root` contains only the folders ``train`` and ``test``, or only ``train``, ``query`` and ``gallery``, these are
-    the splits, each with one folder per class; queries are searched in the gallery. Otherwise classes are shuffled and
+    the splits, with a folder per class; queries are searched in the gallery. Otherwise classes are shuffled and
     split.
 
     Args:
         root: the folder.
         train_fraction: share of the classes that train, above 0 and below 1.
-        split_seed: seed for shuffling; not the run's seed, so that all runs are measured on the same classes.
+        split_seed: seed for shuffling; not the run's seed, so that all runs are measured on identical classes.
 
     Raises:
-        DmlError: if the folder is missing, fewer than two classes have images, or parts are invalid (`check_parts`).
+        DmlError: if the folder is missing, fewer than 2 classes contain images, or parts are invalid (`check_parts`).
         ValueError: if a number is out of range.
     """
     folder = Path(root).expanduser()
@@ -43,7 +43,7 @@ def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 
             for part, name in layout.items():
                 if not listed[part]:
                     raise DmlError(
-                        f"{folder / name} contains no folder with images; expected {name}/CLASS/IMAGE"
+                        f"{folder / name} doesn't contain a folder with images; expected {name}/CLASS/IMAGE"
                     )
             parts = Parts(listed["train"], listed["test"], listed.get("gallery"))
             check_parts(parts, {part: str(folder / name) for part, name in layout.items()})
@@ -62,7 +62,7 @@ def read_image_folder(root: str, train_fraction: float = 0.5, split_seed: int = 
 
 
 def image_files(folder: Path) -> list[Path]:
-    """List the images in a folder and its subfolders, sorted, without following links to folders.
+    """List the images in a folder, including subfolders, sorted; links to folders aren't followed.
 
     Raise a `DmlError` if a folder can't be read, since otherwise images would be missing silently.
     """
@@ -87,13 +87,13 @@ def _list_folders(folder: Path) -> list[Path]:
 
 
 def _list_classes(folder: Path) -> Classes:
-    """List the images below each subfolder, by its name; omit subfolders without images."""
+    """List the images per subfolder, by subfolder name; omit empty subfolders."""
     listed = {child.name: image_files(child) for child in sorted(_list_folders(folder))}
     return {name: files for name, files in listed.items() if files}
 
 
 def _too_few_classes(folder: Path, classes: Classes) -> DmlError:
-    """Describe a folder that contains fewer than two classes, and what was expected."""
+    """Describe a folder that contains fewer than 2 classes, and say which layout was expected."""
     found = [f"{len(classes)} {'folder' if len(classes) == 1 else 'folders'} with images"]
     if classes:
         found[0] += f" ({', '.join(classes)})"

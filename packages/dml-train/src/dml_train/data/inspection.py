@@ -33,7 +33,7 @@ from dml_train.data.prepare import REDUCED_SIDE
 from dml_train.extras import extra
 from dml_train.files import write_csv
 
-# Differing bits between two 64-bit hashes; most pairs of unrelated photographs differ in more than 20.
+# Differing bits between 64-bit hashes; most pairs of unrelated photographs differ in more than 20.
 NEAR = 4
 _MOST_PAIRS = 100_000
 _TIMED = 32  # images
@@ -41,13 +41,13 @@ _MOST_LISTED = 10  # findings of a kind
 _MOST_NAMED = 5  # classes
 _PER_CLASS = 4  # images_per_class in recipes that use the sampler "class-balanced"
 _BAR = 40  # length of the longest bar in characters
-# Measure a fifth of the classes if it has at least this number of classes and images; otherwise half, the default.
+# Measure a fifth of the classes if it contains these numbers of classes and images; otherwise half, the default.
 _MEASURED_CLASSES, _MEASURED_IMAGES = 50, 1_000
 _HALF = 0.5
 
 
 class NearDuplicate(NamedTuple):
-    """Two similar images."""
+    """A pair of similar images."""
 
     first: Path
     second: Path
@@ -63,10 +63,10 @@ class Inspection:
     parts: Parts  # including broken files
     is_split: bool  # whether the source determines which images train
     class_of: Mapping[Path, str]
-    sizes: Mapping[Path, tuple[int, int]]  # width and height in pixels of each readable file
+    sizes: Mapping[Path, tuple[int, int]]  # width and height in pixels of readable files
     bad: Mapping[Path, str]  # broken files, with reasons
     duplicates: Sequence[Sequence[Path]]  # groups of files with identical pixels
-    near: Sequence[NearDuplicate]  # most similar first; only the first of several identical files is listed
+    near: Sequence[NearDuplicate]  # most similar first; only the first of multiple identical files is listed
     without_near: str  # the reason if near-duplicates weren't searched; otherwise empty
     preparation: Preparation  # reported times and sizes are for these steps
     load_seconds: float  # time to decode and resize an image in these steps
@@ -173,7 +173,7 @@ def _read_folder(folder: Path, root: str | Path | None) -> tuple[dict[str, str],
 
 
 def _read_table(table: Path, root: str | Path | None) -> tuple[dict[str, str], Parts, bool]:
-    """Return the data set's options, the parts, and whether the table has the column ``split``."""
+    """Return the data set's options, the parts, and whether the table contains the column ``split``."""
     folder = table.parent if root is None else Path(root)
     name = table.name if table.parent == folder else str(table.absolute())
     parts = read_csv_table(str(folder), name)
@@ -189,7 +189,7 @@ def _look(
     try:
         image = read_image(file)
     except DmlError:
-        try:  # a large JPEG may be readable at reduced size, as in training
+        try:  # a large JPEG may be readable when reduced in size, as in training
             image = read_image(file, min_side=REDUCED_SIDE * preparation.resize)
         except DmlError as error:
             return str(error)
@@ -225,7 +225,7 @@ def _find_near(files: Sequence[Path], bits: Sequence[Any], registry: Registry) -
 
 
 def _time_loading(files: Sequence[Path], preparation: Preparation) -> float:
-    """Measure the median time to load an image on one core, over some images."""
+    """Measure the median time to load an image on a single core, over some images."""
     seconds = []
     for file in files[:: max(1, len(files) // _TIMED)]:
         start = time.perf_counter()
@@ -348,7 +348,7 @@ def _suggest(found: Inspection, batch_size: int) -> Iterator[str]:
     default = ("name", "image-folder")
     changes = [f"dataset.{key}={value}" for key, value in settings.items() if (key, value) != default]
     intact = sum(file not in found.bad for files in parts.train.values() for file in files)
-    if intact < batch_size:  # the sampler would raise an error
+    if intact < batch_size:  # the sampler will raise an error
         changes.append(f"sampler.batch_size={intact}")
     overrides = " ".join(f"--set {shlex.quote(change)}" for change in changes)
     yield ""

@@ -1,9 +1,9 @@
-"""A cache of decoded and resized images in one memory-mapped file, so that each image is decoded once.
+"""A cache of decoded and resized images in a memory-mapped file, so that images are decoded only once.
 
 A pack is a subfolder of the cache's folder:
 
-- ``pixels``: the concatenated images, each (3, H, W) uint8.
-- ``index.npz``: offset, height, width and checksum of each image.
+- ``pixels``: the concatenated images, (3, H, W) uint8.
+- ``index.npz``: offset, height, width and checksum per image.
 - ``bad.json``: the files that can't be decoded, with reasons.
 
 The name is a hash of everything that determines the pixels, so changed files have a different pack. A pack is written
@@ -36,7 +36,7 @@ _FORMAT = 2
 
 
 class PackedImages:
-    """The images of a pack; pickle stores only the path, so that loader processes map the same file.
+    """The images of a pack; pickle stores only the path, so that loader processes map this file.
 
     Raises a `DmlError` if the pack is damaged.
     """
@@ -53,7 +53,7 @@ class PackedImages:
             self.bad: dict[int, str] = {int(position): reason for position, reason in bad.items()}
             pixels = folder / "pixels"
             if pixels.stat().st_size != (size := int(self._begin[-1])):
-                raise ValueError(f"pixels has {pixels.stat().st_size} bytes; expected {size}")
+                raise ValueError(f"pixels contains {pixels.stat().st_size} bytes; expected {size}")
             # Map with copy-on-write, although the images don't change, since torch warns about read-only arrays.
             mapped = np.memmap(pixels, np.uint8, mode="c") if size else np.empty(0, np.uint8)
             self._pixels = mapped.view(np.ndarray)
@@ -122,7 +122,7 @@ def estimate_size(images: int, preparation: Preparation) -> str:
 def _hash_inputs(files: Sequence[Path], preparation: Preparation) -> str:
     """Return the pack's name: a hash of everything that determines the pixels.
 
-    File names are relative to the common folder, so that the pack stays valid if the folder moves.
+    File names are relative to the common folder, so that the pack can be used when the folder moves.
     """
     common = Path(os.path.commonpath([file.parent for file in files])) if files else Path()
     p = preparation

@@ -21,7 +21,7 @@ Classes = Mapping[str, Sequence[Path]]  # files by class name
 class Parts(NamedTuple):
     """The parts of a data set. `test` contains the queries, and is also the gallery if `gallery` is None.
 
-    `groups` gives the group of each file, for example the camera; None for a data set without groups.
+    `groups` gives the group per file, for example the camera; None if groups aren't defined.
     """
 
     train: Classes
@@ -47,19 +47,19 @@ def count_images(classes: Classes) -> int:
 
 
 def split_classes(classes: Classes, train_fraction: float, seed: int, source: str) -> Parts:
-    """Shuffle classes and split them into training and test classes, with at least one class each.
+    """Shuffle classes and split them into training and test classes, of which neither is empty.
 
     Args:
         classes: all classes.
         train_fraction: share of the classes that train; raises a `ValueError` unless it is above 0 and below 1.
         seed: seed for shuffling.
-        source: the folder or table, for the `DmlError` that is raised if there are fewer than two classes.
+        source: the folder or table, for the `DmlError` that is raised if there are fewer than 2 classes.
     """
     if not 0.0 < train_fraction < 1.0:
         raise ValueError(f"train_fraction is {train_fraction}; expected a share above 0 and below 1")
     if len(classes) < 2:
         raise DmlError(
-            f"{source} has {len(classes)} classes; expected at least two, one to train and one to test"
+            f"{source} has {len(classes)} classes; expected at least 2, to be divided into training and test"
         )
     names = sorted(classes)
     order = np.random.default_rng(seed).permutation(len(names))
@@ -69,22 +69,22 @@ def split_classes(classes: Classes, train_fraction: float, seed: int, source: st
 
 
 def check_parts(parts: Parts, sources: Mapping[str, str]) -> None:
-    """Check that parts allow evaluation on unseen classes, and log queries without a match.
+    """Check that parts allow evaluation on unseen classes, and log queries that can't be matched.
 
-    Raise a `DmlError` if a part is empty, a class is both in training and in evaluation, the gallery has no match for
-    any query, or two class names differ only in spaces or the Unicode form of accents. The message names the `sources`,
-    the folder or table of each part.
+    Raise a `DmlError` if a part is empty, a class is in training and evaluation, the gallery lacks matches for
+    any query, or class names differ only in spaces or the Unicode form of accents. The message names the `sources`,
+    the folder or table per part.
     """
     by_name = parts.by_name()
     for part, classes in by_name.items():
         if not classes:
-            raise DmlError(f"{sources[part]} contains no image of any class")
+            raise DmlError(f"{sources[part]} doesn't contain images of any class")
     spellings: dict[str, str] = {}
     for name in sorted({name for classes in by_name.values() for name in classes}):
         normal = " ".join(unicodedata.normalize("NFC", name).split())
         if (other := spellings.setdefault(normal, name)) != name:
             raise DmlError(
-                f"two classes of {' and '.join(dict.fromkeys(sources.values()))} have one name: {other!r} and {name!r} "
+                f"classes of {' and '.join(dict.fromkeys(sources.values()))} have equal names: {other!r} and {name!r} "
                 "differ only in spaces or in the Unicode form of an accent; use one spelling, or names that differ"
             )
     for part, classes in by_name.items():

@@ -1,6 +1,6 @@
 """The preparation of an image file for the network: decode, resize, crop, mirror, normalise.
 
-For evaluation, `prepare.py` computes the same bits without torch: `dml export` copies it next to a model.
+For evaluation, `prepare.py` computes identical bits, and torch isn't needed: `dml export` copies it next to a model.
 
 Shapes: `B` batch, `H`, `W` height and width of a resized image, `S` side of the crop.
 """
@@ -28,7 +28,7 @@ _EVALUATED = ("resize", "square", "crop", "interpolation", "normalize", "max_pix
 
 
 class ImageSplit:
-    """A `Split` of a user's images, all in one class without a name.
+    """A `Split` of a user's images, all in a single unnamed class.
 
     `prepare` turns images into the network's input, (N, channels, height, width) float32, and `render` shows an image
     as the network sees it, (height, width, 3) uint8.
@@ -63,7 +63,7 @@ class Preparation:
     """The steps from an image file to the network's input; an `ImageReader` for a user's images.
 
     An image is decoded and **resized** (antialiased). Evaluation crops the central `crop` × `crop` pixels; training
-    crops according to `train_crop`, and mirrors at random.
+    crops according to `train_crop`, and mirrors randomly.
 
     Source: for resizing to 256 × 256, random crops of 227 or 224 and mirroring, Song et al. 2016, section 6, and the
     papers that follow it; for ``"resized"``, torchvision's RandomResizedCrop, applied to the resized image as in Ranked
@@ -151,7 +151,7 @@ class Preparation:
 
         Args:
             resized_images: B images from `load_resized`.
-            seeds_B: if given, crop at random, as training does; row i depends only on image i and ``seeds_B[i]``.
+            seeds_B: if given, crop randomly, as in training; row i depends only on image i and ``seeds_B[i]``.
         """
         normalisation = NORMALISATIONS[self.normalize]
         if seeds_B is None:
@@ -188,8 +188,8 @@ class Preparation:
         return crop.flip(-1) if flip < self.flip else crop
 
     def _resize(self, image_3HW: Tensor, height: int, width: int) -> Tensor:
-        """Resize bytes with torch's integer weights, for the same bits on all processors."""
-        # Don't use torchvision's resize: on some processors it computes in float32, which rounds differently.
+        """Resize bytes with torch's integer weights, for identical bits on all processors."""
+        # Note that torchvision's resize should not be used: it may compute in float32, which rounds differently.
         return F.interpolate(image_3HW[None], (height, width), mode=self.interpolation, antialias=True)[0]
 
 

@@ -1,4 +1,4 @@
-"""Prepare images for an exported network, with the same bits as `dml embed`.
+"""Prepare images for an exported network, with bits identical to `dml embed`.
 
 This module needs only Pillow and numpy. `dml export` copies it into the model's folder, and the model's JSON file
 contains the steps::
@@ -37,7 +37,7 @@ Source = str | Path | BinaryIO
 class Normalisation(NamedTuple):
     """Coefficients of ``input = scale · pixel + offset`` per channel, for pixels in 0 to 255."""
 
-    channels: tuple[int, int, int]  # the index in RGB of each input channel
+    channels: tuple[int, int, int]  # the index in RGB per input channel
     scale: tuple[float, float, float]
     offset: tuple[float, float, float]
 
@@ -75,7 +75,7 @@ def prepare(files: Sequence[Source], steps: Mapping[str, Any]) -> npt.NDArray[np
     """
     if steps.get("kind") not in KINDS:
         raise ValueError(
-            f"steps has the kind {steps.get('kind')!r}; expected one of: {', '.join(KINDS)}, as in the value of "
+            f"steps contains the kind {steps.get('kind')!r}; expected one of: {', '.join(KINDS)}, as in the value of "
             "'preparation' in the JSON file that dml export wrote"
         )
     prepare_one = KINDS[steps["kind"]]
@@ -109,13 +109,13 @@ def decode(file: Source, min_side: int | None = None, max_pixels: int = MAX_PIXE
     """Decode an image to upright RGB.
 
     The image is rotated according to the EXIF data; grey, palette, CMYK and 16-bit images are converted; transparent
-    pixels become white; if there are several frames, the first is used. If Pillow can't decode the image, raise an
+    pixels become white; if there are multiple frames, the first is used. If Pillow can't decode the image, raise an
     OSError, SyntaxError or the like.
 
     Args:
         file: a path or a binary file.
-        min_side: decode a JPEG file at a half, quarter or eighth of its size if both sides stay at least `min_side`
-            pixels, which saves most of the time for a large photograph. None decodes at full size.
+        min_side: decode a JPEG file at a half, quarter or eighth of the size if both sides stay at least `min_side`
+            pixels, which saves most of the time for a large photograph. By default, full size is used.
         max_pixels: maximum number of pixels to decode, after this reduction; more raise `Image.DecompressionBombError`.
     """
     with Image.open(file, formats=FORMATS) as stored:
@@ -153,18 +153,18 @@ def resize_center(
 ) -> npt.NDArray[np.uint8]:
     """Resize an image to (height, width, 3), and return the centre, (crop, crop, 3).
 
-    The result has the same bits as ``torch.nn.functional.interpolate(…, antialias=True)`` on bytes, which filters along
+    The result is identical to ``torch.nn.functional.interpolate(…, antialias=True)`` on bytes, which filters along
     the width and then along the height with integer weights. Pillow rounds weights differently, so it can differ by 1.
     """
     rows = _weigh(pixels_HW3.shape[0], height, crop, interpolation)
     columns = _weigh(pixels_HW3.shape[1], width, crop, interpolation)
-    first, last = rows.pixels.min(), rows.pixels.max()  # the only rows that the crop needs
+    first, last = rows.pixels.min(), rows.pixels.max()  # the only rows that are used by the crop
     filtered = _filter(pixels_HW3[first : last + 1], columns, axis=1)
     return _filter(filtered, rows._replace(pixels=rows.pixels - first), axis=0)
 
 
 class _Filter(NamedTuple):
-    """A weighted sum of pixels for each pixel of the result: ``sum(pixel · weight) / 2**shift``."""
+    """A weighted sum of pixels per pixel of the result: ``sum(pixel · weight) / 2**shift``."""
 
     pixels: npt.NDArray[np.int64]  # (T, S)
     weights: npt.NDArray[np.int32]  # (T, S)
@@ -210,6 +210,6 @@ def _filter(pixels: npt.NDArray[np.uint8], by: _Filter, axis: int) -> npt.NDArra
 
 
 def fit_drawing(image: Image.Image, size: int) -> npt.NDArray[np.uint8]:
-    """Fit an image into a white square, (size, size) uint8, in grey; an image of this size keeps its pixels."""
+    """Fit an image into a white square, (size, size) uint8, in grey; an image of this size isn't changed."""
     grey = image.convert("L")
     return np.asarray(ImageOps.pad(grey, (size, size), Image.Resampling.BICUBIC, color=255))

@@ -1,4 +1,4 @@
-"""Embed images, one chunk per forward pass.
+"""Embed images, a chunk per forward pass.
 
 Shapes: `N` items, `B` images per forward pass, `D` embedding dimension.
 """
@@ -45,14 +45,14 @@ class BadImage(NamedTuple):
 
 
 class LoadedChunk(NamedTuple):
-    """The images of a chunk in order, without bad images."""
+    """The images of a chunk in order, excluding bad images."""
 
     images: Tensor | None  # (B, channels, height, width) float32; None if all images are bad
     bad: Sequence[BadImage]
 
 
 class EmbeddedChunk(NamedTuple):
-    """The embeddings of a chunk's images in order, without bad images."""
+    """The embeddings of a chunk's images in order, excluding bad images."""
 
     embeddings: npt.NDArray[np.float32]  # (B, D)
     bad: Sequence[BadImage]
@@ -60,10 +60,10 @@ class EmbeddedChunk(NamedTuple):
 
 @dataclass(eq=False)
 class ImageChunks(Dataset[LoadedChunk | LoadFailure]):
-    """Items of a split in chunks, without augmentation."""
+    """Items of a split in chunks, not augmented."""
 
     split: Split
-    chunks: Sequence[npt.NDArray[np.int64]]  # the items of each chunk
+    chunks: Sequence[npt.NDArray[np.int64]]  # the items per chunk
     names: Sequence[object] | None = None  # names of all items for messages; default: index and class
 
     def __len__(self) -> int:
@@ -123,7 +123,7 @@ def embed_chunks(
 ) -> Generator[EmbeddedChunk, None, None]:
     """Embed images chunk by chunk in evaluation mode, and restore the network's mode.
 
-    The network must be on `device`, and computes in `precision` by autocast; `workers` processes load ahead. Raise
+    The network must be on `device`, and computes in `precision` using autocast; `workers` processes load ahead. Raise
     DmlError if a chunk can't be loaded for a reason other than bad images, or an embedding isn't finite.
     """
     was_training = network.training
@@ -157,10 +157,10 @@ def embed(
     names: Sequence[object] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Embed items of a split (default: all) in order, without augmentation, and return (N, D) float32.
+    """Embed items of a split (default: all) in order and not augmented, and return (N, D) float32.
 
     See `embed_chunks` and `ImageChunks` for the arguments; `progress` is called with the number of embedded items and
-    the total. Raise DmlError with the name of the item if it can't be loaded or its embedding isn't finite.
+    the total. Raise DmlError with the name of the item if it can't be loaded or the embedding isn't finite.
     """
     items = np.arange(len(split)) if items is None else items
     source = ImageChunks(split, split_chunks(items), names)
@@ -196,7 +196,7 @@ def align_labels(split: Split, reference: Split) -> npt.NDArray[np.int64]:
 
 
 def groups_of(split: Split | None) -> npt.NDArray[Any] | None:
-    """Return the groups of a split's items, (N,), or None if there is no split or the items have no groups."""
+    """Return the groups of a split's items, (N,), or None if a split isn't given or doesn't define groups."""
     return split.groups if isinstance(split, GroupedSplit) else None
 
 

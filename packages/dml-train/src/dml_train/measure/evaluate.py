@@ -41,7 +41,7 @@ from dml_train.run_folder import RunFolder
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """Embedded queries, and the gallery to search; without a gallery, the queries search each other."""
+    """Embedded queries, and the gallery to search; by default, the queries search each other."""
 
     embeddings: npt.NDArray[Any]  # (Q, D) floating
     labels: npt.NDArray[Any]  # (Q,) integers
@@ -133,7 +133,7 @@ class Measurement(NamedTuple):
 
 
 def build_evaluator(recipe: Recipe, registry: Registry, *, clustering: bool = True) -> Evaluator:
-    """Build a recipe's evaluator; unless `clustering`, without metrics of clusters and pairs, which take longest."""
+    """Build a recipe's evaluator; unless `clustering`, exclude metrics of clusters and pairs, which are the slowest."""
     table = recipe.evaluation.component()
     return make_evaluator(table if clustering else select_retrieval(table), registry, recipe.training.seed)
 
@@ -233,7 +233,7 @@ def save_per_query(folder: RunFolder, recipe: Recipe, evaluation: Evaluation) ->
 def restore_evaluation(
     folder: RunFolder, recipe: Recipe, result: Mapping[str, Any], evaluator: Evaluator
 ) -> Evaluation | None:
-    """Restore a run's final evaluation from its folder and from `result`, the contents of ``evaluation.json``.
+    """Restore a run's final evaluation from the run's folder and from `result`, the contents of ``evaluation.json``.
 
     Return None if the evaluator isn't a `RestoringEvaluator`, or if the saved values are missing, from a different
     evaluator, or lack a new metric of the evaluator. Raise DmlError if the file was changed or damaged.
@@ -247,7 +247,7 @@ def restore_evaluation(
         per_query = {name: stored[name] for name in stored.files if name != _CHECKSUM}
     try:
         return evaluator.restore(result, per_query)
-    except KeyError:  # saved by a version of the evaluator without this metric
+    except KeyError:  # saved by a version of the evaluator that lacks this metric
         return None
 
 
@@ -277,7 +277,7 @@ def select_levels(embedded: Embedded, recipe: Recipe, levels: Sequence[str]) -> 
 
 
 def check_levels(levels: Sequence[str], known: Sequence[str]) -> None:
-    """Raise InvalidOption unless all levels are among the known levels of an embedding."""
+    """Raise InvalidOption unless all levels are known levels of an embedding."""
     for name in levels:
         if name not in known:
             listed = ", ".join(known) or "only one, without a name"

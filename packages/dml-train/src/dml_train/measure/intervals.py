@@ -30,7 +30,7 @@ class Interval(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """The standard deviation of runs with the same settings, and its degrees of freedom, at least 1."""
+    """The standard deviation of runs with equal settings, and the degrees of freedom, at least 1."""
 
     deviation: float
     degrees: int
@@ -46,9 +46,9 @@ class Spread(NamedTuple):
 
 
 def pool_spread(settings: Sequence[Sequence[float]]) -> Spread | None:
-    """Estimate the spread of runs, which must be equal for all settings; None if no setting has two runs.
+    """Estimate the spread of runs, which must be equal for all settings; None if all settings have a single run.
 
-    ``s² = Σ_j Σ_i (x_ij − x̄_j)² / Σ_j (n_j − 1)`` for the values x_ij of setting j. Use this if each setting has only
+    ``s² = Σ_j Σ_i (x_ij − x̄_j)² / Σ_j (n_j − 1)`` for the values x_ij of setting j. Use this when settings have only
     two or three runs, too few to estimate a spread from.
     """
     settings = [values for values in settings if values]
@@ -61,14 +61,14 @@ def pool_spread(settings: Sequence[Sequence[float]]) -> Spread | None:
 
 
 def average_runs(values: Sequence[float]) -> Interval:
-    """Average n independent runs, with an interval if n exceeds 1; raise ValueError if there are no runs.
+    """Average n independent runs, with an interval if n exceeds 1; raise ValueError if runs aren't given.
 
     ``x̄ ± t · s / √n``, t of Student's distribution with n − 1 degrees of freedom.
 
     Source: Student 1908, The Probable Error of a Mean.
     """
     if not values:
-        raise ValueError("values is empty; expected one value per run, at least one")
+        raise ValueError("values is empty; expected a value for one or more runs")
     spread = pool_spread([values])
     return Interval(statistics.fmean(values), None if spread is None else spread.half_width(len(values)))
 
@@ -76,7 +76,7 @@ def average_runs(values: Sequence[float]) -> Interval:
 def share_interval(share: float, count: int) -> Interval:
     """Return the interval of a share p of n = `count` queries in a run, ``p ± 1.96 · √(p(1 − p) / n)``.
 
-    The interval is for different queries, not for different runs, and is too narrow, since queries of the same class
+    Note that the interval is for different queries, not for different runs, and is too narrow, since queries of a class
     aren't independent.
     """
     return Interval(share, _NORMAL * math.sqrt(share * (1 - share) / count))

@@ -29,10 +29,10 @@ class Metric:
 
 
 def list_metrics(result: Mapping[str, Any], evaluation: Evaluation | None = None) -> list[Metric]:
-    """List the metrics in `result`, the dictionary of an evaluation, in order, without its integers, which are counts.
+    """List the metrics in `result`, the dictionary of an evaluation, in order, except integers, which are counts.
 
-    Pass an `IntervalEvaluation` to get intervals. A metric at a K that exceeds the gallery's size is omitted if the
-    metric is also listed at a smaller K; precision@1 is omitted if recall@1 is listed.
+    Pass an `IntervalEvaluation` to get intervals. A metric with a K that exceeds the gallery's size is omitted if the
+    metric is also listed with a smaller K; precision@1 is omitted if recall@1 is listed.
     """
     items = result.get("n_gallery", math.inf)
     values = {name: value for name, value in result.items() if isinstance(value, float)}
@@ -50,7 +50,7 @@ def list_metrics(result: Mapping[str, Any], evaluation: Evaluation | None = None
 
 
 def _k_of(name: str) -> int:
-    """Return K of ``"recall@K"``, or 0 for metrics without K."""
+    """Return K of ``"recall@K"``, or 0 for metrics not named by K."""
     k = name.partition("@")[2]
     return int(k) if k.isdecimal() else 0
 

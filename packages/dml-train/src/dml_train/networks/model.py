@@ -46,20 +46,20 @@ _POOLINGS: dict[Pooling, Callable[[], Callable[[Tensor], Tensor]]] = {
 
 
 class EmbeddingHead(nn.Module):
-    """Head from features to an embedding: pooling over positions, LayerNorm without parameters, a linear layer.
+    """Head from features to an embedding: pooling over positions, parameter-free LayerNorm, a linear layer.
 
     Source: Zhai & Wu 2019, Making Classification Competitive for Deep Metric Learning, Sec. 3.4 (the LayerNorm) and
-    Sec. 6.4 (without a linear layer). The embedding isn't normalised, since a loss on the sphere normalises it.
+    Sec. 6.4 (no linear layer). The embedding isn't normalised, since a loss on the sphere normalises it.
 
     Args:
         num_features: number of features of the backbone, F.
         embedding_dim: dimension of the embedding, D.
-        pooling: "average", "max", "both" (their sum) or "gem"; features without positions aren't pooled.
+        pooling: "average", "max", "both" (the sum) or "gem"; only features with positions are pooled.
         layer_norm: whether to normalise each image's pooled features to mean 0 and variance 1.
-        batch_norm: whether to add a batch norm without scale and shift at the end, as in Heated-Up Softmax's BN and HBN
+        batch_norm: whether to add a final batch norm (no scale and shift), as in Heated-Up Softmax's BN and HBN
             (Zhang et al. 2018, Sec. 3.3), with batch statistics in training, and running statistics in evaluation.
-        bias: whether the linear layer has a bias.
-        linear: whether to use a linear layer; if false, the embedding is the pooled features, and D must equal F.
+        bias: whether to add a bias in the linear layer.
+        linear: whether to use a linear layer; if false, the pooled features are used, and D must equal F.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class EmbeddingHead(nn.Module):
         super().__init__()
         if not linear and embedding_dim != num_features:
             raise ValueError(
-                f"embedding_dim is {embedding_dim} without a linear layer; "
+                f"embedding_dim is {embedding_dim} and linear is false; "
                 f"expected {num_features}, the number of features"
             )
         self.embedding_dim = embedding_dim
@@ -92,16 +92,16 @@ class EmbeddingHead(nn.Module):
 
 
 class LevelledHead(nn.Module):
-    """Heads for features at several depths, whose outputs are concatenated to an embedding.
+    """Heads for features from multiple depths; outputs are concatenated to an embedding.
 
-    The embedding is ``[x_1, …, x_L]`` in training, so that each level's loss sees the rows unchanged (`LevelledLoss`),
+    The embedding is ``[x_1, …, x_L]`` in training, so that a level's loss sees the rows unchanged (`LevelledLoss`),
     and ``[x_1/‖x_1‖, …, x_L/‖x_L‖]`` in evaluation, so that a similarity is the mean over the levels.
 
     Source: Wang et al. 2021, Ranked List Loss for Deep Metric Learning, Sec. 4.1.3 and 4.3 (L, M, H), where an
-    L2 norm follows each level's linear layer.
+    L2 norm follows the linear layer of every level.
 
     Args:
-        levels: one head per level, in the order of the backbone's levels.
+        levels: a head per level, in the order of the backbone's levels.
         evaluated: indices of the levels to use in evaluation; default: all.
     """
 
@@ -125,20 +125,20 @@ class LevelledLoss(nn.Module):
 
     ``Σ_l w_l · loss_l(x_l, labels)`` with ``x = [x_1, …, x_L]``.
 
-    Source: Wang et al. 2021, Ranked List Loss for Deep Metric Learning, Sec. 4.1.3: one loss on each of the layers
-    L, M and H. The paper gives no weights; the authors' published settings weigh all levels equally.
+    Source: Wang et al. 2021, Ranked List Loss for Deep Metric Learning, Sec. 4.1.3: a loss per layer, here the layers
+    L, M and H. The paper doesn't give weights; the authors' published settings weigh all levels equally.
 
     Args:
-        levels: each level's loss, with separate weights and memory.
-        dims: each level's number of dimensions, in the order of concatenation.
-        weights: each level's weight, at least 0.
+        levels: the losses by level, with separate weights and memory.
+        dims: the number of dimensions per level, in the order of concatenation.
+        weights: the weight per level, at least 0.
     """
 
     def __init__(self, levels: Sequence[nn.Module], dims: Sequence[int], weights: Sequence[float]) -> None:
         super().__init__()
         if not len(levels) == len(dims) == len(weights):
             raise ValueError(
-                f"{len(levels)} losses, {len(dims)} dims and {len(weights)} weights; expected the same number of each"
+                f"{len(levels)} losses, {len(dims)} dims and {len(weights)} weights; expected equal numbers"
             )
         self.levels = nn.ModuleList(levels)
         self.dims, self.weights = list(dims), list(weights)
@@ -156,8 +156,8 @@ class LevelledLoss(nn.Module):
 class EmbeddingModel(nn.Module):
     """A backbone and a head, from images to embeddings.
 
-    If parameters of the backbone are frozen when the model is built, they stay frozen, and so do the
-    statistics of their batch norms.
+    If parameters of the backbone are frozen when the model is built, they will stay frozen, and also the
+    statistics of frozen batch norms.
 
     Attributes:
         backbone_trains: whether the backbone trains, 1 or 0; a schedule may set it (``"model.backbone_trains"``). If 0,
@@ -218,7 +218,7 @@ class EmbeddingModel(nn.Module):
 
 
 def layers_of(backbone: nn.Module, wanted_by: str) -> list[list[nn.Parameter]]:
-    """List a backbone's parameters by layer, from the image on; each parameter is in one layer.
+    """List a backbone's parameters by layer, from the image on; layers don't share parameters.
 
     Raise an `InvalidOption` if the backbone isn't a `LayeredBackbone` or lists different parameters; it names
     `wanted_by`, the recipe's key that needs layers.
@@ -254,7 +254,7 @@ def freeze_early_layers(backbone: nn.Module, trained: int) -> None:
 
 
 def layer_scales(layers: Sequence[Sequence[nn.Parameter]], decay: float) -> dict[int, float]:
-    """Compute each parameter's factor of the learning rate, by id: ``decay^(L - l)`` in layer l of L.
+    """Compute learning rate factors by parameter id: ``decay^(L - l)`` in layer l of L.
 
     Source: Clark et al. 2020, ELECTRA, Sec. 3.1 ("layerwise learning-rate decay").
     """

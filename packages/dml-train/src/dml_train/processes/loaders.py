@@ -1,8 +1,8 @@
-"""Loader processes of a run: they ignore signals to stop, and end when their parent process ends.
+"""Loader processes of a run: they ignore signals to stop, and end when the parent process ends.
 
 Schedulers, terminals and torchrun send SIGTERM and SIGINT to all processes of a run. The run then finishes the step and
-saves, so it still needs batches from the loaders and the server that forks them. Both therefore inherit a mask that
-blocks these signals from the start. The same server may fork processes for other libraries; these unblock the signals
+saves, so it still needs batches from the loaders and the fork server. Both therefore inherit a mask that
+blocks these signals from the start. The server may also fork processes for other libraries; these unblock the signals
 before they start (`dml_train.processes.loader_server`).
 """
 
@@ -17,7 +17,7 @@ from multiprocessing import parent_process, resource_tracker
 
 from dml_train.processes.signals import block_signals, restore_signals
 
-if sys.platform == "win32":  # Windows has no fork, and sends no signals to a run's processes
+if sys.platform == "win32":  # Windows doesn't fork, or signal a run's processes
     from multiprocessing.context import SpawnContext as Context
     from multiprocessing.context import SpawnProcess as ContextProcess
 else:
@@ -30,13 +30,13 @@ class Loader(ContextProcess):
 
     def run(self) -> None:
         """Block signals to stop, and load until the parent ends."""
-        block_signals()  # in case a different library started the server without the mask
+        block_signals()  # in case a different library started the server before the mask was set
         end_with_parent()
         super().run()
 
 
 class LoaderContext(Context):
-    """A `multiprocessing` context whose processes are loaders.
+    """A `multiprocessing` context for loader processes.
 
     They aren't forked from this process, since a fork would copy locks that other threads hold (the evaluator's,
     OpenMP's).
@@ -53,9 +53,9 @@ class LoaderContext(Context):
 
 @contextmanager
 def block_signals_for_loaders() -> Iterator[None]:
-    """Block SIGTERM and SIGINT while loaders start, so that they inherit the mask; they reach this process later."""
+    """Block SIGTERM and SIGINT while loaders start, so that they inherit the mask; this process will get them later."""
     if sys.platform != "win32":
-        resource_tracker.ensure_running()  # now, since starting it would unblock the signals (Python 3.11)
+        resource_tracker.ensure_running()  # now, since starting it later would unblock the signals (Python 3.11)
     previous = block_signals()
     try:
         yield
@@ -64,9 +64,9 @@ def block_signals_for_loaders() -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """End this process when its parent ends, even if the parent was killed.
+    """End this process when the parent ends, even if the parent was killed.
 
-    torch's workers also watch their parent, but that is the fork server, which lives as long as its children.
+    torch's workers also watch the parent, but that is the fork server, which ends when all children have ended.
     """
     parent = parent_process()
     assert parent is not None

@@ -16,9 +16,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def handle_signals(
     numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]
 ) -> Iterator[None]:
-    """Handle these signals with `handler`, and restore the previous handlers at the end.
+    """Handle these signals with `handler`, and restore the previous handlers on exit.
 
-    This function does nothing outside the main thread, since other threads receive no signals.
+    Note that only the main thread receives signals; in other threads, this function has no effect.
     """
     previous = {}
     if threading.current_thread() is threading.main_thread():
@@ -31,7 +31,7 @@ def handle_signals(
 
 
 def block_signals() -> set[signal.Signals | int]:
-    """Block SIGTERM and SIGINT in this thread, and return the previous mask. Do nothing on Windows, which has none."""
+    """Block SIGTERM and SIGINT in this thread, and return the previous mask. On Windows, return an empty set."""
     return set() if sys.platform == "win32" else signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 

@@ -1,4 +1,4 @@
-"""Stop a run between two steps, with a checkpoint, at SIGTERM, Ctrl-C, or the death of the ranks' launcher."""
+"""Stop a run between steps, with a checkpoint, on SIGTERM, Ctrl-C, or the death of the ranks' launcher."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class Interrupted(Exception):
-    """A stop by a signal; no finished work is lost.
+    """A stop by a signal; finished work is kept.
 
     Args:
-        message: says what was stopped, and how to resume it.
+        message: should say which work was stopped, and how to resume it.
         signal_number: number of the signal; the `dml` command adds 128 to get the exit code, like a shell.
         arguments: see `DmlError`.
     """
@@ -34,7 +34,7 @@ class Interrupted(Exception):
 
 
 class RunInterrupted(Interrupted):
-    """A stop of one run by a signal, after saving a checkpoint at optimizer step `step` in the run's `folder`."""
+    """A stop of a run by a signal, after saving a checkpoint at optimizer step `step` in the run's `folder`."""
 
     def __init__(self, signal_number: int, step: int, folder: Path) -> None:
         name = signal.Signals(signal_number).name
@@ -47,7 +47,7 @@ class RunInterrupted(Interrupted):
 
 
 class StudyInterrupted(Interrupted):
-    """A stop of a study by a signal; each unfinished run has saved a checkpoint."""
+    """A stop of a study by a signal; unfinished runs have saved checkpoints."""
 
     def __init__(self, signal_number: int) -> None:
         name = signal.Signals(signal_number).name
@@ -66,11 +66,11 @@ class StopRequest:
 
 @contextmanager
 def record_stop_signals(*, second_interrupts: bool = True) -> Iterator[StopRequest]:
-    """Record SIGTERM and SIGINT in the main thread instead of stopping at once.
+    """Record SIGTERM and SIGINT in the main thread instead of stopping immediately.
 
     Args:
-        second_interrupts: whether SIGINT raises KeyboardInterrupt if a signal is already recorded. Don't use this with
-            ranks, which can receive one Ctrl-C twice, from terminal and launcher.
+        second_interrupts: whether SIGINT raises KeyboardInterrupt when a signal is recorded. Should not be used with
+            ranks, which can receive Ctrl-C twice, from terminal and launcher.
     """
     request = StopRequest()
 
@@ -84,9 +84,9 @@ def record_stop_signals(*, second_interrupts: bool = True) -> Iterator[StopReque
 
 
 def wake_at_death_of_parent() -> None:
-    """Let Linux send this process a SIGCONT when its parent ends, since a suspended process can't watch its parent.
+    """Let Linux send this process a SIGCONT when the parent ends, since a suspended process can't watch the parent.
 
-    A running process ignores the signal. On other systems, this function does nothing. The calling thread must live as
+    A running process ignores the signal. On other systems, this function has no effect. The calling thread must live as
     long as the process.
     """
     if sys.platform == "linux":
@@ -98,8 +98,8 @@ def end_with_launcher(launcher: int, seconds_between_looks: float = 1.0) -> Iter
     """Send this rank a SIGTERM when the process that launched it dies; on Linux, even if this rank is suspended.
 
     torchrun's agent and ``dml train --nproc`` forward a SIGTERM, but can't if they are killed with SIGKILL. They start
-    each rank as a child and as the leader of a session. Only such a process watches its parent. Any other process must
-    survive its parent, for example a shell whose user logs out.
+    ranks as children and as leaders of sessions. Only such a process should watch the parent. Any other process must
+    survive the parent, for example a shell that ends on logout.
 
     Args:
         launcher: the id of the process that launched this rank.

@@ -1,4 +1,4 @@
-"""Read the environment of a rank that a launcher started, without importing torch."""
+"""Read the environment of a rank that a launcher started; torch isn't imported."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def is_first_process() -> bool:
 
 
 def was_restarted() -> bool:
-    """Return whether torchrun has restarted this run after a failure."""
+    """Return whether torchrun restarted this run after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def find_launcher() -> int:
     """Return the id of the process that launched this rank.
 
-    `dml_train.ranks.launch` passes its id, since it may die while the rank still imports torch. With other launchers,
+    Use the id that `dml_train.ranks.launch` passes: it may die while the rank imports torch. With other launchers,
     use the current parent.
     """
     return int(os.environ.get(LAUNCHED, os.getppid()))

@@ -23,13 +23,13 @@ from dml_train.ranks.ranks import LOST_RANK
 
 
 def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -> None:
-    """Run ``dml`` with these arguments as `nproc` ranks, and wait for them to end.
+    """Run ``dml`` with these arguments as `nproc` ranks, and wait for all ranks to end.
 
     torchrun forwards a signal to stop to the ranks, and kills ranks that haven't saved and ended after `timeout`
     seconds. Environment variables of torchrun (``PET_...``) take precedence.
 
     Args:
-        nproc: number of ranks; if the machine has GPUs, each rank uses a different one.
+        nproc: number of ranks; when GPUs are present, ranks use different GPUs.
         arguments: arguments of the `dml` command.
         folder: the run's folder, for messages.
         timeout: seconds after which a rank stops waiting for the others.
@@ -38,12 +38,12 @@ def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -
         DmlError: if a rank fails, with the rank's error; if a rank dies, with the cause.
         SystemExit: if a signal stops the ranks, with 128 plus the signal's number.
     """
-    logging.disable(logging.ERROR)  # silence torchrun, since this function reports failing ranks
+    logging.disable(logging.ERROR)  # used to silence torchrun, since this function reports failing ranks
     os.environ[LAUNCHED] = str(os.getpid())
     # Divide the cores between ranks on the CPU.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(math.ceil(timeout)))
-    # Don't forward SIGHUP: it then ends this process, at which the ranks save (except under nohup, which ignores it).
+    # Don't forward SIGHUP: it ends this process, and the ranks then save (except under nohup, which ignores it).
     os.environ.setdefault("PET_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT")
     with TemporaryDirectory(prefix="dml-ranks-") as logs:
         options = ["--standalone", "--local-addr=localhost", f"--nproc-per-node={nproc}", f"--log-dir={logs}"]
@@ -59,13 +59,13 @@ def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -
 
 
 def _raise_failure(failures: Mapping[int, ProcessFailure], nproc: int, folder: Path) -> NoReturn:
-    """Raise the error of the rank that failed first; if a signal stopped it, exit with the same code."""
+    """Raise the error of the rank that failed first; if a signal stopped it, exit with this rank's code."""
     messages = {
         rank: str(failure.error_file_data["message"])
         for rank, failure in failures.items()
         if failure.exitcode == 2 and failure.error_file_data.get("message")
     }
-    # torchrun ends the other ranks with SIGTERM. A rank may report that it lost a peer before the peer reports why.
+    # torchrun ends the other ranks with SIGTERM. Note that a rank may report a lost peer before the peer reports why.
     killed = [rank for rank, f in failures.items() if f.exitcode < 0 and f.exitcode != -signal.SIGTERM]
     causes = [rank for rank, message in messages.items() if LOST_RANK not in message]
     earliest = min(failures, key=lambda rank: failures[rank].timestamp)

@@ -1,4 +1,4 @@
-"""Parts of a checkpoint: one file per rank, with the rank's rows of the tensors that ranks share.
+"""Parts of a checkpoint: a file per rank, with the rank's rows of the tensors that ranks share.
 
 The files have torch.distributed.checkpoint's safetensors format: the metadata ``DCP_SHARDING_INFO`` gives the position
 of the first row in the full tensor. Use `HuggingFaceStorageReader` of torch.distributed.checkpoint to read the folder
@@ -54,7 +54,7 @@ def write_part(path: Path, rows: Mapping[str, OwnRows]) -> FileRecord:
         name: {"saved_offsets": [own.first, *[0] * (own.values.ndim - 1)]} for name, own in rows.items()
     }
     tensors = {name: own.values.detach().cpu().contiguous() for name, own in rows.items()}
-    # Add no other metadata, since safetensors would write several entries in random order.
+    # Don't add other metadata, since safetensors would write multiple entries in random order.
     safetensors.torch.save_file(tensors, path, {_SHARDING: json.dumps(offsets)})
     sync(path)
     return record_of(path)
@@ -77,16 +77,16 @@ class Parts:
                     rows, (first, *_) = file.get_slice(name), offsets[name]["saved_offsets"]
                     piece = _Piece(first, first + rows.get_shape()[0], rows)
                     self._pieces.setdefault(name, []).append(piece)
-            except Exception as error:  # a file that isn't a part raises errors of many kinds
+            except Exception as error:  # a file that isn't a part can raise any exception
                 raise DmlError(
-                    f"{path} contains no rows of a checkpoint: {type(error).__name__}: {error}"
+                    f"{path} doesn't contain rows of a checkpoint: {type(error).__name__}: {error}"
                 ) from error
         for name, pieces in self._pieces.items():
             pieces.sort(key=lambda piece: (piece.first, piece.last))
             ends = [0, *(piece.last for piece in pieces)]
             if any(piece.first != end for piece, end in zip(pieces, ends, strict=False)):
                 raise DmlError(
-                    f"{folder} contains wrong rows of {name}; expected rows 0 to {ends[-1]}, each once"
+                    f"{folder} contains wrong rows of {name}; expected rows 0 to {ends[-1]}, with no row repeated"
                 )
 
     def read(self, name: str, placeholder: Tensor, first: int, last: int) -> Tensor:

@@ -1,8 +1,8 @@
-"""Ranks: processes that take each step together, started by torchrun or by ``dml train --nproc``.
+"""Ranks: processes that take steps together, started by torchrun or by ``dml train --nproc``.
 
-Each rank embeds a part of the global batch, gathers all rows, and computes the loss of this batch. A loss, and any
-queue in it, therefore sees the same rows in the same order on every rank and doesn't need code for ranks. W ranks take
-the same steps as one process, up to rounding.
+A rank embeds a part of the global batch, gathers all rows, and computes the loss of this batch. A loss, and any
+queue in it, therefore sees identical rows in the same order on every rank and doesn't need code for ranks. W ranks take
+the same steps as a single process, up to rounding.
 
 Shapes: `W` ranks, `R` rows per rank, `B` = W · R rows of the global batch, `D` embedding dimension.
 """
@@ -25,8 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dml_core import DmlError
 
-LOST_RANK = "lost another rank"  # part of the error of a rank whose peer died
-# References to the groups that this process has left. Dropping the last reference joins gloo's threads while holding
+LOST_RANK = "lost another rank"  # part of a rank's error when a peer died
+# References to the groups that this process left. Dropping the last reference joins gloo's threads while holding
 # the GIL, but a thread that is releasing a tensor may wait for the GIL, which is a deadlock (torch 2.11).
 _left_groups: list[dist.ProcessGroup | None] = []
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class Ranks:
         """Wrap the model for training, so that gradients are averaged over the ranks."""
         if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
             return model
-        # A forward pass begins with the first rank's buffers; `Replica` ensures that a step also ends with them.
+        # A forward pass begins with the first rank's buffers; `Replica` ensures that a step also ends with these.
         replica: nn.Module = DistributedDataParallel(model, gradient_as_bucket_view=True)
         return replica
 
@@ -65,21 +65,21 @@ class Ranks:
     def sum_gradients(self, replicated: Iterable[nn.Parameter]) -> None:
         """Turn the gradients of a replicated model from means over the ranks into sums.
 
-        Don't scale the loss instead: with many ranks, the float16 gradients of activations would overflow.
+        Note that the loss should not be scaled: on a lot of ranks, float16 gradients of activations would overflow.
         """
         gradients = [parameter.grad for parameter in replicated if parameter.grad is not None]
         if gradients:
             torch._foreach_mul_(gradients, self.world_size)
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Average gradients that each rank has computed, so that ranks have identical bits despite GPU atomics."""
+        """Average gradients that all ranks computed, so that all ranks use identical bits despite GPU atomics."""
         if self.world_size == 1:
             return
         for parameter in parameters:
             if parameter.grad is None:
                 continue
             values = parameter.grad
-            if values.is_sparse:  # all ranks have chosen the same rows
+            if values.is_sparse:  # all ranks chose identical rows
                 parameter.grad = values.coalesce()
                 values = parameter.grad.values()
             dist.all_reduce(values)
@@ -139,14 +139,14 @@ SINGLE_PROCESS = Ranks()
 
 
 class DelayedMaximum:
-    """The maximum of a number over all ranks, returned one call later, so that the exchange overlaps with a step."""
+    """The maximum of a number over all ranks, returned by the next call, so that the exchange overlaps with a step."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
         self._pending: tuple[Tensor, Any] | None = None
 
     def __call__(self, number: int) -> int:
-        """Send this rank's number, and return the maximum of the previous call; with one rank, the number itself."""
+        """Send this rank's number, and return the maximum of the previous call; for a single rank, this number."""
         if self._ranks.world_size == 1:
             return number
         previous = 0
@@ -178,7 +178,7 @@ def join_ranks(timeout: float) -> Iterator[Ranks]:
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
         store, *_ = next(dist.rendezvous("env://", timeout=limit))  # type: ignore[attr-defined]
-        # torchrun's store outlives a restart. Use a prefix per attempt, so that no rank reads a dead rank's address.
+        # torchrun's store outlives a restart. Use a prefix per attempt, so that ranks don't read a dead rank's address.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         dist.init_process_group(
             backend,

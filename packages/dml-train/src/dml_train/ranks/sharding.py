@@ -1,7 +1,7 @@
 """Parameters of the loss that are sharded over the ranks by rows, in training and in a checkpoint.
 
-Each rank saves only its rows; the state has a placeholder with the tensor's shape and dtype on the device ``meta``. A
-run can resume on any number of ranks. A single rank has all rows, and saves the tensor in the state.
+A rank saves only local rows; the state contains a placeholder of the tensor's shape and dtype, on device ``meta``. A
+run can resume on any number of ranks. A single rank holds all rows, and saves the tensor in the state.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class SavedState(NamedTuple):
 
 
 class Shards:
-    """The sharded parameters of a loss and their state in the optimizer; with one rank, there are none.
+    """The sharded parameters of a loss and the optimizer state; empty if there is a single rank.
 
     Args:
-        loss: a loss whose modules may be a `ShardedLoss`, to name the parameters that are sharded.
-        optimizer: the optimizer of these parameters; state tensors with as many rows as the parameter are sharded, too.
+        loss: a loss, which can contain `ShardedLoss` modules; names the parameters that are sharded.
+        optimizer: the optimizer of these parameters; state tensors with the parameter's row count are sharded, too.
         ranks: the ranks that train together.
     """
 
@@ -52,7 +52,7 @@ class Shards:
         self._names = {id(loss.get_parameter(name)): name for name in self._rows}
 
     def __bool__(self) -> bool:
-        """Return whether the loss has sharded parameters."""
+        """Return whether the loss contains sharded parameters."""
         return bool(self._rows)
 
     def select_unsharded(self, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
@@ -80,7 +80,7 @@ class Shards:
         return norm
 
     def split_state(self) -> SavedState:
-        """Split the state into the part that all ranks have and this rank's rows, without communication or copies."""
+        """Split the state into the part common to all ranks and this rank's rows; this doesn't communicate or copy."""
         rows: dict[str, OwnRows] = {}
 
         def take(part: Tensor, name: str, path: str) -> Tensor:
@@ -106,7 +106,7 @@ class Shards:
         """Load this rank's rows of a state that was saved on any number of ranks.
 
         The optimizer keeps the current hyper-parameters (momentum, betas, …). Raise a ValueError if the state is of a
-        different kind of optimizer, or has a different number of rows.
+        different kind of optimizer, or the number of rows is different.
 
         Args:
             loss, optimizer: the parts of a `SavedState`; changed in place.
@@ -131,7 +131,7 @@ class Shards:
         self._optimizer.load_state_dict({**optimizer, "param_groups": groups})
 
     def _indices(self) -> dict[int, str]:
-        """Map the index of each sharded parameter in the optimizer's state to its name."""
+        """Map the indices of sharded parameters in the optimizer's state to parameter names."""
         order = (parameter for group in self._optimizer.param_groups for parameter in group["params"])
         return {
             index: self._names[id(parameter)]
@@ -146,14 +146,14 @@ class Shards:
             first, total = self._rows[name]
             last = first + len(self._loss.get_parameter(name))
             if total != len(value):
-                raise ValueError(f"{path} has {len(value)} rows; expected {total}, as in the loss")
+                raise ValueError(f"{path} contains {len(value)} rows; expected {total}, as in the loss")
         if is_placeholder(value):
             return stored.read(path, value, first, last)
         return value[first:last].clone()
 
 
 def is_placeholder(value: object) -> bool:
-    """Return whether a value in a state is a placeholder for rows that each rank has saved."""
+    """Return whether a value in a state is a placeholder for rows that ranks saved."""
     return isinstance(value, Tensor) and value.is_meta
 
 
@@ -162,7 +162,7 @@ def _has_rows(value: object, rows: int) -> bool:
 
 
 def gradient_norm(parameters: list[nn.Parameter]) -> Tensor:
-    """Compute the L2 norm of all gradients as one vector; sum sparse rows with the same index first."""
+    """Compute the L2 norm of all gradients as a single vector; sum sparse rows with equal index first."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    # Use the coalesced values of a sparse gradient, since torch 2.11 computes no norm of a sparse tensor.
+    # Use the coalesced values of a sparse gradient, since torch 2.11 can't compute norms of sparse tensors.
     return get_total_norm([g.coalesce().values() if g.is_sparse else g for g in gradients])

@@ -61,7 +61,7 @@ def parse(document: Mapping[str, Any], registry: Registry, origin: str = "the re
 
 
 def find_old_keys(table: Mapping[str, Any], registry: Registry) -> InvalidOption | None:
-    """Describe former keys of metrics in an evaluator's table, unless the evaluator has options with these names."""
+    """Describe former keys of metrics in an evaluator's table, unless the evaluator defines such options."""
     found = [key for key in OLD_METRIC_KEYS if key in table]
     name = table.get("name")
     if not found or not isinstance(name, str) or name not in registry.entries("evaluators"):
@@ -102,7 +102,7 @@ def _component_tables(document: Mapping[str, Any]) -> list[tuple[Kind, Mapping[s
 
 
 def _fill_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the defaults of a component's factory to a table, if TOML can represent them."""
+    """Add the defaults of a component's factory to a table, if TOML can represent the values."""
     filled: dict[str, Any] = {"name": table["name"]}
     for option in registry.entry(kind, table["name"]).component.options:
         default = option.default
@@ -112,7 +112,7 @@ def _fill_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> 
         if isinstance(value, dict) and isinstance(value.get("name"), str):
             filled[key] = _fill_defaults(registry, kind, value)
         elif type(value) is int and isinstance(filled.get(key), float):
-            # Read `scale = 32` as 32.0, since a schedule may move it in fractions.
+            # Read `scale = 32` as 32.0, since a schedule can be used to move it in fractions.
             filled[key] = float(value)
         else:
             filled[key] = value

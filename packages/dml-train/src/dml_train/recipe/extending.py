@@ -1,14 +1,14 @@
 """Merge a recipe with the recipe that it extends, so that a recipe need only state differences.
 
-Write ``extends = "memvir/norm-softmax-cub"`` at the top of a recipe to name the parent: a bundled recipe, or a path
+Use the key ``extends = "memvir/norm-softmax-cub"`` to name a recipe's parent: a bundled recipe, or a path
 that ends in ``.toml``, relative to the file. The child is merged into the parent's document:
 
 - A table is merged key by key. If the child sets a different ``name`` (for a component) or ``kind`` (for a schedule),
-  the child's table replaces the parent's, since options of a different component have no meaning.
+  the child's table replaces the parent's, since options of a different component are meaningless.
 - Any other value, also an array, replaces the parent's value.
 - ``drop = ["training.epochs", "schedule.'loss.alpha'"]`` first removes keys or tables from the parent's document.
 
-The result is the document of a recipe without `extends`.
+The result is a complete document that doesn't use `extends`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dml_train.recipe.tables import Evaluation, Optimizer
 
 EXTENDS, DROP = "extends", "drop"
 _SELECTORS = ("name", "kind")
-# The names to assume if a parent's table has none.
+# The default names if a parent's table doesn't give a name.
 _DEFAULT_NAMES = {"optimizer": Optimizer().name, "evaluation": Evaluation().name}
 
 
@@ -41,7 +41,7 @@ class Source:
 
 
 def read_source(source: str | Path) -> Source:
-    """Read a recipe by path or bundled name; raise a `DmlError` if there is no such recipe, or it isn't UTF-8."""
+    """Read a recipe by path or bundled name; raise a `DmlError` if the recipe doesn't exist, or isn't UTF-8."""
     path = Path(source)
     if path.suffix == ".toml" or path.is_file():
         return _read(str(path), path)
@@ -51,13 +51,13 @@ def read_source(source: str | Path) -> Source:
         if not path.is_dir():
             raise
         raise UnknownName(
-            f"{error}. {path} is a folder: to train on its images, use the recipe 'my-images' with "
+            f"{error}. {path} is a folder: to train on the images, use the recipe 'my-images' with "
             f"dataset.root={path}"
         ) from error
 
 
 def read_chain(source: str | Path) -> list[Source]:
-    """Read a recipe, its parent, and so on, up to a recipe without `extends`.
+    """Read a recipe, the parent, and so on, up to a recipe that doesn't use `extends`.
 
     Raise a `DmlError` if a recipe can't be read (see `read_source`), or extends itself directly or indirectly.
     """
@@ -68,7 +68,7 @@ def read_chain(source: str | Path) -> list[Source]:
         identity = str(child.path.resolve()) if child.path else child.name
         if identity in seen:
             raise InvalidOption(
-                f"recipes extend each other in a circle: {_arrows(chain)}; remove extends from one of them"
+                f"recipes extend each other in a circle: {_arrows(chain)}; remove extends from one recipe"
             )
         seen.add(identity)
         parent = child.document.get(EXTENDS)
@@ -84,7 +84,7 @@ def read_chain(source: str | Path) -> list[Source]:
 
 
 def resolve(chain: list[Source]) -> dict[str, Any]:
-    """Merge a chain of recipes, child first, into one document without `extends`.
+    """Merge a chain of recipes, child first, into a single document, and remove `extends`.
 
     Raise an `InvalidOption` if a recipe drops a key that the parent doesn't have.
     """
@@ -116,7 +116,7 @@ def merge(parent: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]
 
 
 def split_key(key: str) -> list[str]:
-    """Split a dotted TOML key, such as ``schedule."optimizer.lr".end``; raise an `InvalidOption` if it isn't one."""
+    """Split a dotted TOML key, such as ``schedule."optimizer.lr".end``; raise an `InvalidOption` if it is not valid."""
     try:
         table = tomllib.loads(f"{key} = 0")
     except tomllib.TOMLDecodeError as error:
@@ -125,7 +125,7 @@ def split_key(key: str) -> list[str]:
     value: Any = table
     while isinstance(value, dict):
         if len(value) != 1:
-            raise InvalidOption(f"{key!r} is not one dotted TOML key")
+            raise InvalidOption(f"{key!r} is not a dotted TOML key")
         ((part, value),) = value.items()
         parts.append(part)
     return parts
@@ -145,7 +145,7 @@ def remove(document: dict[str, Any], key: str) -> None:
 
 
 def _read(name: str, path: Path | None) -> Source:
-    """Read a recipe from `path`, or the bundled recipe `name` if there is no path, and check `extends` and `drop`."""
+    """Read a recipe from `path`, or the bundled recipe `name` if a path isn't given, and check `extends` and `drop`."""
     try:
         text = path.read_text(encoding="utf-8") if path else bundled_text(name)
         document = tomllib.loads(text)
@@ -161,7 +161,7 @@ def _read(name: str, path: Path | None) -> Source:
     if not isinstance(dropped, list) or not all(isinstance(key, str) for key in dropped):
         raise InvalidOption(f"{name}: drop is {dropped!r}; expected a list of dotted keys")
     if dropped and parent is None:
-        raise InvalidOption(f"{name}: drop is given without extends; it removes keys of the parent")
+        raise InvalidOption(f"{name}: drop is given, but extends is not; it removes keys of the parent")
     return Source(text, document, path, name)
 
 

@@ -26,7 +26,7 @@ def load_recipe(
         registry: provides the components' names and options; default: the components of all installed plugins.
 
     Raises:
-        DmlError: if the recipe can't be read (see `read`), or has mistakes (see `dml_train.recipe.checking.parse`).
+        DmlError: if the recipe can't be read (see `read`), or is invalid (see `dml_train.recipe.checking.parse`).
 
     Example:
         >>> from dml_train import load_recipe
@@ -64,7 +64,7 @@ def assign(document: dict[str, Any], override: str) -> None:
     """Apply ``KEY=VALUE`` to a TOML document; a value that isn't TOML is a string.
 
     The value replaces the previous value, even a table. For example, ``loss={name="arc-face"}`` removes all
-    options of the previous loss. Raise an `InvalidOption` if there is no ``=`` or more than one key; see `set_value`.
+    options of the previous loss. Raise an `InvalidOption` unless there is an ``=`` and a single key; see `set_value`.
     """
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
@@ -74,7 +74,7 @@ def assign(document: dict[str, Any], override: str) -> None:
     except tomllib.TOMLDecodeError:
         value = {"value": text}
     if len(value) != 1:
-        raise InvalidOption(f"can't set {override!r}: expected one key and its value")
+        raise InvalidOption(f"can't set {override!r}: expected a key and a value")
     set_value(document, key, value["value"])
 
 

@@ -1,4 +1,4 @@
-"""The tables and keys of a recipe, and the differences between two recipes."""
+"""The tables and keys of a recipe, and the differences between recipes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Period = Annotated[float, Field(ge=0, le=LONGEST)]
 Size = Annotated[int, Field(ge=1)]
 Unit = Literal["step", "epoch"]
 
-# Former keys of evaluators, and the metrics that replace them.
+# Former keys of evaluators, and the metrics to use instead.
 OLD_METRIC_KEYS = {
     "recall_at": "recall@K",
     "precision_at": "precision@K",
@@ -75,12 +75,12 @@ class Training(Table):
     freeze_batch_norm: bool = False
     """don't train the backbone's batch norms or update their statistics"""
     trained_layers: Annotated[int, Field(ge=0)] | None = None
-    """train only the last N layers of the backbone; the other layers keep weights and batch-norm statistics, and have
-    no state in the optimizer"""
+    """train only the last N layers of the backbone; the other layers keep weights and batch-norm statistics, and are
+    not given to the optimizer"""
     sync_batch_norm: bool = False
     """share batch-norm statistics over ranks"""
     micro_batch: Annotated[int, Field(ge=1)] | None = None
-    """number of images to pass through the network at a time, to save memory; the gradient doesn't change"""
+    """number of images per forward pass, to save memory; the gradient doesn't change"""
     compile: bool = False
     """use `torch.compile`"""
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -107,7 +107,7 @@ ScalarOrList = Annotated[Annotated[T, Tag(_SCALAR)] | Annotated[list[T], Tag(_LI
 
 
 class Level(NamedTuple):
-    """The head of one level of the backbone."""
+    """The head of a level of the backbone."""
 
     dim: int
     pooling: Pooling
@@ -120,24 +120,24 @@ class Embedding(Table):
     dim: ScalarOrList[Size] = 512
     """dimension of the embedding, per level"""
     pooling: ScalarOrList[Pooling] = "average"
-    """`"average"`, `"max"`, `"both"` (their sum) or `"gem"` (generalised mean, learned power)"""
+    """`"average"`, `"max"`, `"both"` (the sum) or `"gem"` (generalised mean, learned power)"""
     layer_norm: bool = True
-    """use layer norm without parameters before the linear layer"""
+    """use parameter-free layer norm before the linear layer"""
     batch_norm: bool = False
-    """use batch norm without parameters after the linear layer"""
+    """use parameter-free batch norm after the linear layer"""
     bias: bool = True
     """use a bias in the linear layer"""
     linear: bool = True
-    """use a linear layer; if `false`, the embedding is the pooled features, and `dim` must be their number"""
+    """use a linear layer; if `false`, the embedding is the pooled features, and `dim` must be the number of features"""
     levels: list[str] = []
     """use only these levels from `backbone.levels` in the embedding; all levels train"""
     level_weight: ScalarOrList[NotNegative] = 1.0
-    """weight of each level's loss"""
+    """weight of the loss of a level"""
 
     def of_levels(self, count: int) -> list[Level]:
         """Expand the table to `count` levels.
 
-        Raise an `InvalidOption` if a list doesn't have `count` values, or a single level has a weight.
+        Raise an `InvalidOption` if a list doesn't have `count` values, or a weight is given for a single level.
         """
         given = {"dim": self.dim, "pooling": self.pooling, "level_weight": self.level_weight}
         spread: dict[str, list[Any]] = {}
@@ -161,7 +161,7 @@ class Initialisation(Table):
 
     class_weights: Literal["default", "uniform-by-classes", "class-means"] = "default"
     """`"default"`: drawn by the loss; `"uniform-by-classes"`: drawn uniformly from ±1/√C, for C classes;
-    `"class-means"`: the mean embedding of each class's training images"""
+    `"class-means"`: the mean embedding of the class's training images"""
     adapt_batch_norm: Period = 0.0
     """epochs of forward passes that only update batch-norm statistics"""
 
@@ -175,14 +175,14 @@ class LrMultipliers(Table):
 
 
 class Optimizer(Table):
-    """``[optimizer]``: the algorithm and its hyper-parameters."""
+    """``[optimizer]``: the algorithm and hyper-parameters."""
 
     name: Literal["adamw", "adam", "sgd"] = "adamw"
     """`"adamw"`, `"adam"` (adds the weight decay to the gradient) or `"sgd"`"""
     lr: NotNegative = 0.001
     """learning rate"""
     weight_decay: NotNegative = 0.0001
-    """weight decay, for parameters with two or more dimensions"""
+    """weight decay, used for parameters with 2 or more dimensions"""
     lr_multipliers: LrMultipliers = LrMultipliers()
     """factors for `backbone`, `head` and `loss`, to multiply `lr` by"""
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -199,14 +199,14 @@ class Optimizer(Table):
     @field_validator("betas", mode="before")
     @classmethod
     def _pair(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value  # TOML has no tuples
+        return tuple(value) if isinstance(value, list) else value  # tuples aren't supported in TOML
 
 
 class Checkpoints(Table):
     """``[checkpoints]``: when to save checkpoints, and how many to keep."""
 
     every: Period = 1.0
-    """interval between checkpoints; 0 saves only at the end"""
+    """interval between checkpoints; if 0, save only when the run ends"""
     unit: Unit = "epoch"
     """unit of `every`: `"epoch"` or `"step"`"""
     keep: Annotated[int, Field(ge=1)] = 2
@@ -221,7 +221,7 @@ class Evaluation(Table):
     name: str = "exact"
     """evaluator; keys that aren't listed here are options of the evaluator"""
     every: Period = 0.0
-    """interval between evaluations during training; 0 evaluates only at the end"""
+    """interval between evaluations during training; if 0, evaluate only when the run ends"""
     unit: Unit = "epoch"
     """unit of `every`: `"epoch"` or `"step"`"""
     test: bool = True
@@ -229,8 +229,8 @@ class Evaluation(Table):
     baselines: bool = True
     """also evaluate raw pixels and the untrained network"""
     prefixes: list[Annotated[int, Field(ge=1)]] = []
-    """numbers of leading dimensions to evaluate separately at the end of the run, for `prefixes` in evaluation.json and
-    the report; use `dml eval RUN --prefix 32 --prefix 64` to evaluate them later"""
+    """numbers of leading dimensions to evaluate separately when the run ends, for `prefixes` in evaluation.json and
+    the report; use `dml eval RUN --prefix 32 --prefix 64` to evaluate prefixes later"""
 
     def component(self) -> dict[str, Any]:
         """Return the evaluator's table in the registry's form."""
@@ -241,18 +241,18 @@ class Validation(Table):
     """``[validation]``: training classes to hold out and to evaluate during training instead of the test split."""
 
     class_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """fraction of the training classes to hold out, drawn at random"""
+    """fraction of the training classes to hold out, drawn randomly"""
     fold: Annotated[int, Field(ge=0)] | None = None
     """index of the fold to hold out, from 0 to `folds` - 1"""
     folds: Annotated[int, Field(ge=2)] | None = None
-    """number of folds, each of consecutive classes"""
+    """number of folds; a fold consists of consecutive classes"""
     on_test: bool = False
-    """select weights on the test split, as in many published tables; the metrics then overestimate the quality on new
+    """select weights on the test split, as is common in published tables; metrics then overestimate the quality on new
     classes"""
     metric: str = "map@r"
     """metric to select weights by; the run ends with the best weights"""
     patience: Annotated[int, Field(ge=0)] = 0
-    """number of evaluations without improvement after which to stop; 0 disables"""
+    """stop after this number of evaluations that don't improve `metric`; 0 disables"""
 
     @property
     def holds_out(self) -> bool:
@@ -281,7 +281,7 @@ class Validation(Table):
             if value
         ]
         if len(ways) > 1:
-            raise ValueError(f"{' and '.join(ways)} are given; expected at most one of them")
+            raise ValueError(f"{' and '.join(ways)} are given; expected only one of these")
         return self
 
 
@@ -326,7 +326,7 @@ class Recipe(Table):
             raise ValueError("validation.patience is given; expected validation.class_fraction above 0, too")
         if not self.evaluation.test and not table.holds_out:
             raise ValueError(
-                "evaluation.test is false and no classes are held out, so nothing would be measured; "
+                "evaluation.test is false and no classes are held out, so metrics would not be measured; "
                 "expected validation.class_fraction above 0, or validation.fold and validation.folds"
             )
         return self
@@ -340,7 +340,7 @@ class Recipe(Table):
                 f"{', '.join(known) or 'it is empty'}"
             )
         if len(set(chosen)) < len(chosen):
-            raise ValueError(f"embedding.levels is {chosen!r}; expected each level once")
+            raise ValueError(f"embedding.levels is {chosen!r}; expected distinct levels")
         table = self.initialisation
         if table.class_weights == "class-means" and chosen:
             raise ValueError(
@@ -349,7 +349,7 @@ class Recipe(Table):
             )
         if table.adapt_batch_norm and self.training.freeze_batch_norm:
             raise ValueError(
-                "initialisation.adapt_batch_norm is given and training.freeze_batch_norm is true; use only one of them"
+                "initialisation.adapt_batch_norm is given and training.freeze_batch_norm is true; use only one of these"
             )
         return self
 
@@ -364,7 +364,7 @@ class Recipe(Table):
         return levels if isinstance(levels, list) else []
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the recipe in TOML types, without keys that are None."""
+        """Return the recipe in TOML types, omitting keys that are None."""
         return self.model_dump(mode="json", exclude_none=True)
 
     def to_toml(self) -> str:
@@ -373,7 +373,7 @@ class Recipe(Table):
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> list[str]:
-    """List the differences between two recipes, one line per key: ``loss.scale: 64.0 there, 32.0 here``."""
+    """List the differences between recipes, with a line per key: ``loss.scale: 64.0 there, 32.0 here``."""
     found = []
     for key in [*old, *(key for key in new if key not in old)]:
         there, here = old.get(key), new.get(key)
@@ -394,10 +394,10 @@ def describe_keys() -> str:
     """Describe keys, defaults and meanings of all tables except components, as Markdown."""
     text = ""
     for name, table in list_tables().items():
-        text += f"\n### `[{name}]`\n\n| key | default | what it sets |\n|---|---|---|\n"
+        text += f"\n### `[{name}]`\n\n| key | default | description |\n|---|---|---|\n"
         for key, option in table.model_fields.items():
             value = option.default
-            # TOML and JSON write these types in the same way.
+            # TOML and JSON write these types identically.
             written = isinstance(value, bool | int | float | str | list | tuple)
             default = f"`{json.dumps(value)}`" if written else ""
             text += f"| `{key}` | {default} | {' '.join((option.description or '').split())} |\n"

@@ -21,12 +21,12 @@ _PLACES = 200  # maximum number of values of K on a curve
 _LEAST_FAR = 1e-6
 _FARS = 20  # number of FARs on a curve, in addition to `_NAMED`, which the caption names
 _NAMED = (1e-4, 1e-3, 1e-2, 1e-1)
-_PREFIX_METRICS = ("recall@1", "map@r", "r_precision", "map")  # drawn if the run measured them
+_PREFIX_METRICS = ("recall@1", "map@r", "r_precision", "map")  # drawn if measured
 _BINS = 6
 
 
 def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> list[Figure]:
-    """Draw each value that a run logged at more than one step, in the order of first appearance.
+    """Draw all values that a run logged at multiple steps, in the order of first appearance.
 
     `runs` maps the names of up to eight runs to the lines of ``metrics.jsonl``. Values that aren't finite are None, and
     omitted. To draw a long curve, average the values over equal intervals of steps.
@@ -41,7 +41,7 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> lis
 
 
 def _draw_curve(name: str, runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> Figure | None:
-    """Draw one value for the runs that logged it at more than one step; return None if no run did."""
+    """Draw a value for the runs that logged it at multiple steps; return None if there aren't any."""
     title, single = title_of(name), len(runs) == 1
     series, courses, key = [], [], []
     longest = 1
@@ -78,14 +78,14 @@ def _draw_curve(name: str, runs: Mapping[str, Sequence[Mapping[str, float | None
 
 
 class Accuracy(NamedTuple):
-    """The diagrams, and a note if one is missing."""
+    """The diagrams, and a note if a diagram is missing."""
 
     figures: Sequence[Figure]
     note: str
 
 
 def draw_accuracy(run: FinishedRun) -> Accuracy | None:
-    """Draw recall over K, and the ROC curve if the evaluator verifies; return None if there are no test embeddings."""
+    """Draw recall over K, and the ROC curve if the evaluator verifies; return None if test embeddings aren't stored."""
     if run.test is None:
         return None
     figures, note = [], ""
@@ -107,7 +107,7 @@ def draw_accuracy(run: FinishedRun) -> Accuracy | None:
 
 
 def _recall_by_k(test: EvaluatedEmbeddings, measured: Mapping[int, float]) -> dict[int, float]:
-    """Compute Recall@K for many K from the rank of each query's first match; use measured values if ranks are means."""
+    """Compute Recall@K for a range of K from the ranks of first matches; use measured values if ranks are means."""
     reciprocal_Q = test.evaluation.per_query.get("mrr")
     if reciprocal_Q is None:
         return dict(measured)
@@ -124,7 +124,7 @@ def _recall_by_k(test: EvaluatedEmbeddings, measured: Mapping[int, float]) -> di
 
 
 def _measure_rates(test: EvaluatedEmbeddings) -> Mapping[float, float] | None:
-    """Measure TAR at FARs of one negative pair or more; return None for listed items, or if the evaluator can't."""
+    """Measure TAR for FARs of one or more negative pairs; return None for listed items, or if the evaluator can't."""
     embedded, matches = test.embedded, test.embedded.matches
     has_lists = isinstance(matches, Relevance) or (matches is not None and matches.ignored is not None)
     if has_lists or not isinstance(test.evaluator, VerifyingEvaluator):
@@ -183,13 +183,13 @@ def _draw_roc(rates: Mapping[float, float]) -> Figure:
 class Prefixes(NamedTuple):
     """Metrics by number of dimensions, in ascending order; the last row is the full embedding."""
 
-    titles: Sequence[str]  # the metrics' titles, one per column
-    rows: Sequence[tuple[int, Sequence[float | None]]]  # dimensions and metrics; None if one is missing
+    titles: Sequence[str]  # the metrics' titles by column
+    rows: Sequence[tuple[int, Sequence[float | None]]]  # dimensions and metrics; None if a metric is missing
     figure: Figure  # the metrics over the number of dimensions
 
 
 def list_prefixes(result: Mapping[str, Any], dim: int) -> Prefixes | None:
-    """List the metrics of prefixes and of all `dim` dimensions; return None if no prefix was measured."""
+    """List the metrics of prefixes and of all `dim` dimensions; return None if prefixes were not measured."""
     measured: dict[int, Mapping[str, Any]] = {int(m): each for m, each in result.get("prefixes", {}).items()}
     if not measured:
         return None
@@ -229,7 +229,7 @@ class SizeBin(NamedTuple):
     low: int  # number of items of the smallest class
     high: int  # number of items of the largest class
     classes: int  # number of classes
-    recall: float  # mean Recall@1; each class counts once
+    recall: float  # mean Recall@1; classes count equally
     worst: float  # lowest Recall@1
 
 

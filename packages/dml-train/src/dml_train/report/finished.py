@@ -1,4 +1,4 @@
-"""Read a finished run for reports, and compare two evaluations of the same queries."""
+"""Read a finished run for reports, and compare evaluations of identical queries."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedEmbeddings:
-    """The embeddings of a run's test split, with their evaluation."""
+    """The embeddings of a run's test split, with the evaluation."""
 
     embedded: Embedded
     evaluator: Evaluator
@@ -63,17 +63,17 @@ class EvaluatedEmbeddings:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A finished run, read from its folder."""
+    """A finished run, read from the run's folder."""
 
     folder: RunFolder
     recipe: Recipe  # as resolved
     result: Mapping[str, Any]  # ``evaluation.json``
     lines: Sequence[Mapping[str, float | None]]  # of ``metrics.jsonl``; empty if it wasn't logged
-    baselines: Baselines  # raw pixels and the untrained network, if the run measured them
+    baselines: Baselines  # raw pixels and the untrained network, if the run measured these
     test: EvaluatedEmbeddings | None  # None if the run didn't use the test split
     queries: Items
     gallery: Items
-    absent: str  # why there are no names and pictures; otherwise empty
+    absent: str  # the reason if names and pictures are missing; otherwise empty
 
     @classmethod
     def read(cls, run_dir: Path, registry: Registry) -> FinishedRun:
@@ -88,7 +88,7 @@ class FinishedRun:
         queries = gallery = Items(None)
         if recipe.evaluation.test:
             embedded = Embedded.read(folder)
-            # Don't cluster again, since `result` already has these metrics.
+            # Clustering should not be repeated, since `result` already contains these metrics.
             evaluator = build_evaluator(recipe, registry, clustering=False)
             evaluation = restore_evaluation(folder, recipe, result, evaluator)
             if evaluation is None:
@@ -106,18 +106,18 @@ class FinishedRun:
         return self.folder.path.resolve().name
 
     def metrics(self) -> list[Metric]:
-        """List the metrics in evaluation.json, with intervals if the evaluation has intervals."""
+        """List the metrics in evaluation.json, with intervals if the evaluation includes intervals."""
         return list_metrics(self.result, self.test.evaluation if self.test else None)
 
 
 def _items(dataset: Dataset, embedded: Embedded) -> tuple[Items, Items]:
-    """Return names and pictures of queries and gallery; raise a `DmlError` if the data set has different labels."""
+    """Return names and pictures of queries and gallery; raise a `DmlError` if the data set's labels differ."""
     queries, gallery = dataset.test, dataset.gallery or dataset.test
     same = np.array_equal(queries.labels, embedded.labels)
     if embedded.gallery_labels is not None:
         same = same and np.array_equal(align_labels(gallery, queries), embedded.gallery_labels)
     if not same:
-        raise DmlError("the data set has different labels than the run: it has changed since the run")
+        raise DmlError("the labels of data set and run differ: the data set was changed after the run")
     return Items(queries), Items(gallery)
 
 
@@ -126,7 +126,7 @@ _SHARED = ("metrics", "unmatched", "ties")  # options of both evaluations
 
 
 class MetricDifference(NamedTuple):
-    """A metric in two evaluations."""
+    """A metric in a pair of evaluations."""
 
     metric: Metric  # in the first evaluation
     second: float  # value in the second evaluation
@@ -136,7 +136,7 @@ class MetricDifference(NamedTuple):
 def compare_metrics(
     first: Evaluation, second: Evaluation, first_metrics: list[Metric], second_metrics: list[Metric]
 ) -> list[MetricDifference]:
-    """Test each metric with values per query in two evaluations of the same queries; [] if there is no paired test."""
+    """Test metrics with values per query in evaluations of identical queries; [] if a paired test isn't possible."""
     if not isinstance(second, ComparableEvaluation):
         return []
     values = {metric.name: metric.value for metric in second_metrics}
@@ -148,9 +148,9 @@ def compare_metrics(
 
 
 class CodesComparison(NamedTuple):
-    """The metrics and bytes of codes, with one bit per dimension, compared with floats."""
+    """The metrics and bytes of codes, with a bit per dimension, compared with floats."""
 
-    differences: Sequence[MetricDifference]  # codes minus floats; empty if there is no paired test
+    differences: Sequence[MetricDifference]  # codes minus floats; empty if a paired test isn't possible
     metrics: Sequence[tuple[str, float, float]]  # title, value for floats, value for codes
     bytes_as_floats: int  # per item
     bytes_as_codes: int
@@ -159,7 +159,7 @@ class CodesComparison(NamedTuple):
 def compare_with_codes(run: FinishedRun, registry: Registry) -> CodesComparison | None:
     """Evaluate the signs of a run's embeddings.
 
-    Return None without embeddings or an evaluator for codes, or if the run's evaluator already uses codes.
+    Return None if embeddings or an evaluator for codes are missing, or if the run's evaluator already uses codes.
     """
     table = run.recipe.evaluation.component()
     if run.test is None or table["name"] == CODES or CODES not in registry.entries("evaluators"):

@@ -1,6 +1,6 @@
-"""The map of the embedding: t-SNE of its items, as points coloured by class, and as pictures.
+"""The map of the embedding: t-SNE of the items, as points coloured by class, and as pictures.
 
-Shapes: `N` items, `M` of them on the map, `D` embedding dimension.
+Shapes: `N` items, `M` items on the map, `D` embedding dimension.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dml_train.report.finished import Items
 from dml_train.report.rendering import MARKS, Figure, draw_figure, encode_image, select_evenly
 
 _ITEMS = 2500  # approximate maximum on the map; t-SNE then takes some seconds
-_PER_CLASS = 40  # maximum number of items per class, if there are many classes
+_PER_CLASS = 40  # maximum number of items per class, if the number of classes is large
 _PERPLEXITY = 30.0
-_FEWEST = 8  # items; fewer items have no meaningful neighbourhoods
+_FEWEST = 8  # items; with fewer items, neighbourhoods aren't meaningful
 _SIZE = (6.4, 5.2)  # inches, of the map of points
-_CELLS = (28, 23)  # columns and rows of the map of pictures, in the same proportions
+_CELLS = (28, 23)  # columns and rows of the map of pictures, in the proportions of `_SIZE`
 _CELL = 36  # pixels
-_GOLDEN = 0.6180339887498949  # turns of hue between consecutive classes, so that their colours differ
+_GOLDEN = 0.6180339887498949  # turns of hue between consecutive classes, so that colours differ
 
 
 def draw_maps(embedded: Embedded, items: Items) -> list[Figure]:
@@ -53,7 +53,7 @@ def draw_maps(embedded: Embedded, items: Items) -> list[Figure]:
 
 
 def choose_items(labels_N: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Choose the items to draw, all or about 2,500; return their indices in ascending order, (M,).
+    """Choose the items to draw, all or about 2,500; return the indices in ascending order, (M,).
 
     If there are more, select classes evenly, so that clusters are visible, and items in large classes evenly. The
     choice is deterministic.
@@ -71,11 +71,11 @@ def choose_items(labels_N: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def tsne(embeddings_ND: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Map the normalised embeddings to two dimensions so that neighbours stay neighbours, (N, 2) in [-1, 1].
+    """Map the normalised embeddings to 2 dimensions so that neighbours stay neighbours, (N, 2) in [-1, 1].
 
     Source: van der Maaten 2014, Accelerating t-SNE using Tree-Based Algorithms, as in scikit-learn: perplexity 30, or
-    a third of the other items if that is less. The start is the two largest principal components, without
-    randomness; fewer than eight items, or identical items, stay there. Don't interpret distances between far groups.
+    a third of the other items if that is less. The start is given by the two largest principal components, not
+    random; fewer than eight items, or identical items, stay there. Don't interpret distances between far groups.
     """
     rows_ND = np.asarray(embeddings_ND, dtype=np.float64)
     rows_ND = rows_ND / np.maximum(np.linalg.norm(rows_ND, axis=1, keepdims=True), 1e-12)
@@ -88,7 +88,7 @@ def tsne(embeddings_ND: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
         perplexity = min(_PERPLEXITY, (len(rows_ND) - 1) / 3)
         start_N2 = points_N2 / spread * 1e-4
-        # Use one thread, since a different order of summation would change the map.
+        # Use a single thread, since a different order of summation would change the map.
         with threadpool_limits(1):
             points_N2 = TSNE(init=start_N2, perplexity=perplexity, random_state=0).fit_transform(rows_ND)
     points_N2 = points_N2 - (points_N2.min(axis=0) + points_N2.max(axis=0)) / 2
@@ -96,13 +96,13 @@ def tsne(embeddings_ND: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 
 def principal_plane(rows_ND: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Project the rows on their two largest principal components, (N, 2).
+    """Project the rows on the largest two principal components, (N, 2).
 
-    The signs are chosen so that the largest weight of each component is positive. If all rows are equal, return 0.
+    The signs are chosen so that the largest weight per component is positive. If all rows are equal, return 0.
     """
     rows_ND = rows_ND - rows_ND.mean(axis=0)
     _, axes_DD = np.linalg.eigh(rows_ND.T @ rows_ND)
-    # If rows have only one dimension, the points lie on a line.
+    # If rows have only a single dimension, the points lie on a line.
     axes_D2 = np.pad(axes_DD, ((0, 0), (1, 0)))[:, :-3:-1]
     axes_D2 = axes_D2 * np.sign(axes_D2[np.abs(axes_D2).argmax(axis=0), [0, 1]])
     plane_N2: npt.NDArray[np.float64] = rows_ND @ axes_D2
@@ -140,7 +140,7 @@ def draw_map(
 def draw_picture_map(
     points_M2: npt.NDArray[np.float64], picture: Callable[[int], npt.NDArray[np.uint8]]
 ) -> Figure:
-    """Draw pictures of items, (height, width, 3), at their positions: in each cell, the item nearest to the centre."""
+    """Draw pictures of items, (height, width, 3), at the items' positions: per cell, the item nearest to the centre."""
     low, high = np.percentile(points_M2, [0.5, 99.5], axis=0)
     places_M2 = (points_M2 - low) / np.maximum(high - low, 1e-12) * _CELLS
     places_M2[:, 1] = _CELLS[1] - places_M2[:, 1]  # pictures count rows from the top

@@ -27,12 +27,12 @@ COMPARISON = "comparison.json"  # {name: metrics} of other embeddings to compare
 def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
     """Write or replace a finished run's ``report.html``: metrics with intervals, curves, retrievals, maps, classes.
 
-    The page is one file that needs no scripts or external resources. If the data set can't be loaded, the page has a
+    The page is a single file that doesn't need scripts or other files. If the data set can't be loaded, the page has a
     note with the reason instead of names and pictures. Raise a `DmlError` if `run_dir` isn't a run's folder, the run
     isn't finished, or a file is damaged.
 
     Args:
-        run_dir: the run's folder. If it has a ``comparison.json``, ``{name: metrics}``, the page also shows this table.
+        run_dir: the run's folder. If this contains a ``comparison.json``, ``{name: metrics}``, the table is also shown.
         registry: provides the data set and the evaluator; default: all installed components.
     """
     run_dir, registry = Path(run_dir), registry or installed()
@@ -75,7 +75,7 @@ def _describe_embeddings(run: FinishedRun) -> dict[str, Any]:
         "right": neighbours.examples(right=True),
         "worst": neighbours.worst_classes(),
         "sizes": bins,
-        # If all classes have the same size, there is nothing to compare.
+        # If all classes have equal size, a comparison isn't possible.
         "by_size": draw_recall_by_size(sizes_C, recalls_C, bins) if len(bins) > 1 else None,
         "separate_gallery": embedded.gallery is not None,
         "maps": draw_maps(embedded, run.queries),

@@ -27,7 +27,7 @@ _INK = {"light": "#1f2430", "dark": "#e6e8ee"}
 _LINE = {"light": "#1d5fbf", "dark": "#7db4ff"}
 _THUMBNAIL = 96  # maximum length of the longer side in pixels
 # Marks that differ in shape (matplotlib's name, and the character for the key) and colour. The colours are by Okabe and
-# Ito, to be distinguished with any kind of colour vision; darker colours replace the last two.
+# Ito, to be distinguished with any kind of colour vision; the last pair is replaced by darker colours.
 MARKS = (
     ("o", "●", "#e69f00"),
     ("s", "■", "#56b4e9"),
@@ -47,7 +47,7 @@ class Figure(NamedTuple):
     dark: str
     alt: str  # text for readers who don't see the picture
     caption: str  # text below the picture
-    key: Sequence[tuple[str, str, str]] = ()  # symbol, colour and name of each mark
+    key: Sequence[tuple[str, str, str]] = ()  # symbol, colour and name per mark
 
 
 def draw_figure(
@@ -68,7 +68,7 @@ def draw_figure(
 
 
 def make_thumbnail(picture: npt.NDArray[np.uint8] | Image.Image, side: int = _THUMBNAIL) -> str:
-    """Shrink an array (height, width, 3) or an image to at most `side` pixels per side, and return a data URI."""
+    """Shrink an array (height, width, 3) or an image to `side` pixels or fewer per side, and return a data URI."""
     image = Image.fromarray(picture) if isinstance(picture, np.ndarray) else picture
     large = max(image.size) > side
     image.thumbnail((side, side))
@@ -103,7 +103,7 @@ def write_page(path: Path, template: str, **contents: Any) -> Path:
     environment.filters["signed"] = lambda value: f"{value:+.4f}".replace("-", "−")
     environment.filters["p_value"] = lambda value: f"{value:.4f}" if value >= 0.0001 else "< 0.0001"
     page = environment.get_template(template).render(level=LEVEL, shown=SHOWN, **contents)
-    # If a file's name isn't UTF-8, the string has surrogates, which can't be encoded.
+    # If a file's name isn't UTF-8, the string contains surrogates, which can't be encoded.
     write_atomically(path, lambda file: file.write(page.encode("utf-8", "backslashreplace")))
     return path
 
@@ -112,7 +112,7 @@ def _draw_themed(
     draw: Callable[[Any, str, str], None], theme: str, size: tuple[float, float], form: str
 ) -> str:
     ink = _INK[theme]
-    # Don't use pyplot, which would keep figures, and choose a window system.
+    # Note that pyplot should not be used: it would keep figures, and choose a window system.
     with matplotlib.rc_context({"svg.hashsalt": "dml", "svg.fonttype": "path"}):
         figure = matplotlib.figure.Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()

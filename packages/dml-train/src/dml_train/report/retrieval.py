@@ -20,7 +20,7 @@ from dml_train.report.rendering import select_evenly
 _NEAREST = 8
 _EXAMPLES = 8  # number of queries with a right, and with a wrong, nearest item
 _WORST = 15
-_NEIGHBOURS = 1 << 23  # maximum number in memory at a time
+_NEIGHBOURS = 1 << 23  # maximum number in memory
 
 
 class Retrieval(NamedTuple):
@@ -35,27 +35,27 @@ class WorstClass(NamedTuple):
     """A class with low Recall@1, and the class that is most often nearest instead."""
 
     label: int
-    query: int  # the first item whose nearest item has the other class
+    query: int  # the first item with a nearest item of the other class
     items: int  # number of items with a match
-    recall: float  # the share of these items whose nearest item is right
+    recall: float  # the share of these items with a correct nearest item
     confused_with: int  # the gallery item nearest to `query`
-    times: int  # number of items whose nearest item has the other class
+    times: int  # number of items with a nearest item of the other class
 
 
 @dataclass(frozen=True, slots=True)
 class NearestNeighbours:
-    """The nearest items for each query."""
+    """The nearest items per query."""
 
     nearest_QK: npt.NDArray[np.int64]  # indices in the gallery, nearest first
     right_QK: npt.NDArray[np.bool_]  # whether they match the query, by class or by list
-    # Whether the gallery has a match that the query's ranking doesn't exclude.
+    # Whether the gallery contains a match that the query's ranking doesn't exclude.
     matched_Q: npt.NDArray[np.bool_]
     labels_Q: npt.NDArray[np.int64]  # the queries' classes
     gallery_labels_G: npt.NDArray[np.int64]
 
     @classmethod
     def find(cls, evaluator: Evaluator, embedded: Embedded) -> NearestNeighbours:
-        """Search for each query in the gallery or the other queries, without items that the ranking excludes."""
+        """Search for all queries in the gallery or the other queries, except items that the ranking excludes."""
         matching = embedded.matching()
         nearest_QK = _search(evaluator, embedded, matching)
         right_QK = matching.matches(np.arange(len(nearest_QK)), nearest_QK)
@@ -64,7 +64,7 @@ class NearestNeighbours:
         return cls(nearest_QK, right_QK, matching.has_match(), labels_Q, labels_G)
 
     def examples(self, right: bool) -> list[Retrieval]:
-        """Select up to eight queries evenly from all queries whose nearest item is right, or wrong if not `right`."""
+        """Select up to eight queries evenly from all queries with a correct nearest item, or wrong if not `right`."""
         queries = np.flatnonzero(self.matched_Q & (self.right_QK[:, 0] == right))
         return [
             Retrieval(q, self.nearest_QK[q].tolist(), self.right_QK[q].tolist())
@@ -72,7 +72,7 @@ class NearestNeighbours:
         ]
 
     def class_recalls(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Return the number of gallery items, (C,), and Recall@1, (C,), for each class with a matched query."""
+        """Return the number of gallery items, (C,), and Recall@1, (C,), by class with a matched query."""
         labels_C, _, items_C, right_C = self._count_by_class()
         counts = Counter(self.gallery_labels_G.tolist())
         return np.array([counts[c] for c in labels_C.tolist()], dtype=np.int64), right_C / items_C
@@ -97,7 +97,7 @@ class NearestNeighbours:
         return found
 
     def _count_by_class(self) -> tuple[npt.NDArray[Any], ...]:
-        """Count matched queries by class: return labels, each query's class, and counts of all and of right queries."""
+        """Count matched queries by class: return labels, classes of queries, and counts of all and of right queries."""
         labels_C, classes, items_C = np.unique(
             self.labels_Q[self.matched_Q], return_inverse=True, return_counts=True
         )
@@ -106,7 +106,7 @@ class NearestNeighbours:
 
 
 def _search(evaluator: Evaluator, embedded: Embedded, matching: Matching) -> npt.NDArray[np.int64]:
-    """Find the nearest items for each query, (Q, K), without items that the ranking excludes."""
+    """Find the nearest items per query, (Q, K), except items that the ranking excludes."""
     exclude_self = embedded.gallery is None
     gallery = embedded.embeddings if embedded.gallery is None else embedded.gallery
     if embedded.matches is None:

@@ -22,9 +22,9 @@ _SIDE = 256  # maximum length of a picture's longer side in pixels: twice the si
 def write_search_page(
     model: TrainedModel, gallery: Gallery, results: Sequence[SearchResult], out: Path | str
 ) -> Path:
-    """Write a self-contained page with each query and the nearest items, and return the path.
+    """Write a self-contained page with all queries and the nearest items, and return the path.
 
-    Pictures are reduced, and link to the files, relative to the page. If an item has no file, or has a format that only
+    Pictures are reduced, and link to the files, relative to the page. If an item isn't a file, or in a format that only
     the data set can read, the page shows the network's input instead. Raise a `DmlError` if an image is missing now, or
     can't be decoded any more.
 
@@ -56,7 +56,7 @@ def write_search_page(
 
 
 def _show(file: Path | None, picture: Callable[[], npt.NDArray[np.uint8]]) -> str:
-    """Show a file's picture; without a file, or if only the run's data set can read it, show the network's input."""
+    """Show the picture of a file; if None, or only the run's data set can read it, show the network's input."""
     try:
         return make_thumbnail(read_image(file, _SIDE) if file else picture(), _SIDE)
     except DmlError:

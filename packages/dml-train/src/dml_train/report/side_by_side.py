@@ -33,7 +33,7 @@ class Column(NamedTuple):
 
 
 class Disagreement(NamedTuple):
-    """A query that only one of two runs gets right: for each run, the nearest item, and whether it is right."""
+    """A query that only one run gets right: per run, the nearest item, and whether it is correct."""
 
     query: int
     first: tuple[int, bool]
@@ -46,12 +46,12 @@ class RunComparison(NamedTuple):
     name: str
     refusal: str  # why the runs can't be tested on the same queries; empty if they can
     differences: Sequence[MetricDifference] = ()  # paired tests of this run minus the first
-    # The number of queries whose nearest item is right for these runs.
+    # The number of queries with a correct nearest item for these runs.
     both: int = 0
     neither: int = 0
     only_first: int = 0
     only_second: int = 0
-    # Examples of queries that only the first run, or only this one, gets right.
+    # Examples of queries that only the first run, or only this run, gets right.
     lost: Sequence[Disagreement] = ()
     gained: Sequence[Disagreement] = ()
 
@@ -61,12 +61,12 @@ def write_side_by_side(
 ) -> Path:
     """Write a self-contained page that compares runs with the first run, and return the path.
 
-    If test items of two runs have the same labels in the same order, the queries are the same, and the runs are tested
+    If test items of runs have identical labels in identical order, the queries are the same, and the runs are tested
     in pairs. Names and pictures are taken from the first run's data set. Raise a `DmlError` if there are too few or too
     many runs, or a run isn't finished or is damaged.
 
     Args:
-        run_dirs: the folders of two to eight runs.
+        run_dirs: the folders of 2 to 8 runs.
         out: the page to write; an existing file is replaced.
         registry: provides data sets and evaluators; default: all installed components.
     """
@@ -110,7 +110,7 @@ def write_side_by_side(
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Return the folders' names, with enough parents to distinguish them."""
+    """Return the folders' names, with enough parents to be distinguished."""
     parts = [path.resolve().parts for path in paths]
     length = 1
     while len({p[-length:] for p in parts}) < len(parts):
@@ -119,9 +119,9 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def _winners(columns: Sequence[Column], comparisons: Sequence[RunComparison]) -> dict[str, str]:
-    """Map each metric to the run that paired tests find better than all other runs, if there is one.
+    """Map metrics to the run that paired tests find better than all other runs, if there is one.
 
-    Runs are only tested against the first run, so if there are more than two, only the first can be the winner.
+    Runs are only tested against the first run, so when there are more than 2, only the first can be the winner.
     """
     winners = {}
     for metric in columns[0].metrics:
@@ -136,7 +136,7 @@ def _winners(columns: Sequence[Column], comparisons: Sequence[RunComparison]) ->
 
 
 def _settings(columns: Sequence[Column]) -> dict[str, list[str]]:
-    """Return the keys whose values differ between the recipes, with the value in each run."""
+    """Return the keys with values that differ between the recipes, with the values per run."""
     flat = [
         {
             key: value if isinstance(value, str) else json.dumps(value)

@@ -1,1 +1,1 @@
-"""Studies of many runs."""
+"""Studies of multiple runs."""

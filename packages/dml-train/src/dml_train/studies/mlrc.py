@@ -1,12 +1,12 @@
 """The protocol of A Metric Learning Reality Check: four class-disjoint folds, separated and concatenated.
 
 Source: Musgrave, Belongie & Lim 2020, A Metric Learning Reality Check. The training classes are split in order into
-four parts. Each of four models is trained on three parts, and keeps the weights with the best MAP@R on the fourth; test
-classes select nothing. *Separated* metrics are the mean of the four models' metrics on the test split, *concatenated*
+four parts. Four models are trained on three parts each, and keep the weights with the best MAP@R on the fourth. Test
+classes don't select. *Separated* metrics are the mean of the four models' metrics on the test split, *concatenated*
 metrics use the four L2-normalised embeddings as a single vector. Both are repeated with different seeds.
 
 Departures: the recipe chooses network, optimizer, batch content and early stopping, which the paper fixes. The paper
-first searches hyper-parameters on the same four folds; use `dml tune --folds 4` for this search.
+first searches hyper-parameters on these four folds; use `dml tune --folds 4` for this search.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ def fold_recipe(recipe: Recipe, registry: Registry, *, run: int, fold: int, dim:
     """Set seed, dimension and validation of a model's recipe; raise DmlError if the recipe selects on test classes."""
     if recipe.validation.on_test:
         raise DmlError(
-            "the recipe has validation.on_test = true; the protocol selects weights on held-out training classes "
+            "validation.on_test is true in the recipe; the protocol selects weights on held-out training classes "
             "only. Remove it from the recipe, or set it to false"
         )
     document = recipe.to_dict()
-    # With the same initial weights, the models would be more similar than the protocol intends.
+    # With equal initial weights, the models would be more similar than the protocol intends.
     document["training"]["seed"] += run * FOLDS + fold
     document["embedding"]["dim"] = dim
     patience = recipe.validation.patience
@@ -121,7 +121,7 @@ def reality_check(
         recipe: system, data set and settings.
         out: the folder for the models' runs, ``run-I/fold-J``.
         runs: number of repetitions; seeds count up from the recipe's seed.
-        dim: embedding dimension of each model; 128 in the paper.
+        dim: embedding dimension per model; 128 in the paper.
         processes, executor, registry, console: see `reproduce`.
     """
     registry, console = registry or installed(), console or Console(quiet=True)

@@ -1,6 +1,6 @@
-"""Train many runs, each in a different folder, in parallel; finished runs are kept.
+"""Train runs in different folders, in parallel; finished runs are kept.
 
-Any executor can train the runs, on this machine or on others. If a worker dies, a different worker resumes the run from
+Any executor can be used, on this machine or on others. When a worker dies, a different worker will resume the run from
 the last checkpoint.
 """
 
@@ -93,7 +93,7 @@ def train_job(
             with measure_seconds(job.folder):
                 train(job.recipe, job.folder, resume=True, registry=registry, console=console)
             return None
-        except WriteRefused:  # the disk is the cause, and would make other runs fail, too
+        except WriteRefused:  # the disk is the cause, and will make other runs fail, too
             raise
         except FolderLocked as error:
             if time.monotonic() >= give_up:
@@ -104,9 +104,9 @@ def train_job(
 
 
 def list_commands(jobs: Iterable[Job]) -> list[str]:
-    """Return a command that can be repeated for each unfinished run, once per folder.
+    """Return a command that can be repeated for every unfinished run, once per folder.
 
-    The recipe of a new run is written to its folder, where the command reads it. Relative paths in recipes start at the
+    A new run's recipe is written to the run's folder, for the command to read. Relative paths in recipes start at the
     folder where a command is executed. Raise DmlError if a folder contains a different run, or writing fails.
     """
     commands = []
@@ -121,8 +121,8 @@ def list_commands(jobs: Iterable[Job]) -> list[str]:
     return commands
 
 
-MOST_DEATHS = 3  # a run fails after this number of dead workers without a new checkpoint in between
-# Processes of a dead node, or their locks on a network file system, may exist for a while after its death.
+MOST_DEATHS = 3  # a run fails after this number of dead workers if checkpoints aren't saved in between
+# Processes of a dead node, or locks on a network file system, may exist for a while after the node's death.
 SECONDS_FOR_LOCK = 120.0
 _SECONDS_BETWEEN_LOOKS = 0.2
 
@@ -131,7 +131,7 @@ class Executor(Protocol):
     """An executor of concurrent.futures, submitit or Dask, or a `RayExecutor`.
 
     A submitted call must have ``done()`` and ``result()``, and can have ``cancel()``. An attribute ``most`` of the
-    executor limits the number of calls that are submitted at a time.
+    executor limits the number of calls that are submitted simultaneously.
     """
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Any:
@@ -154,19 +154,19 @@ def run_all(
     with `processes`.
 
     Args:
-        jobs: the runs. Jobs with the same folder must be the same run, which is trained once.
-        processes: number of runs at a time; with 1, this process trains. Other processes use the installed components.
-        executor: trains the runs instead of processes on this machine, with as many threads as its library sets. The
-            workers must have the same packages, and see the runs' folders and data under the same paths.
+        jobs: the runs. Jobs with the same folder must be equal, and are trained once.
+        processes: number of simultaneous runs; with 1, this process trains. Others use the installed components.
+        executor: trains the runs instead of processes on this machine, with the library's number of threads. The
+            workers must have identical packages, and see the runs' folders and data under equal paths.
         registry: provides components to this process.
         console: shows the progress of runs in this process.
         on_end: called when a run has ended.
 
     Raises:
         DmlError: if a process died; finished runs are kept.
-        UnfitWorker: if a worker of the executor has different packages, or doesn't see the runs' folders.
+        UnfitWorker: if packages of a worker of the executor differ, or it doesn't see the runs' folders.
         WriteRefused: if writing fails, for example on a full disk; the runs can resume.
-        StudyInterrupted: at SIGTERM or Ctrl-C.
+        StudyInterrupted: on SIGTERM or Ctrl-C.
     """
     ended: dict[Path, Outcome] = {}
 
@@ -201,7 +201,7 @@ def run_all(
 
 
 def show_ends(jobs: Sequence[Job], console: Console) -> Callable[[Outcome], None]:
-    """Return an `on_end` for `run_all` that counts the runs, and shows the recall and time or the fault of each."""
+    """Return an `on_end` for `run_all` that counts the runs, and shows the recall and time, or the fault, per run."""
     total, numbers = len({job.folder for job in jobs}), itertools.count(1)
 
     def show(outcome: Outcome) -> None:
@@ -218,7 +218,7 @@ def show_ends(jobs: Sequence[Job], console: Console) -> Callable[[Outcome], None
 def _start_processes(count: int) -> Iterator[Executor]:
     pool = ProcessPoolExecutor(
         count,
-        # Don't fork: this process may have threads, and a fork would copy their locks.
+        # Don't fork: this process may have threads, and a fork would copy locks.
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_process,
         initargs=(max(1, (os.cpu_count() or 1) // count),),
@@ -227,7 +227,7 @@ def _start_processes(count: int) -> Iterator[Executor]:
         yield pool
     except BaseException:
         for child in multiprocessing.active_children():
-            child.terminate()  # the run in it saves and stops
+            child.terminate()  # the run in it will save and stop
         raise
     finally:
         pool.shutdown(cancel_futures=True)
@@ -237,12 +237,12 @@ def _start_process(threads: int) -> None:
     torch.set_num_threads(threads)
     end_with_parent()
     wake_at_death_of_parent()  # so that this process ends even if it is suspended
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops this process with SIGTERM
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent will stop this process using SIGTERM
 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """How a run ended on a worker; if no field is set, the run finished. All fields can be pickled."""
+    """How a run ended on a worker; if fields aren't set, the run finished. All fields can be pickled."""
 
     fault: str | None = None  # why the run failed
     stopped: str | None = None  # the signal or the worker's death after which the run can resume
@@ -253,7 +253,7 @@ _training = threading.Lock()  # locked while this process trains
 
 
 def train_there(job: Job, expected: Expected | None) -> _Result:
-    """Check a worker, and train a run on it; `expected` is None for processes of the same machine."""
+    """Check a worker, and train a run on it; `expected` is None for processes of this machine."""
     if not _training.acquire(blocking=False):
         shared = "threads of a worker would train two runs at a time, but share torch's random numbers"
         return _Result(refusal=UnfitWorker(f"{shared}; expected an executor that runs one call per process"))
@@ -278,7 +278,7 @@ def _train_by(
     end: Callable[[Job, str | None], None],
     console: Console,
 ) -> None:
-    """Train runs with an executor, `most` at a time, until each ends or too many of its workers die; see `run_all`."""
+    """Train runs with an executor, `most` at a time, until all end or too many workers of a run die; see `run_all`."""
     waiting, pending = deque(jobs), list[tuple[Any, Job]]()
     deaths: Counter[Path] = Counter()  # since the last new checkpoint
     checkpoints: dict[Path, list[Path]] = {}
@@ -329,7 +329,7 @@ def _train_by(
 
 
 def _take(call: Any) -> _Result:
-    """Return a call's result; if its worker died, return that the run stopped."""
+    """Return a call's result; if the worker died, return that the run stopped."""
     try:
         result: _Result = call.result()
     except BrokenExecutor:

@@ -25,21 +25,21 @@ _COLUMNS = ("image", "bytes", "jpg", "jpeg", "png", "webp", "path")
 
 @dataclass(eq=False)
 class Embedder:
-    """A function that embeds batches. Each process opens the run when it receives the first batch.
+    """A function that embeds batches. Every process opens the run when it receives the first batch.
 
     For example, use ``dataset.map_batches(Embedder, fn_constructor_args=["runs/mine"], batch_size=256, concurrency=4)``
     with a Ray data set that ``ray.data.read_images``, ``read_binary_files``, ``read_parquet`` or
     ``read_webdataset(decode=False)`` returns. The last bits of an embedding depend on the other images in the batch. To
-    get the embeddings of `embed_folder`, pass paths or encoded images: this class decodes large JPEGs at reduced size.
+    get the embeddings of `embed_folder`, pass paths or encoded images: this class decodes large JPEGs in reduced size.
     """
 
-    run: str | Path  # the run's folder, which all workers must see
+    run: str | Path  # the run's folder, which must be visible to all workers
     _: KW_ONLY
     # The column of images: paths, encoded images (bytes), dictionaries with ``bytes`` as in Hugging Face data sets, or
-    # RGB arrays (height, width, 3); default: the first of image, bytes, jpg, jpeg, png, webp and path.
+    # RGB arrays (height, width, 3); by default, the first of image, bytes, jpg, jpeg, png, webp and path.
     column: str | None = None
     skip: bool = False  # whether to drop rows of images that can't be decoded, instead of raising an error
-    threads: int | None = None  # number of threads for torch; default: unchanged
+    threads: int | None = None  # number of threads for torch; by default, not changed
     step: int | None = None  # see `open_model`
     registry: Registry | None = None
 
@@ -48,7 +48,7 @@ class Embedder:
 
     @cached_property
     def model(self) -> TrainedModel:
-        """The run's network, opened at first use."""
+        """The run's network, opened on first use."""
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         return open_model(self.run, self.registry, step=self.step)
@@ -56,12 +56,12 @@ class Embedder:
     def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         """Add the column ``embedding``, (B, D) float32, to a batch of columns; `skip` drops rows with bad images.
 
-        Raise DmlError if no column contains images or, unless `skip` is true, an image can't be decoded.
+        Raise DmlError if columns don't contain images or, unless `skip` is true, an image can't be decoded.
         """
         column = self.column or next((name for name in _COLUMNS if name in batch), None)
         if column is None or column not in batch:
             raise DmlError(
-                f"a batch has the columns {', '.join(batch)}; expected images in "
+                f"a batch contains the columns {', '.join(batch)}; expected images in "
                 f"{column or 'one of: ' + ', '.join(_COLUMNS)}"
             )
         names = batch.get("path", batch.get("__key__", ()))

@@ -1,4 +1,4 @@
-"""Evaluate a run on its test split or on other images, or evaluate arrays.
+"""Evaluate a run on the test split or on other images, or evaluate arrays.
 
 Shapes: `N` items, `Q` queries, `G` gallery, `D` embedding dimension.
 """
@@ -57,22 +57,22 @@ def evaluate_run(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> Evaluation:
-    """Evaluate a run on its test split, for example with options that differ from the recipe, or on other images.
+    """Evaluate a run on the test split, for example with options that differ from the recipe, or on other images.
 
     If the run is finished, the embeddings of the test split are read from the run's folder. Raise DmlError if `run`
     isn't a run's folder; a result file is damaged; a checkpoint is missing or damaged; an evaluator, option or level
-    doesn't exist; `prefix` exceeds the dimension; or `folder` contains no images, an image that can't be decoded or is
-    in no subfolder, or no class with at least two images.
+    doesn't exist; `prefix` exceeds the dimension; or `folder` lacks images, has an image that can't be decoded or is
+    not in a subfolder, or only classes of a single image.
 
     Args:
         run: the run's folder.
-        folder: other images, ``FOLDER/CLASS/IMAGE``. Each image is a query that searches all others; images of the same
+        folder: other images, ``FOLDER/CLASS/IMAGE``. All images are queries that search all others; images of the same
             class match. If the run was trained on these images, metrics are too high.
         skip: whether to omit images in `folder` that can't be decoded, instead of raising an error.
         evaluator: a name that ``dml plugins`` lists; default: the run's evaluator.
         options: options of the evaluator, for example ``{"metrics": ["recall@1", "recall@5"]}``. They override the
-            options in the recipe if the evaluator is the run's.
-        levels: evaluate only these levels of the embedding, for example ``["inception_4e"]``; default: all.
+            options in the recipe when the run's evaluator is used.
+        levels: evaluate only these levels of the embedding, for example ``["inception_4e"]``; by default, all are used.
         prefix: evaluate only the first `prefix` dimensions of these levels; default: all.
         step, registry: see `open_model`.
         console: shows progress; default: none.
@@ -102,9 +102,9 @@ def evaluate_embeddings(
     Raise DmlError if an evaluator or option doesn't exist, or the evaluator rejects the arrays.
 
     Args:
-        embeddings: (Q, D) floating. A memory map isn't read at once.
+        embeddings: (Q, D) floating. A memory map isn't read as a whole.
         labels: (Q,); or `dml_core.Labels` for items with groups or junk; or `dml_core.Relevance`, which lists matches.
-        gallery: (G, D); default: the queries, where each query excludes itself.
+        gallery: (G, D); default: the queries, where queries exclude themselves.
         gallery_labels: (G,), or `dml_core.Labels`. Must be given with `gallery`, unless `labels` is a `Relevance`.
         evaluator, options, registry: see `evaluate_run`.
     """
@@ -143,12 +143,12 @@ def embed_classes(
         sizes = np.bincount(labels)
         if sizes.max(initial=0) < 2:
             raise DmlError(
-                f"{folder} contains a single image in each of {len(sizes):,} classes, so that no query has a match; "
+                f"{folder} contains {len(sizes):,} classes of a single image, so that queries can't be matched; "
                 "expected FOLDER/CLASS/IMAGE with at least two images in some class"
             )
         return labels
 
-    label(images.names)  # fail before the work if no query has a match
+    label(images.names)  # fail before the work if queries can't be matched
     workers = model.recipe.training.workers
     rows, done = embed_in_memory(EmbeddingPlan(model, images), skip=skip, workers=workers, console=console)
     return Embedded(rows, label(done.paths)), done

@@ -1,4 +1,4 @@
-"""Export a trained network to a file for other programs, and check that it embeds image files the same way.
+"""Export a trained network to a file for other programs, and check that it embeds image files identically.
 
 Shapes: `N` and `B` images, `C`, `H`, `W` channels, height and width of images, `D` embedding dimension.
 """
@@ -38,7 +38,7 @@ _TOLERANCE = 1e-4
 _COSINE_TOLERANCE = 1e-5  # for 1 minus the cosine, for image files
 _PROGRAM = Path(prepare.__file__)
 _BATCHES = (1, 2, 5)
-# Heights and widths of the test photographs. Most data sets decode the first, as large as a phone's, at reduced size.
+# Heights and widths of the test photographs. Most data sets decode the first, as large as a phone's, in reduced size.
 _SIDES = ((3000, 4000), (1600, 1200), (768, 1024), (480, 640), (90, 120))
 
 
@@ -54,9 +54,9 @@ class Exporter(NamedTuple):
 def export(model: TrainedModel, format: Format, out: Path | str) -> float:
     """Export the network, (B, C, H, W) float32 to (B, D) float32 for any B, and describe it in ``OUT.json``.
 
-    This function also writes ``prepare.py`` to the same folder, to prepare image files without this package, unless a
-    plugin prepares images differently. To check both files, photographs are drawn, prepared with ``prepare.py`` and
-    embedded with the exported network in batches of 1, 2 and 5; `out` is only created if the embeddings agree with the
+    Also write ``prepare.py`` to this folder, to prepare images if this package isn't installed, unless a
+    plugin prepares images differently. To check both files, photographs are drawn, prepared using ``prepare.py`` and
+    embedded using the exported network in batches of 1, 2 and 5; `out` is only created if the embeddings agree with the
     network in float32. The exported network always computes in float32 on the CPU. Return the largest difference from
     ``model.embed_images``, as 1 minus the cosine.
 
@@ -66,7 +66,7 @@ def export(model: TrainedModel, format: Format, out: Path | str) -> float:
     Args:
         model, out: the network, and the file to create.
         format: ``"onnx"`` for an ONNX model with weights, checked with ONNX Runtime; ``"torch-export"`` for a program
-            that ``torch.export.load`` can load without this package.
+            that ``torch.export.load`` can load when this package isn't installed.
     """
     out = Path(out)
     if format not in EXPORTERS:
@@ -78,7 +78,7 @@ def export(model: TrainedModel, format: Format, out: Path | str) -> float:
     program = out.with_name(_PROGRAM.name) if _prepares_files(model) else None
     if program is not None and program.exists() and program.read_bytes() != _PROGRAM.read_bytes():
         raise DmlError(
-            f"{program} exists already and differs from the {_PROGRAM.name} of this version; nothing was written. "
+            f"{program} exists already and differs from the {_PROGRAM.name} of this version; files were not written. "
             "Export to a different folder"
         )
     network = copy.deepcopy(model.network).cpu().to(memory_format=torch.contiguous_format).eval()
@@ -89,7 +89,7 @@ def export(model: TrainedModel, format: Format, out: Path | str) -> float:
                 exporter.write(network, model.input_shape, partial)
             except OSError:
                 raise
-            except Exception as error:  # exporters may raise any exception if they can't trace the network
+            except Exception as error:  # exporters may raise any exception when the network can not be traced
                 reason = f"{type(error).__name__}: {error}"
                 raise DmlError(f"the network can't be exported to {format}: {reason}") from error
             difference, angle = _compare(model, network, exporter.read(partial))
@@ -189,20 +189,20 @@ def _compare(model: TrainedModel, network: EmbeddingModel, exported: Compute) ->
     if not difference <= _TOLERANCE:
         raise DmlError(
             f"the exported network gives different embeddings: they differ by {difference:.2g} of the largest entry; "
-            f"expected at most {_TOLERANCE:.0e}. Nothing was written"
+            f"expected at most {_TOLERANCE:.0e}. Files were not written"
         )
     exported_ND = exported(prepared)
     angle = _largest_angle(network(loaded).numpy(), exported_ND)
     if not angle <= _COSINE_TOLERANCE:
         raise DmlError(
             f"{_PROGRAM.name} and the exported network give different embeddings of image files: they differ by "
-            f"{angle:.2g} in cosine; expected at most {_COSINE_TOLERANCE:.0e}. Nothing was written"
+            f"{angle:.2g} in cosine; expected at most {_COSINE_TOLERANCE:.0e}. Files were not written"
         )
     return difference, _largest_angle(embeddings_ND, exported_ND)
 
 
 def _embed_photographs(model: TrainedModel) -> tuple[Tensor, Tensor, npt.NDArray[np.float32]]:
-    """Draw photographs (noise without a reader), prepare them with ``prepare.py`` and the data set, and embed them."""
+    """Draw photographs (noise if a reader is missing), prepare with ``prepare.py`` and the data set, and embed all."""
     if model.reader is None:
         images = _draw_noise(max(_BATCHES), model.input_shape)
         return images, images, model.embed(images)
@@ -216,7 +216,7 @@ def _embed_photographs(model: TrainedModel) -> tuple[Tensor, Tensor, npt.NDArray
 
 
 def _draw_photographs(folder: Path, max_pixels: int) -> list[Path]:
-    """Write JPEG files of smooth colours with grain, each of at most `max_pixels` pixels."""
+    """Write JPEG files of smooth colours with grain, of at most `max_pixels` pixels."""
     random = np.random.default_rng(0)
     files = [folder / f"{number}.jpg" for number in range(len(_SIDES))]
     for file, (height, width) in zip(files, _SIDES):

@@ -1,4 +1,4 @@
-"""Embed images into one file, so that an interrupted call can resume.
+"""Embed images into a file, so that an interrupted call can resume.
 
 When called again, `embed_images` embeds only chunks that are missing, damaged or outdated (see `ChunkStore`), and then
 joins all chunks.
@@ -40,7 +40,7 @@ def embed_folder(
     workers: int = 0,
     console: Console | None = None,
 ) -> FolderEmbedding:
-    """Embed all images in a folder and its subfolders, sorted by path.
+    """Embed all images in a folder, including subfolders, sorted by path.
 
     This function also writes a JSON file, with the suffix ``.json`` instead of ``.npy``: the paths of the rows, the
     skipped images, the run and step, and how images were prepared. Chunks are kept in ``.NAME.npy.chunks`` until the
@@ -48,15 +48,15 @@ def embed_folder(
 
     Args:
         out: the .npy file to create: (N, D) float32, or, with `codes`, (N, ceil(D / 8)) uint8.
-        codes: whether to write one bit per dimension, see `pack_codes`.
+        codes: whether to write a single bit per dimension, see `pack_codes`.
         skip: whether to omit images that can't be decoded, instead of raising an error.
         labels: a .npy file to create for labels, (N,) int64; see `ImageList.labels`.
-        chunk_size: number of images to embed and write at a time. The last bits of the embeddings depend on this size.
+        chunk_size: number of images to embed and write per chunk. The last bits of the embeddings depend on this size.
         workers: number of processes that load ahead.
-        console: shows progress; default: none.
+        console: shows progress; by default, not shown.
 
-    Raise DmlError if there are no images, an image can't be decoded, an image to label is in no subfolder, the disk is
-    full, or another process writes the same file.
+    Raise DmlError if images are missing, an image can't be decoded, an image to label isn't in a subfolder, the disk is
+    full, or another process writes this file.
     """
     plan = EmbeddingPlan(model, list_folder(Path(folder)), codes, chunk_size)
     return embed_images(plan, out, ThisProcess(workers), skip=skip, labels=labels, console=console)
@@ -78,7 +78,7 @@ def embed_images(
     """
     out = Path(out)
     if labels is not None:
-        plan.images.labels(plan.images.names)  # fail before the work if there are no labels
+        plan.images.labels(plan.images.names)  # fail before the work if labels can't be made
     store = ChunkStore(out, plan, range(len(plan)))
     with store.filled(engine, doing=f"writing {out}", skip=skip, console=console) as done:
         write_embedding(plan, out, done, store.parts(), labels)
@@ -88,7 +88,7 @@ def embed_images(
 class ChunkStore:
     """A folder of finished `chunks`, to be joined to the file `path`.
 
-    Each chunk is a .npz file with the plan's key for the chunk, the bad images, and the rows. The checksums of the zip
+    A chunk is a .npz file with the plan's key for the chunk, the bad images, and the rows. The checksums of the zip
     format reveal a damaged file.
     """
 
@@ -116,11 +116,11 @@ class ChunkStore:
             shutil.rmtree(self.folder)
 
     def parts(self) -> Iterator[npt.NDArray[Any]]:
-        """Yield the rows of each chunk."""
+        """Yield rows chunk by chunk."""
         return (self._read(chunk)[2] for chunk in self._chunks)
 
     def _is_complete(self, chunk: int, skip: bool) -> bool:
-        """Return whether a chunk is intact and up to date and, unless `skip`, has no bad images."""
+        """Return whether a chunk is intact and up to date and, unless `skip`, doesn't list bad images."""
         try:
             key, bad, _ = self._read(chunk)
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
@@ -180,7 +180,7 @@ def write_embedding(
         else:
             write_rows(file, plan, len(kept), parts)
 
-    write_atomically(out, write)  # last, so that the other files exist if this file does
+    write_atomically(out, write)  # last, so that the other files exist when this file does
 
 
 def list_skipped(done: FolderEmbedding) -> list[dict[str, str]]:

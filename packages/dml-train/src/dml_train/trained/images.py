@@ -37,15 +37,15 @@ class ImageList:
     title: str  # the name of the list in messages: ``"photos"``
     names: Sequence[str]  # (N,) names that identify the images on all machines
     sources: Sequence[ImageSource] = ()  # (N,) images; empty for a split
-    files: Sequence[Path] = ()  # (N,) the file that contains each image; empty for a split
-    # For image files: the folder whose subfolders are classes.
+    files: Sequence[Path] = ()  # (N,) the files that contain the images; empty for a split
+    # For image files: the folder of class folders.
     folder: Path | None = None
     split: Split | None = None
     split_name: SplitName | None = None  # the name of the split in the run's data set
 
     @property
     def places(self) -> list[Path]:
-        """The files or folders that contain the images, which other machines must see, too."""
+        """The files or folders that contain the images, which must also be visible to other machines."""
         return list(dict.fromkeys(self.files)) if self.folder is None else [self.folder]
 
     def chunks(self, model: TrainedModel, items: Sequence[range]) -> ImageChunks:
@@ -58,16 +58,16 @@ class ImageList:
     def labels(self, kept: Sequence[str]) -> tuple[npt.NDArray[np.int64], dict[str, Any]]:
         """Return labels for the images with these names, and an entry for the description of the rows.
 
-        The label of an image file is the index of its class, the first folder in its name, among all classes sorted by
-        name; raise DmlError for images without such a folder. A split returns the labels of all items.
+        The label of an image file is the index of the class (the first folder in its name) in all classes sorted by
+        name; raise DmlError for images that aren't in a folder. A split returns the labels of all items.
         """
         if self.split is not None:
             return self.split.labels, {}
         if self.folder is None:
-            raise DmlError(f"{self.title} has no folders, from whose names labels are made; omit labels")
+            raise DmlError(f"{self.title} doesn't contain folders, which are used as labels; omit labels")
         if (loose := next((name for name in kept if "/" not in name), None)) is not None:
             raise DmlError(
-                f"labels are made from the names of folders in {self.folder}, but {loose} is in none; "
+                f"labels are made from the names of folders in {self.folder}, but {loose} is not in any; "
                 "move it into its class's folder, or omit labels"
             )
         folders = [name.partition("/")[0] for name in kept]
@@ -75,7 +75,7 @@ class ImageList:
         return labels.astype(np.int64), {"classes": classes.tolist()}
 
     def describe(self) -> dict[str, Any] | None:
-        """Describe the list in JSON's types; None for a split, whose rows need no names."""
+        """Describe the list in JSON's types; None for a split, since rows need not be named."""
         if self.split is not None:
             return None
         if self.folder is not None:
@@ -83,7 +83,7 @@ class ImageList:
         return {"files": [str(file.resolve()) for file in self.places]}
 
     def states(self, items: Iterable[int], *, with_time: bool = True) -> list[str]:
-        """Return name, file size and file time of each image, to detect changes without reading the images."""
+        """Return names, file sizes and file times of images, to detect changes (images aren't read)."""
         if self.split is not None:
             return [self.names[item] for item in items]
         found = [self.files[item] for item in items]
@@ -98,12 +98,12 @@ class ImageList:
 
 
 def list_folder(folder: Path) -> ImageList:
-    """List all images in a folder and its subfolders except hidden ones, sorted by path.
+    """List all images in a folder, including subfolders but not hidden paths, sorted by path.
 
-    Raise DmlError if `folder` isn't a folder, contains no image, or a subfolder can't be read.
+    Raise DmlError if `folder` isn't a folder, doesn't contain an image, or a subfolder can't be read.
     """
     if not folder.is_dir():
-        raise DmlError(f"{folder} is not a folder; expected a folder of images, with or without subfolders")
+        raise DmlError(f"{folder} is not a folder; expected a folder of images, which can contain subfolders")
     paths = [file.relative_to(folder) for file in image_files(folder)]
     names = [path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts)]
     if not names:
@@ -118,7 +118,7 @@ def list_split(model: TrainedModel, name: SplitName, registry: Registry | None =
     split = {"train": dataset.train, "test": dataset.test, "gallery": dataset.gallery}[name]
     if split is None:
         raise DmlError(
-            f"the data set {model.recipe.dataset['name']!r} has no separate gallery: use the test split, which is "
+            f"the data set {model.recipe.dataset['name']!r} doesn't define a gallery: use the test split, which is "
             "queries and gallery"
         )
     names = [f"{item} {split.class_names[label]}" for item, label in enumerate(split.labels.tolist())]
@@ -131,7 +131,7 @@ _COLUMNS = ("image", "bytes", "path", "file")  # the first of these in a table i
 
 @dataclass(frozen=True, slots=True)
 class TarMember:
-    """A `StoredImage` in a tar archive: its name, and the offset and size of its content in bytes."""
+    """A `StoredImage` in a tar archive: the name, and the offset and size of the content in bytes."""
 
     archive: Path
     member: str
@@ -192,7 +192,7 @@ def open_images(path: Path) -> ImageList:
     kind = files[0].suffix
     if not all(file.is_file() for file in files) or kind not in {".tar", *TABLES}:
         raise DmlError(
-            f"{path} is not a folder; expected a folder of images, with or without subfolders, a .tar archive, or a "
+            f"{path} is not a folder; expected a folder of images, which can contain subfolders, a .tar archive, or a "
             f"table ({', '.join(sorted(TABLES))})"
         )
     files = [file.absolute() for file in files]
@@ -218,7 +218,7 @@ def _list_archives(path: Path, files: Sequence[Path]) -> ImageList:
 
 
 def _list_tables(path: Path, files: Sequence[Path]) -> ImageList:
-    """List the images in tables whose cells are encoded images, or paths relative to the table's folder."""
+    """List the images in tables with cells that are encoded images, or paths relative to the table's folder."""
     rows: list[TableRow] = []
     paths: list[str] = []
     for file in files:
@@ -234,7 +234,7 @@ def _list_tables(path: Path, files: Sequence[Path]) -> ImageList:
         images = [folder / name for name in paths]
         return ImageList(str(path), paths, images, images, folder)
     if not rows:
-        raise DmlError(f"{path} contains no images: its tables have no rows")
+        raise DmlError(f"{path} doesn't contain images: the tables are empty")
     names = [f"{row.table.name}/{row.row}" for row in rows]
     return ImageList(str(path), names, rows, [row.table for row in rows])
 
@@ -258,7 +258,7 @@ class _Table:
             else:
                 arrow = pa.ipc.open_file(pa.memory_map(str(file)))
                 schema, groups = arrow.schema, range(arrow.num_record_batches)
-                # Batches are views of the mapped file, so reading one only to count its rows costs nothing.
+                # Batches are views of the mapped file, so reading a batch only to count rows is free.
                 counts = [arrow.get_batch(batch).num_rows for batch in groups]
                 self._read = lambda batch: arrow.get_batch(batch).column(self.column)
         except (pa.ArrowException, OSError) as error:
@@ -266,7 +266,7 @@ class _Table:
         found = next((name for name in _COLUMNS if name in schema.names), None)
         if found is None:
             raise DmlError(
-                f"{file} has the columns {', '.join(schema.names)}; expected encoded images in 'image' or 'bytes', "
+                f"{file} has columns {', '.join(schema.names)}; expected encoded images in 'image' or 'bytes', "
                 "or paths in 'path' or 'file'"
             )
         self.column = found

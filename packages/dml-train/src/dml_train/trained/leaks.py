@@ -1,4 +1,4 @@
-"""Find images that a run must not be evaluated on: near-copies of training images, and training images themselves.
+"""Find images that should not be used to evaluate a run: training images, and near-copies of training images.
 
 Shapes: `T` test items, `N` training items of a block, `D` embedding dimension.
 """
@@ -25,7 +25,7 @@ from dml_train.training.run import reopen
 
 THRESHOLD = 0.98
 MOST = 1_000_000  # maximal number of pairs: nobody can read more
-_BLOCK = 64 * CHUNK_SIZE  # number of training items in memory at a time
+_BLOCK = 64 * CHUNK_SIZE  # number of training items in memory
 
 
 class Leak(NamedTuple):
@@ -33,9 +33,9 @@ class Leak(NamedTuple):
 
     similarity: float  # the cosine of the embeddings
     part: str  # the split of the test image: "test" or "gallery"
-    test: str  # the file of the test image or, in a data set without files, the index in the split
+    test: str  # the file of the test image or, if the data set doesn't use files, the index in the split
     test_class: str
-    train: str  # the same for the training image
+    train: str  # like `test`, for the training image
     train_class: str
 
 
@@ -75,7 +75,7 @@ def find_leaks(
     for name, (split, rows) in parts.items():
         if len(split) != len(rows):
             raise DmlError(
-                f"the split {name!r} has {len(split):,} items now, but had {len(rows):,} when the run ended; "
+                f"the split {name!r} contains {len(split):,} items now, but had {len(rows):,} when the run ended; "
                 "restore the data of the run"
             )
     network, device, precision = experiment.evaluated_model, experiment.device, experiment.precision
@@ -114,7 +114,7 @@ def count_training_images(recipe: Recipe, registry: Registry, files: Iterable[Pa
     if not isinstance(factory, TrainingFilesFactory):
         return 0
     options = {key: value for key, value in recipe.dataset.items() if key != "name"}
-    # Only resolve folders, which are few, since resolving each file takes long.
+    # Only resolve folders, which are few, since resolving all files would be slow.
     resolve_folder = functools.cache(os.path.realpath)
 
     def resolve(file: Path) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""A trained network, opened for use. Neither its training data nor the loss and the sampler are needed."""
+"""A trained network, opened for use. Neither the training data nor the loss and the sampler are needed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TrainedModel:
     def embed(self, inputs: Tensor | npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Embed N >= 1 network inputs, (N, *input_shape) float32, prepared as `reader.describe` says: (N, D) float32.
 
-        Raise DmlError if the inputs have a different shape, or an embedding isn't finite.
+        Raise DmlError if the inputs have a different shape, or an embedding is not finite.
         """
         tensor = torch.as_tensor(inputs)
         if tensor.ndim != 4 or tensor.shape[1:] != self.input_shape or not len(tensor):
@@ -71,7 +71,7 @@ class TrainedModel:
         """Decode, prepare and embed N >= 1 images, (N, D) float32; `workers` processes load ahead.
 
         Images can be files, images inside files, RGB arrays (height, width, 3) or grey arrays (height, width). Raise
-        DmlError if there is no image, an image can't be decoded, an embedding isn't finite, or the run's data set
+        DmlError if images are missing, an image can't be decoded, an embedding isn't finite, or the run's data set
         doesn't say how to prepare images.
         """
         if not len(images):
@@ -87,7 +87,7 @@ class TrainedModel:
         )
 
     def embed_chunks(self, source: ImageChunks, *, workers: int = 0) -> Generator[EmbeddedChunk, None, None]:
-        """Embed images with one forward pass per chunk; see `dml_train.measure.embed.embed_chunks`."""
+        """Embed images with a forward pass per chunk; see `dml_train.measure.embed.embed_chunks`."""
         return embed_chunks(
             self.network, source, device=self.device, precision=self.precision, workers=workers
         )
@@ -97,7 +97,7 @@ class TrainedModel:
         return ImageChunks(self.split_of(images), items, _names(images))
 
     def split_of(self, images: Sequence[ImageSource]) -> Split:
-        """Return a split that prepares these images for the network; raise DmlError if there is no reader."""
+        """Return a split that prepares these images for the network; raise DmlError if a reader isn't defined."""
         if self.reader is None:
             raise DmlError(
                 f"the data set {self.recipe.dataset['name']!r} of the run in {self.folder.path} doesn't say how to "
@@ -124,13 +124,13 @@ def open_model(
 ) -> TrainedModel:
     """Open the trained network of a run.
 
-    The data set is only needed if it doesn't define an ``image_reader``. Raise DmlError if `run_dir` isn't a run's
+    The data set is only used if it does not define an ``image_reader``. Raise DmlError if `run_dir` isn't a run's
     folder, the checkpoint is missing or damaged, or a component isn't installed.
 
     Args:
         run_dir: the run's folder.
         registry: provides backbones and data sets; default: all installed ones.
-        step: use the weights of this step's checkpoint; default: the weights that the run is evaluated by.
+        step: use the weights of this step's checkpoint; by default, use the weights that the run is evaluated by.
     """
     registry = registry or installed()
     folder = RunFolder.open(Path(run_dir))

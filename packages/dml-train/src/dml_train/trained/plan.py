@@ -1,9 +1,9 @@
-"""A plan to embed images chunk by chunk: which images share a forward pass, and what their rows depend on.
+"""A plan to embed images chunk by chunk: which images share a forward pass, and which values rows depend on.
 
 The last bits of an embedding depend on the other images in the forward pass. Therefore work is divided into chunks and
 not into images: however the chunks are divided, the bits are equal.
 
-Shapes: `N` images that can be decoded, `B` images of one chunk, `D` embedding dimension.
+Shapes: `N` images that can be decoded, `B` images of a chunk, `D` embedding dimension.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dml_train.trained.model import TrainedModel
 
 
 class ChunkRows(NamedTuple):
-    """The rows of a chunk's images in order, without the bad images."""
+    """The rows of a chunk's images in order, excluding the bad images."""
 
     chunk: int  # the number of the chunk
     rows: npt.NDArray[Any]  # (B, D) float32, or codes
@@ -84,14 +84,14 @@ class EmbeddingPlan:
         return digest([json.dumps(self.made_by, sort_keys=True), *self.images.states(self.items(chunk))])
 
     def names(self, chunk: int, bad: Sequence[BadImage]) -> tuple[list[str], list[tuple[str, str]]]:
-        """Return the names of a chunk's rows, and the name and reason for each bad image."""
+        """Return the names of a chunk's rows, and the names and reasons for bad images."""
         names = [self.images.names[item] for item in self.items(chunk)]
         reasons = dict(bad)
         kept = [name for position, name in enumerate(names) if position not in reasons]
         return kept, [(names[position], reason) for position, reason in reasons.items()]
 
     def check_decoded(self, done: FolderEmbedding) -> None:
-        """Raise DmlError if no image could be decoded."""
+        """Raise DmlError if all images failed to decode."""
         if not done.paths:
             count, title = len(self.images.names), self.images.title
             raise DmlError(f"none of the {count} images in {title} can be decoded; e.g. {done.skipped[0][1]}")
@@ -127,7 +127,7 @@ def embed_chunks(
 ) -> Generator[ChunkRows, None, None]:
     """Embed chunks of a plan with an engine, in any order, and show the progress on the console, if given.
 
-    Set `done` to the number of images that an earlier call has embedded. Raise DmlError if an embedding isn't finite
+    Set `done` to the number of images that an earlier call embedded. Raise DmlError if an embedding isn't finite
     or, unless `skip` is true, an image can't be decoded.
     """
     if not chunks:
@@ -139,7 +139,7 @@ def embed_chunks(
         for result in results:
             if result.bad and not skip:
                 reason = result.bad[0].reason
-                if plan.images.split is not None:  # its items can't be skipped, since each has a label
+                if plan.images.split is not None:  # items of a split can't be skipped, since all are labelled
                     raise DmlError(reason)
                 raise DmlError(f"{reason}; or skip such images", arguments=("skip",))
             yield result
@@ -152,7 +152,7 @@ class FolderEmbedding:
     """The names of embedded images, for example the result of `embed_folder`."""
 
     paths: Sequence[str]  # (N,) names of the rows: paths relative to the folder, with / between folders
-    skipped: Sequence[tuple[str, str]]  # path and reason for each omitted image
+    skipped: Sequence[tuple[str, str]]  # path and reason per omitted image
     reused: int = 0  # number of images that an earlier call had embedded
     machines: Sequence[str] = ()  # for joined shards: the kinds of machine that embedded the shards
 
@@ -175,7 +175,7 @@ def embed_in_memory(
 
 
 def digest(texts: Iterable[str]) -> str:
-    """Return the SHA-256 of texts; file names that aren't UTF-8 are hashed as their bytes."""
+    """Return the SHA-256 of texts; file names that aren't UTF-8 are hashed as bytes."""
     sha256 = hashlib.sha256()
     for text in texts:
         sha256.update(text.encode(errors="surrogateescape") + b"\0")

@@ -1,6 +1,6 @@
 """The engine 'ray', which embeds chunks of images on the workers of a Ray cluster, by Ray Data.
 
-Each row of the Ray data set is a chunk, so that a chunk's images share a forward pass, as in a single process. This
+A row of the Ray data set is a chunk, so that a chunk's images share a forward pass, as in a single process. This
 process receives and writes the embeddings, so that finished chunks survive an interruption and machines needn't share
 the output folder. If a machine dies, a different machine embeds the chunk again.
 """
@@ -29,25 +29,25 @@ from dml_train.trained.images import ImageList, SplitName, list_split
 from dml_train.trained.model import open_model
 from dml_train.trained.plan import ChunkRows, EmbeddingPlan, ThisProcess
 
-_MOST_BLOCKS = 10_000  # more blocks in a Ray data set would slow down its scheduler
+_MOST_BLOCKS = 10_000  # more blocks in a Ray data set would slow down Ray's scheduler
 
 
 @dataclass(frozen=True, slots=True)
 class RayEngine:
     """The engine that embeds on a Ray cluster. Workers use the installed components."""
 
-    cluster: RayCluster  # the cluster, and the resources of each worker
-    most: int | None = None  # maximal number of workers; None: as many as fit
-    registry: Registry | None = None  # workers must have the same packages; default: all installed components
+    cluster: RayCluster  # the cluster, and the resources per worker
+    most: int | None = None  # maximal number of workers; None: limited by the cluster
+    registry: Registry | None = None  # workers need identical packages; default: all installed components
 
     def __call__(self, plan: EmbeddingPlan, chunks: Sequence[int]) -> Generator[ChunkRows, None, None]:
-        """Embed chunks of a plan, and yield each as soon as it is finished."""
+        """Embed chunks of a plan, and yield chunks when these are finished."""
         with self.cluster.connect(self.registry or installed(), None) as expected:
             import ray
 
             context = ray.data.DataContext.get_current()
             context.enable_progress_bars = False
-            logging.getLogger("ray.data").setLevel(logging.ERROR)  # otherwise it reports each execution
+            logging.getLogger("ray.data").setLevel(logging.ERROR)  # by default, it reports every execution
             workers = self.cluster.count_workers()
             workers = min(workers, len(chunks), self.most or workers)
             sources = {chunk: ray.cloudpickle.dumps(list_sources(plan, chunk)) for chunk in chunks}
@@ -109,7 +109,7 @@ class ChunkEmbedder:
     ) -> None:
         self._codes, self._chunk_size, self._error = codes, chunk_size, ""
         try:
-            torch.set_num_threads(threads)  # their number may change the last bits of an embedding
+            torch.set_num_threads(threads)  # the number of threads may change the last bits of an embedding
             expected.enter()
             worker = f"a worker on {platform.node()}"
             for place in (run, *places):
@@ -125,7 +125,7 @@ class ChunkEmbedder:
             self._error = str(error)
 
     def __call__(self, batch: dict[str, npt.NDArray[Any]]) -> dict[str, list[Any]]:
-        """Embed one chunk."""
+        """Embed a chunk."""
         chunk, answer = int(batch["chunk"][0]), {"rows": [b""], "bad": [b""]}
         if not self._error:
             try:

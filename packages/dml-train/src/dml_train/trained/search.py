@@ -32,10 +32,10 @@ class Gallery:
 
     rows: npt.NDArray[Any]  # (G, D) floating, or (G, ceil(D / 8)) uint8 codes
     names: Sequence[str]  # (G,) paths or classes of the items
-    files: Sequence[Path | None]  # (G,) image files; None for an item without a file
-    # Returns an item's picture, (height, width, 3) uint8; None if there are no pictures.
+    files: Sequence[Path | None]  # (G,) image files; None for an item that isn't a file
+    # Returns an item's picture, (height, width, 3) uint8; None if pictures can't be shown.
     picture: Callable[[int], npt.NDArray[np.uint8]] | None
-    note: str = ""  # a remark for the user, for example why there are no names
+    note: str = ""  # a remark for the user, for example why names are missing
 
     @property
     def coded(self) -> bool:
@@ -61,7 +61,7 @@ class Gallery:
             dataset = build_dataset(model.recipe, registry or installed())
             split = dataset.gallery or dataset.test
             if len(split) != len(rows):
-                raise DmlError(f"it has {len(split)} items now, but had {len(rows)}")
+                raise DmlError(f"it contains {len(split)} items now, but had {len(rows)}")
         except DmlError as error:
             names = [f"item {row}" for row in range(len(rows))]
             note = f"Without names and pictures, since the run's data set can't be loaded: {error}"
@@ -119,7 +119,7 @@ class Gallery:
                 f"{described.get('step')}); embed it again with the run in {model.folder.path}"
             )
         if len(paths) != len(rows):
-            raise DmlError(f"{description} names {len(paths)} images, but {index} has {len(rows)} rows")
+            raise DmlError(f"{description} names {len(paths)} images, but {index} contains {len(rows)} rows")
         if folder is None:
             note = "Without pictures, since the images are in archives or tables"
             return cls(rows, paths, [None] * len(rows), None, note)
@@ -152,16 +152,16 @@ def search(
     codes: bool = False,
     registry: Registry | None = None,
 ) -> list[SearchResult]:
-    """Find the k nearest items for each query, exactly; ties are ordered by gallery index.
+    """Find the k nearest items per query, exactly; ties are ordered by gallery index.
 
-    If a query is a file of the gallery, it is excluded from the results of this query. Raise DmlError if a query can't
+    If a query is a file of the gallery, it will be excluded from this query's results. Raise DmlError if a query can't
     be decoded.
 
     Args:
         model, gallery: embeds the queries; the items to search.
         queries: image files.
         k: maximal number of items per query.
-        codes: whether to compare binary codes. A gallery of codes is always compared by codes.
+        codes: whether to compare binary codes. Note that a gallery of codes will always be compared by codes.
         registry: provides the run's evaluator, which compares floats; default: all installed ones.
     """
     if not queries:

@@ -1,6 +1,6 @@
-"""Embed in shards: each machine embeds a slice of the chunks, and the joined file has the bytes of a single process.
+"""Embed in shards: machines embed slices of the chunks, and the joined file is identical to a single process's.
 
-Shard I of N has the chunks from ``I · C // N`` to ``(I + 1) · C // N`` of all C chunks. An interrupted shard resumes. A
+Shard I of N holds chunks ``I · C // N`` to ``(I + 1) · C // N`` of all C chunks. An interrupted shard resumes. A
 finished shard consists of the rows, ``NAME.shard-I-of-N.npy``, and a manifest, ``NAME.shard-I-of-N.json``.
 """
 
@@ -69,8 +69,8 @@ def embed_shard(
 ) -> FolderEmbedding:
     """Embed a shard of a plan's images into files next to `out`, the file to join later; see `embed_images`.
 
-    Some shards are empty if there are more shards than chunks. Raise DmlError if an image can't be decoded, the disk is
-    full, another process embeds the same shard, or a finished shard is from a different embedding. Finished chunks are
+    Shards can be empty if there are more shards than chunks. Raise DmlError if an image can't be decoded, the disk is
+    full, another process embeds this shard, or a finished shard is from a different embedding. Finished chunks are
     kept.
     """
     path, chunks = shard.path(Path(out)), shard.chunks(len(plan))
@@ -89,7 +89,7 @@ def embed_shard(
             "paths": done.paths,
             "skipped": list_skipped(done),
         }
-        write_json(index_path(path), manifest)  # last, so that the rows exist if the manifest does
+        write_json(index_path(path), manifest)  # last, so that the rows exist when the manifest does
     return done
 
 
@@ -108,7 +108,7 @@ def join_shards(plan: EmbeddingPlan, out: Path | str, *, labels: Path | str | No
             raise DmlError(damage)
     done = replace(_summarize(manifests), reused=len(plan.images.names))
     if labels is not None:
-        plan.images.labels(done.paths)  # fail before anything is written if there are no labels
+        plan.images.labels(done.paths)  # fail before anything is written if labels can't be made
     write_embedding(plan, out, done, (read_array(shard.path(out)) for shard in shards), labels)
     return done
 
@@ -121,7 +121,7 @@ def _find_shards(out: Path) -> list[Shard]:
     found = {(int(name[1]), int(name[2])) for name in map(pattern.fullmatch, names) if name}
     if not found:
         raise DmlError(
-            f"{folder} contains no finished shards of {out.name}: no file {out.stem}.shard-I-of-N.json; "
+            f"{folder} doesn't contain finished shards of {out.name} ({out.stem}.shard-I-of-N.json); "
             "embed each shard first, with --shard I/N"
         )
     counts = sorted({count for _, count in found})
@@ -163,7 +163,7 @@ def _made_by(plan: EmbeddingPlan, shard: Shard) -> dict[str, Any]:
 
 
 def _find_damage(plan: EmbeddingPlan, path: Path, shard: Shard, manifest: Mapping[str, Any]) -> str | None:
-    """Return why a finished shard must be embedded again; None if it is intact and up to date."""
+    """Return why a finished shard should be embedded again; None if it is intact and up to date."""
     if not path.is_file():
         return f"{path}, the rows of shard {shard}, is missing; embed that shard again"
     if sha256_of(path) != manifest["sha256"]:
@@ -189,7 +189,7 @@ def _digest_slice(plan: EmbeddingPlan, shard: Shard) -> str:
 
 
 def _describe_machine(device: torch.device) -> str:
-    """Describe processor, threads and torch's version, since the last bits of an embedding depend on them."""
+    """Describe processor, threads and torch's version, since the last bits of an embedding depend on these."""
     if device.type == "cuda":
         kind = torch.cuda.get_device_name(device)
     else:

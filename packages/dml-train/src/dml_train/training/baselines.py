@@ -1,7 +1,7 @@
 """Baselines of a run, measured on the test split: raw pixels, and the network before training.
 
 Use baselines to judge whether a metric is good: on easy images, raw pixels reach much of it. Both depend only on the
-data set and the recipe's seed. They need one pass over the test images and two evaluations, about twice the cost of
+data set and the recipe's seed. They need a pass over the test images and two evaluations, about twice the cost of
 evaluating the run, and don't change the run.
 
 Shapes: `B` images, `C` channels, `H`, `W` height and width, `D` dimension of the network's embedding, `P` of pixels.
@@ -38,12 +38,12 @@ _OMITTED = "omitted"
 class Baselines:
     """The baselines of a run."""
 
-    # For each baseline's name, the metrics in ``evaluation.json``, and ``bytes_per_item``.
+    # By name of the baseline, the metrics in ``evaluation.json``, and ``bytes_per_item``.
     metrics: Mapping[str, Mapping[str, Any]]
     omitted: str = ""  # the reason if the run couldn't measure any; otherwise empty
 
     def by_name(self) -> dict[str, dict[str, float]]:
-        """Return each baseline's metrics by the names that tables show."""
+        """Return the baselines' metrics by the names that tables show."""
         return {
             name: {metric.name: metric.value for metric in list_metrics(row)}
             for name, row in self.metrics.items()
@@ -64,7 +64,7 @@ class Baselines:
 def measure_baselines(
     experiment: Experiment, folder: RunFolder, registry: Registry, console: Console, ranks: Ranks
 ) -> None:
-    """Measure the baselines of a run, and write the metrics, or the reason for omitting them, to ``baselines.json``.
+    """Measure the baselines of a run, and write the metrics, or the reason if omitted, to ``baselines.json``.
 
     An existing file is kept. Ranks share the work as they do for the trained embedding.
     """
@@ -85,7 +85,7 @@ def _measure(
     dataset, evaluator = experiment.dataset, experiment.evaluator
     count = len(dataset.test) + (0 if dataset.gallery is None else len(dataset.gallery))
     if count > MOST_IMAGES:
-        raise DmlError(f"the test split has {count:,} images, more than {MOST_IMAGES:,}")
+        raise DmlError(f"the test split contains {count:,} images, more than {MOST_IMAGES:,}")
     model = build_model(experiment.recipe, dataset.in_channels, registry, experiment.device)
     both = _NetworkAndPixels(model, dataset.test.load(np.zeros(1, dtype=np.int64)).shape[1:])
     embedded = experiment.embed_test(console, ranks, both)

@@ -14,7 +14,7 @@ class Best:
 
     Args:
         metric: name of the metric to maximise, for example ``"map@r"`` or ``"recall@1"``.
-        patience: number of evaluations without improvement after which to stop; 0 disables.
+        patience: stop after this number of evaluations that don't improve the metric; 0 disables.
     """
 
     def __init__(self, metric: str, patience: int) -> None:
@@ -23,7 +23,7 @@ class Best:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the patience is exhausted, so that training stops early."""
+        """Whether the patience is exhausted, so that training should be stopped early."""
         return 0 < self.patience <= self.since
 
     def update(self, step: int, metrics: Mapping[str, float]) -> bool:

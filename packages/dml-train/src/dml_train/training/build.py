@@ -67,7 +67,7 @@ class Experiment:
     recipe: Recipe
     device: torch.device
     dataset: Dataset
-    train: Split  # the training split without the held-out classes
+    train: Split  # the training split except the held-out classes
     validation: Split | None
     sampler: BatchSampler
     model: EmbeddingModel  # the model that trains
@@ -89,13 +89,13 @@ class Experiment:
 
     @property
     def evaluated_model(self) -> EmbeddingModel:
-        """The model that is evaluated and saved: the moving average, if there is one."""
+        """The model that is evaluated and saved: the moving average, if used."""
         return self.model if self.average is None else cast("EmbeddingModel", self.average.module)
 
     def embed_test(
         self, console: Console, ranks: Ranks = SINGLE_PROCESS, network: Network | None = None
     ) -> Embedded:
-        """Embed the test split, and the gallery if there is one; see `embed` for ranks and network."""
+        """Embed the test split, and the gallery if given; see `embed` for ranks and network."""
         test, gallery = self.dataset.test, self.dataset.gallery
         queries = self.embed(test, console, ranks, network)
         return Embedded(
@@ -175,7 +175,7 @@ def build(
     check_mining(recipe, sampler, evaluator)
     if (size := len(sampler.batch_at(0, 0))) % ranks.world_size:
         raise DmlError(
-            f"a batch has {size} images, which {ranks.world_size} ranks can't share equally; "
+            f"a batch contains {size} images, which {ranks.world_size} ranks can't share equally; "
             f"choose a batch size that is a multiple of {ranks.world_size}, or a different number of ranks"
         )
     steps_per_epoch = len(sampler)
@@ -186,7 +186,7 @@ def build(
     if training.sync_batch_norm and ranks.world_size > 1:
         if device.type != "cuda":
             raise DmlError(
-                f"training.sync_batch_norm needs one GPU per rank, but the device is {device}. "
+                f"training.sync_batch_norm needs a GPU per rank, but the device is {device}. "
                 "Use training.freeze_batch_norm, or a backbone without batch norm"
             )
         nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # in place, also in the head
@@ -210,7 +210,7 @@ def build(
         steps_per_epoch,
         {"optimizer": optimizer, "loss": loss, "model": model},
     )
-    # This needs tables that hold numbers, which `build_schedules` has checked.
+    # Note that tables must contain numbers, which `build_schedules` has checked.
     check_loss_schedules(recipe.schedule, recipe.loss, registry)
     if recipe.validation.selects:
         every = recipe.evaluation.every * (steps_per_epoch if recipe.evaluation.unit == "epoch" else 1)
@@ -244,7 +244,7 @@ def build_dataset(recipe: Recipe, registry: Registry, *, warn: bool = False) -> 
     """Build the data set of a recipe; raise a `DmlError` if an option is invalid, or a file is missing or invalid.
 
     Set `warn` when a run starts, to log warnings such as the list of excluded images. Commands that use the run don't
-    repeat them.
+    repeat the warnings.
     """
     logger = logging.getLogger("dml_train.data")
     level = logger.level
@@ -261,7 +261,7 @@ def build_model(
 ) -> EmbeddingModel:
     """Build the untrained network; the weights depend only on the recipe's seed.
 
-    Set ``pretrained=False`` to build without the file of pretrained weights, if a checkpoint replaces them anyway.
+    Set ``pretrained=False`` to not load pretrained weights, for example if a checkpoint will replace the weights.
     """
     seed_torch(device, recipe.training.seed, INITIALISATION, 0)
     backbone = registry.build(
@@ -283,9 +283,9 @@ def build_model(
 
 
 def build_head(num_features: int, level: Level, embedding: Embedding) -> EmbeddingHead:
-    """Build the head of one level.
+    """Build the head of a level.
 
-    Raise an `InvalidOption` if there is no linear layer and the dimension differs from the number of features.
+    Raise an `InvalidOption` if a linear layer isn't used and the dimension differs from the number of features.
     """
     if not embedding.linear and level.dim != num_features:
         raise InvalidOption(
@@ -311,7 +311,7 @@ def build_loss(
     registry: Registry,
     device: torch.device,
 ) -> nn.Module:
-    """Build the loss, one per level; the weights depend only on the recipe's seed."""
+    """Build the loss, or a loss per level; the weights depend only on the recipe's seed."""
     seed_torch(device, recipe.training.seed, INITIALISATION, 1)
     context = {
         "num_classes": num_classes,
@@ -336,7 +336,7 @@ def _memory_errors_as_dml_errors() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError, TypeError) as error:
-        # torch has no special class for a lack of CPU memory, or for sizes beyond 64 bits (a TypeError).
+        # torch doesn't define a class for a lack of CPU memory, or for sizes above 64 bits (a TypeError).
         if isinstance(error, MemoryError) or re.search(
             "alloc|out of memory|overflow", str(error), re.IGNORECASE
         ):
@@ -351,7 +351,7 @@ def _memory_errors_as_dml_errors() -> Iterator[None]:
 def find_device(name: str, local_rank: int = 0) -> torch.device:
     """Find the device with this name; raise a `DmlError` if this machine doesn't have it.
 
-    ``"auto"`` is a GPU if there is one. Ranks on a machine use different GPUs.
+    ``"auto"`` is a GPU if available. Ranks on a machine use different GPUs.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -367,7 +367,7 @@ def find_device(name: str, local_rank: int = 0) -> torch.device:
     if name == "cuda" and count:
         if local_rank >= count:
             raise DmlError(
-                f"rank {local_rank} of this machine has no GPU: there are {count}; start at most as many ranks"
+                f"rank {local_rank} of this machine can't get a GPU: there are {count}; start at most {count} ranks"
             )
         return torch.device("cuda", local_rank)
     if (device.index or 0) >= count:

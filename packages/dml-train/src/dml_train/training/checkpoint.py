@@ -4,8 +4,8 @@ A checkpoint is a folder ``step-00001000`` with
 
 - ``model.safetensors``: the weights of backbone and head, readable by other programs;
 - ``state.pt``: the remaining state that a resumed run needs, read with ``weights_only=True``, so that loading can't run
-  code. The bytes depend only on the values, so a resumed run writes the same file as an uninterrupted run;
-- ``parts/``, if ranks share tensors: a file per rank with the rank's rows (`dml_train.ranks.parts`); the state has
+  code. The bytes depend only on the values, so a resumed run writes a file identical to an uninterrupted run;
+- ``parts/``, if ranks share tensors: a file per rank with the rank's rows (`dml_train.ranks.parts`); the state contains
   placeholders for these tensors;
 - ``manifest.json``, written last: the step, and size and SHA-256 of the other files.
 
@@ -55,11 +55,11 @@ class Checkpoint:
         return Parts(self.path / PARTS)
 
     def weights(self) -> dict[str, Tensor]:
-        """Read the weights of backbone and head by name, on the CPU; raise a `DmlError` if the file has no weights."""
+        """Read the weights of backbone and head by name, on the CPU; raise a `DmlError` if weights are missing."""
         try:
             return safetensors.torch.load_file(self.path / WEIGHTS)
         except (safetensors.SafetensorError, OSError, ValueError, RecursionError) as error:
-            raise DmlError(f"{self.path / WEIGHTS} contains no weights: {error}") from error
+            raise DmlError(f"{self.path / WEIGHTS} doesn't contain weights: {error}") from error
 
     def load_into(self, network: nn.Module) -> None:
         """Load the weights into a network; raise a `DmlError` if the names or shapes don't match."""
@@ -73,8 +73,8 @@ class Checkpoint:
     def state(self, *, mapped: bool = False) -> dict[str, Any]:
         """Read the remaining state, on the CPU; with `mapped`, tensors take memory only when they are read.
 
-        Tensors that ranks share are placeholders; use `parts` to read the rows. Raise a `DmlError` if the file has no
-        state.
+        Tensors that ranks share are placeholders; use `parts` to read the rows. Raise a `DmlError` if the file lacks
+        this state.
         """
         file = self.path / STATE
         try:
@@ -83,19 +83,17 @@ class Checkpoint:
             raise DmlError(
                 f"{file} contains more than tensors and plain values, so it was not loaded: {error}"
             ) from error
-        except Exception as error:  # torch raises errors of many kinds for a file that it didn't write
-            raise DmlError(f"{file} contains no state of a run: {type(error).__name__}: {error}") from error
+        except Exception as error:  # torch can raise any exception for a file that it didn't write
+            raise DmlError(f"{file} lacks a run's state: {type(error).__name__}: {error}") from error
         if not isinstance(state, dict):
-            raise DmlError(f"{file} contains no state of a run: it is a {type(state).__name__}")
+            raise DmlError(f"{file} lacks a run's state: it is a {type(state).__name__}")
         return state
 
     def best_step(self) -> int:
         """Return the step of the best weights so far, 0 if the run doesn't select weights, or raise as `state`."""
         best = self.state(mapped=True).get("best")
         if not isinstance(best, Mapping) or not isinstance(best.get("step"), int):
-            raise DmlError(
-                f"{self.path / STATE} contains no state of a run: it doesn't say which step was best"
-            )
+            raise DmlError(f"{self.path / STATE} lacks a run's state: it doesn't say which step was best")
         return int(best["step"])
 
 
@@ -131,7 +129,7 @@ def intact(folder: Path) -> Iterator[Checkpoint]:
 
 
 def corrupt(folder: Path) -> dict[Path, str]:
-    """Find corrupt checkpoints that are newer than the newest intact checkpoint; return the fault of each."""
+    """Find corrupt checkpoints that are newer than the newest intact checkpoint; return the faults."""
     found: dict[Path, str] = {}
     for _, path in _by_step(folder):
         wrong = fault(path)
@@ -142,7 +140,7 @@ def corrupt(folder: Path) -> dict[Path, str]:
 
 
 def fault(path: Path) -> str | None:
-    """Describe what is wrong with a checkpoint's folder; None if it is intact."""
+    """Describe the fault in a checkpoint's folder; None if it is intact."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         if path.name != _name(manifest["step"]):
@@ -169,10 +167,10 @@ def fault(path: Path) -> str | None:
 
 
 def prune(folder: Path, keep: int, protected: Collection[int] = ()) -> None:
-    """Remove checkpoints without a manifest, and all others except the newest `keep` and the `protected` steps."""
+    """Remove checkpoints that lack a manifest, and all others except the newest `keep` and the `protected` steps."""
     kept = 0
     for step, path in _by_step(folder):
-        # Don't verify checksums here: hashing all files at each save would cost more than saving.
+        # Note that checksums are not verified here: hashing all files on every save would be slower than saving.
         if (path / MANIFEST).exists():
             kept += 1
             if kept <= keep or step in protected:
@@ -234,9 +232,9 @@ def write(
 
 
 def _write_rows(partial: Path, rows: Mapping[str, OwnRows], ranks: Ranks) -> tuple[str, FileRecord] | OSError:
-    """Write this rank's rows; return the file's name and manifest entry, or the error if writing failed.
+    """Write this rank's rows; return the file's name and manifest entry, or the error when writing failed.
 
-    An error isn't raised here, since the other ranks would wait for this one.
+    An error isn't raised here, since the other ranks would wait for this rank.
     """
     name = f"{PARTS}/{part_name(ranks.rank, ranks.world_size)}"
     try:
@@ -254,7 +252,7 @@ def _complete(
     parts: Mapping[str, FileRecord],
 ) -> None:
     """Write the files that all ranks share, the manifest last, and rename the folder."""
-    # safetensors raises an error if tensors share memory, so copy each.
+    # safetensors raises an error if tensors share memory, so copy all tensors.
     safetensors.torch.save_file(
         {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()},
         partial / WEIGHTS,
@@ -269,7 +267,7 @@ def _complete(
     (partial / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=2) + "\n")
     for written in (WEIGHTS, STATE, *([PARTS] if parts else []), MANIFEST, ""):
         sync(partial / written)
-    if final.exists():  # a corrupt checkpoint: a resumed run has reached its step again
+    if final.exists():  # a corrupt checkpoint: a resumed run reached this step again
         shutil.rmtree(final)
     partial.rename(final)
     sync(final.parent)
@@ -293,11 +291,11 @@ def _report_write_errors(folder: Path, step: int, partial: Path) -> Iterator[Non
 
 
 def _without_identities(value: Any) -> Any:
-    """Rebuild a tree of dicts, lists and tuples, so that its pickled bytes depend only on the values.
+    """Rebuild a tree of dicts, lists and tuples, so that pickled bytes depend only on the values.
 
     Pickle stores a repeated object as a reference, and a loaded state shares different strings and tuples than the
-    saved state. In the result, equal strings are one object, and no dict, list or tuple occurs twice. Tensors don't
-    change: which of them share memory depends on the code, not on the run's history.
+    saved state. In the result, equal strings are one object, and dicts, lists and tuples aren't repeated. Tensors don't
+    change: the tensors that share memory depend on the code, not on the run's history.
     """
     if type(value) is str:
         return sys.intern(value)

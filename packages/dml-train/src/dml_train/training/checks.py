@@ -28,15 +28,15 @@ from dml_train.measure.evaluate import Embedded, evaluate, make_evaluator
 from dml_train.recipe.tables import Initialisation, Recipe
 from dml_train.training.class_weights import find_class_weights
 
-_ITEMS = 8  # in the rehearsed evaluation, in two classes
+_ITEMS = 8  # in the rehearsed evaluation, of 2 classes
 
 
 def check_sizes(dataset: Dataset, train: Split, described: str, *, tests: bool) -> None:
-    """Raise a `DmlError` if there are fewer than two classes to train on, or no query in the test split has a match.
+    """Raise a `DmlError` if there are fewer than 2 classes to train on, or none of the test queries can be matched.
 
     Args:
         dataset: all parts.
-        train: the training split without the held-out classes.
+        train: the training split except the held-out classes.
         described: the text that `describe_training` returns.
         tests: whether the run measures the test split.
     """
@@ -58,7 +58,7 @@ def build_sampler(
 ) -> BatchSampler:
     """Build the sampler; an error includes `described`, the size of the training split.
 
-    Raise a `DmlError` if an option is invalid, or the sampler has no batch.
+    Raise a `DmlError` if an option is invalid, or the sampler doesn't yield a batch.
     """
     try:
         sampler: BatchSampler = registry.build("samplers", table, {"labels": train.labels, "seed": seed})
@@ -70,7 +70,7 @@ def build_sampler(
         ]
         raise InvalidOption(f"{error}; {described}{': ' if remedies else ''}{' '.join(remedies)}") from error
     if len(sampler) < 1:
-        raise DmlError(f"the sampler {table['name']!r} gives no batch; {described}")
+        raise DmlError(f"the sampler {table['name']!r} doesn't give a batch; {described}")
     return sampler
 
 
@@ -88,7 +88,7 @@ def describe_training(dataset: Dataset, train: Split, share: float | None) -> st
 
 
 def check_matching(recipe: Recipe, registry: Registry, dataset: Dataset, validation: Split | None) -> None:
-    """Raise a `DmlError` if groups or lists don't fit the splits or the evaluator, or leave no query with a match.
+    """Raise a `DmlError` if groups or lists don't fit the splits or the evaluator, or don't leave a query with a match.
 
     Check the held-out classes, `validation`, and, unless ``evaluation.test`` is false, the test split.
     """
@@ -112,23 +112,23 @@ def _check_part(
 ) -> Labels | Relevance | None:
     """Check a split's matches (groups, lists or relevance), and return the queries' part; None if only labels decide.
 
-    Raise a TypeError or ValueError if the matches don't fit the splits, or no query has a match.
+    Raise a TypeError or ValueError if the matches don't fit the splits, or none of the queries can be matched.
     """
     groups = groups_of(queries)
     if isinstance(matches, Relevance) and (groups is not None or groups_of(gallery) is not None):
-        raise ValueError("the splits have groups, and matches is a Relevance; expected one of them")
+        raise ValueError("the splits have groups, and matches is a Relevance; expected only one of these")
     if isinstance(matches, Labels) and not (
         np.array_equal(matches.ids, queries.labels)
         and (groups is matches.groups is None or np.array_equal(np.array(groups), np.array(matches.groups)))
     ):
-        raise ValueError("matches has different labels or groups than the split; expected the same")
+        raise ValueError("matches has labels or groups that differ from the split's; expected equal ones")
     if not isinstance(matches, Labels | Relevance | None):
         raise TypeError(f"matches is a {type(matches).__name__}; expected Labels or Relevance")
     stated, items = match_sides(queries, gallery, matches)
     if stated is None:
         return None
     if len(stated) != len(queries):
-        raise ValueError(f"matches has {len(stated):,} queries; expected {len(queries):,}")
+        raise ValueError(f"matches contains {len(stated):,} queries; expected {len(queries):,}")
     if not Matching(stated, items, None if gallery is None else len(gallery)).has_match().any():
         raise ValueError(
             "no query has a match: there are none, or rankings exclude all matches; expected classes with items in "
@@ -138,7 +138,7 @@ def _check_part(
 
 
 def _rehearse(recipe: Recipe, registry: Registry, matches: Labels | Relevance) -> None:
-    """Evaluate a few items with matches of this kind; raise a `DmlError` if the evaluator doesn't support them."""
+    """Evaluate a few items with matches of this kind; raise a `DmlError` if these aren't supported by the evaluator."""
     # A recipe may ask for more clusters than these items.
     table = {key: value for key, value in recipe.evaluation.component().items() if key != "n_clusters"}
     evaluator: Evaluator = make_evaluator(table, registry, recipe.training.seed)
@@ -166,7 +166,7 @@ def check_mining(recipe: Recipe, sampler: BatchSampler, evaluator: Evaluator) ->
 
 
 def check_initialisation(table: Initialisation, loss: nn.Module, num_classes: int) -> None:
-    """Raise a `DmlError` if the table initialises class weights, but the loss doesn't have one weight per class."""
+    """Raise a `DmlError` if the table initialises class weights, but the loss doesn't have a weight per class."""
     if table.class_weights == "default":
         return
     found = list(find_class_weights(loss))

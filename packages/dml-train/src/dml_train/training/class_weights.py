@@ -1,4 +1,4 @@
-"""Find the class weights of a run's loss: in each level's loss, in a wrapped loss, or sharded over ranks.
+"""Find the class weights of a run's loss: in the losses of levels, in a wrapped loss, or sharded over ranks.
 
 Shapes: `C` classes, `D` embedding dimension.
 """

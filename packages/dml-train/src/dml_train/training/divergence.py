@@ -1,4 +1,4 @@
-"""Divergence: a run ends if a loss, a weight or a moment of the optimizer is no longer finite."""
+"""Divergence: a run will end when a loss, a weight or a moment of the optimizer is not finite."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ADVICE = (
 
 
 def divergence(what: str, newest_checkpoint: str, more: str = "") -> DmlError:
-    """Compose the error that ends a diverged run: what isn't finite, the checkpoint to resume from, and advice.
+    """Compose the error that ends a diverged run: values that aren't finite, the checkpoint to resume from, and advice.
 
     Use `more` for a further sentence, for example to name the items of the batch.
     """
@@ -35,17 +35,17 @@ def find_nonfinite(
 ) -> str | None:
     """Return the name of the first tensor of network, loss or optimizer that isn't finite; None if all are finite.
 
-    Use this before saving: a step can diverge although its loss was finite, and then the checkpoint is useless.
+    Use this before saving: a step can diverge although the loss was finite, and then the checkpoint is useless.
 
     Args:
         weights: weights of backbone and head, as saved in a checkpoint.
         state: the remaining state of a checkpoint.
         rows: this rank's rows of the tensors that are placeholders in `state`.
-        untrained: names, in `weights` and in ``state["loss"]``, of tensors that no step changes. They may be infinite
+        untrained: names, in `weights` and in ``state["loss"]``, of tensors that don't change. They may be infinite
             on purpose, for example in a mask, so only NaN is an error there.
-        shared: whether to check `weights` and `state`, which are the same on all ranks.
+        shared: whether to check `weights` and `state`, which are identical on all ranks.
     """
-    # With a moving average, `weights` is the average, and the state has the weights that train.
+    # With a moving average, `weights` is the average, and the state contains the weights that train.
     parts = {"the network's": {**weights}, "the trained": state.get("model"), "the loss's": state.get("loss")}
     parts["the optimizer's"] = state.get("optimizer")
     found = [(part, *named) for part, tree in parts.items() if shared for named in _tensors(tree)]
@@ -60,7 +60,7 @@ def find_nonfinite(
 
 
 def untrained_names(*modules: torch.nn.Module) -> set[str]:
-    """Collect the names of the buffers and frozen parameters, which no optimizer changes."""
+    """Collect the names of the buffers and frozen parameters, which the optimizer doesn't change."""
     return {
         name
         for module in modules
@@ -70,7 +70,7 @@ def untrained_names(*modules: torch.nn.Module) -> set[str]:
 
 
 def _tensors(tree: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield each tensor in nested dicts with its key, except placeholders."""
+    """Yield tensors in nested dicts with keys, except placeholders."""
     if isinstance(tree, Tensor):
         if not is_placeholder(tree):
             yield name, tree

@@ -1,6 +1,6 @@
-"""The fingerprint of a run's data set, to notice a change when a run resumes: path, size and class of each image.
+"""The fingerprint of a run's data set, to notice a change when a run resumes: path, size and class per image.
 
-``data.npz`` has three arrays per part: ``train_items``, ``train_sizes`` and ``train_classes``. Pixels aren't read.
+``data.npz`` contains three arrays per part: ``train_items``, ``train_sizes`` and ``train_classes``. Pixels aren't read.
 
 Shapes: `N` items, `C` classes.
 """
@@ -24,9 +24,9 @@ from dml_train.run_folder import RunFolder
 class Part(NamedTuple):
     """The items of a part."""
 
-    # (N,) uint64: hashes of the paths relative to the common folder; for a split without files, the rows.
+    # (N,) uint64: hashes of the paths relative to the common folder; if the split doesn't use files, the rows.
     items: npt.NDArray[Any]
-    sizes: npt.NDArray[Any]  # (N,) int64: file sizes in bytes; for a split without files, 0
+    sizes: npt.NDArray[Any]  # (N,) int64: file sizes in bytes; if the split doesn't use files, 0
     classes: npt.NDArray[Any]  # (N,) uint64: hashes of the class names
 
 
@@ -34,11 +34,11 @@ _EMPTY = Part(*(np.empty(0, np.uint64) for _ in Part._fields))
 
 
 def find_changes(folder: RunFolder, dataset: Dataset) -> list[str]:
-    """Describe how a data set differs from the fingerprint in a run's folder, one line per part; empty if equal.
+    """Describe how a data set differs from the fingerprint in a run's folder, with a line per part; empty if equal.
 
     Raise a `DmlError` if the folder's fingerprint is corrupt, or an image file can't be read.
     """
-    if not folder.data.is_file():  # the run stopped before it saved a fingerprint
+    if not folder.data.is_file():  # the run was stopped before a fingerprint was saved
         return []
     before, now = _read(folder), _take(dataset)
     pairs = {part: (before.get(part, _EMPTY), now.get(part, _EMPTY)) for part in {**before, **now}}

@@ -26,7 +26,7 @@ from dml_train.training.replica import Replica
 def initialise(
     experiment: Experiment, replica: Replica, batches: StepBatches, console: Console, ranks: Ranks
 ) -> None:
-    """Prepare a new run as the recipe's ``[initialisation]`` says. Every rank must call this function."""
+    """Prepare a new run as the recipe's ``[initialisation]`` says. This must be called on every rank."""
     table = experiment.recipe.initialisation
     if table.class_weights == "uniform-by-classes":
         draw_by_classes(experiment)
@@ -53,7 +53,7 @@ def draw_by_classes(experiment: Experiment) -> None:
 def adapt_batch_norms(
     experiment: Experiment, replica: Replica, batches: StepBatches, console: Console
 ) -> None:
-    """Update the statistics of batch norms with forward passes over the first batches; no weight changes."""
+    """Update the statistics of batch norms with forward passes over the first batches; weights aren't changed."""
     recipe = experiment.recipe
     count = experiment.steps(recipe.initialisation.adapt_batch_norm, "epoch")
     memory_format = torch.channels_last if recipe.training.channels_last else torch.preserve_format
@@ -67,7 +67,7 @@ def adapt_batch_norms(
 
 @torch.no_grad()
 def set_to_class_means(experiment: Experiment, console: Console, ranks: Ranks) -> None:
-    """Set each class weight to the mean of the class's training embeddings, without augmentation.
+    """Set class weights to the mean of the class's training embeddings, which aren't augmented.
 
     Source: the authors' code for Heated-Up Softmax, ``--better_init``, which they use on Stanford Online Products.
     """

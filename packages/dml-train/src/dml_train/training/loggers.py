@@ -18,10 +18,10 @@ CLOCK = "time/"  # prefix of values read from the clock, which differ from run t
 
 
 class JsonLines:
-    """``metrics.jsonl``: one line per step, numbers in full precision.
+    """``metrics.jsonl``: a line per step, numbers in full precision.
 
-    A resumed run writes the same bytes as an uninterrupted run. For this, values read from the clock are omitted
-    (TensorBoard has them), and lines newer than the checkpoint are dropped when a run resumes. JSON has neither NaN
+    A resumed run writes bytes identical to an uninterrupted run. For this, values read from the clock are omitted
+    (but sent to TensorBoard), and lines newer than the checkpoint are dropped when a run resumes. JSON has neither NaN
     nor infinity, so such a value is ``null``, for example the gradient norm of a step that the loss scaler skips.
     Raises a `DmlError` if the file is corrupt, or can't be written.
 
@@ -47,7 +47,7 @@ class JsonLines:
                     step = json.loads(line)["step"]
                 except (ValueError, KeyError, TypeError) as error:
                     raise DmlError(
-                        f"line {number} of {path} is corrupt; move the file away to resume without its lines"
+                        f"line {number} of {path} is corrupt; move the file away to resume without these lines"
                     ) from error
                 if step > start_step:
                     break
@@ -55,10 +55,10 @@ class JsonLines:
                 self._last = line.decode()
             with path.open("r+b") as file:
                 file.truncate(kept)
-        return path.open("a", encoding="utf-8", buffering=1)  # line-buffered: a killed run loses no line
+        return path.open("a", encoding="utf-8", buffering=1)  # line-buffered: a killed run doesn't lose lines
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Write one line, unless it repeats the previous line, since the end of a run evaluates the last step again.
+        """Write a line, unless it repeats the previous line, since the end of a run evaluates the last step again.
 
         The file then doesn't depend on whether this attempt or an interrupted attempt evaluated first. Raise a
         `DmlError` if the disk is full or fails.
@@ -74,7 +74,7 @@ class JsonLines:
                 try:
                     self._file.write(line)
                 except OSError:
-                    with suppress(OSError):  # closing would raise again for the rest of the line
+                    with suppress(OSError):  # closing will raise again for the rest of the line
                         self._file.close()
                     raise
         self._last = line
@@ -102,7 +102,7 @@ class TensorBoard:
             self._writer = SummaryWriter(str(self._path), purge_step=start_step + 1)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Add one point to each curve; raise a `DmlError` if the disk is full or fails, perhaps for earlier points."""
+        """Add a point per curve; raise a `DmlError` if the disk is full or fails, perhaps for earlier points."""
         try:
             with _report_write_errors(self._path):
                 for name, value in values.items():
@@ -112,7 +112,7 @@ class TensorBoard:
             raise
 
     def close(self) -> None:
-        """Flush the buffered points, unless `log` has failed; raise a `DmlError` as `log`."""
+        """Flush the buffered points, unless `log` failed; raise a `DmlError` as `log`."""
         if not self._failed:
             with _report_write_errors(self._path):
                 self._writer.close()

@@ -1,4 +1,4 @@
-"""Hard negatives mined between epochs, for samplers that use them.
+"""Hard negatives mined between epochs, for samplers that use hard negatives.
 
 Shapes: `N` training items, `D` embedding dimension, `k` negatives per item.
 """
@@ -17,7 +17,7 @@ from dml_train.training.build import Experiment
 
 
 def segments(sampler: BatchSampler, begin: int, end: int) -> list[range]:
-    """Split the steps from `begin` to `end` where negatives are mined, since later batches depend on them."""
+    """Split the steps from `begin` to `end` where negatives are mined, since later batches depend on these."""
     if not isinstance(sampler, MiningSampler):
         return [range(begin, end)]
     length = len(sampler)
@@ -37,7 +37,7 @@ def is_mining_due(sampler: BatchSampler, step: int) -> bool:
 
 
 def mine(experiment: Experiment, console: Console, ranks: Ranks) -> None:
-    """Find negatives with the network's current weights, and give them to the sampler. Every rank must call this.
+    """Find negatives with the network's current weights, and pass these to the sampler. Every rank must call this.
 
     On every rank, raise a `DmlError` if the evaluator raises an error for the embeddings.
     """

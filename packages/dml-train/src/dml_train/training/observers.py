@@ -1,4 +1,4 @@
-"""Plugins and loggers that watch a run. If one fails, it is disabled, and the run continues."""
+"""Plugins and loggers that watch a run. When an observer fails, it is disabled, and the run continues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dml_train.progress import say
 class Observers:
     """The plugins with hooks for runs, and the run's loggers.
 
-    If a plugin or logger raises an error, the console names it once, and it isn't called again. A `DmlError` ends the
+    When a plugin or logger raises an error, it is named once, and will not be called again. A `DmlError` ends the
     run, since it is a message to the user. With ``DML_STRICT_PLUGINS=1``, any error ends the run.
     """
 

@@ -18,25 +18,25 @@ PARTS = ("backbone", "head", "loss")
 class PartedOptimizer:
     """A torch optimizer with a learning rate per part, which schedules may set.
 
-    The learning rate of a part is ``lr`` times the part's multiplier. Parameters with fewer than two dimensions
+    The learning rate of a part is ``lr`` times the part's multiplier. Parameters with fewer than 2 dimensions
     (biases, the scales of norms) aren't decayed.
 
-    If a parameter of the loss has a sparse gradient (`dml_core.SparseLoss`), only the gradient's rows are updated:
-    with ``adamw`` and ``adam`` by `torch.optim.SparseAdam`, whose moments also change only in these rows; with ``sgd``
-    without momentum. These parameters have no weight decay, since it would change all rows.
+    If a parameter of the loss receives a sparse gradient (`dml_core.SparseLoss`), only the gradient's rows are updated:
+    using `torch.optim.SparseAdam` for ``adamw`` and ``adam``, so moments also change only in these rows; for ``sgd``,
+    momentum isn't used. Weight decay isn't used for these parameters either, since it would change all rows.
 
-    Frozen parameters aren't part of the optimizer, so they have no state, and no entry in a checkpoint. Raises an
-    `InvalidOption` if no parameter trains.
+    Frozen parameters aren't part of the optimizer, so the state and checkpoints don't include these. Raises an
+    `InvalidOption` if all parameters are frozen.
 
     Args:
         table: AdamW (Loshchilov & Hutter 2019), Adam with the decay in the gradient (Kingma & Ba 2015), or SGD with
             momentum, and the hyper-parameters.
-        modules: the parts ``backbone``, ``head`` and ``loss`` by name; a part may have no parameters.
+        modules: the parts ``backbone``, ``head`` and ``loss`` by name; a part need not have parameters.
         frozen: parameters that never train.
         scales: further factors of the learning rate, by a parameter's id (`layer_scales`); default: 1.
 
     Attributes:
-        lr, weight_decay, lr_multipliers: may be set at any time; the next step uses them.
+        lr, weight_decay, lr_multipliers: can be set anytime; used in the next step.
         torch: the optimizer that `write_groups` prepares for the next step.
     """
 
@@ -54,7 +54,7 @@ class PartedOptimizer:
         groups = _group(modules, self._sparse | {id(parameter) for parameter in frozen}, scales or {})
         if not groups and not sparse:
             raise InvalidOption(
-                "nothing trains: the backbone is frozen, and neither the head nor the loss has weights; "
+                "nothing trains: the backbone is frozen, and the head and the loss don't contain weights; "
                 "expected training.trained_layers above 0, or embedding.linear = true"
             )
         rows = [{"params": sparse, "part": "loss", "scale": 1.0, "decayed": False}]
@@ -74,7 +74,7 @@ class PartedOptimizer:
             if sparse:
                 parts.append(torch.optim.SGD(rows, lr=self.lr))
         self.torch: torch.optim.Optimizer = Joined(parts) if sparse else parts[0]
-        # torch's fused SGD leaves its momentum uninitialised if a loss scaler skips the first step.
+        # torch's fused SGD leaves the momentum uninitialised when a loss scaler skips the first step.
         for group in self.torch.param_groups:
             for parameter in group["params"] if group.get("momentum") else []:
                 self.torch.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
@@ -94,7 +94,7 @@ class PartedOptimizer:
                 if parameter.grad is not None and parameter.grad.is_sparse != declared:
                     raise DmlError(
                         f"the gradient of a parameter {tuple(parameter.shape)} of the {group['part']} is "
-                        f"{'dense, but its loss lists it in' if declared else 'sparse, but no loss lists it in'} "
+                        f"{'dense, but the loss lists it in' if declared else 'sparse, but the loss omits it in'} "
                         "sparse_parameters(), which selects the optimizer; correct that method of the loss "
                         "(dml_core.SparseLoss)"
                     )
@@ -123,7 +123,7 @@ def _group(
 
 
 class Joined(torch.optim.Optimizer):
-    """Optimizers of different parameters as one, for scaler and checkpoint; groups and states are joined in order."""
+    """Optimizers of different parameters joined for scaler and checkpoint; groups and states are joined in order."""
 
     def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
         self._parts = parts
@@ -143,7 +143,7 @@ class Joined(torch.optim.Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """Share this optimizer's groups and state with the parts; torch replaces both when it loads them."""
+        """Share this optimizer's groups and state with the parts; torch replaces both when it loads state."""
         first = 0
         for part in self._parts:
             last = first + len(part.param_groups)

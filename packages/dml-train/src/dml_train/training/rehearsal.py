@@ -1,4 +1,4 @@
-"""A rehearsal of the first step on two images, before a run creates its folder."""
+"""A rehearsal of the first step on two images, before a run creates a folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ITEMS = 2  # a batch norm fails on a single row
 
 
 def rehearse(experiment: Experiment) -> None:
-    """Pass two training images through network, loss and backward pass, and leave the experiment unchanged.
+    """Pass a pair of training images through network, loss and backward pass, and leave the experiment unchanged.
 
     Every rank must call this function. Raise a `DmlError` with the reason if any of these fails.
     """
@@ -51,7 +51,7 @@ def check_value(loss: nn.Module, value: object) -> Tensor:
         return value
     returned = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
     raise DmlError(
-        f"{type(loss).__name__} returned {returned}; expected a scalar tensor: return its mean over the batch"
+        f"{type(loss).__name__} returned {returned}; expected a scalar tensor: return the mean over the batch"
     )
 
 

@@ -23,7 +23,7 @@ from dml_train.training.build import Experiment
 class Replica:
     """The forward and backward pass of a training step.
 
-    ``training.micro_batch`` limits the number of images whose activations are in memory (`dml_core.GradientCache`).
+    ``training.micro_batch`` limits the number of images with activations in memory (`dml_core.GradientCache`).
     """
 
     def __init__(self, experiment: Experiment, ranks: Ranks) -> None:
@@ -40,7 +40,7 @@ class Replica:
         self._replicate()
         if self._size is None:
             return self._forward(self._replica, images_R, step, 0)
-        # Both passes must use the same code, since compiled code draws different dropout masks than eager code.
+        # Both passes should use the same code, since compiled code draws different dropout masks than eager code.
         self._cache = GradientCache(
             self._replica,
             self._size,
@@ -53,8 +53,8 @@ class Replica:
     def finish_backward(self) -> None:
         """Back-propagate from the embeddings to the weights, if the loss's backward pass stopped at the embeddings.
 
-        After this call every rank has the gradient of the global batch. The first rank's buffers are broadcast, since
-        batch norms see different rows on each rank, but all ranks must evaluate and average the model that is saved.
+        After this call every rank holds the gradient of the global batch. The first rank's buffers are broadcast, since
+        batch norms see different rows per rank, but all ranks must evaluate and average the model that is saved.
         """
         if self._cache is not None:
             self._cache.backward()
@@ -65,7 +65,7 @@ class Replica:
 
     @torch.no_grad()
     def adapt(self, images_R: Tensor, step: int) -> None:
-        """Update the statistics of batch norms by a forward pass in training mode, the same on every rank."""
+        """Update the statistics of batch norms by a forward pass in training mode, identical on every rank."""
         parts = (images_R,) if self._size is None else split_evenly(images_R, self._size)
         for k, part in enumerate(parts):
             self._forward(self._experiment.model, part, step, k)
@@ -74,7 +74,7 @@ class Replica:
 
     def _forward(self, network: nn.Module, images: Tensor, step: int, part: int) -> Tensor:
         device, precision = self._experiment.device, self._experiment.precision
-        # Both passes of a micro-batch draw the same dropout masks.
+        # Both passes of a micro-batch draw equal dropout masks.
         seed_torch(device, self._experiment.recipe.training.seed, FORWARD, step, self._ranks.rank, part)
         with torch.autocast(device.type, precision, precision != torch.float32):
             embeddings: Tensor = self._compiled(network, images) if self._compiles else network(images)
@@ -95,7 +95,7 @@ class Replica:
         return embeddings
 
     def _replicate(self) -> None:
-        """Wrap the model for training, and wrap it again if the set of trained weights has changed."""
+        """Wrap the model for training, and wrap it again when the set of trained weights changes."""
         trains = [parameter.requires_grad for parameter in self._experiment.model.parameters()]
         if trains != self._replicated_for:
             self._replicated_for = trains
@@ -104,7 +104,7 @@ class Replica:
             if isinstance(replica, DistributedDataParallel):
                 self._without_exchange = replica.no_sync
             if self._compiles:
-                # Compile each of the few sizes separately. With dynamic shapes, which torch uses from the second size
+                # Compile the few sizes separately. With dynamic shapes, which torch uses from the second size
                 # on, results would depend on earlier batches, and a resumed run would end with different bits.
                 replica = cast("nn.Module", torch.compile(replica, dynamic=False))
             self._replica = replica

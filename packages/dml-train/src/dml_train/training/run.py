@@ -28,7 +28,7 @@ from dml_train.training.fingerprint import find_changes, save_fingerprint
 from dml_train.training.rehearsal import rehearse
 from dml_train.training.trainer import Trainer
 
-# Keys that may differ when a run resumes, since they don't change results.
+# Keys that can differ when a run is resumed, since results will not change.
 _FREE = (
     "training.workers:",
     "training.device:",
@@ -49,22 +49,22 @@ def train(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> RunFolder:
-    """Train a recipe, then embed and evaluate the test split, and write all results to one folder.
+    """Train a recipe, then embed and evaluate the test split, and write all results to a folder.
 
     Args:
         recipe: the settings of the run, see `dml_train.load_recipe`.
         out: the run's folder; must be new or empty, unless `resume` is true.
         resume: resume from the newest intact checkpoint in `out`, or start if there is none.
-        force: with `resume`, resume even if the recipe or the data set has changed, or if the run is complete.
+        force: with `resume`, resume even if the recipe or the data set was changed, or if the run is complete.
         registry: provides the components; default: the components of all installed plugins.
-        console: shows progress; default: the error stream. Use ``rich.console.Console(quiet=True)`` to show none.
+        console: shows progress; by default, on the error stream. Use ``rich.console.Console(quiet=True)`` to show none.
 
     Returns:
         The folder. A complete run doesn't change, except that changed or damaged results are written again.
 
     Raises:
         DmlError: if the user must correct something; existing results are unchanged.
-        RunInterrupted: at SIGTERM or SIGINT, after a checkpoint was saved.
+        RunInterrupted: on SIGTERM or SIGINT, after a checkpoint was saved.
 
     Example::
 
@@ -100,7 +100,7 @@ def train(
         try:
             trainer = Trainer(experiment, folder, registry, console, ranks)
         except DmlError:
-            if is_new and ranks.is_first:  # such as a logger whose package is missing
+            if is_new and ranks.is_first:  # such as a logger that needs a missing package
                 shutil.rmtree(out, ignore_errors=True)
             raise
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -130,9 +130,9 @@ def check_recipe(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> None:
-    """Run all checks that `train` runs before the first step, without starting a run.
+    """Run all checks that `train` runs before the first step, but don't start a run.
 
-    This function loads the data set, builds network, loss and sampler, and passes two training images through them
+    This function loads the data set, builds network, loss and sampler, and passes two training images through these
     forward and backward. Use it to find a mistake before a job waits in a queue, for example. Raise a `DmlError` if
     `train` would fail before the first step.
 
@@ -178,7 +178,7 @@ def _prepare(
 
 
 def describe(experiment: Experiment) -> str:
-    """Describe network, loss, data, steps and evaluation of a run in one sentence."""
+    """Describe network, loss, data, steps and evaluation of a run in a sentence."""
     recipe, train, test = experiment.recipe, experiment.train, experiment.dataset.test
     weights = sum(parameter.numel() for parameter in experiment.model.parameters())
     text = (
@@ -236,7 +236,7 @@ def _open_checkpoint(folder: RunFolder, step: int) -> Checkpoint:
         steps = [str(intact.step) for intact in checkpoint.intact(folder.checkpoints)]
         if not steps:
             raise DmlError(
-                f"{error}. No checkpoint is intact; resume the training", arguments=("resume",)
+                f"{error}. All checkpoints are corrupt; resume the training", arguments=("resume",)
             ) from error
         raise DmlError(
             f"{error}. Use the weights of an intact checkpoint instead: step {' or '.join(steps)}",
@@ -257,7 +257,7 @@ def _document(folder: RunFolder) -> dict[str, object]:
 
 
 def list_differences(out: Path, recipe: Recipe, *, resume: bool, force: bool) -> list[str] | None:
-    """List how the recipe differs from the recipe of the run to resume; None if there is no such run.
+    """List how the recipe differs from the recipe of the run to resume; None if this run doesn't exist.
 
     Raise a `DmlError` if the recipes differ, unless `force`; or if `out` exists, unless `resume`.
     """
@@ -281,7 +281,7 @@ def _check_differences(what: str, found: list[str], folder: RunFolder, force: bo
 
 
 def _check_metrics(folder: RunFolder) -> None:
-    """Raise a `DmlError` if a finished run's logged metrics are damaged, since resuming would record them as intact."""
+    """Raise a `DmlError` if a finished run's logged metrics are damaged, since resuming would record it as intact."""
     try:
         recorded = folder.is_finished and folder.metrics.name in folder.read_manifest()
     except DmlError:  # the manifest is corrupt; resuming writes it again
@@ -299,7 +299,7 @@ def _is_complete(folder: RunFolder, console: Console) -> bool:
     except DmlError as error:
         say(console, str(error))
         return False
-    return not checkpoint.corrupt(folder.checkpoints)  # `Trainer` prints them
+    return not checkpoint.corrupt(folder.checkpoints)  # `Trainer` prints the faults
 
 
 def _lock_existing(folder: RunFolder, until_the_end: ExitStack) -> bool:

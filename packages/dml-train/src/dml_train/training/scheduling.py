@@ -28,10 +28,10 @@ def build_schedules(
     steps_per_epoch: int,
     roots: dict[str, object],
 ) -> Schedules:
-    """Build the schedules in a recipe's tables and bind each to the attribute that it moves.
+    """Build the schedules in a recipe's tables and bind these to the attributes to move.
 
     If a linear or cosine schedule moves an option of the optimizer, it starts at the option's value by default. With
-    levels, a path into the loss moves the attribute in the loss of each level.
+    levels, a path into the loss moves the attribute in the losses of all levels.
     """
     bound: dict[str, Schedule] = {}
     for path, table in tables.items():
@@ -84,5 +84,5 @@ def check_loss_schedules(
 
 
 def _given_values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values in a schedule's table; the schedule never leaves their range."""
+    """Return the values in a schedule's table; the schedule stays in the values' range."""
     return {key: options[key] for key in ("value", "values", "start", "end") if key in options}

@@ -1,4 +1,4 @@
-"""The values of steps, buffered on the device, since reading them after each step would wait for the GPU."""
+"""The values of steps, buffered on the device, since reading after every step would wait for the GPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StepValues:
         self.restart_clock()
 
     def time_loading(self, batches: Generator[Batch, None, None]) -> Iterator[Batch]:
-        """Yield batches, and time the wait for each, except the first, since loaders start meanwhile."""
+        """Yield batches, and time the waits, except for the first, since loaders start meanwhile."""
         with closing(batches):
             for batch in batches:
                 self.restart_clock()
@@ -46,7 +46,7 @@ class StepValues:
     def add(
         self, step: int, on_device: Mapping[str, Tensor], known: Mapping[str, float], images: int
     ) -> None:
-        """Buffer the values of one step.
+        """Buffer the values of a step.
 
         Args:
             step: step, counted from 1.
@@ -58,9 +58,9 @@ class StepValues:
         self._images += images
 
     def flush(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """Read all buffered values in one transfer, empty the buffer, and yield each step with its values.
+        """Read all buffered values in a single transfer, empty the buffer, and yield steps with values.
 
-        The last step also has ``time/images_per_second``, measured since the last flush.
+        The last step also includes ``time/images_per_second``, measured since the last flush.
         """
         rows, self._rows = self._rows, []
         stacked = torch.stack(

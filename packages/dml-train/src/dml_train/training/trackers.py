@@ -1,9 +1,9 @@
 """Loggers that send a run to an experiment tracker: Weights & Biases, MLflow, Trackio.
 
-Each logger sends the recipe as the run's settings, and each value at its step. A tracker shows the last value of a
+Loggers send the recipe as the run's settings, and values by step. A tracker shows the last value of a
 name as the run's result, and the evaluation of the test split comes last. The run's folder stores the tracker's name
-for the run, so that a resumed run continues there; it then logs the steps since the last checkpoint again, with the
-same values. Trackers write in the background, so if a run is killed, the values of the last seconds may be missing.
+for the run, so that a resumed run continues there; it will then log the steps since the last checkpoint again, with the
+same values. Trackers write in the background, so when a run is killed, the last seconds may be missing.
 
 All loggers have these arguments: `directory` is the run's folder, `recipe` becomes the run's settings, `project` is
 the tracker's project or experiment, and `run_name` is the name to show there, by default the folder's name.
@@ -29,8 +29,8 @@ from dml_train.run_folder import RunFolder, Tracker
 
 PROJECT = "dml"
 STEP = "step"
-_BATCH = 500  # values per request to MLflow, which accepts at most 1,000
-_INTERVAL = 1.0  # seconds between two requests, since a request can take longer than a step
+_BATCH = 500  # values per request to MLflow, which accepts up to 1,000
+_INTERVAL = 1.0  # seconds between requests, since a request can take longer than a step
 _LONGEST = 6000  # characters of a parameter that MLflow stores
 
 
@@ -74,11 +74,11 @@ class WeightsAndBiases:
                 ),
             )
             self._run.config.update(flatten_settings(recipe), allow_val_change=True)
-            # Log the step as a value: W&B's step never decreases, so steps that a resumed run repeats would be dropped.
+            # Log the step as a value: W&B's step can not decrease, so steps that a resumed run repeats will be dropped.
             self._run.define_metric("*", step_metric=STEP)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Add one point to each curve."""
+        """Add a point per curve."""
         self._run.log({**values, STEP: step})
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ class MlflowRun:
             self._client.update_run(self._id, status="RUNNING")
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Add one point to each curve; points are sent once per second."""
+        """Add a point per curve; points are sent once per second."""
         now = int(time.time() * 1000)
         # MLflow rejects other characters in names of metrics.
         names = {name: re.sub(r"[^\w\-. :/]", "_", name) for name in values}
@@ -168,7 +168,7 @@ class MlflowRun:
 class TrackioRun:
     """A run of Trackio, in the local database (``TRACKIO_DIR``) unless Trackio's environment variables name a server.
 
-    Trackio resumes by name, so if the project has the name already, a number is added.
+    Trackio resumes by name, so if the name is already used in the project, a number is added.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class TrackioRun:
         def create() -> dict[str, str]:
             try:
                 known = {run.name for run in trackio.Api().runs(project)}
-            except ValueError:  # no such project yet
+            except ValueError:  # the project doesn't exist yet
                 known = set()
             name = base = run_name or directory.resolve().name
             number = 1
@@ -203,7 +203,7 @@ class TrackioRun:
             )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Add one point to each curve."""
+        """Add a point per curve."""
         self._run.log(dict(values), step=step)
 
     def close(self) -> None:
@@ -230,13 +230,13 @@ def _starting(
         raise
     except Exception as error:
         raise DmlError(
-            f"the logger {tracker!r} can't start: {type(error).__name__}: {error}. Correct its options in "
+            f"the logger {tracker!r} can't start: {type(error).__name__}: {error}. Correct the options in "
             f"logging.loggers, or remove {path} to log to a new run"
         ) from error
 
 
 def flatten_settings(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Map the path of each setting in a recipe, such as ``loss.temperature``, to its value; a list becomes JSON."""
+    """Map the paths of settings in a recipe, such as ``loss.temperature``, to values; a list becomes JSON."""
     flat: dict[str, Any] = {}
     for key, value in recipe.items():
         if isinstance(value, Mapping):

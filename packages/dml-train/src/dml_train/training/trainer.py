@@ -1,7 +1,7 @@
 """The training loop: load, step, log, evaluate, save.
 
 Random draws, batches and schedules depend only on the run's seed and the step (`dml_train.seeds`). A checkpoint must
-therefore hold only weights, optimizer, loss, scaler and mined negatives, and a resumed run ends with the same bits as
+therefore hold only weights, optimizer, loss, scaler and mined negatives, and a resumed run ends with bits identical to
 a run that was never interrupted.
 
 Shapes: `B` rows of the global batch, `R` rows of this rank's part, `D` embedding dimension.
@@ -140,9 +140,9 @@ class Trainer:
                 raise RunInterrupted(stop_signal, self.steps_done, self.folder.path)
 
     def load_batches(self) -> Iterator[Batch]:
-        """Load the batches of the remaining steps ahead; none if early stopping has ended the run.
+        """Load the batches of the remaining steps ahead; none if early stopping ended the run.
 
-        Don't load ahead past a step at which the sampler mines negatives, since later batches depend on them. If an
+        Don't load ahead past a step when the sampler mines negatives, since later batches depend on these. If an
         image can't be loaded, raise a `DmlError` that names the checkpoint to resume from.
         """
         experiment = self.experiment
@@ -164,7 +164,7 @@ class Trainer:
                 ) from error
 
     def step(self, batch: Batch) -> None:
-        """Take one optimizer step on one global batch."""
+        """Take an optimizer step on a global batch."""
         experiment, device, optimizer = self.experiment, self.experiment.device, self.experiment.optimizer
         scheduled = experiment.schedules.apply(batch.step)
         optimizer.write_groups()
@@ -235,7 +235,7 @@ class Trainer:
         show(self.steps_done, words)
 
     def warn_of_zero(self, step: int) -> None:
-        """Warn once if the loss is exactly 0 because no two items in the batch have the same class."""
+        """Warn once if the loss is exactly 0 because the items in the batch all differ in class."""
         labels_B = self.experiment.train.labels[self.batches.indices(step - 1)]
         if len(np.unique(labels_B)) < len(labels_B):
             return
@@ -286,7 +286,7 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint, and remove old checkpoints.
 
-        Raise a `DmlError` and write nothing if a weight or a moment isn't finite, or the disk is full or fails.
+        Raise a `DmlError`, and don't write, if a weight or a moment isn't finite, or the disk is full or fails.
         """
         experiment, folder = self.experiment, self.folder.checkpoints
         saved = self.shards.split_state()
@@ -302,7 +302,7 @@ class Trainer:
         self.values.restart_clock()
 
     def compose_state(self, saved: SavedState) -> dict[str, Any]:
-        """Compose a checkpoint's state, without the evaluated network's weights."""
+        """Compose a checkpoint's state, except the evaluated network's weights."""
         experiment = self.experiment
         state: dict[str, Any] = {
             "loss": saved.loss,
@@ -328,7 +328,7 @@ class Trainer:
         def check() -> None:
             if found := next(filter(None, names), None):
                 raise divergence(
-                    f"after step {self.steps_done} {found} isn't finite, so no checkpoint is saved",
+                    f"after step {self.steps_done} {found} isn't finite, so a checkpoint is not saved",
                     self.newest_checkpoint(),
                 )
 
@@ -347,14 +347,14 @@ class Trainer:
             return 0
         experiment, state = self.experiment, newest.state(mapped=bool(self.shards))
         weights = newest.weights()
-        # A run that is forced to resume with an average starts the average here. A run that is forced to resume
-        # without one continues from the averaged weights.
+        # If a run is forced to resume with an average, the average starts here. If a run is forced to resume when
+        # the average was removed from the recipe, training continues from the averaged weights.
         experiment.model.load_state_dict(state.get("model", weights))
         if experiment.average is not None:
             experiment.average.module.load_state_dict(weights)
             experiment.average.n_averaged.fill_(state.get("averaged", 0))
         self.shards.load_state(state["loss"], state["optimizer"], newest.parts())
-        if state["scaler"]:  # empty if nothing was scaled
+        if state["scaler"]:  # empty if scaling isn't used
             self.scaler.load_state_dict(state["scaler"])
         self.best.load_state_dict(state["best"])
         if isinstance(experiment.sampler, MiningSampler) and "negatives" in state:
@@ -364,8 +364,8 @@ class Trainer:
     def finish(self) -> None:
         """Embed and evaluate the test split, and write both to the folder; write the manifest last.
 
-        If classes are held out, use the weights that were best on them. With ``evaluation.test = false``, evaluate the
-        held-out classes instead, and write no embedding.
+        If classes are held out, use the weights that were best on these. With ``evaluation.test = false``, evaluate the
+        held-out classes instead, and don't write an embedding.
         """
         if self.best.step not in (0, self.steps_done):
             best = self.ranks.run_on_first(
@@ -407,7 +407,7 @@ class Trainer:
 
 
 def split_of(name: str) -> str:
-    """Return the split whose metrics are logged under this name."""
+    """Return the split with metrics logged under this name."""
     return "test" if name == "evaluation" else name
 
 

@@ -1,1 +1,1 @@
-"""Published data sets in their official layouts."""
+"""Published data sets in the official layouts."""

@@ -1,4 +1,4 @@
-"""CARS196: 16,185 photographs of 196 models of cars, full images without bounding boxes.
+"""CARS196: 16,185 photographs of 196 models of cars, as full images; bounding boxes aren't used.
 
 Source: Krause et al. 2013, 3D Object Representations for Fine-Grained Categorization; the split is from Song et al.
 2016, as in all papers, and not from the annotations.
@@ -16,7 +16,7 @@ from dml_train.extras import extra
 
 _TRAIN_CLASSES = 98  # the first classes by number
 _ANNOTATIONS = "cars_annos.mat"
-# The second layout has the same images, but divided into train and test for classification.
+# The second layout contains these images, but divided into train and test for classification.
 _DEVKIT = "devkit/cars_train_annos.mat"
 _DEVKIT_TEST = "cars_test_annos_withlabels.mat"
 
@@ -24,18 +24,18 @@ _DEVKIT_TEST = "cars_test_annos_withlabels.mat"
 def _list_parts(folder: Path) -> Parts:
     """Read ``cars_annos.mat`` and ``car_ims``, or ``devkit``, ``cars_train`` and ``cars_test``."""
     if (folder / _DEVKIT).is_file() and not (folder / "car_ims").is_dir():
-        # In the devkit, the annotations of the test images have no classes, which are in a separate file.
+        # In the devkit, the annotations of the test images don't give classes, which are in a separate file.
         test = next(
             (f for f in (folder / _DEVKIT_TEST, folder / "devkit" / _DEVKIT_TEST) if f.is_file()), None
         )
         if test is None:
             raise DmlError(
-                f"{folder} contains {_DEVKIT} but not {_DEVKIT_TEST}, without which half of the images have no class; "
+                f"{folder} contains {_DEVKIT} but not {_DEVKIT_TEST}, which gives the classes of half of the images; "
                 "put this file next to the folder devkit"
             )
         meta, lists = folder / "devkit" / "cars_meta.mat", []
         for file, part in ((folder / _DEVKIT, "cars_train"), (test, "cars_test")):
-            # In some archives, the folder is nested in a folder with the same name.
+            # In some archives, the folder is nested in a folder of the same name.
             images = folder / part / part if (folder / part / part).is_dir() else folder / part
             lists.append((file, "fname", images))
     else:
@@ -56,7 +56,7 @@ def _list_parts(folder: Path) -> Parts:
 
 
 def read_matlab(file: Path, variable: str, *fields: str) -> list[Any]:
-    """Read a variable in a MATLAB file, or some fields of it; raise a `DmlError` if the file lacks them."""
+    """Read a variable in a MATLAB file, or some fields of it; raise a `DmlError` if the file lacks these."""
     with extra("cars196", "the data set 'cars196'"):  # imported here, since the import is slow
         from scipy.io import loadmat
 

@@ -20,7 +20,7 @@ from dml_train.data.published.sets import get_official
 from dml_train.files import WriteRefused
 from dml_train.progress import stage
 
-_TIMEOUT = 30.0  # seconds without data
+_TIMEOUT = 30.0  # seconds to wait for data
 _UNREADABLE = (
     tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError,
 )  # fmt: skip
@@ -42,7 +42,7 @@ def fetch_dataset(name: str, root: str | Path, *, report: Callable[[str], None] 
             return
     if missing and folder != root:  # `unpack` doesn't overwrite a folder
         raise DmlError(
-            f"{folder} exists, but {len(missing):,} of its images are missing, e.g. {missing[0]}: rename or remove "
+            f"{folder} exists, but {len(missing):,} images are missing, e.g. {missing[0]}: rename or remove "
             "this folder, and fetch again"
         )
     archives = official.archives
@@ -55,7 +55,7 @@ def fetch_dataset(name: str, root: str | Path, *, report: Callable[[str], None] 
 
 
 def _get_archive(archive: Archive, root: Path, report: Callable[[str], None]) -> Path:
-    """Find or download an archive, and verify the checksum if one is published."""
+    """Find or download an archive, and verify the checksum if this is published."""
     if (existing := find_file(root, archive.name)) is not None:
         report(f"{existing} already exists")
         _check_md5(existing, archive.md5)
@@ -72,7 +72,7 @@ def _get_archive(archive: Archive, root: Path, report: Callable[[str], None]) ->
 def download(address: str, file: Path, md5: str | None = None) -> str:
     """Download a file with http or https, and return the SHA-256 in hexadecimal digits.
 
-    The download has a temporary name until it is complete and the MD5, if given, is verified. Raise a `DmlError` and
+    The download is named temporarily until it is complete and the MD5, if given, is verified. Raise a `DmlError` and
     remove the download if the server rejects the request, the connection breaks, or the MD5 is wrong.
     """
     import requests  # imported here, since the import takes a tenth of a second
@@ -107,7 +107,7 @@ def download(address: str, file: Path, md5: str | None = None) -> str:
 def _check_md5(file: Path, expected: str | None) -> None:
     if expected is not None and (md5 := _compute_digest(file, "md5")) != expected:
         raise DmlError(
-            f"{file} has the MD5 {md5}; expected {expected}. It is damaged, truncated or a different file: remove it "
+            f"{file} has MD5 {md5}; expected {expected}. It is damaged, truncated or a different file: remove it "
             "and download it again; if the MD5 stays wrong, the server's file has changed"
         )
 
@@ -138,7 +138,7 @@ def unpack(archive: Path, into: Path) -> list[Path]:
         for entry in moves.values():
             if entry.exists() or entry.is_symlink():
                 raise DmlError(
-                    f"{entry} already exists; nothing was unpacked. If it is complete, keep it; if not, rename or "
+                    f"{entry} already exists; it was not changed. If it is complete, keep it; if not, rename or "
                     "remove it and unpack again"
                 )
         return [source.rename(entry) for source, entry in moves.items()]

@@ -1,6 +1,6 @@
-"""Data sets whose text files list their images: CUB-200-2011, Stanford Online Products, and In-Shop of DeepFashion.
+"""Data sets in which text files list the images: CUB-200-2011, Stanford Online Products, and In-Shop of DeepFashion.
 
-Source: Wah et al. 2011: 11,788 photographs of 200 species of birds, full images without bounding boxes, in the split of
+Source: Wah et al. 2011: 11,788 photographs of 200 species of birds, full images (not cropped to boxes), in the split of
 Song et al. 2016; Song et al. 2016, Deep Metric Learning via Lifted Structured Feature Embedding: 120,053 photographs of
 22,634 products sold online; Liu et al. 2016, DeepFashion: 52,712 photographs of 7,982 items of clothing.
 """
@@ -31,7 +31,7 @@ def _list_cub(folder: Path) -> Parts:
         c = parse_number(number, labels)
         if image not in images or c not in names:
             raise DmlError(
-                f"{labels} names image {image} and class {c}, but images.txt or classes.txt lacks one of them; "
+                f"{labels} names image {image} and class {c}, but images.txt or classes.txt lacks one of these; "
                 "unpack the archive again"
             )
         (train if c <= _TRAIN_CLASSES else test).setdefault(names[c], []).append(images[image])

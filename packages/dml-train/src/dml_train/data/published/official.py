@@ -12,7 +12,7 @@ from dml_train.data.parts import Parts, check_parts, count_images
 
 
 class Archive(NamedTuple):
-    """A file to download, and to unpack into the same folder."""
+    """A file to download, and to unpack into the data set's folder."""
 
     name: str
     size: str  # approximate, for messages
@@ -28,7 +28,7 @@ class OfficialSet:
     name: str  # name in recipes
     title: str  # name in messages
     markers: tuple[str, ...]  # any of these files or folders identifies the data set's folder
-    list_parts: Callable[[Path], Parts]  # reads the lists in the folder, without checking the images
+    list_parts: Callable[[Path], Parts]  # reads the lists in the folder, but doesn't check the images
     published: Mapping[str, tuple[int, int]]  # numbers of images and classes per part, as in the papers
     archives: tuple[Archive, ...]
     by_hand: str = ""  # instructions for a download by hand; empty if none is needed
@@ -55,7 +55,7 @@ class OfficialSet:
         return parts
 
     def find(self, root: Path) -> Path:
-        """Find the data set's folder, `root` or a subfolder, or raise a `DmlError` that says what to download."""
+        """Find the data set's folder, `root` or a subfolder, or raise a `DmlError` with download instructions."""
         root = root.expanduser()
         if not root.is_dir():
             raise DmlError(f"root = {root} is not a folder. {self.describe_download(root)}")
@@ -81,7 +81,7 @@ class OfficialSet:
         return f"{self.title} comes as {files} from {sources}: dml data fetch {self.name} --root {root} downloads it"
 
     def find_wrong_counts(self, parts: Parts) -> list[str]:
-        """Describe the parts whose counts differ from the published counts."""
+        """Describe the parts with counts that differ from the published counts."""
         counts = {part: (count_images(classes), len(classes)) for part, classes in parts.by_name().items()}
         return [
             f"{part} has {counts[part][0]:,} images of {counts[part][1]:,} classes "
@@ -92,7 +92,7 @@ class OfficialSet:
 
 
 def find_file(root: Path, name: str) -> Path | None:
-    """Find a file by name in a folder or at most two levels deeper; return None if there is none."""
+    """Find a file by name in a folder, or up to 2 levels deeper; return None if there is none."""
     found = (file for pattern in (name, f"*/{name}", f"*/*/{name}") for file in sorted(root.glob(pattern)))
     return next(found, None)
 
@@ -103,10 +103,10 @@ def list_missing(parts: Parts) -> list[Path]:
 
 
 def read_lines(file: Path, columns: int, skip: int = 0) -> list[list[str]]:
-    """Read a list in UTF-8 after `skip` header lines, and split each line at blanks into columns.
+    """Read a list in UTF-8 after `skip` header lines, and split lines at blanks into columns.
 
-    The last column may contain blanks. Raise a `DmlError` if the file can't be read or is empty, or a line has too few
-    columns; the message names the line.
+    The last column may contain blanks. Raise a `DmlError` if the file can't be read or is empty, or columns are
+    missing; the message names the line.
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -117,18 +117,18 @@ def read_lines(file: Path, columns: int, skip: int = 0) -> list[list[str]]:
         row = line.strip().split(maxsplit=columns - 1)
         if row and len(row) < columns:
             raise DmlError(
-                f"{file}, line {number}: {line!r} has {len(row)} columns; expected {columns}. "
+                f"{file}, line {number}: {line!r} contains {len(row)} columns; expected {columns}. "
                 "The file is damaged: unpack the archive again"
             )
         if row:
             rows.append(row)
     if not rows:
-        raise DmlError(f"{file} has no entries; unpack the archive again")
+        raise DmlError(f"{file} is empty; unpack the archive again")
     return rows
 
 
 def parse_number(value: str, file: Path) -> int:
-    """Parse a natural number in a list; raise a `DmlError` that names the file if it isn't one."""
+    """Parse a natural number in a list; raise a `DmlError` that names the file if it isn't."""
     if not value.isdecimal():
         raise DmlError(
             f"{file} contains {value!r}; expected a number. The file is damaged: unpack the archive again"

@@ -1,7 +1,7 @@
 """Market-1501, VeRi-776 and PKU VehicleID: persons seen by six cameras, vehicles by 20, and 26,267 vehicles of a city.
 
 A file's name contains identity and camera: ``0002_c1s1_000451_03.jpg`` in Market-1501, ``0001_c001_00016450_0.jpg`` in
-VeRi-776. The cameras are groups, so that a query's ranking excludes images with the same identity and camera, also the
+VeRi-776. The cameras are groups, so that a query's ranking excludes images of this identity by this camera, also the
 copy of the query in VeRi-776's gallery.
 
 Source: Zheng et al. 2015, Scalable Person Re-identification: A Benchmark; Liu et al. 2016, A Deep Learning-Based
@@ -26,16 +26,16 @@ from dml_train.data.published.official import Archive, OfficialSet, parse_number
 Vehicles = Literal[800, 1600, 2400]
 
 _LISTS = "train_test_split"  # of PKU VehicleID
-# The number of images in each test list; one image per vehicle is in the gallery.
+# The number of images per test list; an image per vehicle is in the gallery.
 _IMAGES: Mapping[Vehicles, int] = {800: 6_493, 1600: 13_377, 2400: 19_777}
 _NAME = re.compile(r"(?P<identity>-1|\d+)_(?P<camera>c\d+)")
-# Boxes in Market-1501 that are neither good nor bad, and must be ignored. Keep the distractors, 0000: they match
+# Boxes in Market-1501 that are neither good nor bad, and should be ignored. Keep the distractors, 0000: they match
 # nobody and are an additional class in the gallery.
 _JUNK = "-1"
 
 
 def _list_parts(folder: Path, names: Mapping[str, str]) -> Parts:
-    """List the images of each part; `names` maps a part to a folder."""
+    """List the images per part; `names` maps a part to a folder."""
     parts: dict[str, dict[str, list[Path]]] = {part: {} for part in names}
     groups: dict[Path, str] = {}
     for part, name in names.items():
@@ -90,7 +90,7 @@ VERI776 = OfficialSet(
 
 
 def _read_list(folder: Path, name: str) -> dict[str, list[Path]]:
-    """Read a list whose lines have the number of an image and of a vehicle."""
+    """Read a list with the numbers of an image and a vehicle per line."""
     file = folder / _LISTS / name
     classes: dict[str, list[Path]] = {}
     for image, vehicle in read_lines(file, 2):
@@ -134,15 +134,15 @@ def describe_vehicleid(vehicles: Vehicles, draw: int) -> OfficialSet:
 def read_vehicleid(root: str, vehicles: Vehicles = 2400, draw: int = 0) -> Parts:
     """Read PKU VehicleID in the official layout: ``image``, and ``train_test_split`` with the lists.
 
-    For each test vehicle, one random image is in the gallery, and the others are queries; the paper repeats this ten
+    For every test vehicle, a random image is in the gallery, and the others are queries; the paper repeats this ten
     times and averages. Draw d chooses the images by numpy's generator with the seed (d, vehicle), so ten runs of the
-    evaluation with draws 0 to 9 follow the protocol, and a draw is the same everywhere. Raise a `DmlError` if the data
+    evaluation with draws 0 to 9 follow the protocol, and a draw is identical everywhere. Raise a `DmlError` if the data
     set is missing or incomplete.
 
     Args:
-        root: the folder ``VehicleID_V1.0``, or its parent.
+        root: the folder ``VehicleID_V1.0``, or the parent.
         vehicles: the test list: 800 (small), 1600 (medium) or 2400 (large) vehicles.
-        draw: the number of the random gallery; raises a `ValueError` if negative.
+        draw: the number of the random gallery; should not be negative.
     """
     if draw < 0:
         raise ValueError(f"draw is {draw}; expected at least 0")

@@ -40,7 +40,7 @@ def check_dataset(
         name: ``"cub"``, ``"cars196"``, ``"sop"``, ``"in-shop"``, ``"market1501"``, ``"veri776"`` or ``"vehicleid"``.
         root: the data set's folder, or the parent folder; raises a `DmlError` if the data set isn't there.
         decode: whether to also decode all images.
-        report: called with each line of the report.
+        report: called with the lines of the report.
     """
     official = get_official(name)
     folder = official.find(Path(root))

@@ -20,7 +20,7 @@ from dml_train.networks.backbones.options import (
     read_state,
 )
 
-# A row per block, as in figure 5 of the source, except that 4c and 4d project their pool to 128 channels, as in the
+# A row per block, as in figure 5 of the source, except that 4c and 4d project the pool to 128 channels, as in the
 # published weights for torch; the figure, and the networks of ICE and RLL, have 96. See `_Block` for the columns.
 _Widths = tuple[int, int, int, int, int, Literal["average", "max"], int]
 _BLOCKS: dict[str, _Widths] = {
@@ -40,16 +40,16 @@ _PUBLISHED = "the published bn_inception-52deb4733.pth (docs/guide/models.md lin
 
 
 class BNInception(nn.Module):
-    """BN-Inception's feature maps, at one or more depths.
+    """BN-Inception's feature maps, from one or more depths.
 
-    Source: Ioffe & Szegedy 2015, Batch Normalization, figure 5; with the two departures of the published weights:
+    Source: Ioffe & Szegedy 2015, Batch Normalization, figure 5; with the departures of the published weights:
     the pools of 4c and 4d are projected to 128 channels instead of 96, and convolutions have a bias.
 
     Args:
         in_channels, pretrained: see `dml_train.networks.backbones.options`.
         weights: None (random), or the published file: ``bn_inception-52deb4733.pth``, trained on ImageNet in Caffe.
             It expects blue, green, red in 0 to 255 minus (104, 117, 128): ``normalize = "caffe"`` of the data sets.
-        levels: the blocks whose outputs are the features, ``"inception_3a"`` to ``"inception_5b"``, the default;
+        levels: the blocks to use as features, ``"inception_3a"`` to ``"inception_5b"``, the default;
             the papers' L, M, H are ``["inception_3c", "inception_4e", "inception_5b"]``.
 
     Raises:
@@ -93,11 +93,11 @@ class BNInception(nn.Module):
         self.num_features = one_or_all([widths_of[level] for level in self._levels])
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
-        """List the parameters of the stem and of each block, from the image on."""
+        """List the parameters of the stem and the blocks, from the image on."""
         return [list(module.parameters()) for module in (self.stem, *self.blocks.values())]
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Map (B, in_channels, H, W) to (B, num_features, h, w), or to a tuple for several levels."""
+        """Map (B, in_channels, H, W) to (B, num_features, h, w), or to a tuple for multiple levels."""
         outputs: dict[str, Tensor] = {}
         features = self.stem(images_BCHW)
         for name, block in self.blocks.items():
@@ -135,7 +135,7 @@ class _Unit(nn.Module):
 
 
 class _Block(nn.ModuleDict):
-    """Up to four parallel branches, named as in the published weights, whose outputs are concatenated.
+    """Up to four parallel branches with concatenated outputs, named as in the published weights.
 
     `widths` are numbers of channels: a 1 × 1 convolution to `one`; 1 × 1 to `reduce`, then 3 × 3 to `three`; 1 × 1 to
     `double_reduce`, then 3 × 3 twice to `double`; a pool, then 1 × 1 to `projection`. 0 omits a branch or projection.

@@ -3,9 +3,9 @@
 - ``in_channels``: the number of channels of the images. If it isn't 3, loaded weights of the first convolution are
   replaced by the mean over colours times ``3 / in_channels``, so that a grey image has the same features as in colour.
 - ``weights``: None (random) or a file: a state dict with or without the classifier, ``.safetensors`` or saved by
-  ``torch.save`` (read with ``weights_only=True``, so that loading can't run code).
-- ``levels``: the names of the outputs to use as features. With several, ``num_features`` and the output are tuples.
-- ``pretrained``: whether to load ``weights``; use False if a checkpoint replaces them.
+  ``torch.save`` (read using ``weights_only=True``, so that loading can't run code).
+- ``levels``: the names of the outputs to use as features. If multiple, ``num_features`` and the output are tuples.
+- ``pretrained``: whether to load ``weights``; should be False when a checkpoint will replace the weights.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def check_levels(levels: Sequence[str], known: Sequence[str], model: str) -> Non
                 f"it has: {', '.join(known)}"
             )
     if len(set(levels)) < len(levels):
-        raise InvalidOption(f"backbone.levels is {list(levels)}; expected each level once")
+        raise InvalidOption(f"backbone.levels is {list(levels)}; expected distinct levels")
 
 
 def one_or_all(values: Sequence[Value]) -> Value | tuple[Value, ...]:
-    """Return a single level's value, or a tuple with one value per level."""
+    """Return a single level's value, or a tuple with a value per level."""
     return values[0] if len(values) == 1 else tuple(values)
 
 
@@ -62,19 +62,19 @@ def adapt_first_convolution(network: nn.Module, in_channels: int, keep: bool) ->
 def read_state(weights: str, expected: str) -> dict[str, Tensor]:
     """Read the state dict in the file `weights`; in messages, describe the right file as `expected`.
 
-    Raise an `InvalidOption` if there is no such file, and a `DmlError` if the file doesn't contain a state dict.
+    Raise an `InvalidOption` if the file doesn't exist, and a `DmlError` if the file doesn't contain a state dict.
     """
     file = Path(weights).expanduser()
     if not file.is_file():
         raise InvalidOption(
-            f"backbone.weights is {weights!r}, but there is no such file; expected {expected}"
+            f"backbone.weights is {weights!r}, but the file doesn't exist; expected {expected}"
         )
     try:
         if file.suffix == ".safetensors":
             state: Any = safetensors.torch.load_file(file)
         else:
             state = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file raises errors of many kinds
+    except Exception as error:  # a damaged file can raise any exception
         raise DmlError(
             f"can't read the weights {file}: {error}; expected a state dict, .safetensors or saved by torch.save"
         ) from error

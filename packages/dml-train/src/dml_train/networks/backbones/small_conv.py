@@ -16,19 +16,19 @@ MOST_LAYERS = 1000  # a larger number is almost certainly a typo, and could exha
 
 
 class SmallConv(nn.Module):
-    """Blocks of convolutions, to train from scratch in minutes; each block halves height and width.
+    """Blocks of convolutions, to train from scratch in minutes; blocks halve height and width.
 
-    Each block has `depth` convolutions of 3 × 3, each followed by a norm and ReLU. All blocks except the last end with
+    A block contains `depth` 3 × 3 convolutions, followed by a norm and ReLU each. All blocks except the last end with
     2 × 2 max pooling.
 
     Args:
         in_channels: number of channels of the images.
-        widths: number of channels of each block.
+        widths: number of channels per block.
         depth: number of convolutions per block.
         stride: stride of the very first convolution.
-        norm: "batch"; or "group", over groups of 8 channels in one image, so that an image's features depend neither on
+        norm: "batch"; or "group", over groups of 8 channels in an image, so that an image's features depend neither on
             the other images in the batch nor on the number of ranks.
-        levels: the blocks whose outputs are the features, ``"block1"``, ``"block2"``, …; default: the last block.
+        levels: the blocks to use as features, ``"block1"``, ``"block2"``, …; default: the last block.
 
     Raises:
         ValueError: if a size is empty or not positive, or there are more than `MOST_LAYERS` convolutions.
@@ -56,14 +56,14 @@ class SmallConv(nn.Module):
         check_levels(levels, names, "small-conv")
         chosen = [names.index(level) for level in levels] or [len(widths) - 1]
         layers: list[nn.Module] = []
-        ends: list[int] = []  # for each block, the number of layers up to its end
+        ends: list[int] = []  # by block, the number of layers up to the end of the block
         channels = in_channels
         for block, width in enumerate(widths[: max(chosen) + 1]):
             for place in range(depth):
                 step = stride if block == place == 0 else 1
                 layers.append(nn.Conv2d(channels, width, 3, stride=step, padding=1, bias=False))
                 if place == depth - 1 and block < len(widths) - 1:
-                    # Pool before norm and ReLU, to save three quarters of their work; they keep the order of values.
+                    # Pool before norm and ReLU, to save three quarters of their work; these keep the order of values.
                     layers.append(nn.MaxPool2d(2))
                 layers += [
                     nn.BatchNorm2d(width) if norm == "batch" else nn.GroupNorm(width // 8, width),
@@ -76,7 +76,7 @@ class SmallConv(nn.Module):
         self.num_features = one_or_all([widths[block] for block in chosen])
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
-        """List the parameters by convolution, each with its norm, from the image on."""
+        """List the parameters by convolution, norm included, from the image on."""
         grouped: list[list[nn.Parameter]] = []
         for layer in self.layers:
             if isinstance(layer, nn.Conv2d):
@@ -85,7 +85,7 @@ class SmallConv(nn.Module):
         return grouped
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Map (B, in_channels, H, W) to (B, num_features, h, w), or to a tuple for several levels."""
+        """Map (B, in_channels, H, W) to (B, num_features, h, w), or to a tuple for multiple levels."""
         outputs: dict[int, Tensor] = {}
         features = images_BCHW
         for place, layer in enumerate(self.layers, start=1):

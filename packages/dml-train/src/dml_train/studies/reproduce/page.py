@@ -31,20 +31,20 @@ class Standing(NamedTuple):
 
 
 class Order(NamedTuple):
-    """Numbers of pairs of rows whose published figures differ."""
+    """Numbers of pairs of rows with different published figures."""
 
     pairs: int
-    same: int  # pairs whose measured means have the published order
-    # Pairs of either order whose 95 % interval of the measured difference excludes 0; None with a single seed.
+    same: int  # pairs with measured means in the published order
+    # Pairs of either order where the 95 % interval of the measured difference excludes 0; None with a single seed.
     surely_same: int | None
     surely_opposite: int | None
 
 
 def compare_order(rows: Sequence[Standing]) -> Order:
-    """Compare the measured order of rows with the published order, except rows whose published figure is NaN.
+    """Compare the measured order of rows with the published order, except rows with published figure NaN.
 
-    Rows are compared if they share a group, or none has a group. All rows must have the same number of measured values.
-    The interval of a difference is Student's, with the spread of runs pooled over all rows. Among pairs without a true
+    Rows are compared if they share a group, or neither names a group. All rows need equal numbers of measured values.
+    The interval of a difference is Student's, with the spread of runs pooled over all rows. For pairs with zero true
     difference, expect 2.5 % to be surely opposite.
     """
     pairs = same = surely_same = surely_opposite = 0
@@ -71,7 +71,7 @@ class RowResult:
 
     row: Row
     values: Mapping[str, Sequence[float]]  # by metric, a value in [0, 1] per finished run
-    faults: Sequence[str]  # the errors of failed runs, or why no run could be planned
+    faults: Sequence[str]  # the errors of failed runs, or why runs could not be planned
     queries: int  # number of queries per evaluation
     seconds: float  # processor time of all runs, including runs that are shared with other rows
     folders: Sequence[str]  # names of the runs' folders
@@ -83,7 +83,7 @@ class Section:
 
     name: str  # "table-2"
     table: PublishedTable
-    dataset: str | None  # None if no row of the table can be run
+    dataset: str | None  # None if the table's rows can't be run
     rows: Sequence[RowResult]
     reasons: Sequence[str]  # why the figures can't be compared; empty if they can
 

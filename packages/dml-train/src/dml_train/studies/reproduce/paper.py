@@ -1,6 +1,6 @@
 """The tables of papers: rows, which change keys of a recipe, and the published figures.
 
-Each paper is a TOML file in ``tables/``. Figures are percentages as printed, or ``nan`` if nothing is printed.
+A paper is a TOML file in ``tables/``. Figures are percentages as printed, or ``nan`` if not printed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dml_train.recipe.extending import remove
 from dml_train.recipe.loading import assign, read, set_value
 from dml_train.recipe.tables import Recipe
 
-GLYPHS = "glyphs"  # the data set that needs no download
+GLYPHS = "glyphs"  # the data set that need not be downloaded
 COMPARED = ("recall@1", "map@r")  # measured in all runs, to compare the order of rows
 
 
 class _Strict(BaseModel):
-    """A table in a paper's file, without unknown keys or values of wrong types."""
+    """A table in a paper's file; unknown keys and values of wrong types are not allowed."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -40,7 +40,7 @@ class Row(_Strict):
     """
 
     label: str
-    # Only compare the order with rows in the same group; rows without a group are compared with each other.
+    # Only compare the order with rows in the same group; ungrouped rows are compared with each other.
     groups: list[str] = []
     recipes: dict[str, str] = {}  # by data set, instead of the table's recipes
     replace: dict[str, dict[str, Any]] = {}  # by dotted key
@@ -54,7 +54,7 @@ class Row(_Strict):
 
 
 class PublishedTable(_Strict):
-    """A table, or a figure in its form; raise ValueError if figures don't fit metrics, or a row lacks a recipe."""
+    """A table, or a figure in table form; raise ValueError if figures don't fit metrics, or a row lacks a recipe."""
 
     title: str
     expected: str  # the paper's conclusion from its figures
@@ -149,7 +149,7 @@ def choose(names: tuple[str, ...], known: Mapping[str, Paper]) -> dict[str, list
         full = f"table-{table}" if table.isdigit() else table
         if full not in tables:
             raise UnknownName(
-                f"{paper} has no table {table!r}{nearest(full, tables)} it has: {', '.join(tables)}"
+                f"{paper} does not contain {table!r}{nearest(full, tables)} it has: {', '.join(tables)}"
             )
         if full not in chosen.setdefault(paper, []):
             chosen[paper].append(full)

@@ -35,14 +35,14 @@ class PlannedRow:
     row: Row
     jobs: Sequence[Job] = ()  # a run per seed; none if only published figures are shown
     levels: Sequence[str] = ()  # the levels of the stored embeddings to measure; empty: all
-    fault: str | None = None  # why it can't be planned; None if it can
+    fault: str | None = None  # why the run can not be planned; None if it can
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTables:
     """The planned runs of tables."""
 
-    # The rows, by paper, table and data set; the data set is None if no row of the table can be run.
+    # The rows, by paper, table and data set; the data set is None if the table's rows can't be run.
     groups: Mapping[tuple[str, str, str | None], Sequence[PlannedRow]]
     left_out: list[str]  # tables on missing data sets, with the reasons
 
@@ -93,9 +93,9 @@ def plan_tables(
 def _find_datasets(
     names: Iterable[str], data: Path | None, registry: Registry
 ) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Find data sets in the subfolders of `data`, or in `data` itself; without `data`, only use `GLYPHS`.
+    """Find data sets in the subfolders of `data`, or in `data` itself; if not given, only use `GLYPHS`.
 
-    Return the folder of each data set that is found (None for `GLYPHS`), and the reason for each missing data set.
+    Return the folders of data sets that are found (None for `GLYPHS`), and the reasons for missing data sets.
     """
     if data is None:
         return {GLYPHS: None}, dict.fromkeys(names, "the folder of the data sets wasn't given")
@@ -124,8 +124,8 @@ def _plan_rows(
     """Plan the runs of a table's rows on a data set.
 
     The names of the runs' folders contain a hash of the recipe, so that equal rows share a run, also if they measure
-    different levels. Rows without runs are kept if they have published figures on the data set. If a row replaces a
-    table and no plugin provides the component, such as pytorch-metric-learning, the row has a fault.
+    different levels. Rows that can't be run are kept if figures are published for the data set. If a row replaces a
+    table and the component's plugin, such as pytorch-metric-learning, is missing, the row has a fault.
     """
     planned = []
     for row in table.rows:
@@ -152,7 +152,7 @@ def _plan_rows(
 
 
 def _key(recipe: Recipe) -> str:
-    """Hash a recipe without keys that don't affect the results."""
+    """Hash the keys of a recipe that affect the results."""
     document = recipe.to_dict()
     del document["checkpoints"], document["logging"]
     for name in ("workers", "device"):
@@ -163,7 +163,7 @@ def _key(recipe: Recipe) -> str:
 class Reproduced(NamedTuple):
     """The results of `reproduce`."""
 
-    pages: list[Path]  # the Markdown files; a JSON file next to each has the same values
+    pages: list[Path]  # the Markdown files; the values are also in JSON files next to these
     faults: list[str]  # the errors of failed runs
     left_out: list[str]  # tables on missing data sets, with the reasons
 
@@ -183,15 +183,15 @@ def reproduce(
 ) -> Reproduced:
     """Run tables of the papers on the available data sets, and write a page per paper.
 
-    Raise DmlError if a name is unknown, a recipe is invalid, or there is no data set for any of the tables, or
+    Raise DmlError if a name is unknown, a recipe is invalid, or data sets for all tables are missing, or
     StudyInterrupted as `run_all`.
 
     Args:
         names: papers and tables, for example ``["ice/table-2", "rll"]``.
         out: the folder for runs and pages. Finished runs are kept, unfinished runs resume, and pages are replaced.
-        data: the folder of the papers' data sets; None to run all tables on glyphs.
+        data: the folder of the papers' data sets; by default, all tables are run on glyphs.
         seeds: number of runs per row.
-        processes, executor: number of runs at a time; trains the runs instead of processes, see `run_all`.
+        processes, executor: number of simultaneous runs; trains the runs instead of processes, see `run_all`.
         overrides: changes of all recipes, for example ``["training.steps=100"]``.
         known: the papers by name; default: the bundled papers.
         registry: provides the components; default: all installed ones.
@@ -260,7 +260,7 @@ def _measure(planned: PlannedRow, outcomes: Mapping[Path, Outcome], registry: Re
 
 
 def _read_metrics(planned: PlannedRow, outcome: Outcome, registry: Registry) -> dict[str, Any]:
-    """Read a run's metrics, or evaluate the stored embeddings with the row's evaluator or levels, if it has any."""
+    """Read a run's metrics, or evaluate the stored embeddings with the row's evaluator or levels, if given."""
     evaluator, recipe = planned.row.evaluator, outcome.job.recipe
     if evaluator is None and not planned.levels:
         return outcome.metrics()

@@ -52,21 +52,21 @@ def tune(
 ) -> TuningResult:
     """Search settings of a recipe on held-out training classes; the test classes stay unseen.
 
-    To search on several machines, call this function on each with the same arguments, and `out` in a shared folder. The
+    To search on multiple machines, call this function on all with the same arguments, and `out` in a shared folder. The
     values that are known when a trial is chosen then depend on the speed of the machines.
 
-    Raise DmlError if optuna isn't installed, the recipe holds out no classes, the space doesn't fit the recipe or `out`
-    belongs to a different search, or StudyInterrupted at SIGTERM or Ctrl-C.
+    Raise DmlError if optuna isn't installed, the recipe doesn't hold out classes, or the space doesn't fit; or if `out`
+    belongs to a different search, or StudyInterrupted on SIGTERM or Ctrl-C.
 
     Args:
         source, overrides: the recipe, see `dml_train.load_recipe`.
         space: the keys to vary, for example ``{"optimizer.lr": Range(1e-4, 1e-2, log=True)}``.
-        out: the folder for trials and results. An existing search resumes, and can be extended by more trials.
+        out: the folder for trials and results. An existing search will resume, and can be extended using more trials.
         trials: the total number of trials.
-        folds: the number of class-disjoint folds of the training classes, each held out in turn; default: use the
+        folds: the number of class-disjoint folds of the training classes, held out in turn; default: use the
             classes that the recipe holds out.
         seed: the seed for choosing settings.
-        processes: number of trainings at a time, all of the same trial.
+        processes: number of simultaneous trainings, all of the same trial.
         executor, registry, console: see `reproduce`.
     """
     out, console = Path(out), console or Console(quiet=True)
@@ -88,7 +88,7 @@ def run_search(
 ) -> list[Trial]:
     """Run trials until `trials` exist, and return finished trials, sorted by number; see `tune` for the arguments.
 
-    Trials that other machines train aren't finished. If a machine dies, a different machine resumes its trial.
+    Trials that other machines train aren't finished. When a machine dies, a different machine will resume the trial.
     """
     store = TrialStore(plan, out)
     while _train_next(store, console, processes, executor) or store.ask(trials):
@@ -108,7 +108,7 @@ def run_search(
 def list_trainings(plan: SettingsSearch, out: Path, trials: int) -> list[Job]:
     """List unfinished trainings to run by other means, after recording the values of complete trials; see `tune`.
 
-    The first `RANDOM_TRIALS` trials are listed at once, since they don't depend on values. Later trials are listed one
+    The first `RANDOM_TRIALS` trials are listed together, since they don't depend on values. Later trials are listed one
     by one, since their settings depend on all earlier values.
     """
     store = TrialStore(plan, out)
@@ -125,7 +125,7 @@ def list_trainings(plan: SettingsSearch, out: Path, trials: int) -> list[Job]:
 
 
 def _train_next(store: TrialStore, console: Console, processes: int, executor: Executor | None) -> bool:
-    """Train the first trial that no other process trains, and record its value; return False if there is none."""
+    """Train the first trial that other processes don't train, and record the value; return False if there is none."""
     for trial in store.unfinished():
         folder = store.folder(trial)
         with ExitStack() as until_the_end:

@@ -1,6 +1,6 @@
 """A search for settings on validation classes only: the space, and the recipes of the trials.
 
-A trial chooses settings, and trains a run per fold; its value is the mean of a metric on the folds' validation classes.
+A trial chooses settings, and trains a run per fold; the value is the mean of a metric on the folds' validation classes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A choice from at least two different numbers, strings or booleans; raise InvalidOption for other values."""
+    """A choice from two or more different numbers, strings or booleans; raise InvalidOption for other values."""
 
     values: tuple[Scalar, ...]
 
@@ -72,7 +72,7 @@ Space: TypeAlias = dict[str, Range | Choice]
 def read_space(path: Path) -> Space:
     """Read a search space from TOML: a table per key, either with `low`, `high` and `log`, or with `choices`.
 
-    Raise DmlError if the file can't be read, or a table has a different form.
+    Raise DmlError if the file can't be read, or the form of a table is different.
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -141,7 +141,7 @@ def _number(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A choice of settings and its result."""
+    """A choice of settings and the result."""
 
     number: int  # from 0
     settings: dict[str, Scalar]  # values by key
@@ -153,7 +153,7 @@ class Trial:
 class SettingsSearch:
     """A search for settings of a recipe; see `tune` for the fields.
 
-    Raise DmlError if the recipe holds out no classes, selects on the test split, or rejects values of the space.
+    Raise DmlError if the recipe doesn't hold out classes, selects on the test split, or rejects values of the space.
     """
 
     document: dict[str, Any]  # the resolved recipe
@@ -164,16 +164,16 @@ class SettingsSearch:
 
     def __post_init__(self) -> None:
         if not self.space:
-            raise DmlError("there is nothing to search; give a range or choice", arguments=("space",))
+            raise DmlError("the search space is empty; give a range or choice", arguments=("space",))
         base = parse(self.document, self.registry)
         if base.validation.on_test:
             raise DmlError(
-                "the recipe has validation.on_test = true; a search selects settings on held-out training classes "
+                "validation.on_test is true in the recipe; a search selects settings on held-out training classes "
                 "only. Remove it from the recipe, or set it to false"
             )
         if self.folds is None and not base.validation.holds_out:
             raise DmlError(
-                "the recipe holds out no classes to evaluate settings on; "
+                "the recipe doesn't hold out classes to evaluate settings on; "
                 "set validation.class_fraction in it (e.g. 0.25), or give a number of folds (e.g. 4)",
                 arguments=("folds",),
             )
@@ -202,7 +202,7 @@ class SettingsSearch:
         return document
 
     def recipes(self, settings: Mapping[str, Scalar]) -> list[Recipe]:
-        """Return a trial's recipes, one per fold; none evaluates the test split."""
+        """Return a trial's recipes, one per fold; the test split isn't evaluated."""
         document = self.apply(settings)
         evaluation = document.setdefault("evaluation", {})
         evaluation["test"] = False

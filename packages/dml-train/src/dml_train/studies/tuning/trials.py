@@ -25,7 +25,7 @@ from dml_train.studies.tuning.search import Choice, Range, SettingsSearch
 
 _SEARCH = "search.json"
 _STREAM = 0x74756E65  # the stream for the trials' seeds, distinct from the streams in `dml_train.seeds`
-RANDOM_TRIALS = 10  # random trials at the start, before the sampler has values to learn from
+RANDOM_TRIALS = 10  # initial random trials, to give the sampler values to learn from
 
 
 class TrialStore:
@@ -53,12 +53,12 @@ class TrialStore:
             )
 
     def chosen(self) -> list[Any]:
-        """Return Optuna's trials, sorted by number, except trials whose choice of settings was interrupted."""
+        """Return Optuna's trials, sorted by number, except trials for which the choice of settings was interrupted."""
         known = self._study.get_trials(deepcopy=False)
         return [trial for trial in known if trial.params.keys() == self.plan.space.keys()]
 
     def unfinished(self) -> list[Any]:
-        """Return the trials without a result."""
+        """Return the unfinished trials."""
         return [trial for trial in self.chosen() if not trial.state.is_finished()]
 
     def folder(self, trial: Any) -> Path:
@@ -66,7 +66,7 @@ class TrialStore:
         return self.out / "trials" / f"{trial.number:04d}"
 
     def jobs(self, trial: Any) -> list[Job]:
-        """Return a trial's trainings, one per fold."""
+        """Return a trial's trainings, by fold."""
         folder = self.folder(trial)
         return [
             Job(f"{folder.name}, fold {fold}", recipe, folder / f"fold-{fold}")
@@ -79,7 +79,7 @@ class TrialStore:
             if len(self.chosen()) >= trials:
                 return False
             number = len(self._study.get_trials(deepcopy=False))
-            with warnings.catch_warnings():  # before Optuna 5.0, two of these options were experimental
+            with warnings.catch_warnings():  # before Optuna 5.0, some of these options were experimental
                 warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
                 self._study.sampler = self._optuna.samplers.TPESampler(
                     n_startup_trials=RANDOM_TRIALS,
@@ -132,7 +132,7 @@ def _begin(identity: dict[str, Any], out: Path) -> None:
     with (
         _report_errors(out),
         hold_lock(out, wait=True),
-    ):  # several machines may start the search simultaneously
+    ):  # multiple machines may start the search simultaneously
         if path.is_file():
             saved = read_json(path)
             if found := differences(saved, {**identity, "optuna": saved.get("optuna")}):
