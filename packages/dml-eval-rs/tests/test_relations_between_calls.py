@@ -1,4 +1,4 @@
-"""Relations between calls, to the bit and for each query, on thousands of rows, enough to be pruned.
+"""Check relations between calls, bit for bit and per query, on enough rows (thousands) to be pruned.
 
 The slow reference would take hours, but to compare two calls it is not needed. Use `make soak` to run all tests.
 """

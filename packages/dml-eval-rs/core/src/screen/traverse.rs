@@ -298,7 +298,7 @@ fn sweep_task<S: Space, O: Observer>(
         let screened = if packing.is_sorted() { "along directions" } else { "whole rows" };
         let skips = if preview.has_ruled_out() { ", skipping tiles" } else { "" };
         let shape = if task.symmetric { "both sides" } else { "rows" };
-        let left_out = if uncounted.is_empty() { "" } else { ", leaving out pairs" };
+        let left_out = if uncounted.is_empty() { "" } else { ", excluding pairs" };
         let brackets = if of_rows.count() > 1 { ", several brackets" } else { "" };
         let word = packing.word();
         format!("screen: {}, {word:?}, {screened}{skips}, {shape}{left_out}{brackets}", kernel.name)
