@@ -261,9 +261,9 @@ def test_a_recipe_has_the_settings_of_its_paper_and_code(name):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_no_setting_of_a_recipe_is_unexamined(name):
-    """An expectation should be given for all keys that can change a result, so that a new default will be noticed."""
+    """Every key that affects results must have an expected value, so that the test notices a new default."""
     expected = expected_settings(name)
-    # The data set itself, and the action when an image is broken.
+    # These keys select the data set and the handling of broken images.
     free = {"dataset.name", "dataset.root", "dataset.on_bad_image"}
     tables = ("dataset", "backbone", "embedding", "sampler", "initialisation", "schedule")
     unexamined = {

@@ -55,7 +55,7 @@ fn codes<'a>(queries: ArrayView2<'a, u8>, gallery: Option<Sides<'a>>) -> Result<
 /// Similarities (float32) or distances (int32), and gallery indices, both (Q, K).
 type Neighbours<'py> = (Bound<'py, PyAny>, Bound<'py, PyArray2<i64>>);
 
-/// Runs a search that fills two arrays, with similarities or distances, and with indices.
+/// Runs a search that fills two arrays: similarities or distances, and indices.
 fn fill<'py, T: Element>(
     py: Python<'py>,
     (queries, k): (usize, usize),

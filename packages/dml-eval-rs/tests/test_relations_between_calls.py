@@ -1,4 +1,4 @@
-"""Relations between calls, to the bit and by query, on thousands of rows, which should be enough to be pruned.
+"""Check relations between calls, bit for bit and per query, on enough rows (thousands) to be pruned.
 
 The slow reference would take hours, but is not needed when calls are compared. Use `make soak` to run all tests.
 """

@@ -42,7 +42,7 @@ class PaintedFace:
 
 
 def draw_classes_by_definition(faces: list[dict[int, int]], least: int, counted: int):
-    """The classes of `draw_classes` as a list of (first code point, [(face, drawing), …]), by comparing all pairs."""
+    """Compare all pairs to list `draw_classes`'s classes as (first code point, [(face, drawing), …])."""
     code_points = sorted({c for face in faces for c in face})
     linked = {c: {c} for c in code_points}
     for face in faces:

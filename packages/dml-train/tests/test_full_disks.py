@@ -42,7 +42,7 @@ def inputs(photo_run):
 
 @pytest.fixture
 def call(inputs, monkeypatch):
-    """Call a command that writes into a folder; reports, which take most of the time, are not written."""
+    """Call a command that writes into a folder, but skip reports, which take most of the time."""
     monkeypatch.setattr(report, "write_report", lambda path, registry: path)
     for module in (papers_of, reproduction):
         monkeypatch.setattr(module, "papers", lambda: {"fake": fake_paper(inputs)})

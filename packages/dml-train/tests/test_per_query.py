@@ -18,7 +18,7 @@ from dml_train.training.run import read_recipe
 
 
 def contents(run, registry):
-    """The run's folder, recipe, result and evaluator."""
+    """Return the run's folder, recipe, result and evaluator."""
     folder = RunFolder(run)
     recipe = read_recipe(folder, registry)
     return folder, recipe, json.loads(folder.evaluation.read_text()), build_evaluator(recipe, registry)

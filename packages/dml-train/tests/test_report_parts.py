@@ -101,7 +101,7 @@ def test_the_map_is_deterministic_and_ignores_the_embeddings_norm():
     embeddings = np.random.default_rng(0).normal(size=(60, 4))
     points = tsne(embeddings)
     np.testing.assert_array_equal(tsne(embeddings), points)
-    np.testing.assert_array_equal(tsne(embeddings * 4), points)  # a power of 2 leaves the directions' bits
+    np.testing.assert_array_equal(tsne(embeddings * 4), points)  # a power of 2 keeps the bits of directions
 
 
 @pytest.mark.parametrize(

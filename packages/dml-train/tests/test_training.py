@@ -306,7 +306,7 @@ def test_a_micro_batch_updates_batch_norms_once_and_draws_one_dropout_in_both_pa
 
 
 class Pairs(torch.nn.Module):
-    """Zero if all items in a batch are of different classes."""
+    """A loss that is zero if no two items of a batch have the same class."""
 
     def forward(self, embeddings, labels):
         same = (labels[:, None] == labels).float().fill_diagonal_(0)

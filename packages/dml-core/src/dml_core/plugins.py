@@ -114,7 +114,7 @@ class Plugins:
     def collect(self, hook: str, kind: type[T], expected: str) -> list[tuple[T, Provider]]:
         """Call a hook in all plugins to return all items in a single list.
 
-        If the hook of a plugin raises, or returns something else, only a failure of this plugin is recorded.
+        If a plugin's hook raises or returns a wrong type, record the failure and continue with the other plugins.
 
         Args:
             hook: the name of a hook that is called with no arguments and returns an iterable.

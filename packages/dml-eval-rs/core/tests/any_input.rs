@@ -30,7 +30,7 @@ fn rows(dim: usize) -> impl Strategy<Value = Array2<f32>> {
     })
 }
 
-/// Draws rows with a single order of magnitude, which may be any in float64, or sometimes any bit pattern.
+/// Draws rows of mostly small numbers times 2^`exponent`, and sometimes any bit pattern.
 fn wide_rows(dim: usize, exponent: i32) -> impl Strategy<Value = Array2<f64>> {
     // Two factors are needed, because 2^−1074 and 2^1024 · 2^−1 aren't products of normal powers of two.
     let (half, rest) = (2.0f64.powi(exponent / 2), 2.0f64.powi(exponent - exponent / 2));

@@ -51,7 +51,7 @@ def matched_embeddings() -> list[Embedded]:
 
 
 def measure(evaluators: Sequence[Any], matched: bool) -> None:
-    """Check that all ranks return the bits of a single process, given classes or groups and lists."""
+    """Check that every rank gets the same bits as one process; if `matched`, for groups and lists of matches."""
     embeddings = matched_embeddings()
     plain = [replace(embedded, matches=None, gallery_matches=None) for embedded in embeddings]
     with join_ranks(120) as ranks:

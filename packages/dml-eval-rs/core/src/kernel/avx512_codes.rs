@@ -68,7 +68,7 @@ fn hamming_by_count(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32
     }
 }
 
-/// Arranges a panel for [`hamming_by_tables`]. A register contains both parts of a group, so bytes 0 and 1 or 2 and 3 of the words.
+/// Arranges a panel for [`hamming_by_tables`]: low half bytes are from bytes 0 and 1 of each word, and high ones from 2 and 3.
 #[target_feature(enable = "avx512f,avx512bw")]
 fn arrange_pairs(columns: &mut [u32]) {
     arrange(columns, [(0, 2), (1, 3)]);

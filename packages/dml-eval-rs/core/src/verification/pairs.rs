@@ -154,7 +154,7 @@ pub fn pair_scores(space: &Dense<'_>, pairs: &[(u32, u32)], control: &Control) -
     compute_pairs(space, pairs, |pairs, scratch, scores| space.scores(pairs, scratch, scores), control)
 }
 
-/// Computes the scores of `pairs` (query, gallery item) of codes, which are minus the distances.
+/// Computes the scores of `pairs` (query, gallery item) in a space of codes. A score is minus the distance.
 pub fn code_pair_scores(space: &Codes<'_>, pairs: &[(u32, u32)], control: &Control) -> Result<Vec<f64>> {
     compute_pairs(space, pairs, |pairs, scratch, scores| space.keys(pairs, scratch, scores), control)
 }

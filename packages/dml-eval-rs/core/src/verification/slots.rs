@@ -370,8 +370,8 @@ impl Work for Add<'_> {
     }
 }
 
-/// Counts the negatives between the positives, given the positives' scores in ascending order (not empty). If
-/// peers are used, every peer counts a part, and all return the complete result.
+/// Counts the negatives between the positives. `positives` must be sorted in ascending order, and not empty. With peers,
+/// each process counts a part, and all return the complete result.
 pub fn count_slots(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
@@ -382,8 +382,8 @@ pub fn count_slots(
     count_and_keep(space, labels, positives, &[], peers, control).map(|(slots, _)| slots)
 }
 
-/// Counts like [`count_slots`], but also between the ends of brackets, and keeps the negatives in brackets if they don't exceed a
-/// number per bracket. A process keeps only negatives in its part.
+/// Counts like [`count_slots`], but also between the ends of brackets, and keeps a bracket's negatives if they don't exceed the
+/// number given with the bracket. Each process keeps only negatives in its part.
 pub(crate) fn count_and_keep(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,

@@ -113,7 +113,7 @@ class Glyphs:
         self.test = _select_classes(drawing if queries is None else queries, chosen[1::2], None)
         self.gallery = None if queries is None else _select_classes(drawing, chosen[1::2], None)
         if len(self.test) == 0:
-            raise DmlError("query_fonts don't draw a class of the test half: give fonts with the characters")
+            raise DmlError("query_fonts has no character of the test classes; add a font that has some")
 
     @staticmethod
     def image_reader(size: int = SIZE, **_: object) -> DrawingReader:

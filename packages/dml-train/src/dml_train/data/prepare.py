@@ -122,7 +122,7 @@ def decode(file: Source, min_side: int | None = None, max_pixels: int = MAX_PIXE
         if min_side is not None:
             stored.draft(None, (min_side, min_side))  # formats other than JPEG ignore it
         if (pixels := stored.width * stored.height) > max_pixels:
-            raise Image.DecompressionBombError(f"{pixels:,}, more than max_pixels, {max_pixels:,}")
+            raise Image.DecompressionBombError(f"{pixels:,} pixels exceed max_pixels = {max_pixels:,}")
         stored.load()
         image = ImageOps.exif_transpose(stored)
     if image.mode.startswith(("I", "F")):  # Pillow would clip these to 255

@@ -53,7 +53,7 @@ class LoaderContext(Context):
 
 @contextmanager
 def block_signals_for_loaders() -> Iterator[None]:
-    """Block SIGTERM and SIGINT while loaders start, so that they inherit the mask; this process will get them later."""
+    """Block SIGTERM and SIGINT while loaders start, so that loaders inherit the mask; deliver signals afterwards."""
     if sys.platform != "win32":
         resource_tracker.ensure_running()  # now, since starting it later would unblock the signals (Python 3.11)
     previous = block_signals()

@@ -53,7 +53,7 @@ def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -
             _raise_failure(error.failures, nproc, folder)
         except SignalException as stopped:
             errors = (json.loads(path.read_bytes())["message"] for path in Path(logs).rglob("error.json"))
-            if message := next((text for text in errors if LOST_RANK not in text), ""):  # such as a full disk
+            if message := next((text for text in errors if LOST_RANK not in text), ""):  # e.g. a disk is full
                 raise DmlError(message) from None
             sys.exit(128 + stopped.sigval)
 

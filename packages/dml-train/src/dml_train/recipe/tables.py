@@ -300,7 +300,7 @@ class Logging(Table):
 
 
 class Recipe(Table):
-    """A complete recipe. `dataset`, `backbone`, `sampler` and `loss` are the registry's tables."""
+    """A complete recipe. In `dataset`, `backbone`, `sampler` and `loss`, `name` selects a registered component."""
 
     training: Training
     dataset: dict[str, Any]

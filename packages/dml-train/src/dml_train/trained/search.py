@@ -112,7 +112,7 @@ class Gallery:
             weights = described["weights"]
             folder = None if described.get("folder") is None else Path(described["folder"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DmlError(f"{description} is damaged: {type(error).__name__}: {error}") from error
+            raise DmlError(f"{description} is damaged ({error!r}); embed the images again") from error
         if weights != model.weights:
             raise DmlError(
                 f"{index} was embedded with different weights (run {described.get('run')}, step "

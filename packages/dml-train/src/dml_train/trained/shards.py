@@ -67,7 +67,7 @@ def embed_shard(
     skip: bool = False,
     console: Console | None = None,
 ) -> FolderEmbedding:
-    """Embed a shard of a plan's images into files next to `out`, the file to join later; see `embed_images`.
+    """Embed a shard of a plan's images into files next to `out`, which `join_shards` writes; see `embed_images`.
 
     Shards can be empty if there are more shards than chunks. Raise DmlError if an image can't be decoded, the disk is
     full, another process embeds this shard, or a finished shard is from a different embedding. Finished chunks are
@@ -94,11 +94,11 @@ def embed_shard(
 
 
 def join_shards(plan: EmbeddingPlan, out: Path | str, *, labels: Path | str | None = None) -> FolderEmbedding:
-    """Join the shards of `out` to the files that `embed_images` would have written; the shards are kept.
+    """Join the shards of `out` into the files that `embed_images` would have written, and keep the shards.
 
-    The result counts all images as reused. If it names a single kind of `machines`, the bits are equal to a single
-    process. Raise DmlError, before anything is written, if a shard is missing, unfinished, damaged, or made from a
-    different run, checkpoint, kind, list of images or number of shards.
+    The result counts all images as reused. If its `machines` has a single entry, the files have the same bits as from a
+    single process. Raise DmlError, before anything is written, if a shard is missing, unfinished, damaged, or made from
+    a different run, checkpoint, kind, list of images or number of shards.
     """
     out = Path(out)
     shards = _find_shards(out)

@@ -65,7 +65,7 @@ class Replica:
 
     @torch.no_grad()
     def adapt(self, images_R: Tensor, step: int) -> None:
-        """Update the statistics of batch norms by a forward pass in training mode, identical on every rank."""
+        """Update batch-norm statistics by a forward pass in training mode; all ranks get the same statistics."""
         parts = (images_R,) if self._size is None else split_evenly(images_R, self._size)
         for k, part in enumerate(parts):
             self._forward(self._experiment.model, part, step, k)

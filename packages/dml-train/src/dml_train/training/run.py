@@ -99,8 +99,8 @@ def train(
         ranks.run_on_first(lambda: _open_folder(folder, recipe, is_locked, until_the_end))
         try:
             trainer = Trainer(experiment, folder, registry, console, ranks)
-        except DmlError:
-            if is_new and ranks.is_first:  # such as a logger that needs a missing package
+        except DmlError:  # for example, a logger's package is missing
+            if is_new and ranks.is_first:
                 shutil.rmtree(out, ignore_errors=True)
             raise
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -25,7 +25,7 @@ class StepValues:
         self.restart_clock()
 
     def time_loading(self, batches: Generator[Batch, None, None]) -> Iterator[Batch]:
-        """Yield batches, and time the waits, except for the first, since loaders start meanwhile."""
+        """Yield batches, and time the wait for each except the first, which includes starting the loaders."""
         with closing(batches):
             for batch in batches:
                 self.restart_clock()

@@ -216,7 +216,7 @@ class SettingsSearch:
         return [parse({**document, "validation": each}, self.registry) for each in folds]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the identity of the search in JSON's types."""
+        """Return the settings that identify the search, in JSON's types."""
         return {
             "recipe": parse(self.document, self.registry).to_dict(),
             "space": {key: dimension.to_dict() for key, dimension in self.space.items()},
