@@ -127,11 +127,7 @@ fn variance_ratio(means: &[f64], numbers: usize, block: &Block, items: usize) ->
         }
     }
     let common: f64 = common.iter().map(|v| v * v).sum();
-    let rows: f64 = block
-        .extents
-        .iter()
-        .map(|extent| extent.norm * extent.norm + extent.residual_norm * extent.residual_norm)
-        .sum();
+    let rows: f64 = block.extents.iter().map(|e| e.norm * e.norm + e.residual_norm * e.residual_norm).sum();
     let within = rows / block.extents.len() as f64 - common;
     Ok(if within > 0.0 { (squares - common) * items as f64 / within } else { 0.0 })
 }

@@ -1,4 +1,4 @@
-//! Starts the searches from a sample of the gallery, before the screen compares all items.
+//! Starts the search for each query from a sample of the gallery, before the screen compares all items.
 //!
 //! If a search starts at no threshold, it lists a multiple of k items until the lists are full, and computes their keys: `knn` of
 //! 20,000 x 128 isotropic rows takes twice as long for k = 10. The k-th largest lower bound in a sample can be used as a threshold, because these
@@ -112,7 +112,7 @@ impl Guess {
         Ok(Some(guess))
     }
 
-    /// Calls `take` with the queries in a row block and the block's start.
+    /// Calls `take` with each query in a row block and the start of this query's search.
     pub fn starts(
         &self,
         kernel: &Kernel,
@@ -178,9 +178,7 @@ impl Guess {
                     }
                     if !lanes.residual_norms.is_empty() && !rows.residual_norms.is_empty() {
                         let of_rows = &rows.residual_norms[first - rows.rows.start..];
-                        kernel.vectorize(|| {
-                            subtract_residuals(&mut tile[..size], of_rows, &lanes.residual_norms[places])
-                        });
+                        kernel.vectorize(|| subtract(&mut tile[..size], of_rows, &lanes.residual_norms[places]));
                     }
                     for (_, at) in excluded.iter().filter(|(of, _)| *of == p as usize) {
                         tile[*at] = f32::NEG_INFINITY;
@@ -246,7 +244,7 @@ fn mask(values: &mut [f32], labels: Option<(u32, &[u32])>, most: f32) {
 
 /// Subtracts half the width of the bounds from the values in a tile of prefixes.
 #[inline(always)]
-fn subtract_residuals(tile: &mut [f32], rows: &[f64], columns: &[f64]) {
+fn subtract(tile: &mut [f32], rows: &[f64], columns: &[f64]) {
     for (line, row) in tile.chunks_exact_mut(columns.len()).zip(rows) {
         for (value, column) in line.iter_mut().zip(columns) {
             *value -= (row * column) as f32;
