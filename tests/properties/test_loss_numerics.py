@@ -52,6 +52,8 @@ SCALED = {  # every loss with a scale, at a scale far beyond its paper's
     "recall-at-k-surrogate": {"rank_temperature": 1e-4},
     "smooth-ap": {"temperature": 1e-4},
     "sup-con": {"temperature": 1e-4},
+    "multi-similarity": {"alpha": 1e4, "beta": 1e4},
+    "info-nce": {"temperature": 1e-4, "max_scale": 1e4},
     "siglip": {"scale": 1e4},
     "sup-ap": {"temperature": 1e-4, "slope": 1e4},
 }

@@ -23,6 +23,8 @@ CLASSES, DIM = 5, 6
 LOSSES: dict[str, Callable[[], nn.Module]] = {
     **{name: partial(build, name, CLASSES, DIM) for name in REGISTERED},
     "instance-cross-entropy, plain": lambda: dml.InstanceCrossEntropy(reweight=False),
+    "triplet, all": lambda: dml.Triplet("batch-all"),
+    "info-nce, over ranks": lambda: dml.InfoNCE(over_ranks=True),
     "siglip, over ranks": lambda: dml.SigLIP(over_ranks=True),
     "heated-up-softmax, batch": lambda: dml.HeatedUpSoftmax(CLASSES, DIM, feature_norm="batch"),
     "memvir": lambda: dml.MemVir(dml.NormSoftmax(CLASSES, DIM), 2, 0),

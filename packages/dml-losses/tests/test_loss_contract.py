@@ -35,6 +35,26 @@ class TestInstanceCrossEntropyAnchor(LossContract):
         return dml.InstanceCrossEntropy(anchor_gradient=True)
 
 
+class TestTripletAll(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.Triplet("batch-all")
+
+
+class TestTripletSemiHard(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.Triplet("semi-hard")
+
+
+class TestTripletSoft(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.Triplet(margin="soft")
+
+
+class TestInfoNCEOverRanks(LossContract):
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return dml.InfoNCE(over_ranks=True)
+
+
 class TestSigLIPOverRanks(LossContract):
     def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
         return dml.SigLIP(over_ranks=True)

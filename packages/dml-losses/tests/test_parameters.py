@@ -22,6 +22,12 @@ CASES: list[tuple[Callable[..., Any], Callable[..., Any], dict[str, Any], dict[s
       "query_weights": "equal"},
      {"margin": 0.3, "alpha": 1.5, "negative_temperature": 3.0, "positive_temperature": 2.0, "balance": 0.3,
       "query_weights": "total"}),
+    (dml.Triplet, F.triplet,
+     {"triplets": "batch-hard", "margin": 0.2}, {"triplets": "semi-hard", "margin": "soft"}),
+    (dml.Contrastive, F.contrastive, {"margin": 1.0}, {"margin": 0.7}),
+    (dml.MultiSimilarity, F.multi_similarity,
+     {"alpha": 2.0, "beta": 50.0, "threshold": 0.5, "epsilon": 0.1},
+     {"alpha": 5.0, "beta": 10.0, "threshold": 0.3}),
     (dml.SmoothAP, F.smooth_ap, {"temperature": 0.01}, {"temperature": 0.1}),
     (dml.SupAP, F.sup_ap,
      {"temperature": 0.01, "slope": 100.0, "saturation": 0.05},
@@ -69,6 +75,11 @@ def test_defaults_of_losses_without_a_function_of_the_same_parameters() -> None:
     ada = {"scale": 64.0, "margin": 0.4, "concentration": 0.333}
     assert defaults(F.ada_face, ada) == ada
     assert defaults(dml.AdaFace, ada | {"momentum": 0}) == ada | {"momentum": 0.01}
+    assert defaults(dml.InfoNCE, {"temperature": 0, "learned": 0, "max_scale": 0}) == {
+        "temperature": 0.07,
+        "learned": True,
+        "max_scale": 100.0,
+    }
     assert defaults(dml.SigLIP, {"scale": 0, "bias": 0}) == {"scale": 10.0, "bias": -10.0}
     assert defaults(
         dml.MemVir, {"warmup_steps": 0, "step_pacing": 0, "queue_dtype": 0, "queue_on_cpu": 0}
