@@ -61,6 +61,13 @@ CANDIDATES: dict[str, list[Setting]] = {
         Setting({"name": "matryoshka", "prefixes": [16, 32, 64], "loss": NORM_SOFTMAX | {"temperature": t}})
         for t in (0.05, 0.1)
     ],
+    "triplet": [Setting({"name": "triplet", "margin": m}) for m in (0.2, 0.05)],
+    "triplet, batch all": [
+        Setting({"name": "triplet", "triplets": "batch-all", "margin": m}) for m in (0.2, 0.05)
+    ],
+    "contrastive": [Setting({"name": "contrastive", "margin": m}) for m in (1.0, 0.5)],
+    "multi-similarity": [Setting({"name": "multi-similarity", "threshold": t}) for t in (0.5, 1.0)],
+    "info-nce": [Setting({"name": "info-nce", "temperature": t}) for t in (0.07, 0.2)],
     "recall-at-k-surrogate": [
         Setting({"name": "recall-at-k-surrogate", "rank_temperature": t}) for t in (0.01, 0.05)
     ],

@@ -39,7 +39,7 @@ def triplet(
     - "batch-all": all triplets with a loss above zero. This takes the time of (anchor, positive) pairs times rows;
     - "semi-hard": for each anchor and positive, the nearest negative that is farther than the positive.
 
-    The memory is that of a block of distances for all three.
+    All three only use the memory of a block of distances.
 
     Source: Hermans et al. 2017, In Defense of the Triplet Loss for Person Re-Identification, L_BH and L_BA≠0; Schroff
     et al. 2015, FaceNet, for semi-hard negatives. Departures: embeddings are normalised, as in FaceNet but not in
