@@ -2,8 +2,8 @@
 
     python benchmarks/losses/bench_losses.py [--threads 2] [--repeats 9] [--device cuda]
 
-Both sides of a pair alternate, so that other work on the machine affects both. A separate process measures the peak
-memory of the step with a million classes. If pytorch-metric-learning is not installed, the peer's rows are omitted.
+Both sides of a pair alternate, so that other work on the machine affects both. Separate processes measure peak
+memory. If pytorch-metric-learning is not installed, the peer's rows are omitted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ import torch
 import dml_losses as dml
 
 Step = Callable[[], None]
+Loss = Callable[[], torch.nn.Module]
 SEED = 0
+# The library's NTXentLoss compares each positive with the negatives of all anchors, and needs GiB.
+NATIVE_BATCH = 256
 
 
 def rows(count: int, dim: int = 512) -> torch.Tensor:
@@ -105,6 +108,41 @@ def against_peer(repeats: int) -> None:
         show(work, f"PML {type(peer).__name__}", ours, theirs, wanted)
 
 
+def native_losses() -> dict[str, tuple[Loss, Loss]]:
+    """Return losses of this package, each with a function that makes the same loss of pytorch-metric-learning."""
+    from pytorch_metric_learning import losses as pml
+    from pytorch_metric_learning import miners
+
+    from dml_losses.pml import PytorchMetricLearning as Mined
+
+    def triplets(miner: torch.nn.Module | None = None) -> torch.nn.Module:
+        return Mined(pml.TripletMarginLoss(margin=0.2), miner)
+
+    return {
+        "Triplet, batch hard": (dml.Triplet, lambda: triplets(miners.BatchHardMiner())),
+        "Triplet, batch all": (lambda: dml.Triplet("batch-all"), triplets),
+        "Triplet, semi-hard": (
+            lambda: dml.Triplet("semi-hard"),
+            lambda: triplets(miners.TripletMarginMiner(type_of_triplets="semihard")),
+        ),
+        "Contrastive": (dml.Contrastive, lambda: Mined(pml.ContrastiveLoss())),
+        "MultiSimilarity": (
+            dml.MultiSimilarity,
+            lambda: Mined(pml.MultiSimilarityLoss(), miners.MultiSimilarityMiner()),
+        ),
+        "InfoNCE": (dml.InfoNCE, lambda: Mined(pml.NTXentLoss())),
+    }
+
+
+def against_the_same(repeats: int, threads: int, device: str) -> None:
+    labels = torch.arange(NATIVE_BATCH) // 4
+    for name, sides in native_losses().items():
+        ours, theirs = time_in_turns(repeats, *(step_of(make(), NATIVE_BATCH, labels) for make in sides))
+        show(f"{name}, batch {NATIVE_BATCH}", "PML", ours, theirs, "")
+        peaks = [run_alone(threads, device, "--native", name, "--side", str(side))[1] for side in range(2)]
+        show("its peak memory above the interpreter's, MiB", "PML", *peaks, "")
+
+
 def memvir(repeats: int) -> None:
     for classes in (100, 11318):
         labels = torch.randint(0, classes, (128,))
@@ -132,16 +170,17 @@ def million_step(fraction: float) -> Step:
     return whole
 
 
-def million_classes(threads: int, device: str) -> None:
-    def alone(fraction: float) -> tuple[float, float]:
-        command = [sys.executable, __file__, "--threads", str(threads), "--device", device]
-        command += ["--million", str(fraction)]
-        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        milliseconds, mebibytes = map(float, printed.split())
-        return milliseconds, mebibytes
+def run_alone(threads: int, device: str, *work: str) -> tuple[float, float]:
+    """Run this work in a separate process, and return the milliseconds and the peak memory in MiB."""
+    command = [sys.executable, __file__, "--threads", str(threads), "--device", device, *work]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    milliseconds, mebibytes = map(float, printed.split())
+    return milliseconds, mebibytes
 
-    part, peak = alone(0.01)
-    whole, _ = alone(1.0)
+
+def million_classes(threads: int, device: str) -> None:
+    part, peak = run_alone(threads, device, "--million", "0.01")
+    whole, _ = run_alone(threads, device, "--million", "1.0")
     work = "NormSoftmax, 1,000,000 × 128, fraction 0.01, with optimizer"
     show(work, "all classes", part, whole, "≥ 30 × faster")
     state = 3 * 1_000_000 * 128 * 4 / 2**20  # weights and Adam's moments
@@ -149,9 +188,12 @@ def million_classes(threads: int, device: str) -> None:
     show(work, "weights + optimizer state", peak, state, "ratio ≤ 1.3")
 
 
-def measure_million(fraction: float) -> None:
+def measure_alone(repeats: int, make: Callable[[], Step]) -> None:
+    if torch.get_default_device().type == "cpu":
+        # Let the peak start at the memory in use.
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = peak_mebibytes()
-    (milliseconds,) = time_in_turns(3, million_step(fraction))
+    (milliseconds,) = time_in_turns(repeats, make())
     print(milliseconds, peak_mebibytes() - before)
 
 
@@ -172,12 +214,19 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--million", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--native", help=argparse.SUPPRESS)
+    parser.add_argument("--side", type=int, choices=(0, 1), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.set_default_device(arguments.device)
     torch.manual_seed(SEED)
     if arguments.million is not None:
-        measure_million(arguments.million)
+        measure_alone(3, lambda: million_step(arguments.million))
+        return
+    if arguments.native is not None:
+        make = native_losses()[arguments.native][arguments.side]
+        step_of(make(), 8, torch.arange(8) // 4)()  # import what a first step imports
+        measure_alone(1, lambda: step_of(make(), NATIVE_BATCH, torch.arange(NATIVE_BATCH) // 4))
         return
     on_gpu = arguments.device == "cuda"
     machine = torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine()
@@ -192,6 +241,7 @@ def main() -> None:
     beside_the_product(arguments.repeats, [dml.RecallAtKSurrogate(), dml.SmoothAP(), dml.SupAP()], "")
     if importlib.util.find_spec("pytorch_metric_learning") is not None:
         against_peer(arguments.repeats)
+        against_the_same(arguments.repeats, arguments.threads, arguments.device)
     memvir(arguments.repeats)
     million_classes(arguments.threads, arguments.device)
 

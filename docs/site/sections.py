@@ -44,6 +44,7 @@ SECTIONS = {
             "*/data",
             "*/models",
             "*/recipes",
+            "*/which-loss",
             "*/report",
             "*/protocols",
             "*/reproduce",

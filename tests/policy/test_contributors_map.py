@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-EXISTING = {"A loss": "sup_con", "A data set of image files": "image_folder", "A command": "protocol"}
+EXISTING = {
+    "A loss": "multi_similarity",
+    "A data set of image files": "image_folder",
+    "A command": "protocol",
+}
 
 
 def places(kind: str, name: str) -> set[str]:

@@ -40,6 +40,8 @@ SCALED = {  # all losses with a scale, at a much larger scale than in the papers
     "recall-at-k-surrogate": {"rank_temperature": 1e-4},
     "smooth-ap": {"temperature": 1e-4},
     "sup-con": {"temperature": 1e-4},
+    "multi-similarity": {"alpha": 1e4, "beta": 1e4},
+    "info-nce": {"temperature": 1e-4, "max_scale": 1e4},
     "siglip": {"scale": 1e4},
     "sup-ap": {"temperature": 1e-4, "slope": 1e4},
 }

@@ -13,7 +13,7 @@ from losses_support import rows
 from torch.autograd import grad
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dml_losses import SigLIP, exchange
+from dml_losses import InfoNCE, MultiSimilarity, SigLIP, exchange
 from dml_losses import functional as F
 from dml_losses.functional import pairs
 
@@ -30,6 +30,7 @@ LEARNED = {
     "log_scale": torch.tensor(1.3, dtype=torch.float64, requires_grad=True),
     "bias": torch.tensor(-0.7, dtype=torch.float64, requires_grad=True),
 }
+TEMPERATURE = {"log_scale": LEARNED["log_scale"]}
 CASES: dict[str, tuple[Loss, Loss, dict[str, Any]]] = {
     **{
         f"instance-cross-entropy, scale {scale:g}": (
@@ -63,6 +64,23 @@ CASES: dict[str, tuple[Loss, Loss, dict[str, Any]]] = {
         F.recall_at_k_surrogate, reference.recall_at_k_value,
         {"ks": [4, 6], "k_temperatures": [0.01, 0.2], "rank_temperature": 5.0},
     ),
+    "triplet, hard": (F.triplet, reference.triplet_value, {"triplets": "batch-hard", "margin": 0.3}),
+    "triplet, hard, soft": (F.triplet, reference.triplet_value, {"triplets": "batch-hard", "margin": "soft"}),
+    "triplet, all": (F.triplet, reference.triplet_value, {"triplets": "batch-all", "margin": 0.3}),
+    "triplet, all, soft": (F.triplet, reference.triplet_value, {"triplets": "batch-all", "margin": "soft"}),
+    "triplet, semi-hard": (F.triplet, reference.triplet_value, {"triplets": "semi-hard", "margin": 0.3}),
+    "triplet, semi-hard, soft": (F.triplet, reference.triplet_value, {"triplets": "semi-hard", "margin": "soft"}),
+    "contrastive": (F.contrastive, reference.contrastive_value, {"margin": 1.3}),
+    "multi-similarity": (
+        F.multi_similarity, reference.multi_similarity_value,
+        {"alpha": 2.0, "beta": 50.0, "threshold": 0.5, "epsilon": 0.1},
+    ),
+    "multi-similarity, all pairs": (
+        F.multi_similarity, reference.multi_similarity_value,
+        {"alpha": 3.0, "beta": 20.0, "threshold": 0.2, "epsilon": 3.0},
+    ),
+    "info-nce": (F.info_nce, reference.info_nce_value, TEMPERATURE | {"symmetric": True}),
+    "info-nce, one side": (F.info_nce, reference.info_nce_value, TEMPERATURE | {"symmetric": False}),
     "sup-con": (F.sup_con, reference.sup_con_value, {"temperature": 0.1}),
     "siglip": (F.siglip, reference.siglip_value, LEARNED),
 }  # fmt: skip
@@ -141,13 +159,16 @@ def test_blocks_change_nothing_but_rounding(name: str, monkeypatch: pytest.Monke
         ("ranked_list", (0.8, 1.2, 0.0, 10.0, 0.5, False)),
         ("recall_at_k_surrogate", ([1.0, 2.0], [1.0, 1.0], 0.1)),
         ("sup_con", (0.1,)),
-        ("siglip", (False,)),
+        ("siglip", (torch.tensor([1.3, -0.7]), False)),
+        ("info_nce", (torch.tensor([1.3]), False)),
+        ("triplet", ("semi-hard", 0.2, False)),
+        ("contrastive", (1.3,)),
+        ("multi_similarity", (2.0, 50.0, 0.5, 0.1)),
     ],
 )
 def test_the_fake_of_an_operator_has_the_shapes_of_its_results(name, parameters, flags) -> None:
     x, y, g, z = rows(4, 5), torch.arange(4) % 2, rows(6, 6), torch.arange(6) % 3
-    learned = (rows(1, 7)[0, 0], rows(1, 7)[0, 1]) if name == "siglip" else ()
-    given = (x, y, *((x, y) if flags[0] else (g, z)), *learned, *flags, *parameters)
+    given = (x, y, *((x, y) if flags[0] else (g, z)), *flags, *parameters)
     operator = getattr(torch.ops.dml_losses, name).default
     torch.library.opcheck(operator, given, test_utils=("test_schema", "test_faketensor"))
 
@@ -185,7 +206,10 @@ def test_wrongly_ranked_pairs_keep_their_gradient_in_sup_ap_alone() -> None:
     assert sizes[0] < 1e-12 < 1e-4 < sizes[1]
 
 
-@pytest.mark.parametrize("name", ["smooth-ap", "sup-ap", "recall"])
+@pytest.mark.parametrize(
+    "name",
+    [name for name in CASES if name.startswith(("smooth-ap", "sup-ap", "recall", "triplet", "info-nce"))],
+)
 def test_no_tensor_is_larger_than_a_block(name: str) -> None:
     """With 1,024 queries in 32 classes, queries × positives × gallery would have 32 million elements."""
 
@@ -204,6 +228,69 @@ def test_no_tensor_is_larger_than_a_block(name: str) -> None:
     with Largest() as largest:
         fast(x, torch.arange(1024) % 32, **parameters).backward()
     assert largest.size <= 128 * 1024  # a block's rows × the gallery
+
+
+def test_losses_of_distances_and_pairs_by_hand() -> None:
+    """The positives are at distances 1 and √2 (60° and 90°), the negatives at √2 and √3 (90° and 120°)."""
+    x, y = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
+    g = torch.tensor([[0.5, 0.75**0.5], [0.0, 1.0], [0.0, -1.0], [-0.5, 0.75**0.5]], dtype=torch.float64)
+    z = torch.tensor([0, 0, 1, 1])
+    two, three = 2**0.5, 3**0.5
+    for triplets, margin, expected in [
+        ("batch-hard", 0.2, 0.2),
+        ("batch-hard", "soft", math.log(2)),
+        ("batch-all", 0.5, (1.5 - two + 0.5 + two + 0.5 - three) / 3),  # 1 + ½ < √3
+        ("semi-hard", 0.5, (1.5 - two + two + 0.5 - three) / 2),
+    ]:
+        value = F.triplet(x, y, g, z, triplets=triplets, margin=margin)
+        assert value.item() == pytest.approx(expected), (triplets, margin)
+    # Half of the squares 1, 2 and (1.5 − √2)²; √3 is beyond the margin.
+    assert F.contrastive(x, y, g, z, margin=1.5).item() == pytest.approx(0.75 + (1.5 - two) ** 2 / 2)
+    # The highest negative has cosine 0, so the positive with cosine 1/2 isn't selected if ε < 1/2; −1/2 isn't either.
+    values = [MultiSimilarity(2.0, 4.0, 0.25, epsilon)(x, y, g, z).item() for epsilon in (0.4, 0.6)]
+    positives, negatives = (math.exp(0.5), math.exp(-0.5)), (math.exp(-1), math.exp(-3))
+    assert values[0] == pytest.approx(math.log(1 + positives[0]) / 2 + math.log(1 + negatives[0]) / 4)
+    assert values[1] == pytest.approx(math.log(1 + sum(positives)) / 2 + math.log(1 + sum(negatives)) / 4)
+
+
+def test_a_triplets_tie_is_not_semi_hard() -> None:
+    """FaceNet's negative must be farther than the positive; here both are the same row."""
+    x, y = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([0])
+    g, z = torch.tensor([[0.0, 1.0], [0.0, 1.0]], dtype=torch.float64), torch.tensor([0, 1])
+    assert F.triplet(x, y, g, z, triplets="semi-hard").item() == 0
+    assert F.triplet(x, y, g, z, triplets="batch-all").item() == pytest.approx(0.2)
+
+
+def test_info_nce_is_clips_loss_for_two_towers() -> None:
+    x, g = rows(7, 0).requires_grad_(), rows(7, 1).requires_grad_()
+    y = torch.randperm(7, generator=torch.Generator().manual_seed(0))
+    for symmetric in (False, True):
+        unit = [torch.nn.functional.normalize(side) for side in (x, g)]
+        logits = LEARNED["log_scale"].exp() * unit[0] @ unit[1].T
+        expected = torch.nn.functional.cross_entropy(logits, torch.arange(7))
+        if symmetric:
+            expected = (expected + torch.nn.functional.cross_entropy(logits.T, torch.arange(7))) / 2
+        value = F.info_nce(x, y, g, y, **TEMPERATURE, symmetric=symmetric)
+        assert_same(value, expected, x, g, LEARNED["log_scale"])
+
+
+def test_the_temperature_of_info_nce_is_learned_up_to_its_limit() -> None:
+    loss = InfoNCE(max_scale=20.0)
+    assert loss.log_scale.item() == pytest.approx(math.log(1 / 0.07))
+    loss(rows(6, 9), torch.arange(6) // 2).backward()
+    assert loss.log_scale.grad.abs() > 0
+    loss.log_scale.data.fill_(5.0)
+    loss.log_scale.grad = None
+    value = loss(rows(6, 9), torch.arange(6) // 2)
+    value.backward()
+    assert value.item() == pytest.approx(InfoNCE(1 / 20)(rows(6, 9), torch.arange(6) // 2).item(), rel=1e-6)
+    assert loss.log_scale.grad == 0
+    fixed = InfoNCE(0.2, learned=False)
+    x, y = rows(6, 9), torch.arange(6) // 2
+    torch.testing.assert_close(
+        fixed(x, y), F.sup_con(x, y, temperature=0.2), rtol=1e-6, atol=0
+    )  # log 5 in float32
+    assert not fixed.log_scale.requires_grad
 
 
 def test_sup_con_and_siglip_by_hand() -> None:

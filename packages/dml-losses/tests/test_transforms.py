@@ -17,7 +17,14 @@ pytestmark = [
 ]
 
 Y = torch.arange(12) % 5
-PAIR_LOSSES = [dml.InstanceCrossEntropy(), dml.RankedListLoss(), dml.SmoothAP(), dml.SupCon(), dml.SigLIP()]
+PAIR_LOSSES = [
+    dml.InstanceCrossEntropy(),
+    dml.RankedListLoss(),
+    dml.SmoothAP(),
+    dml.SupCon(),
+    dml.SigLIP(),
+    dml.InfoNCE(),
+]
 OPERATORS = [
     *PAIR_LOSSES,
     dml.NormSoftmax(5, 6),

@@ -36,6 +36,7 @@ def train(loss: torch.nn.Module, step: Callable[[], object], steps: int = STEPS)
         (lambda: dml.Matryoshka(dml.ArcFace(3, 4), [2, 4]), r"class_weights of shape \(3, 4\)"),
         (lambda: dml.MemVir(dml.NormSoftmax(3, 4), 1, 0), r"class_weights of shape \(3, 4\)"),
         (lambda: dml.ShardedClasses(dml.ArcFace(3, 4)), r"class_weights of shape \(3, 4\)"),
+        (dml.InfoNCE, r"log_scale of shape \(\)"),
         (dml.SigLIP, r"log_scale of shape \(\)"),
     ],
 )

@@ -2,13 +2,16 @@
 from dml_losses.ada_face import AdaFace as AdaFace
 from dml_losses.arc_face import ArcFace as ArcFace
 from dml_losses.broad_face import BroadFace as BroadFace
+from dml_losses.contrastive import Contrastive as Contrastive
 from dml_losses.cos_face import CosFace as CosFace
 from dml_losses.cross_batch_memory import CrossBatchMemory as CrossBatchMemory
 from dml_losses.curricular_face import CurricularFace as CurricularFace
 from dml_losses.heated_up_softmax import HeatedUpSoftmax as HeatedUpSoftmax
+from dml_losses.info_nce import InfoNCE as InfoNCE
 from dml_losses.instance_cross_entropy import InstanceCrossEntropy as InstanceCrossEntropy
 from dml_losses.matryoshka import Matryoshka as Matryoshka
 from dml_losses.memvir import MemVir as MemVir
+from dml_losses.multi_similarity import MultiSimilarity as MultiSimilarity
 from dml_losses.norm_softmax import NormSoftmax as NormSoftmax
 from dml_losses.proxy_anchor import ProxyAnchor as ProxyAnchor
 from dml_losses.proxy_nca import ProxyNCA as ProxyNCA
@@ -25,5 +28,6 @@ from dml_losses.softmax import VirtualSoftmax as VirtualSoftmax
 from dml_losses.sub_center_arc_face import SubCenterArcFace as SubCenterArcFace
 from dml_losses.sup_ap import SupAP as SupAP
 from dml_losses.sup_con import SupCon as SupCon
+from dml_losses.triplet import Triplet as Triplet
 
 __version__: str

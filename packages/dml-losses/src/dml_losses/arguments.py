@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 
@@ -116,6 +117,20 @@ def check_whole(name: str, value: int, minimum: int) -> int:
     return value
 
 
+def check_margin(margin: float | str) -> float | Literal["soft"]:
+    """Check that `margin` is "soft", or finite and at least 0, and return it."""
+    if margin == "soft":
+        return "soft"
+    return _number("margin", margin, "'soft' or a finite number of at least 0", lambda number: number >= 0)
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Check that `value` is one of `choices` (else ValueError)."""
+    if value not in choices:
+        *others, last = map(repr, choices)
+        raise ValueError(f"{name} is {value!r}; expected {', '.join(others)} or {last}")
+
+
 def show(*names: str) -> Callable[[torch.nn.Module], str]:
     """Make a module's `extra_repr`, which lists these attributes after the size of the module's class weights."""
 
@@ -129,7 +144,7 @@ def show(*names: str) -> Callable[[torch.nn.Module], str]:
     return extra_repr
 
 
-def _number(name: str, value: float, wanted: str, holds: Callable[[float], bool]) -> float:
+def _number(name: str, value: float | str, wanted: str, holds: Callable[[float], bool]) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is {value!r}; expected {wanted}")
     if not math.isfinite(value) or not holds(value):

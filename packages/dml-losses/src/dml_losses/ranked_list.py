@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 
-from dml_losses.arguments import check_finite, check_fraction, check_non_negative, check_positive, show
-from dml_losses.functional.ranked_list import QueryWeights, check_query_weights, ranked_list
+from dml_losses.arguments import (
+    check_choice,
+    check_finite,
+    check_fraction,
+    check_non_negative,
+    check_positive,
+    show,
+)
+from dml_losses.functional.ranked_list import QueryWeights, ranked_list
 
 
 class RankedListLoss(torch.nn.Module):
@@ -38,7 +47,8 @@ class RankedListLoss(torch.nn.Module):
         self.negative_temperature = check_finite("negative_temperature", negative_temperature)
         self.positive_temperature = check_finite("positive_temperature", positive_temperature)
         self.balance = check_fraction("balance", balance)
-        self.query_weights = check_query_weights(query_weights)
+        check_choice("query_weights", query_weights, get_args(QueryWeights))
+        self.query_weights: QueryWeights = query_weights
         if self.margin > self.alpha:
             raise ValueError(
                 f"margin is {margin}; expected at most alpha, {alpha}: alpha - margin is the hypersphere's diameter"

@@ -346,6 +346,83 @@ def recall_at_k_value(
 # --- losses of all pairs
 
 
+def _distances(
+    embeddings: Tensor, labels: Tensor, *gallery: Tensor
+) -> list[tuple[list[Tensor], list[Tensor]]]:
+    """Compute each query's distances to its positives and to its negatives, on the unit sphere."""
+    f, g, g_labels, within = sides(embeddings, labels, *gallery)
+    return [
+        tuple(
+            [torch.sqrt(2 - 2 * (f[q] @ g[k])) for k in side]
+            for side in positives_and_negatives(q, labels, g_labels, within)
+        )
+        for q in range(len(f))
+    ]
+
+
+def triplet_value(
+    embeddings: Tensor, labels: Tensor, *gallery: Tensor, triplets: str, margin: float | str
+) -> Tensor:
+    """Hermans et al. 2017, L_BH and L_BA≠0, and FaceNet's semi-hard negatives, as means over triplets."""
+
+    def loss(positive: Tensor, negative: Tensor) -> Tensor:
+        excess = positive - negative
+        return torch.log(1 + torch.exp(excess)) if margin == "soft" else torch.relu(excess + margin)
+
+    terms = []
+    for positives, negatives in _distances(embeddings, labels, *gallery):
+        if triplets == "batch-hard" and positives and negatives:
+            terms.append(loss(max(positives), min(negatives)))
+        for positive in positives:
+            if triplets == "batch-all":
+                terms += [term for negative in negatives if (term := loss(positive, negative)) > 0]
+            farther = [negative for negative in negatives if negative > positive]
+            if triplets == "semi-hard" and farther:
+                terms.append(loss(positive, min(farther)))
+    return _mean(terms, embeddings)
+
+
+def contrastive_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor, margin: float) -> Tensor:
+    """Hadsell et al. 2006, as means per query over positives, and over negatives within the margin."""
+    total = embeddings.sum() * 0
+    for positives, negatives in _distances(embeddings, labels, *gallery):
+        total = total + _mean([d**2 / 2 for d in positives], embeddings)
+        total = total + _mean([(margin - d) ** 2 / 2 for d in negatives if d < margin], embeddings)
+    return total / len(embeddings)
+
+
+def multi_similarity_value(
+    embeddings: Tensor,
+    labels: Tensor,
+    *gallery: Tensor,
+    alpha: float,
+    beta: float,
+    threshold: float,
+    epsilon: float,
+) -> Tensor:
+    """Wang et al. 2019, with the selection of pairs."""
+    total = embeddings.sum() * 0
+    for positives, negatives in _queries(embeddings, labels, *gallery):
+        if positives and negatives:
+            hard = [s for s in positives if s - epsilon < max(negatives)]
+            near = [s for s in negatives if s + epsilon > min(positives)]
+            one = embeddings.new_ones(())
+            total = total + torch.log(one + sum(torch.exp(-alpha * (s - threshold)) for s in hard)) / alpha
+            total = total + torch.log(one + sum(torch.exp(beta * (s - threshold)) for s in near)) / beta
+    return total / len(embeddings)
+
+
+def info_nce_value(
+    embeddings: Tensor, labels: Tensor, *gallery: Tensor, log_scale: Tensor, symmetric: bool
+) -> Tensor:
+    """Radford et al. 2021, CLIP, where a row can have several partners, or none."""
+    sided = [(embeddings, labels, *gallery)]
+    if gallery and symmetric:
+        sided.append((*gallery, embeddings, labels))
+    values = [sup_con_value(*given, temperature=torch.exp(-log_scale)) for given in sided]
+    return sum(values) / len(values) + (gallery[0].sum() + log_scale if gallery else log_scale) * 0
+
+
 def sup_con_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor, temperature: float) -> Tensor:
     """Khosla et al. 2020, L_out, averaged over the anchors that have a positive."""
     f, g, g_labels, within = sides(embeddings, labels, *gallery)

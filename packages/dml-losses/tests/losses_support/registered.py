@@ -42,6 +42,10 @@ EVERY: dict[str, Callable[[int, int], nn.Module]] = {
     **{name: partial(build, name) for name in REGISTERED},
     "instance-cross-entropy, plain": lambda classes, dim: dml.InstanceCrossEntropy(reweight=False),
     "instance-cross-entropy, anchor": lambda classes, dim: dml.InstanceCrossEntropy(anchor_gradient=True),
+    "triplet, all": lambda classes, dim: dml.Triplet("batch-all"),
+    "triplet, semi-hard": lambda classes, dim: dml.Triplet("semi-hard"),
+    "triplet, soft": lambda classes, dim: dml.Triplet(margin="soft"),
+    "info-nce, over ranks": lambda classes, dim: dml.InfoNCE(over_ranks=True),
     "siglip, over ranks": lambda classes, dim: dml.SigLIP(over_ranks=True),
     "heated-up-softmax, batch": lambda classes, dim: dml.HeatedUpSoftmax(classes, dim, feature_norm="batch"),
     # MemVir does not warm up here, so it will add virtual classes; ProxyAnchor is given all rows and classes joined.

@@ -20,10 +20,13 @@ from inspect import isfunction
 
 from dml_losses.functional.ada_face import ada_face as ada_face
 from dml_losses.functional.arc_face import arc_face as arc_face
+from dml_losses.functional.contrastive import contrastive as contrastive
 from dml_losses.functional.cos_face import cos_face as cos_face
 from dml_losses.functional.curricular_face import curricular_face as curricular_face
 from dml_losses.functional.heated_up_softmax import heated_up_softmax as heated_up_softmax
+from dml_losses.functional.info_nce import info_nce as info_nce
 from dml_losses.functional.instance_cross_entropy import instance_cross_entropy as instance_cross_entropy
+from dml_losses.functional.multi_similarity import multi_similarity as multi_similarity
 from dml_losses.functional.norm_softmax import norm_softmax as norm_softmax
 from dml_losses.functional.proxy_anchor import proxy_anchor as proxy_anchor
 from dml_losses.functional.proxy_nca import proxy_nca as proxy_nca
@@ -37,5 +40,6 @@ from dml_losses.functional.softmax import virtual_softmax as virtual_softmax
 from dml_losses.functional.sub_center_arc_face import sub_center_arc_face as sub_center_arc_face
 from dml_losses.functional.sup_ap import sup_ap as sup_ap
 from dml_losses.functional.sup_con import sup_con as sup_con
+from dml_losses.functional.triplet import triplet as triplet
 
 __all__ = [name for name, value in list(vars().items()) if isfunction(value) and name != "isfunction"]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from dml_losses.exchange import BlocksOfRank
+from dml_losses.exchange import BlocksOfRank, all_reduce_
 from dml_losses.functional.sphere import inverse_norms, through_norm_
 
 # The size of a block. On a CPU, the similarities should fit in the caches, and few rows should need few columns for
@@ -61,6 +61,16 @@ class WeightedQueries(NamedTuple):
     log_weights: torch.Tensor  # (R,): w_q, -inf for a query without weight
 
 
+class Average(NamedTuple):
+    """A block's sum and count, if the call should return the sum over all blocks divided by their count.
+
+    Use it if only the similarities determine the count. They are overwritten with ∂(sum)/∂S, the count is a constant.
+    """
+
+    total: torch.Tensor  # ()
+    number: torch.Tensor  # (), the count in the dtype of the similarities
+
+
 @dataclass(frozen=True, slots=True)
 class _Side:
     """Queries or gallery, sorted by label."""
@@ -90,7 +100,7 @@ class _Side:
 
 
 def value_and_gradients(
-    terms: Callable[[Block], torch.Tensor | WeightedQueries],
+    terms: Callable[[Block], torch.Tensor | Average | WeightedQueries],
     queries: torch.Tensor,
     query_labels: torch.Tensor,
     gallery: torch.Tensor,
@@ -103,11 +113,14 @@ def value_and_gradients(
     cpu_block_rows: int = CPU_BLOCK_ROWS,
     symmetric: bool = False,
     share: BlocksOfRank | None = None,
+    num_learned: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Compute a loss of cosines, and the gradients with respect to queries and gallery.
 
     Args:
-        terms: returns a block's share of the loss, or `WeightedQueries`, and overwrites similarities with derivatives.
+        terms: returns a block's share of the loss, an `Average`, or `WeightedQueries`, and overwrites similarities with
+            derivatives. If numbers are learned, it returns shares of the loss and of the derivatives with respect to
+            these numbers, (1 + num_learned,).
         queries, gallery: (Q, D) and (G, D) with the same dtype, not normalised.
         query_labels, gallery_labels: (Q,) and (G,), int64.
         within: whether the queries are also the gallery; then they exclude themselves by index, `gallery` is ignored,
@@ -117,10 +130,12 @@ def value_and_gradients(
         cpu_block_rows: the largest number of queries per block on a CPU. More queries have positives in more columns.
         symmetric: with `within`, whether the derivatives for (i, j) and (j, i) are equal, so that doubling the gradient
             as a query replaces adding the gradient as a gallery row.
-        share: with `within` and `symmetric`, compute only these blocks: a part of the value, but the full gradient.
+        share: with `within`, compute only these blocks; the ranks exchange values and gradients.
+        num_learned: the number of learned numbers.
 
     Returns:
-        The loss, a scalar, and the two gradients; a gradient that isn't requested is empty.
+        The loss, a scalar (with `num_learned`, the loss and the derivatives), and the two gradients; a gradient that
+        isn't requested is empty.
     """
     query = _Side.of(queries, query_labels, ordered=queries_ordered)
     other = query if within else _Side.of(gallery, gallery_labels, ordered=False)
@@ -132,7 +147,6 @@ def value_and_gradients(
     num_pairs = num_positives_Q.sum().clamp_min(1)
     num_matched = (num_positives_Q > 0).sum().to(queries.dtype)
 
-    value = queries.new_zeros(())
     # If the queries are also the gallery, one buffer accumulates both gradients.
     gradient_GD = torch.zeros_like(gallery_GD) if gallery_gradient or within else gallery_GD[:0]
     gradient_QD = (
@@ -146,12 +160,15 @@ def value_and_gradients(
     elements, most = (_CPU_BLOCK_ELEMENTS, cpu_block_rows) if narrow else (_BLOCK_ELEMENTS, num_queries)
     step = min(most, max(16, elements // max(num_gallery, 1)))
     starts = range(0, num_queries if num_gallery else 0, step) if share is None else share.starts
+    values: list[torch.Tensor] = []
+    averaged = False
     weighted: list[WeightedQueries] = []
     for start in starts:
         rows = slice(start, min(start + starts.step, num_queries))
-        columns = (
-            slice(int(first_Q[rows.start]), int(last_Q[rows.stop - 1])) if narrow else slice(0, num_gallery)
-        )
+        columns = slice(0, num_gallery)
+        if narrow:  # at least one column, so that a row always has a maximum
+            first = min(int(first_Q[rows.start]), num_gallery - 1)
+            columns = slice(first, max(int(last_Q[rows.stop - 1]), first + 1))
         same_RP = query.labels[rows, None] == other.labels[None, columns]
         positive_RP = same_RP
         if within:
@@ -174,7 +191,8 @@ def value_and_gradients(
         if isinstance(block_value, WeightedQueries):
             weighted.append(block_value)
         else:
-            value += block_value
+            averaged = isinstance(block_value, Average)
+            values.append(torch.stack(block_value) if isinstance(block_value, Average) else block_value)
         if gallery_gradient and not symmetric:
             gradient_GD.addmm_(similarity_RG.T, query_RD)
         if query_gradient:
@@ -183,6 +201,13 @@ def value_and_gradients(
             else:
                 torch.mm(similarity_RG, gallery_GD, out=gradient_QD[rows])
                 through_norm_(gradient_QD[rows], query_RD, query.inverse_norm[rows], unit=True)
+    value = torch.stack(values) if values else queries.new_zeros((0, 1 + num_learned) if num_learned else 0)
+    value = (value if share is None else share.gather_blocks(value)).sum(dim=0)
+    if averaged:
+        value, count = value[0], value[1].clamp_min(1)
+        value = value / count
+        for gradient in (gradient_GD,) if within else (gradient_QD, gradient_GD):
+            gradient /= count
     if weighted:
         assert not gallery_gradient, "the weights of the queries scale the queries' gradients alone"
         losses_Q, log_weights_Q = (torch.cat(parts) for parts in zip(*weighted, strict=True))
@@ -190,7 +215,7 @@ def value_and_gradients(
         value = share_Q @ losses_Q
         gradient_QD *= share_Q[:, None] if query_gradient else 1
     if share is not None and query_gradient:
-        gradient_GD = share.gather_rows(gradient_GD)
+        gradient_GD = share.gather_rows(gradient_GD) if symmetric else all_reduce_(gradient_GD)
     if gallery_gradient or (within and query_gradient):
         through_norm_(gradient_GD, gallery_GD, other.inverse_norm, unit=True)
     if within:

@@ -59,17 +59,15 @@ def _terms(block: Block, scale: float, margin: float) -> torch.Tensor:
     )
     negative_RB = similarity_RB.add_(margin).mul_(scale)
     negative_RB[:, block.columns].masked_fill_(block.same, -torch.inf)
-    value_N = _softplus_of_logsumexp(negative_RB)
-    value_P = _softplus_of_logsumexp(positive_RP)
+    value_N = softplus_of_logsumexp(negative_RB)
+    value_P = softplus_of_logsumexp(positive_RP)
     negative_RB.mul_(scale / block.num_queries)
     negative_RB[:, block.columns] -= positive_RP.mul_(scale / block.num_matched)
     return value_P / block.num_matched + value_N / block.num_queries
 
 
-def _softplus_of_logsumexp(logits: torch.Tensor) -> torch.Tensor:
+def softplus_of_logsumexp(logits: torch.Tensor) -> torch.Tensor:
     """Compute Σ over rows of log(1 + Σ e^z), and overwrite the logits with the derivatives e^z / (1 + Σ e^z)."""
-    if logits.shape[1] == 0:
-        return logits.sum()
     highest = logits.amax(dim=1, keepdim=True).clamp_min_(0)
     total = logits.sub_(highest).exp_().sum(dim=1, keepdim=True).add_(highest.neg().exp_())
     logits.div_(total)

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 import torch
 
+from dml_losses.arguments import check_choice
 from dml_losses.functional.pair_operators import pair_operator
 from dml_losses.functional.pairs import Block, WeightedQueries
 
@@ -59,7 +60,7 @@ def ranked_list(
     Raises:
         ValueError: if `query_weights` is unknown.
     """
-    check_query_weights(query_weights)
+    check_choice("query_weights", query_weights, get_args(QueryWeights))
     return _loss(
         embeddings,
         labels,
@@ -73,18 +74,6 @@ def ranked_list(
         query_weights == "total",
         moves_gallery=False,
     )
-
-
-def check_query_weights(query_weights: str) -> QueryWeights:
-    """Check that `query_weights` is one of `QueryWeights`, and return it.
-
-    Raises:
-        ValueError: if it isn't.
-    """
-    for known in get_args(QueryWeights):
-        if query_weights == known:
-            return known  # type: ignore[no-any-return]
-    raise ValueError(f"query_weights is {query_weights!r}; expected 'equal' or 'total'")
 
 
 def _terms(
@@ -131,7 +120,7 @@ def _weights(
     """Compute Eq. 9-12 by rows: the normalised weights, and the logarithm of the sum before normalisation, (R,)."""
     inside = violation <= 0
     logits = torch.mul(violation, temperature, out=out).masked_fill_(inside, -torch.inf)
-    highest = logits.amax(dim=1, keepdim=True) if logits.shape[1] else logits.new_zeros(len(logits), 1)
+    highest = logits.amax(dim=1, keepdim=True)
     highest = highest.where(highest > -torch.inf, 0)
     total = logits.sub_(highest).exp_().sum(dim=1, keepdim=True)
     weights = logits.div_(total.where(total > 0, 1))

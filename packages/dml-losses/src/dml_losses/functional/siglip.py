@@ -5,15 +5,11 @@ Shapes: `B` batch, `G` gallery, `D` dim, `R` queries per block, `P` columns that
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.nn.functional import logsigmoid
 
-from dml_losses.exchange import BlocksOfRank
-from dml_losses.functional.first_order import check_no_second_derivatives, check_no_transforms
-from dml_losses.functional.pair_operators import empty_results, pair_inputs
-from dml_losses.functional.pairs import Block, value_and_gradients
+from dml_losses.functional.pair_operators import pair_operator
+from dml_losses.functional.pairs import Block
 from dml_losses.functional.sphere import full_precision
 
 
@@ -47,76 +43,13 @@ def siglip(
     Returns:
         The loss, a scalar; zero, with a zero gradient, if there is no pair.
     """
-    queries, labels, rows, row_labels = pair_inputs(embeddings, labels, gallery, gallery_labels)
-    gradients = torch.is_grad_enabled()
-    check_no_transforms(queries, rows, log_scale, bias)
-    value: torch.Tensor = _operator(
-        queries,
-        labels,
-        rows,
-        row_labels,
-        full_precision(log_scale).to(queries.dtype),
-        full_precision(bias).to(queries.dtype),
-        gallery is None,
-        gradients and queries.requires_grad,
-        gradients and rows.requires_grad,
-        over_ranks and gallery is None,
-    )[0]
-    return value
+    learned = full_precision(torch.stack((log_scale, bias)))
+    return _loss(embeddings, labels, gallery, gallery_labels, learned, over_ranks and gallery is None)
 
 
-@torch.library.custom_op(
-    "dml_losses::siglip",
-    mutates_args=(),
-    schema="(Tensor queries, Tensor query_labels, Tensor gallery, Tensor gallery_labels, Tensor log_scale, "
-    "Tensor bias, bool within, bool query_gradient, bool gallery_gradient, bool over_ranks) "
-    "-> (Tensor, Tensor, Tensor, Tensor)",
-)
-def _operator(
-    queries: torch.Tensor,
-    query_labels: torch.Tensor,
-    gallery: torch.Tensor,
-    gallery_labels: torch.Tensor,
-    log_scale: torch.Tensor,
-    bias: torch.Tensor,
-    within: bool,
-    query_gradient: bool,
-    gallery_gradient: bool,
-    over_ranks: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute the loss, the gradients of queries and gallery, and the gradient of (t', b), (2,).
-
-    Blocks are summed in order, on any rank. For the arguments, all of the same dtype, see `value_and_gradients`.
-    """
-    share = BlocksOfRank(len(queries), queries.device) if over_ranks else None
-    sums: list[torch.Tensor] = []
-
-    def terms(block: Block) -> torch.Tensor:
-        sums.append(_terms(block, log_scale, bias))
-        return torch.zeros_like(log_scale)
-
-    with torch.autocast(queries.device.type, enabled=False):
-        _, query_move, gallery_move = value_and_gradients(
-            terms,
-            queries,
-            query_labels,
-            gallery,
-            gallery_labels,
-            within=within,
-            query_gradient=query_gradient,
-            gallery_gradient=gallery_gradient,
-            symmetric=within,
-            share=share,
-        )
-    blocks = torch.stack(sums) if sums else queries.new_zeros(0, 3)
-    blocks = blocks if share is None else share.gather_blocks(blocks)
-    total = blocks.sum(dim=0)
-    return total[0].clone(), query_move, gallery_move, total[1:].clone()
-
-
-def _terms(block: Block, log_scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def _terms(block: Block, learned: torch.Tensor) -> torch.Tensor:
     """Compute a block's share of the value, and of the derivatives with respect to t' and b, (3,)."""
-    scale = log_scale.exp()
+    scale, bias = learned[0].exp(), learned[1]
     scaled_RG = block.similarity.mul_(scale)
     logits_RG = scaled_RG + bias
     positive_RP = logits_RG[:, block.columns].masked_fill(~block.positive, torch.inf)
@@ -130,23 +63,4 @@ def _terms(block: Block, log_scale: torch.Tensor, bias: torch.Tensor) -> torch.T
     return torch.stack((value / block.num_queries, scale_slope, weight_RG.sum()))
 
 
-@_operator.register_fake
-def _(*inputs: Any) -> tuple[torch.Tensor, ...]:
-    return *empty_results(inputs[0], inputs[2], *inputs[6:9]), inputs[0].new_empty(2)
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    ctx.save_for_backward(*output[1:])
-
-
-def _backward(ctx: Any, upstream: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    check_no_second_derivatives()
-    query_move, gallery_move, numbers = ctx.saved_tensors
-    log_scale, bias = (numbers * upstream).unbind()
-    query_gradient, gallery_gradient = (
-        gradient * upstream if gradient.shape[0] else None for gradient in (query_move, gallery_move)
-    )
-    return query_gradient, None, gallery_gradient, None, log_scale, bias, None, None, None, None
-
-
-_operator.register_autograd(_backward, setup_context=_keep)
+_loss = pair_operator("siglip", "Tensor learned, bool over_ranks", _terms, symmetric=True, num_learned=2)

@@ -71,7 +71,7 @@ def rank_terms(
     Returns:
         The sum of the losses in this block over the number of all queries with a positive, a scalar.
     """
-    pairs = _Pairs.of(block)
+    pairs = Pairs.of(block)
     above_RI, below_RI = torch.zeros_like(pairs.target), torch.zeros_like(pairs.target)
     for i, rows, positives_NP, negatives_NG in pairs.differences():
         above_RI[rows, i] = positive_step.value(positives_NP).sum(dim=1)
@@ -96,7 +96,7 @@ def rank_terms(
 
 
 @dataclass(frozen=True, slots=True)
-class _Pairs:
+class Pairs:
     """The similarities of a block's positives and, separately, of its negatives; −∞ for all other pairs."""
 
     positives: torch.Tensor  # (R, P)
@@ -106,7 +106,8 @@ class _Pairs:
     present: torch.Tensor  # (R, I) bool
 
     @classmethod
-    def of(cls, block: Block) -> _Pairs:
+    def of(cls, block: Block) -> Pairs:
+        """Separate the positives of a block from the negatives, in place."""
         positives_RP = block.similarity[:, block.columns].masked_fill(~block.positive, -torch.inf)
         block.similarity[:, block.columns].masked_fill_(block.same, -torch.inf)
         most = int(block.num_positives.max())

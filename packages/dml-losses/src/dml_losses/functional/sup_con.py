@@ -38,7 +38,8 @@ def sup_con(
     return _loss(embeddings, labels, gallery, gallery_labels, temperature)
 
 
-def _terms(block: Block, temperature: float) -> torch.Tensor:
+def cross_entropy(block: Block, temperature: float | torch.Tensor) -> torch.Tensor:
+    """Compute a block's share of the loss, and overwrite its similarities with the derivatives."""
     logits_RG = block.similarity.div_(temperature)
     logits_RG[:, block.columns].masked_fill_(block.same & ~block.positive, -torch.inf)  # the anchor itself
     positive_RP = logits_RG[:, block.columns].clone()
@@ -57,4 +58,4 @@ def _terms(block: Block, temperature: float) -> torch.Tensor:
     return value
 
 
-_loss = pair_operator("sup_con", "float temperature", _terms)
+_loss = pair_operator("sup_con", "float temperature", cross_entropy)
