@@ -33,8 +33,8 @@ demo: setup ## train on rendered glyphs, evaluate on unseen ones, write runs/dem
 # As many processes as cores, each with one thread of OpenMP. A process runs all tests of a file, and makes their fixtures once.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile --durations 20 --durations-min 1
 
-test: setup ## the tests, without the slow ones
-	cargo test --workspace --exclude dml-eval-rs --profile tests --quiet
+test: setup ## the tests, without the slow ones, with a quarter of the examples
+	PROPTEST_CASES=64 cargo test --workspace --exclude dml-eval-rs --profile tests --quiet
 	$(PYTEST) -m "not slow"
 
 test-all: setup ## every test, the property tests with four times as many examples
