@@ -41,7 +41,15 @@ def train_tracked(folder: Path, loggers: Sequence[str], kill: bool) -> None:
 
 
 def read_wandb(folder: Path) -> dict[str, Any]:
-    """Read the offline files of Weights & Biases, sorted by time."""
+    """Read the offline files of Weights & Biases, when its service has written the end, which can follow `finish`."""
+    found, deadline = _read_wandb(folder), time.monotonic() + 60
+    while "complete" not in found and time.monotonic() < deadline:
+        time.sleep(0.2)
+        found = _read_wandb(folder)
+    return found
+
+
+def _read_wandb(folder: Path) -> dict[str, Any]:
     from wandb.proto.wandb_internal_pb2 import Record
 
     found: dict[str, Any] = {"runs": set(), "settings": {}, "points": []}
