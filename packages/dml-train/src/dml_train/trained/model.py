@@ -48,9 +48,9 @@ class TrainedModel:
         return PRECISIONS[self.recipe.training.precision]
 
     def embed(self, inputs: Tensor | npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Embed N >= 1 network inputs, (N, *input_shape) float32, prepared as `reader.describe` says: (N, D) float32.
+        """Embed N >= 1 network inputs, float32 of shape ``(N, *input_shape)``, prepared as `reader.describe` says.
 
-        Raise DmlError if the inputs have a different shape, or an embedding is not finite.
+        Return (N, D) float32. Raise DmlError if the inputs have a different shape, or an embedding is not finite.
         """
         tensor = torch.as_tensor(inputs)
         if tensor.ndim != 4 or tensor.shape[1:] != self.input_shape or not len(tensor):
