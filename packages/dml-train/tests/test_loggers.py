@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import time
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -52,11 +53,14 @@ def test_a_file_that_cannot_be_opened_is_reported(tmp_path):
         JsonLines(tmp_path)
 
 
-def test_tensorboard_has_every_curve_and_hides_repeated_steps(tmp_path):
+def test_tensorboard_has_every_curve_and_hides_repeated_steps(tmp_path, monkeypatch):
     first = TensorBoard(tmp_path)
     for step in (1, 2, 3):
         first.log(step, {"loss": float(step), "time/images_per_second": 10.0})
     first.close()
+    # TensorBoard reads files in the order of their names, which start with the second of opening.
+    later = time.time() + 1
+    monkeypatch.setattr(time, "time", lambda: later)
     second = TensorBoard(tmp_path, start_step=2)
     second.log(3, {"loss": 30.0})
     second.close()
