@@ -12,8 +12,13 @@ use crate::rows::space::Scratch;
 /// Packed rows. A panel contains the words of `width` rows: `panel[step * width + lane]`.
 pub(crate) struct Panels<T> {
     words: Vec<T>,
+    /// The first word of the first panel, which begins a cache line.
+    first: usize,
     words_per_panel: usize,
 }
+
+/// Bytes per cache line. Vector loads that cross lines are slower.
+const LINE: usize = 64;
 
 impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
     /// Packs `rows` rows of `steps` words, and pads the last panel with zeros. `encode` must write the words for one row; the
@@ -24,11 +29,9 @@ impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
         steps: usize,
         encode: impl Fn(usize, &mut Scratch, &mut [T]) -> Result<E> + Sync,
     ) -> Result<(Self, Vec<E>)> {
-        let words_per_panel = steps * width;
-        let mut words = zeros(rows.div_ceil(width) * words_per_panel)?;
-        let mut extras = full(rows, E::default())?;
+        let (mut panels, mut extras) = (Self::zeros(rows, width, steps)?, full(rows, E::default())?);
         each(
-            words.par_chunks_mut(words_per_panel).zip(extras.par_chunks_mut(width)).enumerate(),
+            panels.par_iter_mut().zip(extras.par_chunks_mut(width)).enumerate(),
             || Ok((Scratch::default(), full(steps, T::default())?)),
             |(scratch, row), (p, (panel, extras))| {
                 for (lane, extra) in extras.iter_mut().enumerate() {
@@ -40,7 +43,7 @@ impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
                 Ok(())
             },
         )?;
-        Ok((Panels { words, words_per_panel }, extras))
+        Ok((panels, extras))
     }
 
     /// Packs like [`load`](Self::load), except that `encode` must write all rows in a panel.
@@ -50,12 +53,21 @@ impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
         steps: usize,
         encode: impl Fn(Range<usize>, &mut [T], &mut [E]) -> Result<()> + Sync,
     ) -> Result<(Self, Vec<E>)> {
+        let (mut panels, mut extras) = (Self::zeros(rows, width, steps)?, full(rows, E::default())?);
+        let parts = panels.par_iter_mut().zip(extras.par_chunks_mut(width)).enumerate();
+        parts.try_for_each(|(p, (panel, extras))| encode(p * width..p * width + extras.len(), panel, extras))?;
+        Ok((panels, extras))
+    }
+
+    fn zeros(rows: usize, width: usize, steps: usize) -> Result<Self> {
         let words_per_panel = steps * width;
-        let mut words = zeros(rows.div_ceil(width) * words_per_panel)?;
-        let mut extras = full(rows, E::default())?;
-        let panels = words.par_chunks_mut(words_per_panel).zip(extras.par_chunks_mut(width)).enumerate();
-        panels.try_for_each(|(p, (panel, extras))| encode(p * width..p * width + extras.len(), panel, extras))?;
-        Ok((Panels { words, words_per_panel }, extras))
+        let words: Vec<T> = zeros(rows.div_ceil(width) * words_per_panel + LINE / size_of::<T>())?;
+        let first = words.as_ptr().align_offset(LINE);
+        Ok(Panels { words, first, words_per_panel })
+    }
+
+    fn par_iter_mut(&mut self) -> impl IndexedParallelIterator<Item = &mut [T]> {
+        self.words[self.first..].par_chunks_exact_mut(self.words_per_panel)
     }
 
     pub fn panel(&self, p: usize) -> &[T] {
@@ -63,6 +75,6 @@ impl<T: Copy + Default + FromZeros + Send + Sync> Panels<T> {
     }
 
     pub fn panels(&self, panels: Range<usize>) -> &[T] {
-        &self.words[panels.start * self.words_per_panel..panels.end * self.words_per_panel]
+        &self.words[self.first..][panels.start * self.words_per_panel..panels.end * self.words_per_panel]
     }
 }
