@@ -72,7 +72,7 @@ sizes! {
     /// See `count_bytes`.
     count_bytes_per_input_byte: 1;
     /// The maximum number of positives between which the screen itself counts negatives.
-    counted_brackets: 16;
+    counted_brackets: 32;
     /// Open pairs are decided using a table of all keys in a task if at least one pair in this number is open.
     pairs_per_open_key: 8;
     /// The approximate maximum bytes of a search's candidates in memory.
