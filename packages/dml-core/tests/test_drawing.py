@@ -47,7 +47,7 @@ def test_kept_rows_have_the_bits_of_one_draw(rows, columns, bounds, groups, fill
     assert kept.dtype == dtype
     assert kept.shape == (last - first, columns)
     assert torch.equal(kept, whole[first:last])
-    # Further draws should show that the generators, with cached numbers, are in equal states.
+    # Further draws show whether the generators, which also cache numbers, are in equal states.
     for count in (1, 40):
         assert torch.equal(*(normal(generator, torch.empty(count)) for generator in generators))
 

@@ -104,7 +104,7 @@ class Registry:
         Raises:
             UnknownName, DuplicateName: see `entry`.
             InvalidOption: if a key isn't an option, a value doesn't match the option's annotation, or a required option
-                is missing in both the table and the kind's context; or if there are multiple mistakes.
+                is missing in both the table and the kind's context. Multiple mistakes are raised as a single error.
         """
         if mistakes := list(self.mistakes(kind, table)):
             raise join_errors(mistakes)
@@ -127,13 +127,13 @@ class Registry:
             kind: the kind of the component.
             table: ``{"name": …, option: value, …}``. Nested tables with a ``name`` will be built first, using the same
                 context, or by the factory itself (see `Component.deferred`).
-            context: values for the names in ``CONTEXT[kind]``. The factory receives the values that are used as
-                options, except the options that the table sets.
+            context: values for the names in ``CONTEXT[kind]``. The factory receives a value if it has an
+                option of this name, which the table doesn't set.
 
         Raises:
             UnknownName, DuplicateName, InvalidOption: see `check`.
             InvalidOption: also if the factory raises a TypeError, ValueError or similar error.
-            …. TypeError: if the names in `context` aren't exactly ``CONTEXT[kind]``.
+            TypeError: if the names in `context` aren't exactly ``CONTEXT[kind]``.
         """
         self.check(kind, table)
         if set(context) != set(CONTEXT[kind]):
@@ -184,9 +184,9 @@ def registry() -> Registry:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Suggest a name: a class of a different library that contains the word (triplet, supcon), or the nearest name.
+    """Suggest a known name: a class of another library that contains `name` (triplet, supcon), or the nearest name.
 
-    The word can be slightly misspelt, for example tripplet.
+    `name` can be slightly misspelt, for example tripplet.
     """
     names, word = list(known), name.lower().replace("-", "")
     classes = [other for other in names if "/" in other and word in other.lower()]

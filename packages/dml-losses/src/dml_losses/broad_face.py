@@ -46,7 +46,7 @@ class BroadFace(torch.nn.Module):
             )
         if (centers := centers_per_class_of(loss)) != 1:
             raise ValueError(
-                f"loss has {centers} weights for each class; expected 1, to move queued embeddings with"
+                f"loss has {centers} weights for each class; expected 1, since embeddings move with this weight"
             )
         self.loss = loss
         self.warmup_steps = check_whole("warmup_steps", warmup_steps, 0)

@@ -21,7 +21,7 @@ class InfoNCE(torch.nn.Module):
     Args:
         temperature: 1/t > 0 at the start; default 0.07, as in CLIP.
         learned: whether to learn the temperature; default true, as in CLIP.
-        max_scale: the largest t; default 100, as in CLIP. If log t exceeds it, this limit is used, and log t gets no
+        max_scale: the largest t; default 100, as in CLIP. If t exceeds it, this limit is used, and log t gets no
             gradient, whereas CLIP's code resets log t.
         symmetric, over_ranks: see `info_nce`.
 

@@ -41,7 +41,7 @@ class LayeredBackbone(Protocol):
 class Evaluation(Protocol):
     """The metrics of an evaluation: a `Mapping` from names to values, for example ``evaluation["recall@1"]``.
 
-    Note that names of metrics must be used consistently in recipes, logged values, files and reports.
+    Recipes, logged values, files and reports use these names.
     """
 
     @property
@@ -127,7 +127,7 @@ class Evaluator(Protocol):
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
     ) -> Evaluation:
-        """Measure retrieval metrics (and, on request, clustering). The default gallery: all other queries."""
+        """Measure retrieval (and clustering, if so configured). By default, queries search all other queries."""
 
     def nearest(
         self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False
@@ -234,7 +234,7 @@ class MiningEvaluator(Evaluator, Protocol):
         similar) or easiest positive, minus `margin`.
 
         Returns:
-            Similarities and indices, both (N, k), nearest first; padded with NaN and -1 if fewer negatives are given.
+            Similarities and indices, both (N, k), nearest first; padded with NaN and -1 if there are fewer negatives.
         """
 
 
@@ -250,16 +250,16 @@ class VerifyingEvaluator(Evaluator, Protocol):
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
     ) -> Mapping[float, float]:
-        """Measure the largest share of positive pairs that a threshold accepts at a given share of negatives.
+        """Measure the largest share of positive pairs that a threshold can accept, given a limit on accepted negatives.
 
         By default, unordered pairs of queries are compared once. A `MatchesEvaluator` also takes `Labels`, and then
         excludes pairs with equal labels and groups.
 
         Args:
-            far: shares of negative pairs, above 0 and below 1.
+            far: the largest shares of negative pairs to accept, above 0 and below 1.
 
         Raises:
-            ValueError: if positive or negative pairs are not given.
+            ValueError: if there are no positive or no negative pairs.
         """
 
 

@@ -142,7 +142,7 @@ def is_shardable(loss: object) -> TypeGuard[ShardableLoss]:
 class SparseLoss(Protocol):
     """A loss, or a module inside a loss, with parameters that get a sparse gradient; few optimizers support this.
 
-    The trainer will ask once, right after construction, to choose the optimizer of these parameters.
+    The trainer reads the names once, right after construction, to choose the optimizer of these parameters.
     """
 
     def sparse_parameters(self) -> Sequence[str]:

@@ -51,7 +51,7 @@ class DatasetContract(ABC):
             )
 
     def test_some_query_has_a_match(self) -> None:
-        """The gallery must contain a match for some query: of equal class but different group, or listed."""
+        """The gallery must contain a match for some query: a listed item, or one of its class but not of its group."""
         dataset = self.make_dataset()
         if isinstance(dataset, RelatedDataset) and isinstance(dataset.matches, Relevance):
             assert len(dataset.matches.indices), "matches lists no match"
@@ -80,7 +80,7 @@ class DatasetContract(ABC):
             assert kinds[name] in ("integers", "<U"), f"the groups of {name} have dtype {split.groups.dtype}"
         if dataset.gallery is not None:
             assert ("test" in kinds) == ("gallery" in kinds), (
-                f"of test and gallery, only {[*kinds]} has groups"
+                f"expected groups in test and gallery, or in neither; found them in {[*kinds]}"
             )
         assert len({*kinds.values()}) <= 1, f"groups are of several kinds: {kinds}"
 
@@ -91,7 +91,7 @@ class DatasetContract(ABC):
             return
         matches, test, gallery = dataset.matches, dataset.test, dataset.gallery
         assert isinstance(matches, Labels | Relevance), f"matches is a {type(matches).__name__}"
-        assert len(matches) == len(test), f"matches is of {len(matches)} queries; test has {len(test)} items"
+        assert len(matches) == len(test), f"matches has {len(matches)} queries; test has {len(test)} items"
         grouped = [name for name, split in self._splits(dataset) if isinstance(split, GroupedSplit)]
         items: Labels | None = None
         if isinstance(matches, Relevance):
@@ -207,7 +207,7 @@ class SamplerContract(ABC):
         assert not np.array_equal(first, other.batch_at(0, 0)), "another seed draws the same batch"
 
     def test_mined_negatives_determine_the_batches(self) -> None:
-        """A `MiningSampler` must keep these properties with negatives, as loader processes and resumed runs have."""
+        """A `MiningSampler` must draw equal batches from equal negatives, also if pickled, as for loader processes."""
         sampler, other = self._sampler(), self._sampler()
         if not (isinstance(sampler, MiningSampler) and isinstance(other, MiningSampler)):
             return
@@ -225,10 +225,10 @@ class SamplerContract(ABC):
         copied: BatchSampler = pickle.loads(pickle.dumps(sampler))
         for place, batch in reversed(list(zip(places, mined))):
             assert np.array_equal(other.batch_at(*place), batch), f"batch {place} depends on earlier calls"
-            assert np.array_equal(copied.batch_at(*place), batch), f"batch {place} differs, pickled"
+            assert np.array_equal(copied.batch_at(*place), batch), f"batch {place} differs after pickling"
         sampler.set_negatives(None)
         for place, batch in zip(places, before):
-            assert np.array_equal(sampler.batch_at(*place), batch), "without negatives, old ones have effects"
+            assert np.array_equal(sampler.batch_at(*place), batch), "batches differ after set_negatives(None)"
 
     def _sampler(self) -> BatchSampler:
         return self.make_sampler(self.labels, 0)

@@ -170,7 +170,7 @@ class EvaluatorContract(ABC):
         offsets, indices, similarities = evaluator.within(
             queries, embeddings, threshold, max_results=5 * count
         )
-        assert offsets.tolist()[-1] == len(indices) == len(similarities), "offsets end elsewhere"
+        assert offsets.tolist()[-1] == len(indices) == len(similarities), "offsets must end at len(indices)"
         for query, row in enumerate(nearest):
             found = indices[offsets[query] : offsets[query + 1]]
             expected = int((sign * scores[query] >= sign * threshold).sum())
@@ -191,7 +191,7 @@ class EvaluatorContract(ABC):
         assert values == sorted(values), f"rates are {values}; expected them to rise with the FAR"
         order = np.random.default_rng(0).permutation(len(labels))
         assert dict(evaluator.true_accept_rates(far, embeddings[order], labels[order])) == dict(rates)
-        with _expect_value_error("items of one class alone were accepted"):
+        with _expect_value_error("items of a single class were accepted"):
             evaluator.true_accept_rates(far, embeddings, np.zeros(len(labels), np.int64))
 
     def test_hard_negatives_are_the_nearest_of_other_classes(self) -> None:

@@ -26,7 +26,7 @@ class BackboneContract(ABC):
     def test_is_a_module_that_says_its_width(self) -> None:
         """The backbone must be an `nn.Module`, with an integer or a tuple of integers as `num_features`."""
         backbone = self._backbone()
-        assert isinstance(backbone, nn.Module), f"it is a {type(backbone).__name__}; expected an nn.Module"
+        assert isinstance(backbone, nn.Module), f"got a {type(backbone).__name__}; expected an nn.Module"
         widths = self._widths(backbone)
         assert all(isinstance(width, int) and width > 0 for width in widths), f"num_features is {widths}"
 
@@ -76,7 +76,7 @@ class BackboneContract(ABC):
         fresh.load_state_dict(copy.deepcopy(used.state_dict()))
         with torch.no_grad():
             before, after = self._features(used.eval(), images), self._features(fresh.eval(), images)
-        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), "features differ, loaded"
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), "loaded features differ"
 
     def _backbone(self) -> Any:
         torch.manual_seed(0)

@@ -48,7 +48,7 @@ class Virtual:
             )
 
     def constants(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-        """Return embeddings, labels and weights of extra classes, constant, with the device and dtype of `like`."""
+        """Return the constants: embeddings, labels and extra classes' weights, in the device and dtype of `like`."""
         rows, *further = (
             full_precision(some.detach()).to(like.device, like.dtype)
             for some in (self.embeddings, *self.further)

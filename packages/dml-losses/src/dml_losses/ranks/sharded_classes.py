@@ -47,7 +47,7 @@ class ShardedClasses(torch.nn.Module):
 
     Args:
         loss: a class loss with a method `sharded_forward` and no parameter except ``class_weights``, or a function
-            without arguments that makes such a loss. Make it for all classes on all ranks, after the process group. The
+            without arguments that makes such a loss. Each rank makes it for all classes, after the process group. The
             loss is changed: it only keeps this rank's rows of ``class_weights``.
 
     Attributes:
