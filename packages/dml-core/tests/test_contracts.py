@@ -67,7 +67,7 @@ class Grouped(Noise):
     groups: np.ndarray
 
 
-LISTS = np.array([0, 1, 1, 2, 2]), np.array([1, 2])  # of four queries
+LISTS = np.array([0, 1, 1, 2, 2]), np.array([1, 2])  # the items listed for four queries
 
 
 def dataset_with(**changes):

@@ -77,7 +77,7 @@ class HardNegativeSampler(EpochSampler):
         self.mine_every = check_at_least(1, mine_every=mine_every)
         if classes_per_batch < 2:
             raise ValueError(
-                f"classes_per_batch is {classes_per_batch}; expected at least 2, an anchor's and a negative's"
+                f"classes_per_batch is {classes_per_batch}; expected at least 2, for an anchor and a negative"
             )
         if candidates >= len(self.labels):
             raise ValueError(

@@ -58,7 +58,7 @@ class Matryoshka(torch.nn.Module):
         if (fraction := class_fraction_of(loss)) < 1:
             raise ValueError(
                 f"loss is {type(loss).__name__} with class_fraction = {fraction}; expected class_fraction = 1, since "
-                "the sparse gradient of a fraction has no prefix: put SampledClasses around Matryoshka"
+                "a sparse gradient can't be cut to a prefix: put SampledClasses around Matryoshka"
             )
         if "class_weights" in (held := dict(loss.named_parameters(recurse=False))):
             embedding_dim = held["class_weights"].shape[1]

@@ -158,7 +158,7 @@ class LossContract(ABC):
         for loss in (used, fresh):
             torch.manual_seed(0)
             values.append(loss(*self._batch(seed=3)))
-        assert torch.equal(values[0], values[1]), f"after load_state_dict {values[1]}; before {values[0]}"
+        assert torch.equal(values[0], values[1]), f"{values[1]} after load_state_dict; expected {values[0]}"
 
     def test_a_shard_of_all_classes_makes_what_forward_does(self) -> None:
         """With a shard of all classes, `sharded_forward` (if any) must give the value and gradients of `forward`."""

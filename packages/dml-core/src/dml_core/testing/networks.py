@@ -35,7 +35,7 @@ class BackboneContract(ABC):
         backbone, images = self._backbone(), self._images()
         features = self._features(backbone, images)
         widths = self._widths(backbone)
-        assert len(features) == len(widths), f"{len(features)} features for the widths {widths}"
+        assert len(features) == len(widths), f"{len(features)} features; expected the widths {widths}"
         for feature, width in zip(features, widths, strict=True):
             assert feature.ndim in (2, 4), f"features are {tuple(feature.shape)}; expected (B, F) or maps"
             assert feature.shape[:2] == (len(images), width), (

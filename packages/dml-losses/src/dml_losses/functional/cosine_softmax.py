@@ -279,7 +279,7 @@ def _(*inputs: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)  # otherwise, outputs without gradient get zeros, which are (N × C)
+    ctx.set_materialize_grads(False)  # otherwise, unused outputs get gradients of zeros, up to (N, C)
     features, constant_features, _, class_weights, constant_weights, *_ = inputs
     ctx.save_for_backward(features, constant_features, class_weights, *output[1:])
     ctx.num_inputs, ctx.num_constants = len(inputs), len(constant_weights)
