@@ -18,7 +18,7 @@ _REFERENCE = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 
 
 class Component:
-    """A named object that a plugin provides, with the factory that makes it.
+    """A component that a plugin provides: a name, a factory that makes the object, and a summary.
 
     Args:
         name: the name in recipes, in kebab-case (``"norm-softmax"``), or with a prefix (``"pml/ContrastiveLoss"``).

@@ -16,7 +16,7 @@ Forward: TypeAlias = Callable[[nn.Module, Tensor, int], Tensor]
 
 
 class GradientCache:
-    """The embedding of a batch in two passes, which keeps only the activations of a micro-batch in memory.
+    """A two-pass embedding of a batch that keeps only the activations of a micro-batch in memory.
 
     The first pass embeds the batch and does not save activations. The loss computes the gradient of the embeddings.
     The second pass embeds the micro-batches again with activations, and back-propagates this gradient:
@@ -107,7 +107,7 @@ class GradientCache:
 
 
 def split_evenly(rows: Tensor, most: int) -> tuple[Tensor, ...]:
-    """Split rows into few parts of at most `most` rows and nearly equal size: batch norms fail on a single row."""
+    """Split rows into the fewest parts of at most `most` rows, nearly equal, since batch norms fail on a single row."""
     return torch.tensor_split(rows, max(1, -(-len(rows) // most)))
 
 
@@ -172,7 +172,7 @@ class _Replayed:
 
     @contextmanager
     def second_pass(self) -> Iterator[None]:
-        """Repeat the first pass in this context, and finally restore the state of the random generators."""
+        """Make the calls in this context repeat the first pass, and finally restore the random generators."""
         before, self._repeats = _random_state(self._device), True
         try:
             yield
@@ -193,7 +193,7 @@ def _set_random_state(state: tuple[Tensor, Tensor | None], device: torch.device)
 
 @contextmanager
 def _freeze_statistics(network: nn.Module) -> Iterator[None]:
-    """Freeze the running statistics of batch norms in the first pass: the second pass should update the statistics."""
+    """Freeze batch norms' running statistics in this context, since only the second pass should update them."""
     norms: list[Any] = [
         m
         for m in network.modules()

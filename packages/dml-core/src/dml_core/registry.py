@@ -26,7 +26,7 @@ _LISTED = 5  # the largest number of names in an error
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A component and the provider."""
+    """A component, and the plugin that provides it."""
 
     component: Component
     provider: Provider
@@ -36,7 +36,7 @@ class Registry:
     """All components that the plugins provide, by kind and name.
 
     Args:
-        source: the plugins. A hook is called once, when a component of the kind is first looked up.
+        source: the plugins. A kind's hook is called once, when a component of this kind is first looked up.
     """
 
     def __init__(self, source: Plugins) -> None:

@@ -70,7 +70,7 @@ class Dataset(Protocol):
 
 @runtime_checkable
 class RelatedDataset(Dataset, Protocol):
-    """A `Dataset` with queries (the items of `test`) that are not matched only by label and group.
+    """A `Dataset` that defines matches of the queries (the items of `test`) by more than label and group.
 
     `matches` refers to items of `gallery`, or of `test` if a gallery is not given. Training and reports use the labels.
     """

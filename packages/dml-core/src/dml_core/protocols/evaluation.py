@@ -204,7 +204,7 @@ class RangeEvaluator(Evaluator, Protocol):
     def within(
         self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], threshold: float, *, max_results: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Find all gallery items with a similarity to a query of at least `threshold`.
+        """Find, for each query, all gallery items with a similarity of at least `threshold`.
 
         Returns:
             Offsets (Q + 1,), indices (M,) and similarities (M,): query q finds
@@ -228,7 +228,7 @@ class MiningEvaluator(Evaluator, Protocol):
         below: Literal["hardest", "easiest"] | None = None,
         margin: float = 0.0,
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """Find the k nearest items of different classes for all items.
+        """Find, for each item, the k nearest items of other classes.
 
         If `below` is given, the negatives' similarity must be below the similarity of the item's hardest (least
         similar) or easiest positive, minus `margin`.

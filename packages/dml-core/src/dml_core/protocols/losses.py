@@ -96,7 +96,7 @@ class ShardedLoss(Protocol):
 
 
 class ClassShard(Protocol):
-    """The classes with weights on this rank, with reductions over the classes of all ranks.
+    """The classes whose weights this rank stores, with reductions over the classes of all ranks.
 
     Both methods take logits z for this rank's classes, (B, L) in any float dtype, and labels (B,) that count the
     classes of all ranks. All ranks must use the same order of calls. The result (B,) will be equal on all ranks.

@@ -145,7 +145,7 @@ class EvaluatorContract(ABC):
             assert grouped.to_dict() != plain.to_dict(), "groups change nothing"
 
     def test_junk_is_excluded(self) -> None:
-        """A `MatchesEvaluator` must return the metrics that are computed when items labelled as junk are absent."""
+        """A `MatchesEvaluator` must return the same metrics as if items labelled as junk were absent."""
         evaluator = self.make_evaluator()
         if not takes_matches(evaluator):
             return
@@ -220,7 +220,7 @@ class EvaluatorContract(ABC):
                 )
 
     def _evaluations(self) -> list[Evaluation]:
-        """Evaluate with the default (the queries) and with a gallery."""
+        """Evaluate queries that search each other, and queries that search a gallery."""
         embeddings, labels = self._data()
         evaluator = self.make_evaluator()
         with_gallery = evaluator.evaluate(embeddings, labels, embeddings[::-1] + 0.1, labels[::-1])
@@ -256,7 +256,7 @@ class LoggerContract(ABC):
         self._log({}, range(1, 1))
 
     def _log(self, values: Mapping[str, float], *runs: range) -> None:
-        """Log these values for the steps of all runs in a single folder."""
+        """Log these values in a single folder, with a new logger per run."""
         with TemporaryDirectory() as folder:
             for steps in runs:
                 logger = self.make_logger(Path(folder), steps.start - 1)

@@ -248,7 +248,7 @@ def _takes_a_gallery(loss: nn.Module) -> bool:
 
 
 def _interchangeable_rows(levels: Tensor, class_size: int) -> tuple[Tensor, Tensor]:
-    """Make NUM_CLASSES rows and labels; `levels` are the values at the row's index, at the class's, and elsewhere."""
+    """Make NUM_CLASSES rows and labels; `levels` are the values at the row's index, its class's, and elsewhere."""
     place = torch.arange(NUM_CLASSES, device=levels.device)
     labels = place // class_size
     kind = 2 - (labels[:, None] == labels).long() - (place[:, None] == place).long()

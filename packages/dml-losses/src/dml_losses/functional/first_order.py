@@ -8,7 +8,7 @@ from torch.autograd.forward_ad import unpack_dual
 
 
 def check_no_transforms(*tensors: torch.Tensor) -> None:
-    """Check that no forward-mode derivative, which the operators would drop, and no ``torch.func`` derivative is used.
+    """Check that neither forward mode, which the operators would ignore, nor a ``torch.func`` derivative is used.
 
     Raises:
         RuntimeError: if a tensor has a tangent, or the call is inside ``torch.func.grad`` or a similar transform, or
