@@ -380,7 +380,7 @@ TestExact = suite(EvaluatorContract, Exact)
 
 
 def exact_with(method, change):
-    """Make an `Exact` that calls the method using the arguments that `change` returns, given the original arguments."""
+    """Make an `Exact` whose method is called with the arguments that `change` makes from the given ones."""
 
     def changed(self, *given, **options):
         given, options = change(*given, **options)

@@ -1,4 +1,4 @@
-"""Compare batches with mined hard negatives with the definition."""
+"""Compare batches that contain mined hard negatives with the definition."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ LABELS = [
 @pytest.mark.parametrize("scale", [1.0, 16.0, 64.0])
 @pytest.mark.parametrize("anchor", [False, True])
 def test_reweighted_gradient_is_equation_15(labels: list[int], scale: float, anchor: bool) -> None:
-    """The weights must not change the value; `test_pair_losses` also uses the equations as references."""
+    """Reweighting must not change the value; `test_pair_losses` also uses the equations as references."""
     x, y = rows(len(labels), 1).requires_grad_(), torch.tensor(labels)
     value = instance_cross_entropy(x, y, scale=scale, anchor_gradient=anchor)
     assert torch.equal(value, instance_cross_entropy(x, y, scale=scale, reweight=False))

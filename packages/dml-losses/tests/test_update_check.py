@@ -1,4 +1,4 @@
-"""A loss warns once if parameters are not updated by an optimizer, and does not warn otherwise."""
+"""A loss warns once if no optimizer updates the parameters, and does not warn otherwise."""
 
 from __future__ import annotations
 

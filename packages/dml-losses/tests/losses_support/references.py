@@ -1,4 +1,4 @@
-"""Slow references for the losses: the equations as loops over float64 numbers; the package's code must not be used.
+"""Slow references for the losses: the equations as loops over float64 numbers. They must not use the package's code.
 
 If a paper defines the gradient, a second function returns the gradient.
 """
