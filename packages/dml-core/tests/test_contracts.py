@@ -380,7 +380,7 @@ TestExact = suite(EvaluatorContract, Exact)
 
 
 def exact_with(method, change):
-    """Make an `Exact` whose method is called with the arguments that `change` makes from the given ones."""
+    """Make an `Exact` that changes the arguments of a method, using `change`, before the call."""
 
     def changed(self, *given, **options):
         given, options = change(*given, **options)

@@ -92,7 +92,7 @@ def test_the_fake_of_the_operator_has_the_shapes_of_its_results(
 
 
 def test_a_block_of_proxies_without_any_positive_only_pushes() -> None:
-    """A block has 512 proxies; of 520, the last eight form a block whose classes are absent from the batch."""
+    """A block has 512 proxies; of 520, the last eight form a block that no row of the batch belongs to."""
     x, w, y = rows(3, 14).requires_grad_(), rows(520, 15).requires_grad_(), torch.tensor([0, 2, 0])
     value = F.proxy_anchor(x, y, w, scale=8.0)
     expected = reference.proxy_anchor_value(x, y, w, 8.0, 0.1)

@@ -113,7 +113,7 @@ def test_value_and_gradient_are_those_of_the_equations(name: str, labels: list[i
     ids=["matches", "none match", "none match one class", "some match"],
 )
 def test_a_gallery_is_compared_as_the_equations_say(name: str, gallery_labels: list[int]) -> None:
-    """No row is omitted. The gallery gets a gradient, except in Ranked List Loss, where it is constant."""
+    """No row is omitted. The gallery gets a gradient, but is constant in Ranked List Loss."""
     fast, slow, parameters = CASES[name]
     x, y = rows(5, 1, 3).requires_grad_(), torch.tensor([2, 0, 3, 0, 9])
     g, z = rows(len(gallery_labels), 2, 3).requires_grad_(), torch.tensor(gallery_labels)

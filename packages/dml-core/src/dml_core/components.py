@@ -117,7 +117,7 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The training run for which a hook is called.
+    """The training run that a hook receives.
 
     Args:
         directory: the run's folder.

@@ -184,7 +184,7 @@ def registry() -> Registry:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Suggest a known name: a class of another library that contains `name` (triplet, supcon), or the nearest name.
+    """Suggest a known name: a different library's class that contains `name` (triplet, supcon), or the nearest name.
 
     `name` can be slightly misspelt, for example tripplet.
     """

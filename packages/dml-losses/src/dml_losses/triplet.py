@@ -11,7 +11,7 @@ from dml_losses.functional.triplet import Triplets, triplet
 
 
 class Triplet(torch.nn.Module):
-    """A loss of triplets whose positive isn't nearer to the anchor than the negative, by a margin.
+    """A loss of triplets in which a positive should be nearer to the anchor than a negative, by a margin.
 
     Use it beside a class loss, as the re-identification baseline does, or as a baseline. For the equations, see
     `dml_losses.functional.triplet`.
