@@ -145,7 +145,7 @@ class MiningSampler(BatchSampler, Protocol):
     """A `BatchSampler` that uses hard negatives, which the trainer finds between epochs.
 
     Batches depend only on (seed, epoch, position, negatives). If `mines_before` is true for the next epoch, the trainer
-    embeds the training split (augmentation is not used) and passes the mined negatives to all ranks. Checkpoints
+    embeds the training split (not augmented) and passes the mined negatives to all ranks. Checkpoints
     contain the negatives, since a resumed run can't compute them again without the earlier weights.
     """
 
