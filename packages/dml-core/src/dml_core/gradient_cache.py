@@ -164,7 +164,7 @@ class _Replayed:
         else:
             self._states.append(_random_state(inputs.device))
         self._device = inputs.device
-        # Weights that are cast without gradients must not be cached, since the second pass needs their gradients.
+        # Don't let autocast cache weights that it casts without gradients: the second pass needs their gradients.
         cached = torch.is_grad_enabled() and torch.is_autocast_cache_enabled()
         with torch.autocast(kind, dtype, enabled, cache_enabled=cached):
             embeddings: Tensor = network(inputs)

@@ -42,7 +42,7 @@ class HardNegativeSampler(EpochSampler):
         below: by default (None), mine the k nearest items of other classes. Use ``"hardest"`` to mine only negatives
             that are less similar than the item's least similar positive (semi-hard compared with all positives:
             Schroff et al. 2015, FaceNet, Eq. 4), or ``"easiest"``: less similar than the item's most similar positive.
-        margin: how much less similar (at least 0), to skip mislabelled images: Moreira et al. 2024, NV-Retriever.
+        margin: the required difference, at least 0, to skip mislabelled images (Moreira et al. 2024, NV-Retriever).
         mine_from: the first epoch to mine negatives for; 0 mines with the initial weights. Default: 1.
         mine_every: the number of epochs between minings, at least 1. Default: 1.
         seed: at least 0, the default. A batch depends only on seed, epoch, position and negatives.

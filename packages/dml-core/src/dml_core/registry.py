@@ -128,7 +128,7 @@ class Registry:
             table: ``{"name": …, option: value, …}``. Nested tables with a ``name`` will be built first, using the same
                 context, or by the factory itself (see `Component.deferred`).
             context: values for the names in ``CONTEXT[kind]``. The factory receives a value if it has an
-                option of this name, which the table doesn't set.
+                option of this name that the table doesn't set.
 
         Raises:
             UnknownName, DuplicateName, InvalidOption: see `check`.

@@ -190,7 +190,7 @@ class SamplerContract(ABC):
         assert len(sizes) == 1, f"the batches have the sizes {sorted(sizes)}"
 
     def test_a_batch_is_a_function_of_seed_epoch_and_position(self) -> None:
-        """When used in reverse, a second sampler must draw the same batches, so that a run can resume anywhere."""
+        """In reverse order, a second sampler must draw the same batches, so that a run can resume anywhere."""
         sampler, other = self._sampler(), self._sampler()
         places = [(epoch, position) for epoch in (0, 1, 7) for position in range(len(sampler))]
         forwards = {place: sampler.batch_at(*place) for place in places}

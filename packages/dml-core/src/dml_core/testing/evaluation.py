@@ -44,7 +44,7 @@ class EvaluatorContract(ABC):
             assert names, "the evaluation contains no metric"
             assert len(evaluation) == len(names) == len({*names}), f"{len(evaluation)} metrics, names {names}"
             assert all(name in evaluation for name in names), f"some of {names} are missing"
-            assert "no such metric" not in evaluation, "the evaluation contains any name"
+            assert "no such metric" not in evaluation, "the evaluation contains 'no such metric'"
             for name, value in evaluation.items():
                 assert isinstance(name, str), f"{name!r} names a metric; expected a string"
                 assert isinstance(value, float), f"{name} is {value!r}; expected a float"

@@ -73,7 +73,7 @@ class ShardedClasses(torch.nn.Module):
         weights = loss.class_weights
         self._centers = centers_per_class_of(loss)
         self._rank_and_world_size = _, world_size = rank_and_world_size()
-        # If the loss only drew this rank's rows, find C by their number; otherwise, it has the rows of all classes.
+        # If the loss only drew this rank's rows, find C from their number; else it has the rows of all classes.
         whole_of = {_count(rows_of_rank(classes, self._centers)): classes for classes in drawn}
         self.num_classes = whole_of.get(len(weights), len(weights) // self._centers)
         if self.num_classes < world_size:
