@@ -101,7 +101,7 @@ class MemoryQueue(nn.Module):
         def in_order(ring: Tensor) -> Tensor:
             return torch.cat((ring[self._pointer : self._fill], ring[: self._pointer]))
 
-        # Under autocast, cat only takes the autocast dtype, which can differ from the queue's dtype.
+        # Turn autocast off: its cat rejects half precision in a different dtype, such as the queue's.
         with torch.autocast(self.embeddings.device.type, enabled=False):
             extras = {name: in_order(getattr(self, name)) for name in self.extra_names}
             return Contents(in_order(self.embeddings), in_order(self.labels), extras)

@@ -74,7 +74,7 @@ class BroadFace(torch.nn.Module):
         past, past_labels, extras = self.queue.contents()
         if self.compensate and len(past):
             past = _move(past, extras["class_weight"], weights.detach()[past_labels])
-        # Under autocast, cat only takes the autocast dtype.
+        # Turn autocast off: its cat rejects half precision in a different dtype.
         with torch.autocast(embeddings.device.type, enabled=False):
             rows = torch.cat((past.to(embeddings.dtype), embeddings.detach()))
         value: torch.Tensor = batch_loss + self.loss(rows, torch.cat((past_labels, labels.long())), weights)

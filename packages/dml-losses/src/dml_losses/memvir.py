@@ -160,7 +160,7 @@ class MemVir(torch.nn.Module):
             self.queue_labels[slot, : self._rows[slot]] + (age + 1) * num_classes
             for age, slot in enumerate(slots)
         ]
-        with torch.autocast(rows[0].device.type, enabled=False):  # cat only takes the autocast dtype
+        with torch.autocast(rows[0].device.type, enabled=False):  # see `Virtual.join`
             past = Virtual(
                 weights,
                 torch.cat(rows).to(device),

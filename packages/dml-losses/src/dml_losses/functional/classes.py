@@ -38,7 +38,7 @@ class Virtual:
         self, embeddings: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Concatenate embeddings, labels and class weights with the constants, for losses that don't take `Virtual`."""
-        # Under autocast, cat only takes the autocast dtype, which can differ from the queue's dtype.
+        # Turn autocast off: its cat rejects half precision in a different dtype, such as the queue's.
         with torch.autocast(embeddings.device.type, enabled=False):
             further = (some.detach().to(self.class_weights.dtype) for some in self.further)
             return (
