@@ -67,7 +67,7 @@ class Grouped(Noise):
     groups: np.ndarray
 
 
-LISTS = np.array([0, 1, 1, 2, 2]), np.array([1, 2])  # of four queries
+LISTS = np.array([0, 1, 1, 2, 2]), np.array([1, 2])  # the items listed for four queries
 
 
 def dataset_with(**changes):
@@ -380,7 +380,7 @@ TestExact = suite(EvaluatorContract, Exact)
 
 
 def exact_with(method, change):
-    """Make an `Exact` that calls the method using the arguments that `change` returns, given the original arguments."""
+    """Make an `Exact` that changes the arguments of a method, using `change`, before the call."""
 
     def changed(self, *given, **options):
         given, options = change(*given, **options)

@@ -30,9 +30,9 @@ def normal(generator: torch.Generator, block: torch.Tensor) -> torch.Tensor:
     dtype=st.sampled_from([torch.float32, torch.float64]),
     seed=st.integers(0, 99),
 )
-# 15 numbers.
+# A matrix of 15 numbers, fewer than a group.
 @example(rows=5, columns=3, bounds=[1, 2], groups=1, fill=normal, dtype=torch.float32, seed=0)
-# A block and 17 numbers.
+# A block of 16 numbers, then 17 numbers.
 @example(rows=3, columns=11, bounds=[1, 2], groups=1, fill=normal, dtype=torch.float32, seed=0)
 def test_kept_rows_have_the_bits_of_one_draw(rows, columns, bounds, groups, fill, dtype, seed):
     first, last = (min(bound, rows) for bound in bounds)
@@ -47,7 +47,7 @@ def test_kept_rows_have_the_bits_of_one_draw(rows, columns, bounds, groups, fill
     assert kept.dtype == dtype
     assert kept.shape == (last - first, columns)
     assert torch.equal(kept, whole[first:last])
-    # Further draws should show that the generators, with cached numbers, are in equal states.
+    # Further draws show whether the generators, which also cache numbers, are in equal states.
     for count in (1, 40):
         assert torch.equal(*(normal(generator, torch.empty(count)) for generator in generators))
 

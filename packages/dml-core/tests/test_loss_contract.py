@@ -124,7 +124,7 @@ TestCorrectShardableLoss = suite(LossContract, SoftCentres)
 
 
 def forward_of(kind):
-    """Make a loss from a function of the loss, embeddings and labels."""
+    """Make a loss with this function of loss, embeddings and labels as `forward`."""
 
     class Loss(MeanPairDistance):
         def forward(self, embeddings, labels):
@@ -168,7 +168,7 @@ class HasAnUnusedParameter(MeanPairDistance):
 
 
 def sharded_by(kind):
-    """Make a loss; `sharded_forward` will be this function of loss, embeddings, labels and shard."""
+    """Make a loss with this function of loss, embeddings, labels and shard as `sharded_forward`."""
 
     class Loss(SoftCentres):
         def __init__(self):

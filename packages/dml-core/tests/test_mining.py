@@ -1,4 +1,4 @@
-"""Compare batches with mined hard negatives with the definition."""
+"""Compare batches that contain mined hard negatives with the definition."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_saved_state_holds_the_negatives():
     ("options", "message"),
     [
         ({"classes_per_batch": 9}, "classes_per_batch is 9; expected at most 8"),
-        ({"classes_per_batch": 1}, "classes_per_batch is 1; expected at least 2, an anchor's and a negative's"),
+        ({"classes_per_batch": 1}, "classes_per_batch is 1; expected at least 2, for an anchor and a negative"),
         ({"candidates": 48}, "candidates is 48; expected at most 47, the number of other items"),
         ({"negatives_per_anchor": 0}, "negatives_per_anchor is 0; expected an integer of at least 1"),
         ({"candidates": 2, "negatives_per_anchor": 3}, "negatives_per_anchor is 3; expected at most candidates, 2"),

@@ -92,7 +92,7 @@ def test_the_fake_of_the_operator_has_the_shapes_of_its_results(
 
 
 def test_a_block_of_proxies_without_any_positive_only_pushes() -> None:
-    """A block is 512 proxies: when 520 are given, the last eight are a block that is not used by rows of the batch."""
+    """A block has 512 proxies; of 520, the last eight form a block that no row of the batch belongs to."""
     x, w, y = rows(3, 14).requires_grad_(), rows(520, 15).requires_grad_(), torch.tensor([0, 2, 0])
     value = F.proxy_anchor(x, y, w, scale=8.0)
     expected = reference.proxy_anchor_value(x, y, w, 8.0, 0.1)
@@ -135,14 +135,14 @@ ANGULAR: dict[str, Loss] = {
 def test_embeddings_on_their_own_class_weight_have_the_gradient_of_the_other_classes(
     name: str, sign: float
 ) -> None:
-    """The angle does not have a derivative for 0° and 180°, and some of a hundred float32 cosines exceed 1."""
+    """The angle does not have a derivative at 0° and 180°, and some of a hundred float32 cosines exceed 1."""
     w = rows(100, 9).float()
     found = []
     for dtype in (torch.float32, torch.float64):
         x = (sign * w).to(dtype).requires_grad_()
         value = ANGULAR[name](x, torch.arange(100), w.to(dtype))
         found.append((value.detach().double(), grad(100 * value, x)[0].double()))
-    # The direction to the class is a rounding error, 1e-7 over the smallest sine, 3e-4, times the scale.
+    # Rounding hides the direction to the class: the error is the scale times 1e-7 / 3e-4, the smallest sine.
     torch.testing.assert_close(*found, rtol=1e-4, atol=8e-3)
 
 

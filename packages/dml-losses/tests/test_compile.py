@@ -28,7 +28,7 @@ CLASS_LOSSES = [
 
 @pytest.mark.parametrize("loss", [*PAIR_LOSSES, *CLASS_LOSSES], ids=lambda loss: type(loss).__name__)
 def test_compiles_without_a_graph_break(loss: nn.Module) -> None:
-    """Value and gradient must not change; a pair loss is also given a gallery."""
+    """Value and gradient must not change; a pair loss is also called with a gallery."""
     torch.compiler.reset()
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     x, y = torch.randn(12, 6, requires_grad=True), torch.arange(12) % 5

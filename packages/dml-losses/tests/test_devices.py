@@ -16,7 +16,7 @@ from torch._library.custom_ops import CustomOpDef
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 CLASSES, DIM = 5, 6
-# Unique numbers are not defined for fake tensors, and a copy of a module would read the memory.
+# `torch.unique` isn't defined for fake tensors, and copying a module would read the tensors' memory.
 NOT_FAKED = ("sampled-classes", "matryoshka of pairs")
 
 

@@ -63,7 +63,7 @@ CASES: dict[str, tuple[Loss, float]] = {
         lambda: F.curricular_face(X, Y, AT_170_AND_178, torch.tensor(0.0), scale=64.0, margin=0.5),
         64 * (math.cos(math.radians(178)) - math.cos(math.radians(170)) + 0.5 * math.sin(0.5)),
     ),
-    "proxy-nca": (  # squared distances 1 and 2, the sum only over the other
+    "proxy-nca": (  # squared distances 1 and 2; the sum only has the other class
         lambda: F.proxy_nca(X, Y, W, scale=1.0),
         -1.0,
     ),

@@ -13,8 +13,8 @@ LABELS = [
     [0, 0, 1, 1, 2, 2],  # 2 rows per class, as in Eq. 16-17
     [0, 0, 0, 1, 1, 1, 2, 2, 2],
     [3, 0, 3, 3, 7, 0, 5],  # shuffled, with unequal classes, and classes with a single row
-    [0, 0, 0, 0],  # negatives are not given
-    [0, 1, 2, 3],  # positives are not given
+    [0, 0, 0, 0],  # no negatives
+    [0, 1, 2, 3],  # no positives
     [4],
 ]
 
@@ -23,7 +23,7 @@ LABELS = [
 @pytest.mark.parametrize("scale", [1.0, 16.0, 64.0])
 @pytest.mark.parametrize("anchor", [False, True])
 def test_reweighted_gradient_is_equation_15(labels: list[int], scale: float, anchor: bool) -> None:
-    """The weights must not change the value; `test_pair_losses` also uses the equations as references."""
+    """Reweighting must not change the value; `test_pair_losses` also uses the equations as references."""
     x, y = rows(len(labels), 1).requires_grad_(), torch.tensor(labels)
     value = instance_cross_entropy(x, y, scale=scale, anchor_gradient=anchor)
     assert torch.equal(value, instance_cross_entropy(x, y, scale=scale, reweight=False))
@@ -39,7 +39,7 @@ def test_no_row_of_a_gallery_is_omitted(anchor: bool) -> None:
     value = instance_cross_entropy(x, y, g, z, scale=8.0, anchor_gradient=anchor)
     expected = reference.instance_cross_entropy_value(x, y, 8.0, g, z)
     torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-14)
-    gradients = grad(value, (x, g), materialize_grads=True)  # not defined for a constant anchor
+    gradients = grad(value, (x, g), materialize_grads=True)  # a constant anchor has no gradient
     wanted = reference.instance_cross_entropy_gradient(x.detach(), y, 8.0, g.detach(), z, anchor=anchor)
     for gradient, want in zip(gradients, wanted):
         torch.testing.assert_close(gradient, want, rtol=1e-9, atol=1e-14)

@@ -145,7 +145,7 @@ def test_memory_is_logged_before_its_allocation_as_a_warning_from_one_gibibyte(
 
 
 def test_loading_a_state_dict_of_a_different_capacity_raises() -> None:
-    with pytest.raises(RuntimeError, match=r"holds 4 steps of weights \(4, 5\); this one 2 of \(4, 5\)"):
+    with pytest.raises(RuntimeError, match=r"4 steps of weights \(4, 5\); this one holds 2 of \(4, 5\)"):
         MemVir(make("norm-softmax"), 2, 0).load_state_dict(MemVir(make("norm-softmax"), 2, 1).state_dict())
 
 

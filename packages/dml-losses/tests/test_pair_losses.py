@@ -113,7 +113,7 @@ def test_value_and_gradient_are_those_of_the_equations(name: str, labels: list[i
     ids=["matches", "none match", "none match one class", "some match"],
 )
 def test_a_gallery_is_compared_as_the_equations_say(name: str, gallery_labels: list[int]) -> None:
-    """Rows are not omitted. The gallery is given a gradient, but is constant in Ranked List Loss."""
+    """No row is omitted. The gallery gets a gradient, but is constant in Ranked List Loss."""
     fast, slow, parameters = CASES[name]
     x, y = rows(5, 1, 3).requires_grad_(), torch.tensor([2, 0, 3, 0, 9])
     g, z = rows(len(gallery_labels), 2, 3).requires_grad_(), torch.tensor(gallery_labels)
@@ -190,7 +190,7 @@ def test_one_positive_behind_one_of_two_negatives_by_hand() -> None:
 
 def test_sup_ap_bounds_average_precision_and_counts_ranks_without_smoothing() -> None:
     x, y = rows(40, 7, dim=5), torch.arange(40) // 4
-    exact = F.smooth_ap(x, y, temperature=1e-9)  # these are steps, since similarities are not this close
+    exact = F.smooth_ap(x, y, temperature=1e-9)  # exact steps, since no similarities are this close
     for temperature in (0.5, 0.01, 1e-9):
         assert F.sup_ap(x, y, temperature=temperature) >= exact - 1e-12
 
@@ -246,7 +246,7 @@ def test_losses_of_distances_and_pairs_by_hand() -> None:
         assert value.item() == pytest.approx(expected), (triplets, margin)
     # Half of the squares 1, 2 and (1.5 − √2)²; √3 is beyond the margin.
     assert F.contrastive(x, y, g, z, margin=1.5).item() == pytest.approx(0.75 + (1.5 - two) ** 2 / 2)
-    # The highest negative has cosine 0, so the positive with cosine 1/2 isn't selected if ε < 1/2; −1/2 isn't either.
+    # The highest negative has cosine 0, so the positive at 1/2 isn't selected if ε < 1/2, nor the negative at −1/2.
     values = [MultiSimilarity(2.0, 4.0, 0.25, epsilon)(x, y, g, z).item() for epsilon in (0.4, 0.6)]
     positives, negatives = (math.exp(0.5), math.exp(-0.5)), (math.exp(-1), math.exp(-3))
     assert values[0] == pytest.approx(math.log(1 + positives[0]) / 2 + math.log(1 + negatives[0]) / 4)
@@ -307,7 +307,7 @@ def test_sup_con_and_siglip_by_hand() -> None:
 def test_shares_of_any_number_of_ranks_make_the_bits_of_one(
     size: int, world_sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Play all ranks in turn to keep the rows sent to the others; `test_global_batch` runs real ranks."""
+    """Play all ranks in turn: record the rows that they send, then deliver them. `test_global_batch` has real ranks."""
     x, y = rows(size, 8, dim=16).float().requires_grad_(), torch.arange(size) % 31
     loss = SigLIP(over_ranks=True)
     value = loss(x, y)

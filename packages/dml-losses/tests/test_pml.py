@@ -1,4 +1,4 @@
-"""The adapter for pytorch-metric-learning returns the values of this library."""
+"""The adapter for pytorch-metric-learning returns the library's values."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_loss_of_the_library_is_registered() -> None:
         assert f"pml/{name}Loss" in NAMES
 
 
-# The library uses code for earlier versions of torch and numpy; it will warn about a default.
+# The library's code for earlier versions of torch and numpy raises warnings; another is about a default.
 @pytest.mark.filterwarnings(
     "ignore:Using a non-tuple sequence", "ignore:__array_wrap__", "ignore:Values of Tp"
 )

@@ -32,7 +32,7 @@ class HalfSquares(MeanReducer):
 
 
 def contrastive_per_query(x: torch.Tensor, y: torch.Tensor, *gallery: torch.Tensor) -> torch.Tensor:
-    """Average the library's loss over queries; its means are over the pairs of the batch, ours of a query."""
+    """Average the library's loss over queries: the library averages over the batch's pairs, ours over a query's."""
     loss = losses.ContrastiveLoss(neg_margin=1.3, reducer=HalfSquares())
     values = []
     for q in range(len(x)):

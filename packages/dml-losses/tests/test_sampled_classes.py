@@ -119,7 +119,7 @@ def test_the_seed_determines_the_choices_and_each_call_draws_another() -> None:
     first = choices(sampled(1000, 0.1, seed=1))
     assert first == choices(sampled(1000, 0.1, seed=1))
     second = choices(sampled(1000, 0.1, seed=2))
-    # A seed's choice also differs from the next seed's choice a step later.
+    # If seed and count were only added, seed 1's second choice would be seed 2's first.
     assert len({tuple(choice) for choice in first + second}) == 6
 
 

@@ -334,7 +334,7 @@ def test_a_shards_logits_are_those_of_all_classes(classes, cuts, size, seed) -> 
     (true + 3 * others).sum().backward()
     (expected_true + 3 * masked.logsumexp(1)).sum().backward()
     torch.testing.assert_close(sides[0].grad, sides[1].grad, rtol=1e-10, atol=1e-12)
-    # If other ranks are not used, a slice computes true logits of the slice's classes, and other logits of the rest.
+    # In a single process, a part only sees the logits of its classes; the results of all parts must add up.
     bounds = sorted({0, classes, *(min(cut, classes) for cut in cuts)})
     parts = [RankClasses(torch.empty(b - a, 1), a, classes) for a, b in itertools.pairwise(bounds)]
     slices = [z[:, a:b] for a, b in itertools.pairwise(bounds)]

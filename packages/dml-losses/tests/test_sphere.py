@@ -1,4 +1,4 @@
-"""Directions of rows with any length, and the gradients."""
+"""Test directions and gradients of rows of any length."""
 
 from __future__ import annotations
 

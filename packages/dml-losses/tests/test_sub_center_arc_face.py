@@ -50,7 +50,7 @@ def test_equal_centres_move_only_the_first() -> None:
 
 @pytest.mark.parametrize("near", [0.0, 1e-12])
 def test_sharding_agrees_where_two_centres_are_nearly_equal(near: float) -> None:
-    """Both products find the nearest centre, and should not use a different centre as a negative."""
+    """Both ways find the nearest centre, and must not use the class's other centre as a negative."""
     x, y = rows(6, 7), torch.arange(6) % 3
     weights = rows(3, 8).repeat_interleave(2, dim=0)
     weights[1::2] *= 1 + near
@@ -63,7 +63,7 @@ def test_sharding_agrees_where_two_centres_are_nearly_equal(near: float) -> None
 
 
 def test_memvir_takes_all_centres_of_earlier_steps_as_constants() -> None:
-    """Note that virtual classes have K centres, too: the loss must be equal to a loss joined by hand."""
+    """Virtual classes have K centres, too: the loss must equal the loss of rows and classes joined by hand."""
     loss = MemVir(SubCenterArcFace(4, 5, centers_per_class=2, scale=8.0).double(), num_steps=1, margin=0)
     first, second, y = rows(6, 9), rows(6, 10), torch.arange(6) % 4
     loss(first, y)

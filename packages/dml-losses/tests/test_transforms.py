@@ -71,7 +71,7 @@ def test_plain_losses_have_all_derivatives(loss: nn.Module) -> None:
     torch.testing.assert_close(tangent, expected.sum(), rtol=1e-4, atol=1e-5)  # a sum of 72 float32 numbers
     both = torch.stack([x, 2 * x])
     values = vmap(lambda x: loss(x, Y))(both)
-    # In float32, products have different shapes.
+    # float32; products of different shapes are rounded differently.
     torch.testing.assert_close(values, torch.stack([loss(x, Y), loss(2 * x, Y)]), rtol=1e-4, atol=1e-5)
 
 

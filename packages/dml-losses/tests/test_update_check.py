@@ -1,4 +1,4 @@
-"""A loss warns once if parameters are not updated by an optimizer, and does not warn otherwise."""
+"""A loss warns once if no optimizer updates the parameters, and does not warn otherwise."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _in_place_past_autograd(parameters: Iterable[torch.nn.Parameter]) -> Callabl
     "steps",
     [
         lambda parameters: torch.optim.SGD(parameters, lr=0.1).step,
-        # When a schedule starts, the rate may be 0, but the optimizer is given the parameters.
+        # A schedule can start with a rate of 0, although the optimizer has the parameters.
         lambda parameters: torch.optim.SGD(parameters, lr=0.0).step,
         lambda parameters: torch.optim.AdamW(parameters, fused=True).step,
         lambda parameters: torch.optim.AdamW(parameters, foreach=True).step,

@@ -18,7 +18,7 @@ _REFERENCE = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 
 
 class Component:
-    """A named object that a plugin provides, with the factory that makes it.
+    """A component that a plugin provides: a name, a factory that makes the object, and a summary.
 
     Args:
         name: the name in recipes, in kebab-case (``"norm-softmax"``), or with a prefix (``"pml/ContrastiveLoss"``).
@@ -108,7 +108,7 @@ class Component:
 
     @cached_property
     def takes_any_option(self) -> bool:
-        """Whether the factory also takes keys that `options` doesn't list: it has ``**options``, undeclared."""
+        """Whether the factory also takes keys that `options` doesn't list: it has undeclared ``**options``."""
         return self._options is None and takes_any_option(self.factory)
 
     def __repr__(self) -> str:
@@ -117,7 +117,7 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The training run of a hook's call.
+    """The training run that a hook receives.
 
     Args:
         directory: the run's folder.

@@ -16,7 +16,7 @@ Forward: TypeAlias = Callable[[nn.Module, Tensor, int], Tensor]
 
 
 class GradientCache:
-    """The embedding of a batch in two passes, which keeps only the activations of a micro-batch in memory.
+    """A two-pass embedding of a batch that keeps only the activations of a micro-batch in memory.
 
     The first pass embeds the batch and does not save activations. The loss computes the gradient of the embeddings.
     The second pass embeds the micro-batches again with activations, and back-propagates this gradient:
@@ -69,7 +69,7 @@ class GradientCache:
 
     def embed(self, inputs: Tensor) -> Tensor:
         """Embed a batch as (B, D). Back-propagate the loss to the result, then call `backward`."""
-        # Under DistributedDataParallel, a rank with fewer rows must join all collectives of the other ranks.
+        # Not under DistributedDataParallel, where a rank with few rows must join all collectives of the other ranks.
         if len(inputs) <= self._micro_batch and not isinstance(
             self._network, nn.parallel.DistributedDataParallel
         ):
@@ -107,7 +107,7 @@ class GradientCache:
 
 
 def split_evenly(rows: Tensor, most: int) -> tuple[Tensor, ...]:
-    """Split rows into few parts of at most `most` rows, nearly equal: a batch norm fails on a single row."""
+    """Split rows into the fewest parts of at most `most` rows, nearly equal, since batch norms fail on a single row."""
     return torch.tensor_split(rows, max(1, -(-len(rows) // most)))
 
 
@@ -119,7 +119,7 @@ def backward_in_micro_batches(
     *,
     scaler: torch.amp.GradScaler | None = None,
 ) -> Tensor:
-    """Compute a batch's loss to back-propagate to the weights in micro-batches; see `GradientCache`.
+    """Compute a batch's loss, and back-propagate it to the weights in micro-batches; see `GradientCache`.
 
     Use this function instead of ``loss(network(inputs)).backward()`` in a custom training loop. Under
     ``torch.autocast``, network and loss use the autocast precision, but the backward passes run outside autocast.
@@ -164,7 +164,7 @@ class _Replayed:
         else:
             self._states.append(_random_state(inputs.device))
         self._device = inputs.device
-        # If casts of weights are cached when gradients are off, they can't be used by the second pass.
+        # Don't let autocast cache weights that it casts without gradients: the second pass needs their gradients.
         cached = torch.is_grad_enabled() and torch.is_autocast_cache_enabled()
         with torch.autocast(kind, dtype, enabled, cache_enabled=cached):
             embeddings: Tensor = network(inputs)
@@ -172,7 +172,7 @@ class _Replayed:
 
     @contextmanager
     def second_pass(self) -> Iterator[None]:
-        """Repeat the first pass in this context, and finally restore the state of the random generators."""
+        """Make the calls in this context repeat the first pass, and finally restore the random generators."""
         before, self._repeats = _random_state(self._device), True
         try:
             yield
@@ -193,7 +193,7 @@ def _set_random_state(state: tuple[Tensor, Tensor | None], device: torch.device)
 
 @contextmanager
 def _freeze_statistics(network: nn.Module) -> Iterator[None]:
-    """Freeze the running statistics of batch norms in the first pass: the second pass should update the statistics."""
+    """Freeze batch norms' running statistics in this context, since only the second pass should update them."""
     norms: list[Any] = [
         m
         for m in network.modules()

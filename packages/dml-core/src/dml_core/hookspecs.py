@@ -62,10 +62,10 @@ def dml_evaluators() -> Iterable[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def dml_loggers() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Provide loggers: `RunLogger`. Context: directory (the run's), start_step (before a resume), recipe (a dict)."""
+    """Provide loggers: `RunLogger`. Context: directory (the run's), start_step (steps done), recipe (a dict)."""
 
 
-# --- Events of a run. The trainer calls these hooks on all ranks; returned values are not used. -----------
+# --- Events of a run. The trainer calls these hooks on all ranks, unless stated; returned values are not used.
 
 
 @hookspec

@@ -8,10 +8,10 @@ from typing import Literal
 
 Kind = Literal["losses", "samplers", "backbones", "datasets", "evaluators", "loggers"]
 
-# The values that a run supplies, by kind. A factory receives the values that are options of the factory.
+# The values that a run supplies, by kind. A factory receives a value if it has an option of this name.
 CONTEXT: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
     {
-        # num_classes: of the training split; steps_per_epoch: the sampler's batches
+        # num_classes: of the training split; steps_per_epoch: the sampler's batches per epoch
         "losses": ("num_classes", "embedding_dim", "steps_per_epoch", "seed"),
         "samplers": ("labels", "seed"),  # labels: (N,), of the training split
         "backbones": ("in_channels", "pretrained"),  # pretrained: False if a checkpoint is loaded afterwards

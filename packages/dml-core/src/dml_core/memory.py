@@ -32,7 +32,7 @@ class MemoryQueue(nn.Module):
         dtype: the dtype of the stored embeddings; use ``torch.bfloat16`` to halve the memory. Default: float32.
 
     Raises:
-        ValueError: if the capacity or dimension is below 1, or if an attribute of the queue has an extra's name.
+        ValueError: if the capacity or dimension is below 1, or if an extra is named like an attribute of the queue.
     """
 
     embeddings: Tensor
@@ -63,7 +63,7 @@ class MemoryQueue(nn.Module):
                     f"an extra is named {name!r}, like an attribute of the queue; choose a different name"
                 )
             self.register_buffer(name, torch.zeros(capacity, *example.shape, dtype=example.dtype))
-        # Keep both numbers on the host, too: to read the buffers would wait for the GPU at each step.
+        # Keep both numbers on the host, too, since reading the buffers would wait for the GPU at each step.
         self._pointer = self._fill = 0
 
     def __len__(self) -> int:
@@ -72,7 +72,7 @@ class MemoryQueue(nn.Module):
 
     @torch.no_grad()
     def enqueue(self, embeddings: Tensor, labels: Tensor, **extras: Tensor) -> None:
-        """Append rows, which replace the oldest rows when the queue is full; only the newest `capacity` rows are used.
+        """Append rows, which replace the oldest rows when the queue is full; only the newest `capacity` rows are kept.
 
         Args:
             embeddings: (n, D), any floating dtype; detached and stored in the queue's dtype.
@@ -101,7 +101,7 @@ class MemoryQueue(nn.Module):
         def in_order(ring: Tensor) -> Tensor:
             return torch.cat((ring[self._pointer : self._fill], ring[: self._pointer]))
 
-        # Under autocast, cat only takes the autocast dtype, which can differ from the queue's dtype.
+        # Turn autocast off: its cat rejects half precision in a different dtype, such as the queue's.
         with torch.autocast(self.embeddings.device.type, enabled=False):
             extras = {name: in_order(getattr(self, name)) for name in self.extra_names}
             return Contents(in_order(self.embeddings), in_order(self.labels), extras)

@@ -27,7 +27,7 @@ class HardNegativeSampler(EpochSampler):
     ⌊C / (1 + M)⌋ classes of such a batch (at least 1) are anchors. The first image of an anchor class adds M of
     the k mined negatives, drawn at random, with K − 1 other images of a negative's class. A batch will not contain a
     class twice: a negative will be skipped if its class is present, and the other classes of the balanced batch fill
-    the rest. Note that anchors are balanced over the classes, but negatives are hard.
+    the rest. Note that all classes are anchors equally often, but classes with hard negatives are added more often.
 
     Source: Xiong et al. 2021, Approximate Nearest Neighbor Negative Contrastive Learning, for negatives from the
     complete data set that are refreshed as the network learns (there by an approximate index; here exact); Smirnov et
@@ -39,10 +39,10 @@ class HardNegativeSampler(EpochSampler):
         images_per_class: K, at least 1.
         negatives_per_anchor: M, from 1 to `candidates`. Default: 1.
         candidates: k, the number of negatives to mine per item, from 1 to N − 1. Default: 10.
-        below: by default, None, mine the k nearest items of different classes. Use ``"hardest"`` to mine only negatives
+        below: by default (None), mine the k nearest items of other classes. Use ``"hardest"`` to mine only negatives
             that are less similar than the item's least similar positive (semi-hard compared with all positives:
             Schroff et al. 2015, FaceNet, Eq. 4), or ``"easiest"``: less similar than the item's most similar positive.
-        margin: how much less similar, at least 0, to skip mislabelled images (Moreira et al. 2024, NV-Retriever).
+        margin: the required difference, at least 0, to skip mislabelled images (Moreira et al. 2024, NV-Retriever).
         mine_from: the first epoch to mine negatives for; 0 mines with the initial weights. Default: 1.
         mine_every: the number of epochs between minings, at least 1. Default: 1.
         seed: at least 0, the default. A batch depends only on seed, epoch, position and negatives.
@@ -77,7 +77,7 @@ class HardNegativeSampler(EpochSampler):
         self.mine_every = check_at_least(1, mine_every=mine_every)
         if classes_per_batch < 2:
             raise ValueError(
-                f"classes_per_batch is {classes_per_batch}; expected at least 2, an anchor's and a negative's"
+                f"classes_per_batch is {classes_per_batch}; expected at least 2, for an anchor and a negative"
             )
         if candidates >= len(self.labels):
             raise ValueError(

@@ -130,5 +130,5 @@ def _fits(value: object, annotation: Any) -> bool:
         return all(_fits(item, element) for item in value)
     if origin in (dict, Mapping):
         return isinstance(value, Mapping)
-    # TOML only has the types above, so values of other classes must be checked by the factory.
+    # TOML only has the types above. If the annotation is a different type, the factory must check the value.
     return True

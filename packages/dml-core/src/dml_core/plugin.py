@@ -1,4 +1,4 @@
-"""The components of dml-core, provided by the hooks that can be used by all plugins."""
+"""The components of dml-core, provided by the same hooks as any plugin's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Load the installed plugins; if plugins can't be loaded, the failures will be recorded.
+"""Load the installed plugins, and record the plugins that fail to load.
 
 An installed distribution can name plugins in the entry-point group ``dml``. Plugins are loaded independently: if a
 plugin can't be imported (or exits when imported), or if it implements an unknown hook, a `Failure` will be recorded;
@@ -59,7 +59,7 @@ class Plugins:
         points: the entry points to load, in the order of hook calls. Failures are listed in `failures`. Default: none.
 
     Raises:
-        PluginLoadError: if a plugin fails and ``DML_STRICT_PLUGINS`` is neither unset, empty nor ``0``.
+        PluginLoadError: if a plugin fails and ``DML_STRICT_PLUGINS`` is set to a value other than ``0``.
     """
 
     def __init__(self, points: Iterable[EntryPoint] = ()) -> None:
@@ -112,7 +112,7 @@ class Plugins:
         self.failures.append(failure)
 
     def collect(self, hook: str, kind: type[T], expected: str) -> list[tuple[T, Provider]]:
-        """Call a hook in all plugins to return all items in a single list.
+        """Call a hook in all plugins, and list the items that the plugins return.
 
         If a plugin's hook raises or returns a wrong type, record the failure and continue with the other plugins.
 

@@ -26,7 +26,7 @@ _LISTED = 5  # the largest number of names in an error
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A component and the provider."""
+    """A component, and the plugin that provides it."""
 
     component: Component
     provider: Provider
@@ -36,7 +36,7 @@ class Registry:
     """All components that the plugins provide, by kind and name.
 
     Args:
-        source: the plugins. A hook is called once, when a component of the kind is first looked up.
+        source: the plugins. A kind's hook is called once, when a component of this kind is first looked up.
     """
 
     def __init__(self, source: Plugins) -> None:
@@ -104,7 +104,7 @@ class Registry:
         Raises:
             UnknownName, DuplicateName: see `entry`.
             InvalidOption: if a key isn't an option, a value doesn't match the option's annotation, or a required option
-                is missing in both the table and the kind's context; or if there are multiple mistakes.
+                is missing in both the table and the kind's context. Multiple mistakes are raised as a single error.
         """
         if mistakes := list(self.mistakes(kind, table)):
             raise join_errors(mistakes)
@@ -127,13 +127,13 @@ class Registry:
             kind: the kind of the component.
             table: ``{"name": …, option: value, …}``. Nested tables with a ``name`` will be built first, using the same
                 context, or by the factory itself (see `Component.deferred`).
-            context: values for the names in ``CONTEXT[kind]``. The factory receives the values that are used as
-                options, except the options that the table sets.
+            context: values for the names in ``CONTEXT[kind]``. The factory receives a value if it has an
+                option of this name that the table doesn't set.
 
         Raises:
             UnknownName, DuplicateName, InvalidOption: see `check`.
             InvalidOption: also if the factory raises a TypeError, ValueError or similar error.
-            …. TypeError: if the names in `context` aren't exactly ``CONTEXT[kind]``.
+            TypeError: if the names in `context` aren't exactly ``CONTEXT[kind]``.
         """
         self.check(kind, table)
         if set(context) != set(CONTEXT[kind]):
@@ -184,9 +184,9 @@ def registry() -> Registry:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Suggest a name: a class of a different library that contains the word (triplet, supcon), or the nearest name.
+    """Suggest a known name: a different library's class that contains `name` (triplet, supcon), or the nearest name.
 
-    The word can be slightly misspelt, for example tripplet.
+    `name` can be slightly misspelt, for example tripplet.
     """
     names, word = list(known), name.lower().replace("-", "")
     classes = [other for other in names if "/" in other and word in other.lower()]

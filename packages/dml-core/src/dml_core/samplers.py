@@ -94,8 +94,8 @@ class ClassBalancedSampler(EpochSampler):
 
     Use it when all classes should be drawn equally often. Classes are dealt like cards: a shuffled deck of all classes
     is cut into hands of C, and shuffled again if fewer than C classes are left. So classes are drawn equally often (to
-    within one draw per deck), and not twice per batch. The K images of a class are drawn without replacement. If a
-    class has n < K images, all are drawn again and again, so that images will be in the batch ⌊K/n⌋ or ⌈K/n⌉ times.
+    within one draw per deck), and at most once per batch. The K images of a class are drawn without replacement. If a
+    class has n < K images, all are drawn again and again, so that an image is in the batch ⌊K/n⌋ or ⌈K/n⌉ times.
 
     Args:
         labels: integers of shape (N,), the classes of the items.

@@ -115,8 +115,8 @@ def schedule_from_table(table: Mapping[str, Any], *, num_steps: int, steps_per_e
 
     Args:
         table: ``kind`` (``"constant"``, ``"linear"``, ``"cosine"``, ``"step"``) and the arguments of this schedule.
-            ``unit`` is the unit of all positions (``"step"``, the default, ``"epoch"`` or ``"run"``), and ``warmup`` is
-            in steps. The default `length` of a line or cosine is the rest of the run.
+            ``unit`` is the unit of all positions (``"step"``, the default, ``"epoch"`` or ``"run"``). In the first
+            ``warmup`` steps, values are scaled up linearly. The default `length` of a line or cosine is the run's rest.
         num_steps: the number of steps in the run.
         steps_per_epoch: the number of steps per epoch.
 

@@ -7,9 +7,9 @@ from typing import Any
 
 
 def suite(contract: type[Any], make: Callable[..., Any]) -> type[Any]:
-    """Return a contract's suite of the components that a factory makes.
+    """Make a contract's test class for the components that a factory makes.
 
-    pytest will collect it if it is given a name that begins with "Test" in a module.
+    pytest collects the class if a module gives it a name that begins with "Test".
     """
     (kind,) = contract.__abstractmethods__
     return type(contract.__name__, (contract,), {kind: lambda self, *given: make(*given)})

@@ -39,7 +39,7 @@ def train(counts: list[int], gradients: str | None, rank: int) -> dict[str, torc
     leaf = rows[own].clone().requires_grad_()
     given = None if len(set(counts)) == 1 else counts
     options = {} if gradients is None else {"gradients": gradients}
-    # If there are multiple rows and columns, the tensor is not contiguous.
+    # Pass a tensor that is not contiguous, if there are multiple rows and columns.
     gathered = all_gather_rows(leaf.T.contiguous().T, given, **options)
     loss(gathered).backward()
     gathered_labels = all_gather_rows(labels[own], given)

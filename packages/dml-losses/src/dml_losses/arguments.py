@@ -1,7 +1,7 @@
 """Check a loss's arguments before any work, and raise errors with the actual and the expected value.
 
 Checks that read values (label ranges) only run if reading is free: on CPU tensors, outside `torch.compile`. On an
-accelerator they would wait for the device, but its index assertion also catches labels out of range.
+accelerator, they would wait for the device; there, the device's index assertion fails for labels out of range.
 """
 
 from __future__ import annotations

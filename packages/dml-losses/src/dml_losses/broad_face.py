@@ -46,7 +46,7 @@ class BroadFace(torch.nn.Module):
             )
         if (centers := centers_per_class_of(loss)) != 1:
             raise ValueError(
-                f"loss has {centers} weights for each class; expected 1, to move queued embeddings with"
+                f"loss has {centers} weights for each class; expected 1, since embeddings move with this weight"
             )
         self.loss = loss
         self.warmup_steps = check_whole("warmup_steps", warmup_steps, 0)
@@ -74,7 +74,7 @@ class BroadFace(torch.nn.Module):
         past, past_labels, extras = self.queue.contents()
         if self.compensate and len(past):
             past = _move(past, extras["class_weight"], weights.detach()[past_labels])
-        # Under autocast, cat only takes the autocast dtype.
+        # Turn autocast off: its cat rejects half precision in a different dtype.
         with torch.autocast(embeddings.device.type, enabled=False):
             rows = torch.cat((past.to(embeddings.dtype), embeddings.detach()))
         value: torch.Tensor = batch_loss + self.loss(rows, torch.cat((past_labels, labels.long())), weights)

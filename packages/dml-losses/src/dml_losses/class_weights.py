@@ -59,7 +59,7 @@ def take_class_weights(loss: torch.nn.Module, wrapper: str) -> torch.nn.Paramete
     name = type(loss).__name__
     if any(isinstance(module, ShardedLoss) for module in loss.modules()):
         raise TypeError(
-            f"loss is {name}, which has some of the classes on each rank; expected the loss itself: "
+            f"loss is {name}, which keeps some of the classes per rank; expected the loss inside it: "
             f"put ShardedClasses around {wrapper}"
         )
     if not is_class_loss(loss):
@@ -68,7 +68,7 @@ def take_class_weights(loss: torch.nn.Module, wrapper: str) -> torch.nn.Paramete
     if weights is None:
         raise TypeError(
             f"loss is {name}, which wraps another loss; expected a loss that has class weights itself: "
-            f"put the wrapper around {wrapper}"
+            f"put {name} around {wrapper}"
         )
     del loss.class_weights
     loss.class_weights = torch.empty(weights.shape, device="meta")

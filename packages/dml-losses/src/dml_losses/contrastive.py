@@ -9,7 +9,7 @@ from dml_losses.functional.contrastive import contrastive
 
 
 class Contrastive(torch.nn.Module):
-    """Squared distances of positives, and squared shortfalls of negatives within a margin.
+    """Half the squared distance of positives, plus half the squared shortfall of negatives within a margin.
 
     Use it as a baseline, or if a distance must have a meaning: a threshold below the margin separates classes. For the
     equation, see `dml_losses.functional.contrastive`.

@@ -19,7 +19,7 @@ class HeatedUpSoftmax(torch.nn.Module):
     """Softmax of normalised inner products times α, which falls (the temperature rises) during training.
 
     For the equation, see `dml_losses.functional.heated_up_softmax`. To heat up, schedule ``alpha``: 16, then 4 with a
-    tenth of the learning rate. Use it if classes should be compact in the end, but training can't start with that.
+    tenth of the learning rate. Use it if classes should be compact in the end, but training can't start with a low α.
 
     Args:
         num_classes, embedding_dim: C and D, both at least 1.

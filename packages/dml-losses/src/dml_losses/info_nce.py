@@ -12,7 +12,7 @@ from dml_losses.update_check import expect_updates
 
 
 class InfoNCE(torch.nn.Module):
-    """Cross entropy of each row's partner among all rows of the other side, with a learned temperature.
+    """Cross entropy of a softmax over the other side's rows, at each row's partner, with a learned temperature.
 
     Use it for two towers, such as images and captions, or two views of an image, with large batches. With class labels,
     prefer `SupCon`, whose temperature is constant, unless it must be learned. For the equation, see `info_nce` in
@@ -21,7 +21,7 @@ class InfoNCE(torch.nn.Module):
     Args:
         temperature: 1/t > 0 at the start; default 0.07, as in CLIP.
         learned: whether to learn the temperature; default true, as in CLIP.
-        max_scale: the largest t; default 100, as in CLIP. If log t exceeds it, this limit is used, and log t gets no
+        max_scale: the largest t; default 100, as in CLIP. If t exceeds it, this limit is used, and log t gets no
             gradient, whereas CLIP's code resets log t.
         symmetric, over_ranks: see `info_nce`.
 

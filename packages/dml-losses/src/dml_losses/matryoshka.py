@@ -58,7 +58,7 @@ class Matryoshka(torch.nn.Module):
         if (fraction := class_fraction_of(loss)) < 1:
             raise ValueError(
                 f"loss is {type(loss).__name__} with class_fraction = {fraction}; expected class_fraction = 1, since "
-                "the sparse gradient of a fraction has no prefix: put SampledClasses around Matryoshka"
+                "a sparse gradient can't be cut to a prefix: put SampledClasses around Matryoshka"
             )
         if "class_weights" in (held := dict(loss.named_parameters(recurse=False))):
             embedding_dim = held["class_weights"].shape[1]
@@ -72,7 +72,7 @@ class Matryoshka(torch.nn.Module):
             self.class_weights = take_class_weights(loss, "Matryoshka")
         self.shorter = torch.nn.ModuleList(copy.deepcopy(loss) for _ in self.prefixes[:-1])
         self.loss = loss
-        # A schedule can change these, and turn an int into a float. List them now: torch 2.8 can't compile vars().
+        # Schedules can change these numbers, or turn an int into a float. List them now: torch 2.8 can't compile vars.
         numbers = [name for name, value in vars(loss).items() if isinstance(value, int | float)]
         self._numbers = [name for name in numbers if not isinstance(getattr(loss, name), bool)]
         if hasattr(self, "class_weights"):

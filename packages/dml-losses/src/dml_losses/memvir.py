@@ -19,27 +19,27 @@ _QUEUES = ("queue_embeddings", "queue_labels", "queue_weights")
 class MemVir(torch.nn.Module):
     """A class loss that also uses the embeddings and class weights of N earlier steps, as virtual classes.
 
-    L(X ∪ X̃, W ∪ W̃) = mean of the loss over the rows of both,  classes: C·(min(⌊(i − U)/(M + 1)⌋, N) + 1) from step U
+    L(X ∪ X̃, W ∪ W̃) = mean of the loss over the rows of both,  C·(min(⌊(i − U)/(M + 1)⌋, N) + 1) classes at step i ≥ U
 
     The embeddings and class weights of each step are queued as constants. The loss uses each (M + 1)-th step of the
     queue, newest first, and adds C to the labels per step, so that a class of an earlier step is an extra class.
 
     Source: Learning with Memory-based Virtual Classes for Deep Metric Learning, Eq. 4-5 and Algorithm 1: the queue is
     read before it is written, and steps are only stored after the warm-up. No departure. If `step_pacing` is false
-    (section 3.4, "w/o step-pacing"), steps are stored from the N(M + 1)-th before step U, so that all N virtual copies
+    (section 3.4, "w/o step-pacing"), steps are stored from N(M + 1) steps before step U, so that all N virtual copies
     are added at once, at step U or when N(M + 1) steps are stored.
 
-    The queue, N(M + 1) copies of all class weights, is in the state dict. Its memory, `queue_bytes`, is logged first.
+    The queue, N(M + 1) copies of all class weights, is in the state dict. The size, `queue_bytes`, is logged first.
 
     Args:
         loss: any class loss, called as ``loss(embeddings, labels, class_weights)``, with an attribute
             ``class_weights``. If its forward is marked by `dml_losses.functional.classes.takes_virtual`, it gets the
-            past as constants, for about half the cost of a call over everything.
+            past as constants, for about half the cost of a call with all rows and classes.
         num_steps: N ≥ 0, the number of earlier steps to use.
         margin: M ≥ 0, the number of steps to skip between used steps; 0 to 100 in the paper, by data set.
         warmup_steps: U ≥ 0, the number of training steps before the first step is queued; 50 epochs in the paper.
         queue_dtype: ``"float32"``, or ``"bfloat16"`` to halve the memory.
-        queue_on_cpu: keep the queue on the CPU when the module moves; each step copies N queued steps to its device.
+        queue_on_cpu: keep the queue on the CPU when the module moves; each step copies N queued steps to the device.
         step_pacing: add virtual classes step by step, as in Eq. 4; if false, add them all at once.
         warmup_epochs: U in epochs of `steps_per_epoch`, rounded to the nearest step, to use instead of `warmup_steps`.
         steps_per_epoch: the number of batches per epoch; set by dml-train.
@@ -108,7 +108,7 @@ class MemVir(torch.nn.Module):
             "counters": torch.zeros(2, dtype=torch.int64),
         }.items():
             self.register_buffer(name, tensor)
-        # Keep these numbers on the host, too: to read the buffers would wait for an accelerator at each step.
+        # Keep these numbers on the host, too, since reading the buffers would wait for an accelerator at each step.
         self._rows, self._steps, self._stored = [0] * slots, 0, 0
 
     @property
@@ -160,7 +160,7 @@ class MemVir(torch.nn.Module):
             self.queue_labels[slot, : self._rows[slot]] + (age + 1) * num_classes
             for age, slot in enumerate(slots)
         ]
-        with torch.autocast(rows[0].device.type, enabled=False):  # cat only takes the autocast dtype
+        with torch.autocast(rows[0].device.type, enabled=False):  # see `Virtual.join`
             past = Virtual(
                 weights,
                 torch.cat(rows).to(device),
@@ -211,7 +211,7 @@ class MemVir(torch.nn.Module):
             errors: list[str] = others[-1]
             errors.append(
                 f"the saved queue {prefix[:-1]!r} holds {weights.shape[0]} steps of weights "
-                f"{tuple(weights.shape[1:])}; this one {self.queue_weights.shape[0]} of "
+                f"{tuple(weights.shape[1:])}; this one holds {self.queue_weights.shape[0]} of "
                 f"{tuple(self.queue_weights.shape[1:])}: make MemVir with the saved num_steps and margin, since "
                 "num_steps * (margin + 1) is the number of steps"
             )

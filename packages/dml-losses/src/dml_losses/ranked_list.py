@@ -18,9 +18,9 @@ from dml_losses.functional.ranked_list import QueryWeights, ranked_list
 
 
 class RankedListLoss(torch.nn.Module):
-    """Negatives beyond a boundary, positives inside a hypersphere, violations weighted by their size.
+    """A loss of negatives inside a boundary and positives outside a hypersphere, weighted by the violation.
 
-    Use this loss to preserve the spread of classes: it doesn't draw positives nearer that are inside the hypersphere.
+    Use this loss to preserve the spread of classes: positives that are inside the hypersphere aren't drawn nearer.
     For the equations, see `dml_losses.functional.ranked_list`.
 
     Args:

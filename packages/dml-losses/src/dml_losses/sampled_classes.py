@@ -100,7 +100,7 @@ class SampledClasses(torch.nn.Module):
     extra_repr = show("class_fraction", "seed")
 
     def sparse_parameters(self) -> Sequence[str]:
-        """Return the name of the class weights if the fraction was below 1; see `dml_core.SparseLoss`."""
+        """Return the name of the class weights if the initial fraction is below 1; see `dml_core.SparseLoss`."""
         return ("class_weights",) if self._sparse else ()
 
     def get_extra_state(self) -> torch.Tensor:
@@ -168,5 +168,5 @@ def _draw_distinct(population: int, count: int, generator: torch.Generator) -> t
 
 
 def _mix(seed: int, count: int) -> int:
-    """Hash seed and count, so that neighbours differ, to 32 bits, since torch's generator doesn't use more."""
+    """Hash seed and count, so that neighbours differ, to the 32 bits that torch's generator uses."""
     return splitmix64((seed * 0xD1342543DE82EF95 + (count + 1) * GOLDEN) & 0xFFFFFFFFFFFFFFFF) & 0xFFFFFFFF

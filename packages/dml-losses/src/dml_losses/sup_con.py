@@ -9,7 +9,7 @@ from dml_losses.functional.sup_con import sup_con
 
 
 class SupCon(torch.nn.Module):
-    """Mean cross entropy of an anchor's positives among all rows: `dml_losses.functional.sup_con`.
+    """Cross entropy of a softmax over all rows, at an anchor's positives: `dml_losses.functional.sup_con`.
 
     Use it with large batches, since each anchor is compared with all rows.
 

@@ -11,7 +11,7 @@ from dml_losses.functional.triplet import Triplets, triplet
 
 
 class Triplet(torch.nn.Module):
-    """Distances to positives that must be shorter than distances to negatives, by a margin.
+    """A loss of triplets in which a positive should be nearer to the anchor than a negative, by a margin.
 
     Use it beside a class loss, as the re-identification baseline does, or as a baseline. For the equations, see
     `dml_losses.functional.triplet`.

@@ -8,7 +8,7 @@ import torch
 
 # More gradients than anybody accumulates for one optimizer step.
 GRADIENTS = 100
-# How many values to compare: enough, since each of them gets a gradient in some backward pass.
+# How many values to compare. After 100 gradients, an optimizer should have changed some of these values.
 COMPARED = 4096
 
 

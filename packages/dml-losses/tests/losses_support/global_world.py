@@ -53,7 +53,7 @@ def global_batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 def train(
     name: str, rank: int, world_size: int, device: str = "cpu", micro_batch: int | None = None
 ) -> dict[str, Any]:
-    """Train on the CPU; return the values of all steps and the final state."""
+    """Train; return the values of all steps, and the final state on the CPU."""
     torch.manual_seed(0)
     loss = dml.GlobalBatch(make_losses()[name].double()).to(device)
     network: nn.Module = nn.Linear(DIM, DIM).double().to(device)

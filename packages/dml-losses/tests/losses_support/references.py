@@ -1,4 +1,4 @@
-"""Slow references for the losses: the equations as loops over float64 numbers; the package's code must not be used.
+"""Slow references for the losses: the equations as loops over float64 numbers. They must not use the package's code.
 
 If a paper defines the gradient, a second function returns the gradient.
 """
@@ -37,7 +37,7 @@ def sides(
 
 
 def cross_entropy(logits: list[list[Tensor]], labels: Tensor) -> Tensor:
-    """Average −log softmax for y over the rows of logits."""
+    """Average −log softmax(row)_y over the rows of logits."""
     terms = [torch.logsumexp(torch.stack(row), 0) - row[y] for row, y in zip(logits, labels.tolist())]
     return torch.stack(terms).mean()
 
@@ -78,7 +78,7 @@ def instance_cross_entropy_gradient(
 ) -> tuple[Tensor, Tensor]:
     """Sum Eq. 13-15 over anchors: the gradients with respect to embeddings and gallery.
 
-    `others` adds the gradients for positives and negatives from Eq. 15, and `anchor` uses these weights for the anchor.
+    With `others`, positives and negatives move as in Eq. 15; with `anchor`, these weights also move the anchor.
     """
     f, g, g_labels, within = sides(embeddings, labels, *gallery)
     n = len(f)
@@ -111,7 +111,7 @@ def instance_cross_entropy_gradient(
 def norm_softmax_value(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, temperature: float
 ) -> Tensor:
-    """Compute Eq. 5; differentiable."""
+    """Compute Making Classification Competitive, Eq. 5; differentiable."""
     cosines = cosine_lists(embeddings, class_weights)
     return cross_entropy([[cosine / temperature for cosine in row] for row in cosines], labels)
 

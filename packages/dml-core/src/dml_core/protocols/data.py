@@ -70,7 +70,7 @@ class Dataset(Protocol):
 
 @runtime_checkable
 class RelatedDataset(Dataset, Protocol):
-    """A `Dataset` with queries (the items of `test`) that are not matched only by label and group.
+    """A `Dataset` that defines matches of the queries (the items of `test`) by more than label and group.
 
     `matches` refers to items of `gallery`, or of `test` if a gallery is not given. Training and reports use the labels.
     """
@@ -145,7 +145,7 @@ class MiningSampler(BatchSampler, Protocol):
     """A `BatchSampler` that uses hard negatives, which the trainer finds between epochs.
 
     Batches depend only on (seed, epoch, position, negatives). If `mines_before` is true for the next epoch, the trainer
-    embeds the training split (augmentation is not used) and passes the mined negatives to all ranks. Checkpoints
+    embeds the training split (not augmented) and passes the mined negatives to all ranks. Checkpoints
     contain the negatives, since a resumed run can't compute them again without the earlier weights.
     """
 

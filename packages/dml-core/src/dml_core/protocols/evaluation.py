@@ -41,7 +41,7 @@ class LayeredBackbone(Protocol):
 class Evaluation(Protocol):
     """The metrics of an evaluation: a `Mapping` from names to values, for example ``evaluation["recall@1"]``.
 
-    Note that names of metrics must be used consistently in recipes, logged values, files and reports.
+    Recipes, logged values, files and reports use these names.
     """
 
     @property
@@ -127,7 +127,7 @@ class Evaluator(Protocol):
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
     ) -> Evaluation:
-        """Measure retrieval metrics (and, on request, clustering). The default gallery: all other queries."""
+        """Measure retrieval (and clustering, if so configured). By default, queries search all other queries."""
 
     def nearest(
         self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], k: int, *, exclude_self: bool = False
@@ -204,7 +204,7 @@ class RangeEvaluator(Evaluator, Protocol):
     def within(
         self, queries: npt.NDArray[Any], gallery: npt.NDArray[Any], threshold: float, *, max_results: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Find all gallery items with a similarity to a query of at least `threshold`.
+        """Find, for each query, all gallery items with a similarity of at least `threshold`.
 
         Returns:
             Offsets (Q + 1,), indices (M,) and similarities (M,): query q finds
@@ -228,13 +228,13 @@ class MiningEvaluator(Evaluator, Protocol):
         below: Literal["hardest", "easiest"] | None = None,
         margin: float = 0.0,
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """Find the k nearest items of different classes for all items.
+        """Find, for each item, the k nearest items of other classes.
 
         If `below` is given, the negatives' similarity must be below the similarity of the item's hardest (least
         similar) or easiest positive, minus `margin`.
 
         Returns:
-            Similarities and indices, both (N, k), nearest first; padded with NaN and -1 if fewer negatives are given.
+            Similarities and indices, both (N, k), nearest first; padded with NaN and -1 if there are fewer negatives.
         """
 
 
@@ -250,16 +250,16 @@ class VerifyingEvaluator(Evaluator, Protocol):
         gallery: npt.NDArray[Any] | None = None,  # (G, D)
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
     ) -> Mapping[float, float]:
-        """Measure the largest share of positive pairs that a threshold accepts at a given share of negatives.
+        """Measure the largest share of positive pairs that a threshold can accept, given a limit on accepted negatives.
 
         By default, unordered pairs of queries are compared once. A `MatchesEvaluator` also takes `Labels`, and then
         excludes pairs with equal labels and groups.
 
         Args:
-            far: shares of negative pairs, above 0 and below 1.
+            far: the largest shares of negative pairs to accept, above 0 and below 1.
 
         Raises:
-            ValueError: if positive or negative pairs are not given.
+            ValueError: if there are no positive or no negative pairs.
         """
 
 

@@ -96,7 +96,7 @@ class ShardedLoss(Protocol):
 
 
 class ClassShard(Protocol):
-    """The classes with weights on this rank, with reductions over the classes of all ranks.
+    """The classes whose weights this rank stores, with reductions over the classes of all ranks.
 
     Both methods take logits z for this rank's classes, (B, L) in any float dtype, and labels (B,) that count the
     classes of all ranks. All ranks must use the same order of calls. The result (B,) will be equal on all ranks.
@@ -142,7 +142,7 @@ def is_shardable(loss: object) -> TypeGuard[ShardableLoss]:
 class SparseLoss(Protocol):
     """A loss, or a module inside a loss, with parameters that get a sparse gradient; few optimizers support this.
 
-    The trainer will ask once, right after construction, to choose the optimizer of these parameters.
+    The trainer reads the names once, right after construction, to choose the optimizer of these parameters.
     """
 
     def sparse_parameters(self) -> Sequence[str]:

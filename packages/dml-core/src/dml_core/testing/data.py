@@ -43,7 +43,7 @@ class DatasetContract(ABC):
         for name, split in self._splits(self.make_dataset()):
             assert split.labels.dtype == np.int64, f"the labels of {name} have dtype {split.labels.dtype}"
             assert split.labels.shape == (len(split),), (
-                f"{name}: {len(split)} items, {split.labels.shape} labels"
+                f"labels of {name} have shape {split.labels.shape}; expected ({len(split)},)"
             )
             found, expected = np.unique(split.labels), np.arange(len(split.class_names))
             assert np.array_equal(found, expected), (
@@ -51,7 +51,7 @@ class DatasetContract(ABC):
             )
 
     def test_some_query_has_a_match(self) -> None:
-        """The gallery must contain a match for some query: of equal class but different group, or listed."""
+        """The gallery must contain a match for some query: a listed item, or one of its class but not of its group."""
         dataset = self.make_dataset()
         if isinstance(dataset, RelatedDataset) and isinstance(dataset.matches, Relevance):
             assert len(dataset.matches.indices), "matches lists no match"
@@ -74,15 +74,15 @@ class DatasetContract(ABC):
             if not isinstance(split, GroupedSplit):
                 continue
             assert split.groups.shape == (len(split),), (
-                f"{name}: {len(split)} items, {split.groups.shape} groups"
+                f"groups of {name} have shape {split.groups.shape}; expected ({len(split)},)"
             )
             kinds[name] = "integers" if split.groups.dtype.kind in "iu" else str(split.groups.dtype)[:2]
             assert kinds[name] in ("integers", "<U"), f"the groups of {name} have dtype {split.groups.dtype}"
         if dataset.gallery is not None:
             assert ("test" in kinds) == ("gallery" in kinds), (
-                f"of test and gallery, only {[*kinds]} has groups"
+                f"expected groups in test and gallery, or in neither; found them in {[*kinds]}"
             )
-        assert len({*kinds.values()}) <= 1, f"groups are of several kinds: {kinds}"
+        assert len({*kinds.values()}) <= 1, f"groups have different types: {kinds}"
 
     def test_matches_are_those_of_the_queries(self) -> None:
         """The `matches` of a `RelatedDataset` must fit the splits, and have the labels and groups of `test`."""
@@ -91,7 +91,7 @@ class DatasetContract(ABC):
             return
         matches, test, gallery = dataset.matches, dataset.test, dataset.gallery
         assert isinstance(matches, Labels | Relevance), f"matches is a {type(matches).__name__}"
-        assert len(matches) == len(test), f"matches is of {len(matches)} queries; test has {len(test)} items"
+        assert len(matches) == len(test), f"matches has {len(matches)} queries; test has {len(test)} items"
         grouped = [name for name, split in self._splits(dataset) if isinstance(split, GroupedSplit)]
         items: Labels | None = None
         if isinstance(matches, Relevance):
@@ -130,7 +130,7 @@ class DatasetContract(ABC):
             plain, augmented = split.load(indices), split.load(indices, seeds)
             for row, place in reversed(list(enumerate(indices))):
                 one = np.array([place])
-                assert torch.equal(split.load(one)[0], plain[row]), f"item {place} of {name} changes"
+                assert torch.equal(split.load(one)[0], plain[row]), f"item {place} of {name} varies"
                 alone = split.load(one, seeds[row : row + 1])[0]
                 assert torch.equal(alone, augmented[row]), (
                     f"the augmentation of item {place} of {name} isn't a function of its seed"
@@ -190,7 +190,7 @@ class SamplerContract(ABC):
         assert len(sizes) == 1, f"the batches have the sizes {sorted(sizes)}"
 
     def test_a_batch_is_a_function_of_seed_epoch_and_position(self) -> None:
-        """A second sampler must draw the same batches in a different order, so that a run can resume anywhere."""
+        """In reverse order, a second sampler must draw the same batches, so that a run can resume anywhere."""
         sampler, other = self._sampler(), self._sampler()
         places = [(epoch, position) for epoch in (0, 1, 7) for position in range(len(sampler))]
         forwards = {place: sampler.batch_at(*place) for place in places}
@@ -203,11 +203,11 @@ class SamplerContract(ABC):
         """Different epochs and different seeds must give different batches."""
         sampler, other = self._sampler(), self.make_sampler(self.labels, 1)
         first = sampler.batch_at(0, 0)
-        assert not np.array_equal(first, sampler.batch_at(1, 0)), "epoch 1 begins as epoch 0 does"
+        assert not np.array_equal(first, sampler.batch_at(1, 0)), "epochs 0 and 1 begin alike"
         assert not np.array_equal(first, other.batch_at(0, 0)), "another seed draws the same batch"
 
     def test_mined_negatives_determine_the_batches(self) -> None:
-        """A `MiningSampler` must keep these properties with negatives, as loader processes and resumed runs have."""
+        """A `MiningSampler` must draw equal batches from equal negatives, also if pickled, as for loader processes."""
         sampler, other = self._sampler(), self._sampler()
         if not (isinstance(sampler, MiningSampler) and isinstance(other, MiningSampler)):
             return
@@ -221,14 +221,14 @@ class SamplerContract(ABC):
         other.set_negatives(negatives)
         mined = [sampler.batch_at(*place) for place in places]
         assert {len(batch) for batch in mined} == {len(before[0])}, "mined batches have another size"
-        assert not all(np.array_equal(a, b) for a, b in zip(before, mined)), "negatives change no batch"
+        assert not all(np.array_equal(a, b) for a, b in zip(before, mined)), "set_negatives changed no batch"
         copied: BatchSampler = pickle.loads(pickle.dumps(sampler))
         for place, batch in reversed(list(zip(places, mined))):
             assert np.array_equal(other.batch_at(*place), batch), f"batch {place} depends on earlier calls"
-            assert np.array_equal(copied.batch_at(*place), batch), f"batch {place} differs, pickled"
+            assert np.array_equal(copied.batch_at(*place), batch), f"batch {place} differs after pickling"
         sampler.set_negatives(None)
         for place, batch in zip(places, before):
-            assert np.array_equal(sampler.batch_at(*place), batch), "without negatives, old ones have effects"
+            assert np.array_equal(sampler.batch_at(*place), batch), "batches differ after set_negatives(None)"
 
     def _sampler(self) -> BatchSampler:
         return self.make_sampler(self.labels, 0)

@@ -41,10 +41,10 @@ class EvaluatorContract(ABC):
         for evaluation in self._evaluations():
             assert isinstance(evaluation, Mapping), f"{type(evaluation).__name__} is no Mapping"
             names = list(evaluation)
-            assert names, "nothing was measured"
+            assert names, "the evaluation contains no metric"
             assert len(evaluation) == len(names) == len({*names}), f"{len(evaluation)} metrics, names {names}"
             assert all(name in evaluation for name in names), f"some of {names} are missing"
-            assert "no such metric" not in evaluation, "any name is a metric"
+            assert "no such metric" not in evaluation, "the evaluation contains 'no such metric'"
             for name, value in evaluation.items():
                 assert isinstance(name, str), f"{name!r} names a metric; expected a string"
                 assert isinstance(value, float), f"{name} is {value!r}; expected a float"
@@ -72,7 +72,7 @@ class EvaluatorContract(ABC):
                 assert values.dtype == np.float64, f"per_query[{name!r}]: {values.dtype}; expected float64"
                 mean = float(np.nanmean(values))
                 assert math.isclose(mean, evaluation[name], rel_tol=1e-6, abs_tol=1e-9), (
-                    f"{name} is {evaluation[name]}, and the mean over the queries {mean}"
+                    f"{name} is {evaluation[name]}; expected the mean over the queries, {mean}"
                 )
 
     def test_the_same_arrays_have_the_same_metrics(self) -> None:
@@ -80,7 +80,7 @@ class EvaluatorContract(ABC):
         embeddings, labels = self._data()
         before = embeddings.copy(), labels.copy()
         first, second = (self.make_evaluator().evaluate(embeddings, labels).to_dict() for _ in range(2))
-        assert first == second, f"{first} and then {second}"
+        assert first == second, f"first {first}, then {second}"
         assert np.array_equal(embeddings, before[0]), "the evaluator wrote to the embeddings"
         assert np.array_equal(labels, before[1]), "the evaluator wrote to the labels"
 
@@ -90,7 +90,7 @@ class EvaluatorContract(ABC):
         scores, indices = self.make_evaluator().nearest(embeddings[:5], embeddings, 4)
         assert scores.shape == indices.shape == (5, 4), f"scores {scores.shape} and indices {indices.shape}"
         steps = np.diff(scores.astype(np.float64), axis=1)
-        assert (steps <= 0).all() or (steps >= 0).all(), "scores neither rise nor fall along a row"
+        assert (steps <= 0).all() or (steps >= 0).all(), "the scores of a row aren't sorted"
         assert 0 <= indices.min() <= indices.max() < len(embeddings), f"indices reach {indices.max()}"
         assert all(len(set(row)) == 4 for row in indices.tolist()), "an item is found twice"
 
@@ -104,7 +104,7 @@ class EvaluatorContract(ABC):
         """`bytes_per_item` must be a positive integer."""
         size = self.make_evaluator().bytes_per_item(DIM)
         assert isinstance(size, int), f"bytes_per_item is {size!r}; expected an integer"
-        assert size > 0, f"bytes_per_item is {size}"
+        assert size > 0, f"bytes_per_item is {size}; expected more than 0"
 
     def test_a_saved_evaluation_is_restored(self) -> None:
         """A `RestoringEvaluator` must rebuild an evaluation, given the JSON and the arrays."""
@@ -140,12 +140,12 @@ class EvaluatorContract(ABC):
             matches = Relevance(*lists(same_QG[:, order]), ignored=ignored)
             both = evaluator.evaluate(embeddings, matches, gallery)
             plain = evaluator.evaluate(embeddings, labels, gallery, items)
-            assert grouped.to_dict() == listed.to_dict(), "groups and the same items in ignored differ"
+            assert grouped.to_dict() == listed.to_dict(), "groups and the same ignored lists differ"
             assert both.to_dict() == listed.to_dict(), "labels and the same matches in a Relevance differ"
             assert grouped.to_dict() != plain.to_dict(), "groups change nothing"
 
     def test_junk_is_excluded(self) -> None:
-        """A `MatchesEvaluator` must return the metrics that are computed when items labelled as junk are absent."""
+        """A `MatchesEvaluator` must return the same metrics as if items labelled as junk were absent."""
         evaluator = self.make_evaluator()
         if not takes_matches(evaluator):
             return
@@ -170,11 +170,11 @@ class EvaluatorContract(ABC):
         offsets, indices, similarities = evaluator.within(
             queries, embeddings, threshold, max_results=5 * count
         )
-        assert offsets.tolist()[-1] == len(indices) == len(similarities), "offsets end elsewhere"
+        assert offsets.tolist()[-1] == len(indices) == len(similarities), "offsets must end at len(indices)"
         for query, row in enumerate(nearest):
             found = indices[offsets[query] : offsets[query + 1]]
             expected = int((sign * scores[query] >= sign * threshold).sum())
-            assert np.array_equal(found, row[:expected]), f"query {query}: {found}; nearest {row[:expected]}"
+            assert np.array_equal(found, row[:expected]), f"query {query}: {found}; expected {row[:expected]}"
         with _expect_value_error("more than max_results items were returned"):
             evaluator.within(queries, embeddings, threshold, max_results=1)
 
@@ -191,7 +191,7 @@ class EvaluatorContract(ABC):
         assert values == sorted(values), f"rates are {values}; expected them to rise with the FAR"
         order = np.random.default_rng(0).permutation(len(labels))
         assert dict(evaluator.true_accept_rates(far, embeddings[order], labels[order])) == dict(rates)
-        with _expect_value_error("items of one class alone were accepted"):
+        with _expect_value_error("items of a single class were accepted"):
             evaluator.true_accept_rates(far, embeddings, np.zeros(len(labels), np.int64))
 
     def test_hard_negatives_are_the_nearest_of_other_classes(self) -> None:
@@ -220,7 +220,7 @@ class EvaluatorContract(ABC):
                 )
 
     def _evaluations(self) -> list[Evaluation]:
-        """Evaluate with the default (the queries) and with a gallery."""
+        """Evaluate queries that search each other, and queries that search a gallery."""
         embeddings, labels = self._data()
         evaluator = self.make_evaluator()
         with_gallery = evaluator.evaluate(embeddings, labels, embeddings[::-1] + 0.1, labels[::-1])
@@ -256,7 +256,7 @@ class LoggerContract(ABC):
         self._log({}, range(1, 1))
 
     def _log(self, values: Mapping[str, float], *runs: range) -> None:
-        """Log these values for the steps of all runs in a single folder."""
+        """Log these values in a single folder, with a new logger per run."""
         with TemporaryDirectory() as folder:
             for steps in runs:
                 logger = self.make_logger(Path(folder), steps.start - 1)

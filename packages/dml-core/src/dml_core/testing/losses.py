@@ -87,9 +87,9 @@ class LossContract(ABC):
         """By default, rows must be compared with the other rows of the batch, and not with themselves.
 
         The reference compares a row with the other rows as a gallery. The rows are interchangeable, since permuting
-        coordinates maps any row to any other. Rows are repeated, so that any loss uses all pairs equally often
-        both ways. The gradients may differ by a factor, since some losses divide by the number of entries. If a row
-        counts itself anywhere, the direction of the gradient changes.
+        coordinates maps any row to any other. The reference repeats a row to a batch, so that any loss uses all pairs
+        equally often both ways. The gradients may differ by a factor, since some losses divide by the number of
+        entries. If a row counts itself anywhere, the direction of the gradient changes.
         """
         if is_class_loss(self._loss()) or not _takes_a_gallery(self._loss()):
             return
@@ -110,7 +110,7 @@ class LossContract(ABC):
         factor = (found * expected).sum() / expected.square().sum().clamp_min(1e-30)
         error = float((found - factor * expected).norm() / found.norm().clamp_min(1e-30))
         assert error <= 1e3 * self.tolerance, (  # 1e3, since losses in float32 can have steep slopes
-            "a batch without a gallery isn't compared as each row with the other rows: the gradients differ by "
+            "without a gallery, rows aren't compared with exactly the other rows of the batch: the gradients differ by "
             f"{error:.1e} relative; exclude the diagonal, where a row would be its own positive"
         )
 
@@ -158,7 +158,7 @@ class LossContract(ABC):
         for loss in (used, fresh):
             torch.manual_seed(0)
             values.append(loss(*self._batch(seed=3)))
-        assert torch.equal(values[0], values[1]), f"after load_state_dict {values[1]}; before {values[0]}"
+        assert torch.equal(values[0], values[1]), f"{values[1]} after load_state_dict; expected {values[0]}"
 
     def test_a_shard_of_all_classes_makes_what_forward_does(self) -> None:
         """With a shard of all classes, `sharded_forward` (if any) must give the value and gradients of `forward`."""
@@ -248,7 +248,7 @@ def _takes_a_gallery(loss: nn.Module) -> bool:
 
 
 def _interchangeable_rows(levels: Tensor, class_size: int) -> tuple[Tensor, Tensor]:
-    """Make NUM_CLASSES rows and labels; `levels` are the values at the row's index, at the class's, and elsewhere."""
+    """Make NUM_CLASSES rows and labels; `levels` are the values at the row's index, its class's, and elsewhere."""
     place = torch.arange(NUM_CLASSES, device=levels.device)
     labels = place // class_size
     kind = 2 - (labels[:, None] == labels).long() - (place[:, None] == place).long()

@@ -26,7 +26,7 @@ class BackboneContract(ABC):
     def test_is_a_module_that_says_its_width(self) -> None:
         """The backbone must be an `nn.Module`, with an integer or a tuple of integers as `num_features`."""
         backbone = self._backbone()
-        assert isinstance(backbone, nn.Module), f"it is a {type(backbone).__name__}; expected an nn.Module"
+        assert isinstance(backbone, nn.Module), f"got a {type(backbone).__name__}; expected an nn.Module"
         widths = self._widths(backbone)
         assert all(isinstance(width, int) and width > 0 for width in widths), f"num_features is {widths}"
 
@@ -35,7 +35,7 @@ class BackboneContract(ABC):
         backbone, images = self._backbone(), self._images()
         features = self._features(backbone, images)
         widths = self._widths(backbone)
-        assert len(features) == len(widths), f"{len(features)} features for the widths {widths}"
+        assert len(features) == len(widths), f"{len(features)} features; expected the widths {widths}"
         for feature, width in zip(features, widths, strict=True):
             assert feature.ndim in (2, 4), f"features are {tuple(feature.shape)}; expected (B, F) or maps"
             assert feature.shape[:2] == (len(images), width), (
@@ -76,7 +76,7 @@ class BackboneContract(ABC):
         fresh.load_state_dict(copy.deepcopy(used.state_dict()))
         with torch.no_grad():
             before, after = self._features(used.eval(), images), self._features(fresh.eval(), images)
-        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), "features differ, loaded"
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True)), "loaded features differ"
 
     def _backbone(self) -> Any:
         torch.manual_seed(0)

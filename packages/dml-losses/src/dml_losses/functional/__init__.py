@@ -1,4 +1,4 @@
-"""Losses as pure functions of tensors, with a file per loss, on a common similarity product.
+"""Losses as pure functions of tensors, with a file per loss; they share the code of the similarity product.
 
 Class losses take embeddings, labels and class weights. Pair losses take embeddings and labels, and can take a gallery
 with labels to compare with instead of the batch. A docstring only says what differs from these arguments:

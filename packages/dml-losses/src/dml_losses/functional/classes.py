@@ -38,7 +38,7 @@ class Virtual:
         self, embeddings: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Concatenate embeddings, labels and class weights with the constants, for losses that don't take `Virtual`."""
-        # Under autocast, cat only takes the autocast dtype, which can differ from the queue's dtype.
+        # Turn autocast off: its cat rejects half precision in a different dtype, such as the queue's.
         with torch.autocast(embeddings.device.type, enabled=False):
             further = (some.detach().to(self.class_weights.dtype) for some in self.further)
             return (
@@ -48,7 +48,7 @@ class Virtual:
             )
 
     def constants(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-        """Return embeddings, labels and weights of extra classes, constant, with the device and dtype of `like`."""
+        """Return the constants: embeddings, labels and extra classes' weights, in the device and dtype of `like`."""
         rows, *further = (
             full_precision(some.detach()).to(like.device, like.dtype)
             for some in (self.embeddings, *self.further)

@@ -34,7 +34,7 @@ def contrastive(
         margin: m > 0; default 1, a half of the largest distance. In many dimensions, random rows have distance √2.
 
     Returns:
-        The loss, a scalar. Without a positive, or without a negative within the margin, a query's mean is zero. A
+        The loss, a scalar. If a query has no positive, or no negative within the margin, that mean is zero. A
         negative at distance 0 has no direction, and no gradient.
     """
     return _loss(embeddings, labels, gallery, gallery_labels, margin)

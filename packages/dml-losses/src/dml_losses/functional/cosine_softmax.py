@@ -5,7 +5,7 @@ function with different parameters. The logits are computed in a (B × C) buffer
 place, block by block in cache. The class weights are never copied: their norms scale the buffer's columns instead.
 
 If each rank has the weights of some classes, it only computes their logits. For each row of a block, ranks exchange
-three numbers: the true class's logit, which one rank has, the highest logit, and the sum of exponentials.
+three numbers: the true class's logit (from the rank that has it), the highest logit, and the sum of exponentials.
 
 Extra rows and classes can be constants (`Virtual`): they are compared like the others, but need one matrix product
 instead of three, since they don't get a gradient.
@@ -169,7 +169,7 @@ def _operator(
     label_N1, own_N1 = labels[:, None], None
     if num_classes:
         reduce = all_reduce_
-        # All ranks must use the same number, since they exchange numbers per block.
+        # All ranks must use blocks of this size, since they exchange numbers per block.
         step = rows_per_block(features.device, num_classes * centers_per_class // rank_and_world_size()[1])
         own_N1 = (label_N1 >= first) & (label_N1 < first + num_columns // centers_per_class)
         label_N1 = (label_N1 - first).where(own_N1, 0)
@@ -279,7 +279,7 @@ def _(*inputs: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)  # otherwise, outputs without gradient get zeros, which are (N × C)
+    ctx.set_materialize_grads(False)  # otherwise, unused outputs get gradients of zeros, up to (N, C)
     features, constant_features, _, class_weights, constant_weights, *_ = inputs
     ctx.save_for_backward(features, constant_features, class_weights, *output[1:])
     ctx.num_inputs, ctx.num_constants = len(inputs), len(constant_weights)

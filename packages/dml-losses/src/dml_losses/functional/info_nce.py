@@ -23,7 +23,7 @@ def info_nce(
     symmetric: bool = True,
     over_ranks: bool = False,
 ) -> torch.Tensor:
-    """Compute the cross entropy of each row's partner among all rows of the other side.
+    """Compute the cross entropy of a softmax over the other side's rows, at each row's partner.
 
     L = ½·(l(X, G) + l(G, X)) if symmetric, else l(X, G)
     l(X, G) = mean_a −1/|P_a| · Σ_{i ∈ P_a} log( exp(t·s_ai) / Σ_j exp(t·s_aj) ),  t = exp(t')

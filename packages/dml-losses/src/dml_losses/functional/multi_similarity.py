@@ -23,7 +23,7 @@ def multi_similarity(
     threshold: float = 0.5,
     epsilon: float = 0.1,
 ) -> torch.Tensor:
-    """Compute a soft maximum of the violations by a query's selected positives, and one by its selected negatives.
+    """Compute a soft maximum of the violations of a query's selected positives, plus one of its selected negatives.
 
     L = 1/B · Σ_q ( 1/α · log(1 + Σ_{i ∈ P_q} exp(−α(s_qi − λ))) + 1/β · log(1 + Σ_{j ∈ N_q} exp(β(s_qj − λ))) )
 
@@ -51,7 +51,7 @@ def _terms(block: Block, alpha: float, beta: float, threshold: float, epsilon: f
     positive_RP = negative_RG[:, block.columns].masked_fill(~block.positive, torch.inf)
     negative_RG[:, block.columns].masked_fill_(block.same, -torch.inf)
     lowest_R1, highest_R1 = positive_RP.amin(dim=1, keepdim=True), negative_RG.amax(dim=1, keepdim=True)
-    # Compare so that NaN stays selected.
+    # These comparisons are false for NaN, so that NaN stays selected.
     positive_RP.masked_fill_(positive_RP - epsilon >= highest_R1, torch.inf).sub_(threshold).mul_(-alpha)
     negative_RG.masked_fill_(negative_RG + epsilon <= lowest_R1, -torch.inf).sub_(threshold).mul_(beta)
     value = softplus_of_logsumexp(positive_RP) / alpha + softplus_of_logsumexp(negative_RG) / beta

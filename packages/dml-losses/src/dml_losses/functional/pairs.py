@@ -1,4 +1,4 @@
-"""Compute pair losses by blocks of queries of the similarity product.
+"""Compute pair losses in blocks of rows of the similarity product.
 
 A pair loss only depends on the cosines S = Q̂Ĝᵀ, so its gradient follows from a matrix of weights W = ∂L/∂S:
 ∂L/∂Q̂ = W Ĝ, ∂L/∂Ĝ = Wᵀ Q̂. For each block of rows, the loss computes its terms (its value, and W in place of S). A
@@ -52,7 +52,7 @@ class Block:
 
 
 class WeightedQueries(NamedTuple):
-    """The losses of a block's queries, if the call should return their mean with weights e^w_q / Σ e^w_q.
+    """The losses of a block's queries, for a loss that is the mean over all queries with weights e^w_q / Σ e^w_q.
 
     Weights are constants. The similarities are overwritten with ∂(Σ losses)/∂S. Only queries can have a gradient.
     """
@@ -62,9 +62,9 @@ class WeightedQueries(NamedTuple):
 
 
 class Average(NamedTuple):
-    """A block's sum and count, if the call should return the sum over all blocks divided by their count.
+    """A block's sum and count, for a loss that is the total sum divided by the total count.
 
-    Use it if only the similarities determine the count. They are overwritten with ∂(sum)/∂S, the count is a constant.
+    Use it if the count depends on the similarities. They are overwritten with ∂(sum)/∂S; the count is a constant.
     """
 
     total: torch.Tensor  # ()
@@ -209,7 +209,7 @@ def value_and_gradients(
         for gradient in (gradient_GD,) if within else (gradient_QD, gradient_GD):
             gradient /= count
     if weighted:
-        assert not gallery_gradient, "the weights of the queries scale the queries' gradients alone"
+        assert not gallery_gradient, "WeightedQueries can only scale gradients of queries"
         losses_Q, log_weights_Q = (torch.cat(parts) for parts in zip(*weighted, strict=True))
         share_Q = torch.softmax(log_weights_Q, dim=0).nan_to_num_(nan=0.0)  # NaN if no query has a weight
         value = share_Q @ losses_Q

@@ -42,7 +42,7 @@ def ranked_list(
     Then queries with many or strong violations dominate the batch.
 
     Source: Ranked List Loss for Deep Metric Learning, Eq. 8-14 and the end of section 3.2.4, which only moves the
-    query, like the authors' code. The weights are constants in this code; the paper doesn't say.
+    query, like the authors' code. The weights are constants in their code; the paper doesn't say.
 
     Args:
         embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. The gallery doesn't get a gradient.

@@ -19,7 +19,7 @@ def sup_con(
     *,
     temperature: float = 0.1,
 ) -> torch.Tensor:
-    """Compute the cross entropy of each positive among all rows, averaged over an anchor's positives.
+    """Compute the cross entropy of a softmax over all rows, averaged over an anchor's positives.
 
     L = mean_a −1/|P_a| · Σ_{i ∈ P_a} log( exp(s_ai/τ) / Σ_{j≠a} exp(s_aj/τ) )
 

@@ -29,7 +29,7 @@ def triplet(
     triplets: Triplets = "batch-hard",
     margin: float | Literal["soft"] = 0.2,
 ) -> torch.Tensor:
-    """Compute how far an anchor's positive is from being nearer than its negative, by the margin.
+    """Compute the loss of triplets if the positive isn't nearer to the anchor than the negative, by a margin.
 
     L = mean over triplets (a, i, j) of max(0, m + d_ai − d_aj), or of log(1 + exp(d_ai − d_aj)) if the margin is soft
 

@@ -47,7 +47,7 @@ class ShardedClasses(torch.nn.Module):
 
     Args:
         loss: a class loss with a method `sharded_forward` and no parameter except ``class_weights``, or a function
-            without arguments that makes such a loss. Make it for all classes on all ranks, after the process group. The
+            without arguments that makes such a loss. Each rank makes it for all classes, after the process group. The
             loss is changed: it only keeps this rank's rows of ``class_weights``.
 
     Attributes:
@@ -73,7 +73,7 @@ class ShardedClasses(torch.nn.Module):
         weights = loss.class_weights
         self._centers = centers_per_class_of(loss)
         self._rank_and_world_size = _, world_size = rank_and_world_size()
-        # A loss that only drew this rank's rows has fewer than all, since each rank has at least one class.
+        # If the loss only drew this rank's rows, find C from their number; else it has the rows of all classes.
         whole_of = {_count(rows_of_rank(classes, self._centers)): classes for classes in drawn}
         self.num_classes = whole_of.get(len(weights), len(weights) // self._centers)
         if self.num_classes < world_size:
