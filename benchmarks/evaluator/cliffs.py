@@ -206,7 +206,7 @@ def calls(kind: str, n: int) -> Iterator[tuple[str, list[tuple[str, float]]]]:
         "default metrics": lambda x, y: ours.evaluate(x, y, threads=1),
         "AP": lambda x, y: ours.evaluate(x, y, threads=1, **AP),
         "hard_negatives": lambda x, y: ours.hard_negatives(x, y, 10, below="hardest", threads=1),
-        "verify": lambda x, y: ours.verify(x, y, threads=1),
+        "verify": lambda x, y: ours.verify(x, y, metrics="tar@far=1e-3", threads=1),
         "codes, default metrics": lambda x, y: ours.evaluate(ours.binarize(x), y, threads=1, **CODES),
         "codes, AP": lambda x, y: ours.evaluate(ours.binarize(x), y, threads=1, **CODES, **AP),
     }
