@@ -117,8 +117,7 @@ impl TieRules {
         }
     }
 
-    /// Returns the slot for all rules of a tied negative. The positives `above` the group precede it under any rule,
-    /// and the positives `before` the negative precede it by index.
+    /// Returns the slot for all rules of a tied negative: `above` positives precede the group, and `before` the negative.
     fn tied_slot(above: usize, before: usize) -> usize {
         if before == above { 3 * above + 1 } else { 3 * before - 1 }
     }
