@@ -42,7 +42,7 @@ class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
         self.evaluation: Evaluation | None = None
         for name in ("score_functions", "write_predictions"):
             if getattr(self, name):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; expected none: unused by the measurement")
+                raise ValueError(f"{name} is {getattr(self, name)!r}; expected none: it is not used")
         theirs = {
             "accuracy": ("recall", self.accuracy_at_k),
             "precision": ("precision", self.precision_recall_at_k),
