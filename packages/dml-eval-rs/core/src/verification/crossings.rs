@@ -70,7 +70,7 @@ pub fn verify(
     let &VerifyTasks { positives: number, negatives, equal_errors, slots, .. } = tasks;
     let counted = labels.count_negatives()?;
     if counted != negatives || tasks.ranks.iter().any(|rank| !(1..=negatives).contains(rank)) {
-        return argument(format!("there are {counted} negatives; expected {negatives}, and ranks from 1 to that"));
+        return argument(format!("there are {counted} negatives; expected {negatives}, and ranks from 1 to this number"));
     }
     let most = control.sizes().verify_held as u64;
     let held = number <= most;
@@ -82,7 +82,7 @@ pub fn verify(
     }
     let positives = if held { labels.sorted_positives(space, number as usize, control)? } else { Vec::new() };
     if number == 0 || negatives == 0 || held && positives.len() as u64 != number {
-        return argument(format!("too few pairs; expected {number} positives, and at least one of each kind"));
+        return argument(format!("too few pairs; expected {number} positives, at least 1, and a negative"));
     }
     let levels = levels(&tasks.ranks, equal_errors.then_some((number, negatives)));
     let find = Finding { space, labels, levels: &levels, positives: &positives, negatives, peers, control };
