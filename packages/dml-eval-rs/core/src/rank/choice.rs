@@ -15,7 +15,7 @@ use crate::rows::keys::Keys;
 use crate::rows::space::Space;
 use crate::side::Side;
 
-/// At most `SAMPLE` items are sampled, and one in `ITEMS_PER_SAMPLED`. The lowest positive is sought in `POSITIVES` ones.
+/// At most `SAMPLE` items, and one in `ITEMS_PER_SAMPLED`, are sampled. The lowest positive is sought among `POSITIVES` positives.
 const SAMPLE: usize = 128;
 const ITEMS_PER_SAMPLED: usize = 16;
 const POSITIVES: usize = 32;

@@ -216,7 +216,7 @@ impl RowRanker {
         let mut counts = full(per_positive * number + 1, 0)?;
         let mut before = 0;
         if rules == TieRules::One(Ties::Index) {
-            // First count all items before a positive. Adding negatives to a slot would wait for the last addition.
+            // First store the number of items before each positive: adding to a slot would wait for the last addition.
             for (entry, at) in self.entries.iter().zip(0..) {
                 counts[before] = at + self.unlisted_before(*entry);
                 before += (entry & 1) as usize;

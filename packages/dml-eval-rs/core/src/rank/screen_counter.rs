@@ -85,7 +85,7 @@ fn compute_keys<S: Space>(
     control: &Control,
 ) -> Result<()> {
     let (all, sizes) = (queries.len() * items.len(), control.sizes());
-    // A table of a few rows is mostly padding, and would take a gigabyte if they are long.
+    // A table of a few rows is mostly padding, and takes a gigabyte if the rows are long.
     let are_few = queries.len().min(items.len()) < sizes.class_table;
     if are_few || pairs.len().saturating_mul(sizes.pairs_per_open_key) < all || pairs.is_empty() {
         return space.keys(pairs, scratch, keys);

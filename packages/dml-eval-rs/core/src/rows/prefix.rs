@@ -27,7 +27,7 @@ pub(super) struct Prefix {
     kernel: &'static Kernel,
     count: usize,
     dim: usize,
-    /// Float32 numbers as bits.
+    /// The bits of float32 numbers.
     directions: Panels<u32>,
     error: f64,
     /// κ, and an absolute error for all rows.

@@ -10,7 +10,7 @@ use crate::rows::packing::Axis;
 
 /// The number of bfloat16 pieces that represent a float32.
 const PIECES: usize = 3;
-/// The largest integer in a row, and the greatest length of a row's integers, with a square below 2³¹.
+/// The largest integer in a row, and the greatest length of a row's integers, whose square is below 2³¹.
 const LARGEST: f64 = 32_766.0;
 const LONGEST: f64 = 46_339.0;
 /// The least scale, 2⁻¹⁰⁰. Shorter rows get smaller integers instead of a smaller scale.

@@ -46,7 +46,7 @@ pub(super) enum Start<'a> {
 
 /// A sample of panels. The panels form groups; a lane of a group keeps the largest value.
 pub(super) struct Guess {
-    /// Items that were drawn one by one, or `None` to use panels of the gallery because prefixes take long to pack.
+    /// Packed items that were drawn one by one. `None` for prefixes, which take long to pack: panels of the gallery are used.
     packed: Option<Block>,
     /// The items that were drawn, in ascending order.
     items: Vec<u32>,

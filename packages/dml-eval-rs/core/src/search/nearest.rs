@@ -236,7 +236,7 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
     let thresholds = || {
         let all = collect(0..queries as u32)?;
         let sampled = SampledValues::compute(space, &all, |query, item| filter.excludes(query, item), control)?;
-        // After a share 1/m of the items, the k-th nearest of these items has about rank m·k in all items.
+        // The k-th nearest in a share 1/m of the items has about rank m·k among all items.
         let mut thresholds = allocate(sampled.queries.len() * HALVES)?;
         for (i, &query) in sampled.queries.iter().enumerate() {
             let beyond = sampled.above(i, value_of_bound(query as usize)) as usize;

@@ -94,7 +94,7 @@ pub(super) struct Nearest {
 
 /// The capacity of a list is k + k/2 + this number. In a larger list, the threshold would increase later.
 const SPARE: usize = 4;
-/// Up to this k, lists are sorted and keep the first items. To find an item in a longer list takes longer than its key.
+/// Up to this k, lists are sorted and keep the first items. In longer lists, to find an item takes longer than to compute its key.
 const FEW: usize = 40;
 
 impl Nearest {
@@ -134,7 +134,7 @@ impl Nearest {
         self.worst != before
     }
 
-    /// Adds the first items to an empty list, and returns the key of the k-th nearest, if there are k. A long list drops the items.
+    /// Adds the first items to an empty list. Returns the key of the k-th nearest, if there are k. For a large k, drops the items.
     pub fn begin(&mut self, items: impl IntoIterator<Item = (u32, f64)>) -> Option<f64> {
         self.add(items, None);
         self.has_first = self.k <= FEW;

@@ -18,7 +18,7 @@ use crate::verification::sieve::{LISTED_MARGINS, Sieve, SievedCrossing};
 use crate::verification::slots::{Place, Slots, count_and_keep};
 use crate::verification::traversal::{Both, traverse};
 
-/// A sample to estimate brackets contains one of this number of negatives, but at least `LEAST_SAMPLE`.
+/// A sample to estimate brackets contains one in this number of negatives, and at least `LEAST_SAMPLE` negatives.
 const NEGATIVES_PER_SAMPLED: u64 = 256;
 const LEAST_SAMPLE: usize = 1 << 12;
 
