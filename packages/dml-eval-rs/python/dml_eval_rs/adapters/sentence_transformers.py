@@ -23,7 +23,7 @@ except ModuleNotFoundError:  # before version 6
 class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
     """An evaluator with the arguments, names, files and values of sentence-transformers' evaluator.
 
-    When scores are equal, the first document in the corpus ranks first, but in sentence-transformers the lower id.
+    If scores are equal, the order of the corpus decides; in sentence-transformers, the lower id ranks first.
 
     Args:
         args, kwargs: see sentence-transformers. `score_functions` and `write_predictions` can't be used, because the
