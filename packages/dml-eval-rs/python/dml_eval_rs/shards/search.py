@@ -96,7 +96,7 @@ def _search(loaded: Loaded, _: Relation) -> _Found:
     places = indices + loaded.first[1]
     if options["similarity"] == "hamming":
         return -similarities.astype(np.int64), places, similarities
-    # Exact keys can differ even if float32 similarities are equal. In a relation, items must be sorted.
+    # Compute exact keys, which can differ even if float32 similarities are equal. A relation's items must be sorted.
     order = np.argsort(indices, axis=1)
     listed = np.take_along_axis(indices, order, axis=1)
     offsets = np.arange(0, indices.size + 1, indices.shape[1], dtype=np.uint64)
