@@ -20,7 +20,7 @@ use crate::screen::expected::SampledValues;
 use crate::screen::traverse::{Observer, Task};
 use crate::side::Side;
 
-/// Counts in progress, with a [`Level`] per relation.
+/// Counts in progress, with a `Level` per relation.
 pub(crate) struct ScreenCounter<'a> {
     first: Level<'a>,
     others: Vec<Level<'a>>,

@@ -70,7 +70,7 @@ pub fn verify(
     let &VerifyTasks { positives: number, negatives, equal_errors, slots, .. } = tasks;
     let counted = labels.count_negatives()?;
     if counted != negatives || tasks.ranks.iter().any(|rank| !(1..=negatives).contains(rank)) {
-        return argument(format!("there are {counted} negatives; expected {negatives}, and ranks from 1 to this number"));
+        return argument(format!("there are {counted} negatives; expected {negatives}, and ranks of at most this"));
     }
     let most = control.sizes().verify_held as u64;
     let held = number <= most;
