@@ -84,7 +84,7 @@ def main(names: list[str]) -> int:
         files = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, check=True)
         for name in files.stdout.decode().split("\0")[:-1]:
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            # With new times, so that cargo builds them, whatever mutant the last run ended with.
+            # A copy has a new time, so cargo also rebuilds the file that the last run's mutant changed.
             shutil.copy(REPOSITORY / name, copy / name)
         tests = suites(copy)
         if not tests["paths"]():

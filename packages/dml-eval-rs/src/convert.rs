@@ -63,7 +63,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Rows<'py> {
     }
 }
 
-/// Views of both kinds, which can be sent to threads.
+/// A view of embeddings or of codes, which can be sent to threads.
 #[derive(Clone, Copy)]
 pub enum Sides<'a> {
     Rows(Matrix<'a>),
@@ -84,7 +84,7 @@ impl<'a> Sides<'a> {
         match self {
             Sides::Rows(rows) => Ok(rows),
             Sides::Codes(_) => {
-                Err(Error::Argument("the gallery holds codes; expected embeddings, as the queries".into()))
+                Err(Error::Argument("the gallery contains codes; expected embeddings, like the queries".into()))
             }
         }
     }
@@ -94,7 +94,7 @@ impl<'a> Sides<'a> {
         match self {
             Sides::Codes(codes) => Ok(codes),
             Sides::Rows(_) => {
-                Err(Error::Argument("the gallery holds embeddings; expected codes, as the queries".into()))
+                Err(Error::Argument("the gallery contains embeddings; expected codes, like the queries".into()))
             }
         }
     }
@@ -162,7 +162,7 @@ pub fn binarize<'py>(
 
 /// Returns the options, or an error if no keyword was passed.
 pub fn required<T>(options: Option<T>) -> PyResult<T> {
-    options.ok_or_else(|| PyTypeError::new_err("no option came; expected keyword arguments"))
+    options.ok_or_else(|| PyTypeError::new_err("no options are given; expected keyword arguments"))
 }
 
 /// Borrows the slice of an optional array.

@@ -24,8 +24,8 @@ type Column<Values> = (String, Values, f64);
 pub type Columns = (Vec<Column<Vec<f64>>>, usize);
 pub type NumpyColumns<'py> = (Vec<Column<Bound<'py, PyArray1<f64>>>>, usize);
 
-/// Names the metrics, computes the means, and counts the queries without a match, which are misses if `zero`. This is a part
-/// of the work, so it must be called in `run`.
+/// Names the metrics, computes the means, and counts the queries without a match. If `zero`, the values of these queries
+/// become 0. This is a part of the work, so it must be called in `run`.
 #[expect(clippy::disallowed_methods, reason = "metrics are few")]
 pub fn columns(results: PerQuery, zero: bool) -> Columns {
     let unmatched = results.columns.first().map_or(0, |values| values.iter().filter(|v| v.is_nan()).count());
@@ -49,7 +49,7 @@ pub fn to_numpy(py: Python<'_>, (columns, unmatched): Columns) -> NumpyColumns<'
     (columns.into_iter().map(|(name, values, mean)| (name, values.into_pyarray(py), mean)).collect(), unmatched)
 }
 
-/// Options, read from the attributes of the facade's object.
+/// Options, read from the attributes of Python's `CheckedOptions`.
 #[derive(FromPyObject)]
 pub struct Options<'py> {
     similarity: String,
@@ -61,7 +61,7 @@ pub struct Options<'py> {
     peers: Option<Bound<'py, PyAny>>,
 }
 
-/// Relations and rules for ties to be measured.
+/// The relations, rules for ties and options of an evaluation.
 struct Task<'a> {
     /// At least one relation. All must keep the same rows.
     views: &'a [RelationView<'a>],

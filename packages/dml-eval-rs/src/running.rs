@@ -2,8 +2,8 @@
 //!
 //! All work of a call must run in [`run`], which starts a thread pool and joins the threads before the call returns. rayon's
 //! global pool would be started by work outside a pool, but must not be used: its threads never end, so after a fork the child
-//! would wait for threads that do not exist. The pool's threads set the floating-point environment. The calling thread does
-//! not do arithmetic, because the environment must not be changed.
+//! would wait for threads that do not exist. The pool's threads set the floating-point environment. The calling thread's
+//! environment must not be changed, so this thread must not do arithmetic.
 
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, channel};

@@ -39,7 +39,7 @@ pub struct Options<'py> {
     zero_unmatched: bool,
 }
 
-/// Views of positives, which can be sent to threads.
+/// Views of positives and counts, which can be sent to threads.
 struct Counted<'a> {
     arrays: (&'a [u64], &'a [f64], &'a [u64], &'a [u64]),
     ties: Ties,

@@ -39,7 +39,7 @@ pub fn control() -> Control {
     trial().as_ref().map_or_else(Control::default, |trial| Control::traced(trial.sizes.clone()))
 }
 
-/// Adds a call's paths to the trial, if given.
+/// Adds a call's paths to the trial, if there is one.
 pub fn add_paths(control: &Control) {
     if let Some(trial) = trial().as_mut() {
         for (path, times) in control.paths() {

@@ -42,9 +42,8 @@ def test_batches_give_the_figures_of_all_items() -> None:
 
 def test_groups_and_indices_come_with_the_batches() -> None:
     metric = RetrievalMetric({"metrics": "recall@1"})
-    order = torch.cat(
-        [torch.arange(39, -1, -1), torch.tensor([5, 39])]
-    )  # like a sampler: shuffled, with 2 repeated items
+    # A sampler can change the order, and repeat items: here 2.
+    order = torch.cat([torch.arange(39, -1, -1), torch.tensor([5, 39])])
     for place in order.split(8):
         metric.update(X[place].bfloat16(), LABELS[place], GROUPS[place], place)
     assert items(metric.compute()) == dict(evaluate(X, Labels(LABELS, GROUPS), metrics="recall@1"))

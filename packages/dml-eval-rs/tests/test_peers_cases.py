@@ -90,7 +90,7 @@ def test_figures_of_scored_documents_are_theirs(case: str) -> None:
     assert_figures(evaluate_scores(scores, grades, excluded, metrics=figures), figures)
 
 
-# --- TensorFlow Similarity: four queries with classes 1, 1, 1 and 0, and the ranks of matches in three
+# --- TensorFlow Similarity: four queries with classes 1, 1, 1 and 0, and the ranks of matches in the first three
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_map_at_k_is_tensorflow_similaritys_but_divided_by_r() -> None:
 
 
 def test_cmc_precision_and_map_are_open_metric_learnings_but_for_divisors() -> None:
-    """Note that OML divides precision@k by min(k, R), but we by k, and map@k by the matches in the first k."""
+    """OML divides precision@k by min(k, R), and map@k by the matches in the first k; we by k, and by min(k, R)."""
     ranks, numbers = [[1, 2, 4], [1, 4, 5], [2, 3, 5], [3, 4, 5], [1], [4]], np.array([3, 3, 3, 3, 1, 1])
     figures = {
         1: ([1, 1, 0, 0, 1, 0], [1, 1, 0, 0, 1, 0], [1, 1, 0, 0, 1, 0]),
@@ -297,7 +297,7 @@ def test_figures_of_rankings_are_trec_evals() -> None:
 
 
 def test_graded_figures_are_trec_evals() -> None:
-    """Use `trec_eval -l2` with qrels.rel_level: nDCG uses all grades, other measures should only use grades from 2."""
+    """Use `trec_eval -l2` with qrels.rel_level: nDCG uses all grades; other measures ignore grades below 2."""
     missing_301 = [4] * 5 + [2] * 6 + [1] * (462 - 70)
     graded = [
         {r: 4 if r == 307 else 1 for r in ranks_of(301)[:71]}

@@ -82,7 +82,7 @@ def test_labels_groups_junk_and_own_items_are_those_of_the_reference(similarity:
         options["gallery_groups"] = data.draw(integers(items, 2)) if has_gallery else None
     special = st.lists(st.integers(0, 3), max_size=1)
     junk, options["distractors"] = data.draw(special), data.draw(special)
-    # Lists of ignored items hold the junk, too, and some item isn't junk.
+    # Don't combine junk with lists of ignored items, and don't make every item junk.
     if "ignored" not in options and not {*(labels if gallery_labels is None else gallery_labels)} <= {*junk}:
         options["junk"] = junk
     assert_measured_as_the_reference_does(data, x, labels, gallery, gallery_labels, **options)

@@ -179,7 +179,7 @@ class TestEvaluations:
 @pytest.mark.nightly
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 def test_a_doubled_negative_moves_what_its_rule_of_ties_says(rows: Rows, similarity: Any) -> None:
-    """Use that copies come after the originals, so a copy will increase later positives' ranks by 1."""
+    """A copy ties with its original and comes after it, so it increases later positives' ranks by 1."""
     x, labels = rows.of(similarity), rows.labels
     copies = np.arange(0, N, 7)
     gallery = np.concatenate([x, x[copies]])
@@ -292,7 +292,7 @@ class TestSearches:
             is_positive = labels[order[q]] == labels[q]
             choose = min if below == "hardest" else max
             bound = choose(similarities[q][is_positive], default=np.inf)
-            # In float64 these can differ.
+            # Keys in float64 can differ although these scores are equal.
             if not codes and (similarities[q][~is_positive] == bound).any():
                 continue
             expected = order[q][~is_positive & (similarities[q] < bound)][:5]

@@ -25,7 +25,7 @@ CODES = np.packbits(np.random.default_rng(0).random((40, 16)) < 0.3, axis=1)
 
 
 def expected_ranges(queries: Any, gallery: Any, threshold: float, similarity: str, exclude_self: bool) -> Any:
-    """Compare all pairs; note that the distance of codes, minus the score, must not exceed the threshold."""
+    """Compare all pairs; the distance of codes (the negated score) must not exceed the threshold."""
     offsets, indices, scores = [0], [], []
     sign = -1 if similarity == "hamming" else 1
     for q, query in enumerate(queries):
@@ -214,7 +214,7 @@ def test_a_query_skips_itself_and_the_next_item_moves_up() -> None:
     _, indices = knn(X, None, 6)
     assert (indices[:, 0] == np.arange(40)).all()
     assert index_recall(indices, X, None, 5, exclude_self=True).recall == 1.0
-    # When a sixth column is not used, a place is lost to the query itself.
+    # Without a sixth column, the query itself takes one of the five places.
     assert index_recall(indices[:, :5], X, None, 5, exclude_self=True).recall == pytest.approx(0.8, abs=1e-15)
 
 

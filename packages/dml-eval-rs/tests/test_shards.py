@@ -1,4 +1,4 @@
-"""Results for shards have the bits of a single call, for any shards, blocks, order of results and repeated tasks."""
+"""Shards give the bits of a single call, for any shards and blocks, any order of results, and repeated tasks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def some_lists(queries: int, most: int, seed: int) -> tuple[Any, Any]:
 
 
 def map_any(data: Any) -> Any:
-    """Return a map that pickles tasks like a different process; some will run twice, in shuffled order."""
+    """Return a map that pickles tasks, as for another process, shuffles them, and runs some twice."""
 
     def run(function: Any, tasks: Any) -> list[Any]:
         tasks = [pickle.loads(pickle.dumps(task)) for task in tasks]

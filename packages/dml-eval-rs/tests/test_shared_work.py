@@ -1,4 +1,4 @@
-"""Processes that share a measurement should get the bits of a single process; pairs must not be compared twice."""
+"""Processes that share a measurement must get a single process's bits, and must not compare a pair twice."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_ranks_with_different_options_are_refused(options: list[Any]) -> None:
 
 
 class Faulty(ThreadPeer):
-    """A peer with exchanges changed by a function of the method, the right answer, this peer's part and the peer."""
+    """A peer whose exchanges return `change(method, right answer, this peer's part, peer)`."""
 
     def __init__(self, peer: ThreadPeer, change: Any) -> None:
         super().__init__(peer.rank, peer.exchange)
@@ -209,7 +209,7 @@ def test_an_exchange_with_a_wrong_result_is_an_error_on_every_rank(fault: str, f
 @pytest.mark.parametrize("classes", [2, 20])
 @pytest.mark.parametrize("separate", [False, True])
 def test_no_exchange_takes_a_number_too_few(metrics: str, classes: int, separate: bool) -> None:
-    """Let all exchanges of an evaluation, in turn, lose the last number."""
+    """Let each exchange of an evaluation, in turn, lose its last number."""
     x, labels = np.random.default_rng(0).normal(size=(120, 4)), np.arange(120) % classes
     gallery = (x, labels) if separate else ()
 

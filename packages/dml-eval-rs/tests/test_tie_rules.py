@@ -1,4 +1,4 @@
-"""Rules for ties, measured from a single count, have the bits of separate calls and the slow reference's values."""
+"""Rules for ties that share a count must give the bits of separate calls, and the slow reference's values."""
 
 from __future__ import annotations
 

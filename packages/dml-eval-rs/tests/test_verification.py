@@ -151,7 +151,7 @@ def test_given_pairs_are_measured_as_by_the_reference(similarity: Any, data: Any
 
 
 def noisy(rows: int, dim: int, dtype: type, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """Draw rows in classes; if kind is "ties" with small integers, if "twins" with repeated rows."""
+    """Draw rows in classes; kind "ties" makes them small integers, and kind "twins" repeats rows."""
     rng = np.random.default_rng(5)
     labels = rng.integers(0, rows // 6, rows)
     x = rng.normal(size=(rows, dim))[labels] + 1.2 * rng.normal(size=(rows, dim))

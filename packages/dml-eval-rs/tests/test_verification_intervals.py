@@ -27,7 +27,7 @@ ROWS = {
 def kept_pairs(
     found: Verification, sides: list[tuple[np.ndarray, np.ndarray, np.ndarray]], similarity: str
 ) -> Any:
-    """List all pairs as both identities and a score, except pairs with equal label and group."""
+    """List (identity, identity, score) for all pairs, except pairs with equal label and group."""
     (x, labels, groups), (y, item_labels, item_groups) = sides[0], sides[-1]
     return [
         (labels[i], item_labels[j], score(x[i], y[j], similarity))
@@ -105,7 +105,7 @@ def test_queries_are_counted_in_batches(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def simulate(n: int, rng: np.random.Generator, noise: float = 0.8) -> tuple[np.ndarray, np.ndarray]:
-    """Draw three items per identity, when some of the n identities vary more than others."""
+    """Draw three items for each of n identities, some of which vary more than others."""
     spread = noise * np.exp(0.3 * rng.normal(size=(n, 1, 1)))
     x = rng.normal(size=(n, 1, 8)) + spread * rng.normal(size=(n, 3, 8))
     return x.reshape(3 * n, 8), np.repeat(np.arange(n), 3)

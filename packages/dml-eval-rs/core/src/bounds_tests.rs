@@ -79,8 +79,8 @@ fn largest_fraction(queries: &Array2<f32>, gallery: Option<&Array2<f32>>, simila
     largest_fraction_in(Matrix::F32(queries.view()), gallery.map(|g| Matrix::F32(g.view())), similarity)
 }
 
-/// Returns the largest error of a screened value if a prefix isn't used, as a fraction of the margin, and asserts that all values are
-/// within the bounds for all packings. If `gallery` is `None`, both items of a pair are queries.
+/// Returns the largest error of a screened value as a fraction of the margin, for packings with no centre and no prefix, and
+/// asserts that all values are within the bounds for all packings. If `gallery` is `None`, both items of a pair are queries.
 fn largest_fraction_in<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, similarity: Similarity) -> f64 {
     let control = Control::default();
     let mut largest = 0.0f64;

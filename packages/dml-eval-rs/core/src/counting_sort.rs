@@ -1,4 +1,4 @@
-//! Sorts by a few small numbers.
+//! A stable counting sort, for items with small numbers.
 
 use crate::error::Result;
 use crate::memory::Grow;
@@ -16,7 +16,7 @@ pub(crate) fn sort_by_part<T: Copy>(
     ends.try_resize(parts, 0)?;
     let starts = &mut ends[..];
     items.clone().for_each(|item| starts[part(&item)] += 1);
-    // A sum in memory would have to wait for the store.
+    // Keep the sum in a register, because a sum in memory would have to wait for the last store.
     let mut before = 0;
     for start in &mut *starts {
         (*start, before) = (before, before + *start);

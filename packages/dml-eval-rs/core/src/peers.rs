@@ -181,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    /// The first of two processes, given a peer that sends 7, 8 and 9, or equal counts. Then the functions change something.
+    /// The first of two processes. The peer sends 7, 8 and 9, or equal counts, and the functions then change the result.
     struct First<G, R>(G, R);
 
     impl<G: Fn(&mut Vec<f64>) + Sync, R: Fn(&mut Vec<u64>) + Sync> Peers for First<G, R> {

@@ -23,8 +23,8 @@ impl Random {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Draws a number per part of 0..n, divided into `parts` equal parts, or all numbers if n is smaller. Evenly spaced numbers would
-    /// fall on only a few classes when classes repeat periodically.
+    /// Divides 0..n into `parts` equal parts and draws a number from each, or all numbers if n is at most `parts`. Evenly spaced
+    /// numbers would fall on only a few classes when classes repeat periodically.
     pub fn spread(mut self, n: usize, parts: usize) -> impl ExactSizeIterator<Item = usize> {
         let parts = parts.min(n);
         (0..parts).map(move |part| {

@@ -49,9 +49,9 @@ sizes! {
     task_row_panels: 24;
     /// See `task_row_panels`.
     task_column_panels: 16;
-    /// If a panel of a few rows consists of more words than this, it is narrow; otherwise a padded panel is faster.
+    /// If panels consist of more words than this, a panel for a few rows is narrow; otherwise a padded panel is faster.
     narrow_panel_words: 6 << 20;
-    /// The minimum words of integers to abridge rows.
+    /// Rows are abridged if they have at least this number of words of integers.
     abridged_words: 12;
     /// The words of queries, and of items, that are packed at a time for a table of keys.
     table_query_words: 8 << 20;
@@ -61,9 +61,9 @@ sizes! {
     table_keys: 4 << 20;
     /// The queries per table, enough that packing the gallery costs little compared with the products.
     table_queries: 512;
-    /// Rows with at least this number of items: keys are sorted by three digits instead of two.
+    /// In rows with at least this number of items, keys are sorted by three digits instead of two.
     three_digits: 1 << 17;
-    /// Rows with at least this number of items to sort: items are sorted digit by digit.
+    /// If at least this number of a row's items must be sorted, they are sorted digit by digit.
     radix_entries: 512;
     /// If a class or the open pairs of a task have at least this number of queries, and of items, keys come from a table.
     class_table: 16;
@@ -77,15 +77,15 @@ sizes! {
     pairs_per_open_key: 8;
     /// The approximate maximum bytes of a search's candidates in memory.
     candidate_bytes: 48 << 20;
-    /// The minimum number of neighbours to use tables of keys, and the gallery items per neighbour.
+    /// The minimum number of neighbours to use tables of keys.
     table_neighbours: 32;
-    /// See `table_neighbours`.
+    /// Tables of keys are only used for at least one neighbour per this number of gallery items.
     items_per_table_neighbour: 5;
     /// The minimum number of neighbours to guess thresholds. With fewer, too few items of the sample reach a threshold.
     guessed_neighbours: 32;
     /// The minimum number of gallery items per item of the sample that thresholds come from.
     guess_spacing: 8;
-    /// The sampled values above a guess, as a percentage of the number at which few guesses are too high.
+    /// Scales the number of sampled values above a guess, in percent. At 100, few guesses are too high.
     guess_percent: 100;
     /// The maximum number of queries that are compared with gallery rows where these lie in memory.
     few_queries: 32;
@@ -95,16 +95,16 @@ sizes! {
     nearest_bytes: 48 << 20;
     /// The items per cell, in whole panels.
     cell_items: 48;
-    /// The number of queries with items above a threshold in memory twice at a time, before and after sorting.
+    /// The queries per batch of a range search. The items found for a batch are in memory twice: before and after sorting.
     range_queries: 1024;
     /// The number of scores to sample in a verification, to estimate brackets.
     verify_sample: 4 << 20;
-    /// The negatives, of 12 bytes each, that a verification lists. When float64 decides, a sixteenth is kept.
+    /// The maximum number of negatives, of 12 bytes each, that a verification lists. When float64 decides, a sixteenth is kept.
     verify_listed: 12 << 20;
     /// The maximum number of positives' scores that a verification keeps, at 8 bytes each, or up to 60 while counting slots.
     verify_held: 4 << 20;
-    /// The minimum number of distinct positive scores between which negatives are counted together. Scores and counts stay in
-    /// a core's first-level cache.
+    /// The minimum number of distinct positive scores in a part, for which negatives are listed and counted together. The
+    /// scores and counts of a part stay in a core's first-level cache.
     slot_part: 1024;
     /// The negatives that are listed for a part before they are counted, enough that fetching the part costs little.
     slot_list: 16384;

@@ -32,7 +32,7 @@ fn rows(dim: usize) -> impl Strategy<Value = Array2<f32>> {
 
 /// Draws rows of mostly small numbers times 2^`exponent`, and sometimes any bit pattern.
 fn wide_rows(dim: usize, exponent: i32) -> impl Strategy<Value = Array2<f64>> {
-    // Two factors are needed, because 2^−1074 and 2^1024 · 2^−1 aren't products of normal powers of two.
+    // Scale in two steps, because `powi` computes 2^−1074 as 1 / 2^1074, which is 1 / ∞.
     let (half, rest) = (2.0f64.powi(exponent / 2), 2.0f64.powi(exponent - exponent / 2));
     let scaled = move |v: f64| v * half * rest;
     let number = prop_oneof![
@@ -90,7 +90,7 @@ fn with(many_positives: Option<usize>, directions: Option<usize>) -> Control {
     Control::traced(Sizes { many_positives, directions, few_items: 0, ..Sizes::default() })
 }
 
-/// The least numbers of positives to compute all keys of a query: always, for some number or more, or never.
+/// From this number of positives on, all keys of a query are computed: always, from 8 on, or never.
 const MANY_POSITIVES: [usize; 3] = [0, 8, usize::MAX];
 /// The numbers of directions to screen along; `None` chooses the cheapest.
 const DIRECTIONS: [Option<usize>; 4] = [None, Some(0), Some(1), Some(5)];

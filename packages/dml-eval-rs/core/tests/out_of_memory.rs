@@ -1,6 +1,6 @@
 //! Tests that failing allocations cause an error, but not a panic, an abort or a leak, and that the next call is correct.
 //!
-//! Like in SQLite's tests, the allocator fails the n-th allocation above a size, for n = 1, 2, 3, ... until the call succeeds.
+//! As in SQLite's tests, the allocator fails the n-th allocation above a size, for n = 1, 2, 3, ... until the call succeeds.
 //! Each case runs in a separate process, so that an abort only fails this case. `--all` tries every n, and takes minutes; by
 //! default, n increases in growing steps. Use `--case NAME` to run cases whose names begin with NAME, and `--at N` to run a
 //! single n and print the backtrace of the failing allocation.
@@ -22,7 +22,7 @@ use dml_eval::{
 use half::f16;
 use ndarray::Array2;
 
-/// Only larger allocations fail. Allocations of rayon, of threads and of messages are smaller, so they must not fail.
+/// Only larger allocations fail. Rayon, threads and messages need smaller allocations, and would abort if these failed.
 const ABOVE: usize = 512;
 
 struct Failing;
@@ -91,7 +91,7 @@ struct Run {
     at: Option<usize>,
     x: Array2<f32>,
     y: Array2<f32>,
-    /// Makes equal rows, so that the screen leaves comparisons open.
+    /// Rows with ties, so that the screen leaves comparisons open.
     tied: Array2<f32>,
     codes: Array2<u8>,
     other_codes: Array2<u8>,

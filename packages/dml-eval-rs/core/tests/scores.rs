@@ -17,7 +17,7 @@ fn rows(dim: usize) -> impl Strategy<Value = Array2<f64>> {
     let number = prop_oneof![3 => (-2i8..=2).prop_map(f64::from), 1 => -1.0f64..1.0];
     (exponent, proptest::collection::vec(number, dim * 4..dim * 40)).prop_map(move |(exponent, numbers)| {
         let rows = numbers.len() / dim;
-        // Scale in two steps, because 2 to the power of −1070 does not have a reciprocal.
+        // Scale in two steps, because `powi` computes 2^−1070 as 1 / 2^1070, which is 1 / ∞.
         let (half, rest) = (2f64.powi(exponent / 2), 2f64.powi(exponent - exponent / 2));
         let mut x = Array2::from_shape_fn((rows, dim), |(i, j)| numbers[i * dim + j] * half * rest);
         // Avoid rows of zeros, which don't have a cosine.

@@ -153,7 +153,7 @@ def evaluate(
         threads: number of threads. Default: `RAYON_NUM_THREADS`, or all available cores.
         progress: called as ``progress(done, total)``, in compared pairs, a few times per second. The total grows when
             clustering begins.
-        peers: processes that share the work. All must pass identical arrays, and will get the bits of a single process.
+        peers: processes that share the work. All must pass identical arrays, and get the result of a single process.
 
     Returns:
         A mapping from metrics to means, in the requested order. Unmatched queries are excluded from means, or count as
@@ -192,7 +192,7 @@ def evaluate_levels(
 ) -> dict[Level, Evaluation]:
     """Measure metrics for different levels of labels, such as species and genus; return level → evaluation.
 
-    The results are the bits of separate calls: ``evaluate_levels(x, labels)[name] == evaluate(x, labels[name])``. Use
+    The results equal separate calls, bit by bit: ``evaluate_levels(x, labels)[name] == evaluate(x, labels[name])``. Use
     this function to save time, unless classes are very large; for timings see docs/reference/metrics.md in the
     repository. Levels need not be nested.
 
@@ -237,7 +237,7 @@ def evaluate_ties(
 ) -> dict[Ties, Evaluation]:
     """Measure metrics under different rules for ties, in the given order; return rule → evaluation.
 
-    The results are the bits of separate calls: ``evaluate_ties(x, y)[rule] == evaluate(x, y, ties=rule)``. Use
+    The results equal separate calls, bit by bit: ``evaluate_ties(x, y)[rule] == evaluate(x, y, ties=rule)``. Use
     ``"optimistic"`` and ``"pessimistic"`` to bound metrics over all orders of tied items, but not nDCG with grades,
     which also depends on the order of tied matches.
 

@@ -191,7 +191,7 @@ class IndexRecall(Tabular):
     Attributes:
         k: the number of neighbours.
         recall: the mean of `per_query`.
-        per_query: (Q,) float64, the share of the k found items that are also in the k nearest.
+        per_query: (Q,) float64, how many of the first k found items are as near as the k-th nearest, over k.
     """
 
     k: int

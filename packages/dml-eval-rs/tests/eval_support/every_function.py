@@ -19,7 +19,7 @@ def calls_of(
     """Return calls with these arrays, by the function's name.
 
     Args:
-        x, codes, labels: embeddings, binary codes and labels in the container to test; calls must use some.
+        x, codes, labels: embeddings, binary codes and labels in the container to test; each call uses one or more.
         rows, row_codes, ids: numpy arrays with these numbers, used for the other arguments.
     """
     n = len(ids)

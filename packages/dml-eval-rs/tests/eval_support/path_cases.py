@@ -77,7 +77,7 @@ class Data:
         self.item_labels = labels if self.gallery_labels is None else self.gallery_labels
 
     def near(self, others: bool, most: int) -> Lists:
-        """Choose near items for all queries, with different or any labels, and a random pair of items."""
+        """Choose, per query, near items (if `others`, only those with other labels) and two random items."""
         lists = []
         for q, query in enumerate(self.queries):
             keys = np.array(reference.keys_of(query, self.items, self.similarity))
@@ -405,7 +405,7 @@ VERIFICATIONS: dict[str, Verified] = {
 
 
 def varied(option: Any, choose: Callable[[Any], Any]) -> Any:
-    """Change an option's data, similarity and dtype, but not codes."""
+    """Return the option with other data, similarity and dtype, or unchanged if it measures codes."""
     if option.similarity == "hamming":
         return option
     return replace(

@@ -214,8 +214,8 @@ pub fn ari(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {
     Ok(above_chance as f64 / range as f64)
 }
 
-/// Computes the adjusted mutual information (I − E) / ((H + H)/2 − E), where E is the mean of I over random partitions with the
-/// given cluster sizes.
+/// Computes the adjusted mutual information (I − E) / ((H(a) + H(b))/2 − E), where E is the mean of I over random partitions
+/// with the given cluster sizes.
 ///
 /// Returns 1 if both partitions have a single cluster, or both only singletons.
 pub fn ami(a: &[u32], b: &[u32], control: &Control) -> Result<f64> {

@@ -107,8 +107,8 @@ fn share(
     Ok(Assignment { labels: collect(labels.into_iter().map(|l| l as u32))?, distances })
 }
 
-/// Moves rows to nearer centroids. If only some centroids are given, `indices` are the indices of these, and rows must not be assigned to
-/// any of these yet. If `indices` is `None`, `centroids` are all, and the distances to the current ones are computed first.
+/// Moves rows to nearer centroids. If `indices` is `None`, `centroids` are all centroids, and the distances to the current ones
+/// are computed first. Otherwise `indices` are the indices of `centroids`, and results for rows assigned to these are not valid.
 fn improve(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,

@@ -16,7 +16,7 @@ const COLUMNS: usize = 8 * VECTORS;
 /// Registers per line of a tile.
 const VECTORS: usize = 4;
 const GROUPS: usize = COLUMNS / GROUP;
-/// The number of rows with sums in registers.
+/// The number of rows whose sums are in registers at a time.
 const ROWS_TOGETHER: usize = 4;
 
 pub(super) const CODES: CodeProduct = CodeProduct {

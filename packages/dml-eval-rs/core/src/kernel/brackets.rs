@@ -1,4 +1,4 @@
-//! Brackets, to be compared with a task's products. An item can be given any number of brackets, including 0.
+//! Brackets: ranges to be compared with a task's products. An item can be given any number of brackets, including 0.
 //!
 //! Products above a bracket are counted for this bracket. A product within any bracket of a query is listed instead of being
 //! counted. So counts place all products except the few near a threshold, and only these few cost more than comparisons.
@@ -37,7 +37,7 @@ pub(crate) struct ItemBrackets {
 }
 
 impl ItemBrackets {
-    /// Starts with `items` items that are all in a single group, when brackets are not added yet.
+    /// Starts with `items` items in a single group. They do not have brackets yet.
     pub fn reset(&mut self, items: usize) -> Result<()> {
         self.items = items;
         self.count = 1;
@@ -76,7 +76,7 @@ impl ItemBrackets {
         self.count
     }
 
-    /// Whether products can't pass.
+    /// Whether no product can reach a bracket.
     pub fn are_impassable(&self) -> bool {
         self.lowest.iter().all(|low| *low == IMPASSABLE)
     }
@@ -85,7 +85,7 @@ impl ItemBrackets {
         self.group[item]
     }
 
-    /// Returns the lowest ends of `items` items from `first` on. Products can't pass those after the last item.
+    /// Returns the lowest ends of `items` items from `first` on. No product reaches the ends after the last item.
     pub fn lowest_from(&self, first: usize, items: usize) -> &[f32] {
         &self.lowest[first..first + items]
     }

@@ -1,4 +1,4 @@
-//! The default floating-point environment is restored after any other.
+//! Tests that the default floating-point environment can be restored from any other.
 
 use std::hint::black_box;
 

@@ -1,7 +1,7 @@
 //! Kernels, one per instruction set: products of packed panels, comparisons of tiles with thresholds, and exact sums.
 //!
 //! [`select`] chooses the kernel once, and all higher layers use shared code for all kernels. Kernels may round differently, within
-//! the error bound in `rows/dense.rs`. Results are still identical, because rounded products never decide a comparison.
+//! the error bound in `rows/dense_packing.rs`. Results are identical, because float64 decides if the bound can't.
 //!
 //! Packed layout: a row is a sequence of `steps` 32-bit words. A word is a float32, two bfloat16, two int16, or 32 bits of a code. A
 //! panel has the words of `rows` (or `columns`) rows, step by step: `panel[step * width + lane]`. For codes, some kernels rearrange

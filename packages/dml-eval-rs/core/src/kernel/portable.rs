@@ -98,7 +98,7 @@ fn distances(rows: &[f64], columns: &[f64], tile: &mut [f64]) {
     exact::<8>(rows, columns, tile, |sum, q, g| sum + (q - g) * (q - g));
 }
 
-/// Computes minus the number of differing bits, inlined into instruction sets that lack a vector popcount.
+/// Computes minus the number of differing bits.
 #[inline(always)]
 pub(super) fn hamming_tile<const R: usize, const C: usize>(
     steps: usize,

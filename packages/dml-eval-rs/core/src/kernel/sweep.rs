@@ -1,4 +1,4 @@
-//! Sweeps count and list the products in a tile. This sweep supports multiple brackets per item; kernels provide faster sweeps.
+//! Sweeps count and list the products in a tile. `several` is a sweep for multiple brackets per item, in portable Rust.
 
 use std::ops::Range;
 

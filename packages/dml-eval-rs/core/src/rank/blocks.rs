@@ -1,4 +1,4 @@
-//! Evaluation in parts: find the positives, then count the negatives, using a part of the gallery.
+//! Evaluates a gallery in parts: finds the positives in all parts first, then counts the negatives in all parts.
 
 use std::ops::Range;
 use std::slice;
@@ -44,8 +44,8 @@ pub fn count_negatives<S: Comparable>(
 
 /// Counts the negatives in pairs of items from a single array. Pairs are compared once and counted for both items.
 ///
-/// By default, all pairs are counted; if `split` is given, only pairs of an item before `split` and one after. `relation` must
-/// relate the array to itself. It must not list items to exclude.
+/// By default, all pairs are counted. If `split` is given, only the items before `split` are compared with the other
+/// items. `relation` must relate the array to itself by labels, and must not list items to exclude.
 pub fn count_symmetric_negatives<S: Comparable>(
     space: &S,
     counts: &PartialCounts,
@@ -55,7 +55,7 @@ pub fn count_symmetric_negatives<S: Comparable>(
 ) -> Result<()> {
     let items = relation.queries();
     if !relation.is_symmetric() {
-        return argument("a relation that lists items isn't symmetric; expected a relation by labels, without lists");
+        return argument("the relation isn't symmetric; expected labels of a single array, without lists of items");
     }
     if let Some(split) = split.filter(|split| *split > items) {
         return argument(format!("split is {split}; expected at most {items}, the number of items"));
@@ -68,7 +68,7 @@ pub fn count_symmetric_negatives<S: Comparable>(
     traverse_triangle(space, &packing, &counter, rows, columns, control)
 }
 
-/// Counts the negatives of the queries that tables serve, for both ranges of each side, then begins to screen the other queries.
+/// Counts negatives from tables in all `sides` (queries, items), then prepares to screen the queries without a table.
 fn begin<'a, S: Comparable>(
     space: &'a S,
     counts: &'a PartialCounts,

@@ -1,7 +1,7 @@
 //! Chooses for each query whether to screen the gallery or to compute a table of all keys.
 //!
-//! A screen is cheap per item but expensive per listed value, and it lists the negatives above the query's lowest positive that still
-//! matters. The cost of a table is fixed. To choose, a sample of items estimates the share that a screen would list.
+//! A screen costs little per item, but much per value that it lists: the negatives above the query's lowest active positive.
+//! A table costs the same per item for all data. A sample is used to estimate the share of items that a screen would list.
 
 use rayon::prelude::*;
 
@@ -15,14 +15,14 @@ use crate::rows::keys::Keys;
 use crate::rows::space::Space;
 use crate::side::Side;
 
-/// The sample is `SAMPLE` items, but at most one per `ITEMS_PER_SAMPLED`; the lowest positive is sought among `POSITIVES` positives.
+/// At most `SAMPLE` items, and one in `ITEMS_PER_SAMPLED`, are sampled. The lowest positive is sought among `POSITIVES` positives.
 const SAMPLE: usize = 128;
 const ITEMS_PER_SAMPLED: usize = 16;
 const POSITIVES: usize = 32;
-/// The number of queries with sampled keys in memory.
+/// The maximum number of queries that are compared with the sample at a time.
 const TOGETHER: usize = 1 << 14;
 
-/// A relation with queries to be screened or ranked from tables.
+/// Chooses between a screen and tables for the queries of a relation.
 pub(crate) struct Choice<'a, S> {
     pub space: &'a S,
     pub relation: &'a Relation<'a>,
@@ -30,7 +30,7 @@ pub(crate) struct Choice<'a, S> {
 }
 
 impl<S: Space> Choice<'_, S> {
-    /// Tells for each query of an evaluation whether a table is cheaper, given how deep the metrics look.
+    /// Tells for each query of an evaluation whether a table is cheaper, given the last rank that matters to the metrics.
     pub fn for_evaluation(&self, depth: u64) -> Result<Vec<bool>> {
         let number = |q: usize| self.relation.number(q);
         let lowest = |query: u32, keys: &mut Keys| {
@@ -43,7 +43,7 @@ impl<S: Space> Choice<'_, S> {
         self.choose(number, |q| depth.max(number(q) as u64), lowest)
     }
 
-    /// Tells for each query of a resumed count whether a table is cheaper.
+    /// Tells for each query of a count whether a table is cheaper, given the positives and the counts so far.
     pub fn for_count(&self, counts: &PartialCounts) -> Result<Vec<bool>> {
         let lowest = |query: u32, _: &mut Keys| {
             let positives = counts.positives(query as usize);
@@ -62,15 +62,15 @@ impl<S: Space> Choice<'_, S> {
         if let Some(many) = self.control.sizes().many_positives {
             return collect((0..queries).map(|q| number(q) >= many.max(1)));
         }
-        // In random order, the n-th value above the lowest positive is listed only if it is in the `last` largest so far, so about
-        // last · (1 + ln(above / last)) are listed. The key and place of a positive cost about half as much as a listed value.
+        // In random order, the n-th value above the lowest positive is listed only if it is one of the `last` largest so
+        // far, so about last · (1 + ln(above / last)) are listed. A positive costs about half as much as a listed value.
         let listed = |q: usize, share: f64| {
             let (last, above) = (last_rank(q) as f64, share * items as f64);
             let negatives = if last < above { last * (1.0 + (above / last).ln()) } else { above };
             (negatives + number(q) as f64 / 2.0) / items as f64
         };
         let worth = self.space.listed_share();
-        // A screen counts the items between a few positives by itself, but not items tied with a positive, as codes often are.
+        // A screen itself counts the items between a few positives, except for codes, which are often tied with positives.
         let counted = if self.space.distances().is_some() { 0 } else { self.control.sizes().counted_brackets };
         let is_open = |q: &u32| number(*q as usize) > counted && listed(*q as usize, 1.0) > worth;
         let open = collect_counted((0..queries as u32).filter(is_open))?;

@@ -1,7 +1,7 @@
 //! Ranks the positives of a query by counting the distances of all items.
 //!
-//! Distances of codes are few integers. The number of items per distance determines all ranks except the ranks within a
-//! distance; a second pass over the items, in order, determines these.
+//! Distances of codes are small integers, so the numbers of items per distance give the ranks, except the order of
+//! items with equal distances. If ties are broken by index, this order comes from a second pass over the items.
 
 use crate::error::Result;
 use crate::kernel::Kernel;
@@ -10,12 +10,12 @@ use crate::rank::relation::Kind;
 use crate::rank::ties::{Positive, Ties};
 use crate::rank::values::Order;
 
-/// Items take turns with copies of the counts, because adding to a count must wait for the last addition to this count.
+/// Items take turns with this number of copies of the counts: an addition must wait for the last addition to the same count.
 const TURNS: usize = 4;
 
 /// Counts of items by mark. The mark of an item is twice the distance, plus 1 if it matches.
 pub(crate) struct DistanceRanker {
-    /// Indexed by turn, distance and kind.
+    /// Indexed by copy, then by mark.
     counts: Vec<u32>,
     distances: usize,
     /// The slot of the next negative per distance.
@@ -23,7 +23,7 @@ pub(crate) struct DistanceRanker {
 }
 
 impl DistanceRanker {
-    /// The largest distance: twice the next integer must fit into 16 bits.
+    /// The largest distance. The mark of excluded items is twice the next integer, and must fit into 16 bits.
     pub const LARGEST: usize = (1 << 15) - 2;
 
     /// Starts for distances from 0 to `largest`.
@@ -97,7 +97,7 @@ impl DistanceRanker {
         Ok(Order::from_counts(counts))
     }
 
-    /// Sets the slots of distances to the number of positives before the distance. Excluded items come last.
+    /// Sets the slots of distances to the number of positives at smaller distances. The last slot is for excluded items.
     fn first_slots(&mut self) {
         let (counts, _) = self.counts[..2 * self.distances].as_chunks::<2>();
         let mut before = 0;

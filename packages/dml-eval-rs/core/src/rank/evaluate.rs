@@ -1,4 +1,4 @@
-//! Retrieval metrics: find the positives first, then count all pairs once.
+//! Computes retrieval metrics: finds the positives first, then compares all pairs once to count the negatives.
 
 use std::ops::Range;
 use std::slice;
@@ -31,7 +31,7 @@ pub struct Options {
     pub may_lack_matches: bool,
 }
 
-/// Computes the metrics per query. Peers do a part of the work; all return the result of a single process.
+/// Computes the metrics per query. Peers do a part of the work each, and all return the result for all queries.
 pub fn evaluate<S: Comparable>(
     space: &S,
     relation: &Relation<'_>,
@@ -44,8 +44,8 @@ pub fn evaluate<S: Comparable>(
     Ok(results.remove(0))
 }
 
-/// Computes the metrics per query under all relations, such as the levels of a hierarchy, and all rules for ties. The results
-/// equal the results of [`evaluate`], but take only a single pass over the pairs. With peers, there is a pass per relation.
+/// Computes the metrics per query for all relations, such as levels of a hierarchy, and all rules for ties. The results equal
+/// the results of separate calls of [`evaluate`], but pairs are compared only once (with peers, once per relation).
 pub fn evaluate_all<S: Comparable>(
     space: &S,
     relations: &[Relation<'_>],
@@ -115,7 +115,7 @@ pub fn evaluate_all<S: Comparable>(
     Ok(results)
 }
 
-/// The inputs of an evaluation, and both ways to screen. Counts are returned per relation, and suffice for all metrics.
+/// The inputs of an evaluation. The methods screen queries, and return a count per relation, for all rules and metrics.
 struct Evaluation<'a, S> {
     space: &'a S,
     relations: &'a [Relation<'a>],
@@ -127,7 +127,7 @@ struct Evaluation<'a, S> {
 }
 
 impl<S: Space> Evaluation<'_, S> {
-    /// Starts the counts of `queries` by finding the positives; when peers are used, every peer finds a part.
+    /// Finds the positives of `queries`, and starts the counts at 0. With peers, `queries` must be all queries.
     fn start(&self, queries: Range<usize>, peers: &dyn Peers) -> Result<Vec<PartialCounts>> {
         let few = |q: usize| self.few[q];
         try_collect(self.relations.iter().map(|relation| {

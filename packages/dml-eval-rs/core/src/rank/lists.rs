@@ -13,12 +13,12 @@ pub struct Lists<'a> {
 
 impl<'a> Lists<'a> {
     /// Returns the number of queries.
-    #[expect(clippy::len_without_is_empty, reason = "there is always one offset more than queries")]
+    #[expect(clippy::len_without_is_empty, reason = "callers always have queries")]
     pub fn len(&self) -> usize {
         self.offsets.len().saturating_sub(1)
     }
 
-    /// Checks that `queries` lists are given, and that lists are sorted and contain only items of the gallery.
+    /// Checks that there is a list for each of the `queries`, and that lists are sorted and contain only gallery items.
     pub(crate) fn check(&self, name: &str, queries: usize, gallery: usize) -> Result<()> {
         let (first, last) = (self.offsets.first(), self.offsets.last());
         let delimits = first == Some(&0) && last == Some(&(self.items.len() as u64)) && self.offsets.is_sorted();

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result, argument};
 
-/// A metric per query, as defined in docs/reference/metrics.md.
+/// A metric per query, as defined in docs/reference/metrics.md. R is the number of matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
     /// 1 if any of the K nearest items is a match.
@@ -18,7 +18,7 @@ pub enum Metric {
     ReciprocalRank,
     /// Matches in the K nearest, over R.
     RecallShare(u64),
-    /// 1 over the rank of the first match, or 0 if the K nearest don't match.
+    /// 1 over the rank of the first match, or 0 if this rank exceeds K.
     ReciprocalRankAt(u64),
     /// Matches in the K nearest, over K.
     Precision(u64),

@@ -36,8 +36,8 @@ impl PerQuery {
         self.metrics.iter().position(|own| *own == metric).map(|at| &self.columns[at][..])
     }
 
-    /// Computes the metrics of the queries with positives, under a rule that `counts` serves. `counts` must be
-    /// complete. The first query is `first_query`.
+    /// Computes the metrics of queries that have positives, under a rule that `counts` serves. `counts` must be
+    /// complete, and must begin with query `first_query`.
     ///
     /// If `grades` are not given, the gain of a positive is 1.
     pub fn compute(
@@ -48,7 +48,7 @@ impl PerQuery {
         grades: Option<&Grades<'_>>,
         control: &Control,
     ) -> Result<()> {
-        // The number of queries with values in memory twice at a time.
+        // The maximum number of queries whose values are collected before they are stored.
         const TOGETHER: usize = 1 << 14;
         counts.check(ties)?;
         let items = |q: usize| {
@@ -79,7 +79,7 @@ impl PerQuery {
         self.columns.iter_mut().zip(values).for_each(|(column, value)| column[query] = *value);
     }
 
-    /// Exchanges metrics with the peers, which computed different queries; together, they must cover the queries in `expected`.
+    /// Exchanges metrics with the peers. Queries that are `expected` must be computed by a single process, this or another.
     pub(crate) fn exchange(
         &mut self,
         computed: &[usize],
@@ -122,7 +122,7 @@ pub fn mean(values: &[f64]) -> f64 {
     sum / n as f64
 }
 
-/// Returns the last rank that needs a discount; ranks can't exceed the number of items per query.
+/// Returns the last rank that needs a discount. `items` is the largest number of items that a query ranks.
 pub(crate) fn last_discount(metrics: &[Metric], items: u64) -> usize {
     let ks = metrics.iter().filter_map(|metric| if let Metric::Ndcg(k) = metric { Some(*k) } else { None });
     ks.max().map_or(0, |k| items.min(k) as usize)

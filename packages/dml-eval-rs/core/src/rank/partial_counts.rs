@@ -1,8 +1,8 @@
 //! The partial result of an evaluation: the positives per query in order, and the numbers of negatives in between.
 //!
-//! Metrics depend only on the ranks of positives, and a rank is a count. A negative is counted in a *slot* of the query, which
-//! is chosen by the positives before the negative (see `TieRules`). Counts can be added, so work may be done in any order, and
-//! the counts of the parts of a gallery add up to the counts of the gallery.
+//! Metrics depend only on the ranks of positives, and a rank is a count. A negative is counted in a *slot* of the
+//! query, which is chosen by the positives before the negative (see `TieRules`). Counts can be added, so work may be
+//! done in any order, and the counts of the parts of a gallery add up to the counts of the gallery.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,7 +15,7 @@ use crate::peers::{Peers, reduce};
 use crate::rank::metric::Metric;
 use crate::rank::ties::{Positive, TieRules, Ties};
 
-/// Splits an array at `offsets`, the start of the parts and the end of the last, so that threads can write to different parts.
+/// Splits an array into parts that threads can write to. `offsets` contains the starts, then the end of the last part.
 pub(crate) fn split<'a, T>(all: &'a mut [T], offsets: &[usize]) -> Result<Vec<&'a mut [T]>> {
     let mut parts = allocate(offsets.len() - 1)?;
     let mut rest = all;
@@ -42,15 +42,15 @@ pub struct PartialCounts {
 }
 
 impl PartialCounts {
-    /// Returns the bytes per positive, here and in a `ScreenCounter`: equal for all single rules, so that batches are equal, too.
+    /// Returns the bytes per positive, here and in a `ScreenCounter`. Equal for all single rules, so that batches are equal.
     pub(crate) fn bytes_per_positive(rules: TieRules) -> usize {
         size_of::<Positive>() + 8 + 8 * rules.slots_per_positive().max(2)
     }
 
     /// Sorts the positives per query, then continues from `counts`.
     ///
-    /// The result suffices for these rules and metrics. `offsets` delimits the positives per query; `counts` are earlier
-    /// counts for these positives, or empty to start from 0.
+    /// The final counts can be used for these rules and metrics. `offsets` delimits the positives per query. `counts`
+    /// are earlier counts for these positives, or empty to start from 0.
     pub fn new(
         rules: impl Into<TieRules>,
         metrics: &[Metric],
@@ -116,7 +116,7 @@ impl PartialCounts {
         collect(self.slots.iter().map(|c| c.load(Relaxed)))
     }
 
-    /// Adds the counts of the peers, given that all peers shared the counts `shared` before, and updates `shared`.
+    /// Adds the negatives that peers counted since the last exchange, and updates `shared`, the counts after an exchange.
     pub(crate) fn exchange(&self, shared: &mut [u64], peers: &dyn Peers) -> Result<()> {
         let new = collect(self.slots.iter().zip(&*shared).map(|(slot, before)| slot.load(Relaxed) - before))?;
         for ((slot, shared), counted) in self.slots.iter().zip(shared).zip(reduce(peers, &new)?) {
@@ -140,7 +140,7 @@ impl PartialCounts {
         self.rules.slot(range.start, &self.positives(q)[range], key, index)
     }
 
-    /// Returns the last rank that matters, except to metrics of the first positive.
+    /// Returns the last rank that matters. The first positive's rank can matter even if it is greater.
     pub(crate) fn last_rank(&self, q: usize) -> u64 {
         self.depth.max(self.positives(q).len() as u64)
     }
@@ -152,13 +152,13 @@ impl PartialCounts {
 
     /// Counts the *active* positives in the first `at_most`: those with ranks that can still matter, given the counts so far.
     ///
-    /// A rank above both R and the depth of the metrics never matters, unless it is the first positive's (reciprocal rank,
-    /// Recall@K). Counts only grow, so an inactive positive will stay inactive.
+    /// A rank above both R and the depth of the metrics never matters, unless it is the first positive's (reciprocal
+    /// rank, Recall@K). Counts only grow, so an inactive positive will stay inactive.
     ///
-    /// With counts for `expected` or for all rules, the end of a group of tied positives may become inactive. The group's first
-    /// positive is still active then, so negatives above the group or tied with it are still counted, and only these decide the
-    /// places of the group under any rule. Later groups come after the inactive positive and the negatives that made it inactive,
-    /// so these ranks don't matter. A negative below the active positives does not matter, even if counted in the group.
+    /// With counts for `expected` or for all rules, the end of a group of tied positives may become inactive. If the group's
+    /// first positive is still active, negatives above the group or tied with it are still counted, and only these decide the
+    /// ranks in the group, under any rule. Later groups come after the inactive positive and the negatives that made it
+    /// inactive, so their ranks don't matter. A negative below the active positives doesn't matter, even if it is counted.
     pub(crate) fn count_active(&self, q: usize, at_most: usize) -> usize {
         if self.every_rank_matters() {
             return at_most;
@@ -193,7 +193,7 @@ mod tests {
         TieRules::All,
     ];
 
-    /// Returns counts for a query's three positives, where two are tied.
+    /// Returns counts for a query with three positives. The second and the third are tied.
     fn counts(rules: TieRules, slots: &[u64]) -> PartialCounts {
         let positives = [(2.0, 0), (1.0, 1), (1.0, 2)].map(|(key, index)| Positive { key, index });
         PartialCounts::new(rules, &[], vec![0, 3], positives.to_vec(), slots).unwrap()

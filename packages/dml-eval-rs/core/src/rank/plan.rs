@@ -1,4 +1,4 @@
-//! Plans an evaluation: which queries, or pairs of queries, a process counts, and by which strategy.
+//! Plans an evaluation: which queries (or pairs of queries) a process screens, and which queries it ranks from tables.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::peers::{Peers, part};
 
 /// The work of a process.
 pub(crate) struct Plan {
-    /// Rounds over pairs of queries, counted for both. `None`: the screened queries are in `screened` instead.
+    /// Rounds over pairs of queries, compared once and counted for both. If `None`, `screened` is used instead.
     pub rounds: Option<Vec<Round>>,
     /// Batches of queries to screen against the gallery.
     pub screened: Vec<Range<usize>>,
@@ -17,8 +17,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Plans the part of this process. `few` is the number of positives per query, or 0 if a table serves the query; at most
-    /// `budget` positives are in memory, or a single query's positives if there are more.
+    /// Plans the part of this process. `few` is the number of positives per query, or 0 if a table serves the query; at
+    /// most `budget` positives are in memory, or a single query's positives if there are more.
     ///
     /// Pairs of queries are compared only once if the relations allow this and all positives fit into one batch.
     pub fn new(few: &[usize], tabled: &[bool], are_symmetric: bool, budget: usize, peers: &dyn Peers) -> Result<Plan> {
@@ -50,8 +50,8 @@ pub(crate) struct Round {
 impl Round {
     /// Plans the part of this process.
     ///
-    /// With peers there are multiple rounds, and counts are added up when a round ends. Counting the pairs of a few items raises all
-    /// thresholds; if processes did this separately, it would cost more than the products.
+    /// With peers there are multiple rounds, and counts are added up after each: the short first rounds raise the thresholds
+    /// of all processes. With separate counts, processes would list more values, which costs more than the products.
     fn all(items: usize, peers: &dyn Peers) -> Result<Vec<Round>> {
         let edges = [0, items / 64, items / 16, items / 4, items];
         let edges = if peers.is_alone() { &[0, items][..] } else { &edges };
@@ -74,7 +74,7 @@ impl Round {
     }
 }
 
-/// Splits queries into batches of at most `budget` positives, or a single query with more; omits batches that have none.
+/// Splits queries into batches of at most `budget` positives, or a single query with more. Omits batches with no positive.
 fn batches(queries: Range<usize>, positives: &[usize], budget: usize) -> Result<Vec<Range<usize>>> {
     let mut batches = Vec::new();
     let (mut start, mut sum) = (queries.start, 0);

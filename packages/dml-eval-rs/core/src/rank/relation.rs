@@ -40,7 +40,7 @@ enum Candidates<'a> {
 /// A gallery item matches a query if the labels are equal, or if it is listed for the query. A query's ranking excludes the
 /// query itself, items with the query's label and group, and items listed to be excluded: they neither match nor count.
 pub struct Relation<'a> {
-    /// Labels; if matches are listed, all queries share a class and all items a different class.
+    /// The labels or, if matches are listed, 0 for all queries and 1 for all items.
     classes: Codes<'a>,
     candidates: Candidates<'a>,
     groups: Option<Codes<'a>>,
@@ -49,11 +49,11 @@ pub struct Relation<'a> {
     grades: Option<Grades<'a>>,
     /// The index of this part's first item in the full gallery.
     first_item: u64,
-    /// If this part is two blocks of the gallery: the first item of the second block, and the gallery indices of both first items.
+    /// If this part is two blocks: the place where the second begins, and the gallery indices of the blocks' first items.
     blocks: Option<(u32, [u64; 2])>,
     /// The number of matches per query.
     numbers: Vec<u32>,
-    /// Items to skip in spite of a different class: excluded items and, if matches are listed, the candidates.
+    /// Per query, items that aren't negatives although the class differs: excluded items and, if listed, the candidates.
     excluded_others: Option<(Vec<usize>, Vec<u32>)>,
 }
 
@@ -65,8 +65,8 @@ fn check_length(name: &str, given: usize, expected: usize, why: &str) -> Result<
 }
 
 impl<'a> Relation<'a> {
-    /// Relates items with equal labels. Labels must be dense codes, shared by both sides. If `gallery_labels` is `None`, the
-    /// queries are also the gallery.
+    /// Relates items with equal labels. Labels must be dense codes, shared by both sides. If `gallery_labels` is
+    /// `None`, the queries are also the gallery.
     pub fn of_labels(labels: &'a [u32], gallery_labels: Option<&'a [u32]>) -> Result<Self> {
         let gallery = gallery_labels.unwrap_or(labels);
         let classes = Codes { queries: Cow::Borrowed(labels), gallery: Cow::Borrowed(gallery) };
@@ -119,13 +119,13 @@ impl<'a> Relation<'a> {
         Relation { groups: Some(groups), ..self }.count()
     }
 
-    /// Declares this gallery a part of a larger gallery, where `first_item` is the index of the first item.
+    /// Declares that this gallery is a part of a larger gallery, in which the first item has the index `first_item`.
     pub fn with_first_item(self, first_item: u64) -> Result<Self> {
         Relation { first_item, ..self }.count()
     }
 
-    /// Declares the items, which are also the queries, to be blocks of a larger gallery: items before `split`, and the
-    /// others. In the gallery, the blocks begin at `first_items`, which must ascend.
+    /// Declares that the items, which are also the queries, are two blocks of a larger gallery: the items before `split`,
+    /// and the others. `first_items` are the indices in the gallery where the blocks begin; the second must come later.
     pub fn with_blocks(self, split: usize, first_items: [u64; 2]) -> Result<Self> {
         if split > self.items() || first_items[1] < first_items[0] + split as u64 {
             return argument(format!(
@@ -153,7 +153,7 @@ impl<'a> Relation<'a> {
     /// Counts the matches per query, and lists the items that must not be counted although the class differs.
     fn count(mut self) -> Result<Self> {
         let (queries, gallery) = (&self.classes.queries, &self.classes.gallery);
-        // Sort the labels and groups of the items, so that a binary search can be used to count equal ones.
+        // Sort the labels and groups of the items, so that a binary search can count the items of a label and group.
         let item_groups = self.groups.as_ref().map_or(&[][..], |groups| &groups.gallery);
         let mut item_codes = collect(gallery.iter().copied().zip(item_groups.iter().copied()))?;
         item_codes.par_sort_unstable();
@@ -212,7 +212,7 @@ impl<'a> Relation<'a> {
         self.groups.as_ref().is_some_and(|groups| groups.queries[query] == groups.gallery[item as usize])
     }
 
-    /// Checks that the numbers of rows in the space and of labels or lists in the relation are equal.
+    /// Checks that the relation and the space have equal numbers of queries and of items.
     pub(crate) fn check<S: Space>(&self, space: &S) -> Result<()> {
         check_length("labels", self.queries(), space.rows(Side::Query), "one per query")?;
         check_length("gallery_labels", self.items(), space.rows(Side::Gallery), "one per gallery row")
@@ -227,7 +227,7 @@ impl<'a> Relation<'a> {
         self.classes.gallery.len()
     }
 
-    /// Whether a pair can be counted once for both items: the queries are also the gallery, and only items with the
+    /// Whether pairs can be compared once for both items: the queries are also the gallery, and only items with the
     /// query's class are excluded.
     pub(crate) fn is_symmetric(&self) -> bool {
         matches!((self.own, &self.excluded_others), (OwnItem::SameIndex, None))
@@ -238,7 +238,7 @@ impl<'a> Relation<'a> {
         self.groups.is_none() && self.excluded.is_none() && self.excluded_others.is_none()
     }
 
-    /// Returns the number of matches per query.
+    /// Returns the number of matches of a query.
     pub fn number(&self, query: usize) -> usize {
         self.numbers[query] as usize
     }

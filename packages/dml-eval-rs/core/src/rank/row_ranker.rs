@@ -1,8 +1,8 @@
 //! Ranks the positives of a query by the keys of all items.
 //!
-//! Keys are mapped to integers, in descending order, and integers to buckets. If a bucket does not contain positives, items are only
-//! counted. Other items are sorted by integer, and items with equal integers by key. So when few items are positive, few are
-//! sorted.
+//! Keys are mapped to integers, in descending order, and integers to buckets. If a bucket does not contain positives,
+//! items are only counted. Other items are sorted by integer, and items with equal integers by key. So when few items
+//! are positive, few are sorted.
 
 use std::ops::Range;
 
@@ -15,15 +15,15 @@ use crate::random::Random;
 use crate::rank::relation::Kind;
 use crate::rank::ties::{Positive, TieRules, Ties};
 
-/// The bit fields of an entry, from the top: whether the key equals the previous entry's key, the integer, the place in the row,
-/// and whether it is a positive.
+/// The bit fields of an entry, from the top: whether the key equals the previous entry's key, the integer, the place in
+/// the row, and whether the item is a positive.
 const TIED: u64 = 1 << 63;
 const PLACE_SHIFT: u32 = 1;
 const INTEGER_SHIFT: u32 = 33;
 /// The bits per digit, and the digits per integer. Long rows use three shorter digits, so fewer items share an integer.
 const DIGITS: (u32, u32) = (12, 2);
 const DIGITS_OF_MANY: (u32, u32) = (10, 3);
-/// The most bits per bucket: the counts of more buckets wouldn't fit into a core's caches.
+/// The maximum number of bits in the index of a bucket: the counts of more buckets wouldn't fit into a core's caches.
 const BUCKET_BITS: u32 = 16;
 /// The number of keys that determine the range of the integers.
 const SAMPLE: usize = 128;
@@ -131,7 +131,7 @@ impl RowRanker {
         Ok(())
     }
 
-    /// Decides which buckets should have listed items, and counts the items of the others.
+    /// Decides which buckets' items are listed, and counts the items of the other buckets that matter.
     fn fill_buckets<I: Fn(usize) -> u64>(&mut self, row: &Row<'_, I>, beyond: u32, last_rank: u64) -> Result<()> {
         self.buckets.clear();
         self.buckets.try_resize(1 + (beyond >> self.shift) as usize, 0)?;
@@ -156,7 +156,7 @@ impl RowRanker {
         Ok(())
     }
 
-    /// Enters the items of listed buckets, after the `found` entries that exist.
+    /// Enters the items of listed buckets after the first `found` entries, and returns the new number of entries.
     fn list(&mut self, places: Range<usize>, is_match: impl Fn(usize) -> bool, mut found: usize) -> usize {
         let (entries, integers) = (&mut self.entries[..], &self.integers[places.clone()]);
         for (place, &integer) in places.zip(integers) {
@@ -173,7 +173,7 @@ impl RowRanker {
         self.buckets[((entry & !TIED) >> INTEGER_SHIFT >> self.shift) as usize] >> 1
     }
 
-    /// Sorts entries that share an integer by key if an item is a positive, and marks entries with equal keys.
+    /// Sorts entries with equal integers by key if one is a positive, and marks entries with the key of the one before.
     fn order_equal<I: Fn(usize) -> u64>(&mut self, row: &Row<'_, I>) {
         let mut start = 0;
         for end in 1..=self.entries.len() {
@@ -204,7 +204,7 @@ impl RowRanker {
         collect_counted(self.entries.iter().filter(|entry| *entry & 1 == 1).map(|entry| row.positive(*entry)))
     }
 
-    /// Counts the sorted negatives in the slots of `rules`. `positives` must be in order, but may be empty when ties go only by index.
+    /// Counts the sorted negatives in the slots of `rules`. `positives`, in order, can be empty for the rule `index`.
     pub fn counts<I: Fn(usize) -> u64>(
         &self,
         row: &Row<'_, I>,
@@ -216,7 +216,7 @@ impl RowRanker {
         let mut counts = full(per_positive * number + 1, 0)?;
         let mut before = 0;
         if rules == TieRules::One(Ties::Index) {
-            // Count the items before the positives first: a loop that counted negatives would wait for the additions to a slot.
+            // First store the number of items before each positive: adding to a slot would wait for the last addition.
             for (entry, at) in self.entries.iter().zip(0..) {
                 counts[before] = at + self.unlisted_before(*entry);
                 before += (entry & 1) as usize;

@@ -20,42 +20,42 @@ use crate::screen::expected::SampledValues;
 use crate::screen::traverse::{Observer, Task};
 use crate::side::Side;
 
-/// Counts in progress, one per relation.
+/// Counts in progress, with a `Level` per relation.
 pub(crate) struct ScreenCounter<'a> {
     first: Level<'a>,
     others: Vec<Level<'a>>,
-    /// Classes of queries and items, joined over all levels. A pair is screened unless it matches at every level.
+    /// Classes of queries, then of items, joined over multiple levels. A pair is skipped if it matches at every level.
     joined: Option<Vec<u32>>,
 }
 
 /// The count for a relation.
 struct Level<'a> {
     counts: &'a PartialCounts,
-    /// The first query, as an index into the space, that the counts cover.
+    /// The index in the space of the first query that the counts cover.
     first_query: usize,
     relation: &'a Relation<'a>,
     /// The values of the positives, in the units of the screen.
     values: Vec<f64>,
-    /// The number of active positives per query. The first positive is active, like all others before the last active positive.
+    /// The number of active positives per query. These are the first positives in order.
     active: Vec<AtomicU32>,
-    /// Negatives counted since the last update of `active`.
+    /// The negatives per query that were counted since the last update of `active`.
     counted: Vec<AtomicU32>,
     control: &'a Control,
 }
 
-/// One side, when a task runs: the rows are queries and the columns items, or the reverse.
+/// A side of a task: the rows are queries and the columns items, or the reverse.
 struct TaskSide<'a> {
     queries: &'a Range<usize>,
     items: &'a Range<usize>,
-    /// Counts of unlisted values above the first positive per query, above the second, and so on.
+    /// For the first bracket, the second, and so on: the number of unlisted values above this bracket, per query.
     above: &'a Above,
 }
 
-/// A value to decide: the query counted from the first of this side, the item, and bounds for the value.
+/// A listed value: the place of the query in `TaskSide::queries`, the item, and bounds for the value.
 type Listed = (u32, u32, (f64, f64));
 
-/// With at least this number of positives, binary search is used to find positives before a negative, and threads don't add up negatives
-/// after later ones.
+/// With at least this number of active positives, binary search finds the place of a negative. Negatives after fewer
+/// positives are first added up in a thread's buffer, if a task lists many.
 const MANY: usize = 16;
 
 /// A thread's buffers.
@@ -67,9 +67,9 @@ pub(crate) struct Buffers {
     keys: Vec<f64>,
     /// The negatives per query that a task found.
     negatives: Vec<u32>,
-    /// The negatives per query after the first `MANY` positives; empty if a task lists few.
+    /// Per query, the negatives after 0, 1, ... (fewer than `MANY`) positives; empty if a task lists few.
     added: Vec<u32>,
-    /// The values listed for a level, and the lowest threshold and the class per query at this level.
+    /// At a level: the listed values, then the lowest threshold and the class per query.
     listed: Vec<Listed>,
     queries: Vec<(f64, u32)>,
 }
@@ -85,7 +85,7 @@ fn compute_keys<S: Space>(
     control: &Control,
 ) -> Result<()> {
     let (all, sizes) = (queries.len() * items.len(), control.sizes());
-    // A table of a few rows is mostly padding, and would take a gigabyte if they are long.
+    // A table of a few rows is mostly padding, and takes a gigabyte if the rows are long.
     let are_few = queries.len().min(items.len()) < sizes.class_table;
     if are_few || pairs.len().saturating_mul(sizes.pairs_per_open_key) < all || pairs.is_empty() {
         return space.keys(pairs, scratch, keys);
@@ -156,8 +156,8 @@ impl<'a> ScreenCounter<'a> {
         }
     }
 
-    /// Counts the values of a side of a task at all levels. A value listed for a level may match at another level, or be
-    /// below the level's thresholds. Unlisted values are above the first positive at all levels, and do not match.
+    /// Counts the values of a side of a task at all levels. Listed values may match at some levels, or be below a level's
+    /// thresholds. Values that are only counted are above the first positive at all levels, and do not match at any.
     fn count_side<S: Space>(
         &self,
         space: &S,
@@ -236,7 +236,7 @@ impl<'a> Level<'a> {
         space.packing(&Goal { pairs, thresholds: &thresholds }, control)
     }
 
-    /// Returns a query's class and the value of the lowest active positive, or ∞ if there is none.
+    /// Returns the value of a query's lowest active positive, or ∞ if there is none, and the query's class.
     fn lowest_and_class(&self, query: usize) -> (f64, u32) {
         let lowest = self.active_values(query - self.first_query).last().copied();
         (lowest.unwrap_or(f64::INFINITY), self.relation.class(Side::Query, query))
@@ -307,7 +307,7 @@ impl<'a> Level<'a> {
         negatives.try_resize(queries.len(), 0)?;
         for (before, above) in above.by_bracket().enumerate() {
             for (i, (&above, negatives)) in above.iter().zip(&mut *negatives).enumerate() {
-                // Negatives above a positive include those above the previous positive. The number is 0 if a query lacks a positive.
+                // Negatives above a bracket include those above earlier ones. The number is 0 if there are fewer brackets.
                 if above > *negatives {
                     counts.add(first + i, counts.slots_per_positive * before, u64::from(above - *negatives));
                     *negatives = above;

@@ -1,4 +1,4 @@
-//! Ranks queries by tables of all keys, to be used when a screen would leave most values open.
+//! Ranks the positives of queries from tables of all keys. Used if a screen would leave most values open.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -83,8 +83,8 @@ impl Ranking<'_> {
         }
     }
 
-    /// Computes the metrics of a query per relation and rule. `rank` must call back once per rule, with the order of the
-    /// positives and, if matches are graded, with the positives.
+    /// Computes the metrics of a query per relation and rule. `rank` must call the given function once per rule, with
+    /// the order of the positives and, if matches are graded, with the positives.
     fn each_relation(
         &self,
         (query, items): (u32, usize),
@@ -129,7 +129,7 @@ impl Ranking<'_> {
         if relation.grades().is_some() || self.ties != [Ties::Index] {
             positives = ranker.list_positives(&row)?;
             if positives.len() < number {
-                // The best order gains from all positives, so add the positives after the last rank.
+                // nDCG's best order contains all positives, so add the positives that weren't sorted.
                 let mut known = collect(positives.iter().map(|positive| positive.index))?;
                 known.sort_unstable();
                 let all = relation.matches(query as usize).map(|item| relation.gallery_index(item));
@@ -140,7 +140,7 @@ impl Ranking<'_> {
         for &ties in self.ties {
             let rules = TieRules::One(ties);
             let mut counts = ranker.counts(&row, rules, &positives)?;
-            // Positives that weren't kept must rank below all ranks that matter.
+            // Positives that weren't sorted must get ranks too deep to matter.
             *counts.last_mut().expect("the last slot counts negatives after all positives") += keys.len() as u64;
             counts.try_resize(rules.slots_per_positive() * number + 1, 0)?;
             take(Order::new(&positives, counts, ties)?, &positives)?;
@@ -171,7 +171,7 @@ pub(crate) fn count_from_tables<S: Space>(
             let positives = counts.positives(q);
             let active = counts.count_active(q, positives.len());
             relation.kinds(q, start..start + keys.len(), kinds)?;
-            // The positives are given in full, so exclude this row's.
+            // All positives are in `given`, so exclude the positives in this row.
             kinds.iter_mut().filter(|kind| **kind == Kind::Match).for_each(|kind| *kind = Kind::Excluded);
             let index = |place: usize| relation.gallery_index((start + place) as u32);
             let row = Row { keys, kinds, index, given: &positives[..active] };
@@ -189,7 +189,7 @@ pub(crate) fn count_from_tables<S: Space>(
     )
 }
 
-/// Bytes of input per key of a table: a table of more queries packs the gallery less often.
+/// A table may contain a key per this number of input bytes. In large tables, the gallery is packed less often.
 const BYTES_PER_KEY: usize = 16;
 
 /// Fills tables with the keys of `queries` and all items, and computes a result per row, given the query and the first item.

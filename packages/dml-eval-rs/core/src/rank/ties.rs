@@ -1,7 +1,7 @@
 //! Rules for ties, and the slots used to count a query's negatives for a single rule or for all rules.
 //!
-//! Positives are sorted by key in descending order, then by index. A negative comes after b positives with larger keys, and may be
-//! tied with a *group* of t positives, where j have lower indices. The slot depends on the rules:
+//! Positives are sorted by key in descending order, then by index. A negative comes after b positives with larger keys,
+//! and may be tied with a *group* of t positives, where j have lower indices. The slot depends on the rules:
 //!
 //! | rules | slots per positive | not tied | tied |
 //! |---|---|---|---|
@@ -91,8 +91,8 @@ impl TieRules {
         }
     }
 
-    /// Finds the slot of a negative. Positives may be omitted: `first` positives with larger keys, and any number at the end with
-    /// smaller keys.
+    /// Finds the slot of a negative. Positives may be omitted: `first` positives with larger keys, and any number at
+    /// the end with smaller keys.
     pub(crate) fn slot(self, first: usize, positives: &[Positive], key: f64, index: u64) -> usize {
         let above = || positives.partition_point(|p| p.key > key);
         let is_tied = |at: usize| positives.get(at).is_some_and(|p| p.key == key);
@@ -117,7 +117,7 @@ impl TieRules {
         }
     }
 
-    /// Returns the slot, for all rules, of a negative tied with a group: `above` positives precede the group, `before` the negative.
+    /// Returns the slot for all rules of a tied negative: `above` positives precede the group, and `before` the negative.
     fn tied_slot(above: usize, before: usize) -> usize {
         if before == above { 3 * above + 1 } else { 3 * before - 1 }
     }

@@ -10,7 +10,7 @@ use crate::rank::lists::Grades;
 use crate::rank::metric::Metric;
 use crate::rank::ties::{Positive, Ties};
 
-/// The order of a query's positives (not empty). A rank that is too deep to matter may be too small, but is still too deep.
+/// The order of a query's positives (not empty). Ranks too deep to matter may be wrong, but are still too deep.
 pub(crate) enum Order {
     /// The ranks, in ascending order.
     Ranks(Vec<u64>),
@@ -66,8 +66,8 @@ impl Order {
         }
     }
 
-    /// Computes the metrics. `graded` contains all positives in order, the grades, and the query's index in the grades. If the
-    /// computation is cancelled, the values are arbitrary.
+    /// Computes the metrics. `graded` contains all positives in order, the grades, and the query's index in the grades.
+    /// If the computation is cancelled, the values are arbitrary.
     pub fn metrics(
         &self,
         metrics: &[Metric],
@@ -107,7 +107,7 @@ impl Order {
         collect(metrics.iter().map(value))
     }
 
-    /// Computes the probability that a positive is in the first `k` items.
+    /// Computes the probability that at least one positive is in the first `k` items.
     fn recall(&self, k: u64) -> f64 {
         match self {
             Order::Ranks(ranks) => f64::from(u8::from(ranks[0] <= k)),
@@ -250,7 +250,7 @@ impl Group {
         self.positives_before as usize..(self.positives_before + self.positives) as usize
     }
 
-    /// Computes the probability that a positive is in the first `k` items, or 1 − P(all positives of this group come later).
+    /// Computes the probability that a positive of this group is in the first `k` items: 1 − P(all come later).
     fn recall(&self, k: u64) -> f64 {
         let drawn = k.saturating_sub(self.before);
         if drawn > self.negatives {
@@ -266,8 +266,8 @@ impl Group {
         1.0 - none
     }
 
-    /// Computes the expected `value` / rank of the group's first positive or, if `rank` counts from the end, of the last. Ranks
-    /// greater than `most` give 0.
+    /// Computes the expected `value` / rank of the group's first positive or, if `rank` counts from the end, of the
+    /// last. Ranks greater than `most` give 0.
     fn mean_over_outermost_rank(&self, value: f64, most: u64, rank: impl Fn(u64) -> u64, control: &Control) -> f64 {
         let mut mean = 0.0;
         // The probability that earlier places do not contain a positive.

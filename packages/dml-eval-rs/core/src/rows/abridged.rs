@@ -1,10 +1,10 @@
-//! Abridges rows of int16: keeps the first words, and replaces the others by a single word of equal length.
+//! Abridges rows of int16: keeps the first words, and replaces the others by a single word that is at least as long.
 //!
-//! Makes `knn` 1.16 times as fast for 19,744 x 256 rows with a decaying spectrum if the rows of a class (of 32) are adjacent, and
-//! does not help otherwise (`benchmarks/evaluator/compare.py --work trained-knn` measures trained embeddings).
+//! This makes `knn` 1.16 times as fast for 19,744 x 256 rows with a decaying spectrum if the rows of a class (of 32) are
+//! adjacent, and does not help otherwise (`benchmarks/evaluator/compare.py --work trained-knn` measures trained embeddings).
 //!
-//! By Cauchy–Schwarz, the product of abridged rows is at least the product of the full rows. Kernel values grow with it, so no
-//! value in a tile of abridged rows is below the value of the full rows: see docs/internals/evaluator-exactness.md.
+//! By Cauchy–Schwarz, the product of abridged rows is at least the product of the full rows. A kernel's values never decrease
+//! when products grow, so they are not below the values of the full rows: see docs/internals/evaluator-exactness.md.
 
 use std::ops::Range;
 
@@ -56,7 +56,7 @@ impl Abridged {
     }
 }
 
-/// Writes the length of int16 lanes as a pair of equal integers, rounded up so that both squares sum to at least the squared length.
+/// Writes the length of each lane as a pair of equal integers, rounded up so that the squares sum to at least its square.
 fn write_lengths(words: &[u32], lengths: &mut [u32]) {
     lengths.fill(0);
     for step in words.chunks_exact(lengths.len()) {

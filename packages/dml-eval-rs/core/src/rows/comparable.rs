@@ -14,7 +14,7 @@ pub trait Comparable: Space {
     /// The value to report if an item is missing.
     const ABSENT: Self::Reported;
 
-    /// Converts the key of an item of `query` to the reported type.
+    /// Converts the key of a query and an item to the reported type.
     fn report(&self, query: usize, key: f64) -> Self::Reported;
 
     /// Converts a score to the reported type.

@@ -37,9 +37,9 @@ impl std::str::FromStr for Precision {
 }
 
 impl Precision {
-    /// Chooses the faster precision, given the number of positives and queries. `every_rank` says whether all ranks matter, which
-    /// makes all positives thresholds in a great number of values. A coarse screen would then leave too many values
-    /// within the margins (measured in docs/internals/evaluator-speed.md).
+    /// Chooses the faster precision, given the numbers of positives and queries. If `every_rank`, all ranks matter, so all
+    /// positives are thresholds. If a query has too many thresholds, a coarse screen leaves too many values within the margins
+    /// (measured in docs/internals/evaluator-speed.md).
     pub fn for_positives(positives: usize, queries: usize, every_rank: bool, kernel: &Kernel) -> Self {
         let each = positives / queries.max(1);
         let is_faster =

@@ -163,7 +163,7 @@ impl Packing for DensePacking<'_, '_> {
         let longest = column.length.max(row.length) + 1.0;
         let deciding = 32.0 * (dim + 8.0) * UNIT64 * (row.length + 1.0) * longest;
         let projecting = self.prefix.as_ref().map_or(0.0, |prefix| prefix.error() * row.length * column.length);
-        // The CPU may flush products to zero. For integers, this affects a sum below 2^31 times a subnormal scale.
+        // The CPU may flush products to zero. For integers, this affects only the product of the scales, times a sum below 2^31.
         let times = if is_integer { (1u64 << 10) as f64 } else { (numbers + 8.0) * 4.0 };
         let underflow = times * f64::from(f32::MIN_POSITIVE);
         (packing + summing + deciding + projecting + underflow) * 1.0001

@@ -98,7 +98,7 @@ fn round_row(
     words: &mut RowWords,
 ) -> Result<Extent> {
     let size = measure(coordinates);
-    // The numbers were rounded before, like the sums of squares.
+    // The coordinates and the sums of squares have rounding errors already.
     let mut rounding = framed.length * (space.dim() as f64 + 8.0) * 2.0 * UNIT64;
     let (mut residual_norm, mut norm) = (None, size.square.sqrt());
     if let Some(prefix) = prefix {

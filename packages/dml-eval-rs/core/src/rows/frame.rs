@@ -48,8 +48,8 @@ impl Frame {
         Frame::around(centre, sample, dim, similarity)
     }
 
-    /// Makes a frame around `centre`, or one without a centre if `centre` is empty. Biases are relative to the mean over `sample`, or to
-    /// 0 if `sample` is empty; it must not be empty if `centre` is given.
+    /// Makes a frame around `centre`, or a frame with no centre if `centre` is empty. Biases are relative to the mean over
+    /// `sample`, or to 0 if `sample` is empty. If `centre` is not empty, `sample` must not be empty.
     pub fn around(centre: Vec<f64>, sample: &[f64], dim: usize, similarity: Similarity) -> Result<Self> {
         let centre_length = square(&centre).sqrt();
         let mut frame = Frame { similarity, centre, centre_length, mean_bias: 0.0, offset: 0.0 };

@@ -33,7 +33,7 @@ impl Keys {
         self.pairs.iter().map(|pair| pair.1).zip(self.keys.iter().copied())
     }
 
-    /// Takes the keys of `items` from screened values if known, or computes them.
+    /// Takes the keys of `items` from `screened`, or computes all keys if any of these is `None`.
     pub fn take_or_compute<S: Space>(
         &mut self,
         space: &S,

@@ -2,7 +2,7 @@
 
 use half::f16;
 use ndarray::ArrayView2;
-/// Rows that can be read singly, widened exactly to float64.
+/// Rows that can be read one by one, widened exactly to float64.
 pub trait Source: Sync + std::fmt::Debug {
     /// The number of rows.
     fn rows(&self) -> usize;
@@ -113,7 +113,7 @@ impl Source for Matrix<'_> {
 pub(super) fn widen_half(x: f16) -> f32 {
     const INFINITY: u32 = 0x7c00 << 13;
     let bits = u32::from(x.to_bits());
-    // With a half's exponent bits shifted into place, a float32's exponent is too small by 112, for subnormal numbers, too.
+    // After the shift, the bits are a float32 with an exponent that is too small by 112, also for subnormal numbers.
     let magnitude = (bits & 0x7fff) << 13;
     let finite = f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23);
     let magnitude = if magnitude >= INFINITY { magnitude | 0xff << 23 } else { finite.to_bits() };

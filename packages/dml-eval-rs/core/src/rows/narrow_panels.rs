@@ -1,4 +1,4 @@
-//! Panels. The last panel may be narrow, so that a few very long rows needn't be padded to the width of a tile.
+//! Panels of packed rows. The last may be narrow, so that a few very long rows needn't be padded to the width of a tile.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::kernel::CheckedProduct;
 use crate::memory::{Grow, full};
 use crate::rows::panels::Panels;
 
-/// The number of steps to pad together when a panel is narrow.
+/// The number of steps of a narrow panel to pad and multiply at a time.
 const CHUNK: usize = 256;
 
 /// Packed rows: panels of `width` lanes, and perhaps a last panel with only one lane per row.
@@ -53,7 +53,7 @@ impl NarrowPanels {
         encode: impl Fn(Range<usize>, usize, &mut [u32], &mut [E]) -> Result<()> + Sync,
     ) -> Result<(Self, Vec<E>)> {
         let lanes = rows % width;
-        // When more rows are left, padding should be used: it needs little memory, whereas a narrow panel needs more time.
+        // If more rows are left than half a panel, padding takes little memory, and a narrow panel would take more time.
         let is_narrow = is_long && 0 < lanes && 2 * lanes <= width;
         let padded = if is_narrow { rows - lanes } else { rows };
         let whole_panel = |rows: Range<usize>, panel: &mut [u32], extras: &mut [E]| encode(rows, width, panel, extras);
@@ -107,8 +107,8 @@ impl<'a> Panel<'a> {
     }
 }
 
-/// Fills a tile with the products of a pair of panels. If a panel is narrow, sums of chunks are added in float32; the error bound of
-/// the screen covers this order.
+/// Fills a tile with the products of a pair of panels. If a panel is narrow, the sums over chunks of steps are added in float32.
+/// The error bound of the screen covers this order, too.
 #[inline]
 pub(crate) fn multiply(
     product: CheckedProduct,

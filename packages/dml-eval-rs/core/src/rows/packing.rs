@@ -9,9 +9,9 @@ use crate::side::Side;
 /// Sizes of a packed row in the units of the screen.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Extent {
-    /// The length of the exact row, or of the packed part.
+    /// An upper bound on the length of the row before rounding or, for a prefix, of the packed part.
     pub norm: f64,
-    /// The distance between this (packed) row and the rounded numbers.
+    /// An upper bound on the distance between the row (or this part) and the rounded numbers.
     pub residual: f64,
     /// An upper bound on the length of the part that isn't packed.
     pub residual_norm: f64,
@@ -59,8 +59,8 @@ pub struct Goal<'a> {
 
 /// Rows in the words of a screen.
 ///
-/// Let s be a product of packed rows plus `offset`, m the margin for their extents, and r, r' the lengths that aren't packed. Then
-/// the value is between s − m − 2rr' and s + m. If the bounds of two values don't overlap, the keys differ in the same direction.
+/// Let s be a product of packed rows plus `offset`, m the margin for the extents, and r, r' the residual norms. Then the value
+/// is between s − m − 2rr' and s + m. If the bounds of two values don't overlap, the keys differ in the same direction.
 pub trait Packing: Sync {
     fn word(&self) -> Word;
     /// The number of words per packed row.

@@ -1,8 +1,8 @@
-//! Computes coordinates of rows along a few orthonormal directions, and residual norms (lengths of the part that is not covered).
+//! Computes coordinates of rows along a few orthonormal directions, and residual norms: the lengths of the remaining parts.
 //!
-//! Compared with full rows, this is 1.5 times as fast for all metrics of 19,744 x 256 rows with a decaying spectrum, and 2.9 times as fast
-//! for `knn` if the rows are sorted by class. Use `benchmarks/evaluator/compare.py --work trained trained-knn` to measure trained
-//! embeddings. Isotropic rows don't use prefixes.
+//! Compared with full rows, this is 1.5 times as fast for all metrics of 19,744 x 256 rows with a decaying spectrum, and 2.9
+//! times as fast for `knn` if the rows are sorted by class. To measure trained embeddings, use
+//! `benchmarks/evaluator/compare.py --work trained trained-knn`. Prefixes are not used for isotropic rows.
 //!
 //! Let Q be the directions, of shape (count, dim), and |QQᵀ − I| ≤ ε. The span of the directions is orthogonal to the residual, so
 //! |cᵢ·cⱼ − Qcᵢ·Qcⱼ| ≤ ρᵢρⱼ + ε|cᵢ||cⱼ| with ρ² = |c|² − |Qc|²/(1 + ε); see docs/internals/evaluator-exactness.md.
@@ -27,7 +27,7 @@ pub(super) struct Prefix {
     kernel: &'static Kernel,
     count: usize,
     dim: usize,
-    /// Float32 numbers as bits.
+    /// The bits of float32 numbers.
     directions: Panels<u32>,
     error: f64,
     /// κ, and an absolute error for all rows.
@@ -42,7 +42,7 @@ pub(super) struct Coordinates {
     tile: Vec<f32>,
 }
 
-/// Writes the numbers in a row as bits to a lane of a panel with `width` lanes.
+/// Writes the numbers in a row as bits to a lane of a panel with `lanes` lanes.
 #[inline(always)]
 fn interleave(row: &[f32], lane: usize, lanes: usize, panel: &mut [u32]) {
     const TOGETHER: usize = 8;
@@ -136,8 +136,8 @@ impl Prefix {
         Ok(())
     }
 
-    /// Bounds the distance between computed and exact coordinates, given the squared length of the row, with a rounding error
-    /// relative to `length`.
+    /// Bounds the distance between computed and exact coordinates, given the squared length of the row, which has a rounding
+    /// error relative to the square of `length`.
     pub fn rounding(&self, square: f64, length: f64) -> f64 {
         self.rounding.0 * (square.max(0.0) + self.error * length * length).sqrt() + self.rounding.1
     }

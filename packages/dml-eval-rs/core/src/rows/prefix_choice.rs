@@ -1,8 +1,8 @@
 //! Chooses a prefix: the number of directions that makes a screen cheapest, or none.
 //!
-//! The cost of a screen of full rows is the number of words. A screen of prefixes uses fewer words, but costs a key per value that
-//! stays above the threshold, and a sample of both sides is used to count these. If the data lacks long directions, a prefix can't help,
-//! which a few products show. See prefix.rs for the gains of a prefix.
+//! The cost of a screen of full rows is the number of words. A screen of prefixes uses fewer words, but a key must be computed
+//! for each value that stays above the threshold; a sample of both sides is used to estimate how many do. If all directions
+//! are about equally long, a prefix can't help; a few products show this. See prefix.rs for the gains of a prefix.
 
 use rayon::prelude::*;
 
@@ -217,7 +217,7 @@ mod tests {
         Array2::from_shape_fn((ROWS, DIM), |(_, i)| ((random.uniform() - 0.5) * factor(i)) as f32)
     }
 
-    /// Returns the words per packed row for a screen with the threshold 0.95.
+    /// Returns the words per row, as chosen and for full rows, for a screen with the threshold 0.95.
     fn words(x: &Array2<f32>, kernel: &'static str, pairs: u64) -> (usize, usize) {
         let (kernel, control) = (select(Some(kernel)).unwrap(), Control::default());
         let whole = Control::traced(Sizes { directions: Some(0), ..Sizes::default() });

@@ -10,7 +10,7 @@ use crate::rows::packing::Axis;
 
 /// The number of bfloat16 pieces that represent a float32.
 const PIECES: usize = 3;
-/// The largest integer in a row, and the greatest length of a row's integers, with a square below 2³¹.
+/// The largest integer in a row, and the greatest length of a row's integers, whose square is below 2³¹.
 const LARGEST: f64 = 32_766.0;
 const LONGEST: f64 = 46_339.0;
 /// The least scale, 2⁻¹⁰⁰. Shorter rows get smaller integers instead of a smaller scale.
@@ -31,7 +31,7 @@ pub(crate) struct Numbers<'a> {
 }
 
 impl<'a> Numbers<'a> {
-    /// Returns the numbers of a mean of rows, including the mean rest if rows have rests. `added` is added to products.
+    /// Returns the numbers of a mean of rows (including residual norms, if rows contain these). `added` is added to products.
     pub fn of_mean(numbers: &'a [f64], added: f64) -> Self {
         Numbers {
             coordinates: numbers,
@@ -64,7 +64,7 @@ pub(crate) struct RowWords {
     words: Vec<u32>,
 }
 
-/// Computes the words per packed row, given the numbers including a rest.
+/// Computes the words per packed row, given how many numbers it contains, including a residual norm.
 pub(crate) fn steps(word: Word, numbers: usize, is_biased: bool) -> usize {
     match word {
         Word::Int16Pair => numbers.div_ceil(2) + AFFINE_STEPS,
@@ -149,7 +149,7 @@ impl RowWords {
         }
     }
 
-    /// Rounds to floats: the coordinates, the rest, and the pieces of the bias, which face ones on the other axis.
+    /// Rounds to floats: the coordinates, the residual norm, and the pieces of the bias, which face ones on the other axis.
     #[inline(always)]
     fn round_to_floats(
         &mut self,
@@ -186,7 +186,7 @@ impl RowWords {
         })
     }
 
-    /// Rounds to multiples of a scale: coordinates to the nearest multiple, the rest up.
+    /// Rounds to multiples of a scale: coordinates to the nearest multiple, the residual norm up.
     #[inline(always)]
     fn round_to_int16(&mut self, numbers: &Numbers<'_>) -> Result<Rounded> {
         let Numbers { coordinates, size, residual_norm, bias, .. } = numbers;

@@ -56,7 +56,7 @@ pub trait Space: Sync {
     fn distances(&self) -> Option<&dyn Distances> {
         None
     }
-    /// Returns the share of items such that a screen that lists more is slower than a table of all keys. Measured in
+    /// Returns a share of the items. A screen that lists a larger share is slower than a table of all keys, as measured in
     /// docs/internals/evaluator-speed.md.
     fn listed_share(&self) -> f64;
     /// The bytes of both sides in memory, as given.

@@ -20,8 +20,8 @@ const LARGEST: f64 = f64::from_bits((1023 + 500) << 52);
 /// Prefetch rows this far ahead: they are read in groups of four, faster than hardware prefetchers follow.
 const AHEAD: usize = 16;
 
-/// Whether rows are scaled by a power of two. Only done for float64 rows under the cosine, to prevent sums from overflowing; it
-/// doesn't change any bit of a key.
+/// Whether rows are scaled by a power of two. This is only done for float64 rows under the cosine, to prevent sums from
+/// overflowing. It does not change any bit of a cosine, or the order of keys.
 pub(crate) fn rescales(matrix: &Matrix<'_>, similarity: Similarity) -> bool {
     similarity == Similarity::Cosine && matrix.is_double()
 }

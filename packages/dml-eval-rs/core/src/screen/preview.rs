@@ -29,7 +29,7 @@ impl Preview {
     ) -> u64 {
         let all = u64::MAX >> (64 - row_panels.len());
         let (Some(rows), Some(columns)) = (&rows.abridged, &columns.abridged) else { return all };
-        // A tile of abridged rows costs half as much as a tile.
+        // A tile of abridged rows costs half as much as a full tile, so it pays only if half of the tiles are ruled out.
         if 2 * self.left > self.tried {
             return all;
         }

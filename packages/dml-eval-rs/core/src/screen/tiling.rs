@@ -29,7 +29,7 @@ impl TileShape {
         (sizes.block_bytes / (WORD_BYTES * self.steps * lanes)).max(1) * lanes
     }
 
-    /// Computes the number of rows (or columns) per task: full panels of `lanes` rows, limited by `bytes` and by `most` panels.
+    /// Computes the number of rows (or columns) per task: full panels of `lanes` rows, limited by `bytes` and `most_panels`.
     fn lanes_per_task(self, bytes: usize, lanes: usize, most_panels: usize) -> usize {
         (bytes / (WORD_BYTES * self.steps * lanes)).clamp(1, most_panels) * lanes
     }

@@ -1,8 +1,8 @@
-//! Groups adjoining panels of a block into cells, and computes a mean per cell. When similar items adjoin, for example in a data set
-//! sorted by class, the means show which cells are likely to contain a query's nearest items. Thresholds from these cells rule out most tiles.
-//!
-//! Compared with a random sample, `knn` (k = 10) of 19,744 x 256 rows with a decaying spectrum, sorted by class, is 1.04, 1.1, 1.3 and 1.8
-//! times as fast for 8, 16, 32 and 64 rows per class. See `benchmarks/evaluator/compare.py --work trained-knn` for trained embeddings.
+//! Groups adjacent panels of a block into cells, and computes a mean per cell. If similar items are adjacent, as in a
+//! data set sorted by class, the means show which cells are likely to contain a query's nearest items. With thresholds
+//! from these items, most tiles can be ruled out. Compared with thresholds from a random sample, `knn` (k = 10) of
+//! 19,744 x 256 rows with a decaying spectrum, sorted by class, is 1.04, 1.1, 1.3 and 1.8 times as fast for 8, 16, 32
+//! and 64 rows per class. See `benchmarks/evaluator/compare.py --work trained-knn` for trained embeddings.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use crate::rows::packing::Packing;
 use crate::rows::row_words::{Numbers, RowWords};
 use crate::screen::block::Block;
 
-/// Cells are used if the variance of the means is at least this, relative to the variance if items were assigned at random.
+/// Cells are used if the means vary at least this number of times as much as if items were assigned to cells at random.
 const LEAST_VARIANCE: f64 = 2.0;
 /// Lanes that are summed in a vector register. Must divide the width of int16 panels.
 const LANES: usize = 16;
@@ -41,7 +41,7 @@ pub(super) struct Nearness {
 }
 
 impl Cells {
-    /// Makes cells from a block of int16 rows. Returns `None` if adjoining items aren't similar.
+    /// Makes cells from a block. Returns `None` if rows aren't int16 prefixes, or if adjacent items aren't similar.
     pub fn of(block: &Block, packing: &impl Packing, kernel: &Kernel, control: &Control) -> Result<Option<Cells>> {
         let (width, steps) = (kernel.number_tiles.columns, packing.steps());
         let together = (control.sizes().cell_items / width).max(1);
@@ -74,7 +74,7 @@ impl Cells {
         Ok(Some(Cells { means, cells, together, steps }))
     }
 
-    /// Returns about `panels` panels, from the cells whose means have the largest values with any of the first `queries` rows.
+    /// Returns about `panels` panels, from the cells with means nearest to any of the first `queries` queries in `rows`.
     pub fn nearest<'a>(
         &self,
         kernel: &Kernel,

@@ -18,7 +18,7 @@ pub struct Filter<'a> {
     pub labels: Option<(&'a [u32], &'a [u32])>,
     /// Returns the items to exclude per query, in ascending order.
     pub excluded: Option<&'a (dyn Fn(usize) -> &'a [u32] + Sync)>,
-    /// A bound per query. Excludes items unless the score is lower.
+    /// A bound per query. Excludes items with a score that is not below the bound.
     pub below: Option<&'a [f64]>,
 }
 
@@ -45,12 +45,12 @@ impl<'a> Filter<'a> {
         if let Some(below) = self.below
             && (below.len() != queries || below.iter().any(|bound| bound.is_nan()))
         {
-            return argument(format!("there are {} bounds, or some NaN; expected {queries} numbers", below.len()));
+            return argument(format!("below has {} bounds, or some are NaN; expected {queries} numbers", below.len()));
         }
         Ok(())
     }
 
-    /// Returns the group of an item. Items in the query's group are excluded.
+    /// Returns the group of a query or an item. Items in the query's group are excluded.
     pub(super) fn group(&self, side: Side, item: usize) -> u32 {
         match (side, self.labels) {
             (Side::Query, Some((queries, _))) => queries[item],

@@ -70,8 +70,8 @@ const LANES: usize = 8;
 
 /// Computes a lower bound for the key of the k-th nearest item in a row of a table, where any item may be the query itself.
 ///
-/// Each lane keeps the largest of its keys, and these belong to different items. Therefore at least k items other than the query have a
-/// key that is not smaller than the (k + 1)-th largest.
+/// Each lane keeps the largest of its keys, and these belong to different items. Therefore at least k items other than
+/// the query have a key that is not smaller than the (k + 1)-th largest.
 fn least_of_nearest(k: usize, keys: &[f64], maxima: &mut Vec<f64>, kernel: &Kernel) -> Result<f64> {
     let lanes = (2 * k + 1).next_multiple_of(LANES);
     if keys.len() < 2 * lanes {

@@ -1,10 +1,11 @@
 //! Starts the search for each query from a sample of the gallery, before the screen compares all items.
 //!
-//! If a search starts at no threshold, it lists a multiple of k items until the lists are full, and computes their keys: `knn` of
-//! 20,000 x 128 isotropic rows takes twice as long for k = 10. The k-th largest lower bound in a sample can be used as a threshold, because these
-//! are the bounds of k different items. If k is at least `guessed_neighbours`, a *guess* is higher: the value that slightly more than
-//! the expected share of the k nearest exceed in a sample. It is too high for a few queries in a thousand, which the search notices and
-//! compares with all items. For k = 1,000 of these rows this takes half the time (`benchmarks/evaluator/cliffs.py rows --only knn`).
+//! If a search starts with no threshold, it lists a multiple of k items and computes the keys until the lists are full:
+//! `knn` of 20,000 x 128 isotropic rows takes twice as long for k = 10. The k-th largest lower bound in a sample is a
+//! correct threshold, because at least k items reach it. If k is at least `guessed_neighbours`, a higher *guess* is
+//! used: if n of the k nearest are expected to be in the sample, it is exceeded by slightly more than n sampled values.
+//! The guess is too high for a few queries in a thousand; the search notices this, and compares these queries with all
+//! items. For k = 1,000 of these rows, a guess halves the time (`benchmarks/evaluator/cliffs.py rows --only knn`).
 
 use std::ops::Range;
 
@@ -29,7 +30,7 @@ use crate::side::Side;
 const SAMPLED_NEIGHBOURS: usize = 128;
 /// A guess allows for this number of standard deviations in the number of neighbours in the sample.
 const DEVIATIONS: f64 = 3.0;
-/// If items share lanes, at most one lane in this number contains a neighbour.
+/// If items share lanes, about one lane in this number contains a neighbour.
 const LANES_PER_NEIGHBOUR: usize = 8;
 /// The size of a sample if the threshold isn't guessed: at least this number of items, and this number per neighbour.
 const LEAST_SAMPLED: usize = 1536;
@@ -45,7 +46,7 @@ pub(super) enum Start<'a> {
 
 /// A sample of panels. The panels form groups; a lane of a group keeps the largest value.
 pub(super) struct Guess {
-    /// Items that were drawn one by one, or `None` to use panels of the gallery because prefixes take long to pack.
+    /// Packed items that were drawn one by one. `None` for prefixes, which take long to pack: panels of the gallery are used.
     packed: Option<Block>,
     /// The items that were drawn, in ascending order.
     items: Vec<u32>,
@@ -61,7 +62,7 @@ pub(super) struct Guess {
 }
 
 impl Guess {
-    /// Draws and packs a sample for k neighbours. Returns `None` if the gallery is too small.
+    /// Draws and packs a sample for `k` neighbours. Returns `None` if the gallery is too small.
     pub fn draw<S: Space>(
         space: &S,
         packing: &impl Packing,
@@ -152,11 +153,11 @@ impl Guess {
                 let queries = first..rows.rows.end.min(first + height);
                 let row_panel = rows.panel(panel);
                 let panels = match &cells {
-                    // Items in these cells are nearer than in a sample, so half the number gives the same threshold.
+                    // Items in these cells are nearer than a random sample, so half of the panels suffice.
                     Some(cells) => cells.nearest(kernel, row_panel, queries.len(), self.count / 2, nearness)?,
                     None => &drawn,
                 };
-                // Panels and places in a tile of excluded items.
+                // For excluded items: the panel, and the place in a tile.
                 excluded.clear();
                 for (row, query) in queries.clone().enumerate() {
                     let own = filter.own.of(query).map(|own| own as u32);
@@ -200,7 +201,7 @@ impl Guess {
                             let of_line = of_line.filter(|(_, (value, _))| **value > f32::NEG_INFINITY);
                             found.try_extend(of_line.map(|(lane, (value, panel))| (*value, item(lane, panel))))?;
                         }
-                        // Use slightly more than k items, because the order by value differs from the order by key.
+                        // Use slightly more than k items, because the order by value may differ from the order by key.
                         let most = self.rank + self.rank / 4 + 2;
                         if found.len() > most {
                             found.select_nth_unstable_by(most - 1, |a, b| b.0.total_cmp(&a.0));

@@ -1,4 +1,4 @@
-//! Finds hard negatives: the nearest items with different labels, or only items that are less similar than a positive.
+//! Finds hard negatives: the nearest items with different labels or, of these, the items less similar than a positive.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -15,7 +15,7 @@ use crate::search::filter::Filter;
 use crate::search::nearest::nearest;
 use crate::side::Side;
 
-/// The positive with the score that bounds the scores of the negatives.
+/// Chooses the positive whose score bounds the scores of the negatives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hardness {
     /// The positive with the lowest score.
@@ -36,8 +36,8 @@ impl std::str::FromStr for Hardness {
     }
 }
 
-/// Finds the `k` nearest items with a different label per item, as [`nearest`] does; further places are absent. If `below` is given, the
-/// score must be lower than this positive's score minus the margin, if there is a positive.
+/// Finds the `k` nearest items with a different label per item, as [`nearest`] does. Places without an item get `ABSENT`.
+/// If `below` is given, scores must be below the score of this positive minus the margin, if an item has a positive.
 pub fn hard_negatives<S: Comparable>(
     space: &S,
     labels: &[u32],
@@ -65,8 +65,8 @@ pub fn hard_negatives<S: Comparable>(
     nearest(space, k, filter, control, |query, key| space.report(query, key), reported, indices)
 }
 
-/// Computes the items' scores with the hardest or easiest positive, or infinity if a positive is missing. Small classes are
-/// computed pair by pair, large classes from tables.
+/// Computes the score of the hardest or easiest positive per item, or infinity if an item has no positive. Scores in
+/// small classes are computed pair by pair, in large classes from tables.
 fn positive_scores<S: Comparable>(
     space: &S,
     labels: &[u32],
@@ -79,7 +79,7 @@ fn positive_scores<S: Comparable>(
         Hardness::Hardest => (f64::INFINITY, f64::min),
         Hardness::Easiest => (f64::NEG_INFINITY, f64::max),
     };
-    // Items belong to a single label, so threads write different items.
+    // An item has a single label, so threads write to different items.
     let out: Vec<AtomicU64> = collect(labels.iter().map(|_| AtomicU64::new(f64::INFINITY.to_bits())))?;
     (0..count).into_par_iter().try_for_each_init(<(Scratch, Vec<_>)>::default, |(scratch, pairs), label| {
         let (members, sizes) = (classes.members(label), control.sizes());
@@ -90,7 +90,7 @@ fn positive_scores<S: Comparable>(
         let mut start = 0;
         while start < members.len() {
             control.check()?;
-            // To compute pairs once, compare some items with the items that follow.
+            // To compute a pair only once, compare some items with these and later items, but not with earlier ones.
             let items = &members[start..];
             let queries = &items[..(sizes.table_keys / items.len()).clamp(1, items.len())];
             scores.clear();

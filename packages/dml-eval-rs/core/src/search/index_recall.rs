@@ -12,13 +12,13 @@ use crate::rows::own_item::OwnItem;
 use crate::search::nearest::nearest;
 use crate::side::Side;
 
-/// The id that an index returns if items were not found.
+/// The id that an index returns in places for which it did not find an item.
 const NONE: i64 = -1;
 
-/// Computes per query the share of the first `k` found items with at least the key of the k-th nearest item.
+/// Computes the recall per query: how many of the first `k` found items are as near as the exact k-th nearest, over `k`.
 ///
-/// `found` must be of shape (queries, k or more) and contain gallery indices in the order that the index returned, or −1 if missing.
-/// With `exclude_self`, the query itself is skipped in `found` and excluded from the exact neighbours.
+/// `found` must be of shape (queries, k or more) and contain gallery indices in the order that the index returned, or
+/// −1 if missing. With `exclude_self`, the query itself is skipped in `found` and excluded from the exact neighbours.
 pub fn index_recall<S: Comparable>(
     space: &S,
     found: ArrayView2<'_, i64>,

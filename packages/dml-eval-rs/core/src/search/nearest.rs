@@ -1,4 +1,4 @@
-//! Finds exact nearest neighbours by comparing keys: of the items that a screen can't rule out or, if k is a large share, of all items.
+//! Finds exact nearest neighbours by comparing keys of items that a screen can't rule out or, if k is large, of all items.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -27,7 +27,7 @@ use crate::search::guess::{Guess, Start};
 use crate::search::places::{Nearest, Results};
 use crate::side::Side;
 
-/// Thresholds are expected for the first half of a search, then half of the rest, and so on, this number of times.
+/// Thresholds are estimated for the last half of a search, for the last half of the rest, and so on, this number of times.
 const HALVES: usize = 5;
 
 /// A search in progress.
@@ -55,7 +55,7 @@ fn float(bits: &AtomicU32) -> f32 {
 }
 
 impl Search<'_, '_> {
-    /// Adds hits to a list.
+    /// Adds the hits of a query to the query's list.
     fn receive<S: Space>(
         &self,
         space: &S,
@@ -146,8 +146,8 @@ impl Observer for Search<'_, '_> {
 
 /// Finds the `k` nearest gallery items that the filter allows, per query: scores and indices, nearest first, ties by index.
 ///
-/// `scores` and `indices` have the shape (queries, k). `score` must compute a score from a query and a key. If the filter allows fewer
-/// than k items, the remaining indices will be −1, but the remaining scores will not be changed.
+/// `scores` and `indices` have the shape (queries, k). `score` must compute a score from a query and a key. If the
+/// filter allows fewer than k items, the remaining indices will be −1, but the remaining scores will not be changed.
 pub fn nearest<'a, S: Comparable, T: Send>(
     space: &S,
     k: usize,
@@ -183,8 +183,8 @@ pub fn nearest<'a, S: Comparable, T: Send>(
     }
 }
 
-/// Validates rows and finds the `k` nearest gallery items per query, as [`nearest`] does. A few queries are compared with a
-/// gallery row while the row is validated, because packing the gallery for a screen would take longer.
+/// Validates rows and finds the `k` nearest gallery items per query, as [`nearest`] does. If queries are few, a gallery
+/// row is compared with all of them when it is validated, because packing the gallery for a screen would take longer.
 pub fn knn<'a>(
     (queries, gallery): (Matrix<'a>, Option<Matrix<'a>>),
     (similarity, precision, kernel): (Similarity, Precision, &'static Kernel),
@@ -236,7 +236,7 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
     let thresholds = || {
         let all = collect(0..queries as u32)?;
         let sampled = SampledValues::compute(space, &all, |query, item| filter.excludes(query, item), control)?;
-        // After comparing a share 1/m of the items, the rank of the k-th nearest of these items is about m·k among all items.
+        // The k-th nearest in a share 1/m of the items has about rank m·k among all items.
         let mut thresholds = allocate(sampled.queries.len() * HALVES)?;
         for (i, &query) in sampled.queries.iter().enumerate() {
             let beyond = sampled.above(i, value_of_bound(query as usize)) as usize;
@@ -284,7 +284,7 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
     Ok(())
 }
 
-/// Compares a query with all items.
+/// Compares a query with all items that the filter allows, and lists the nearest.
 fn add_all<S: Space>(space: &S, query: usize, filter: &Filter<'_>, list: &mut Nearest, keys: &mut Keys) -> Result<()> {
     const TOGETHER: usize = 512;
     let mut items = allocate(TOGETHER)?;

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::memory::{allocate, each};
 use crate::rows::keys::Keys;
 
-/// A key and an item as an integer, which is smaller if the item is nearer. Integers can be compared without branches to mispredict.
+/// A key and an item as an integer that is smaller if the item is nearer. To compare integers, the CPU needs no branch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place(u128);
 
@@ -35,7 +35,7 @@ impl Place {
 /// A place after the places of all items.
 const BEYOND: Place = Place(u128::MAX);
 
-/// Drops all but the k nearest, then returns the k-th nearest, or `BEYOND` if there are fewer than k.
+/// Drops all but the `k` nearest and returns the k-th nearest, or `BEYOND` if there are fewer than `k`.
 fn cut(places: &mut Vec<Place>, k: usize) -> Place {
     if places.len() < k {
         return BEYOND;
@@ -52,11 +52,11 @@ struct Spare {
     ends: Vec<u32>,
 }
 
-/// Sorts places. A long list is first distributed over an equal number of parts of the key range, so that most parts are small.
+/// Sorts places. A long list is first distributed over parts of the key range, as many parts as places, so most are small.
 fn sort(places: &mut Vec<Place>, spare: &mut Spare) -> Result<()> {
-    /// When places are fewer, they are sorted directly.
+    /// Fewer places are sorted directly.
     const MANY: usize = 64;
-    /// The width of the range, relative to the mean distance from the last key. Nearer places belong to the first part.
+    /// The width of the range, relative to the mean key minus the least key. All nearer places belong to the first part.
     const RANGE: f64 = 4.0;
     let parts = places.len();
     let (least, sum) = places
@@ -88,13 +88,13 @@ pub(super) struct Nearest {
     /// The k-th nearest, or `BEYOND` if there are fewer than k.
     worst: Place,
     worst_key: f64,
-    /// Whether the search may find items again that are in the list.
+    /// Whether the list contains first items, which the search will find again.
     has_first: bool,
 }
 
-/// The capacity of a list is one and a half times k places and this number. With more, the threshold would increase later.
+/// The capacity of a list is k + k/2 + this number. In a larger list, the threshold would increase later.
 const SPARE: usize = 4;
-/// Up to this k, lists are sorted and keep the first items. In longer lists, finding an item takes longer than computing the key.
+/// Up to this k, lists are sorted and keep the first items. In longer lists, to find an item takes longer than to compute its key.
 const FEW: usize = 40;
 
 impl Nearest {
@@ -134,7 +134,7 @@ impl Nearest {
         self.worst != before
     }
 
-    /// Adds the first items to an empty list, and returns the key of the k-th nearest, if there are k. A long list drops the items.
+    /// Adds the first items to an empty list. Returns the key of the k-th nearest, if there are k. For a large k, drops the items.
     pub fn begin(&mut self, items: impl IntoIterator<Item = (u32, f64)>) -> Option<f64> {
         self.add(items, None);
         self.has_first = self.k <= FEW;
@@ -185,8 +185,8 @@ pub(crate) struct Results<'a, T, F> {
 }
 
 impl<T: Send, F: Fn(usize, f64) -> T + Sync> Results<'_, T, F> {
-    /// Stores the nearest items for the queries that begin with `first`, and clears the lists. `search_again` receives a query and the
-    /// k-th nearest item, if found. When it fills the list again, it must return true.
+    /// Stores the nearest items for the queries that begin with `first`, and clears the lists. `search_again` receives
+    /// a query and the k-th nearest item, if found. When it fills the list again, it must return true.
     pub(super) fn store(
         &mut self,
         first: usize,

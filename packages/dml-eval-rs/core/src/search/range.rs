@@ -71,7 +71,7 @@ impl<S: Space> Observer for Search<'_, S> {
         visit((lowest_value(self.space, self.threshold), f64::INFINITY));
     }
 
-    /// A pair is a hit for both items.
+    /// All queries have the same threshold, so a pair that is a hit for the row's item is a hit for the column's, too.
     fn compares_columns(&self) -> bool {
         false
     }
@@ -109,11 +109,11 @@ fn lowest_value(space: &impl Space, threshold: f64) -> f64 {
     space.value_of_score(threshold).clamp(f64::MIN, f64::MAX)
 }
 
-/// The number of queries that determine the packing.
+/// The number of sampled queries used to choose the packing.
 const SAMPLE: usize = 48;
 
-/// Finds all gallery items with a similarity of at least `threshold` (or a distance of at most `threshold`) per query. Fails if
-/// there are more than `most` in total.
+/// Finds all gallery items with a similarity of at least `threshold` (or a distance of at most `threshold`) per query.
+/// Fails if there are more than `most` in total.
 ///
 /// If `exclude_self`, the queries must be the gallery; item i is excluded for query i.
 pub fn range_search<S: Comparable>(

@@ -16,8 +16,9 @@ use crate::side::Side;
 /// The approximate number of queries that a thread takes per batch, so that the panels stay in the second-level cache.
 const QUERIES: usize = 64;
 
-/// Calls `visit` with the scores of all pairs of `queries` and the gallery: queries, items, (queries, columns of a tile) scores. For
-/// a single array, these include some pairs with a query that isn't before the item. `begin` makes a thread's state for a group of tiles.
+/// Computes the scores of all pairs of `queries` and the gallery. For each tile, `visit` receives a state, the queries, the
+/// items, and the scores, (queries, columns of a tile). For a single array, a tile may include pairs with a query that isn't
+/// before the item. `begin` makes the state for a group of tiles, and `end` receives it.
 pub(crate) fn visit_scores<T>(
     space: &Dense<'_>,
     queries: Range<usize>,

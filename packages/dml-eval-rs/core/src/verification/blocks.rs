@@ -19,7 +19,7 @@ use crate::verification::sieve::Sieve;
 use crate::verification::traversal::{Both, traverse};
 
 /// Finds the scores of all positives between two blocks, in ascending order, and samples negatives with a hash that ends in at least
-/// `least` zeros, at most `capacity`. `first` is the indices of the first query and the first item among all.
+/// `least` zeros, at most `capacity`. `first` contains the indices of the blocks' first query and first item in all rows.
 pub fn begin_block(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,
@@ -33,7 +33,7 @@ pub fn begin_block(
     Ok((positives, sample_block(space, labels, first, least, capacity, control)?))
 }
 
-/// Begins to search for the negatives with `ranks`, and for equal errors if `equal_errors`.
+/// Begins to search for the scores of the negatives with `ranks` and, if `equal_errors`, for the score of equal errors.
 ///
 /// `positives` are all positives' scores in ascending order, `negatives` counts all negatives, and `sample` is some scores.
 #[expect(clippy::disallowed_methods, reason = "levels are few")]
@@ -72,7 +72,7 @@ pub fn observe_block(
     both.decider.finish()
 }
 
-/// Advances searches by what a pass over all pairs of blocks observed. Returns the crossings found, and narrows other searches.
+/// Advances searches by the results of a pass over all pairs of blocks. Returns the crossings found; narrows other searches.
 #[expect(clippy::disallowed_methods, reason = "levels are few")]
 pub fn advance_searches(
     searches: &mut [Search],

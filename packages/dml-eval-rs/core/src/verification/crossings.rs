@@ -18,7 +18,7 @@ use crate::verification::sieve::{LISTED_MARGINS, Sieve, SievedCrossing};
 use crate::verification::slots::{Place, Slots, count_and_keep};
 use crate::verification::traversal::{Both, traverse};
 
-/// The negatives per score in a sample for estimating brackets, and the least size of a sample.
+/// A sample to estimate brackets contains one in this number of negatives, and at least `LEAST_SAMPLE` negatives.
 const NEGATIVES_PER_SAMPLED: u64 = 256;
 const LEAST_SAMPLE: usize = 1 << 12;
 
@@ -37,10 +37,10 @@ pub struct VerifyTasks {
     pub slots: bool,
 }
 
-/// A crossing, with the number of positives of this score.
+/// A crossing, with the numbers of positives at this score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// The score, with the number of negatives of this score.
+    /// The score, with the numbers of negatives at this score.
     pub negatives: Crossing,
     /// The number of positives with larger scores.
     pub above: u64,
@@ -70,7 +70,7 @@ pub fn verify(
     let &VerifyTasks { positives: number, negatives, equal_errors, slots, .. } = tasks;
     let counted = labels.count_negatives()?;
     if counted != negatives || tasks.ranks.iter().any(|rank| !(1..=negatives).contains(rank)) {
-        return argument(format!("there are {counted} negatives; expected {negatives}, and ranks from 1 to that"));
+        return argument(format!("there are {counted} negatives; expected {negatives}, and ranks of at most this"));
     }
     let most = control.sizes().verify_held as u64;
     let held = number <= most;
@@ -82,7 +82,7 @@ pub fn verify(
     }
     let positives = if held { labels.sorted_positives(space, number as usize, control)? } else { Vec::new() };
     if number == 0 || negatives == 0 || held && positives.len() as u64 != number {
-        return argument(format!("too few pairs; expected {number} positives, and at least one of each kind"));
+        return argument(format!("too few pairs; expected {number} positives, at least 1, and a negative"));
     }
     let levels = levels(&tasks.ranks, equal_errors.then_some((number, negatives)));
     let find = Finding { space, labels, levels: &levels, positives: &positives, negatives, peers, control };
@@ -159,8 +159,8 @@ impl Finding<'_, '_> {
         Ok((collect(self.levels.iter().map(bracket))?, sample))
     }
 
-    /// Counts the negatives between all positives. This tells between which positives the crossings are, and crossings will be found
-    /// among the kept scores.
+    /// Counts the negatives between all positives, which shows between which positives a crossing is. The crossing is then
+    /// found in the kept scores, if these include all negatives between these positives.
     fn among_slots(&self) -> Result<(Vec<Crossing>, Slots)> {
         let &Finding { space, labels, positives, peers, control, .. } = self;
         let (brackets, sample) = self.estimate()?;
@@ -203,8 +203,8 @@ impl Finding<'_, '_> {
         self.decide(full(self.levels.len(), None)?, searches, Some((&brackets, sample)))
     }
 
-    /// Finds the remaining crossings. If there are brackets and a sample, uses a sieve for brackets if the negatives fit, and
-    /// searches for the others.
+    /// Finds the remaining crossings. Given brackets and a sample, uses a sieve for brackets with so few negatives that the
+    /// lists fit, and searches for the other crossings.
     #[expect(clippy::disallowed_methods, reason = "levels are few")]
     fn decide(
         &self,

@@ -1,5 +1,5 @@
-//! Finds crossings that the screen can't find, mostly because the scores of a great number of pairs are equal. In a traversal, float64
-//! decides all negatives near a bracket, and brackets shrink until a bracket contains only the crossing.
+//! Finds crossings that the screen can't find, mostly because a great number of scores are equal. In each traversal, float64
+//! decides all negatives near a bracket, and the bracket shrinks, until it contains only the crossing.
 //!
 //! A bracket keeps a limited number of scores: the fuller it is, the more zeros the hash of a pair must end in to be kept. The
 //! kept scores are a sample to estimate the next bracket, or all scores, which determine the crossing.
@@ -139,7 +139,7 @@ impl<'a, 'rows> Decider<'a, 'rows> {
         })
     }
 
-    /// Takes the scores of `pairs` from a table of all pairs in the task, if the task contains only a few times this number.
+    /// Takes the scores of `pairs` from a table of all pairs in the task, if these are not many more. Returns whether it did.
     fn take_from_table(&self, task: &Task<'_>, pairs: &[(u32, u32)], scores: &mut Vec<f64>) -> Result<bool> {
         let (rows, columns, sizes) = (task.rows.clone(), task.columns.clone(), self.control.sizes());
         let all = rows.len() * columns.len();

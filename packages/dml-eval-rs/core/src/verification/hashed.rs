@@ -1,4 +1,4 @@
-//! Samples pairs independently of the order, and of the division into blocks or over processes.
+//! Samples pairs by a hash, so the sample does not depend on the order, or on the division into blocks or over processes.
 
 use crate::control::Control;
 use crate::error::Result;
@@ -27,7 +27,7 @@ fn hash_item(item: u64) -> u64 {
 pub struct HashedScores {
     /// Scores, and the hashes of the pairs.
     pub scores: Vec<(f64, u64)>,
-    /// The number of trailing zeros of all hashes.
+    /// The minimum number of trailing zeros in a hash.
     pub zeros: u32,
 }
 
@@ -46,7 +46,7 @@ impl HashedScores {
         Ok(())
     }
 
-    /// Joins a pair of samples.
+    /// Adds a sample that may require a different number of zeros.
     pub(crate) fn join(&mut self, other: &HashedScores, capacity: usize) -> Result<()> {
         self.zeros = self.zeros.max(other.zeros);
         let zeros = self.zeros;
@@ -58,8 +58,8 @@ impl HashedScores {
 /// Samples the negatives of two blocks, or of a single block: at most `capacity` with a hash that ends in at least `least` zeros. `first`
 /// is the indices of the first query and the first item among all.
 ///
-/// The hash is an exclusive or, so it ends in z zeros if query and item agree in z bits. Both sides are divided into 2^z buckets
-/// by these bits, and a table of scores is computed per pair of buckets with equal bits.
+/// The hash is an exclusive or, so it ends in z zeros if the hashes of query and item agree in the last z bits. These bits
+/// divide both sides into 2^z buckets, and a table of scores is computed per pair of buckets with equal bits.
 pub fn sample_block(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,

@@ -35,7 +35,7 @@ impl PairLabels<'_> {
             return argument(format!("labels or groups don't match {} queries and {} gallery rows", rows[0], rows[1]));
         }
         if self.gallery.is_none() != is_own_gallery {
-            return argument("gallery labels don't match the space; expected them if and only if there is a gallery");
+            return argument("gallery labels must be given if and only if there is a separate gallery");
         }
         Ok(())
     }
@@ -90,7 +90,7 @@ impl PairLabels<'_> {
         let (queries, gallery) = (Classes::new(self.queries)?, Classes::new(self.gallery())?);
         let classes = self.queries.iter().max().map_or(0, |l| l + 1);
         let counts = |query: u32, item: u32| self.counts(query, item) && !self.is_excluded(query, item);
-        // Pairs are added query by query. When the list is long enough, it is computed.
+        // Pairs are listed query by query. When the list is long enough, the scores are computed.
         let widest = (0..classes).map(|c| gallery.members(c).len()).filter(|members| *members > 0).max();
         let small = |c: &u32| queries.members(*c).len() < least || gallery.members(*c).len() < least;
         let sizes = (0..classes).filter(small).map(|c| queries.members(c).len() * gallery.members(c).len());

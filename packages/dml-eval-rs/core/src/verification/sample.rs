@@ -17,8 +17,8 @@ const LEAST: f64 = 8.0;
 
 /// Samples the scores of about `size` negatives, in descending order. Returns `None` if there are hardly more pairs.
 ///
-/// Both sides are shuffled and divided into equal numbers of blocks, and each block is compared with one block. So all items occur
-/// equally often, which avoids most of the error of independent pairs, and the rows of a block are read only once.
+/// Both sides are shuffled and divided into equal numbers of blocks, and a block of queries is compared with a single block of
+/// items. So all items occur equally often, which gives a smaller error than independent pairs, and rows are read only once.
 pub(crate) fn draw(
     space: &Dense<'_>,
     labels: &PairLabels<'_>,

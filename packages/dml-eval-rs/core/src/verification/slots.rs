@@ -20,15 +20,15 @@ use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::PairLabels;
 use crate::verification::sample::Bracket;
 
-/// Cells of a ladder per number: for parts, and for positives.
+/// Cells per number in the ladder of the parts, and in the ladder of a part's positives.
 const CELLS_PER_PART: usize = 8;
 const CELLS_PER_POSITIVE: usize = 4;
 /// The bit that marks a cell with numbers, and the bits that count the numbers before the cell.
 const OPEN_CELL: u16 = 1 << 15;
 const BEFORE: u16 = OPEN_CELL - 1;
-/// Scores with cells that are computed together.
+/// The number of scores whose cells are computed together.
 const CHUNK: usize = 32;
-/// Positives in a cell that are compared together. A few more comparisons are faster than a mispredicted branch.
+/// A score is compared with this number of positives at once: more comparisons are faster than a mispredicted branch.
 const TOGETHER: usize = 4;
 /// The maximum number of scores that wait to be compared with the positives in the cells.
 const OPEN: usize = 8 * CHUNK;
@@ -134,7 +134,7 @@ impl<'a> Ladder<'a> {
         (at + (1u64 << 52) as f64).to_bits() as usize & self.last
     }
 
-    /// Halves the candidates in a score's cell until at most `most` may be smaller, and returns the count of smaller numbers.
+    /// Halves the candidates in a score's cell until at most `most` are left. Returns how many numbers come before these.
     #[inline(always)]
     fn halve(&self, score: f64, mut before: usize, most: usize) -> usize {
         let mut rest = self.most;
@@ -152,7 +152,7 @@ impl<'a> Ladder<'a> {
 struct Part<'a> {
     ladder: Ladder<'a>,
     scores: usize,
-    /// Lists and counts, one per thread: the negatives after the numbers of the part's scores, and equal to the numbers.
+    /// A list per thread, and counts: the negatives between the part's distinct scores, then the negatives equal to a score.
     copies: Vec<(Mutex<List>, Mutex<Vec<u64>>)>,
 }
 
@@ -186,7 +186,7 @@ impl Work for Count<'_, '_> {
             let mut cells = [0; CHUNK];
             cells.iter_mut().zip(chunk).for_each(|(cell, score)| *cell = ladder.cell(*score));
             for (score, cell) in chunk.iter().zip(cells) {
-                // If a cell does not contain positives, all scores are between the same positives.
+                // If a cell does not contain positives, all scores in it are between the same positives.
                 let is_open = before[cell] / OPEN_CELL;
                 between[usize::from(before[cell] & BEFORE)] += u64::from(1 - is_open);
                 open[waiting % OPEN] = (*score, before[cell]);
@@ -220,7 +220,7 @@ pub(crate) type Kept = Option<Vec<f64>>;
 
 /// Counts negatives, keeping those in brackets.
 struct Counter<'a> {
-    /// The last score of each part except the last part.
+    /// The last score of each part, and infinity for the last part.
     ends: Ladder<'a>,
     parts: Vec<Part<'a>>,
     kept: Vec<(Bracket, Mutex<Kept>)>,
@@ -236,7 +236,7 @@ struct Lists {
     copy: usize,
     /// The list that replaces a full list.
     spare: Vec<f64>,
-    /// Negatives of a part that isn't known yet.
+    /// Negatives that haven't been distributed to parts yet, of which `waiting` are valid.
     fresh: [f64; 2 * CHUNK],
     waiting: usize,
     lengths: Vec<u8>,
@@ -265,7 +265,7 @@ impl Counter<'_> {
         })
     }
 
-    /// Moves the first `number` negatives of a part that wasn't known yet to the lists of parts.
+    /// Moves the first `number` fresh negatives to the short lists of parts.
     #[inline(always)]
     fn distribute(&self, lists: &mut Lists, number: usize) {
         let fresh: [f64; CHUNK] = std::array::from_fn(|i| lists.fresh[i]);

@@ -44,7 +44,7 @@ impl Observer for Both<'_, '_> {
         self.decider.brackets(visit);
     }
 
-    /// Pairs count once.
+    /// A pair must count only once, so columns are not compared.
     fn compares_columns(&self) -> bool {
         false
     }

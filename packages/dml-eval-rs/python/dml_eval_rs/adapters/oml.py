@@ -107,7 +107,7 @@ class EmbeddingMetrics(oml.metrics.EmbeddingMetrics):
             "precision": {k: precision[k] for k in self.precision_top_k},
             "map": {k: of[f"map@{k}"] / np.where(precision[k] > 0, precision[k], 1) for k in self.map_top_k},
         }
-        # When a ranking is empty, items can't be found, so OML counts the query as correct.
+        # OML counts a query as correct if its ranking is empty, because there is nothing to find.
         is_right_Q = torch.from_numpy(np.diff(own.offsets) == len(item_G))
         return {
             name: {k: torch.from_numpy(of_k).masked_fill(is_right_Q, 1).float() for k, of_k in by_k.items()}

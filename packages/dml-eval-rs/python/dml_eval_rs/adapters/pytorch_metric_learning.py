@@ -37,7 +37,7 @@ class AccuracyCalculator:
         return_per_class: whether to return a list with an average per class, sorted by label.
         k: the number of neighbours to use. By default, all of the reference; ``"max_bin_count"`` for the largest R.
         label_comparison_fn: called with tensors of a query's label (1, ...) and reference labels (G, ...). It should
-            return (G,) whether labels match. Needs torch; can't be used with NMI and AMI.
+            return (G,) booleans: whether labels match. Needs torch; can't be used with NMI and AMI.
         device: ignored; metrics are calculated on the CPU.
         knn_func: must be None; use `similarity` to choose the order.
         kmeans_func: called with the queries and a number of clusters. Should return (Q,) clusters; by default `kmeans`.

@@ -20,8 +20,8 @@ def ray_map(
 ) -> Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]:
     """Connect to a Ray cluster and return a map that runs tasks there, to be used as the `map` of `evaluate_shards`.
 
-    Results are returned when tasks end. If tasks share entries, these are sent only once per node. When a worker or
-    node dies, the tasks run again elsewhere.
+    Results are returned in the order in which tasks end. If tasks share entries, these are sent only once per node.
+    When a worker or node dies, its tasks run again elsewhere.
 
     Args:
         address: the cluster's address, such as ``"10.0.0.1:6379"`` or ``"auto"``. By default, use the connected

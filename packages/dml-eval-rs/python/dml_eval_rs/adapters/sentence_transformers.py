@@ -23,7 +23,7 @@ except ModuleNotFoundError:  # before version 6
 class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
     """An evaluator with the arguments, names, files and values of sentence-transformers' evaluator.
 
-    When scores are equal, the first document in the corpus ranks first, but in sentence-transformers the lower id.
+    If scores are equal, the order of the corpus decides; in sentence-transformers, the lower id ranks first.
 
     Args:
         args, kwargs: see sentence-transformers. `score_functions` and `write_predictions` can't be used, because the
@@ -42,7 +42,7 @@ class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
         self.evaluation: Evaluation | None = None
         for name in ("score_functions", "write_predictions"):
             if getattr(self, name):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; expected none: documents are counted")
+                raise ValueError(f"{name} is {getattr(self, name)!r}; expected none: it is not used")
         theirs = {
             "accuracy": ("recall", self.accuracy_at_k),
             "precision": ("precision", self.precision_recall_at_k),

@@ -70,7 +70,7 @@ class Matching:
             self._pairs = pair_codes(self._labels[0], groups[0]), pair_codes(self._labels[1], groups[1])
 
     def matches(self, queries: Integers, items: Integers) -> Booleans:
-        """Return (n, K): whether the (n, K) items match the row's query, excluded or not."""
+        """Return (n, K): whether the (n, K) items match the row's query, even if they are excluded."""
         if self._is_listed:
             return _contains(self._listed, queries[:, None] * self._items + items)
         return _equal(self._labels, queries, items) & ~self._is_junk[items]

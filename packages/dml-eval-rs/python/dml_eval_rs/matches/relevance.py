@@ -193,7 +193,7 @@ def relevance_from_labels(
 
 
 def _read(x: Any, name: str) -> Any:
-    """Convert containers of numbers to an array, but return collections unchanged."""
+    """Return lists, tuples and arrays unchanged; convert other containers to a list or an array."""
     if x is None or isinstance(x, (list, tuple, np.ndarray)):
         return x
     if isinstance(x, Iterator):

@@ -29,8 +29,8 @@ class Evaluation(Measured):
     negative. Evaluations are equal if all values are equal.
 
     Attributes:
-        per_query: name → float64 array (n_queries,). The metric is the mean of this array, excluding NaN, which means
-            that a query has no match (or 0, if ``unmatched="zero"``). Only retrieval metrics have per-query values.
+        per_query: name → float64 array (n_queries,). The metric is the mean of this array, excluding NaN. The value is
+            NaN (or 0, if ``unmatched="zero"``) for a query with no match. Only retrieval metrics have per-query values.
         n_queries, n_unmatched: number of queries, and number of queries that do not have a match.
         n_gallery: number of gallery items, or of queries if a gallery is not used.
     """

@@ -52,7 +52,7 @@ def evaluate_shards(
     block: int | None = None,
     **options: Unpack[Options],
 ) -> Evaluation:
-    """Measure embeddings in shards, using tasks on any kind of worker, and return the bits of `evaluate`.
+    """Measure embeddings in shards, using tasks on any kind of worker, and return the exact result of `evaluate`.
 
     The embeddings are the concatenated shards. Tasks read two blocks of rows and return a few numbers per query to be
     added up, so workers, order, retries and repeated tasks do not change any bits. The calling process stores the
@@ -173,7 +173,7 @@ def positive_tasks(call: Call) -> Iterator[Task]:
 
 
 def _rows_by_label(call: Call) -> Iterator[_Asked]:
-    """Yield rows in batches of about a block, by the labels that both sides contain."""
+    """Yield rows in batches of about a block, label by label, for labels that can match."""
     alone = call.queries is call.gallery
     sides = [call.relation.labels] if alone else [call.relation.labels, call.relation.gallery_labels]
     labels = [of for of in sides if of is not None]

@@ -41,7 +41,7 @@ def knn_shards(
     threads: int | None = 1,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Find the k nearest gallery items per query when embeddings are in shards, and return the bits of `knn`.
+    """Find the k nearest gallery items per query when embeddings are in shards, and return the exact result of `knn`.
 
     A task searches a block of queries in a block of the gallery. Neighbours are joined by exact keys, so the workers,
     order, retries and repeated tasks do not change any bits. The calling process uses 20 bytes per neighbour, but does
@@ -51,7 +51,6 @@ def knn_shards(
         queries, gallery: shards, see `evaluate_shards`. Use None as the gallery to search the queries.
         k, similarity, exclude_self, exclude: see `knn`.
         map, block, threads, progress: see `evaluate_shards`.
-
 
     Raises:
         TypeError, ValueError: as `knn` and `evaluate_shards`.
@@ -97,7 +96,7 @@ def _search(loaded: Loaded, _: Relation) -> _Found:
     places = indices + loaded.first[1]
     if options["similarity"] == "hamming":
         return -similarities.astype(np.int64), places, similarities
-    # Exact keys can differ even if float32 similarities are equal. In a relation, items must be sorted.
+    # Compute exact keys, which can differ even if float32 similarities are equal. A relation's items must be sorted.
     order = np.argsort(indices, axis=1)
     listed = np.take_along_axis(indices, order, axis=1)
     offsets = np.arange(0, indices.size + 1, indices.shape[1], dtype=np.uint64)

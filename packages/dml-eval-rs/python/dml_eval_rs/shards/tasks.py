@@ -49,7 +49,7 @@ class Result(NamedTuple):
 def run_tasks(
     map: Map, function: Callable[..., Any], tasks: Iterable[Task], call: str = ""
 ) -> Iterator[tuple[Task, Any]]:
-    """Call a picklable function with the tasks' entries after the first, and yield tasks once with the value.
+    """Call a picklable function with the entries of a task after the first, and yield each task once, with the value.
 
     Raises:
         TypeError, ValueError: if the map does not return the results of these tasks.
@@ -196,7 +196,7 @@ class Call:
         return total
 
     def restrict(self, queries: Any, items: Any) -> Relation:
-        """Restrict the relation to some queries and items, and number both from 0; items can be None.
+        """Restrict the relation to some queries and items, and number both from 0; items are the queries if None.
 
         If items are a block, `exclude` keeps places in the full gallery, and the core compares these with `first_item`.
         """

@@ -23,7 +23,7 @@ from dml_eval_rs.verification import rates
 from dml_eval_rs.verification.result import Verification
 from dml_eval_rs.verification.verify import DEFAULT
 
-# Scores (K,) of negatives, hashes (K,), and the number of trailing zeros of all hashes (0 to keep all negatives).
+# Scores (K,) of negatives, hashes (K,), and the least number of trailing zeros in a hash (0 if all negatives are kept).
 _Kept = tuple[npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
 # For a search: the negatives above and inside the range, and scores of negatives inside.
 _Observed = tuple[int, int, npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
@@ -47,7 +47,7 @@ def verify_shards(
     threads: int | None = 1,
     progress: Progress | None = None,
 ) -> Verification:
-    """Measure thresholds when embeddings are in shards, using tasks on any kind of worker; return the bits of `verify`.
+    """Measure thresholds for embeddings in shards, using tasks on any kind of worker; return the result of `verify`.
 
     Tasks compare two blocks of rows. Embeddings need two passes over all pairs of blocks: first to find the positives'
     scores and sample the negatives, then to count the negatives near the thresholds. More passes are needed when a
@@ -59,7 +59,6 @@ def verify_shards(
         labels, gallery_labels: the labels of all rows, in the order of the shards, see `verify`: arrays or `Labels`.
         metrics, similarity: see `verify`. For ``"auc"``, tasks return 16 bytes per distinct score of a positive pair.
         threads, progress: see `evaluate_shards`; the total grows when a pass begins.
-
 
     Raises:
         TypeError, ValueError: as `verify` and `evaluate_shards`.

@@ -170,7 +170,7 @@ def resample(name: str, models: Sequence[AcceptedPairs], seed: int) -> _Floats:
     values = np.concatenate(parts)
     values = values[np.isfinite(values).all(axis=1)]
     if n < 2 or len(values) == 0:
-        raise ValueError(f"the pairs have {n} identities; expected more identities with positive pairs")
+        raise ValueError(f"the pairs have {n} identities; expected 2 or more, and more positive pairs")
     measured: _Floats = values - [_measure(name, *model.curves(np.ones((1, n))))[0] for model in models]
     return measured
 

@@ -1,7 +1,7 @@
 //! Computes scores: a float64 number per pair that can be compared across queries and is symmetric in both items.
 //!
-//! Keys rank the gallery for a single query; scores rank all pairs. Dot products and negative squared distances are both. The score for
-//! the cosine is the root of dot·|dot| / (|q|²·|g|²), with the sign of dot. `exact` defines the order of sums.
+//! Keys rank the gallery for a single query; scores rank all pairs. Dot products and negative squared distances are used as keys
+//! and as scores. The score for the cosine is √(dot² / (|q|²·|g|²)), with the sign of dot. `exact` defines the order of sums.
 
 use std::ops::Range;
 
