@@ -138,7 +138,7 @@ def _call(threads: int, function: Callable[..., Any], arguments: tuple[Any, ...]
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    """Connect to a cluster, or fail within seconds, when Ray itself would try for minutes."""
+    """Connect to a cluster, or fail within seconds (Ray itself would try for minutes)."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # for a cluster that this process starts
     wanted = address if address is not None else os.environ.get("RAY_ADDRESS")
     if wanted is not None and wanted not in ("auto", "local"):

@@ -33,7 +33,7 @@ from dml_train.data.prepare import REDUCED_SIDE
 from dml_train.extras import extra
 from dml_train.files import write_csv
 
-# Differing bits between 64-bit hashes; most pairs of unrelated photographs differ in more than 20.
+# Near-duplicates differ in at most this number of the 64 bits of hashes; unrelated photographs mostly in over 20.
 NEAR = 4
 _MOST_PAIRS = 100_000
 _TIMED = 32  # images

@@ -65,7 +65,7 @@ class Ranks:
     def sum_gradients(self, replicated: Iterable[nn.Parameter]) -> None:
         """Turn the gradients of a replicated model from means over the ranks into sums.
 
-        Note that the loss should not be scaled: on a lot of ranks, float16 gradients of activations would overflow.
+        Scaling the loss instead would make float16 gradients of activations overflow with a large number of ranks.
         """
         gradients = [parameter.grad for parameter in replicated if parameter.grad is not None]
         if gradients:

@@ -354,7 +354,7 @@ class Recipe(Table):
         return self
 
     def evaluated_levels(self) -> list[int] | None:
-        """Return the indices of the backbone's levels in the embedding; None if all levels are."""
+        """Return the indices of the backbone's levels that the embedding uses; None if it uses all."""
         known = self._backbone_levels()
         return [known.index(name) for name in self.embedding.levels] or None
 

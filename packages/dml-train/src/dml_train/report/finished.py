@@ -136,7 +136,7 @@ class MetricDifference(NamedTuple):
 def compare_metrics(
     first: Evaluation, second: Evaluation, first_metrics: list[Metric], second_metrics: list[Metric]
 ) -> list[MetricDifference]:
-    """Run a paired test per metric on two evaluations of the same queries; return [] if `second` has no such test."""
+    """Run a paired test per metric on two evaluations of the same queries; return [] if `second` can't be compared."""
     if not isinstance(second, ComparableEvaluation):
         return []
     values = {metric.name: metric.value for metric in second_metrics}

@@ -27,7 +27,7 @@ _INK = {"light": "#1f2430", "dark": "#e6e8ee"}
 _LINE = {"light": "#1d5fbf", "dark": "#7db4ff"}
 _THUMBNAIL = 96  # maximum length of the longer side in pixels
 # Marks that differ in shape (matplotlib's name, and the character for the key) and colour. The colours are by Okabe and
-# Ito, to be distinguished with any kind of colour vision; the last pair is replaced by darker colours.
+# Ito, to be distinguished with any kind of colour vision, except for a darker yellow, and grey instead of black.
 MARKS = (
     ("o", "●", "#e69f00"),
     ("s", "■", "#56b4e9"),

@@ -63,7 +63,7 @@ def build_sampler(
     try:
         sampler: BatchSampler = registry.build("samplers", table, {"labels": train.labels, "seed": seed})
     except InvalidOption as error:
-        # With these settings, the samplers of dml-core accept such a small split.
+        # The largest values that the samplers of dml-core accept for this split.
         wanted = {"batch_size": len(train), "classes_per_batch": len(train.class_names)}
         remedies = [
             f"--set sampler.{key}={most}" for key, most in wanted.items() if int(table.get(key, 0)) > most
@@ -88,7 +88,7 @@ def describe_training(dataset: Dataset, train: Split, share: float | None) -> st
 
 
 def check_matching(recipe: Recipe, registry: Registry, dataset: Dataset, validation: Split | None) -> None:
-    """Raise a `DmlError` if groups or lists don't fit the splits or the evaluator, or don't leave a query with a match.
+    """Raise a `DmlError` if groups or lists don't fit the splits or the evaluator, or exclude all matches.
 
     Check the held-out classes, `validation`, and, unless ``evaluation.test`` is false, the test split.
     """
@@ -139,7 +139,7 @@ def _check_part(
 
 def _rehearse(recipe: Recipe, registry: Registry, matches: Labels | Relevance) -> None:
     """Evaluate a few items with matches of this kind; raise a `DmlError` if these aren't supported by the evaluator."""
-    # A recipe may ask for more clusters than these items.
+    # A recipe may ask for more clusters than there are items here.
     table = {key: value for key, value in recipe.evaluation.component().items() if key != "n_clusters"}
     evaluator: Evaluator = make_evaluator(table, registry, recipe.training.seed)
     items = np.arange(_ITEMS)

@@ -184,14 +184,14 @@ def reproduce(
     """Run tables of the papers on the available data sets, and write a page per paper.
 
     Raise DmlError if a name is unknown, a recipe is invalid, or data sets for all tables are missing, or
-    StudyInterrupted as `run_all`.
+    StudyInterrupted on SIGTERM or Ctrl-C.
 
     Args:
         names: papers and tables, for example ``["ice/table-2", "rll"]``.
         out: the folder for runs and pages. Finished runs are kept, unfinished runs resume, and pages are replaced.
         data: the folder of the papers' data sets; by default, all tables are run on glyphs.
         seeds: number of runs per row.
-        processes, executor: number of simultaneous runs; trains the runs instead of processes, see `run_all`.
+        processes, executor: number of simultaneous runs; an executor to use instead of processes, see `run_all`.
         overrides: changes of all recipes, for example ``["training.steps=100"]``.
         known: the papers by name; default: the bundled papers.
         registry: provides the components; default: all installed ones.
