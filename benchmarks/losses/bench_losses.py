@@ -25,7 +25,7 @@ import dml_losses as dml
 Step = Callable[[], None]
 Loss = Callable[[], torch.nn.Module]
 SEED = 0
-# The library's NTXentLoss compares each positive with the negatives of all anchors, and needs GiB.
+# A larger batch would need gigabytes: the library's NTXentLoss compares each positive with all anchors' negatives.
 NATIVE_BATCH = 256
 
 

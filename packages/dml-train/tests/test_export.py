@@ -55,7 +55,7 @@ def test_the_exported_network_gives_the_same_embeddings(dml, photo_run, model, t
     for batch in (1, 3, 17):
         images = torch.randn(batch, 3, 16, 16, generator=torch.Generator().manual_seed(batch))
         expected = model.network(images).detach().numpy()
-        # Sums in a different order, in float32.
+        # The exported program may sum float32 in a different order.
         np.testing.assert_allclose(exported(images), expected, rtol=1e-4, atol=1e-5)
     about = json.loads((tmp_path / f"{name}.json").read_text())
     assert about["input"] == {"name": "images", "dtype": "float32", "shape": ["batch", 3, 16, 16]}

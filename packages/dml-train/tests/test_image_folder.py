@@ -146,7 +146,7 @@ def test_a_folder_that_cannot_be_read_is_no_empty_one(folder, monkeypatch, find)
             raise PermissionError(errno.EACCES, "Permission denied", str(closed))
         return scandir(path)
 
-    # Not by the folder's mode: root may read any folder.
+    # Don't change the folder's mode instead, since root may read any folder.
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(DmlError, match=f"can't read the folder {re.escape(str(closed))}: Permission denied"):
         find(folder)

@@ -138,7 +138,7 @@ def test_lite0s_features_are_those_of_the_original_definition():
     backbone = TimmModel(3, "tf_efficientnet_lite0", "efficientnet-lite0").eval()
     images = 2.0 * torch.rand(2, 3, 96, 96) - 1.0
     with torch.no_grad():
-        # Sums in a different order; the features reach 6. No difference was measured for 96, 128 and 224 pixels.
+        # Sums may have a different order, and features reach 6. No difference was found for 96, 128 and 224 pixels.
         torch.testing.assert_close(backbone(images), original.extract_features(images), rtol=1e-4, atol=1e-4)
 
 

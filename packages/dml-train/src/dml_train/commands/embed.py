@@ -116,8 +116,8 @@ def embed(
         if seen := count_training_images(model.recipe, registry, (images / path for path in done.paths)):
             unseen = out.with_stem(f"{out.stem}-test")
             click.echo(
-                f"{seen:,} of these {len(done.paths):,} images are training images of the run: metrics of them "
-                f"overestimate; to embed unseen classes: dml embed {run} --split test --out {unseen}",
+                f"{seen:,} of these {len(done.paths):,} images are training images of the run: metrics on them "
+                f"are too high; to embed unseen classes: dml embed {run} --split test --out {unseen}",
                 err=True,
             )
     if done.reused and not join:

@@ -173,7 +173,7 @@ def _embed_folder(registry: Registry, run: Path, folder: Path, step: int | None,
     files = [folder / name for name in found.paths]
     if seen := count_training_images(model.recipe, registry, files):
         click.echo(
-            f"{seen:,} of these {len(files):,} images are training images of the run: metrics of them overestimate",
+            f"{seen:,} of these {len(files):,} images are training images of the run: metrics on them are too high",
             err=True,
         )
     return embedded

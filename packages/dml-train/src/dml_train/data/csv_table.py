@@ -18,8 +18,7 @@ def read_csv_table(
 ) -> Parts:
     """List the images of a CSV file; classes are sorted by name, images are in the order of the lines.
 
-    The first line names the columns ``path`` and ``label``, and optionally ``split`` and ``group``; any others are
-    ignored.
+    The first line names the columns ``path``, ``label`` and, optionally, ``split`` and ``group``; others are ignored.
     Values of ``split`` must be ``train`` and ``test``, or ``train``, ``query`` and ``gallery``; by default, classes are
     shuffled and split. ``group`` is an image's group, for example the camera (see `dml_core.GroupedSplit`).
 

@@ -323,7 +323,7 @@ class Recipe(Table):
             way = "class_fraction" if table.class_fraction else "folds" if table.folds else "on_test"
             raise ValueError(f"validation.{way} is given; expected evaluation.every above 0, too")
         if table.patience and not table.selects:
-            raise ValueError("validation.patience is given; expected validation.class_fraction above 0, too")
+            raise ValueError("validation.patience is given; expected class_fraction, folds or on_test, too")
         if not self.evaluation.test and not table.holds_out:
             raise ValueError(
                 "evaluation.test is false and no classes are held out, so metrics would not be measured; "

@@ -1,8 +1,7 @@
 """The options that backbones share.
 
 - ``in_channels``: the number of channels of the images. If it isn't 3, loaded weights of the first convolution are
-  replaced by the mean over colours times ``3 / in_channels``, so that a grey image keeps the features that it has
-  with three equal colours.
+  replaced by the mean over colours times ``3 / in_channels``, so that a grey image has the same features as in RGB.
 - ``weights``: None (random) or a file: a state dict with or without the classifier, ``.safetensors`` or saved by
   ``torch.save`` (read using ``weights_only=True``, so that loading can't run code).
 - ``levels``: the names of the outputs to use as features. If multiple, ``num_features`` and the output are tuples.
