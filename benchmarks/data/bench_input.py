@@ -1,4 +1,4 @@
-"""Measure images per second from files to batches: `image-folder`, also with a cache, and a torchvision loader.
+"""Measure images per second from files to batches: `image-folder`, with and without a cache, and torchvision.
 
     python benchmarks/data/bench_input.py [BATCHES] [ROUNDS]
 

@@ -229,7 +229,7 @@ def main() -> None:
     for settings in (
         chosen.values(),
         varied,
-    ):  # ablations come last, so that an interruption costs them first
+    ):  # ablations come last, so that they are the first to be missing after an interruption
         for seed in range(arguments.seeds):
             for setting in settings:
                 record.result("test", setting, seed)

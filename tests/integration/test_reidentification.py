@@ -28,7 +28,7 @@ KS = (1, 5, 10)
 
 
 def write_tree(root: Path) -> None:
-    """Write persons seen by up to three cameras, junk and distractors; person 7's queries are of a single camera."""
+    """Write persons seen by up to three cameras, junk and distractors; only one camera sees person 7."""
     random = np.random.default_rng(0)
     frame = 0
 

@@ -1,4 +1,4 @@
-"""`run_all(executor=...)`: any executor should give the bits of a single process, also when a worker dies."""
+"""`run_all(executor=...)`: any executor should give the bits of a single process, even if a worker dies."""
 
 from __future__ import annotations
 

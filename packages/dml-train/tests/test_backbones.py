@@ -195,7 +195,7 @@ def test_a_grey_image_gives_the_same_features_as_in_colour(tmp_path, name):
     colour, grey = (make(c, weights=str(tmp_path / "w.pt"), levels=[level]).eval() for c in (3, 1))
     image = torch.rand(1, 1, 64, 64)
     with torch.no_grad():
-        # The first network sums its weights over colours when it loads, the second sums products when it runs.
+        # The grey network averages weights over colours when it loads; the colour network sums three products instead.
         torch.testing.assert_close(grey(image), colour(image.expand(1, 3, 64, 64)), rtol=1e-3, atol=1e-4)
 
 

@@ -1,4 +1,4 @@
-"""Image files of all formats and modes are decoded correctly, or an error names the path, also if they are cut off."""
+"""Image files of all formats and modes are decoded correctly; if a file is bad or cut off, an error names the path."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def open_faces(patterns: Sequence[str], size: int) -> list[Face]:
     faces = [Face(file, size, index) for file, index in order]
     names = [face.name for face in faces]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise DmlError(f"fonts: more than one file is named {twice}; give the path of one of these")
+        raise DmlError(f"fonts: more than one file is named {twice}; give the path of only one")
     return faces
 
 

@@ -172,7 +172,7 @@ class _Filter(NamedTuple):
 
 
 def _weigh(source: int, target: int, crop: int, interpolation: str) -> _Filter:
-    """Compute the weights that resize `source` to `target` pixels, in torch's order of operations, for the centre."""
+    """Compute the weights that resize `source` to `target` pixels, in torch's order, for the central `crop` pixels."""
     scale = source / target
     stretch = max(scale, 1.0)
     radius = stretch * (1.0 if interpolation == "bilinear" else 2.0)

@@ -57,7 +57,7 @@ class Ranks:
         """Wrap the model for training, so that gradients are averaged over the ranks."""
         if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
             return model
-        # A forward pass begins with the first rank's buffers; `Replica` ensures that a step also ends with these.
+        # A forward pass begins with the first rank's buffers; `Replica` shares them again when the step ends.
         replica: nn.Module = DistributedDataParallel(model, gradient_as_bucket_view=True)
         return replica
 

@@ -344,8 +344,8 @@ class Recipe(Table):
         table = self.initialisation
         if table.class_weights == "class-means" and chosen:
             raise ValueError(
-                "initialisation.class_weights is 'class-means' and embedding.levels is given; expected no "
-                "embedding.levels"
+                "initialisation.class_weights is 'class-means' and embedding.levels is given; "
+                "use only one of these"
             )
         if table.adapt_batch_norm and self.training.freeze_batch_norm:
             raise ValueError(

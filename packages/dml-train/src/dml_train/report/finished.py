@@ -66,10 +66,10 @@ class FinishedRun:
     """A finished run, read from the run's folder."""
 
     folder: RunFolder
-    recipe: Recipe  # as resolved
+    recipe: Recipe  # the resolved recipe
     result: Mapping[str, Any]  # ``evaluation.json``
-    lines: Sequence[Mapping[str, float | None]]  # of ``metrics.jsonl``; empty if it wasn't logged
-    baselines: Baselines  # raw pixels and the untrained network, if the run measured these
+    lines: Sequence[Mapping[str, float | None]]  # the lines of ``metrics.jsonl``; empty if this file is missing
+    baselines: Baselines  # raw pixels and the untrained network, if the run measured them
     test: EvaluatedEmbeddings | None  # None if the run didn't use the test split
     queries: Items
     gallery: Items
@@ -128,7 +128,7 @@ _SHARED = ("metrics", "unmatched", "ties")  # options of both evaluations
 class MetricDifference(NamedTuple):
     """A metric in a pair of evaluations."""
 
-    metric: Metric  # in the first evaluation
+    metric: Metric  # the metric in the first evaluation
     second: float  # value in the second evaluation
     test: PairedComparison  # second minus first
 

@@ -77,7 +77,7 @@ def make_thumbnail(picture: npt.NDArray[np.uint8] | Image.Image, side: int = _TH
 
 
 def encode_image(image: Image.Image, form: str, **options: Any) -> str:
-    """Encode a picture as a data URI, as ``"png"`` or ``"jpeg"``."""
+    """Encode a picture as a data URI, in the format ``"png"`` or ``"jpeg"``."""
     file = BytesIO()
     image.save(file, form, optimize=True, **options)
     return _as_uri(file, form)

@@ -227,7 +227,7 @@ def _start_processes(count: int) -> Iterator[Executor]:
         yield pool
     except BaseException:
         for child in multiprocessing.active_children():
-            child.terminate()  # the run in it will save and stop
+            child.terminate()  # the child's run will save and stop
         raise
     finally:
         pool.shutdown(cancel_futures=True)
@@ -280,7 +280,7 @@ def _train_by(
 ) -> None:
     """Train runs with an executor, `most` at a time, until all end or too many workers of a run die; see `run_all`."""
     waiting, pending = deque(jobs), list[tuple[Any, Job]]()
-    deaths: Counter[Path] = Counter()  # since the last new checkpoint
+    deaths: Counter[Path] = Counter()  # number of dead workers since the last new checkpoint, by run
     checkpoints: dict[Path, list[Path]] = {}
 
     def resumes(job: Job) -> bool:

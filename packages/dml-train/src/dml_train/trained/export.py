@@ -35,7 +35,7 @@ Compute = Callable[[Tensor], npt.NDArray[np.float32]]  # (B, C, H, W) to (B, D)
 INPUT, OUTPUT = "images", "embeddings"
 # Relative to the largest entry of the embeddings: programs may change the order of sums, or fold batch norms.
 _TOLERANCE = 1e-4
-_COSINE_TOLERANCE = 1e-5  # for 1 minus the cosine, for image files
+_COSINE_TOLERANCE = 1e-5  # maximum of 1 minus the cosine between embeddings of an image file
 _PROGRAM = Path(prepare.__file__)
 _BATCHES = (1, 2, 5)
 # Heights and widths of the test photographs. Most data sets decode the first, as large as a phone's, in reduced size.

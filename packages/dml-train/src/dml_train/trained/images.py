@@ -59,7 +59,7 @@ class ImageList:
         """Return labels for the images with these names, and an entry for the description of the rows.
 
         The label of an image file is the index of the class (the first folder in its name) in all classes sorted by
-        name; raise DmlError for images that aren't in a folder. A split returns the labels of all items.
+        name; raise DmlError for images that aren't in a folder. For a split, return the labels of all items.
         """
         if self.split is not None:
             return self.split.labels, {}

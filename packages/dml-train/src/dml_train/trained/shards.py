@@ -189,7 +189,7 @@ def _digest_slice(plan: EmbeddingPlan, shard: Shard) -> str:
 
 
 def _describe_machine(device: torch.device) -> str:
-    """Describe processor, threads and torch's version, since the last bits of an embedding depend on these."""
+    """Describe processor, threads and torch's version, since the last bits of an embedding depend on them."""
     if device.type == "cuda":
         kind = torch.cuda.get_device_name(device)
     else:

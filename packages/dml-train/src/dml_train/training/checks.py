@@ -28,7 +28,7 @@ from dml_train.measure.evaluate import Embedded, evaluate, make_evaluator
 from dml_train.recipe.tables import Initialisation, Recipe
 from dml_train.training.class_weights import find_class_weights
 
-_ITEMS = 8  # in the rehearsed evaluation, of 2 classes
+_ITEMS = 8  # number of items in the rehearsed evaluation, in 2 classes
 
 
 def check_sizes(dataset: Dataset, train: Split, described: str, *, tests: bool) -> None:
@@ -75,7 +75,7 @@ def build_sampler(
 
 
 def describe_training(dataset: Dataset, train: Split, share: float | None) -> str:
-    """Describe the size of the training split, the number of held-out classes, and the data set's train_fraction."""
+    """Describe the sizes of training and test split, the data set's train_fraction, and the held-out classes."""
     classes = len(train.class_names)
     text = f"the training split has {_count(len(train), 'image')} of {_count(classes, 'class')}"
     held_out = len(dataset.train.class_names) - classes

@@ -25,7 +25,7 @@ class PartedOptimizer:
     using `torch.optim.SparseAdam` for ``adamw`` and ``adam``, so moments also change only in these rows; for ``sgd``,
     momentum isn't used. Weight decay isn't used for these parameters either, since it would change all rows.
 
-    Frozen parameters aren't part of the optimizer, so checkpoints don't store moments of these. Raises an
+    Frozen parameters aren't part of the optimizer, so checkpoints don't store moments for them. Raises an
     `InvalidOption` if all parameters are frozen.
 
     Args:

@@ -132,9 +132,9 @@ def check_recipe(
 ) -> None:
     """Run all checks that `train` runs before the first step, but don't start a run.
 
-    This function loads the data set, builds network, loss and sampler, and passes two training images through these
-    forward and backward. Use it to find a mistake before a job waits in a queue, for example. Raise a `DmlError` if
-    `train` would fail before the first step.
+    This function loads the data set, builds network, loss and sampler, and tries a forward and backward pass on two
+    training images. Use it to find a mistake before a job waits in a queue, for example. Raise a `DmlError` if `train`
+    would fail before the first step.
 
     Args:
         out: if given, also check that `train` could use this folder.

@@ -364,7 +364,7 @@ class Trainer:
     def finish(self) -> None:
         """Embed and evaluate the test split, and write both to the folder; write the manifest last.
 
-        If classes are held out, use the weights that were best on these. With ``evaluation.test = false``, evaluate the
+        If evaluations select weights, use the best weights. With ``evaluation.test = false``, evaluate the
         held-out classes instead, and don't write an embedding.
         """
         if self.best.step not in (0, self.steps_done):

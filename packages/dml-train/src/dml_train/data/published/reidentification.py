@@ -25,7 +25,7 @@ from dml_train.data.published.official import Archive, OfficialSet, parse_number
 
 Vehicles = Literal[800, 1600, 2400]
 
-_LISTS = "train_test_split"  # of PKU VehicleID
+_LISTS = "train_test_split"  # PKU VehicleID's folder of lists
 # The number of images per test list; an image per vehicle is in the gallery.
 _IMAGES: Mapping[Vehicles, int] = {800: 6_493, 1600: 13_377, 2400: 19_777}
 _NAME = re.compile(r"(?P<identity>-1|\d+)_(?P<camera>c\d+)")

@@ -123,7 +123,7 @@ def _plan_rows(
 ) -> list[PlannedRow]:
     """Plan the runs of a table's rows on a data set.
 
-    The names of the runs' folders contain a hash of the recipe, so that equal rows share a run, also if they measure
+    The names of the runs' folders contain a hash of the recipe, so that equal rows share a run, even if they measure
     different levels. Rows that can't be run are kept if figures are published for the data set. If a row replaces a
     table and the component's plugin, such as pytorch-metric-learning, is missing, the row has a fault.
     """
@@ -163,7 +163,7 @@ def _key(recipe: Recipe) -> str:
 class Reproduced(NamedTuple):
     """The results of `reproduce`."""
 
-    pages: list[Path]  # the Markdown files; the values are also in JSON files next to these
+    pages: list[Path]  # the Markdown files; the values are also in JSON files next to them
     faults: list[str]  # the errors of failed runs
     left_out: list[str]  # tables on missing data sets, with the reasons
 
