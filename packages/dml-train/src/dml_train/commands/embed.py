@@ -93,7 +93,7 @@ def embed(
         else open_images(images)
     )
     plan = EmbeddingPlan(model, listed, codes)
-    # Note that a data set drops bad images itself, since items should stay in line with the labels.
+    # A data set drops bad images itself, so that the items of a split match the labels; don't skip more here.
     skip, console = on_bad_image == "skip" and images is not None, error_console()
     embedder: Engine = ThisProcess(model.recipe.training.workers if workers is None else workers)
     if cluster is not None:

@@ -67,7 +67,7 @@ def evaluate_command(
     step: int | None,
     out: Path | None,
 ) -> None:
-    """Evaluate a run, also on other images, or embeddings.
+    """Evaluate a run on any images, or evaluate embeddings.
 
     With only RUN: evaluate the test split. With FOLDER (FOLDER/CLASS/IMAGE): evaluate RUN on these images, and search
     for each image in all other images. With EMBEDDINGS.npy and LABELS.npy: evaluate these arrays.

@@ -177,8 +177,8 @@ def draw_classes(
     """Draw a character set in all faces, and group the drawings into classes; raise a `DmlError` if fewer than two.
 
     - Omit a face's sign for a missing glyph, and any drawing that `PLACEHOLDER_USES` characters share.
-    - If **any** face draws characters identically, they form a class, also through a chain of such pairs, since
-      a face that lacks a form of a character often draws a different form.
+    - Characters that **any** face draws identically form a class, also through a chain of such pairs, since a face that
+      lacks a form of a character often draws a different form instead.
     - Remove duplicate drawings from a class, since fonts copy glyphs from each other.
     - When a face draws more than one character of a class, use the first by code point.
     - Omit a class with fewer than `min_images` drawings.

@@ -4,7 +4,7 @@ By default, the data set uses matplotlib's fonts and doesn't need a download: dr
 seconds, and the images are always identical.
 
 - A **class** is a character's image in DejaVu Sans. Characters with identical images there (Latin A, Greek Alpha,
-  Cyrillic A) form a class. Blank images, control characters and private use are omitted.
+  Cyrillic A) form a class. Blank images, control characters and private-use characters are omitted.
 - An **item** is the image of a class in a DejaVu or STIX face. If characters are merged, the face draws the
   first supported character by code point. The ink is centred; ink larger than the image is shrunk to fit.
 - A class that fewer than `MIN_FACES` faces can draw is omitted, so that queries can be matched.

@@ -61,7 +61,7 @@ def write_part(path: Path, rows: Mapping[str, OwnRows]) -> FileRecord:
 
 
 class Parts:
-    """The rows in the folder of parts of an intact checkpoint.
+    """The rows in the folder ``parts`` of an intact checkpoint.
 
     Raises a `DmlError` if a file isn't a part, or the rows of a tensor have a gap.
     """

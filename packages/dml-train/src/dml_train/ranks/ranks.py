@@ -37,7 +37,7 @@ Number = TypeVar("Number", bound=np.number[Any])
 class Ranks:
     """This process's rank in the processes that train together. A single process is rank 0 of 1."""
 
-    rank: int = 0  # of this process, counted from 0
+    rank: int = 0  # this process's rank, counted from 0
     world_size: int = 1  # number of ranks
     local_rank: int = 0  # rank on this machine, and index of this rank's GPU
     local_world_size: int = 1  # number of ranks on this machine

@@ -34,7 +34,7 @@ class Shards:
     """The sharded parameters of a loss and the optimizer state; empty if there is a single rank.
 
     Args:
-        loss: a loss, which can contain `ShardedLoss` modules; names the parameters that are sharded.
+        loss: a loss; the `ShardedLoss` modules in it, if any, list the sharded parameters.
         optimizer: the optimizer of these parameters; state tensors with the parameter's row count are sharded, too.
         ranks: the ranks that train together.
     """

@@ -68,7 +68,7 @@ class FinishedRun:
     folder: RunFolder
     recipe: Recipe  # the resolved recipe
     result: Mapping[str, Any]  # ``evaluation.json``
-    lines: Sequence[Mapping[str, float | None]]  # the lines of ``metrics.jsonl``; empty if this file is missing
+    lines: Sequence[Mapping[str, float | None]]  # the lines of ``metrics.jsonl``, if it exists
     baselines: Baselines  # raw pixels and the untrained network, if the run measured them
     test: EvaluatedEmbeddings | None  # None if the run didn't use the test split
     queries: Items

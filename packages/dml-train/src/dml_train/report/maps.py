@@ -18,7 +18,7 @@ from dml_train.measure.evaluate import Embedded
 from dml_train.report.finished import Items
 from dml_train.report.rendering import MARKS, Figure, draw_figure, encode_image, select_evenly
 
-_ITEMS = 2500  # approximate maximum on the map; t-SNE then takes some seconds
+_ITEMS = 2500  # approximate maximum number of items on the map, for which t-SNE takes some seconds
 _PER_CLASS = 40  # maximum number of items per class, if the number of classes is large
 _PERPLEXITY = 30.0
 _FEWEST = 8  # items; with fewer items, neighbourhoods aren't meaningful

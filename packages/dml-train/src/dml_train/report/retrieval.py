@@ -47,7 +47,7 @@ class NearestNeighbours:
     """The nearest items per query."""
 
     nearest_QK: npt.NDArray[np.int64]  # indices in the gallery, nearest first
-    right_QK: npt.NDArray[np.bool_]  # whether they match the query, by class or by list
+    right_QK: npt.NDArray[np.bool_]  # whether the items match the query, by class or by list
     # Whether the gallery contains a match that the query's ranking doesn't exclude.
     matched_Q: npt.NDArray[np.bool_]
     labels_Q: npt.NDArray[np.int64]  # the queries' classes

@@ -33,7 +33,7 @@ Shape = tuple[int, int, int]  # C, H, W
 Compute = Callable[[Tensor], npt.NDArray[np.float32]]  # (B, C, H, W) to (B, D)
 
 INPUT, OUTPUT = "images", "embeddings"
-# Relative to the largest entry of the embeddings: programs may change the order of sums, or fold batch norms.
+# Relative to the largest entry of the embeddings; needed since programs may reorder sums, or fold batch norms.
 _TOLERANCE = 1e-4
 _COSINE_TOLERANCE = 1e-5  # maximum of 1 minus the cosine between embeddings of an image file
 _PROGRAM = Path(prepare.__file__)

@@ -38,7 +38,7 @@ class ImageList:
     names: Sequence[str]  # (N,) names that identify the images on all machines
     sources: Sequence[ImageSource] = ()  # (N,) images; empty for a split
     files: Sequence[Path] = ()  # (N,) the files that contain the images; empty for a split
-    # For image files: the folder of class folders.
+    # The folder that contains the class folders; None unless the images are files.
     folder: Path | None = None
     split: Split | None = None
     split_name: SplitName | None = None  # the name of the split in the run's data set

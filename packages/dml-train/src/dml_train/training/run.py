@@ -212,7 +212,7 @@ def evaluated_checkpoint(folder: RunFolder, step: int | None = None) -> Checkpoi
     """Find the checkpoint to evaluate: of `step` if given, the best if the run selects weights, otherwise the newest.
 
     Raise a `DmlError` that names intact checkpoints if this checkpoint is damaged or missing. An older checkpoint is
-    not used instead, since the run's metrics wouldn't describe these weights.
+    not used instead, since the run's metrics don't describe the older weights.
     """
     if step is None and folder.is_finished:
         step = int(folder.read_evaluation()["step"])

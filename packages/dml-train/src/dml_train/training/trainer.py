@@ -142,8 +142,8 @@ class Trainer:
     def load_batches(self) -> Iterator[Batch]:
         """Load the batches of the remaining steps ahead; none if early stopping ended the run.
 
-        Batches after a step at which negatives are mined aren't loaded before it, since they depend on the negatives.
-        If an image can't be loaded, raise a `DmlError` that names the checkpoint to resume from.
+        Batches that depend on mined negatives aren't loaded before these are mined. If an image can't be loaded, raise
+        a `DmlError` that names the checkpoint to resume from.
         """
         experiment = self.experiment
         pin = experiment.device.type == "cuda"

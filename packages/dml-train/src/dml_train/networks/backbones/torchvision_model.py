@@ -25,7 +25,7 @@ from dml_train.networks.backbones.options import (
 
 _Form = Literal["map", "map, channels last", "tokens", "vector"]
 
-# The attributes of torchvision's models that hold classifiers, also auxiliary classifiers for training.
+# The attributes of torchvision's models that contain classifiers, including auxiliary classifiers for training.
 _UNUSED = frozenset({"classifier", "fc", "head", "heads", "aux1", "aux2", "AuxLogits"})
 _TRACED_SIZE = 224  # pixels per side; every torchvision model accepts it
 
