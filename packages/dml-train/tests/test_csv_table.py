@@ -101,7 +101,7 @@ def test_the_column_group_names_the_group_of_every_image(root):
         ),
         ("path,label | 1.png,a | 2.png,b | 1.png,b", r"lines 2 and 4 both name '1\.png'"),
         ("path,label | 1.png,a | 2.png,b | ./1.png,b", r"lines 2 and 4 both name '\./1\.png'"),
-        ("path,label | 1.png,b | 2.png,b ", "classes .* have equal names: 'b' and 'b '"),
+        ("path,label | 1.png,b | 2.png,b ", "classes .* look equal: 'b' and 'b '"),
         ('path,label | 1.png,"a | 2.png,b', "is not a CSV file in UTF-8"),
         ("path,label,split | 1.png,a,", r"line 2: the column 'split' is empty"),
         ("path,label,split | 1.png,a,tets", r"split is 'tets'; did you mean 'test'\?"),

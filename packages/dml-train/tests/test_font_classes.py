@@ -148,7 +148,7 @@ def test_fonts_that_cant_be_opened_are_named(collection, tmp_path):
         open_faces([str(tmp_path / "*.ttf")], 24)
     with pytest.raises(DmlError, match=r"doesn't contain face '2': its faces are 0 to 1"):
         open_faces([f"{collection}#2"], 24)
-    with pytest.raises(DmlError, match=r"doesn't contain face '0': it is no collection"):
+    with pytest.raises(DmlError, match=r"doesn't contain face '0': it is not a collection"):
         open_faces([str(FONTS / "DejaVuSans.ttf#0")], 24)
     (tmp_path / "other").mkdir()
     for name in ("a.ttf", "other/a.ttf"):

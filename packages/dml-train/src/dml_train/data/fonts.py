@@ -111,7 +111,7 @@ def _face_indices(file: Path, number: str) -> Sequence[int | None]:
     if not number:
         return range(count) if count else [None]
     if not number.isdecimal() or int(number) >= count:
-        has = f"its faces are 0 to {count - 1}" if count else "it is no collection (.ttc)"
+        has = f"its faces are 0 to {count - 1}" if count else "it is not a collection (.ttc)"
         raise DmlError(f"fonts: {file} doesn't contain face {number!r}: {has}")
     return [int(number)]
 

@@ -91,7 +91,7 @@ class Glyphs:
     ) -> None:
         jitter = Jitter(rotation, scale, stretch, shear, shift, stroke, fade)
         if max_classes is not None and max_classes < 2:
-            raise ValueError(f"max_classes is {max_classes}; expected at least 2, for a class per half")
+            raise ValueError(f"max_classes is {max_classes}; expected at least 2, one for each half")
         if not 8 <= size <= 512:
             raise ValueError(f"size is {size}; expected 8 to 512 pixels a side")
         if min_faces < 2:
@@ -113,7 +113,7 @@ class Glyphs:
         self.test = _select_classes(drawing if queries is None else queries, chosen[1::2], None)
         self.gallery = None if queries is None else _select_classes(drawing, chosen[1::2], None)
         if len(self.test) == 0:
-            raise DmlError("query_fonts has no character of the test classes; add a font that has some")
+            raise DmlError("query_fonts don't draw any character of the test classes; add a font that does")
 
     @staticmethod
     def image_reader(size: int = SIZE, **_: object) -> DrawingReader:

@@ -84,8 +84,8 @@ def check_parts(parts: Parts, sources: Mapping[str, str]) -> None:
         normal = " ".join(unicodedata.normalize("NFC", name).split())
         if (other := spellings.setdefault(normal, name)) != name:
             raise DmlError(
-                f"classes of {' and '.join(dict.fromkeys(sources.values()))} have equal names: {other!r} and {name!r} "
-                "differ only in spaces or in the Unicode form of an accent; use one spelling, or names that differ"
+                f"classes of {' and '.join(dict.fromkeys(sources.values()))} look equal: {other!r} and {name!r} "
+                "differ only in spaces or in the Unicode form of an accent; use one spelling, or different names"
             )
     for part, classes in by_name.items():
         if part != "train" and (both := sorted(parts.train.keys() & classes.keys())):

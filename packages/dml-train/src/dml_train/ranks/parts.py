@@ -104,8 +104,8 @@ class Parts:
         fits = all((rows.dtype, rows.shape[1:]) == (empty.dtype, empty.shape[1:]) for rows in found)
         if not pieces or pieces[-1].last != len(placeholder) or not fits:
             raise DmlError(
-                f"{self._folder} doesn't contain the {tuple(placeholder.shape)} rows of {name} in {placeholder.dtype} "
-                "that the checkpoint's state expects"
+                f"{self._folder} doesn't contain all rows of {name}, which the checkpoint's state expects with shape "
+                f"{tuple(placeholder.shape)} and dtype {placeholder.dtype}"
             )
         # Copy the rows, since they are mapped from files that the run may remove.
         return torch.cat([empty, *found])

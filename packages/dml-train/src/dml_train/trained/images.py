@@ -118,8 +118,8 @@ def list_split(model: TrainedModel, name: SplitName, registry: Registry | None =
     split = {"train": dataset.train, "test": dataset.test, "gallery": dataset.gallery}[name]
     if split is None:
         raise DmlError(
-            f"the data set {model.recipe.dataset['name']!r} doesn't define a gallery: use the test split, which is "
-            "queries and gallery"
+            f"the data set {model.recipe.dataset['name']!r} doesn't define a gallery: use the test split, which "
+            "contains both queries and gallery"
         )
     names = [f"{item} {split.class_names[label]}" for item, label in enumerate(split.labels.tolist())]
     return ImageList(f"the {name} split", names, split=split, split_name=name)
@@ -228,7 +228,7 @@ def _list_tables(path: Path, files: Sequence[Path]) -> ImageList:
         else:
             rows += [TableRow(file, row) for row in range(opened.num_rows)]
     if rows and paths:
-        raise DmlError(f"some tables in {path} contain images, others paths; expected either in all tables")
+        raise DmlError(f"some tables in {path} contain images, others paths; expected one kind in all tables")
     if paths:
         folder = files[0].parent
         images = [folder / name for name in paths]

@@ -131,8 +131,8 @@ def _check_part(
         raise ValueError(f"matches contains {len(stated):,} queries; expected {len(queries):,}")
     if not Matching(stated, items, None if gallery is None else len(gallery)).has_match().any():
         raise ValueError(
-            "no query has a match: there are none, or rankings exclude all matches; expected classes with items in "
-            "more than one group, and lists that don't exclude all matches"
+            "no query has a match that the rankings don't exclude; expected classes with items in more than one "
+            "group, and lists that don't exclude all matches"
         )
     return stated
 
@@ -160,7 +160,7 @@ def check_mining(recipe: Recipe, sampler: BatchSampler, evaluator: Evaluator) ->
     if isinstance(sampler, MiningSampler) and not isinstance(evaluator, MiningEvaluator):
         raise DmlError(
             f"the sampler {recipe.sampler['name']!r} mines hard negatives, which the evaluator "
-            f"{recipe.evaluation.name!r} doesn't find; expected one with hard_negatives(), such as "
+            f"{recipe.evaluation.name!r} doesn't find; expected an evaluator with hard_negatives(), such as "
             "evaluation.name = 'exact'"
         )
 

@@ -221,7 +221,7 @@ class Trainer:
                 raise divergence(
                     f"the loss of step {step} is {values['loss']} (optimizer.lr {values['optimizer.lr']:.3g})",
                     self.newest_checkpoint(),
-                    f"The batch was items {self.batches.indices(step - 1).tolist()}",
+                    f"The batch contained the items {self.batches.indices(step - 1).tolist()}",
                 )
             if not values["loss"] and not self.warned_of_zero:
                 self.warn_of_zero(step)
