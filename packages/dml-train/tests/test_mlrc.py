@@ -73,7 +73,7 @@ def test_separated_is_a_mean_and_concatenated_measures_joined_embeddings(recipe,
     text = found.markdown("tiny")
     assert "| metric | separated, 5 dimensions | concatenated, 20 dimensions |" in text
     assert "±" in text
-    assert "The test classes selected nothing" in text
+    assert "The test classes were not used for this choice" in text
 
 
 @given(st.data(), st.integers(1, 3), st.integers(2, 4))

@@ -54,7 +54,7 @@ class RealityCheck:
             f"# {recipe} by the protocol of A Metric Learning Reality Check",
             "",
             f"{FOLDS} class-disjoint folds of the training classes; each model keeps the weights with the best MAP@R "
-            f"on its held-out fold. The test classes selected nothing. Percentages; {over}.",
+            f"on its held-out fold. The test classes were not used for this choice. Percentages; {over}.",
             "",
             f"| metric | separated, {self.dim} dimensions | concatenated, {FOLDS * self.dim} dimensions |",
             "|---|---|---|",
