@@ -147,7 +147,7 @@ def memvir(repeats: int) -> None:
     for classes in (100, 11318):
         labels = torch.randint(0, classes, (128,))
         wrapped = dml.MemVir(dml.NormSoftmax(classes, 512), num_steps=5, margin=0)
-        for _ in range(6):  # until all five are in use
+        for _ in range(6):  # until all past steps are in use
             wrapped(torch.randn(128, 512), labels)
         steps = (step_of(loss, 128, labels) for loss in (dml.NormSoftmax(classes, 512), wrapped))
         base, ours = time_in_turns(repeats, *steps)

@@ -70,7 +70,7 @@ def read_units(root: Path) -> dict[str, Pictures]:
 
 
 def read_types(core: Path) -> dict[str, tuple[str, list[str]]]:
-    """Read unit types' sprites, relative to the folder of images, and the types to advance to."""
+    """Read the sprite of each unit type, relative to the folder of images, and the types that it advances to."""
     types = {}
     for file in sorted((core / "units").rglob("*.cfg")):
         text = file.read_text(encoding="utf-8")

@@ -75,7 +75,7 @@ def test_every_loss_that_a_row_names_has_a_finite_gradient(name):
                     losses[json.dumps(recipe.loss)] = recipe.loss
         for table_of_loss in losses.values():
             loss = registry().build("losses", table_of_loss, context)
-            for _ in range(2):  # a memory is compared from the second step on
+            for _ in range(2):  # the second step uses the memory
                 value = loss(rows, labels)
             (gradient,) = torch.autograd.grad(value, rows)
             assert value > 0, table_of_loss

@@ -34,7 +34,7 @@ def test_the_column_split_divides_the_images_and_query_and_gallery_are_separate(
         table(root, "path,label,split", "3.png,b,train", "1.png,a,train", "2.png,b,train", "4.png,c,test")
     )
     assert names(parts.train) == {"a": ["1.png"], "b": ["3.png", "2.png"]}
-    assert [*parts.train] == ["a", "b"]  # by name, whatever the order of the lines
+    assert [*parts.train] == ["a", "b"]  # sorted by name, not by line
     assert names(parts.test) == {"c": ["4.png"]}
     assert parts.gallery is None
     lines = ["split,path,label", "train,1.png,a", "query,2.png,b", "gallery,3.png,b", "gallery,4.png,c"]

@@ -108,7 +108,7 @@ def test_a_program_that_prepares_otherwise_is_found(model, tmp_path, monkeypatch
     monkeypatch.undo()
     exporting.export(model, "torch-export", tmp_path / "m.pt2")
     difference = json.loads((tmp_path / "m.pt2.json").read_text())["largest_cosine_difference"]
-    assert (difference > 1e-9) == (precision == "bfloat16")  # which rounds the embeddings of the run
+    assert (difference > 1e-9) == (precision == "bfloat16")  # this run's embeddings are rounded
 
 
 def test_two_models_share_a_program_and_another_version_is_kept(dml, photo_run, tmp_path):

@@ -123,7 +123,7 @@ def test_the_command_says_how_many_images_it_reuses(dml, photo_run, model, photo
 
 
 def flip_a_bit(content):
-    place = content.rindex(b"NUMPY") + 150  # in the rows
+    place = content.rindex(b"NUMPY") + 150  # a place in the rows
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 

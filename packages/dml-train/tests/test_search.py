@@ -37,7 +37,7 @@ def embedded(model, files):
 
 
 def rows_of(result):
-    """Return scores and names by line of the printed table."""
+    """Return the score and the name in each line of the printed table."""
     return re.findall(r"^ *\d+ +(-?[\d.]+) +(\S.*?) *$", result.stdout, flags=re.MULTILINE)
 
 

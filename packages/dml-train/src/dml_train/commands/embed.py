@@ -57,8 +57,8 @@ def embed(
 
     Embed all images in the folder IMAGES and subfolders or, without IMAGES, a split of the run's data set. IMAGES can
     also be a .tar archive (WebDataset), a table with a column of images or paths (.parquet, .arrow), or a folder of
-    these files. With IMAGES, a JSON file next to --out names the image of each row, and an image's label is the folder
-    that contains the image. Repeat the command to resume after an interruption.
+    these files. With IMAGES, a JSON file next to --out names the image of each row, and an image's label is the first
+    folder in the image's path. Repeat the command to resume after an interruption.
 
     To share the images between machines, use --shard I/N with a different I on each machine. Then use --join instead of
     --shard to write the file.

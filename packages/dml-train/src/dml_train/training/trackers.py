@@ -190,7 +190,7 @@ class TrackioRun:
             return {"name": name, "project": project}
 
         self._trackio = trackio
-        # Trackio prints to the standard output, which belongs to the results.
+        # Trackio prints to the standard output, which is reserved for results.
         with redirect_stdout(sys.stderr), _starting("trackio", directory, create) as identity:
             self._run = trackio.init(
                 project=identity["project"],
