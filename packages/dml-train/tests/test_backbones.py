@@ -164,7 +164,7 @@ def test_torchvisions_weights_are_downloaded_by_name_and_a_failure_names_the_rem
 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "empty"))
     monkeypatch.setattr(torch.hub, "download_url_to_file", fail)
-    with pytest.raises(DmlError, match=r"'IMAGENET1K_V1' of resnet18 .*no route.*give the file"):
+    with pytest.raises(DmlError, match=r"'IMAGENET1K_V1' of resnet18 .*no route.*give the path"):
         TorchvisionModel(3, "resnet18", "IMAGENET1K_V1")
 
 

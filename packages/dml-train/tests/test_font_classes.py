@@ -153,7 +153,7 @@ def test_fonts_that_cant_be_opened_are_named(collection, tmp_path):
     (tmp_path / "other").mkdir()
     for name in ("a.ttf", "other/a.ttf"):
         (tmp_path / name).write_bytes((FONTS / "DejaVuSans.ttf").read_bytes())
-    with pytest.raises(DmlError, match="more than one file is named a; give the path of one"):
+    with pytest.raises(DmlError, match="more than one file is named a; give the path of only one"):
         open_faces([str(tmp_path / "**" / "a.ttf")], 24)
 
 

@@ -82,7 +82,7 @@ def test_a_failed_download_names_the_remedy(monkeypatch):
         raise OSError("no route to host")
 
     monkeypatch.setattr(timm, "create_model", fail)
-    with pytest.raises(DmlError, match=r"weights of resnet18 \(no route to host\).*give the file"):
+    with pytest.raises(DmlError, match=r"weights of resnet18 \(no route to host\).*give the path"):
         TimmModel(3, "resnet18", "DEFAULT")
 
 

@@ -198,7 +198,7 @@ def _look(
 
 
 def _find_near(files: Sequence[Path], bits: Sequence[Any], registry: Registry) -> list[NearDuplicate]:
-    """Find all pairs of hashes that differ in at most `NEAR` bits; raise a `DmlError` if there are over 100,000."""
+    """Find all pairs of hashes that differ in at most `NEAR` bits; raise a `DmlError` if over 100,000 pairs do."""
     if len(files) < 2:
         return []
     evaluator = registry.build("evaluators", {"name": "exact"}, {"seed": 0})
