@@ -207,5 +207,5 @@ def test_a_layer_on_which_lora_would_have_no_effect_is_refused():
 
 @pytest.mark.parametrize("option", ["image_size", "lora_rank", "lora_alpha"])
 def test_negative_numbers_are_refused(option):
-    with pytest.raises(ValueError, match=rf"{option} (is )?-1.*expected at least 0"):
+    with pytest.raises(ValueError, match=rf"{option} (is )?-1.*expected at least 1 channel"):
         TimmModel(3, "test_vit", **{option: -1})
