@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).parents[1]
-LINES_KEPT = 400  # of a command's output, which can be far longer after a failure
+LINES_KEPT = 400  # the last lines of a command's output are kept; after a failure, it can be far longer
 PACKAGES = ("dml-core", "dml-losses", "dml-eval-rs", "dml-train", "torch", "torchvision", "numpy")
 
 

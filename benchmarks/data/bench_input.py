@@ -1,4 +1,4 @@
-"""Measure images per second from files to batches: `image-folder`, also with a cache, and a torchvision loader.
+"""Measure images per second from files to batches: `image-folder`, with and without a cache, and torchvision.
 
     python benchmarks/data/bench_input.py [BATCHES] [ROUNDS]
 
@@ -119,7 +119,7 @@ def main() -> None:
         folder, cache = Path(place) / "images", str(Path(place) / "cache")
         draw_photographs(folder)
         for crop, workers in (("random", 0), ("resized", 0), ("random", 2)):
-            # Every process loads four batches ahead of the first measurement, negligible in a long run.
+            # Each process loads four batches before the clock starts, which is negligible in a long run.
             sampler = Shuffled(220, 6 * batches if workers else batches)
             loaders = {
                 "plain": partial(load_plain, folder, crop, sampler, workers),

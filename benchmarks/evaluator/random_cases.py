@@ -38,7 +38,7 @@ TOLERANCE = 1e-12
 
 
 class Case:
-    """A random relation of a few rows of small integers, so that ties are frequent."""
+    """Random queries and gallery: a few rows of small integers, so that ties are frequent."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = np.random.default_rng(seed)
@@ -82,7 +82,7 @@ class Case:
         return [(found, reference.evaluate(self.queries, None, self.gallery, None, **self.options))]
 
     def labels(self) -> list[np.ndarray]:
-        """Draw labels of both sides, and sometimes groups."""
+        """Draw labels of queries and gallery, and sometimes groups."""
         rng = self.rng
         labels = [rng.integers(0, 4, n) for n in (len(self.queries), self.items)]
         if rng.random() < 0.3:
@@ -92,7 +92,7 @@ class Case:
         return labels
 
     def count_somehow(self) -> Any:
-        """Count by the screen, from tables, or by both."""
+        """Choose at random whether to count by the screen, from tables, or by both."""
         return trial(many_positives=[None, 1, 2][self.rng.integers(3)])
 
     def rules(self) -> list[tuple[Evaluation, dict[str, np.ndarray]]]:

@@ -23,7 +23,7 @@ from dml_eval_rs import Evaluation, evaluate
 from dml_eval_rs.metrics.names import DEFAULT
 from dml_train.ranks.ranks import Ranks
 
-JOBS = ("hard", "easy", "birds", "codes", "gallery", "nmi")  # the last three on hard data
+JOBS = ("hard", "easy", "birds", "codes", "gallery", "nmi")  # the last three use hard data
 
 
 def measure(job: str, items: int, ranks: Ranks) -> tuple[float, Evaluation]:

@@ -1,4 +1,4 @@
-"""Compare the retrieval of losses: glyphs, a single network and budget, settings chosen on held-out classes.
+"""Compare losses by retrieval on glyphs, with equal networks and budgets, and settings chosen on held-out classes.
 
     python benchmarks/losses/bench_learning.py RECORD.jsonl [--minutes 600] [--seeds 3] [--steps 1000]
 
@@ -229,7 +229,7 @@ def main() -> None:
     for settings in (
         chosen.values(),
         varied,
-    ):  # ablations come last, so that an interruption costs them first
+    ):  # ablations come last, so that they are the first to be missing after an interruption
         for seed in range(arguments.seeds):
             for setting in settings:
                 record.result("test", setting, seed)

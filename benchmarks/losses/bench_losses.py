@@ -25,7 +25,7 @@ import dml_losses as dml
 Step = Callable[[], None]
 Loss = Callable[[], torch.nn.Module]
 SEED = 0
-# The library's NTXentLoss compares each positive with the negatives of all anchors, and needs GiB.
+# A larger batch would need gigabytes: the library's NTXentLoss compares each positive with all anchors' negatives.
 NATIVE_BATCH = 256
 
 
@@ -147,7 +147,7 @@ def memvir(repeats: int) -> None:
     for classes in (100, 11318):
         labels = torch.randint(0, classes, (128,))
         wrapped = dml.MemVir(dml.NormSoftmax(classes, 512), num_steps=5, margin=0)
-        for _ in range(6):  # until all five are in use
+        for _ in range(6):  # until all past steps are in use
             wrapped(torch.randn(128, 512), labels)
         steps = (step_of(loss, 128, labels) for loss in (dml.NormSoftmax(classes, 512), wrapped))
         base, ours = time_in_turns(repeats, *steps)
@@ -225,7 +225,7 @@ def main() -> None:
         return
     if arguments.native is not None:
         make = native_losses()[arguments.native][arguments.side]
-        step_of(make(), 8, torch.arange(8) // 4)()  # import what a first step imports
+        step_of(make(), 8, torch.arange(8) // 4)()  # so that the measured step doesn't import
         measure_alone(1, lambda: step_of(make(), NATIVE_BATCH, torch.arange(NATIVE_BATCH) // 4))
         return
     on_gpu = arguments.device == "cuda"

@@ -49,7 +49,7 @@ class Study:
 
 
 def hold_out_all_but(classes: int, of: int) -> str:
-    """Hold out all training classes but `classes`."""
+    """Return the setting that holds out all of `of` training classes except `classes`."""
     return f"validation.class_fraction={1 - classes / of:.6f}"
 
 
@@ -96,7 +96,7 @@ def falling(first: float | str, last: float) -> str:
 
 
 def heating(alpha: float, falls: bool) -> list[str]:
-    """Schedule alpha (16, then `alpha`) and the factor on the rate, which both change after 70 % of the run."""
+    """Schedule alpha, which is 16 for 70 % of the run, then `alpha`; if `falls`, the rates are then divided by 10."""
     factor = 0.1 if falls else 1.0
     rates = {"backbone": 1.0, "head": 1.0, "loss": 10.0}
     return [f'schedule."loss.alpha"={falling(16.0, alpha)}'] + [

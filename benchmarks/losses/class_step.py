@@ -22,7 +22,7 @@ def measure_class_step(recipe: Recipe, classes: int) -> tuple[float, float]:
     """Measure a recipe's loss, gradient and optimizer on random embeddings, in a new process.
 
     Args:
-        recipe: the run's recipe; the sampler must be given a batch size.
+        recipe: the run's recipe; the sampler's table must contain `batch_size`.
         classes: the number of classes.
 
     Returns:

@@ -60,7 +60,7 @@ class Part(NamedTuple):
 
 
 class Glyphs:
-    """Glyphs, divided for choosing settings and for results."""
+    """The glyphs to train on and to measure, for choosing settings and for results."""
 
     def __init__(self) -> None:
         self.data = registry().build("datasets", {"name": "glyphs", "max_classes": MAX_CLASSES}, {"seed": 0})

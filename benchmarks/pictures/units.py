@@ -70,7 +70,7 @@ def read_units(root: Path) -> dict[str, Pictures]:
 
 
 def read_types(core: Path) -> dict[str, tuple[str, list[str]]]:
-    """Read unit types' sprites, relative to the folder of images, and the types to advance to."""
+    """Read the sprite of each unit type, relative to the folder of images, and the types that it advances to."""
     types = {}
     for file in sorted((core / "units").rglob("*.cfg")):
         text = file.read_text(encoding="utf-8")
@@ -130,8 +130,8 @@ def split_by_line(
 class Recolouring:
     """Replacement of magenta by a side's colour, as in the game.
 
-    The brightness of a shade determines the mix: from the range's darkest to the middle colour up to the brightness of
-    the palette's first shade, and from the middle to the lightest colour above.
+    The brightness of a shade determines the new colour. Up to the brightness of the palette's first shade, it is a mix
+    of the side's darkest and middle colours; above, it is a mix of the middle and lightest colours.
 
     Args:
         text: the content of the game's ``team-colors.cfg``.

@@ -152,7 +152,7 @@ def pml_time(experiment: Experiment) -> Moment:
         iterations_per_epoch=experiment.num_steps,
         dataloader_num_workers=0,
     )
-    # It warns that the embedder, which does not have weights, is not updated by an optimizer.
+    # The library warns that the embedder, which does not have weights, is not updated by an optimizer.
     logging.getLogger("PML").setLevel(logging.ERROR)
     begun = now()
     with contextlib.redirect_stderr(io.StringIO()):  # the progress bar

@@ -1,4 +1,4 @@
-"""Six short runs on a cluster that loses a machine: the bits of a single process; other runs must not lose work."""
+"""Six runs on a cluster that loses a machine end with the bits of a single process; other runs don't lose work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards measured on a Ray cluster must have the bits of a single call, also when a node dies."""
+"""Shards measured on a Ray cluster must have the bits of a single call, even if a node dies."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Studies on a cluster: if a machine dies, the results must not change; if a study is stopped, the runs save.
 
-Behind a variable, since they take minutes.
+Set the variable DML_CLUSTER to run these tests, which take minutes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STUDIES = {
     "protocol": "protocol mlrc glyphs-tiny",
     "reproduce": "reproduce ice/table-6",
 }
-# Files with the time of a run, and, in a search's journal, the names of processes.
+# These files contain the times of runs or, in a search's journal, the names of processes.
 TIMES = frozenset(
     {"seconds.json", "journal.log", "tuning.json", "tuning.md", "ice-table-6.json", "ice-table-6.md"}
 )

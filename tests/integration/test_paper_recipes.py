@@ -1,6 +1,6 @@
 """Recipes of the package and the README are valid, and recipes of the papers comment on settings.
 
-Use test_recipes_of_the_papers.py to check the settings.
+The file test_recipes_of_the_papers.py checks the settings.
 """
 
 from __future__ import annotations

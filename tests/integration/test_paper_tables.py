@@ -18,8 +18,8 @@ ON_GLYPHS = {
     "rll": [f"table-{n}" for n in range(6, 16)],
     "memvir": ["table-1", "table-4", "figure-3"],
 }
-# Runs repeated in a table: T_1 = T_2 is in both halves of table 15, on three data sets; batches of 128 hold all
-# classes of table 1, whether MemVir is used or not, on two data sets.
+# Number of runs that a table repeats. Table 15 has T_1 = T_2 in both halves, on three data sets. In table 1, the rows
+# with 100 % of the classes repeat the rows with batches of 128, with and without MemVir, on two data sets.
 TWICE = {("rll", "table-15"): 3, ("memvir", "table-1"): 4}
 
 
@@ -75,7 +75,7 @@ def test_every_loss_that_a_row_names_has_a_finite_gradient(name):
                     losses[json.dumps(recipe.loss)] = recipe.loss
         for table_of_loss in losses.values():
             loss = registry().build("losses", table_of_loss, context)
-            for _ in range(2):  # a memory is compared from the second step on
+            for _ in range(2):  # the second step uses the memory
                 value = loss(rows, labels)
             (gradient,) = torch.autograd.grad(value, rows)
             assert value > 0, table_of_loss

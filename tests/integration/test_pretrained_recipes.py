@@ -48,7 +48,7 @@ def test_images_are_prepared_as_the_weights_expect(name):
 needs_peft = pytest.mark.skipif(
     importlib.util.find_spec("peft") is None, reason="the extra dml-train[lora] isn't installed"
 )
-# LoRA: a network per class of timm; note that SigLIP's and CLIP's towers are of DINOv2's class.
+# Test LoRA only on a network per class of timm's models: SigLIP's and CLIP's towers have the same class as DINOv2's.
 LORA = [pytest.param(name, 4, marks=needs_peft) for name in TOWERS if "dino" in name]
 
 

@@ -160,7 +160,7 @@ EXPECTED: list[tuple[str, Settings]] = [
     ("norm-softmax/*", {"loss.name": "norm-softmax", "loss.temperature": 0.05}),
     ("norm-softmax/*", rates(1e-3, 1e-3, 1e-3) | sampler(3, 25)),
     ("norm-softmax/*", steps_of("optimizer.lr", [1e-3, 1e-4], [16], "epoch")),
-    # The epoch of new parameters: the backbone's rate is 0, and the batch norms use the batch.
+    # In the first epoch, only new parameters train: the backbone's rate is 0, but its batch norms use the batch.
     ("norm-softmax/*", steps_of("optimizer.lr_multipliers.backbone", [0.0, 1.0], [1], "epoch")),
     ("norm-softmax/*", {"schedule.model.backbone_trains": None}),
     *(

@@ -28,7 +28,7 @@ KS = (1, 5, 10)
 
 
 def write_tree(root: Path) -> None:
-    """Write persons seen by up to three cameras, junk and distractors; person 7's queries are of a single camera."""
+    """Write persons seen by up to three cameras, junk and distractors; only one camera sees person 7."""
     random = np.random.default_rng(0)
     frame = 0
 
@@ -129,7 +129,7 @@ def test_the_run_is_measured_by_the_protocol_of_the_data_set(run):
     assert (measured["n_queries"], measured["n_unmatched"]) == (22, 1)  # person 7 has a single camera
     with np.load(folder.per_query) as saved:
         for name, values in expected.items():
-            np.testing.assert_allclose(saved[name], values, rtol=1e-12)  # sums in a different order
+            np.testing.assert_allclose(saved[name], values, rtol=1e-12)  # the order of sums may differ
     assert measured["map"] == pytest.approx(np.nanmean(expected["map"]))
     for k in KS:
         assert measured[f"recall@{k}"] == np.nanmean(expected[f"recall@{k}"])

@@ -1,4 +1,4 @@
-"""`run_all(executor=...)`: any executor should give the bits of a single process, also when a worker dies."""
+"""`run_all(executor=...)`: any executor should give the bits of a single process, even if a worker dies."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Call:
 
 
 class Inline:
-    """An executor in this process: in some runs, workers first die, and then find different packages or folders."""
+    """An executor in this process: `deaths` workers of a job die, and `changes` replace fields of the requirements."""
 
     def __init__(self, deaths: dict[str, int] | None = None, **changes):
         self.deaths, self.changes, self.calls = dict(deaths or {}), changes, []
@@ -169,7 +169,7 @@ def test_threads_train_one_run_at_a_time(alone, tmp_path):
 
 
 def test_a_locked_run_is_waited_for(alone, tmp_path):
-    """The process may outlive the node for a moment."""
+    """A process can hold the lock for a moment after its node is lost."""
     (job, _) = jobs(tmp_path)
     job.folder.mkdir()
     locked, lock = threading.Event(), RunFolder(job.folder).lock()
@@ -194,7 +194,7 @@ def test_a_locked_run_is_waited_for(alone, tmp_path):
 def test_submitit_resumes_a_killed_run(tmp_path, monkeypatch):
     submitit = pytest.importorskip("submitit", reason="SLURM's executor")
     (run,) = jobs(tmp_path / "killed", 1, "training.steps=60", "checkpoints.every=10")
-    # How long submitit waits for a result that might still appear: 30 s otherwise.
+    # By default, submitit waits 30 s for a result that may still appear.
     monkeypatch.setattr(submitit.core.core.Job, "_results_timeout_s", 1)
     executor = submitit.LocalExecutor(folder=tmp_path / "log")
     shown, submitted = Console(file=StringIO(), width=200), []

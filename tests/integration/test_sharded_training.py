@@ -51,7 +51,7 @@ def test_a_sharded_run_on_one_two_four_and_one_ranks_matches_an_unsharded_run(tm
 
     expected = losses(RunFolder(tmp_path / "unsharded"))
     assert len(expected) == 16
-    # Sums of float32 in a different order, over sixteen steps.
+    # Ranks sum float32 in a different order, and errors grow over sixteen steps.
     assert losses(RunFolder(tmp_path / "sharded")) == pytest.approx(expected, rel=1e-4)
     one, other = (
         checkpoint.newest_intact(tmp_path / run / "checkpoints") for run in ("unsharded", "sharded")

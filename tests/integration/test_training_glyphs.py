@@ -29,7 +29,7 @@ def test_losses_of_four_ranks_match_those_of_one(tmp_path):
     dml_train("--out", tmp_path / "four", "--nproc", "4")
     expected = losses(RunFolder(tmp_path / "one"))
     assert len(expected) == 12
-    # Sums in a different order, 12 steps long.
+    # Ranks sum in a different order, and errors grow over 12 steps.
     assert losses(RunFolder(tmp_path / "four")) == pytest.approx(expected, rel=1e-5)
     for run in ("one", "four"):
         measured = json.loads((tmp_path / run / "evaluation.json").read_text())

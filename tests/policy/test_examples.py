@@ -27,7 +27,7 @@ def blocks(page: Path) -> list[str]:
     return [block for block in found if "..." not in block and "import" in block]
 
 
-# A page will start a program that imports torch, so most are slow.
+# The Python of a page runs in a new process, and most pages import torch, so these tests are slow.
 PAGES_WITH_PYTHON = [
     pytest.param(page, marks=() if page.parent == ROOT else pytest.mark.slow, id=str(page.relative_to(ROOT)))
     for page in PAGES

@@ -1,4 +1,4 @@
-"""Packages can be released separately: all files must exist, and compatible ranges of other packages are required."""
+"""Packages can be released separately: each has all files, and requires compatible versions of the other packages."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_autocast_changes_nothing(name: str, device: str, batch: tuple[torch.Ten
 @few
 @given(seed=st.integers(0, 2**31), size=st.integers(2, 40))
 def test_float32_is_near_float64(name: str, device: str, seed: int, size: int) -> None:
-    """The tolerance 1e-5: the rounding of cosines, 1e-7, times the scales in use, for losses near 1."""
+    """The tolerance of 1e-5 is the rounding error of cosines, 1e-7, times the losses' scales, for losses near 1."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(size, DIM, generator=generator).to(device)
     y = torch.randint(0, CLASSES, (size,), generator=generator).to(device)

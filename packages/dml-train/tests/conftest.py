@@ -37,7 +37,7 @@ def tiny_document() -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def photo_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on photos; tests that change it copy it."""
+    """A run on photos; tests must copy it before they change it."""
     folder = tmp_path_factory.mktemp("trained")
     return train_on(write_photos(folder / "data"), folder / "run", make_registry())
 
@@ -89,9 +89,9 @@ def small_files() -> Callable[[int], AbstractContextManager[None]]:
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
-    """Start a server on this machine that answers with this content, all or the first bytes; return an address.
+    """Start a server on this machine that answers with `content`, or the first `sent` bytes; return the address.
 
-    When the status is not 200, content is not sent, and the client is redirected to an address that sends the content.
+    If the status is not 200, the answer is empty, and redirects the client to an address that sends the content.
     """
     monkeypatch.setenv("no_proxy", "*")
     servers = []

@@ -164,7 +164,7 @@ def test_torchvisions_weights_are_downloaded_by_name_and_a_failure_names_the_rem
 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "empty"))
     monkeypatch.setattr(torch.hub, "download_url_to_file", fail)
-    with pytest.raises(DmlError, match=r"'IMAGENET1K_V1' of resnet18 .*no route.*give the file"):
+    with pytest.raises(DmlError, match=r"'IMAGENET1K_V1' of resnet18 .*no route.*give the path"):
         TorchvisionModel(3, "resnet18", "IMAGENET1K_V1")
 
 
@@ -195,7 +195,7 @@ def test_a_grey_image_gives_the_same_features_as_in_colour(tmp_path, name):
     colour, grey = (make(c, weights=str(tmp_path / "w.pt"), levels=[level]).eval() for c in (3, 1))
     image = torch.rand(1, 1, 64, 64)
     with torch.no_grad():
-        # Three products are summed by one network, and in advance by the other.
+        # The grey network averages weights over colours when it loads; the colour network sums three products instead.
         torch.testing.assert_close(grey(image), colour(image.expand(1, 3, 64, 64)), rtol=1e-3, atol=1e-4)
 
 
@@ -279,5 +279,5 @@ def test_googlenet_rescales_its_input_as_torchvisions_weights_expect_also_where_
     image = torch.rand(1, 3, 64, 64)
     scale, shift = (torch.tensor(v)[:, None, None] for v in ((0.458, 0.448, 0.450), (-0.030, -0.088, -0.188)))
     with torch.no_grad():
-        # From ImageNet's mean and deviation to a half and a half; float32.
+        # Scale and shift turn ImageNet's normalisation into mean and deviation 0.5, rounded to three digits.
         torch.testing.assert_close(named(image), plain(image * scale + shift), rtol=1e-3, atol=1e-4)

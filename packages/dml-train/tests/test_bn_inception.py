@@ -19,7 +19,7 @@ def network():
 def published_layout() -> dict[str, torch.Tensor]:
     """Draw weights with the names and shapes of bn_inception-52deb4733.pth.
 
-    A convolution has weight and bias; the tensors of a batch norm should be of shape (1, C); batches are not counted.
+    A convolution has weight and bias; the tensors of a batch norm have the shape (1, C), without a count of batches.
     See Ioffe & Szegedy's figure 5 for the widths: input, 1x1, 3x3 reduce, 3x3, double reduce,
     double, projection.
     """
@@ -122,7 +122,7 @@ def test_published_weights_give_the_outputs_of_an_independent_program(published)
         found = backbone(images)
     assert backbone.num_features == tuple(maps.shape[1] for maps in expected.values())
     for level, maps in zip(levels, found, strict=True):
-        # Sums in float32, normalised in a different order.
+        # The reference normalises in a different order, in float32.
         torch.testing.assert_close(maps, expected[level], rtol=1e-3, atol=1e-2, msg=level)
 
 

@@ -110,7 +110,7 @@ def test_rows_without_files_are_compared_by_their_classes_and_order(run):
     with np.load(folder.data) as stored:
         arrays = dict(stored)
     np.savez(folder.data, **{name: array[::-1] for name, array in arrays.items()})
-    with pytest.raises(DmlError, match="train: of 48 images, some at a different place"):
+    with pytest.raises(DmlError, match="train: of 48 images, some in a different order"):
         run(resume=True)
     arrays["train_classes"][:2] = arrays["train_classes"][-1]
     arrays["test_items"] = np.append(arrays["test_items"], np.uint64(1000))

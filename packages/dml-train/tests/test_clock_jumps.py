@@ -20,7 +20,7 @@ from dml_train.training.step_values import StepValues
 
 @contextmanager
 def jumping_clock() -> Iterator[None]:
-    """Let calls return a random time between 1970 and 2096."""
+    """Make `time.time` and `time.time_ns` return random times between 1970 and 2096."""
     draw = random.Random(0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "time", lambda: draw.uniform(0, 4e9))

@@ -53,7 +53,7 @@ def test_generated_code_matches_the_plain_network_and_resumes_to_the_same_bits(r
         run_anew("cut", COMPILED)
     cut = run_anew("cut", COMPILED, resume=True)
 
-    # Sums of float32 in a different order, over six steps.
+    # Generated code sums float32 in a different order, and the losses are those of six steps.
     assert losses(whole) == pytest.approx(losses(plain), rel=1e-5)
     check_same_bits(whole, cut)
 
@@ -94,7 +94,7 @@ def test_generated_code_draws_the_same_dropout_in_both_passes(registry, tiny_doc
 
     monkeypatch.setattr(torch.autograd, "backward", keep)
     network.finish_backward()
-    # The graphs differ: only one stores activations. Another mask would change the values themselves.
+    # The graphs differ, since only the second stores activations. A different mask would change values far more.
     torch.testing.assert_close(torch.cat(again), embeddings, rtol=1e-5, atol=1e-6)
 
 

@@ -34,7 +34,7 @@ def test_the_column_split_divides_the_images_and_query_and_gallery_are_separate(
         table(root, "path,label,split", "3.png,b,train", "1.png,a,train", "2.png,b,train", "4.png,c,test")
     )
     assert names(parts.train) == {"a": ["1.png"], "b": ["3.png", "2.png"]}
-    assert [*parts.train] == ["a", "b"]  # by name, whatever the order of the lines
+    assert [*parts.train] == ["a", "b"]  # sorted by name, not by line
     assert names(parts.test) == {"c": ["4.png"]}
     assert parts.gallery is None
     lines = ["split,path,label", "train,1.png,a", "query,2.png,b", "gallery,3.png,b", "gallery,4.png,c"]
@@ -101,7 +101,7 @@ def test_the_column_group_names_the_group_of_every_image(root):
         ),
         ("path,label | 1.png,a | 2.png,b | 1.png,b", r"lines 2 and 4 both name '1\.png'"),
         ("path,label | 1.png,a | 2.png,b | ./1.png,b", r"lines 2 and 4 both name '\./1\.png'"),
-        ("path,label | 1.png,b | 2.png,b ", "classes .* have equal names: 'b' and 'b '"),
+        ("path,label | 1.png,b | 2.png,b ", "classes .* look equal: 'b' and 'b '"),
         ('path,label | 1.png,"a | 2.png,b', "is not a CSV file in UTF-8"),
         ("path,label,split | 1.png,a,", r"line 2: the column 'split' is empty"),
         ("path,label,split | 1.png,a,tets", r"split is 'tets'; did you mean 'test'\?"),

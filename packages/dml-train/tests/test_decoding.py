@@ -1,4 +1,4 @@
-"""Image files of all formats and modes are decoded correctly, or an error names the path, also if they are cut off."""
+"""Image files of all formats and modes are decoded correctly; if a file is bad or cut off, an error names the path."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def noise(width: int, height: int, seed: int = 0) -> Image.Image:
 
 def test_a_photograph_is_rotated_upright(tmp_path):
     exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned: 90 degrees clockwise to show
+    exif[0x0112] = 6  # the camera was turned, so a viewer must rotate by 90 degrees clockwise
     image = Image.new("RGB", (40, 20), "red")
     image.paste("blue", (0, 0, 20, 20))
     image.save(tmp_path / "a.jpg", exif=exif, quality=95)
@@ -83,7 +83,7 @@ def test_a_large_photograph_is_decoded_at_a_fraction_of_its_size(tmp_path):
     assert read_image(tmp_path / "a.jpg").size == (1400, 1000)
     small = read_image(tmp_path / "a.jpg", min_side=250)
     full = read_image(tmp_path / "a.jpg").resize((350, 250), Image.Resampling.BOX)
-    # The decoder drops a block's high frequencies, the box averages it: a few levels of difference near edges.
+    # The decoder drops the high frequencies of a block, but the box filter averages it, so edges differ a little.
     assert np.abs(np.asarray(small).astype(int) - np.asarray(full)).mean() < 2.0
 
 

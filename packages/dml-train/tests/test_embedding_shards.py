@@ -73,7 +73,7 @@ def test_the_command_shards_a_folder_and_a_split(dml, photo_run, registry, photo
 
 
 class Killed(BaseException):
-    """Used as the end of a killed process: it must not be caught by error handling."""
+    """Raised in place of a SIGKILL; no error handling may catch it."""
 
 
 def test_a_killed_shard_resumes_and_a_finished_one_does_nothing(plan, folder, monkeypatch):

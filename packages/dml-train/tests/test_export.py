@@ -55,7 +55,7 @@ def test_the_exported_network_gives_the_same_embeddings(dml, photo_run, model, t
     for batch in (1, 3, 17):
         images = torch.randn(batch, 3, 16, 16, generator=torch.Generator().manual_seed(batch))
         expected = model.network(images).detach().numpy()
-        # Sums in a different order, in float32.
+        # The exported program may sum float32 in a different order.
         np.testing.assert_allclose(exported(images), expected, rtol=1e-4, atol=1e-5)
     about = json.loads((tmp_path / f"{name}.json").read_text())
     assert about["input"] == {"name": "images", "dtype": "float32", "shape": ["batch", 3, 16, 16]}
@@ -108,7 +108,7 @@ def test_a_program_that_prepares_otherwise_is_found(model, tmp_path, monkeypatch
     monkeypatch.undo()
     exporting.export(model, "torch-export", tmp_path / "m.pt2")
     difference = json.loads((tmp_path / "m.pt2.json").read_text())["largest_cosine_difference"]
-    assert (difference > 1e-9) == (precision == "bfloat16")  # which rounds the embeddings of the run
+    assert (difference > 1e-9) == (precision == "bfloat16")  # this run's embeddings are rounded
 
 
 def test_two_models_share_a_program_and_another_version_is_kept(dml, photo_run, tmp_path):

@@ -42,7 +42,7 @@ def entries(document: dict[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[
 
 
 def reference(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:
-    """Merge paths of the child with paths of the parent, if not replaced by the child's values or components."""
+    """Merge the child's paths with the parent's, except those that the child's values or components replace."""
     before, after = entries(parent), entries(child)
 
     def another(path: tuple[str, ...]) -> bool:

@@ -45,7 +45,7 @@ def test_rows_are_the_images_in_the_order_of_their_paths(dml, photo_run, model, 
     assert embeddings.dtype == np.float32
     split = model.reader.of_images([photos / path for path in about["paths"]])
     alone = [model.network(split.load(np.array([i]))).detach().numpy() for i in range(len(split))]
-    # Batches of other sizes multiply matrices in a different order.
+    # Matrix products sum in a different order if the batch size differs.
     np.testing.assert_allclose(embeddings, np.concatenate(alone), rtol=1e-5, atol=1e-6)
     assert visible(tmp_path) == ["e.json", "e.npy"]
 
@@ -67,7 +67,7 @@ def test_codes_and_labels(dml, photo_run, photos, tmp_path):
 
 
 class Killed(BaseException):
-    """Used as the end of a killed process: it must not be caught by error handling."""
+    """Raised in place of a SIGKILL; no error handling may catch it."""
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_the_command_says_how_many_images_it_reuses(dml, photo_run, model, photo
 
 
 def flip_a_bit(content):
-    place = content.rindex(b"NUMPY") + 150  # in the rows
+    place = content.rindex(b"NUMPY") + 150  # a place in the rows
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 
@@ -246,7 +246,7 @@ def test_training_images_are_counted_and_the_unseen_ones_offered(dml, registry, 
     trained = len(registry.build("datasets", open_model(run, registry).recipe.dataset, {"seed": 0}).train)
     said = dml("embed", run, tmp_path / "link", "--out", out).stderr
     assert (
-        f"{trained} of these {total} images are training images of the run: metrics of them overestimate"
+        f"{trained} of these {total} images are training images of the run: metrics on them are too high"
         in said
     )
     assert f"dml embed {run} --split test --out {tmp_path / 'e-test.npy'}" in said

@@ -15,7 +15,7 @@ from dml_train import embed_folder, evaluate_embeddings, evaluate_run, open_mode
 
 @pytest.fixture(scope="module")
 def world(photo_run: Path) -> tuple[Path, Path]:
-    """Photos of a run, and the run."""
+    """The folder of photos that a run was trained on, and the run."""
     return photo_run.parent / "data", photo_run
 
 

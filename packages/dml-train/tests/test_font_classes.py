@@ -95,7 +95,7 @@ def test_classes_are_those_of_the_definition(faces, least, data):
 
 
 def test_signs_for_missing_glyphs_are_no_drawings():
-    """A drawing shared by a large number of characters is also used for missing glyphs listed in the face's table."""
+    """A drawing that `PLACEHOLDER_USES` characters share is such a sign, although the face's table lists them."""
     own = {65: 1, 66: 2, 67: 3}
     shared = {68 + n: 9 for n in range(PLACEHOLDER_USES)}
     few = {200 + n: 8 for n in range(PLACEHOLDER_USES - 1)}
@@ -148,12 +148,12 @@ def test_fonts_that_cant_be_opened_are_named(collection, tmp_path):
         open_faces([str(tmp_path / "*.ttf")], 24)
     with pytest.raises(DmlError, match=r"doesn't contain face '2': its faces are 0 to 1"):
         open_faces([f"{collection}#2"], 24)
-    with pytest.raises(DmlError, match=r"doesn't contain face '0': it is no collection"):
+    with pytest.raises(DmlError, match=r"doesn't contain face '0': it is not a collection"):
         open_faces([str(FONTS / "DejaVuSans.ttf#0")], 24)
     (tmp_path / "other").mkdir()
     for name in ("a.ttf", "other/a.ttf"):
         (tmp_path / name).write_bytes((FONTS / "DejaVuSans.ttf").read_bytes())
-    with pytest.raises(DmlError, match="more than one file is named a; give the path of one"):
+    with pytest.raises(DmlError, match="more than one file is named a; give the path of only one"):
         open_faces([str(tmp_path / "**" / "a.ttf")], 24)
 
 

@@ -24,7 +24,7 @@ from dml_train.studies.reproduce.paper import Paper
 from dml_train.training import checkpoint
 
 SIZES = int(os.environ.get("DML_DISKS", "3"))
-# Files with bytes that must not change; the others hold times.
+# Files that must be identical to those of an uninterrupted command; other result files contain times.
 RESULTS = ["metrics.jsonl", "evaluation.json", "pixels", "best.toml"]
 LASTING = [*RESULTS, "model.safetensors", "state.pt", "*.npy"]
 COMMANDS = ["train", "embed", "embed --split", "pack", "tune", "reproduce"]

@@ -185,7 +185,7 @@ def test_the_batched_augmentation_equals_its_definition_by_the_pixel(seed):
     changed = jitter(
         torch.from_numpy(image.astype(np.float32))[None, None], np.array([seed], dtype=np.uint64)
     )
-    # Bilinear weights from float32 coordinates: off by some 12 · 2^-24 · (values of 1), a few times over.
+    # Coordinates in float32 change a bilinear weight by about 12 · 2^-24, and a few such errors add up.
     np.testing.assert_allclose(changed[0, 0].numpy(), jitter_by_the_pixel(jitter, image, seed), atol=2e-5)
 
 

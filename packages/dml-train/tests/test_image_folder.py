@@ -105,7 +105,7 @@ def test_queries_without_a_match_are_logged(tmp_path, caplog):
             r"class 'a' is in .*train and in .*gallery",
         ),
         ([], "contains 0 folders with images"),
-        (["caf\u00e9/1.png", "cafe\u0301/1.png", "tea/1.png"], "have equal names: .* differ only in spaces or in the"),
+        (["caf\u00e9/1.png", "cafe\u0301/1.png", "tea/1.png"], "look equal: .* differ only in spaces or in the"),
         (["1.png", "2.png"], "contains 0 folders with images and 2 images directly in it; expected ROOT/CLASS"),
         ([".hidden", "cat/1.heic"], r"0 folders with images and other files, such as cat/1\.heic; expected ROOT"),
         (["cat/a.png"], r"contains 1 folder with images \(cat\); expected .* at least two classes"),
@@ -146,7 +146,7 @@ def test_a_folder_that_cannot_be_read_is_no_empty_one(folder, monkeypatch, find)
             raise PermissionError(errno.EACCES, "Permission denied", str(closed))
         return scandir(path)
 
-    # Not by the folder's mode: root may read any folder.
+    # Don't change the folder's mode instead, since root may read any folder.
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(DmlError, match=f"can't read the folder {re.escape(str(closed))}: Permission denied"):
         find(folder)

@@ -128,7 +128,7 @@ def test_a_loss_without_one_class_weight_a_class_is_refused(loss, message):
                 "backbone": TWO_LEVELS,
                 "embedding": {"levels": ["block1"]},
             },
-            "expected no embedding.levels",
+            "'class-means' and embedding.levels is given; use only one",
         ),
     ],
 )

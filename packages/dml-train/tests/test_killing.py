@@ -115,10 +115,10 @@ def test_two_ranks_match_one_process_after_a_death_and_when_one_process_resumes_
     assert len(expected) == 40
     assert all(map(math.isfinite, expected))
     for name in ("two", "alone"):
-        # Sums in a different order, 40 steps long.
+        # Ranks sum in a different order, and errors grow over 40 steps.
         assert losses(RunFolder(tmp_path / name)) == pytest.approx(expected, rel=1e-5)
         embeddings = (np.load(RunFolder(tmp_path / folder).embeddings()) for folder in ("one", name))
-        np.testing.assert_allclose(*embeddings, rtol=1e-3, atol=1e-4)  # as above, through the whole network
+        np.testing.assert_allclose(*embeddings, rtol=1e-3, atol=1e-4)  # errors pass through the network
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from dml_train.training import checkpoint
 PATIENCE = 600  # seconds after which a process counts as hanging
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG")
 WAITING = "while :; do sleep 0.1; done"  # waits for a signal; does not leave a child process
-# The start of a rank's script: it writes the process id into a file. A trap before it handles signals.
+# The start of a rank's script, which writes the process id into a file. To handle signals, put a trap before it.
 STARTED = "echo $$ > '{tmp}'/$RANK.part; mv '{tmp}'/$RANK.part '{tmp}'/$RANK"
 
 
@@ -59,7 +59,7 @@ def launch(start, tmp_path):
 
 
 def wait_until(condition):
-    """Wait for a condition: a moment, or minutes on a machine with ten times more work than cores."""
+    """Wait until a condition is true, usually a moment, but minutes on an overloaded machine."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""Multiple depths of a backbone in an embedding: heads and losses of levels (resuming: test_resuming)."""
+"""Multiple depths of a backbone in an embedding: heads and losses of levels. test_resuming.py tests resuming."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ MATCHED = {"name": "matched"}
         (MATCHED, dataset(split([0, 0], [1, 2, 3])), r"groups has shape \(3,\); expected \(2,\)"),
         (MATCHED, dataset(split([0, 0], [0.5, 1])), "groups has dtype float64"),
         (MATCHED, dataset(split([0, 0], [1, 2]), split([0, 0], ["1", "2"])), "groups"),
-        (MATCHED, dataset(split([0, 0, 1], [1, 1, 2])), "or rankings exclude all matches"),
+        (MATCHED, dataset(split([0, 0, 1], [1, 1, 2])), "a match that the rankings don't exclude"),
         (MATCHED, dataset(split([0, 0]), matches=LISTED), "matches contains 3 queries; expected 2"),
         (
             MATCHED,
@@ -159,7 +159,7 @@ MATCHED = {"name": "matched"}
         ),
         (MATCHED, dataset(PLAIN, matches=(LISTS, None)), "matches is a tuple; expected Labels or Relevance"),
         (MATCHED, dataset(PLAIN, matches=Labels([0, 1, 1])), "matches has labels or groups that differ"),
-        (MATCHED, dataset(PLAIN, matches=Relevance([0] * 4, [])), "no query has a match: there are none"),
+        (MATCHED, dataset(PLAIN, matches=Relevance([0] * 4, [])), "no query has a match that the rankings"),
         ({**MATCHED, "lists": False}, dataset(PLAIN, matches=LISTED), "can't evaluate: no lists with these"),
     ],
     ids=[str(case) for case in range(13)],

@@ -50,7 +50,7 @@ def test_two_ranks_mine_as_one_does(tmp_path, tiny_document):
     assert same(one.state()["negatives"], two.state()["negatives"])
     expected = losses(RunFolder(tmp_path / "one"))
     assert len(expected) == 14
-    # Sums in a different order.
+    # Ranks sum in a different order.
     assert losses(RunFolder(tmp_path / "two")) == pytest.approx(expected, rel=1e-4)
 
 

@@ -73,12 +73,12 @@ def test_separated_is_a_mean_and_concatenated_measures_joined_embeddings(recipe,
     text = found.markdown("tiny")
     assert "| metric | separated, 5 dimensions | concatenated, 20 dimensions |" in text
     assert "±" in text
-    assert "The test classes selected nothing" in text
+    assert "The test classes were not used for this choice" in text
 
 
 @given(st.data(), st.integers(1, 3), st.integers(2, 4))
 def test_the_cosine_of_joined_rows_is_the_mean_of_the_models_cosines(data, models, items):
-    # Norms well inside float32's range: the test is of the arithmetic, not of overflow.
+    # Keep norms well inside float32's range, since this tests the arithmetic and not overflow.
     numbers = st.floats(-10, 10, width=32).filter(lambda x: abs(x) > 1e-3)
     parts = [data.draw(arrays.arrays(np.float32, (items, 3), elements=numbers)) for _ in range(models)]
     labels = np.zeros(items, dtype=np.int64)

@@ -38,7 +38,7 @@ def test_layer_norm_has_no_parameters_and_forgets_scale_and_offset(features):
     head = EmbeddingHead(5, 2)
     assert [name for name, _ in head.named_parameters()] == ["linear.weight", "linear.bias"]
     moved = 7 * features + 3
-    torch.testing.assert_close(head(moved), head(features), rtol=1e-3, atol=1e-3)  # eps of the norm
+    torch.testing.assert_close(head(moved), head(features), rtol=1e-3, atol=1e-3)  # eps isn't scaled by 7
     assert EmbeddingHead(5, 2, layer_norm=False).norm(features) is features
 
 
@@ -161,7 +161,7 @@ def test_a_head_that_ends_in_batch_norm_trains_the_same_and_evaluates_as_the_pap
     for _ in range(5):
         features, labels = torch.randn(16, 8), torch.arange(16) % 4
         values = [loss(head(features), labels) for head, loss in zip((plain, normed), losses, strict=True)]
-        # Normalising twice is normalising once, but for the 1e-5 that is always added to a variance.
+        # Normalising twice equals normalising once, except for the 1e-5 that is added to each variance.
         torch.testing.assert_close(values[1], values[0], rtol=1e-4, atol=1e-4)
     features = torch.randn(5, 8)
     wanted = losses[0].evaluation_embeddings(plain.eval()(features))

@@ -1,4 +1,4 @@
-"""Parts of a checkpoint: written rows, using any division, in a format that torch can read; code is not loaded."""
+"""Parts of a checkpoint: rows can be divided in any way, torch can read the format, and loading can't run code."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def run(tmp_path, registry):
 
 @pytest.fixture
 def evaluations(monkeypatch):
-    """The classes of the evaluators that evaluate from now on."""
+    """Record the class of the evaluator at every evaluation from now on."""
     classes = []
     original = TinyEvaluator.evaluate
 

@@ -1,4 +1,4 @@
-"""The package can be imported and can lock folders without fcntl, fork and signal masks, like on Windows."""
+"""The package can be imported and can lock folders without fcntl, fork and signal masks, as on Windows."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_a_training_row_depends_on_its_own_image_and_seed_alone(files, train_cro
         alone = split.load(indices[row : row + 1], of_rows[row : row + 1])
         torch.testing.assert_close(together[row : row + 1], alone, rtol=0, atol=0)
     if train_crop != "center":
-        assert not torch.equal(together[0], together[2])  # an image, given different seeds
+        assert not torch.equal(together[0], together[2])  # the same image with different seeds
 
 
 def test_flip_is_the_probability_of_mirroring(files):

@@ -37,7 +37,7 @@ def test_two_ranks_match_one(tiny_document, tmp_path, tables):
     train_until(document, tmp_path / "one", 99)
     in_ranks(2, train_until, document, tmp_path / "two", 99)
     one, two = (RunFolder(tmp_path / name) for name in ("one", "two"))
-    # Sums of float32 in a different order, over twelve steps.
+    # Ranks sum float32 in a different order, and errors grow over twelve steps.
     assert losses(two) == pytest.approx(losses(one), rel=1e-4)
     ends = (checkpoint.newest_intact(run.checkpoints).state()["loss"] for run in (one, two))
     torch.testing.assert_close(*ends, rtol=1e-3, atol=1e-5)

@@ -36,7 +36,7 @@ class Faulty(nn.Module):
 
 
 class Greedy(nn.Module):
-    """A loss that wants more than can be given by the trainer."""
+    """A loss with an argument that the trainer doesn't pass."""
 
     def forward(self, embeddings: torch.Tensor, labels: torch.Tensor, margins: torch.Tensor) -> torch.Tensor:
         return embeddings.sum()

@@ -76,7 +76,7 @@ def test_every_class_is_in_one_group_of_its_size(classes):
     for b in bins:
         mine = recalls[(sizes >= b.low) & (sizes <= b.high)]
         assert b.classes == len(mine)
-        assert b.recall == pytest.approx(mine.mean())  # a mean of equal numbers in a different order
+        assert b.recall == pytest.approx(mine.mean())  # the order of the sum may differ
         assert b.worst == mine.min()
 
 

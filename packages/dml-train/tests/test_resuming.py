@@ -124,7 +124,7 @@ def test_remains_of_a_run_killed_at_its_start_are_ignored(run, out, resume):
 
 
 def test_a_folder_of_a_run_without_a_step_is_used_again(run, out, tiny_document):
-    """Here the first batch can't be loaded. A single recipe may be the user's, and a note certainly is."""
+    """Here, loading the first batch fails. A folder with a note or only a recipe may be the user's, and is refused."""
     with pytest.raises(DmlError, match="broken image"):
         run(dataset={"name": "tiny", "broken": 40})
     assert (out / "recipe.toml").is_file()
@@ -164,7 +164,7 @@ def test_a_folder_on_nfs_is_locked_by_a_file_beside_it(out, monkeypatch):
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_run_that_another_process_makes_meanwhile_is_not_touched(run, out, tmp_path, monkeypatch, resume):
-    """Both did not find a folder; the other process was faster."""
+    """Neither process found a folder, and the other process was faster."""
 
     def train_meanwhile(experiment):
         monkeypatch.undo()
@@ -262,7 +262,7 @@ def test_averaging_starts_or_stops_by_force_and_does_not_change_the_training(run
     expected = trained[0]
     for then in trained[1:]:
         expected = 0.9 * expected + 0.1 * then
-    # Rounding twice, in a different order.
+    # The two computations round in a different order.
     torch.testing.assert_close(weights["head.linear.weight"], expected, rtol=1e-6, atol=1e-7)
 
     run(where=tmp_path / "stopped", training={"ema_decay": 0.9})
@@ -279,7 +279,7 @@ def test_loss_scaling_starts_or_stops_by_force(run, out):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_run_ended_by_unreadable_images_resumes_to_the_same_bits(tmp_path, registry, quiet, workers):
-    """After the check of all images; the error names the image and the checkpoint."""
+    """Images are damaged after all images were checked; the error names the image and the checkpoint."""
     photos = write_photos(tmp_path / "photos")
     contents = {file: file.read_bytes() for file in photos.rglob("*.png")}
 

@@ -37,7 +37,7 @@ def embedded(model, files):
 
 
 def rows_of(result):
-    """Return scores and names by line of the printed table."""
+    """Return the score and the name in each line of the printed table."""
     return re.findall(r"^ *\d+ +(-?[\d.]+) +(\S.*?) *$", result.stdout, flags=re.MULTILINE)
 
 
@@ -49,7 +49,7 @@ def test_the_nearest_of_a_folder_are_those_of_a_plain_sort(dml, photo_run, model
     expected = [files[i].relative_to(photos).as_posix() for i in np.argsort(-similarity, kind="stable")[:4]]
     found = rows_of(dml("search", photo_run, query, "--gallery", photos, "-k", "4"))
     assert [name for _, name in found] == expected
-    # Printed to four digits; batches of other sizes round otherwise.
+    # Scores are printed to four digits, and rounded differently in batches of a different size.
     np.testing.assert_allclose([float(score) for score, _ in found], np.sort(similarity)[::-1][:4], atol=1e-4)
 
 

@@ -68,7 +68,7 @@ def test_without_decay_rows_of_every_batch_change_as_with_adam() -> None:
             optimizer.torch.step()
             optimizer.torch.zero_grad()
         results.append(loss.class_weights.detach())
-    # Float32 arithmetic in a different order.
+    # SparseAdam computes in a different order, in float32.
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
 
 

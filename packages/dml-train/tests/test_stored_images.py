@@ -92,7 +92,7 @@ def test_tables_give_the_bits_of_files(embed, whole, photos, paths, tmp_path, su
     contents = [(photos / name).read_bytes() for name in paths]
     cells = {
         "bytes": contents,
-        "image": [{"bytes": content, "path": None} for content in contents],  # as Hugging Face's data sets
+        "image": [{"bytes": content, "path": None} for content in contents],  # as in Hugging Face's data sets
         "path": [str(photos / name) for name in paths],
     }[kind]
     write_table(tmp_path / f"table{suffix}", kind, cells)

@@ -82,7 +82,7 @@ def test_a_failed_download_names_the_remedy(monkeypatch):
         raise OSError("no route to host")
 
     monkeypatch.setattr(timm, "create_model", fail)
-    with pytest.raises(DmlError, match=r"weights of resnet18 \(no route to host\).*give the file"):
+    with pytest.raises(DmlError, match=r"weights of resnet18 \(no route to host\).*give the path"):
         TimmModel(3, "resnet18", "DEFAULT")
 
 
@@ -138,7 +138,7 @@ def test_lite0s_features_are_those_of_the_original_definition():
     backbone = TimmModel(3, "tf_efficientnet_lite0", "efficientnet-lite0").eval()
     images = 2.0 * torch.rand(2, 3, 96, 96) - 1.0
     with torch.no_grad():
-        # Sums in a different order; the features reach 6. No difference was measured for 96, 128 and 224 pixels.
+        # Sums may have a different order, and features reach 6. No difference was found for 96, 128 and 224 pixels.
         torch.testing.assert_close(backbone(images), original.extract_features(images), rtol=1e-4, atol=1e-4)
 
 
@@ -207,5 +207,5 @@ def test_a_layer_on_which_lora_would_have_no_effect_is_refused():
 
 @pytest.mark.parametrize("option", ["image_size", "lora_rank", "lora_alpha"])
 def test_negative_numbers_are_refused(option):
-    with pytest.raises(ValueError, match=rf"{option} (is )?-1.*expected at least 0"):
+    with pytest.raises(ValueError, match=rf"{option} (is )?-1.*expected at least 1 channel"):
         TimmModel(3, "test_vit", **{option: -1})

@@ -85,7 +85,7 @@ def test_a_killed_run_continues_as_the_same_run_with_its_recipe_and_every_step(r
         if key == "loss":
             losses.setdefault(step, set()).add(value)
     assert sorted(losses) == list(range(1, 13))
-    assert {len(values) for values in losses.values()} == {1}  # a repeated step must not change it
+    assert {len(values) for values in losses.values()} == {1}  # a repeated step must not change its loss
 
     logged = "evaluation/recall_1" if name == "mlflow" else "evaluation/recall@1"  # names must not contain @
     metrics = [value for step, key, value in held["points"] if key == logged]

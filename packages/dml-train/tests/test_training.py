@@ -63,7 +63,7 @@ def test_metrics_have_scheduled_values_and_no_times(run):
         "step", "loss", "gradient_norm", "optimizer.lr", "optimizer.lr_multipliers.head", "loss.scale"
     }  # fmt: skip
     assert (first["optimizer.lr"], first["loss.scale"]) == (0.01, 1.0)
-    assert first["optimizer.lr_multipliers.head"] == 4.0  # a line starts from the recipe's number
+    assert first["optimizer.lr_multipliers.head"] == 4.0  # a linear schedule starts at the recipe's value
     assert last["optimizer.lr"] < 1e-3
     assert last["loss.scale"] == pytest.approx(1 + 8 * 11 / 12)
 
@@ -268,10 +268,10 @@ def test_a_compiled_network_matches_the_plain_one_and_saves_the_same_names(run, 
 
 
 def test_channels_last_changes_the_layout_and_not_the_run(run, tmp_path, registry, tiny_document):
-    still = {"dropout": 0.0}  # masks are drawn in the order of the memory
+    still = {"dropout": 0.0}  # since dropout masks depend on the memory layout
     plain = run(where=tmp_path / "plain", backbone=still)
     laid_out = run(where=tmp_path / "last", backbone=still, training={"channels_last": True})
-    # Convolutions sum in a different order, twelve steps long.
+    # Convolutions sum in a different order, and errors grow over twelve steps.
     assert losses(laid_out) == pytest.approx(losses(plain), rel=1e-4)
     document = tiny_document(training={"channels_last": True})
     model = build_model(parse(document, registry), 3, registry, torch.device("cpu"))
@@ -284,7 +284,7 @@ def test_micro_batches_give_the_gradient_of_the_batch(run, tmp_path, device):
     plain = {"backbone": {"norm": False, "dropout": 0.0}}
     whole = run(where=tmp_path / "whole", **plain, training={"device": device})
     parts = run(where=tmp_path / "parts", **plain, training={"device": device, "micro_batch": 3})
-    # Sums in a different order, twelve steps long.
+    # Micro-batches sum in a different order, and errors grow over twelve steps.
     assert losses(parts) == pytest.approx(losses(whole), rel=1e-5)
 
 

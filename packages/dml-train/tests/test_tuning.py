@@ -180,7 +180,7 @@ def test_a_folder_with_other_files_is_refused_unchanged(plan, registry, tmp_path
     with pytest.raises(DmlError, match="can't make the folder"):
         run_search(plan(), tmp_path / "thesis.tex", 1, quiet)
     (tmp_path / "new").mkdir()
-    with expect(registry, tmp_path / "new"):  # a folder with the probe of a cluster is new
+    with expect(registry, tmp_path / "new"):  # a folder with only a cluster's probe counts as new
         assert run_search(plan(), tmp_path / "new", 1, quiet)
 
 

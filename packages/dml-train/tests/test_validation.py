@@ -118,7 +118,7 @@ def test_held_out_classes_are_not_trained_on(run, script, registry):
         ),
         (
             {"validation": {"patience": 3}},
-            r"validation.patience is given; expected validation.class_fraction above 0",
+            r"validation.patience is given; expected class_fraction, folds or on_test, too",
         ),
         (
             {"validation": {"on_test": True}},

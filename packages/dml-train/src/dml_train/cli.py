@@ -105,7 +105,7 @@ class Dml(click.Group):
 
 
 def _describe_missing(parameter: click.Parameter | None) -> str:
-    """Describe a missing option or argument, or where to find it."""
+    """Return the help text of a missing option or argument, to append to the error."""
     if isinstance(parameter, click.Option):
         return (parameter.help or "").removesuffix(".")  # click may add a sentence
     return _ARGUMENTS.get(parameter.human_readable_name.removesuffix("...") if parameter else "", "")

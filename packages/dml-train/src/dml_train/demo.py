@@ -43,8 +43,8 @@ def run_demo(
 ) -> None:
     """Train with the bundled recipe ``demo``, and compare four embeddings of images of unseen classes.
 
-    This function prints a table of raw pixels, the untrained network, the trained network, and binary codes (the
-    signs of the embedding). These metrics are also saved in the run's folder, in ``comparison.json`` and in a report.
+    This function prints a table of metrics for raw pixels, the untrained network, the trained network, and binary codes
+    (the signs of the embedding). It also saves them in the run's folder, in ``comparison.json`` and in a report.
     Raise a `DmlError` if `out` isn't empty, or a package that the recipe needs isn't installed.
 
     Args:

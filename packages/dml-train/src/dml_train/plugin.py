@@ -27,10 +27,10 @@ def dml_datasets() -> Iterable[Component]:
         ("in-shop", "In-Shop Clothes: 7,982 items, with separate queries and gallery", "Liu et al. 2016"),
         (
             "market1501",
-            "Market-1501: 1,501 persons, six cameras; a query excludes its camera",
+            "Market-1501: 1,501 persons, six cameras; matches are by other cameras",
             "Zheng et al. 2015",
         ),
-        ("veri776", "VeRi-776: 776 vehicles, 20 cameras; a query excludes its camera", "Liu et al. 2016"),
+        ("veri776", "VeRi-776: 776 vehicles, 20 cameras; matches are by other cameras", "Liu et al. 2016"),
         ("vehicleid", "VehicleID: 800 to 2,400 test vehicles, one gallery image each", "Liu et al. 2016"),
     ):
         yield Component(name, f"dml_train.data.factories:{name.replace('-', '_')}", summary, source)

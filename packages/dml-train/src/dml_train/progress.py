@@ -15,7 +15,7 @@ Show = Callable[[int, str], None]  # (number done, text to show with it)
 
 
 def say(console: Console, text: str) -> None:
-    """Print a text, but don't fold lines, so that users can copy a command in it."""
+    """Print text without folding long lines, so that users can copy a command from it."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -43,7 +43,7 @@ class RunFolder:
         self.manifest = path / "manifest.json"
 
     def tracker(self, name: Tracker) -> Path:
-        """Return the file with this run's identity in an experiment tracker, which a resumed run uses to continue."""
+        """Return the file with this run's ID in an experiment tracker, where a resumed run continues the same entry."""
         return self.path / f"{name}.json"
 
     def lock(self) -> AbstractContextManager[None]:

@@ -40,7 +40,7 @@ def row_seeds(seed: int, step: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[
 def seed_torch(device: torch.device, *counters: int) -> None:
     """Seed torch's generators for the CPU and `device` from these counters."""
     seed = derive(*counters) >> 1  # 63 bits fit every generator
-    # Note that torch.manual_seed should not be used: it records a stack trace for uninitialised GPU libraries.
+    # torch.manual_seed would be slow here: until CUDA is initialised, every call records a stack trace.
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)

@@ -147,7 +147,7 @@ class TinyEvaluation(dict[str, float]):
 
 
 class TinyEvaluator:
-    """Search, Recall@K and hard negatives by sorting; Recall@1 stands for any other metric."""
+    """Search, Recall@K and hard negatives by sorting; for any other metric, Recall@1 is returned."""
 
     def __init__(self, metrics: Sequence[str] = ("recall@1",), seed: int = 0) -> None:
         self.metrics = metrics

@@ -20,11 +20,11 @@ from dml_train.cluster.workers import Expected, check_missing_package, expect, f
 from dml_train.extras import extra
 from dml_train.processes.signals import handle_signals
 
-_SECONDS_TO_ANSWER = 5.0  # for the head of the cluster
+_SECONDS_TO_ANSWER = 5.0  # how long to wait for an answer of the cluster's head
 # The first bytes of an HTTP/2 client. A gRPC server, such as the head of a cluster, answers with a settings frame.
 _SETTINGS_FRAME = b"\4"
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + _SETTINGS_FRAME + b"\0" * 5
-_SECONDS_TO_SAVE = 60.0  # for runs that must stop
+_SECONDS_TO_SAVE = 60.0  # how long to wait for stopped runs to save
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def _call(threads: int, function: Callable[..., Any], arguments: tuple[Any, ...]
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    """Connect to a cluster, or fail within seconds, when Ray itself would try for minutes."""
+    """Connect to a cluster, or fail within seconds (Ray itself would try for minutes)."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # for a cluster that this process starts
     wanted = address if address is not None else os.environ.get("RAY_ADDRESS")
     if wanted is not None and wanted not in ("auto", "local"):

@@ -57,8 +57,8 @@ def embed(
 
     Embed all images in the folder IMAGES and subfolders or, without IMAGES, a split of the run's data set. IMAGES can
     also be a .tar archive (WebDataset), a table with a column of images or paths (.parquet, .arrow), or a folder of
-    these files. With IMAGES, a JSON file next to --out names the image of each row, and an image's label is the folder
-    that contains the image. Repeat the command to resume after an interruption.
+    these files. With IMAGES, a JSON file next to --out names the image of each row, and an image's label is the first
+    folder in the image's path. Repeat the command to resume after an interruption.
 
     To share the images between machines, use --shard I/N with a different I on each machine. Then use --join instead of
     --shard to write the file.
@@ -93,7 +93,7 @@ def embed(
         else open_images(images)
     )
     plan = EmbeddingPlan(model, listed, codes)
-    # Note that a data set drops bad images itself, since items should stay in line with the labels.
+    # A data set drops bad images itself, so that the items of a split match the labels; don't skip more here.
     skip, console = on_bad_image == "skip" and images is not None, error_console()
     embedder: Engine = ThisProcess(model.recipe.training.workers if workers is None else workers)
     if cluster is not None:
@@ -116,8 +116,8 @@ def embed(
         if seen := count_training_images(model.recipe, registry, (images / path for path in done.paths)):
             unseen = out.with_stem(f"{out.stem}-test")
             click.echo(
-                f"{seen:,} of these {len(done.paths):,} images are training images of the run: metrics of them "
-                f"overestimate; to embed unseen classes: dml embed {run} --split test --out {unseen}",
+                f"{seen:,} of these {len(done.paths):,} images are training images of the run: metrics on them "
+                f"are too high; to embed unseen classes: dml embed {run} --split test --out {unseen}",
                 err=True,
             )
     if done.reused and not join:

@@ -67,7 +67,7 @@ def evaluate_command(
     step: int | None,
     out: Path | None,
 ) -> None:
-    """Evaluate a run, also on other images, or embeddings.
+    """Evaluate a run on any images, or evaluate embeddings.
 
     With only RUN: evaluate the test split. With FOLDER (FOLDER/CLASS/IMAGE): evaluate RUN on these images, and search
     for each image in all other images. With EMBEDDINGS.npy and LABELS.npy: evaluate these arrays.
@@ -173,7 +173,7 @@ def _embed_folder(registry: Registry, run: Path, folder: Path, step: int | None,
     files = [folder / name for name in found.paths]
     if seen := count_training_images(model.recipe, registry, files):
         click.echo(
-            f"{seen:,} of these {len(files):,} images are training images of the run: metrics of them overestimate",
+            f"{seen:,} of these {len(files):,} images are training images of the run: metrics on them are too high",
             err=True,
         )
     return embedded

@@ -58,7 +58,7 @@ class Jitter:
                 raise ValueError(f"{name} is {bound}; expected a number from 0 to {most}")
 
     def __call__(self, images_B1HW: Tensor, seeds_B: npt.NDArray[np.uint64]) -> Tensor:
-        """Augment images, float32 with ink in [0, 1] on 0; row i depends only on image i and ``seeds_B[i]``."""
+        """Augment images, float32, ink in [0, 1] on a background of 0; row i depends only on image and seed i."""
         # Operations must be elementwise or within an image, so that a row's bits don't depend on the batch. In a matrix
         # product, the order of summation would depend on the batch.
         amounts_B7 = (2.0 * draw_uniforms(seeds_B, 7) - 1.0) * np.array(astuple(self), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Find image files that can't be decoded before training begins, and report or drop these files."""
+"""Before training, find image files that can't be decoded, and report or drop these files."""
 
 from __future__ import annotations
 

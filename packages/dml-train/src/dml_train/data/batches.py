@@ -113,7 +113,7 @@ def load_ahead(
             process.kill()
             process.join()
 
-    # If the generator isn't closed, Python will wait on exit for the loaders after a signal that they block.
+    # If the generator isn't closed, Python will send a SIGTERM to the loaders at exit, which they block, and wait.
     atexit.register(end)
     try:
         for item in items:
@@ -154,7 +154,7 @@ def load_items(
 
 
 def load_item(split: Split, index: int, name: str | None = None) -> Tensor | LoadFailure:
-    """Load an unaugmented image, (1, channels, height, width), or return why it fails, by `name` or index and class."""
+    """Load an unaugmented image, (1, channels, height, width), or return a failure with `name` or index and class."""
     try:
         return split.load(np.array([index]), None)
     except DmlError as error:  # the message names the item

@@ -18,7 +18,7 @@ def read_csv_table(
 ) -> Parts:
     """List the images of a CSV file; classes are sorted by name, images are in the order of the lines.
 
-    The first line names the columns ``path`` and ``label``, and optionally ``split`` and ``group``; others are ignored.
+    The first line names the columns ``path``, ``label`` and, optionally, ``split`` and ``group``; others are ignored.
     Values of ``split`` must be ``train`` and ``test``, or ``train``, ``query`` and ``gallery``; by default, classes are
     shuffled and split. ``group`` is an image's group, for example the camera (see `dml_core.GroupedSplit`).
 
@@ -76,7 +76,7 @@ def read_csv_table(
 
 
 def _read_rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield line numbers with the used columns."""
+    """Yield the line number and the values of the used columns per row."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             reader = csv.DictReader(lines, strict=True)

@@ -70,7 +70,7 @@ def _ends_well(file: Path, image: Image.Image) -> bool:
         stored.seek(max(0, size - _TAIL))
         tail = stored.read(_TAIL).rstrip(b"\0\r\n ")
     match image.format:
-        case "JPEG" | "MPO":  # a JPEG file that contains further images
+        case "JPEG" | "MPO":  # MPO is a JPEG file that contains further images
             return tail.endswith(b"\xff\xd9")
         case "PNG":
             return b"IEND\xaeB`\x82" in tail

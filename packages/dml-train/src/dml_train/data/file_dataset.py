@@ -50,7 +50,7 @@ class FileSplit:
     """A `Split` of image files, decoded on demand or read from a pack.
 
     Args:
-        classes: the files by class; labels count the classes in this order.
+        classes: the files by class; labels number the classes in this order, from 0.
         preparation: how an image becomes the network's input.
         pack: the decoded and resized images; if None, files are decoded on demand.
         positions: the indices of files in the pack, by path.

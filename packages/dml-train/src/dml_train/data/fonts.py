@@ -91,7 +91,7 @@ def open_faces(patterns: Sequence[str], size: int) -> list[Face]:
     faces = [Face(file, size, index) for file, index in order]
     names = [face.name for face in faces]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise DmlError(f"fonts: more than one file is named {twice}; give the path of one of these")
+        raise DmlError(f"fonts: more than one file is named {twice}; give the path of only one")
     return faces
 
 
@@ -111,7 +111,7 @@ def _face_indices(file: Path, number: str) -> Sequence[int | None]:
     if not number:
         return range(count) if count else [None]
     if not number.isdecimal() or int(number) >= count:
-        has = f"its faces are 0 to {count - 1}" if count else "it is no collection (.ttc)"
+        has = f"its faces are 0 to {count - 1}" if count else "it is not a collection (.ttc)"
         raise DmlError(f"fonts: {file} doesn't contain face {number!r}: {has}")
     return [int(number)]
 
@@ -177,8 +177,8 @@ def draw_classes(
     """Draw a character set in all faces, and group the drawings into classes; raise a `DmlError` if fewer than two.
 
     - Omit a face's sign for a missing glyph, and any drawing that `PLACEHOLDER_USES` characters share.
-    - If **any** face draws characters identically, they form a class, also through a chain of such pairs, since
-      a face that lacks a form of a character often draws a different form.
+    - Characters that **any** face draws identically form a class, also through a chain of such pairs, since a face that
+      lacks a form of a character often draws a different form instead.
     - Remove duplicate drawings from a class, since fonts copy glyphs from each other.
     - When a face draws more than one character of a class, use the first by code point.
     - Omit a class with fewer than `min_images` drawings.

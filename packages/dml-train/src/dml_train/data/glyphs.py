@@ -4,7 +4,7 @@ By default, the data set uses matplotlib's fonts and doesn't need a download: dr
 seconds, and the images are always identical.
 
 - A **class** is a character's image in DejaVu Sans. Characters with identical images there (Latin A, Greek Alpha,
-  Cyrillic A) form a class. Blank images, control characters and private use are omitted.
+  Cyrillic A) form a class. Blank images, control characters and private-use characters are omitted.
 - An **item** is the image of a class in a DejaVu or STIX face. If characters are merged, the face draws the
   first supported character by code point. The ink is centred; ink larger than the image is shrunk to fit.
 - A class that fewer than `MIN_FACES` faces can draw is omitted, so that queries can be matched.
@@ -91,7 +91,7 @@ class Glyphs:
     ) -> None:
         jitter = Jitter(rotation, scale, stretch, shear, shift, stroke, fade)
         if max_classes is not None and max_classes < 2:
-            raise ValueError(f"max_classes is {max_classes}; expected at least 2, for a class per half")
+            raise ValueError(f"max_classes is {max_classes}; expected at least 2, one for each half")
         if not 8 <= size <= 512:
             raise ValueError(f"size is {size}; expected 8 to 512 pixels a side")
         if min_faces < 2:
@@ -113,7 +113,7 @@ class Glyphs:
         self.test = _select_classes(drawing if queries is None else queries, chosen[1::2], None)
         self.gallery = None if queries is None else _select_classes(drawing, chosen[1::2], None)
         if len(self.test) == 0:
-            raise DmlError("query_fonts has no character of the test classes; add a font that has some")
+            raise DmlError("query_fonts don't draw any character of the test classes; add a font that does")
 
     @staticmethod
     def image_reader(size: int = SIZE, **_: object) -> DrawingReader:

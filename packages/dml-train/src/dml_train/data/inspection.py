@@ -33,7 +33,7 @@ from dml_train.data.prepare import REDUCED_SIDE
 from dml_train.extras import extra
 from dml_train.files import write_csv
 
-# Differing bits between 64-bit hashes; most pairs of unrelated photographs differ in more than 20.
+# Near-duplicates differ in at most this number of the 64 bits of hashes; unrelated photographs mostly in over 20.
 NEAR = 4
 _MOST_PAIRS = 100_000
 _TIMED = 32  # images
@@ -198,7 +198,7 @@ def _look(
 
 
 def _find_near(files: Sequence[Path], bits: Sequence[Any], registry: Registry) -> list[NearDuplicate]:
-    """Find all pairs of hashes that differ in at most `NEAR` bits; raise a `DmlError` if there are over 100,000."""
+    """Find all pairs of hashes that differ in at most `NEAR` bits; raise a `DmlError` if over 100,000 pairs do."""
     if len(files) < 2:
         return []
     evaluator = registry.build("evaluators", {"name": "exact"}, {"seed": 0})

@@ -36,7 +36,7 @@ _FORMAT = 2
 
 
 class PackedImages:
-    """The images of a pack; pickle stores only the path, so that loader processes map this file.
+    """The images of a pack; pickle stores only the path, so that loader processes map the same file.
 
     Raises a `DmlError` if the pack is damaged.
     """

@@ -71,9 +71,9 @@ def split_classes(classes: Classes, train_fraction: float, seed: int, source: st
 def check_parts(parts: Parts, sources: Mapping[str, str]) -> None:
     """Check that parts allow evaluation on unseen classes, and log queries that can't be matched.
 
-    Raise a `DmlError` if a part is empty, a class is in training and evaluation, the gallery lacks matches for
-    any query, or class names differ only in spaces or the Unicode form of accents. The message names the `sources`,
-    the folder or table per part.
+    Raise a `DmlError` if a part is empty, a class is in training and evaluation, none of the queries has a match in the
+    gallery, or class names differ only in spaces or the Unicode form of accents. The message names the `sources`, the
+    folder or table per part.
     """
     by_name = parts.by_name()
     for part, classes in by_name.items():
@@ -84,8 +84,8 @@ def check_parts(parts: Parts, sources: Mapping[str, str]) -> None:
         normal = " ".join(unicodedata.normalize("NFC", name).split())
         if (other := spellings.setdefault(normal, name)) != name:
             raise DmlError(
-                f"classes of {' and '.join(dict.fromkeys(sources.values()))} have equal names: {other!r} and {name!r} "
-                "differ only in spaces or in the Unicode form of an accent; use one spelling, or names that differ"
+                f"classes of {' and '.join(dict.fromkeys(sources.values()))} look equal: {other!r} and {name!r} "
+                "differ only in spaces or in the Unicode form of an accent; use one spelling, or different names"
             )
     for part, classes in by_name.items():
         if part != "train" and (both := sorted(parts.train.keys() & classes.keys())):

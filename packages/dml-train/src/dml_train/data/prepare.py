@@ -134,7 +134,7 @@ def decode(file: Source, min_side: int | None = None, max_pixels: int = MAX_PIXE
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:
-    """Scale grey values to 8 bits: integers from 16 bits, or more if a value is larger; floats from [0, 1]."""
+    """Scale grey values to 8 bits: floats from [0, 1] if none exceeds 1, others from 16 bits, or the largest value."""
     values = np.asarray(image).astype(np.float64)
     most = 1.0 if image.mode == "F" and values.max() <= 1.0 else max(65535.0, float(values.max()))
     return Image.fromarray(np.round(values.clip(0.0, most) * (255.0 / most)).astype(np.uint8))
@@ -172,7 +172,7 @@ class _Filter(NamedTuple):
 
 
 def _weigh(source: int, target: int, crop: int, interpolation: str) -> _Filter:
-    """Compute the weights that resize `source` to `target` pixels, in torch's order of operations, for the centre."""
+    """Compute the weights that resize `source` to `target` pixels, in torch's order, for the central `crop` pixels."""
     scale = source / target
     stretch = max(scale, 1.0)
     radius = stretch * (1.0 if interpolation == "bilinear" else 2.0)

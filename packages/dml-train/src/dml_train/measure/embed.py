@@ -40,7 +40,7 @@ class Network(Protocol):
 class BadImage(NamedTuple):
     """An image that can't be loaded."""
 
-    position: int  # in the chunk
+    position: int  # the image's position in the chunk
     reason: str
 
 
@@ -106,7 +106,7 @@ def split_chunks(items: npt.NDArray[np.int64], size: int = CHUNK_SIZE) -> list[n
 def forward(
     network: Network, images: Tensor, device: torch.device, precision: torch.dtype
 ) -> npt.NDArray[np.float32]:
-    """Embed images in `precision`, by autocast, and return (B, D) float32."""
+    """Embed images in `precision`, using autocast, and return (B, D) float32."""
     with torch.autocast(device.type, precision, enabled=precision != torch.float32):
         embeddings = network(images.to(device, non_blocking=device.type == "cuda"))
     embeddings_BD: npt.NDArray[np.float32] = embeddings.float().cpu().numpy()

@@ -63,7 +63,7 @@ def pool_spread(settings: Sequence[Sequence[float]]) -> Spread | None:
 def average_runs(values: Sequence[float]) -> Interval:
     """Average n independent runs, with an interval if n exceeds 1; raise ValueError if runs aren't given.
 
-    ``x̄ ± t · s / √n``, t of Student's distribution with n − 1 degrees of freedom.
+    ``x̄ ± t · s / √n``, with t from Student's distribution with n − 1 degrees of freedom.
 
     Source: Student 1908, The Probable Error of a Mean.
     """
@@ -76,7 +76,7 @@ def average_runs(values: Sequence[float]) -> Interval:
 def share_interval(share: float, count: int) -> Interval:
     """Return the interval of a share p of n = `count` queries in a run, ``p ± 1.96 · √(p(1 − p) / n)``.
 
-    Note that the interval is for different queries, not for different runs, and is too narrow, since queries of a class
-    aren't independent.
+    Note that the interval describes the random choice of queries, not of runs, and is too narrow, since queries of a
+    class aren't independent.
     """
     return Interval(share, _NORMAL * math.sqrt(share * (1 - share) / count))

@@ -32,7 +32,7 @@ def list_metrics(result: Mapping[str, Any], evaluation: Evaluation | None = None
     """List the metrics in `result`, the dictionary of an evaluation, in order, except integers, which are counts.
 
     Pass an `IntervalEvaluation` to get intervals. A metric with a K that exceeds the gallery's size is omitted if the
-    metric is also listed with a smaller K; precision@1 is omitted if recall@1 is listed.
+    metric is also listed with a K that doesn't; precision@1 is omitted if recall@1 is listed.
     """
     items = result.get("n_gallery", math.inf)
     values = {name: value for name, value in result.items() if isinstance(value, float)}

@@ -156,14 +156,14 @@ class LevelledLoss(nn.Module):
 class EmbeddingModel(nn.Module):
     """A backbone and a head, from images to embeddings.
 
-    If parameters of the backbone are frozen when the model is built, they will stay frozen, and also the
+    If parameters of the backbone are frozen when the model is built, they stay frozen, and so do the running
     statistics of frozen batch norms.
 
     Attributes:
         backbone_trains: whether the backbone trains, 1 or 0; a schedule may set it (``"model.backbone_trains"``). If 0,
-            batch statistics don't change, either.
-        batch_norm_trains: whether batch norms of a training backbone use and update batch statistics and learn scale
-            and shift, 1 or 0; a schedule may set it. 0 is the frozen batch norm of the papers.
+            the running statistics of batch norms don't change, either.
+        batch_norm_trains: whether batch norms of a training backbone use batch statistics, update running statistics
+            and learn scale and shift, 1 or 0; a schedule may set it. 0 is the frozen batch norm of the papers.
     """
 
     head: EmbeddingHead | LevelledHead
@@ -220,13 +220,13 @@ class EmbeddingModel(nn.Module):
 def layers_of(backbone: nn.Module, wanted_by: str) -> list[list[nn.Parameter]]:
     """List a backbone's parameters by layer, from the image on; layers don't share parameters.
 
-    Raise an `InvalidOption` if the backbone isn't a `LayeredBackbone` or lists different parameters; it names
-    `wanted_by`, the recipe's key that needs layers.
+    Raise an `InvalidOption` that names `wanted_by`, the recipe's key that needs layers, if the backbone isn't a
+    `LayeredBackbone`, or doesn't list every parameter once.
     """
     if not isinstance(backbone, LayeredBackbone):
         raise InvalidOption(
             f"{wanted_by} is given, and the backbone {type(backbone).__name__} doesn't list its layers "
-            "(dml_core.LayeredBackbone); use timm, bn-inception or small-conv, or omit it"
+            f"(dml_core.LayeredBackbone); use timm, bn-inception or small-conv, or omit {wanted_by}"
         )
     layers = [list(layer) for layer in backbone.parameters_by_layer()]
     listed = [id(parameter) for layer in layers for parameter in layer]

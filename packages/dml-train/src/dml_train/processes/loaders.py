@@ -66,7 +66,7 @@ def block_signals_for_loaders() -> Iterator[None]:
 def end_with_parent() -> None:
     """End this process when the parent ends, even if the parent was killed.
 
-    torch's workers also watch the parent, but that is the fork server, which ends when all children have ended.
+    torch's workers also watch their parent, but this is the fork server, which ends only after all children have ended.
     """
     parent = parent_process()
     assert parent is not None

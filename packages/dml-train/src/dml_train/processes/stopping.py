@@ -69,8 +69,8 @@ def record_stop_signals(*, second_interrupts: bool = True) -> Iterator[StopReque
     """Record SIGTERM and SIGINT in the main thread instead of stopping immediately.
 
     Args:
-        second_interrupts: whether SIGINT raises KeyboardInterrupt when a signal is recorded. Should not be used with
-            ranks, which can receive Ctrl-C twice, from terminal and launcher.
+        second_interrupts: whether SIGINT raises KeyboardInterrupt if a signal is already recorded. Should not be used
+            with ranks, which can receive Ctrl-C twice, from terminal and launcher.
     """
     request = StopRequest()
 
@@ -99,7 +99,7 @@ def end_with_launcher(launcher: int, seconds_between_looks: float = 1.0) -> Iter
 
     torchrun's agent and ``dml train --nproc`` forward a SIGTERM, but can't if they are killed with SIGKILL. They start
     ranks as children and as leaders of sessions. Only such a process should watch the parent. Any other process must
-    survive the parent, for example a shell that ends on logout.
+    survive the end of the parent, for example of a shell on logout.
 
     Args:
         launcher: the id of the process that launched this rank.

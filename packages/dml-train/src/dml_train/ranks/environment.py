@@ -26,8 +26,8 @@ def was_restarted() -> bool:
 def find_launcher() -> int:
     """Return the id of the process that launched this rank.
 
-    Use the id that `dml_train.ranks.launch` passes: it may die while the rank imports torch. With other launchers,
-    use the current parent.
+    This is the id that `dml_train.ranks.launch` passes to ranks, since the current parent is a different process if the
+    launcher died while the rank imported torch. With other launchers, it is the current parent.
     """
     return int(os.environ.get(LAUNCHED, os.getppid()))
 

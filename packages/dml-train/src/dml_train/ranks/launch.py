@@ -25,7 +25,7 @@ from dml_train.ranks.ranks import LOST_RANK
 def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -> None:
     """Run ``dml`` with these arguments as `nproc` ranks, and wait for all ranks to end.
 
-    torchrun forwards a signal to stop to the ranks, and kills ranks that haven't saved and ended after `timeout`
+    torchrun forwards SIGTERM and SIGINT to the ranks, and kills ranks that haven't saved and ended after `timeout`
     seconds. Environment variables of torchrun (``PET_...``) take precedence.
 
     Args:
@@ -38,7 +38,7 @@ def launch(nproc: int, arguments: Sequence[str], folder: Path, timeout: float) -
         DmlError: if a rank fails, with the rank's error; if a rank dies, with the cause.
         SystemExit: if a signal stops the ranks, with 128 plus the signal's number.
     """
-    logging.disable(logging.ERROR)  # used to silence torchrun, since this function reports failing ranks
+    logging.disable(logging.ERROR)  # silence torchrun, since this function reports failing ranks
     os.environ[LAUNCHED] = str(os.getpid())
     # Divide the cores between ranks on the CPU.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))

@@ -61,7 +61,7 @@ def write_part(path: Path, rows: Mapping[str, OwnRows]) -> FileRecord:
 
 
 class Parts:
-    """The rows in the folder of parts of an intact checkpoint.
+    """The rows in the folder ``parts`` of an intact checkpoint.
 
     Raises a `DmlError` if a file isn't a part, or the rows of a tensor have a gap.
     """
@@ -104,8 +104,8 @@ class Parts:
         fits = all((rows.dtype, rows.shape[1:]) == (empty.dtype, empty.shape[1:]) for rows in found)
         if not pieces or pieces[-1].last != len(placeholder) or not fits:
             raise DmlError(
-                f"{self._folder} doesn't contain the {tuple(placeholder.shape)} rows of {name} in {placeholder.dtype} "
-                "that the checkpoint's state expects"
+                f"{self._folder} doesn't contain all rows of {name}, which the checkpoint's state expects with shape "
+                f"{tuple(placeholder.shape)} and dtype {placeholder.dtype}"
             )
         # Copy the rows, since they are mapped from files that the run may remove.
         return torch.cat([empty, *found])

@@ -37,7 +37,7 @@ Number = TypeVar("Number", bound=np.number[Any])
 class Ranks:
     """This process's rank in the processes that train together. A single process is rank 0 of 1."""
 
-    rank: int = 0  # of this process, counted from 0
+    rank: int = 0  # this process's rank, counted from 0
     world_size: int = 1  # number of ranks
     local_rank: int = 0  # rank on this machine, and index of this rank's GPU
     local_world_size: int = 1  # number of ranks on this machine
@@ -57,7 +57,7 @@ class Ranks:
         """Wrap the model for training, so that gradients are averaged over the ranks."""
         if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
             return model
-        # A forward pass begins with the first rank's buffers; `Replica` ensures that a step also ends with these.
+        # A forward pass begins with the first rank's buffers; `Replica` shares them again when the step ends.
         replica: nn.Module = DistributedDataParallel(model, gradient_as_bucket_view=True)
         return replica
 
@@ -65,7 +65,7 @@ class Ranks:
     def sum_gradients(self, replicated: Iterable[nn.Parameter]) -> None:
         """Turn the gradients of a replicated model from means over the ranks into sums.
 
-        Note that the loss should not be scaled: on a lot of ranks, float16 gradients of activations would overflow.
+        Scaling the loss instead would make float16 gradients of activations overflow with a large number of ranks.
         """
         gradients = [parameter.grad for parameter in replicated if parameter.grad is not None]
         if gradients:

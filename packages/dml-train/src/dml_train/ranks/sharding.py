@@ -34,7 +34,7 @@ class Shards:
     """The sharded parameters of a loss and the optimizer state; empty if there is a single rank.
 
     Args:
-        loss: a loss, which can contain `ShardedLoss` modules; names the parameters that are sharded.
+        loss: a loss; the `ShardedLoss` modules in it, if any, list the sharded parameters.
         optimizer: the optimizer of these parameters; state tensors with the parameter's row count are sharded, too.
         ranks: the ranks that train together.
     """
@@ -105,8 +105,8 @@ class Shards:
     def load_state(self, loss: dict[str, Any], optimizer: dict[str, Any], stored: Parts) -> None:
         """Load this rank's rows of a state that was saved on any number of ranks.
 
-        The optimizer keeps the current hyper-parameters (momentum, betas, …). Raise a ValueError if the state is of a
-        different kind of optimizer, or the number of rows is different.
+        The optimizer keeps the current hyper-parameters (momentum, betas, …). Raise a ValueError if a different kind of
+        optimizer saved the state, or the number of rows is different.
 
         Args:
             loss, optimizer: the parts of a `SavedState`; changed in place.
@@ -114,7 +114,7 @@ class Shards:
         """
         groups = self._optimizer.state_dict()["param_groups"]
         if [group.keys() for group in groups] != [group.keys() for group in optimizer["param_groups"]]:
-            raise ValueError("the saved state is of a different kind of optimizer")
+            raise ValueError("a different kind of optimizer saved this state")
         for name, value in loss.items():
             if name in self._rows or is_placeholder(value):
                 loss[name] = self._own_rows(value, name, f"loss/{name}", stored)

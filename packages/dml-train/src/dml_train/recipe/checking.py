@@ -112,7 +112,7 @@ def _fill_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> 
         if isinstance(value, dict) and isinstance(value.get("name"), str):
             filled[key] = _fill_defaults(registry, kind, value)
         elif type(value) is int and isinstance(filled.get(key), float):
-            # Read `scale = 32` as 32.0, since a schedule can be used to move it in fractions.
+            # Read `scale = 32` as 32.0, since a schedule may move the scale through fractions.
             filled[key] = float(value)
         else:
             filled[key] = value

@@ -161,7 +161,7 @@ def _read(name: str, path: Path | None) -> Source:
     if not isinstance(dropped, list) or not all(isinstance(key, str) for key in dropped):
         raise InvalidOption(f"{name}: drop is {dropped!r}; expected a list of dotted keys")
     if dropped and parent is None:
-        raise InvalidOption(f"{name}: drop is given, but extends is not; it removes keys of the parent")
+        raise InvalidOption(f"{name}: drop is given, but extends is not; drop removes keys of the parent")
     return Source(text, document, path, name)
 
 

@@ -323,7 +323,7 @@ class Recipe(Table):
             way = "class_fraction" if table.class_fraction else "folds" if table.folds else "on_test"
             raise ValueError(f"validation.{way} is given; expected evaluation.every above 0, too")
         if table.patience and not table.selects:
-            raise ValueError("validation.patience is given; expected validation.class_fraction above 0, too")
+            raise ValueError("validation.patience is given; expected class_fraction, folds or on_test, too")
         if not self.evaluation.test and not table.holds_out:
             raise ValueError(
                 "evaluation.test is false and no classes are held out, so metrics would not be measured; "
@@ -344,8 +344,8 @@ class Recipe(Table):
         table = self.initialisation
         if table.class_weights == "class-means" and chosen:
             raise ValueError(
-                "initialisation.class_weights is 'class-means' and embedding.levels is given; expected no "
-                "embedding.levels"
+                "initialisation.class_weights is 'class-means' and embedding.levels is given; "
+                "use only one of these"
             )
         if table.adapt_batch_norm and self.training.freeze_batch_norm:
             raise ValueError(
@@ -354,7 +354,7 @@ class Recipe(Table):
         return self
 
     def evaluated_levels(self) -> list[int] | None:
-        """Return the indices of the backbone's levels in the embedding; None if all levels are."""
+        """Return the indices of the backbone's levels that the embedding uses; None if it uses all."""
         known = self._backbone_levels()
         return [known.index(name) for name in self.embedding.levels] or None
 

@@ -19,7 +19,7 @@ from dml_train.report.rendering import MARKS, Figure, draw_figure
 _POINTS_A_CURVE = 400
 _PLACES = 200  # maximum number of values of K on a curve
 _LEAST_FAR = 1e-6
-_FARS = 20  # number of FARs on a curve, in addition to `_NAMED`, which the caption names
+_FARS = 20  # number of false acceptance rates on a curve, in addition to `_NAMED`, which the caption names
 _NAMED = (1e-4, 1e-3, 1e-2, 1e-1)
 _PREFIX_METRICS = ("recall@1", "map@r", "r_precision", "map")  # drawn if measured
 _BINS = 6
@@ -29,7 +29,7 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, float | None]]]) -> lis
     """Draw all values that a run logged at multiple steps, in the order of first appearance.
 
     `runs` maps the names of up to eight runs to the lines of ``metrics.jsonl``. Values that aren't finite are None, and
-    omitted. To draw a long curve, average the values over equal intervals of steps.
+    omitted. A long curve shows means over equal intervals of steps.
     """
     names = dict.fromkeys(name for lines in runs.values() for line in lines for name in line)
     figures = [
@@ -107,7 +107,7 @@ def draw_accuracy(run: FinishedRun) -> Accuracy | None:
 
 
 def _recall_by_k(test: EvaluatedEmbeddings, measured: Mapping[int, float]) -> dict[int, float]:
-    """Compute Recall@K for a range of K from the ranks of first matches; use measured values if ranks are means."""
+    """Compute Recall@K for a range of K from the ranks of first matches; with ties, return only the measured values."""
     reciprocal_Q = test.evaluation.per_query.get("mrr")
     if reciprocal_Q is None:
         return dict(measured)
@@ -124,7 +124,7 @@ def _recall_by_k(test: EvaluatedEmbeddings, measured: Mapping[int, float]) -> di
 
 
 def _measure_rates(test: EvaluatedEmbeddings) -> Mapping[float, float] | None:
-    """Measure TAR for FARs of one or more negative pairs; return None for listed items, or if the evaluator can't."""
+    """Measure true by false acceptance rate; return None if matches are listed, or the evaluator can't verify."""
     embedded, matches = test.embedded, test.embedded.matches
     has_lists = isinstance(matches, Relevance) or (matches is not None and matches.ignored is not None)
     if has_lists or not isinstance(test.evaluator, VerifyingEvaluator):
@@ -234,7 +234,7 @@ class SizeBin(NamedTuple):
 
 
 def group_by_size(sizes_C: npt.NDArray[np.int64], recalls_C: npt.NDArray[np.float64]) -> list[SizeBin]:
-    """Group classes by number of items into at most six groups of similar numbers; equal sizes stay together."""
+    """Group classes by size into at most six groups of similar numbers of classes; equal sizes stay together."""
     if not len(sizes_C):
         return []
     edges = np.unique(np.quantile(sizes_C, np.linspace(0, 1, _BINS + 1)[1:], method="inverted_cdf"))
@@ -250,7 +250,7 @@ def group_by_size(sizes_C: npt.NDArray[np.int64], recalls_C: npt.NDArray[np.floa
 def draw_recall_by_size(
     sizes_C: npt.NDArray[np.int64], recalls_C: npt.NDArray[np.float64], bins: list[SizeBin]
 ) -> Figure:
-    """Draw classes as points, with a larger point for equal classes, and the means of `group_by_size` as a line."""
+    """Draw classes as points, larger where classes coincide, and the means of `group_by_size` as a line."""
     pairs, counts = np.unique(np.stack([sizes_C, recalls_C]), axis=1, return_counts=True)
     middles = [(b.low + b.high) / 2 for b in bins]
 

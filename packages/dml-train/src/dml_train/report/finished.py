@@ -66,10 +66,10 @@ class FinishedRun:
     """A finished run, read from the run's folder."""
 
     folder: RunFolder
-    recipe: Recipe  # as resolved
+    recipe: Recipe  # the resolved recipe
     result: Mapping[str, Any]  # ``evaluation.json``
-    lines: Sequence[Mapping[str, float | None]]  # of ``metrics.jsonl``; empty if it wasn't logged
-    baselines: Baselines  # raw pixels and the untrained network, if the run measured these
+    lines: Sequence[Mapping[str, float | None]]  # the lines of ``metrics.jsonl``, if it exists
+    baselines: Baselines  # raw pixels and the untrained network, if the run measured them
     test: EvaluatedEmbeddings | None  # None if the run didn't use the test split
     queries: Items
     gallery: Items
@@ -128,7 +128,7 @@ _SHARED = ("metrics", "unmatched", "ties")  # options of both evaluations
 class MetricDifference(NamedTuple):
     """A metric in a pair of evaluations."""
 
-    metric: Metric  # in the first evaluation
+    metric: Metric  # the metric in the first evaluation
     second: float  # value in the second evaluation
     test: PairedComparison  # second minus first
 
@@ -136,7 +136,7 @@ class MetricDifference(NamedTuple):
 def compare_metrics(
     first: Evaluation, second: Evaluation, first_metrics: list[Metric], second_metrics: list[Metric]
 ) -> list[MetricDifference]:
-    """Run a paired test per metric on two evaluations of the same queries; return [] if `second` has no such test."""
+    """Run a paired test per metric on two evaluations of the same queries; return [] if `second` can't be compared."""
     if not isinstance(second, ComparableEvaluation):
         return []
     values = {metric.name: metric.value for metric in second_metrics}

@@ -18,7 +18,7 @@ from dml_train.measure.evaluate import Embedded
 from dml_train.report.finished import Items
 from dml_train.report.rendering import MARKS, Figure, draw_figure, encode_image, select_evenly
 
-_ITEMS = 2500  # approximate maximum on the map; t-SNE then takes some seconds
+_ITEMS = 2500  # approximate maximum number of items on the map, for which t-SNE takes some seconds
 _PER_CLASS = 40  # maximum number of items per class, if the number of classes is large
 _PERPLEXITY = 30.0
 _FEWEST = 8  # items; with fewer items, neighbourhoods aren't meaningful
@@ -74,8 +74,8 @@ def tsne(embeddings_ND: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Map the normalised embeddings to 2 dimensions so that neighbours stay neighbours, (N, 2) in [-1, 1].
 
     Source: van der Maaten 2014, Accelerating t-SNE using Tree-Based Algorithms, as in scikit-learn: perplexity 30, or
-    a third of the other items if that is less. The start is given by the two largest principal components, not
-    random; fewer than eight items, or identical items, stay there. Don't interpret distances between far groups.
+    a third of the number of other items if less. t-SNE starts from the two largest principal components, not at random;
+    fewer than eight items, or identical items, stay there. Don't interpret distances between far groups.
     """
     rows_ND = np.asarray(embeddings_ND, dtype=np.float64)
     rows_ND = rows_ND / np.maximum(np.linalg.norm(rows_ND, axis=1, keepdims=True), 1e-12)

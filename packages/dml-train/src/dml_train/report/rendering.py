@@ -26,8 +26,8 @@ SHOWN = ("recall@1", "recall@10", "r_precision", "map@r", "nmi")  # metrics to s
 _INK = {"light": "#1f2430", "dark": "#e6e8ee"}
 _LINE = {"light": "#1d5fbf", "dark": "#7db4ff"}
 _THUMBNAIL = 96  # maximum length of the longer side in pixels
-# Marks that differ in shape (matplotlib's name, and the character for the key) and colour. The colours are by Okabe and
-# Ito, to be distinguished with any kind of colour vision; the last pair is replaced by darker colours.
+# Marks that differ in shape (matplotlib's name, and the character for the key) and colour. Okabe and Ito chose colours
+# that differ for any kind of colour vision; here, yellow is darker, and grey is used instead of black.
 MARKS = (
     ("o", "●", "#e69f00"),
     ("s", "■", "#56b4e9"),
@@ -77,7 +77,7 @@ def make_thumbnail(picture: npt.NDArray[np.uint8] | Image.Image, side: int = _TH
 
 
 def encode_image(image: Image.Image, form: str, **options: Any) -> str:
-    """Encode a picture as a data URI, as ``"png"`` or ``"jpeg"``."""
+    """Encode a picture as a data URI, in the format ``"png"`` or ``"jpeg"``."""
     file = BytesIO()
     image.save(file, form, optimize=True, **options)
     return _as_uri(file, form)

@@ -47,7 +47,7 @@ class NearestNeighbours:
     """The nearest items per query."""
 
     nearest_QK: npt.NDArray[np.int64]  # indices in the gallery, nearest first
-    right_QK: npt.NDArray[np.bool_]  # whether they match the query, by class or by list
+    right_QK: npt.NDArray[np.bool_]  # whether the items match the query, by class or by list
     # Whether the gallery contains a match that the query's ranking doesn't exclude.
     matched_Q: npt.NDArray[np.bool_]
     labels_Q: npt.NDArray[np.int64]  # the queries' classes
@@ -55,7 +55,7 @@ class NearestNeighbours:
 
     @classmethod
     def find(cls, evaluator: Evaluator, embedded: Embedded) -> NearestNeighbours:
-        """Search for all queries in the gallery or the other queries, except items that the ranking excludes."""
+        """Search the gallery, or else the other queries, for all queries, except items that the ranking excludes."""
         matching = embedded.matching()
         nearest_QK = _search(evaluator, embedded, matching)
         right_QK = matching.matches(np.arange(len(nearest_QK)), nearest_QK)
@@ -64,7 +64,7 @@ class NearestNeighbours:
         return cls(nearest_QK, right_QK, matching.has_match(), labels_Q, labels_G)
 
     def examples(self, right: bool) -> list[Retrieval]:
-        """Select up to eight queries evenly from all queries with a correct nearest item, or wrong if not `right`."""
+        """Select up to eight queries evenly from all with a correct (or, if not `right`, wrong) nearest item."""
         queries = np.flatnonzero(self.matched_Q & (self.right_QK[:, 0] == right))
         return [
             Retrieval(q, self.nearest_QK[q].tolist(), self.right_QK[q].tolist())
@@ -72,13 +72,13 @@ class NearestNeighbours:
         ]
 
     def class_recalls(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Return the number of gallery items, (C,), and Recall@1, (C,), by class with a matched query."""
+        """Return the number of gallery items, (C,), and Recall@1, (C,), of classes with queries that have a match."""
         labels_C, _, items_C, right_C = self._count_by_class()
         counts = Counter(self.gallery_labels_G.tolist())
         return np.array([counts[c] for c in labels_C.tolist()], dtype=np.int64), right_C / items_C
 
     def worst_classes(self) -> list[WorstClass]:
-        """Return up to fifteen classes with wrong nearest items, lowest Recall@1 first, then the largest."""
+        """Return up to fifteen classes with wrong nearest items, sorted by Recall@1, lowest first, then by size."""
         labels_C, classes, items_C, right_C = self._count_by_class()
         matched, recalls_C = np.flatnonzero(self.matched_Q), right_C / items_C
         found = []

@@ -61,9 +61,9 @@ def write_side_by_side(
 ) -> Path:
     """Write a self-contained page that compares runs with the first run, and return the path.
 
-    If test items of runs have identical labels in identical order, the queries are the same, and the runs are tested
-    in pairs. Names and pictures are taken from the first run's data set. Raise a `DmlError` if there are too few or too
-    many runs, or a run isn't finished or is damaged.
+    If the test items of two runs have identical labels in identical order, the queries are the same, and paired tests
+    compare the runs. Names and pictures are taken from the first run's data set. Raise a `DmlError` if there are too
+    few or too many runs, or a run isn't finished or is damaged.
 
     Args:
         run_dirs: the folders of 2 to 8 runs.

@@ -1,9 +1,9 @@
 """The protocol of A Metric Learning Reality Check: four class-disjoint folds, separated and concatenated.
 
 Source: Musgrave, Belongie & Lim 2020, A Metric Learning Reality Check. The training classes are split in order into
-four parts. Four models are trained on three parts each, and keep the weights with the best MAP@R on the fourth. Test
-classes don't select. *Separated* metrics are the mean of the four models' metrics on the test split, *concatenated*
-metrics use the four L2-normalised embeddings as a single vector. Both are repeated with different seeds.
+four parts. Four models are trained on three parts each, and keep the weights with the best MAP@R on the fourth, not on
+the test classes. *Separated* metrics are the mean of the four models' metrics on the test split, *concatenated* metrics
+use the four L2-normalised embeddings as a single vector. Both are repeated with different seeds.
 
 Departures: the recipe chooses network, optimizer, batch content and early stopping, which the paper fixes. The paper
 first searches hyper-parameters on these four folds; use `dml tune --folds 4` for this search.
@@ -54,7 +54,7 @@ class RealityCheck:
             f"# {recipe} by the protocol of A Metric Learning Reality Check",
             "",
             f"{FOLDS} class-disjoint folds of the training classes; each model keeps the weights with the best MAP@R "
-            f"on its held-out fold. The test classes selected nothing. Percentages; {over}.",
+            f"on its held-out fold. The test classes were not used for this choice. Percentages; {over}.",
             "",
             f"| metric | separated, {self.dim} dimensions | concatenated, {FOLDS * self.dim} dimensions |",
             "|---|---|---|",
@@ -115,7 +115,7 @@ def reality_check(
 ) -> RealityCheck:
     """Run the Metric Learning Reality Check; finished runs in `out` are kept, and unfinished runs resume.
 
-    Raise DmlError if the recipe doesn't fit the protocol or a run failed, or StudyInterrupted as `run_all`.
+    Raise DmlError if the recipe doesn't fit the protocol or a run failed, or StudyInterrupted on SIGTERM or Ctrl-C.
 
     Args:
         recipe: system, data set and settings.

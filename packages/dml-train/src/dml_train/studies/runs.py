@@ -86,7 +86,7 @@ def measure_seconds(folder: Path) -> Iterator[None]:
 def train_job(
     job: Job, registry: Registry | None, console: Console, *, seconds_for_lock: float = 0.0
 ) -> str | None:
-    """Train a run, and return why it failed, or None. If the folder is locked, try for `seconds_for_lock`."""
+    """Train a run, and return why it failed, or None. If the folder is locked, retry for `seconds_for_lock`."""
     give_up = time.monotonic() + seconds_for_lock
     while True:
         try:
@@ -104,7 +104,7 @@ def train_job(
 
 
 def list_commands(jobs: Iterable[Job]) -> list[str]:
-    """Return a command that can be repeated for every unfinished run, once per folder.
+    """Return a command for every unfinished run, once per folder; commands can be repeated.
 
     A new run's recipe is written to the run's folder, for the command to read. Relative paths in recipes start at the
     folder where a command is executed. Raise DmlError if a folder contains a different run, or writing fails.
@@ -155,16 +155,16 @@ def run_all(
 
     Args:
         jobs: the runs. Jobs with the same folder must be equal, and are trained once.
-        processes: number of simultaneous runs; with 1, this process trains. Others use the installed components.
-        executor: trains the runs instead of processes on this machine, with the library's number of threads. The
-            workers must have identical packages, and see the runs' folders and data under equal paths.
-        registry: provides components to this process.
+        processes: number of simultaneous runs; with 1, this process trains.
+        executor: trains the runs instead of processes on this machine; the workers' number of threads isn't changed.
+            Workers must have identical packages, and see the runs' folders and data under equal paths.
+        registry: provides components to this process; other processes use the installed components.
         console: shows the progress of runs in this process.
         on_end: called when a run has ended.
 
     Raises:
         DmlError: if a process died; finished runs are kept.
-        UnfitWorker: if packages of a worker of the executor differ, or it doesn't see the runs' folders.
+        UnfitWorker: if a worker of the executor has different packages, or doesn't see the runs' folders.
         WriteRefused: if writing fails, for example on a full disk; the runs can resume.
         StudyInterrupted: on SIGTERM or Ctrl-C.
     """
@@ -227,7 +227,7 @@ def _start_processes(count: int) -> Iterator[Executor]:
         yield pool
     except BaseException:
         for child in multiprocessing.active_children():
-            child.terminate()  # the run in it will save and stop
+            child.terminate()  # the child's run will save and stop
         raise
     finally:
         pool.shutdown(cancel_futures=True)
@@ -280,7 +280,7 @@ def _train_by(
 ) -> None:
     """Train runs with an executor, `most` at a time, until all end or too many workers of a run die; see `run_all`."""
     waiting, pending = deque(jobs), list[tuple[Any, Job]]()
-    deaths: Counter[Path] = Counter()  # since the last new checkpoint
+    deaths: Counter[Path] = Counter()  # number of dead workers since the last new checkpoint, by run
     checkpoints: dict[Path, list[Path]] = {}
 
     def resumes(job: Job) -> bool:

@@ -30,7 +30,7 @@ class Embedder:
     For example, use ``dataset.map_batches(Embedder, fn_constructor_args=["runs/mine"], batch_size=256, concurrency=4)``
     with a Ray data set that ``ray.data.read_images``, ``read_binary_files``, ``read_parquet`` or
     ``read_webdataset(decode=False)`` returns. The last bits of an embedding depend on the other images in the batch. To
-    get the embeddings of `embed_folder`, pass paths or encoded images: this class decodes large JPEGs in reduced size.
+    decode large JPEGs in reduced size, as `embed_folder` does, pass paths or encoded images instead of arrays.
     """
 
     run: str | Path  # the run's folder, which must be visible to all workers

@@ -33,9 +33,9 @@ Shape = tuple[int, int, int]  # C, H, W
 Compute = Callable[[Tensor], npt.NDArray[np.float32]]  # (B, C, H, W) to (B, D)
 
 INPUT, OUTPUT = "images", "embeddings"
-# Relative to the largest entry of the embeddings: programs may change the order of sums, or fold batch norms.
+# Relative to the largest entry of the embeddings; needed since programs may reorder sums, or fold batch norms.
 _TOLERANCE = 1e-4
-_COSINE_TOLERANCE = 1e-5  # for 1 minus the cosine, for image files
+_COSINE_TOLERANCE = 1e-5  # maximum of 1 minus the cosine between embeddings of an image file
 _PROGRAM = Path(prepare.__file__)
 _BATCHES = (1, 2, 5)
 # Heights and widths of the test photographs. Most data sets decode the first, as large as a phone's, in reduced size.
@@ -54,11 +54,11 @@ class Exporter(NamedTuple):
 def export(model: TrainedModel, format: Format, out: Path | str) -> float:
     """Export the network, (B, C, H, W) float32 to (B, D) float32 for any B, and describe it in ``OUT.json``.
 
-    Also write ``prepare.py`` to this folder, to prepare images if this package isn't installed, unless a
-    plugin prepares images differently. To check both files, photographs are drawn, prepared using ``prepare.py`` and
-    embedded using the exported network in batches of 1, 2 and 5; `out` is only created if the embeddings agree with the
-    network in float32. The exported network always computes in float32 on the CPU. Return the largest difference from
-    ``model.embed_images``, as 1 minus the cosine.
+    Also write ``prepare.py`` to the same folder, to prepare images where this package isn't installed, unless a plugin
+    prepares images differently. To check both files, photographs are drawn, prepared using ``prepare.py`` and embedded
+    using the exported network in batches of 1, 2 and 5; `out` is only created if these embeddings agree with those of
+    the original network in float32. The exported network always computes in float32 on the CPU. Return the largest
+    difference from ``model.embed_images``, as 1 minus the cosine.
 
     Raise DmlError if the format is unknown, a package for ONNX is missing, the folder contains a different
     ``prepare.py``, the network can't be exported, the embeddings differ, or writing fails.
@@ -202,7 +202,7 @@ def _compare(model: TrainedModel, network: EmbeddingModel, exported: Compute) ->
 
 
 def _embed_photographs(model: TrainedModel) -> tuple[Tensor, Tensor, npt.NDArray[np.float32]]:
-    """Draw photographs (noise if a reader is missing), prepare with ``prepare.py`` and the data set, and embed all."""
+    """Draw photographs (or noise), and return them prepared by ``prepare.py``, by the data set, and embedded."""
     if model.reader is None:
         images = _draw_noise(max(_BATCHES), model.input_shape)
         return images, images, model.embed(images)

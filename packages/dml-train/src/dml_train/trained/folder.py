@@ -44,7 +44,7 @@ def embed_folder(
 
     This function also writes a JSON file, with the suffix ``.json`` instead of ``.npy``: the paths of the rows, the
     skipped images, the run and step, and how images were prepared. Chunks are kept in ``.NAME.npy.chunks`` until the
-    file is complete, also after an error.
+    file is complete, even after an error.
 
     Args:
         out: the .npy file to create: (N, D) float32, or, with `codes`, (N, ceil(D / 8)) uint8.

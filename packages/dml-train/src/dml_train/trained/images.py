@@ -38,7 +38,7 @@ class ImageList:
     names: Sequence[str]  # (N,) names that identify the images on all machines
     sources: Sequence[ImageSource] = ()  # (N,) images; empty for a split
     files: Sequence[Path] = ()  # (N,) the files that contain the images; empty for a split
-    # For image files: the folder of class folders.
+    # The folder that contains the class folders; None unless the images are files.
     folder: Path | None = None
     split: Split | None = None
     split_name: SplitName | None = None  # the name of the split in the run's data set
@@ -59,7 +59,7 @@ class ImageList:
         """Return labels for the images with these names, and an entry for the description of the rows.
 
         The label of an image file is the index of the class (the first folder in its name) in all classes sorted by
-        name; raise DmlError for images that aren't in a folder. A split returns the labels of all items.
+        name; raise DmlError for images that aren't in a folder. For a split, return the labels of all items.
         """
         if self.split is not None:
             return self.split.labels, {}
@@ -118,8 +118,8 @@ def list_split(model: TrainedModel, name: SplitName, registry: Registry | None =
     split = {"train": dataset.train, "test": dataset.test, "gallery": dataset.gallery}[name]
     if split is None:
         raise DmlError(
-            f"the data set {model.recipe.dataset['name']!r} doesn't define a gallery: use the test split, which is "
-            "queries and gallery"
+            f"the data set {model.recipe.dataset['name']!r} doesn't define a gallery: use the test split, which "
+            "contains both queries and gallery"
         )
     names = [f"{item} {split.class_names[label]}" for item, label in enumerate(split.labels.tolist())]
     return ImageList(f"the {name} split", names, split=split, split_name=name)
@@ -228,7 +228,7 @@ def _list_tables(path: Path, files: Sequence[Path]) -> ImageList:
         else:
             rows += [TableRow(file, row) for row in range(opened.num_rows)]
     if rows and paths:
-        raise DmlError(f"some tables in {path} contain images, others paths; expected either in all tables")
+        raise DmlError(f"some tables in {path} contain images, others paths; expected one kind in all tables")
     if paths:
         folder = files[0].parent
         images = [folder / name for name in paths]

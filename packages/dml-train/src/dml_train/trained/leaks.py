@@ -49,7 +49,7 @@ def find_leaks(
 ) -> list[Leak]:
     """Find all pairs with ``cosine(test image, training image) ≥ threshold``, exactly; most similar first.
 
-    This function compares all images of the test split and the gallery with all training images, also of held-out
+    This function compares all images of the test split and the gallery with all training images, including held-out
     classes. Training images are embedded block by block to limit memory. Raise DmlError if `run` isn't a run's folder,
     a checkpoint is missing or damaged, the threshold is out of range, or there are more than a million pairs.
 
@@ -109,7 +109,7 @@ def _describe(split: Split, item: int) -> tuple[str, str]:
 
 
 def count_training_images(recipe: Recipe, registry: Registry, files: Iterable[Path]) -> int:
-    """Count the files that a run's data set lists for training (`TrainingFilesFactory`), also of held-out classes."""
+    """Count the files that a run's data set lists for training (`TrainingFilesFactory`), including held-out classes."""
     factory = registry.entry("datasets", recipe.dataset["name"]).component.factory
     if not isinstance(factory, TrainingFilesFactory):
         return 0

@@ -1,7 +1,7 @@
 """A plan to embed images chunk by chunk: which images share a forward pass, and which values rows depend on.
 
-The last bits of an embedding depend on the other images in the forward pass. Therefore work is divided into chunks and
-not into images: however the chunks are divided, the bits are equal.
+The last bits of an embedding depend on the other images in the forward pass. Therefore processes and machines share the
+work by chunks and not by images: the bits don't depend on the number of processes.
 
 Shapes: `N` images that can be decoded, `B` images of a chunk, `D` embedding dimension.
 """

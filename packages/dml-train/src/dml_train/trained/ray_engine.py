@@ -1,4 +1,4 @@
-"""The engine 'ray', which embeds chunks of images on the workers of a Ray cluster, by Ray Data.
+"""The engine 'ray', which embeds chunks of images on the workers of a Ray cluster, using Ray Data.
 
 A row of the Ray data set is a chunk, so that a chunk's images share a forward pass, as in a single process. This
 process receives and writes the embeddings, so that finished chunks survive an interruption and machines needn't share

@@ -161,7 +161,7 @@ def search(
         model, gallery: embeds the queries; the items to search.
         queries: image files.
         k: maximal number of items per query.
-        codes: whether to compare binary codes. Note that a gallery of codes will always be compared by codes.
+        codes: whether to compare binary codes. If the gallery contains codes, these are always compared.
         registry: provides the run's evaluator, which compares floats; default: all installed ones.
     """
     if not queries:

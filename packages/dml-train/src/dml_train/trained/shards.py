@@ -168,7 +168,7 @@ def _find_damage(plan: EmbeddingPlan, path: Path, shard: Shard, manifest: Mappin
         return f"{path}, the rows of shard {shard}, is missing; embed that shard again"
     if sha256_of(path) != manifest["sha256"]:
         return f"{path} is damaged: the checksum differs from the manifest; embed shard {shard} again"
-    # Names and sizes only: the times of a copy on a different machine may differ.
+    # Compare only names and sizes, since the file times of a copy on a different machine may differ.
     if _digest_slice(plan, shard) != manifest["slice"]:
         return f"images in {plan.images.title} changed since {path} was embedded; embed shard {shard} again"
     return None
@@ -189,7 +189,7 @@ def _digest_slice(plan: EmbeddingPlan, shard: Shard) -> str:
 
 
 def _describe_machine(device: torch.device) -> str:
-    """Describe processor, threads and torch's version, since the last bits of an embedding depend on these."""
+    """Describe processor, threads and torch's version, since the last bits of an embedding depend on them."""
     if device.type == "cuda":
         kind = torch.cuda.get_device_name(device)
     else:

@@ -1,8 +1,8 @@
 """Baselines of a run, measured on the test split: raw pixels, and the network before training.
 
-Use baselines to judge whether a metric is good: on easy images, raw pixels reach much of it. Both depend only on the
-data set and the recipe's seed. They need a pass over the test images and two evaluations, about twice the cost of
-evaluating the run, and don't change the run.
+Use baselines to judge whether a metric is good: on easy images, raw pixels score high, too. Both baselines depend only
+on the data set and the recipe's seed. They need a pass over the test images and two evaluations, about twice the cost
+of evaluating the run, and don't change the run.
 
 Shapes: `B` images, `C` channels, `H`, `W` height and width, `D` dimension of the network's embedding, `P` of pixels.
 """
@@ -38,9 +38,9 @@ _OMITTED = "omitted"
 class Baselines:
     """The baselines of a run."""
 
-    # By name of the baseline, the metrics in ``evaluation.json``, and ``bytes_per_item``.
+    # A baseline's name → the metrics that ``evaluation.json`` contains for the run, and ``bytes_per_item``.
     metrics: Mapping[str, Mapping[str, Any]]
-    omitted: str = ""  # the reason if the run couldn't measure any; otherwise empty
+    omitted: str = ""  # the reason if the run couldn't measure baselines; otherwise empty
 
     def by_name(self) -> dict[str, dict[str, float]]:
         """Return the baselines' metrics by the names that tables show."""

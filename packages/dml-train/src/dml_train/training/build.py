@@ -210,7 +210,7 @@ def build(
         steps_per_epoch,
         {"optimizer": optimizer, "loss": loss, "model": model},
     )
-    # Note that tables must contain numbers, which `build_schedules` has checked.
+    # This call expects tables of numbers, which `build_schedules` has checked.
     check_loss_schedules(recipe.schedule, recipe.loss, registry)
     if recipe.validation.selects:
         every = recipe.evaluation.every * (steps_per_epoch if recipe.evaluation.unit == "epoch" else 1)
@@ -336,7 +336,7 @@ def _memory_errors_as_dml_errors() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError, TypeError) as error:
-        # torch doesn't define a class for a lack of CPU memory, or for sizes above 64 bits (a TypeError).
+        # torch doesn't define an exception for a lack of CPU memory, or for sizes above 64 bits (a TypeError).
         if isinstance(error, MemoryError) or re.search(
             "alloc|out of memory|overflow", str(error), re.IGNORECASE
         ):

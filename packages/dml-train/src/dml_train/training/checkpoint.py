@@ -39,7 +39,7 @@ from dml_train.ranks.ranks import SINGLE_PROCESS, Ranks
 WEIGHTS, STATE, MANIFEST, PARTS = "model.safetensors", "state.pt", "manifest.json", "parts"
 _FOLDER = re.compile(r"step-(\d{8,})")
 _PART = re.compile(rf"{PARTS}/[\w-]+{re.escape(SUFFIX)}")
-# If the disk is full, safetensors and torch raise these instead of an OSError; torch's doesn't name the cause.
+# If the disk is full, safetensors and torch raise their own errors instead of an OSError; torch's doesn't say why.
 _WRITE_ERRORS = (OSError, RuntimeError, safetensors.SafetensorError)
 
 
@@ -129,7 +129,7 @@ def intact(folder: Path) -> Iterator[Checkpoint]:
 
 
 def corrupt(folder: Path) -> dict[Path, str]:
-    """Find corrupt checkpoints that are newer than the newest intact checkpoint; return the faults."""
+    """Find corrupt checkpoints that are newer than the newest intact checkpoint; return the faults by path."""
     found: dict[Path, str] = {}
     for _, path in _by_step(folder):
         wrong = fault(path)
@@ -144,7 +144,7 @@ def fault(path: Path) -> str | None:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         if path.name != _name(manifest["step"]):
-            return f"{MANIFEST} is of step {manifest['step']}"
+            return f"{MANIFEST} was written for step {manifest['step']}"
         files = manifest["files"]
         parts = [name for name in files if name not in (WEIGHTS, STATE)]
         if not all(map(_PART.fullmatch, parts)):

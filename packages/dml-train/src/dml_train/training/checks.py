@@ -28,7 +28,7 @@ from dml_train.measure.evaluate import Embedded, evaluate, make_evaluator
 from dml_train.recipe.tables import Initialisation, Recipe
 from dml_train.training.class_weights import find_class_weights
 
-_ITEMS = 8  # in the rehearsed evaluation, of 2 classes
+_ITEMS = 8  # number of items in the rehearsed evaluation, in 2 classes
 
 
 def check_sizes(dataset: Dataset, train: Split, described: str, *, tests: bool) -> None:
@@ -63,7 +63,7 @@ def build_sampler(
     try:
         sampler: BatchSampler = registry.build("samplers", table, {"labels": train.labels, "seed": seed})
     except InvalidOption as error:
-        # With these settings, the samplers of dml-core accept such a small split.
+        # The largest values that the samplers of dml-core accept for this split.
         wanted = {"batch_size": len(train), "classes_per_batch": len(train.class_names)}
         remedies = [
             f"--set sampler.{key}={most}" for key, most in wanted.items() if int(table.get(key, 0)) > most
@@ -75,7 +75,7 @@ def build_sampler(
 
 
 def describe_training(dataset: Dataset, train: Split, share: float | None) -> str:
-    """Describe the size of the training split, the number of held-out classes, and the data set's train_fraction."""
+    """Describe the sizes of training and test split, the data set's train_fraction, and the held-out classes."""
     classes = len(train.class_names)
     text = f"the training split has {_count(len(train), 'image')} of {_count(classes, 'class')}"
     held_out = len(dataset.train.class_names) - classes
@@ -88,7 +88,7 @@ def describe_training(dataset: Dataset, train: Split, share: float | None) -> st
 
 
 def check_matching(recipe: Recipe, registry: Registry, dataset: Dataset, validation: Split | None) -> None:
-    """Raise a `DmlError` if groups or lists don't fit the splits or the evaluator, or don't leave a query with a match.
+    """Raise a `DmlError` if groups or lists don't fit the splits or the evaluator, or exclude all matches.
 
     Check the held-out classes, `validation`, and, unless ``evaluation.test`` is false, the test split.
     """
@@ -131,15 +131,15 @@ def _check_part(
         raise ValueError(f"matches contains {len(stated):,} queries; expected {len(queries):,}")
     if not Matching(stated, items, None if gallery is None else len(gallery)).has_match().any():
         raise ValueError(
-            "no query has a match: there are none, or rankings exclude all matches; expected classes with items in "
-            "more than one group, and lists that don't exclude all matches"
+            "no query has a match that the rankings don't exclude; expected classes with items in more than one "
+            "group, and lists that don't exclude all matches"
         )
     return stated
 
 
 def _rehearse(recipe: Recipe, registry: Registry, matches: Labels | Relevance) -> None:
     """Evaluate a few items with matches of this kind; raise a `DmlError` if these aren't supported by the evaluator."""
-    # A recipe may ask for more clusters than these items.
+    # A recipe may ask for more clusters than there are items here.
     table = {key: value for key, value in recipe.evaluation.component().items() if key != "n_clusters"}
     evaluator: Evaluator = make_evaluator(table, registry, recipe.training.seed)
     items = np.arange(_ITEMS)
@@ -160,7 +160,7 @@ def check_mining(recipe: Recipe, sampler: BatchSampler, evaluator: Evaluator) ->
     if isinstance(sampler, MiningSampler) and not isinstance(evaluator, MiningEvaluator):
         raise DmlError(
             f"the sampler {recipe.sampler['name']!r} mines hard negatives, which the evaluator "
-            f"{recipe.evaluation.name!r} doesn't find; expected one with hard_negatives(), such as "
+            f"{recipe.evaluation.name!r} doesn't find; expected an evaluator with hard_negatives(), such as "
             "evaluation.name = 'exact'"
         )
 

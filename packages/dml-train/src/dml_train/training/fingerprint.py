@@ -22,9 +22,9 @@ from dml_train.run_folder import RunFolder
 
 
 class Part(NamedTuple):
-    """The items of a part."""
+    """The items of the training split, the test split or the gallery."""
 
-    # (N,) uint64: hashes of the paths relative to the common folder; if the split doesn't use files, the rows.
+    # (N,) uint64: hashes of the paths relative to the common folder; if the split doesn't use files, the row numbers.
     items: npt.NDArray[Any]
     sizes: npt.NDArray[Any]  # (N,) int64: file sizes in bytes; if the split doesn't use files, 0
     classes: npt.NDArray[Any]  # (N,) uint64: hashes of the class names
@@ -70,7 +70,7 @@ def _describe_change(before: Part, now: Part) -> str:
         "with a different class": relabelled,
     }
     words = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-    return f"of {len(before.items):,} images, {words or 'some at a different place'}"
+    return f"of {len(before.items):,} images, {words or 'some in a different order'}"
 
 
 def _read(folder: RunFolder) -> dict[str, Part]:

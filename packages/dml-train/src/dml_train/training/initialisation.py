@@ -67,7 +67,7 @@ def adapt_batch_norms(
 
 @torch.no_grad()
 def set_to_class_means(experiment: Experiment, console: Console, ranks: Ranks) -> None:
-    """Set class weights to the mean of the class's training embeddings, which aren't augmented.
+    """Set the weights of each class to the mean embedding of the class's training images, which aren't augmented.
 
     Source: the authors' code for Heated-Up Softmax, ``--better_init``, which they use on Stanford Online Products.
     """

@@ -58,10 +58,10 @@ class JsonLines:
         return path.open("a", encoding="utf-8", buffering=1)  # line-buffered: a killed run doesn't lose lines
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Write a line, unless it repeats the previous line, since the end of a run evaluates the last step again.
+        """Write a line, unless it equals the previous line; raise a `DmlError` if the disk is full or fails.
 
-        The file then doesn't depend on whether this attempt or an interrupted attempt evaluated first. Raise a
-        `DmlError` if the disk is full or fails.
+        A run that is resumed after the last step evaluates this step again. Since the repeated line isn't written, the
+        file is identical to that of an uninterrupted run.
         """
         lasting = {
             name: value if math.isfinite(value) else None
@@ -112,7 +112,7 @@ class TensorBoard:
             raise
 
     def close(self) -> None:
-        """Flush the buffered points, unless `log` failed; raise a `DmlError` as `log`."""
+        """Flush the buffered points, unless `log` failed; raise a `DmlError` if the disk is full or fails."""
         if not self._failed:
             with _report_write_errors(self._path):
                 self._writer.close()

@@ -17,7 +17,7 @@ from dml_train.training.build import Experiment
 
 
 def segments(sampler: BatchSampler, begin: int, end: int) -> list[range]:
-    """Split the steps from `begin` to `end` where negatives are mined, since later batches depend on these."""
+    """Split the steps from `begin` to `end` where negatives are mined, since later batches depend on the negatives."""
     if not isinstance(sampler, MiningSampler):
         return [range(begin, end)]
     length = len(sampler)

@@ -25,7 +25,7 @@ class PartedOptimizer:
     using `torch.optim.SparseAdam` for ``adamw`` and ``adam``, so moments also change only in these rows; for ``sgd``,
     momentum isn't used. Weight decay isn't used for these parameters either, since it would change all rows.
 
-    Frozen parameters aren't part of the optimizer, so the state and checkpoints don't include these. Raises an
+    Frozen parameters aren't part of the optimizer, so checkpoints don't store moments for them. Raises an
     `InvalidOption` if all parameters are frozen.
 
     Args:
@@ -123,7 +123,7 @@ def _group(
 
 
 class Joined(torch.optim.Optimizer):
-    """Optimizers of different parameters joined for scaler and checkpoint; groups and states are joined in order."""
+    """Optimizers of different parameters, used by scaler and checkpoint as a single optimizer with all groups."""
 
     def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
         self._parts = parts

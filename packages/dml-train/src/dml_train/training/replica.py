@@ -40,7 +40,7 @@ class Replica:
         self._replicate()
         if self._size is None:
             return self._forward(self._replica, images_R, step, 0)
-        # Both passes should use the same code, since compiled code draws different dropout masks than eager code.
+        # The cache's two passes must run the same code, since compiled code draws different dropout masks than eager.
         self._cache = GradientCache(
             self._replica,
             self._size,

@@ -132,9 +132,9 @@ def check_recipe(
 ) -> None:
     """Run all checks that `train` runs before the first step, but don't start a run.
 
-    This function loads the data set, builds network, loss and sampler, and passes two training images through these
-    forward and backward. Use it to find a mistake before a job waits in a queue, for example. Raise a `DmlError` if
-    `train` would fail before the first step.
+    This function loads the data set, builds network, loss and sampler, and tries a forward and backward pass on two
+    training images. Use it to find a mistake before a job waits in a queue, for example. Raise a `DmlError` if `train`
+    would fail before the first step.
 
     Args:
         out: if given, also check that `train` could use this folder.
@@ -211,8 +211,8 @@ def reopen(
 def evaluated_checkpoint(folder: RunFolder, step: int | None = None) -> Checkpoint:
     """Find the checkpoint to evaluate: of `step` if given, the best if the run selects weights, otherwise the newest.
 
-    Raise a `DmlError` that names intact checkpoints if this checkpoint is damaged or missing. Don't fall back to an
-    older checkpoint, since the run's metrics are of different weights.
+    Raise a `DmlError` that names intact checkpoints if this checkpoint is damaged or missing. An older checkpoint is
+    not used instead, since the run's metrics don't describe the older weights.
     """
     if step is None and folder.is_finished:
         step = int(folder.read_evaluation()["step"])
@@ -281,7 +281,7 @@ def _check_differences(what: str, found: list[str], folder: RunFolder, force: bo
 
 
 def _check_metrics(folder: RunFolder) -> None:
-    """Raise a `DmlError` if a finished run's logged metrics are damaged, since resuming would record it as intact."""
+    """Raise a `DmlError` if a finished run's metrics.jsonl is damaged, since resuming would record it as intact."""
     try:
         recorded = folder.is_finished and folder.metrics.name in folder.read_manifest()
     except DmlError:  # the manifest is corrupt; resuming writes it again

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dml_train.training.loggers import CLOCK
 
-_LEAST_SECONDS = 10.0  # of training, before the share of loading is known
+_LEAST_SECONDS = 10.0  # seconds of training to measure before the share of loading is reported
 Batch = TypeVar("Batch")
 
 

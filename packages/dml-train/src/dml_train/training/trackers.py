@@ -1,9 +1,9 @@
 """Loggers that send a run to an experiment tracker: Weights & Biases, MLflow, Trackio.
 
-Loggers send the recipe as the run's settings, and values by step. A tracker shows the last value of a
-name as the run's result, and the evaluation of the test split comes last. The run's folder stores the tracker's name
-for the run, so that a resumed run continues there; it will then log the steps since the last checkpoint again, with the
-same values. Trackers write in the background, so when a run is killed, the last seconds may be missing.
+Loggers send the recipe as the run's settings, and values by step. A tracker shows the last value of a name as the run's
+result, so the evaluation of the test split is logged last. The run's folder stores the run's ID in the tracker, so that
+a resumed run continues there; it will log the steps since the last checkpoint again, with the same values. Trackers
+write in the background, so when a run is killed, the last seconds may be missing.
 
 All loggers have these arguments: `directory` is the run's folder, `recipe` becomes the run's settings, `project` is
 the tracker's project or experiment, and `run_name` is the name to show there, by default the folder's name.
@@ -74,7 +74,7 @@ class WeightsAndBiases:
                 ),
             )
             self._run.config.update(flatten_settings(recipe), allow_val_change=True)
-            # Log the step as a value: W&B's step can not decrease, so steps that a resumed run repeats will be dropped.
+            # Log the step as a value: W&B's step can't decrease, so W&B would drop steps that a resumed run repeats.
             self._run.define_metric("*", step_metric=STEP)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -89,8 +89,8 @@ class WeightsAndBiases:
 class MlflowRun:
     """A run of MLflow.
 
-    MLflow's parameters never change. If a forced resume changes a setting, the change is a tag with the step, for
-    example ``optimizer.lr from step 500``.
+    MLflow's parameters can't be changed. If a forced resume changes a setting, the new value is logged as a tag with
+    the step, for example ``optimizer.lr from step 500``.
 
     Args:
         directory, recipe, project, run_name: see the module.
@@ -190,7 +190,7 @@ class TrackioRun:
             return {"name": name, "project": project}
 
         self._trackio = trackio
-        # Trackio prints to the standard output, which belongs to the results.
+        # Trackio prints to the standard output, which is reserved for results.
         with redirect_stdout(sys.stderr), _starting("trackio", directory, create) as identity:
             self._run = trackio.init(
                 project=identity["project"],

@@ -1,7 +1,7 @@
 """The training loop: load, step, log, evaluate, save.
 
-Random draws, batches and schedules depend only on the run's seed and the step (`dml_train.seeds`). A checkpoint must
-therefore hold only weights, optimizer, loss, scaler and mined negatives, and a resumed run ends with bits identical to
+Random draws, batches and schedules depend only on the run's seed and the step (`dml_train.seeds`). A checkpoint needs
+only weights, optimizer, loss, scaler, mined negatives and the best step, and a resumed run ends with bits identical to
 a run that was never interrupted.
 
 Shapes: `B` rows of the global batch, `R` rows of this rank's part, `D` embedding dimension.
@@ -142,8 +142,8 @@ class Trainer:
     def load_batches(self) -> Iterator[Batch]:
         """Load the batches of the remaining steps ahead; none if early stopping ended the run.
 
-        Don't load ahead past a step when the sampler mines negatives, since later batches depend on these. If an
-        image can't be loaded, raise a `DmlError` that names the checkpoint to resume from.
+        Batches that depend on mined negatives aren't loaded before these are mined. If an image can't be loaded, raise
+        a `DmlError` that names the checkpoint to resume from.
         """
         experiment = self.experiment
         pin = experiment.device.type == "cuda"
@@ -221,7 +221,7 @@ class Trainer:
                 raise divergence(
                     f"the loss of step {step} is {values['loss']} (optimizer.lr {values['optimizer.lr']:.3g})",
                     self.newest_checkpoint(),
-                    f"The batch was items {self.batches.indices(step - 1).tolist()}",
+                    f"The batch contained the items {self.batches.indices(step - 1).tolist()}",
                 )
             if not values["loss"] and not self.warned_of_zero:
                 self.warn_of_zero(step)
@@ -347,8 +347,8 @@ class Trainer:
             return 0
         experiment, state = self.experiment, newest.state(mapped=bool(self.shards))
         weights = newest.weights()
-        # If a run is forced to resume with an average, the average starts here. If a run is forced to resume when
-        # the average was removed from the recipe, training continues from the averaged weights.
+        # If a forced resume adds an average, the average starts here. If a forced resume removes the average, training
+        # continues from the averaged weights.
         experiment.model.load_state_dict(state.get("model", weights))
         if experiment.average is not None:
             experiment.average.module.load_state_dict(weights)
@@ -364,7 +364,7 @@ class Trainer:
     def finish(self) -> None:
         """Embed and evaluate the test split, and write both to the folder; write the manifest last.
 
-        If classes are held out, use the weights that were best on these. With ``evaluation.test = false``, evaluate the
+        If evaluations select weights, use the best weights. With ``evaluation.test = false``, evaluate the
         held-out classes instead, and don't write an embedding.
         """
         if self.best.step not in (0, self.steps_done):

@@ -56,7 +56,7 @@ def _list_parts(folder: Path) -> Parts:
 
 
 def read_matlab(file: Path, variable: str, *fields: str) -> list[Any]:
-    """Read a variable in a MATLAB file, or some fields of it; raise a `DmlError` if the file lacks these."""
+    """Read a variable in a MATLAB file, or only some fields; raise a `DmlError` if the file lacks them."""
     with extra("cars196", "the data set 'cars196'"):  # imported here, since the import is slow
         from scipy.io import loadmat
 

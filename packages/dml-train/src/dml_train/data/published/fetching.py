@@ -55,7 +55,7 @@ def fetch_dataset(name: str, root: str | Path, *, report: Callable[[str], None] 
 
 
 def _get_archive(archive: Archive, root: Path, report: Callable[[str], None]) -> Path:
-    """Find or download an archive, and verify the checksum if this is published."""
+    """Find or download an archive, and verify the checksum if one is published."""
     if (existing := find_file(root, archive.name)) is not None:
         report(f"{existing} already exists")
         _check_md5(existing, archive.md5)

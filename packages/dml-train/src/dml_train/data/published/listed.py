@@ -13,8 +13,8 @@ from dml_core import DmlError
 from dml_train.data.parts import Classes, Parts
 from dml_train.data.published.official import Archive, OfficialSet, parse_number, read_lines
 
-_TRAIN_CLASSES = 100  # of CUB, the first ones by number
-_LISTS = ("list_eval_partition.txt", "Eval/list_eval_partition.txt")  # of In-Shop
+_TRAIN_CLASSES = 100  # in CUB, the classes with the lowest numbers train
+_LISTS = ("list_eval_partition.txt", "Eval/list_eval_partition.txt")  # the places of In-Shop's list
 
 
 def _list_cub(folder: Path) -> Parts:

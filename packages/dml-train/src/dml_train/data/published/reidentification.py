@@ -1,8 +1,8 @@
 """Market-1501, VeRi-776 and PKU VehicleID: persons seen by six cameras, vehicles by 20, and 26,267 vehicles of a city.
 
 A file's name contains identity and camera: ``0002_c1s1_000451_03.jpg`` in Market-1501, ``0001_c001_00016450_0.jpg`` in
-VeRi-776. The cameras are groups, so that a query's ranking excludes images of this identity by this camera, also the
-copy of the query in VeRi-776's gallery.
+VeRi-776. The cameras are groups, so that a query's ranking excludes images with the query's identity and camera, also
+the copy of the query in VeRi-776's gallery.
 
 Source: Zheng et al. 2015, Scalable Person Re-identification: A Benchmark; Liu et al. 2016, A Deep Learning-Based
 Approach to Progressive Vehicle Re-identification; Liu et al. 2016, Deep Relative Distance Learning: Tell the Difference
@@ -25,7 +25,7 @@ from dml_train.data.published.official import Archive, OfficialSet, parse_number
 
 Vehicles = Literal[800, 1600, 2400]
 
-_LISTS = "train_test_split"  # of PKU VehicleID
+_LISTS = "train_test_split"  # PKU VehicleID's folder of lists
 # The number of images per test list; an image per vehicle is in the gallery.
 _IMAGES: Mapping[Vehicles, int] = {800: 6_493, 1600: 13_377, 2400: 19_777}
 _NAME = re.compile(r"(?P<identity>-1|\d+)_(?P<camera>c\d+)")
@@ -107,7 +107,7 @@ def describe_vehicleid(vehicles: Vehicles, draw: int) -> OfficialSet:
         gallery: dict[str, list[Path]] = {}
         for vehicle, listed in _read_list(folder, f"test_list_{vehicles}.txt").items():
             files = sorted(listed)
-            # A function of the draw and the vehicle's number.
+            # The choice depends only on the draw and the vehicle's number.
             gallery[vehicle] = [files.pop(np.random.default_rng([draw, int(vehicle)]).integers(len(files)))]
             if files:
                 queries[vehicle] = files

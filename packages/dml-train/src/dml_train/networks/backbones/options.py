@@ -1,7 +1,7 @@
 """The options that backbones share.
 
 - ``in_channels``: the number of channels of the images. If it isn't 3, loaded weights of the first convolution are
-  replaced by the mean over colours times ``3 / in_channels``, so that a grey image has the same features as in colour.
+  replaced by the mean over colours times ``3 / in_channels``, so that a grey image has the same features as in RGB.
 - ``weights``: None (random) or a file: a state dict with or without the classifier, ``.safetensors`` or saved by
   ``torch.save`` (read using ``weights_only=True``, so that loading can't run code).
 - ``levels``: the names of the outputs to use as features. If multiple, ``num_features`` and the output are tuples.
@@ -97,7 +97,7 @@ def load_state(
     Args:
         network, state: the network, and the weights by name.
         weights, expected: the file, and a description of the right file, for messages.
-        unused: whether the network doesn't need the weights with this name, such as the classifier's, in any shape.
+        unused: returns true for names that aren't loaded, such as the classifier's; their shapes aren't checked.
     """
     # Old files lack batch norm's count of batches, which isn't used here.
     own = {n: t for n, t in network.state_dict().items() if unused(n) or n.endswith("num_batches_tracked")}

@@ -16,10 +16,10 @@ MOST_LAYERS = 1000  # a larger number is almost certainly a typo, and could exha
 
 
 class SmallConv(nn.Module):
-    """Blocks of convolutions, to train from scratch in minutes; blocks halve height and width.
+    """Blocks of convolutions, to train from scratch in minutes.
 
-    A block contains `depth` 3 × 3 convolutions, followed by a norm and ReLU each. All blocks except the last end with
-    2 × 2 max pooling.
+    A block contains `depth` 3 × 3 convolutions, each followed by a norm and ReLU. All blocks except the last halve
+    height and width by 2 × 2 max pooling between the last convolution and the norm.
 
     Args:
         in_channels: number of channels of the images.
@@ -63,7 +63,7 @@ class SmallConv(nn.Module):
                 step = stride if block == place == 0 else 1
                 layers.append(nn.Conv2d(channels, width, 3, stride=step, padding=1, bias=False))
                 if place == depth - 1 and block < len(widths) - 1:
-                    # Pool before norm and ReLU, to save three quarters of their work; these keep the order of values.
+                    # Pool before norm and ReLU, which then have a quarter of the work.
                     layers.append(nn.MaxPool2d(2))
                 layers += [
                     nn.BatchNorm2d(width) if norm == "batch" else nn.GroupNorm(width // 8, width),

@@ -69,8 +69,8 @@ class TimmModel(nn.Module):
         super().__init__()
         if min(in_channels - 1, image_size, lora_rank) < 0 or lora_alpha <= 0.0:
             raise ValueError(
-                f"in_channels is {in_channels}, image_size is {image_size}, lora_rank {lora_rank} and lora_alpha "
-                f"{lora_alpha}; expected at least 0, at least 1 channel and an alpha above 0"
+                f"in_channels is {in_channels}, image_size {image_size}, lora_rank {lora_rank}, lora_alpha "
+                f"{lora_alpha}; expected at least 1 channel, a size and a rank of at least 0, and an alpha above 0"
             )
         options = {"num_classes": 0, "in_chans": in_channels} | (
             {"img_size": image_size} if image_size else {}
@@ -155,15 +155,15 @@ def _build(model: str, weights: str | None, options: dict[str, Any]) -> Any:
         if weights != "DEFAULT":
             raise
         raise DmlError(
-            f"could not download the weights of {model} ({error}); download these elsewhere and give the file, "
-            "e.g. weights = 'model.safetensors'"
+            f"could not download the weights of {model} ({error}); download the file on a different machine and "
+            "give the path, e.g. weights = 'model.safetensors'"
         ) from error
     if weights in (None, "DEFAULT"):
         return network
     classifiers = tuple(f"{name}." for name in _names(network.default_cfg.get("classifier")))
     if weights == LITE0:
         weights = str(find_lite0())
-        # The file contains these modules in this order, with different names, and the classifier last.
+        # The file contains the same tensors in the same order with different names, and the classifier last.
         state = dict(zip(network.state_dict(), read_state(weights, "a file").values()))
     else:
         state = _convert(network, read_state(weights, f"a file, 'DEFAULT' or {LITE0!r}"), classifiers)
@@ -231,7 +231,7 @@ def add_lora(
         network: a network with the weights to start training from.
         rank, alpha: rank of the added matrices, and the factor alpha.
         targets: ends of the layers' names, for example ``"attn.qkv"`` for ``blocks.0.attn.qkv``; raises an
-            `InvalidOption` if a name doesn't match any layer, or a layer isn't called, so that LoRA is ineffective.
+            `InvalidOption` if an end doesn't match any layer, or matches a layer that the network doesn't call.
         probe: computes the network's features on the device "meta", to find layers that aren't called.
     """
     with extra("lora", "backbone.lora_rank"):

@@ -1,6 +1,6 @@
 """Any classification model of torchvision except for the classifier, with features from one or more depths.
 
-Functions import torchvision, since the import takes seconds.
+The functions, not the module, import torchvision, since the import takes seconds.
 
 Shapes: `B` batch, `F` features, `H`, `W` height and width.
 """
@@ -25,7 +25,7 @@ from dml_train.networks.backbones.options import (
 
 _Form = Literal["map", "map, channels last", "tokens", "vector"]
 
-# The attributes of torchvision's models that hold classifiers, also auxiliary classifiers for training.
+# The attributes of torchvision's models that contain classifiers, including auxiliary classifiers for training.
 _UNUSED = frozenset({"classifier", "fc", "head", "heads", "aux1", "aux2", "AuxLogits"})
 _TRACED_SIZE = 224  # pixels per side; every torchvision model accepts it
 
@@ -70,7 +70,7 @@ class TorchvisionModel(nn.Module):
         _, names = get_graph_node_names(network, suppress_diff_warning=True)
         # The nodes up to the pooling or classifier, in the order of computation.
         nodes = [name for name in names if name.partition(".")[0] not in (*_UNUSED, "avgpool")]
-        # Use a module's name to refer to the last node of the module.
+        # A module's name refers to the last node in the module.
         modules = {node.rsplit(".", depth)[0] for node in nodes for depth in range(1, node.count(".") + 1)}
         check_levels(levels, [*nodes, *sorted(modules - {*nodes})], model)
         if not levels and isinstance(network, models.VisionTransformer):
@@ -112,8 +112,8 @@ def _build(model: str, weights: str | None, pretrained: bool) -> nn.Module:
             downloaded: nn.Module = models.get_model(model, weights=weights)
         except OSError as error:
             raise DmlError(
-                f"could not download the weights {weights!r} of {model} ({error}); download these elsewhere and "
-                "give the file, e.g. weights = 'resnet50.pth'"
+                f"could not download the weights {weights!r} of {model} ({error}); download the file on a different "
+                "machine and give the path, e.g. weights = 'resnet50.pth'"
             ) from error
         return downloaded
     # GoogLeNet and Inception include auxiliary classifiers, which aren't needed.

@@ -123,7 +123,7 @@ def _plan_rows(
 ) -> list[PlannedRow]:
     """Plan the runs of a table's rows on a data set.
 
-    The names of the runs' folders contain a hash of the recipe, so that equal rows share a run, also if they measure
+    The names of the runs' folders contain a hash of the recipe, so that equal rows share a run, even if they measure
     different levels. Rows that can't be run are kept if figures are published for the data set. If a row replaces a
     table and the component's plugin, such as pytorch-metric-learning, is missing, the row has a fault.
     """
@@ -163,7 +163,7 @@ def _key(recipe: Recipe) -> str:
 class Reproduced(NamedTuple):
     """The results of `reproduce`."""
 
-    pages: list[Path]  # the Markdown files; the values are also in JSON files next to these
+    pages: list[Path]  # the Markdown files; the values are also in JSON files next to them
     faults: list[str]  # the errors of failed runs
     left_out: list[str]  # tables on missing data sets, with the reasons
 
@@ -184,14 +184,14 @@ def reproduce(
     """Run tables of the papers on the available data sets, and write a page per paper.
 
     Raise DmlError if a name is unknown, a recipe is invalid, or data sets for all tables are missing, or
-    StudyInterrupted as `run_all`.
+    StudyInterrupted on SIGTERM or Ctrl-C.
 
     Args:
         names: papers and tables, for example ``["ice/table-2", "rll"]``.
         out: the folder for runs and pages. Finished runs are kept, unfinished runs resume, and pages are replaced.
         data: the folder of the papers' data sets; by default, all tables are run on glyphs.
         seeds: number of runs per row.
-        processes, executor: number of simultaneous runs; trains the runs instead of processes, see `run_all`.
+        processes, executor: number of simultaneous runs; an executor to use instead of processes, see `run_all`.
         overrides: changes of all recipes, for example ``["training.steps=100"]``.
         known: the papers by name; default: the bundled papers.
         registry: provides the components; default: all installed ones.

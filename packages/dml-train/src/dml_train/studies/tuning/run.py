@@ -88,7 +88,7 @@ def run_search(
 ) -> list[Trial]:
     """Run trials until `trials` exist, and return finished trials, sorted by number; see `tune` for the arguments.
 
-    Trials that other machines train aren't finished. When a machine dies, a different machine will resume the trial.
+    Trials that other machines still train aren't returned. If a machine dies, a different machine resumes the trial.
     """
     store = TrialStore(plan, out)
     while _train_next(store, console, processes, executor) or store.ask(trials):
@@ -125,7 +125,7 @@ def list_trainings(plan: SettingsSearch, out: Path, trials: int) -> list[Job]:
 
 
 def _train_next(store: TrialStore, console: Console, processes: int, executor: Executor | None) -> bool:
-    """Train the first trial that other processes don't train, and record the value; return False if there is none."""
+    """Train the first trial that isn't in training elsewhere, and record the value; return False if there is none."""
     for trial in store.unfinished():
         folder = store.folder(trial)
         with ExitStack() as until_the_end:

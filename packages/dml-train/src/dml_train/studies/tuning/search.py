@@ -143,7 +143,7 @@ def _number(text: str) -> float:
 class Trial:
     """A choice of settings and the result."""
 
-    number: int  # from 0
+    number: int  # trials are counted from 0
     settings: dict[str, Scalar]  # values by key
     value: float | None  # the mean of the metric over the folds; None if a training failed
     seconds: float  # processor time of the trainings
@@ -174,7 +174,7 @@ class SettingsSearch:
         if self.folds is None and not base.validation.holds_out:
             raise DmlError(
                 "the recipe doesn't hold out classes to evaluate settings on; "
-                "set validation.class_fraction in it (e.g. 0.25), or give a number of folds (e.g. 4)",
+                "set validation.class_fraction (e.g. 0.25), or give a number of folds (e.g. 4)",
                 arguments=("folds",),
             )
         examples = {
