@@ -62,7 +62,7 @@ impl<S: Space> Choice<'_, S> {
         if let Some(many) = self.control.sizes().many_positives {
             return collect((0..queries).map(|q| number(q) >= many.max(1)));
         }
-        // In random order, the n-th value above the lowest positive is listed only if it is one of the `last` largest so
+        // In random order, the n-th value not below the lowest positive is listed only if it is one of the `last` largest so
         // far, so about last · (1 + ln(above / last)) are listed. A positive costs about half as much as a listed value.
         let listed = |q: usize, share: f64| {
             let (last, above) = (last_rank(q) as f64, share * items as f64);
@@ -87,7 +87,7 @@ impl<S: Space> Choice<'_, S> {
                 let lowest = lowest(*query, matches)?;
                 let class = self.relation.class(Side::Query, *query as usize);
                 let is_above = |(key, item): &(&f64, &u32)| {
-                    **key > lowest && self.relation.class(Side::Gallery, **item as usize) != class
+                    **key >= lowest && self.relation.class(Side::Gallery, **item as usize) != class
                 };
                 Ok(keys.iter().zip(&sample).filter(is_above).count())
             };

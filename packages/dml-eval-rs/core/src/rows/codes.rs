@@ -250,7 +250,7 @@ impl<'a> Space for Codes<'a> {
     }
 
     fn listed_share(&self) -> f64 {
-        0.1
+        0.045
     }
 
     fn bytes(&self) -> usize {
