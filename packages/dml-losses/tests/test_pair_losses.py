@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -82,6 +83,7 @@ CASES: dict[str, tuple[Loss, Loss, dict[str, Any]]] = {
     "info-nce": (F.info_nce, reference.info_nce_value, TEMPERATURE | {"symmetric": True}),
     "info-nce, one side": (F.info_nce, reference.info_nce_value, TEMPERATURE | {"symmetric": False}),
     "sup-con": (F.sup_con, reference.sup_con_value, {"temperature": 0.1}),
+    "koleo": (F.koleo, reference.koleo_value, {}),
     "siglip": (F.siglip, reference.siglip_value, LEARNED),
 }  # fmt: skip
 all_cases = pytest.mark.parametrize("name", CASES)
@@ -145,6 +147,7 @@ def test_blocks_change_nothing_but_rounding(name: str, monkeypatch: pytest.Monke
     whole = fast(x, y, **parameters)
     gradient = grad(whole, x)[0]
     monkeypatch.setattr(pairs, "_CPU_BLOCK_ELEMENTS", 16 * 150)
+    monkeypatch.setattr(sys.modules["dml_losses.functional.koleo"], "_BLOCK_ELEMENTS", 16 * 150)
     blocks = fast(x, y, **parameters)
     torch.testing.assert_close(blocks, whole, rtol=1e-12, atol=0)
     torch.testing.assert_close(grad(blocks, x)[0], gradient, rtol=1e-9, atol=1e-13)
