@@ -56,7 +56,7 @@ def similarity_operator(
         share = None
         if num_learned:
             learned, over_ranks, *others = parameters
-            share = BlocksOfRank(len(queries), queries.device) if over_ranks else None
+            share = BlocksOfRank(len(queries), queries.device) if over_ranks and len(gallery) else None
             parameters = (learned.to(queries.dtype), *others)
         with torch.autocast(queries.device.type, enabled=False):
             value, query_move, gallery_move = value_and_gradients(
