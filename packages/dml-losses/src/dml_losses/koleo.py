@@ -14,6 +14,9 @@ class KoLeo(torch.nn.Module):
     by 0.1.
     """
 
+    def __init__(self) -> None:  # without options: a module's constructor would take any
+        super().__init__()
+
     def forward(
         self,
         embeddings: torch.Tensor,

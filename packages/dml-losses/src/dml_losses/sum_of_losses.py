@@ -18,7 +18,7 @@ class SumOfLosses(torch.nn.Module):
     L = Σ_t w_t · l_t(x, y)
 
     Use it to train with a class loss and a pair loss at once, or to add a regulariser such as `KoLeo`. A term can be
-    any loss, wrapped or not, and keeps its own parameters and memory.
+    any loss, wrapped or not, and keeps separate parameters and memory.
 
     Source: Luo et al. 2019, Bag of Tricks and a Strong Baseline for Deep Person Re-identification, which adds a softmax
     and a triplet loss.
