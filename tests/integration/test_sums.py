@@ -90,5 +90,5 @@ def test_two_ranks_train_a_sum_as_one_rank_does(tmp_path):
     expected, found = (logged_steps(RunFolder(tmp_path / name)) for name in ("one", "two"))
     assert len(found) == 8
     for one, two in zip(expected, found, strict=True):
-        # Sums of float32 in another order, over eight steps.
+        # Ranks add up float32 numbers in a different order, over eight steps.
         assert [two[term] for term in TERMS] == pytest.approx([one[term] for term in TERMS], rel=1e-4)

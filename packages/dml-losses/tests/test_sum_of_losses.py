@@ -32,7 +32,7 @@ def registry() -> Registry:
 
 
 def test_a_recipes_sum_has_the_value_and_gradients_of_its_terms(registry: Registry) -> None:
-    """Each term alone, with the same initial weights, at each of three steps."""
+    """Compare with separate terms that have the same initial weights, at each of three steps."""
     torch.manual_seed(0)
     loss = registry.build("losses", TABLE, CONTEXT).double()
     torch.manual_seed(0)
