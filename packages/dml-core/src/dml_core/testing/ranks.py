@@ -112,7 +112,7 @@ class RanksContract(ABC):
 
 def run_ranks(target: Callable[..., None], size: int, *arguments: object) -> None:
     """Call `target(rank, *arguments)` in a process per rank; if a rank fails, end all and raise its error."""
-    # Fork from a process that only imported torch, so that a single import can be used by all ranks.
+    # A fork server has no threads, and can import modules once for all ranks (`set_forkserver_preload`).
     start_method = "forkserver" if sys.platform != "win32" else "spawn"
     torch.multiprocessing.start_processes(  # type: ignore[attr-defined,no-untyped-call]  # documented, not exported
         target, arguments, nprocs=size, start_method=start_method
