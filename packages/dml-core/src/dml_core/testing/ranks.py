@@ -22,7 +22,7 @@ from torch import Tensor, distributed, nn
 from dml_core.protocols.losses import ShardedLoss
 from dml_core.testing.losses import DIM, NUM_CLASSES
 
-_TIMEOUT = timedelta(minutes=5)  # of a rank that waits for the others
+_TIMEOUT = timedelta(minutes=10)  # of a rank that waits for the others
 
 
 class RanksContract(ABC):
