@@ -51,6 +51,7 @@ def test_ranks_train_as_one_process_does(size: int, device: str, tmp_path: Path)
                     assert torch.equal(got, world[0][name]["state"][key]), f"{name}, rank {rank}: {key}"
 
 
+@pytest.mark.slow
 class TestSummedGradients(RanksContract):
     gradients = "sum"
 

@@ -345,7 +345,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("name", SHARED)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=settings.default.max_examples // 2)
 @example(size=300, world_size=7, others=None)
 @example(size=1, world_size=2, others=None)
 @example(size=300, world_size=4, others=70)
