@@ -42,12 +42,13 @@ _IMPORTED_FOR_FORKS = [
 
 @pytest.fixture(scope="session", autouse=True)
 def _fork_server() -> None:
-    """Start the fork server of this process, so that ranks and loaders don't import everything again.
+    """Choose the imports of this process's fork server, so that ranks and loaders don't import everything again.
 
-    A process uses a single server: the first user chooses the imports. Tests without the trainer don't need it.
+    A process uses a single server: the first user chooses the imports. Tests of the trainer start it at once.
     """
+    imported = [name for name in _IMPORTED_FOR_FORKS if name.partition(".")[0] in sys.modules]
+    forkserver.set_forkserver_preload(imported)
     if "dml_train" in sys.modules:
-        forkserver.set_forkserver_preload(_IMPORTED_FOR_FORKS)
         forkserver.ensure_running()
 
 

@@ -63,6 +63,13 @@ CANDIDATES: dict[str, list[Setting]] = {
         prefixes=([16, 32, 64],) * 2,
         loss=tuple(NORM_SOFTMAX | {"temperature": t} for t in (0.05, 0.1)),
     ),
+    "norm-softmax + triplet": candidates(
+        "sum",
+        terms=tuple(
+            {"softmax": NORM_SOFTMAX | {"temperature": t}, "triplet": {"name": "triplet", "margin": 0.3}}
+            for t in (0.05, 0.1)
+        ),
+    ),
     "triplet": candidates("triplet", margin=(0.2, 0.05)),
     "triplet, batch all": candidates("triplet", triplets=("batch-all",) * 2, margin=(0.2, 0.05)),
     "contrastive": candidates("contrastive", margin=(1.0, 0.5)),
@@ -151,9 +158,13 @@ def interval(values: list[float]) -> str:
 
 def describe(setting: Setting, label: str) -> str:
     """Describe a chosen setting in words."""
-    inner = setting.loss.get("loss", {})
-    words = [f"{key} {value}" for key, value in setting.loss.items() if key not in ("name", "loss")]
-    words += [f"{key} {value}" for key, value in inner.items() if key != "name"]
+    tables = [setting.loss, setting.loss.get("loss", {}), *setting.loss.get("terms", {}).values()]
+    words = [
+        f"{key} {value}"
+        for table in tables
+        for key, value in table.items()
+        if key not in ("name", "loss", "terms")
+    ]
     words += [f"lr {setting.lr:g}"]
     if label in CLASS_LOSSES:
         words += [f"class weights × {setting.factor:g}"]

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from losses_support.registered import PAIR_LOSSES, REGISTERED, build
 
 import dml_losses
-import dml_losses.plugin
-from dml_core import is_class_loss
 
 # A large number of losses is tested, so use a fifth of the profile's examples (see the root conftest.py).
 few = settings(max_examples=settings.default.max_examples // 5)
 
 CLASSES, DIM = 5, 6
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
-WRAPPERS = ("memvir", "cross-batch-memory", "broad-face", "matryoshka", "sampled-classes", "sharded-classes")
-FACTORIES = {
-    component.name: component.factory
-    for component in dml_losses.plugin.dml_losses()
-    if component.name not in WRAPPERS and not component.name.startswith("pml/")
-}
 SCALED = {  # all losses with a scale, at a much larger scale than in the papers
     "instance-cross-entropy": {"scale": 1e4},
     "norm-softmax": {"temperature": 1e-4},
@@ -49,11 +40,7 @@ SCALED = {  # all losses with a scale, at a much larger scale than in the papers
 
 def make(name: str, device: str = "cpu", **options: float) -> torch.nn.Module:
     torch.manual_seed(0)
-    factory = FACTORIES[name]
-    sizes = (CLASSES, DIM) if "num_classes" in inspect.signature(factory).parameters else ()
-    loss = factory(*sizes, **options)
-    assert isinstance(loss, torch.nn.Module)
-    return loss.to(device)
+    return build(name, CLASSES, DIM, **options).to(device)
 
 
 @st.composite
@@ -82,7 +69,7 @@ def assert_finite(loss: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, dtype
         assert torch.isfinite(gradient).all()
 
 
-@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in FACTORIES), *SCALED.items()])
+@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in REGISTERED), *SCALED.items()])
 @few
 @given(batch=batches(), dtype=st.sampled_from(DTYPES))
 def test_value_and_gradient_are_finite_at_any_scale(
@@ -99,6 +86,7 @@ def test_value_and_gradient_are_finite_at_any_scale(
 SUMS = {  # wrappers that add losses of the same embeddings
     "cross-batch-memory": lambda loss: dml_losses.CrossBatchMemory(loss, capacity=12),
     "matryoshka": lambda loss: dml_losses.Matryoshka(loss, [2, 4, DIM]),
+    "sum": lambda loss: dml_losses.SumOfLosses({"once": loss, "spread": dml_losses.KoLeo()}),
 }
 
 
@@ -106,9 +94,9 @@ SUMS = {  # wrappers that add losses of the same embeddings
     ("name", "wrapper"),
     [
         (name, wrapper)
-        for name in FACTORIES
+        for name in REGISTERED
         for wrapper in SUMS
-        if wrapper == "matryoshka" or not is_class_loss(make(name))
+        if wrapper != "cross-batch-memory" or name in PAIR_LOSSES
     ],
 )
 @pytest.mark.parametrize("size", [1e-7, 1e-6, 1e-5])
@@ -119,7 +107,7 @@ def test_a_sum_of_losses_of_short_float16_rows_is_finite(name: str, wrapper: str
         assert_finite(wrapped, x, torch.arange(12) % CLASSES, torch.float16)
 
 
-@pytest.mark.parametrize("name", FACTORIES)
+@pytest.mark.parametrize("name", REGISTERED)
 @few
 @given(batch=batches())
 def test_autocast_changes_nothing(name: str, device: str, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -139,7 +127,7 @@ def test_autocast_changes_nothing(name: str, device: str, batch: tuple[torch.Ten
     torch.testing.assert_close(cast_gradient, plain_gradient, rtol=rtol, atol=atol)
 
 
-@pytest.mark.parametrize("name", FACTORIES)
+@pytest.mark.parametrize("name", REGISTERED)
 @few
 @given(seed=st.integers(0, 2**31), size=st.integers(2, 40))
 def test_float32_is_near_float64(name: str, device: str, seed: int, size: int) -> None:
@@ -151,7 +139,7 @@ def test_float32_is_near_float64(name: str, device: str, seed: int, size: int) -
     torch.testing.assert_close(loss(x, y).double(), loss.double()(x.double(), y), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in FACTORIES if not is_class_loss(make(name))])
+@pytest.mark.parametrize("name", PAIR_LOSSES)
 @few
 @example(batch=(torch.tensor([[2.05, -0.585, 0.398, 2.01]]).expand(3, 4), torch.tensor([0, 0, 1])))
 @given(batch=batches())

@@ -8,9 +8,9 @@ import pytest
 import torch
 from core_support import gathering_rank
 from core_support.gathering_rank import CASES, DIM, loss, rows_and_labels
-from core_support.worlds import run_ranks
 
 from dml_core import all_gather_rows, rank_and_world_size
+from dml_core.testing.ranks import run_ranks
 
 
 @pytest.fixture(scope="module")

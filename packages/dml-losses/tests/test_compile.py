@@ -23,6 +23,7 @@ CLASS_LOSSES = [
     *(build(name, 5, 6) for name in registered.CLASS_LOSSES),
     dml.HeatedUpSoftmax(5, 6, feature_norm="batch"),
     dml.Matryoshka(dml.ArcFace(5, 6), [2, 6]),
+    dml.SumOfLosses({"softmax": dml.NormSoftmax(5, 6), "pairs": dml.SupCon()}, {"pairs": 0.3}),
 ]
 
 

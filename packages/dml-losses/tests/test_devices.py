@@ -6,6 +6,7 @@ devices. Tests marked `gpu` check the values.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -18,6 +19,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 CLASSES, DIM = 5, 6
 # `torch.unique` isn't defined for fake tensors, and copying a module would read the tensors' memory.
 NOT_FAKED = ("sampled-classes", "matryoshka of pairs")
+# Losses that read from the device how many positives a row has, or which rows' classes are on this rank.
+READING = (
+    "recall-at-k-surrogate", "smooth-ap", "sup-ap", "triplet, all", "triplet, semi-hard", "sharded curricular-face",
+)  # fmt: skip
+# Sampling reads the number of classes, and a queue on the CPU is copied.
+NOT_CAPTURED = (*READING, "sampled-classes", "memvir, queue on the CPU")
 
 
 def fakes_need_a_driver() -> bool:
@@ -31,26 +38,28 @@ def fakes_need_a_driver() -> bool:
     return False
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _see_inside_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the bodies of the losses' operators, which fake tensors would skip, and invent the numbers that they read."""
+    """Run the bodies of the losses' operators, which fake tensors would skip."""
 
     def body(operator: CustomOpDef, *inputs: Any) -> Any:
         with torch.no_grad():
             return operator._init_fn(*inputs)
 
     monkeypatch.setattr(CustomOpDef, "__call__", body)
-    monkeypatch.setattr(torch.Tensor, "__int__", lambda self: 2)
-    monkeypatch.setattr(
-        torch.Tensor, "nonzero", lambda self: torch.arange(len(self), device=self.device)[:, None]
-    )
 
 
 @pytest.mark.skipif(
     fakes_need_a_driver(), reason=f"torch {torch.__version__} indexes no fake tensor without a GPU's driver"
 )
+@pytest.mark.usefixtures("_see_inside_operators")
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in NOT_FAKED])
-def test_a_loss_computes_on_the_device_of_the_embeddings(name: str) -> None:
+def test_a_loss_computes_on_the_device_of_the_embeddings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fake tensors have no numbers to read, so a loss outside `READING` doesn't wait for the device."""
+    if name in READING:
+        monkeypatch.setattr(torch.Tensor, "__int__", lambda self: 2)
+        rows = lambda self: torch.arange(len(self), device=self.device)[:, None]  # noqa: E731
+        monkeypatch.setattr(torch.Tensor, "nonzero", rows)
     with FakeTensorMode(), torch.device("cuda"):
         loss = EVERY[name](CLASSES, DIM)
         x, y = torch.randn(12, DIM, requires_grad=True), torch.zeros(12, dtype=torch.int64)
@@ -65,3 +74,34 @@ def test_a_tensor_on_another_device_is_found() -> None:
 
     with FakeTensorMode(), pytest.raises(RuntimeError, match="cpu"):
         Forgetful()(torch.randn(12, DIM, device="cuda"), torch.zeros(12, dtype=torch.int64, device="cuda"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    not torch.cuda.is_available(),
+    reason="needs a CUDA device; on the CPU, fake tensors check that a loss doesn't wait for the device",
+)
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in NOT_CAPTURED])
+def test_a_cuda_graph_replays_value_and_gradients(name: str) -> None:
+    generator = torch.Generator("cuda").manual_seed(0)
+    x, y = torch.randn(12, DIM, device="cuda", generator=generator), torch.arange(12, device="cuda") % CLASSES
+    loss = EVERY[name](CLASSES, DIM).cuda()
+
+    def step(loss: nn.Module, rows: torch.Tensor) -> list[torch.Tensor]:
+        leaf = rows.detach().requires_grad_()
+        value = loss(leaf, y)
+        return [value, *torch.autograd.grad(value, (leaf, *loss.parameters()), allow_unused=True)]
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # as PyTorch asks for before a capture
+        for _ in range(3):
+            step(loss, x)
+    torch.cuda.current_stream().wait_stream(stream)
+    copied = copy.deepcopy(loss)  # with the memories before the step
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step(loss, x)
+    x.normal_(generator=generator)
+    graph.replay()
+    torch.testing.assert_close(captured, step(copied, x), rtol=1e-4, atol=1e-5)

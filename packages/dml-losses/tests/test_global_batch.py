@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from core_support.worlds import run_ranks
 from losses_support import global_world
+from torch import Tensor, nn
 
+import dml_losses as dml
+from dml_core.testing import RanksContract
+from dml_core.testing.ranks import run_ranks
 from dml_losses import GlobalBatch, InstanceCrossEntropy, NormSoftmax, plugin
 
 
@@ -48,11 +51,51 @@ def test_ranks_train_as_one_process_does(size: int, device: str, tmp_path: Path)
                     assert torch.equal(got, world[0][name]["state"][key]), f"{name}, rank {rank}: {key}"
 
 
+@pytest.mark.slow
+class TestSummedGradients(RanksContract):
+    gradients = "sum"
+
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        return GlobalBatch(dml.SupCon(), gradients="sum")
+
+
+class TestTwoTowers(RanksContract):
+    """Each rank has images with their texts, and both towers train; the rows can't be shared evenly."""
+
+    rows_per_rank = (20, 13)
+
+    def make_loss(self, num_classes: int, embedding_dim: int) -> nn.Module:
+        losses = [
+            loss
+            for over_ranks in (False, True)
+            for loss in (
+                dml.SigLIP(5.0, -1.0, over_ranks=over_ranks),
+                dml.InfoNCE(0.2, over_ranks=over_ranks),
+                dml.InfoNCE(0.2, symmetric=False, over_ranks=over_ranks),
+            )
+        ]
+        return nn.ModuleList(GlobalBatch(loss, gather_gallery=True) for loss in losses)
+
+    def compute_loss(self, loss: nn.ModuleList, embeddings: Tensor, labels: Tensor) -> Tensor:
+        image, text = embeddings.chunk(2, dim=1)
+        values = [each(image, labels, text, labels) for each in loss]
+        assert torch.allclose(
+            torch.stack(values[:3]), torch.stack(values[3:])
+        )  # with and without `over_ranks`
+        return torch.stack(values).sum()
+
+
+@pytest.mark.slow
+class TestTwoTowersOnFourRanks(TestTwoTowers):
+    rows_per_rank = (30, 1, 20, 7)
+
+
 def test_without_a_process_group_it_is_the_loss_itself() -> None:
     loss = InstanceCrossEntropy()
     x, y = torch.randn(6, 4), torch.arange(6) // 2
     assert torch.equal(GlobalBatch(loss)(x, y), loss(x, y))
-    assert torch.equal(GlobalBatch(loss)(x, y, x, y), loss(x, y, x, y))
+    for gather_gallery in (False, True):
+        assert torch.equal(GlobalBatch(loss, "mean", gather_gallery)(x, y, x, y), loss(x, y, x, y))
 
 
 def test_it_has_class_weights_if_its_loss_has() -> None:

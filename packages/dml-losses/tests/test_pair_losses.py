@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from losses_support import references as reference
 from losses_support import rows
 from torch.autograd import grad
@@ -82,6 +85,7 @@ CASES: dict[str, tuple[Loss, Loss, dict[str, Any]]] = {
     "info-nce": (F.info_nce, reference.info_nce_value, TEMPERATURE | {"symmetric": True}),
     "info-nce, one side": (F.info_nce, reference.info_nce_value, TEMPERATURE | {"symmetric": False}),
     "sup-con": (F.sup_con, reference.sup_con_value, {"temperature": 0.1}),
+    "koleo": (F.koleo, reference.koleo_value, {}),
     "siglip": (F.siglip, reference.siglip_value, LEARNED),
 }  # fmt: skip
 all_cases = pytest.mark.parametrize("name", CASES)
@@ -145,6 +149,7 @@ def test_blocks_change_nothing_but_rounding(name: str, monkeypatch: pytest.Monke
     whole = fast(x, y, **parameters)
     gradient = grad(whole, x)[0]
     monkeypatch.setattr(pairs, "_CPU_BLOCK_ELEMENTS", 16 * 150)
+    monkeypatch.setattr(sys.modules["dml_losses.functional.koleo"], "_BLOCK_ELEMENTS", 16 * 150)
     blocks = fast(x, y, **parameters)
     torch.testing.assert_close(blocks, whole, rtol=1e-12, atol=0)
     torch.testing.assert_close(grad(blocks, x)[0], gradient, rtol=1e-9, atol=1e-13)
@@ -303,43 +308,75 @@ def test_sup_con_and_siglip_by_hand() -> None:
     assert F.siglip(x, y, g, z, **learned).item() == pytest.approx(math.log(2) + math.log(4 / 3))
 
 
-@pytest.mark.parametrize(("size", "world_sizes"), [(1, [2]), (40, [2, 3]), (300, [2, 4, 7])])
-def test_shares_of_any_number_of_ranks_make_the_bits_of_one(
-    size: int, world_sizes: list[int], monkeypatch: pytest.MonkeyPatch
+def play_ranks(
+    compute: Callable[[], list[torch.Tensor]], world_size: int, patch: pytest.MonkeyPatch
+) -> list[torch.Tensor]:
+    """Compute as each of the ranks, in turn, to keep what it sends; then as the last rank with what all sent."""
+    received: list[torch.Tensor] = []
+    sums: list[list[torch.Tensor]] = []
+    for rank in range(world_size):
+        patch.setattr(exchange, "rank_and_world_size", lambda rank=rank: (rank, world_size))
+        sent: list[torch.Tensor] = []
+
+        def gather(own: torch.Tensor, counts: list[int], rank: int = rank, sent: Any = sent) -> torch.Tensor:
+            assert counts[rank] == len(own)
+            rows = own.new_zeros(sum(counts), *own.shape[1:])
+            rows[sum(counts[:rank]) :][: len(own)] = own
+            return reduce(rows, sent)
+
+        def reduce(numbers: torch.Tensor, sent: Any = sent) -> torch.Tensor:
+            sent.append(numbers.clone())
+            return numbers.copy_(received[len(sent) - 1]) if received else numbers
+
+        patch.setattr(exchange, "all_gather_rows", gather)
+        patch.setattr(pairs, "all_reduce_", reduce)
+        compute()
+        sums.append(sent.copy())
+    received += [torch.stack(parts).sum(dim=0) for parts in zip(*sums, strict=True)]
+    sent.clear()
+    return compute()
+
+
+SHARED = {
+    "siglip": SigLIP,
+    "info-nce": InfoNCE,
+    "info-nce, one direction": lambda over_ranks: InfoNCE(symmetric=False, over_ranks=over_ranks),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+@settings(deadline=None, max_examples=settings.default.max_examples // 2)
+@example(size=300, world_size=7, others=None)
+@example(size=1, world_size=2, others=None)
+@example(size=300, world_size=4, others=70)
+@example(size=20, world_size=2, others=0)
+@given(size=st.integers(1, 80), world_size=st.integers(2, 7), others=st.none() | st.integers(0, 80))
+def test_shares_of_any_number_of_ranks_make_the_loss_of_one(
+    name: str, size: int, world_size: int, others: int | None
 ) -> None:
-    """Play all ranks in turn: record the rows that they send, then deliver them. `test_global_batch` has real ranks."""
+    """In a batch, or with a gallery of other rows; `test_global_batch` runs real ranks."""
     x, y = rows(size, 8, dim=16).float().requires_grad_(), torch.arange(size) % 31
-    loss = SigLIP(over_ranks=True)
-    value = loss(x, y)
-    alone = [value.detach(), *grad(value, (x, loss.log_scale, loss.bias))]
-    torch.testing.assert_close(alone[0], SigLIP()(x, y).detach(), rtol=1e-5, atol=0)
-    for world_size in world_sizes:
-        sent: list[list[torch.Tensor]] = []
-        for rank in range(world_size):
-            monkeypatch.setattr(
-                exchange, "rank_and_world_size", lambda rank=rank, world_size=world_size: (rank, world_size)
-            )
-            gathered: list[torch.Tensor] = []
+    gallery = (
+        []
+        if others is None
+        else [rows(others, 9, dim=16).float().requires_grad_(), torch.arange(others) % 29]
+    )
+    shared = SHARED[name](over_ranks=True)
 
-            def record(
-                own: torch.Tensor, counts: list[int], gathered: Any = gathered, rank: int = rank
-            ) -> Any:
-                assert counts[rank] == len(own)
-                gathered.append(own.clone())
-                return own.new_zeros(sum(counts), *own.shape[1:])
+    def compute(loss: torch.nn.Module = shared) -> list[torch.Tensor]:
+        value = loss(x, y, *gallery)
+        leaves = x, *loss.parameters(), *gallery[:1]  # an empty gallery is not used
+        return [value.detach(), *grad(value, leaves, materialize_grads=True)]
 
-            monkeypatch.setattr(exchange, "all_gather_rows", record)
-            loss(x, y)
-            sent.append(gathered)
-        joined = [torch.cat(parts) for parts in zip(*sent, strict=True)]
-
-        def deliver(own: torch.Tensor, counts: list[int], joined: Any = joined) -> torch.Tensor:
-            return next(part for part in joined if part.shape == (sum(counts), *own.shape[1:]))
-
-        monkeypatch.setattr(exchange, "all_gather_rows", deliver)
-        value = loss(x, y)
-        together = [value.detach(), *grad(value, (x, loss.log_scale, loss.bias))]
-        assert all(map(torch.equal, together, alone))
+    with pytest.MonkeyPatch.context() as patch:
+        together = play_ranks(compute, world_size, patch)
+    alone, plain = compute(), compute(SHARED[name](over_ranks=False))
+    # Sums over ranks change rounding, except in the value and, for siglip, the batch's and the learned gradients.
+    exact = 4 if name == "siglip" else 1
+    assert all(map(torch.equal, together[:exact], alone[:exact]))
+    for got, same, expected in zip(together, alone, plain, strict=True):
+        torch.testing.assert_close(got, same, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_scale_and_the_bias_are_learned() -> None:

@@ -13,6 +13,7 @@ from pytorch_metric_learning import losses, miners  # noqa: E402
 
 from dml_core import InvalidOption, Plugins, Registry  # noqa: E402
 from dml_losses import CrossBatchMemory, plugin  # noqa: E402
+from dml_losses import pml as adapter  # noqa: E402
 
 CONTEXT = {"num_classes": 4, "embedding_dim": 6, "steps_per_epoch": 5, "seed": 0}
 NEEDED = {"RankedListLoss": {"margin": 0.4, "Tn": 10}}
@@ -148,7 +149,49 @@ def test_an_unknown_option_or_miner_names_the_nearest(registry: Registry) -> Non
 
 def test_the_installed_library_is_in_the_range_of_the_extra() -> None:
     major, minor = map(int, importlib.metadata.version("pytorch-metric-learning").split(".")[:2])
-    assert (2, 9) <= (major, minor) < (3, 0)
+    assert (major, minor) >= (2, 9)
+
+
+def test_constructors_as_version_3_documents_them_have_the_options_that_they_forward() -> None:
+    """Options are keyword-only there, and a proxy loss passes the number of proxies to its base class itself."""
+
+    class Base(torch.nn.Module):
+        def __init__(self, *, distance=None, reducer=None, embedding_reg_weight=1.0) -> None:
+            super().__init__()
+            self.made = distance, reducer, embedding_reg_weight
+
+        def forward(self, embeddings, labels=None, indices_tuple=None):
+            return embeddings.sum() if indices_tuple is None else indices_tuple
+
+    class Proxies(Base):
+        def __init__(self, num_proxies, embedding_size, *, weight_init_func=None, **options) -> None:
+            super().__init__(**options)
+            self.shape = num_proxies, embedding_size
+
+    class ArcFaceLoss(Proxies):
+        def __init__(self, num_classes, embedding_size, margin=0.5, scale=64, **options) -> None:
+            super().__init__(num_classes, embedding_size, **options)
+            self.margin = margin
+
+    class Closed(ArcFaceLoss):
+        def __init__(self, margin=0.1) -> None:
+            super().__init__(3, 4, margin)
+
+    for cls in (Base, Proxies, ArcFaceLoss, Closed):
+        cls.__module__ = "pytorch_metric_learning.losses"
+    assert list(adapter._parameters(Closed)) == ["margin"]
+    assert list(adapter._parameters(ArcFaceLoss)) == [
+        "num_classes", "embedding_size", "margin", "scale", "weight_init_func", "distance", "reducer",
+        "embedding_reg_weight",
+    ]  # fmt: skip
+    loss = adapter._factory(ArcFaceLoss)(
+        num_classes=5, embedding_dim=6, distance="CosineSimilarity", margin=0.2
+    )
+    assert loss.loss.shape == (5, 6)
+    assert loss.loss.margin == 0.2
+    assert isinstance(loss.loss.made[0], pml.distances.CosineSimilarity)
+    x, y = batch()
+    assert torch.equal(loss(x, y), x.sum())  # its forward takes no gallery, and isn't given one
 
 
 def _factory(name: str):

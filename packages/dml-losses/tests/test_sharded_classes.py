@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from core_support.worlds import run_ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from losses_support import sharded_world
@@ -18,6 +17,7 @@ from torch.nn.functional import softplus
 
 import dml_losses.plugin
 from dml_core import ClassShard, DmlError, Plugins, Registry, centers_per_class_of
+from dml_core.testing.ranks import run_ranks
 from dml_losses import (
     GlobalBatch,
     InstanceCrossEntropy,

@@ -56,6 +56,7 @@ from dml_core.protocols.evaluation import VerifyingEvaluator as VerifyingEvaluat
 from dml_core.protocols.evaluation import takes_matches as takes_matches
 from dml_core.protocols.losses import ClassLoss as ClassLoss
 from dml_core.protocols.losses import ClassShard as ClassShard
+from dml_core.protocols.losses import LoggedLoss as LoggedLoss
 from dml_core.protocols.losses import MultiCenter as MultiCenter
 from dml_core.protocols.losses import PairLoss as PairLoss
 from dml_core.protocols.losses import Rows as Rows

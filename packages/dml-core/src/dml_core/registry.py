@@ -10,7 +10,7 @@ registry().build(
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, partial
@@ -99,7 +99,8 @@ class Registry:
         Args:
             kind: the kind of the component.
             table: ``{"name": …, option: value, …}``. If the value of an option is itself a table with a ``name``, it
-                describes a component of this kind, for example a wrapped loss.
+                describes a component of this kind, for example a wrapped loss. A table of such tables describes
+                multiple components, for example the terms of a sum.
 
         Raises:
             UnknownName, DuplicateName: see `entry`.
@@ -112,8 +113,10 @@ class Registry:
     def mistakes(self, kind: Kind, table: Mapping[str, Any]) -> Iterator[DmlError]:
         """Yield an error per mistake that `check` finds, including mistakes in nested tables."""
         for value in table.values():
-            if _is_component_table(value):
-                yield from self.mistakes(kind, value)
+            nested: list[Mapping[str, Any]] = []
+            map_components(value, nested.append)
+            for each in nested:
+                yield from self.mistakes(kind, each)
         try:
             entry, values = self._resolve(kind, table)
             yield from _mistakes_of_values(kind, entry, values)
@@ -149,12 +152,10 @@ class Registry:
             option.name: context[option.name] for option in entry.component.options if option.name in context
         }
         for key, value in values.items():
-            if not _is_component_table(value):
-                given[key] = value
-            elif key in entry.component.deferred:
-                given[key] = partial(self._make, kind, value, context)
-            else:
-                given[key] = self._make(kind, value, context)
+            make = partial(self._make, kind, context=context)
+            if key in entry.component.deferred:
+                make = partial(partial, make)  # the factory makes the component
+            given[key] = map_components(value, make)
         try:
             return entry.component.factory(**given)
         except DmlError:
@@ -196,6 +197,17 @@ def suggest(name: str, known: Iterable[str]) -> str:
     if len(word) < 4 or not classes or word in (other.replace("-", "") for other in names):
         return nearest(name, names)
     return f"; did you mean {' or '.join(map(repr, classes))}?"
+
+
+def map_components(value: Any, function: Callable[[Mapping[str, Any]], Any]) -> Any:
+    """Replace a component's table, or each in a table of such tables, by the function's result; keep other values."""
+    if _is_component_table(value):
+        return function(value)
+    if isinstance(value, Mapping) and any(map(_is_component_table, value.values())):
+        return {
+            name: function(table) if isinstance(table, Mapping) else table for name, table in value.items()
+        }
+    return value
 
 
 def _is_component_table(value: object) -> bool:

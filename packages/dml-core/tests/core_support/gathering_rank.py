@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from core_support.worlds import joined
 from dml_core import all_gather_rows
+from dml_core.testing.ranks import joined
 
 DIM = 3
 CASES: dict[str, list[int]] = {  # the number of rows per rank

@@ -9,6 +9,7 @@ from dml_losses.curricular_face import CurricularFace as CurricularFace
 from dml_losses.heated_up_softmax import HeatedUpSoftmax as HeatedUpSoftmax
 from dml_losses.info_nce import InfoNCE as InfoNCE
 from dml_losses.instance_cross_entropy import InstanceCrossEntropy as InstanceCrossEntropy
+from dml_losses.koleo import KoLeo as KoLeo
 from dml_losses.matryoshka import Matryoshka as Matryoshka
 from dml_losses.memvir import MemVir as MemVir
 from dml_losses.multi_similarity import MultiSimilarity as MultiSimilarity
@@ -26,6 +27,7 @@ from dml_losses.soft_triple import SoftTriple as SoftTriple
 from dml_losses.softmax import Softmax as Softmax
 from dml_losses.softmax import VirtualSoftmax as VirtualSoftmax
 from dml_losses.sub_center_arc_face import SubCenterArcFace as SubCenterArcFace
+from dml_losses.sum_of_losses import SumOfLosses as SumOfLosses
 from dml_losses.sup_ap import SupAP as SupAP
 from dml_losses.sup_con import SupCon as SupCon
 from dml_losses.triplet import Triplet as Triplet

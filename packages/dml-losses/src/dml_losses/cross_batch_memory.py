@@ -17,6 +17,8 @@ class CrossBatchMemory(torch.nn.Module):
 
     L = l(X) + l(X, memory)
 
+    Use it if a pair loss needs more negatives than fit in a batch.
+
     Source: Wang et al. 2020, Cross-Batch Memory for Embedding Learning, its pseudocode; the authors' code for the sum
     with the loss within the batch. Departure: the queue is read before the batch is added, so that an item isn't
     compared with its copy, which would be its easiest positive.

@@ -23,6 +23,7 @@ class MemVir(torch.nn.Module):
 
     The embeddings and class weights of each step are queued as constants. The loss uses each (M + 1)-th step of the
     queue, newest first, and adds C to the labels per step, so that a class of an earlier step is an extra class.
+    Use it if a class loss overfits to the training classes, after you chose its temperature.
 
     Source: Learning with Memory-based Virtual Classes for Deep Metric Learning, Eq. 4-5 and Algorithm 1: the queue is
     read before it is written, and steps are only stored after the warm-up. No departure. If `step_pacing` is false

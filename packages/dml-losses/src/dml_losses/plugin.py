@@ -43,6 +43,8 @@ _LOSSES = (
     ("info-nce", "InfoNCE",
      "cross entropy of a softmax over the other side's rows, at each row's partner, as in CLIP",
      "van den Oord et al. 2018, Contrastive Predictive Coding; Radford et al. 2021, CLIP"),
+    ("koleo", "KoLeo", "regulariser that keeps each embedding away from its nearest neighbour",
+     "Sablayrolles et al. 2019, Spreading vectors for similarity search"),
     ("norm-softmax", "NormSoftmax", "softmax of cosines with class weights over a temperature",
      "Making Classification Competitive for Deep Metric Learning, Eq. 5"),
     ("heated-up-softmax", "HeatedUpSoftmax",
@@ -69,6 +71,8 @@ _LOSSES = (
      "Kim et al. 2020, Proxy Anchor Loss for Deep Metric Learning"),
     ("soft-triple", "SoftTriple", "multiple centres per class, softly assigned and drawn together",
      "Qian et al. 2019, SoftTriple Loss"),
+    ("sum", "SumOfLosses", "a weighted sum of losses of the same batch, each with a name",
+     "Luo et al. 2019, Bag of Tricks and a Strong Baseline for Deep Person Re-identification"),
     ("memvir", "MemVir", "a class loss with earlier steps' embeddings and class weights as virtual classes",
      "Learning with Memory-based Virtual Classes, Eq. 4-5 and Algorithm 1"),
     ("matryoshka", "Matryoshka",
@@ -101,17 +105,8 @@ def dml_losses() -> Iterable[Component]:
     yield from _pytorch_metric_learning()
 
 
-# Classes of pytorch_metric_learning.losses that aren't losses of embeddings and labels.
-_NO_LOSSES = (
-    "BaseLossWrapper",
-    "BaseMetricLossFunction",
-    "CrossBatchMemory",
-    "EmbeddingRegularizerMixin",
-    "GenericPairLoss",
-    "MultipleLosses",
-    "SelfSupervisedLoss",
-    "WeightRegularizerMixin",
-)
+# Classes of pytorch_metric_learning.losses called …Loss that aren't losses of embeddings and labels, besides Base….
+_NO_LOSSES = ("GenericPairLoss", "SelfSupervisedLoss")
 
 
 def _pytorch_metric_learning() -> Iterator[Component]:
@@ -126,7 +121,7 @@ def _pytorch_metric_learning() -> Iterator[Component]:
     for statement in ast.parse(listing.read_text(encoding="utf-8")).body:
         if isinstance(statement, ast.ImportFrom):
             for name in (alias.name for alias in statement.names):
-                if name not in _NO_LOSSES:
+                if name.endswith("Loss") and not name.startswith("Base") and name not in _NO_LOSSES:
                     yield Component(
                         f"pml/{name}",
                         f"dml_losses.pml:{name}",

@@ -1,6 +1,7 @@
 """Use all losses and miners of pytorch-metric-learning as baselines, by name, through a single adapter.
 
-To use this module, install the extra ``dml-losses[pml]``. Importing it imports pytorch-metric-learning.
+To use this module, install the extra ``dml-losses[pml]``. Importing it imports pytorch-metric-learning (2.9 or later).
+Options are read from the signatures of the installed version, since version 3 changes some.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ class PytorchMetricLearning(torch.nn.Module):
         check_batch(embeddings, labels)
         check_gallery(embeddings, gallery, gallery_labels)
         embeddings, labels = full_precision(embeddings), labels.long()
+        given: dict[str, Any] = {}  # by name, and only if needed, since a loss need not take these arguments
         if gallery is not None and gallery_labels is not None:
             embeddings, gallery = common_precision(embeddings, gallery)
-            gallery_labels = gallery_labels.long()
+            given = {"ref_emb": gallery, "ref_labels": gallery_labels.long()}
         with torch.autocast(embeddings.device.type, enabled=False):
-            picked = None
             if self.miner is not None:
-                picked = self.miner(embeddings, labels, gallery, gallery_labels)
-            value: torch.Tensor = self.loss(embeddings, labels, picked, gallery, gallery_labels)
+                given["indices_tuple"] = self.miner(embeddings, labels, **given)
+            value: torch.Tensor = self.loss(embeddings, labels, **given)
         return value
 
 
@@ -102,16 +103,30 @@ def _factory(cls: type[Any]) -> Callable[..., PytorchMetricLearning]:
 
 
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:
-    """Collect the parameters of the constructor and of its base classes' constructors."""
+    """Collect the parameters of the constructor, and those that it forwards to its base classes' constructors.
+
+    A constructor with ``**kwargs`` forwards optional parameters; with ``*args``, also required ones. A class passes the
+    others to its base classes itself.
+    """
     found: dict[str, inspect.Parameter] = {}
+    forwarded = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
     for ancestor in cls.__mro__:
         if "__init__" not in vars(ancestor) or not ancestor.__module__.startswith("pytorch_metric_learning"):
             continue
         constructor: Any = vars(ancestor)["__init__"]
-        for name, parameter in inspect.signature(constructor).parameters.items():
-            plain = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-            if plain and name not in ("self", "mat_based_loss"):  # each class sets mat_based_loss itself
-                found.setdefault(name, parameter)
+        _, *parameters = inspect.signature(constructor).parameters.values()
+        for each in parameters:
+            required = each.default is each.empty
+            plain = each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+            if (
+                plain
+                and each.name != "mat_based_loss"
+                and not (required and each.VAR_POSITIONAL not in forwarded)
+            ):
+                found.setdefault(each.name, each)
+        forwarded &= {each.kind for each in parameters}
+        if inspect.Parameter.VAR_KEYWORD not in forwarded:
+            break
     return found
 
 

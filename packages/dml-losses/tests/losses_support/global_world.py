@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from core_support.worlds import joined
 from torch import nn
 
 import dml_losses as dml
 from dml_core import backward_in_micro_batches
+from dml_core.testing.ranks import joined
 
 # Memories are full and wrap after three steps (the queue with 23 rows) or seven (MemVir's warm-up and queue).
 CLASSES, DIM, STEPS = 6, 5, 16
@@ -29,6 +29,7 @@ def make_losses() -> dict[str, nn.Module]:
         "siglip": dml.SigLIP(5.0, -1.0),
         "siglip-over-ranks": dml.SigLIP(5.0, -1.0, over_ranks=True),
         "matryoshka": dml.Matryoshka(dml.AdaFace(CLASSES, DIM, scale=8.0), [2, DIM]),
+        "sum": dml.SumOfLosses({"classes": dml.NormSoftmax(CLASSES, DIM), "spread": dml.KoLeo()}),
         "norm-softmax": dml.NormSoftmax(CLASSES, DIM),
         "norm-softmax-fraction": dml.SampledClasses(dml.NormSoftmax(CLASSES, DIM), 0.5),
         "heated-up-batch": dml.HeatedUpSoftmax(CLASSES, DIM, feature_norm="batch"),

@@ -451,6 +451,17 @@ def siglip_value(
     return total / len(f)
 
 
+def koleo_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor) -> Tensor:
+    """Sablayrolles et al. 2019, of unit rows: the mean of −log of the distance to the nearest other row."""
+    f, g, _, within = sides(embeddings, labels, *gallery)
+    total = embeddings.sum() * 0
+    for i in range(len(f)):
+        distances = [(f[i] - g[j]).square().sum().sqrt() for j in range(len(g)) if not (within and i == j)]
+        if distances:
+            total = total - torch.log(torch.stack(distances).min() + 1e-8)
+    return total / len(f)
+
+
 # --- losses for faces
 
 

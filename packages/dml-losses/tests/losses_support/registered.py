@@ -32,9 +32,9 @@ CLASS_LOSSES = [name for name, factory in REGISTERED.items() if "num_classes" in
 PAIR_LOSSES = [name for name in REGISTERED if name not in CLASS_LOSSES]
 
 
-def build(name: str, num_classes: int, embedding_dim: int) -> nn.Module:
-    """Build a loss with default parameters."""
-    return REGISTERED[name](*(num_classes, embedding_dim) if name in CLASS_LOSSES else ())
+def build(name: str, num_classes: int, embedding_dim: int, **options: float) -> nn.Module:
+    """Build a loss; by default, with default parameters."""
+    return REGISTERED[name](*(num_classes, embedding_dim) if name in CLASS_LOSSES else (), **options)
 
 
 # Makers of all registered losses, variants, and wrappers, given the numbers of classes and dimensions.
@@ -63,4 +63,8 @@ EVERY: dict[str, Callable[[int, int], nn.Module]] = {
     "sharded curricular-face": lambda classes, dim: dml.ShardedClasses(dml.CurricularFace(classes, dim)),
     "broad-face": lambda classes, dim: dml.BroadFace(dml.ArcFace(classes, dim), capacity=12),
     "cross-batch-memory": lambda classes, dim: dml.CrossBatchMemory(dml.InstanceCrossEntropy(), capacity=12),
+    "sum": lambda classes, dim: dml.SumOfLosses(
+        {"class": dml.ArcFace(classes, dim), "pair": dml.CrossBatchMemory(dml.SupCon(), 12), "spread": dml.KoLeo()},
+        {"spread": 0.1},
+    ),
 }  # fmt: skip

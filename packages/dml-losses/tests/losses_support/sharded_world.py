@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from core_support.worlds import joined
 from torch import distributed, nn
 from torch.nn.functional import cross_entropy, normalize, softplus
 
 import dml_losses as dml
 from dml_core import ClassShard
+from dml_core.testing.ranks import joined
 
 CLASSES, DIM, STEPS = 7, 5, 8
 

@@ -139,6 +139,17 @@ def is_shardable(loss: object) -> TypeGuard[ShardableLoss]:
 
 
 @runtime_checkable
+class LoggedLoss(Protocol):
+    """A loss, or a module inside a loss, with further values to log; the trainer reads them after each step."""
+
+    def logged_values(self) -> Mapping[str, torch.Tensor]:
+        """Return the scalars of the last call, without gradient, by their path in the module (``"terms.triplet"``).
+
+        The names, and the device, must be the same after each call.
+        """
+
+
+@runtime_checkable
 class SparseLoss(Protocol):
     """A loss, or a module inside a loss, with parameters that get a sparse gradient; few optimizers support this.
 

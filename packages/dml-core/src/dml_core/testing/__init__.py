@@ -15,3 +15,4 @@ from dml_core.testing.evaluation import EvaluatorContract as EvaluatorContract
 from dml_core.testing.evaluation import LoggerContract as LoggerContract
 from dml_core.testing.losses import LossContract as LossContract
 from dml_core.testing.networks import BackboneContract as BackboneContract
+from dml_core.testing.ranks import RanksContract as RanksContract

@@ -26,6 +26,7 @@ from dml_losses.functional.curricular_face import curricular_face as curricular_
 from dml_losses.functional.heated_up_softmax import heated_up_softmax as heated_up_softmax
 from dml_losses.functional.info_nce import info_nce as info_nce
 from dml_losses.functional.instance_cross_entropy import instance_cross_entropy as instance_cross_entropy
+from dml_losses.functional.koleo import koleo as koleo
 from dml_losses.functional.multi_similarity import multi_similarity as multi_similarity
 from dml_losses.functional.norm_softmax import norm_softmax as norm_softmax
 from dml_losses.functional.proxy_anchor import proxy_anchor as proxy_anchor

@@ -41,16 +41,17 @@ def info_nce(
         log_scale: t', a floating scalar: the logarithm of the inverse temperature. It starts at log(1/0.07) in CLIP.
         symmetric: whether the gallery's rows must also find their partners, which computes the similarities twice;
             default true, as in CLIP. It has no effect without a gallery.
-        over_ranks: if there is no gallery, compute 1/W of the pairs of a batch that all ranks have; see `siglip`.
+        over_ranks: compute 1/W of the pairs of a batch and gallery that all ranks have, with gradients as on one rank
+            up to rounding. Ranks exchange two numbers per block of anchors, and the full gradients (B, D) and (G, D).
 
     Returns:
         The loss, a scalar; zero, with a zero gradient, if no anchor has a partner.
     """
     learned = full_precision(log_scale).reshape(1)
-    value = _loss(embeddings, labels, gallery, gallery_labels, learned, over_ranks and gallery is None)
+    value = _loss(embeddings, labels, gallery, gallery_labels, learned, over_ranks)
     if not symmetric or gallery is None or gallery_labels is None or not len(gallery):
         return value
-    return (value + _loss(gallery, gallery_labels, embeddings, labels, learned, False)) / 2
+    return (value + _loss(gallery, gallery_labels, embeddings, labels, learned, over_ranks)) / 2
 
 
 def _terms(block: Block, learned: torch.Tensor) -> torch.Tensor:

@@ -56,7 +56,7 @@ def similarity_operator(
         share = None
         if num_learned:
             learned, over_ranks, *others = parameters
-            share = BlocksOfRank(len(queries), queries.device) if over_ranks else None
+            share = BlocksOfRank(len(queries), queries.device) if over_ranks and len(gallery) else None
             parameters = (learned.to(queries.dtype), *others)
         with torch.autocast(queries.device.type, enabled=False):
             value, query_move, gallery_move = value_and_gradients(
@@ -117,6 +117,23 @@ def similarity_operator(
     return scalar
 
 
+def pair_inputs(
+    embeddings: torch.Tensor,
+    labels: torch.Tensor,
+    gallery: torch.Tensor | None,
+    gallery_labels: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Check the inputs of a pair loss, and return queries and gallery in a common precision, with int64 labels."""
+    check_batch(embeddings, labels)
+    check_gallery(embeddings, gallery, gallery_labels)
+    labels = labels.long()
+    if gallery is None or gallery_labels is None:
+        queries = full_precision(embeddings)
+        return queries, labels, queries, labels
+    queries, rows = common_precision(embeddings, gallery)
+    return queries, labels, rows, gallery_labels.long()
+
+
 def pair_operator(
     name: str, parameters: str, terms: Terms, *, symmetric: bool = False, num_learned: int = 0
 ) -> Callable[..., torch.Tensor]:
@@ -137,15 +154,7 @@ def pair_operator(
         moves_query: bool = True,
         moves_gallery: bool = True,
     ) -> torch.Tensor:
-        check_batch(embeddings, labels)
-        check_gallery(embeddings, gallery, gallery_labels)
-        labels = labels.long()
-        if gallery is None or gallery_labels is None:
-            queries, row_labels = full_precision(embeddings), labels
-            rows = queries
-        else:
-            queries, rows = common_precision(embeddings, gallery)
-            row_labels = gallery_labels.long()
+        queries, labels, rows, row_labels = pair_inputs(embeddings, labels, gallery, gallery_labels)
         gradients = torch.is_grad_enabled()
         return operator(
             queries,

@@ -130,7 +130,7 @@ def value_and_gradients(
         cpu_block_rows: the largest number of queries per block on a CPU. More queries have positives in more columns.
         symmetric: with `within`, whether the derivatives for (i, j) and (j, i) are equal, so that doubling the gradient
             as a query replaces adding the gradient as a gallery row.
-        share: with `within`, compute only these blocks; the ranks exchange values and gradients.
+        share: compute only these blocks; the ranks exchange values and gradients.
         num_learned: the number of learned numbers.
 
     Returns:
@@ -214,8 +214,11 @@ def value_and_gradients(
         share_Q = torch.softmax(log_weights_Q, dim=0).nan_to_num_(nan=0.0)  # NaN if no query has a weight
         value = share_Q @ losses_Q
         gradient_QD *= share_Q[:, None] if query_gradient else 1
-    if share is not None and query_gradient:
+    if share is not None and within and query_gradient:
         gradient_GD = share.gather_rows(gradient_GD) if symmetric else all_reduce_(gradient_GD)
+    if share is not None and not within:
+        gradient_QD = share.gather_rows(gradient_QD) if query_gradient else gradient_QD
+        gradient_GD = all_reduce_(gradient_GD) if gallery_gradient else gradient_GD
     if gallery_gradient or (within and query_gradient):
         through_norm_(gradient_GD, gallery_GD, other.inverse_norm, unit=True)
     if within:

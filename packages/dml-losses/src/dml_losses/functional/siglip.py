@@ -36,15 +36,16 @@ def siglip(
         embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`.
         log_scale: t', a floating scalar; it starts at log 10 in the paper.
         bias: b, a floating scalar; it starts at −10 in the paper, since most pairs are negative.
-        over_ranks: if there is no gallery, compute 1/W of the pairs of a batch that all ranks have. Ranks exchange
-            three numbers per block of queries, and the full gradient (B, D). The number of ranks can't change a bit of
-            value or gradients, if all ranks have the same kind of device and number of threads.
+        over_ranks: compute 1/W of the pairs of a batch and gallery that all ranks have. Ranks exchange three numbers
+            per block of queries, and the full gradients (B, D) and (G, D). The number of ranks can't change a bit of
+            the value or the embeddings' gradient, if all ranks have the same kind of device and number of threads; it
+            changes the rounding of the gallery's gradient, which is a sum over ranks.
 
     Returns:
         The loss, a scalar; zero, with a zero gradient, if there is no pair.
     """
     learned = full_precision(torch.stack((log_scale, bias)))
-    return _loss(embeddings, labels, gallery, gallery_labels, learned, over_ranks and gallery is None)
+    return _loss(embeddings, labels, gallery, gallery_labels, learned, over_ranks)
 
 
 def _terms(block: Block, learned: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import distributed
 
 from dml_core import all_gather_rows, is_class_loss, rank_and_world_size
+from dml_losses.arguments import show
 
 
 class GlobalBatch(torch.nn.Module):
@@ -27,17 +28,25 @@ class GlobalBatch(torch.nn.Module):
         loss: any loss. Put wrappers with a memory inside: ``GlobalBatch(MemVir(NormSoftmax(…), …))``.
         gradients: how the ranks will combine the network's gradients: ``"mean"``, like DistributedDataParallel, or
             ``"sum"``.
+        gather_gallery: whether each rank passes only its rows of the gallery, for example the texts of its images, and
+            the gallery of all ranks is gathered. By default, all ranks must pass the same gallery.
 
     Raises:
         ValueError: if `gradients` is unknown.
     """
 
-    def __init__(self, loss: torch.nn.Module, gradients: Literal["mean", "sum"] = "mean") -> None:
+    def __init__(
+        self,
+        loss: torch.nn.Module,
+        gradients: Literal["mean", "sum"] = "mean",
+        gather_gallery: bool = False,
+    ) -> None:
         super().__init__()
         if gradients not in ("mean", "sum"):
             raise ValueError(f"gradients is {gradients!r}; expected 'mean' or 'sum'")
         self.loss = loss
         self.gradients: Literal["mean", "sum"] = gradients
+        self.gather_gallery = gather_gallery
 
     def __getattr__(self, name: str) -> Any:
         if name == "class_weights" and is_class_loss(self.loss):
@@ -49,19 +58,23 @@ class GlobalBatch(torch.nn.Module):
     ) -> torch.Tensor:
         """Compute the scalar loss of all ranks' embeddings (B_r, D) and labels (B_r,); B_r can differ between ranks.
 
-        Further arguments (a gallery and its labels, or class weights) must be the same on all ranks.
+        Further arguments (a gallery and its labels, or class weights) must be the same on all ranks, except the rows of
+        a gallery that `gather_gallery` gathers.
         """
-        _, world_size = rank_and_world_size()
-        if world_size > 1:
-            counts = _all_gather_count(len(labels), world_size, labels.device)
-            embeddings = all_gather_rows(embeddings, counts, gradients=self.gradients)
-            labels = all_gather_rows(labels.long(), counts)
+        embeddings, labels = self._gather(embeddings, labels)
+        if self.gather_gallery and len(others) == 2 and others[0] is not None and others[1] is not None:
+            others = self._gather(others[0], others[1])
         value: torch.Tensor = self.loss(embeddings, labels, *others)
         return value
 
-    def extra_repr(self) -> str:
-        """Return the parameters, for `repr`."""
-        return f"gradients={self.gradients!r}"
+    def _gather(self, rows: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        _, world_size = rank_and_world_size()
+        if world_size == 1:
+            return rows, labels
+        counts = _all_gather_count(len(labels), world_size, labels.device)
+        return all_gather_rows(rows, counts, gradients=self.gradients), all_gather_rows(labels.long(), counts)
+
+    extra_repr = show("gradients", "gather_gallery")
 
 
 def _all_gather_count(count: int, world_size: int, device: torch.device) -> list[int]:

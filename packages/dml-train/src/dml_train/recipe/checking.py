@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -10,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 from dml_core import CONTEXT, DmlError, InvalidOption, Kind, Registry, metric_family, nearest
 from dml_core.errors import join_errors
+from dml_core.registry import map_components
 from dml_train.recipe.tables import OLD_METRIC_KEYS, VARIANT_TAGS, Evaluation, Logging, Recipe, list_tables
 
 # Tables that select a component by `name`.
@@ -109,8 +111,8 @@ def _fill_defaults(registry: Registry, kind: Kind, table: Mapping[str, Any]) -> 
         if option.name not in CONTEXT[kind] and isinstance(default, bool | int | float | str | list | tuple):
             filled[option.name] = list(default) if isinstance(default, tuple) else default
     for key, value in table.items():
-        if isinstance(value, dict) and isinstance(value.get("name"), str):
-            filled[key] = _fill_defaults(registry, kind, value)
+        if isinstance(value, dict):
+            filled[key] = map_components(value, partial(_fill_defaults, registry, kind))
         elif type(value) is int and isinstance(filled.get(key), float):
             # Read `scale = 32` as 32.0, since a schedule may move the scale through fractions.
             filled[key] = float(value)

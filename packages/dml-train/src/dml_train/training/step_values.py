@@ -8,8 +8,9 @@ from contextlib import closing
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from dml_core import LoggedLoss
 from dml_train.training.loggers import CLOCK
 
 _LEAST_SECONDS = 10.0  # seconds of training to measure before the share of loading is reported
@@ -79,3 +80,13 @@ class StepValues:
     def restart_clock(self) -> None:
         """Restart the clock, so that the time of evaluating and saving doesn't count."""
         self._start, self._images, self._loading = time.perf_counter(), 0, 0.0
+
+
+def collect_logged_values(loss: nn.Module) -> dict[str, Tensor]:
+    """Collect the values that the modules of a loss offer to log, by path: ``loss.terms.triplet``."""
+    return {
+        ".".join(filter(None, ("loss", path, name))): value
+        for path, module in loss.named_modules()
+        if isinstance(module, LoggedLoss)
+        for name, value in module.logged_values().items()
+    }

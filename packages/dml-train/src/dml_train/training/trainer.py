@@ -50,7 +50,7 @@ from dml_train.training.mining import is_mining_due, mine, segments
 from dml_train.training.observers import Observers
 from dml_train.training.rehearsal import check_value
 from dml_train.training.replica import Replica
-from dml_train.training.step_values import StepValues
+from dml_train.training.step_values import StepValues, collect_logged_values
 
 
 class Trainer:
@@ -180,7 +180,7 @@ class Trainer:
             optimizer.check_gradients()
         self.ranks.average_gradients(self.shards.select_unsharded(experiment.loss.parameters()))
 
-        values = {"loss": loss.detach()}
+        values = {"loss": loss.detach(), **collect_logged_values(experiment.loss)}
         self.scaler.unscale_(optimizer.torch)
         if self.training.gradient_clip is not None:
             values["gradient_norm"] = self.shards.clip(optimizer.parameters(), self.training.gradient_clip)
