@@ -54,7 +54,7 @@ def read_image_table(
         train_fraction, split_seed: see `read_image_folder`; ignored if there are splits.
 
     Raises:
-        DmlError: if a file or a column is missing or has a different type; if a value is missing, two rows name the same
+        DmlError: if a file or column is missing, or has a different type; if a value is missing, two rows name the same
             file, or a file is missing (the message contains the row); or if the splits are invalid.
         ValueError: if a number is out of range.
     """
@@ -127,7 +127,7 @@ class _Table(NamedTuple):
     paths: Any = None  # (N,) if the table contains paths instead of images
 
     def texts(self, meaning: str) -> _Texts:
-        """Return a column of strings or integers; raise a `DmlError` if the type differs, or for null or an empty string."""
+        """Return a column of strings or integers; raise a `DmlError` for other types, null or empty text."""
         import pyarrow.types as types
 
         name, values = self.columns[meaning]
