@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 import torch
 from torchvision.transforms import InterpolationMode, v2
-from train_support.photo_world import write_photos
+from train_support.photo_world import photo_document, write_photos
 
-from dml_core import DmlError, ShuffledSampler, registry
+from dml_core import DmlError, ShuffledSampler
+from dml_core import registry as installed
 from dml_train.data.batches import StepBatches, load_ahead
 from dml_train.data.factories import image_folder
 from dml_train.data.prepare import NORMALISATIONS
+from dml_train.recipe.checking import parse
+from dml_train.seeds import row_seeds
+from dml_train.training.run import check_recipe
 
 STEPS = {
     "ColorJitter": {"name": "ColorJitter", "brightness": 0.4, "hue": 0.1},
@@ -122,4 +126,31 @@ def test_a_wrong_augmentation_is_refused_before_images_are_read(tmp_path, step, 
         "augment": [step],
     }
     with pytest.raises(DmlError, match=message):
-        registry().build("datasets", table, {"seed": 0})
+        installed().build("datasets", table, {"seed": 0})
+
+
+def test_views_are_different_images_with_one_label_in_adjacent_rows_on_any_rank(photos):
+    def load(rank=0, world_size=1):
+        return StepBatches(split, ShuffledSampler(split.labels, 4, seed=1), 7, rank, world_size, views=3)[1]
+
+    split = split_of(photos)
+    items = batches(split).indices(1)
+    whole = load()
+    assert torch.equal(whole.labels, torch.from_numpy(split.labels[items]).repeat_interleave(3))
+    seeds = row_seeds(7, 1, np.arange(12))
+    assert torch.equal(whole.images, split.load(np.repeat(items, 3), seeds))
+    assert len({image.numpy().tobytes() for image in whole.images}) == 12
+    parts = [load(rank, 4) for rank in range(4)]
+    assert torch.equal(torch.cat([part.images for part in parts]), whole.images)
+    assert all(torch.equal(part.labels, whole.labels) for part in parts)
+
+
+def test_views_of_images_that_are_not_augmented_are_refused(photos, registry, quiet):
+    document = photo_document(photos)
+    document["training"]["views"] = 2
+    check_recipe(parse(document, registry), registry=registry, console=quiet)
+    document["dataset"] |= {"train_crop": "center", "flip": 0.0}
+    with pytest.raises(
+        DmlError, match=r"views is 2, but the data set 'image-folder' gives identical views.*augment"
+    ):
+        check_recipe(parse(document, registry), registry=registry, console=quiet)
