@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import pickle
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -265,6 +268,102 @@ def test_a_table_is_inspected_like_a_folder(photos, files, tmp_path):
     assert found.options == {"name": "table", "source": str(path)}
     assert inspect_images(tmp_path).options["name"] == "table"
     assert not inspect_images(write(tmp_path / "u.parquet", columns_of(files))).bad
+
+
+def write_tar(path: Path, members: list[tuple[str, bytes]]) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for name, content in members:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def members_of(files: list[Path], kind: str = "cls") -> list[tuple[str, bytes]]:
+    """Return the members of samples with a label in .cls, or in .json together with a group and a box."""
+    found = []
+    for i, file in enumerate(files):
+        label = file.parent.name
+        about = {"species": label, "group": i % 2, "box": [0, 0, 9 + i, 9], "width": 24}
+        found += [(f"a.b/{i:03}.png", file.read_bytes()), (f"a.b/{i:03}.note.txt", b"-")]
+        found.append((f"a.b/{i:03}.{kind}", label.encode() if kind == "cls" else json.dumps(about).encode()))
+    return found
+
+
+def test_archives_give_the_batches_of_a_folder(photos, files, tmp_path, monkeypatch):
+    folder = image_folder(str(photos), **OPTIONS)
+    files = sorted(files)
+    write_tar(tmp_path / "shard-0.tar", members_of(files[:9]))
+    write_tar(tmp_path / "shard-1.tar", members_of(files[9:]))
+    with monkeypatch.context() as patch:
+        patch.setattr(stored.TarMember, "read", None)  # images aren't read at the start
+        read = table(str(tmp_path), **OPTIONS)
+    for split, expected in ((read.train, folder.train), (read.test, folder.test)):
+        assert split.class_names == expected.class_names
+        for seeds in (False, True):
+            assert torch.equal(load(pickle.loads(pickle.dumps(split)), seeds), load(expected, seeds))
+    found = inspect_images(tmp_path)
+    assert (found.options["name"], len(found.sizes), found.bad) == ("table", 20, {})
+    skipped = table(str(tmp_path), on_bad_image="skip", cache=str(tmp_path / "cache"), **OPTIONS)
+    assert torch.equal(load(skipped.test, True), load(folder.test, True))
+
+
+def test_values_of_samples_are_columns_and_archives_are_splits(files, tmp_path):
+    files = sorted(files)
+    write_tar(tmp_path / "train-0.tar", members_of(files[:10], "json"))
+    write_tar(tmp_path / "test-0.tar", members_of(files[10:], "json"))
+    read = table(str(tmp_path), label="species", **OPTIONS)
+    assert (read.train.class_names, read.test.class_names) == (("class-0", "class-1"), ("class-2", "class-3"))
+    assert read.test.groups.tolist() == ["0", "1"] * 5
+    assert read.train.images[3].box == (0, 0, 12, 9)
+
+
+BAD_ARCHIVES = {
+    "compressed": (lambda m: m, gzip.compress, {}, r"t\.tar: .*expected a complete, uncompressed tar.*gunzip"),
+    "a key twice": (lambda m: [*m, m[0]], bytes, {}, r"t\.tar contains two members 'a\.b/000\.png'"),
+    "no image": (lambda m: m[1:], bytes, {}, r"the sample 'a\.b/000' lacks an image; it has: note\.txt, cls"),
+    "another image": (lambda m: m, bytes, {"image": "webp"}, "the sample 'a.b/000' lacks an image"),
+    "no label": (lambda m: [m[0], *m[3:]], bytes, {}, r"000\.png: the column 'label' is empty"),
+    "no labels": (lambda m: m[::3], bytes, {}, r"t\.tar lacks the column 'label'; it has: ;"),
+    "a missing column": (lambda m: m, bytes, {"group": "place"}, r"lacks the column 'place'; it has: cls; data"),
+    "mixed types": (
+        lambda m: [*m, ("x.png", m[0][1]), ("x.json", b'{"label": 3}'), ("y.png", b""), ("y.json", b'{"label": "a"}')],
+        bytes, {}, "the column 'label' of .* has mixed types",
+    ),
+    "no JSON": (lambda m: [*m, ("x.json", b"{")], bytes, {}, r"can't read the archive .*Expecting property name"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_ARCHIVES)
+def test_bad_archives_are_refused_before_training(files, tmp_path, name):
+    change, damage, options, message = BAD_ARCHIVES[name]
+    path = write_tar(tmp_path / "t.tar", change(members_of(files[:4])))
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DmlError, match=message):
+        table(str(path), **OPTIONS, **options)
+
+
+def test_an_archive_cut_anywhere_is_refused(files, tmp_path):
+    path = write_tar(tmp_path / "t.tar", members_of(files[:4]))
+    whole = path.read_bytes()
+    read_image_table(str(path))
+    for length in [*range(0, len(whole.rstrip(b"\0")), 512), 700, 512 * 3 + 5]:
+        path.write_bytes(whole[:length])
+        with pytest.raises(
+            DmlError, match=r"can't read the archive .*t\.tar: .* expected a complete, uncompressed tar"
+        ):
+            read_image_table(str(path))
+
+
+def test_a_compressed_archive_and_mixed_types_of_files_are_refused(files, tmp_path):
+    (tmp_path / "t.tar.gz").touch()
+    for source in (tmp_path, tmp_path / "t.tar.gz"):
+        with pytest.raises(DmlError, match=r"expected a file \(.*, or \.tar without compression\)"):
+            read_image_table(str(source))
+    write(tmp_path / "t.parquet", columns_of(files[:1]))
+    write_tar(tmp_path / "t.tar", [])
+    with pytest.raises(DmlError, match=r"contains \.parquet and \.tar files; expected .* files of one type"):
+        read_image_table(str(tmp_path))
 
 
 class TestTable(DatasetContract):

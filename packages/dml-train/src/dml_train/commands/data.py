@@ -49,10 +49,10 @@ def check(
 ) -> None:
     """Check a folder or table of your images, count a published data set, or list a run's test images that leak.
 
-    With FOLDER (FOLDER/CLASS/IMAGE) or TABLE (CSV with the columns path and label, or Parquet or Arrow with image and
-    label; also a folder of these): print images per class, sizes, broken files, duplicates, and a command to start
-    with. Exit with 0 if no image is broken or a duplicate, with 1 if some are, and with 2 if there are no classes to
-    check.
+    With FOLDER (FOLDER/CLASS/IMAGE) or TABLE (CSV with the columns path and label, or Parquet, Arrow or WebDataset
+    with image and label; also a folder of these): print images per class, sizes, broken files, duplicates, and a
+    command to start with. Exit with 0 if no image is broken or a duplicate, with 1 if some are, and with 2 if there are
+    no classes to check.
 
     With the NAME of a published data set in --root: compare the counts with the published counts. Exit with 0 if the
     data set is complete, with 1 if it is incomplete, and with 2 if it is missing.
@@ -69,7 +69,7 @@ def check(
         raise DmlError("--threshold and --step need --leaks RUN, which wasn't given")
     elif source is None:
         raise DmlError(
-            "expected a folder of images, a table (.csv, .parquet, .arrow), the name of a published data set and "
+            "expected a folder of images, a table (.csv, .parquet, .arrow, .tar), the name of a published data set and "
             "--root, or --leaks RUN"
         )
     elif source in NAMES:
@@ -98,7 +98,7 @@ def _check_images(registry: Registry, source: str, root: Path | None, out: Path 
     if not path.exists():
         raise DmlError(
             f"{source} doesn't exist{nearest(source, NAMES)} expected a folder of images, a table (.csv, .parquet, "
-            f".arrow), or a published data set: {', '.join(NAMES)}"
+            f".arrow, .tar), or a published data set: {', '.join(NAMES)}"
         )
     check_new(out)
     from dml_train.data.inspection import describe_inspection, inspect_images, write_findings

@@ -1,4 +1,6 @@
-"""Tables of images: Parquet and Arrow files with the columns image and label and, optionally, split, group and box.
+"""Tables of images: Parquet and Arrow files, and WebDataset archives, with the columns image and label.
+
+The columns split, group and box are optional.
 
 Shapes: `N` rows of all files.
 """
@@ -17,7 +19,18 @@ import numpy.typing as npt
 
 from dml_core import DmlError, nearest
 from dml_train.data.parts import Classes, Item, Parts, check_split, divide
-from dml_train.data.stored import TABLES, PathTable, Selection, TableFile, TableRows, name_of, open_table
+from dml_train.data.stored import (
+    TABLES,
+    PathTable,
+    Selection,
+    TableFile,
+    TableRows,
+    TarMembers,
+    name_of,
+    open_table,
+)
+from dml_train.data.webdataset import read_archives
+from dml_train.extras import extra
 
 _MOST_LISTED = 5  # rows in a message
 _SIDES = 4  # numbers of a box
@@ -34,14 +47,15 @@ def read_image_table(
     train_fraction: float = 0.5,
     split_seed: int = 0,
 ) -> Parts:
-    """List the images of Parquet or Arrow files, from the columns with labels; images aren't read.
+    """List the images of Parquet or Arrow files or WebDataset archives by their labels; images aren't read.
 
     Classes are sorted by name, images are in the order of the rows. A label is a string or an integer; the names that
     `datasets` stores with the integers of a ``ClassLabel`` are used.
 
     Args:
         source: a file (.parquet, .arrow or .feather), a folder of such files, or a folder that `save_to_disk` of
-            Hugging Face's `datasets` wrote.
+            Hugging Face's `datasets` wrote; or a WebDataset archive (.tar, not compressed), or a folder of archives,
+            with columns as in `read_archives`.
         image: the column with images: encoded (bytes, or a struct with ``bytes``), or paths.
         label: the column with the classes.
         split: the column with ``train`` and ``test``, or ``train``, ``query`` and ``gallery``. If it is missing, names
@@ -60,7 +74,8 @@ def read_image_table(
     """
     place = Path(source).expanduser()
     files = list_tables(place)
-    table = _read_tables(files, image, {"label": label, "split": split, "group": group, "box": box})
+    names = {"label": label, "split": split, "group": group, "box": box}
+    table = (_read_archives if files[0].suffix == ".tar" else _read_tables)(files, image, names)
     boxes = table.boxes("box") if "box" in table.columns else None
     images: Sequence[Item] = table.rows
     if table.paths is not None:
@@ -92,22 +107,25 @@ def list_tables(source: Path) -> list[Path]:
 
     Only the files in ``state.json`` belong to a folder that `save_to_disk` wrote.
     """
-    if source.suffix in TABLES and source.is_file():
-        return [source]
-    found = sorted(file for file in source.rglob("*") if file.suffix in TABLES) if source.is_dir() else []
-    for state in source.rglob("state.json") if found else ():
+    inside = source.rglob("*") if source.is_dir() else [source] if source.is_file() else []
+    found = sorted(file for file in inside if file.suffix in {".tar", *TABLES})
+    for state in source.rglob("state.json") if source.is_dir() else ():
         listed = {entry["filename"] for entry in json.loads(state.read_text())["_data_files"]}
         found = [file for file in found if file.parent != state.parent or file.name in listed]
-    if not found:
+    kinds = sorted({file.suffix for file in found})
+    if len(kinds) != 1:
         what = (
-            "contains no table"
+            f"contains {' and '.join(kinds)} files"
+            if kinds
+            else "contains no table"
             if source.is_dir()
             else "is not a table"
-            if source.exists()
+            if source.is_file()
             else "doesn't exist"
         )
         raise DmlError(
-            f"{source} {what}; expected a file ({', '.join(sorted(TABLES))}) or a folder of such files"
+            f"{source} {what}; expected a file ({', '.join(sorted(TABLES))}, or .tar without compression), or a folder "
+            "of files of one type"
         )
     return found
 
@@ -122,7 +140,7 @@ class _Texts(NamedTuple):
 class _Table(NamedTuple):
     """The columns of a table besides the images."""
 
-    rows: TableRows  # (N,)
+    rows: TableRows | TarMembers  # (N,)
     columns: Mapping[str, tuple[str, Any]]  # the name in the table and the values (N,), by meaning
     paths: Any = None  # (N,) if the table contains paths instead of images
 
@@ -230,6 +248,23 @@ def _read_tables(files: Sequence[Path], image: str, names: Mapping[str, str]) ->
     return table
 
 
+def _read_archives(files: Sequence[Path], image: str, names: Mapping[str, str]) -> _Table:
+    """Read the columns of WebDataset archives by meaning."""
+    with extra("tables", "the data set 'table'"):
+        import pyarrow as pa
+
+    rows, columns = read_archives(files, image, names)
+    read = {}
+    for meaning, values in columns.items():
+        try:
+            read[meaning] = (names[meaning], pa.array(values))
+        except pa.ArrowException as error:
+            raise DmlError(
+                f"the column {names[meaning]!r} of {files[0].parent} has mixed types: {error}"
+            ) from error
+    return _Table(rows, read)
+
+
 def _read_columns(table: TableFile, columns: list[str], label: str) -> Iterator[Any]:
     """Yield groups of rows; where `datasets` stores the names of integer labels, use these (no name: null)."""
     import pyarrow as pa
@@ -245,7 +280,7 @@ def _read_columns(table: TableFile, columns: list[str], label: str) -> Iterator[
         yield group
 
 
-def _name_splits(rows: TableRows, source: Path, option: str) -> _Texts:
+def _name_splits(rows: TableRows | TarMembers, source: Path, option: str) -> _Texts:
     """Return the splits that folders or files are named for, if any is called train; otherwise ""."""
     files = rows.files
     named = [

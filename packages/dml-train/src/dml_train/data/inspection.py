@@ -164,12 +164,13 @@ def write_findings(found: Inspection, path: Path) -> None:
 
 def _read(source: Path, root: str | Path | None) -> tuple[dict[str, str], Parts]:
     """Return the data set's options, and the parts."""
-    if source.suffix == ".csv" or not (source.is_dir() or source.suffix in TABLES):
+    kinds = {".tar", *TABLES}
+    if not (source.is_dir() or source.suffix in kinds):
         folder = source.parent if root is None else Path(root)
         name = source.name if source.parent == folder else str(source.absolute())
         return {"name": "csv", "root": str(folder), "table": name}, read_csv_table(str(folder), name)
     inside = [source, *source.glob("*"), *source.glob("*/*")]
-    if any(file.suffix in TABLES for file in inside) and not any(file.suffix in SUFFIXES for file in inside):
+    if any(file.suffix in kinds for file in inside) and not any(file.suffix in SUFFIXES for file in inside):
         options = {"name": "table", "source": str(source)} | ({} if root is None else {"root": str(root)})
         return options, read_image_table(str(source), root=options.get("root", ""))
     if root is not None:

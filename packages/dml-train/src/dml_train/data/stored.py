@@ -171,6 +171,32 @@ class TableRows(Sequence[TableRow]):
         return TableRow(self.files[place], int(row - (self.ends[place - 1] if place else 0)), self._column)
 
 
+class TarMembers(Sequence[TarMember]):
+    """Members of archives, as images.
+
+    Args:
+        files: the archives.
+        ends: number of members in the first archives, by archive.
+        names: (N,) the names of the members.
+        places: (N, 2) offset and size of the members.
+    """
+
+    def __init__(
+        self, files: Sequence[Path], ends: Sequence[int], names: PathTable, places: npt.NDArray[np.int64]
+    ) -> None:
+        self.files, self.ends, self._names, self._places = files, np.array(ends), names, places
+
+    def __len__(self) -> int:
+        """Return the number of members of all archives."""
+        return len(self._names)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a member."""
+        name = self._names[index].as_posix()
+        offset, size = self._places[index].tolist()
+        return TarMember(self.files[int(np.searchsorted(self.ends, index, side="right"))], name, offset, size)
+
+
 class Selection(Sequence[Path | StoredImage]):
     """Some images of a long sequence, described when requested: 8 bytes per image, also when sent to a process.
 
