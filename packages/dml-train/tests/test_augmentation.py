@@ -154,3 +154,11 @@ def test_views_of_images_that_are_not_augmented_are_refused(photos, registry, qu
         DmlError, match=r"views is 2, but the data set 'image-folder' gives identical views.*augment"
     ):
         check_recipe(parse(document, registry), registry=registry, console=quiet)
+
+
+@pytest.mark.parametrize("normalize", ["imagenet", "caffe", "none"])
+def test_the_picture_of_an_augmented_image_is_the_input_before_the_normalisation(photos, normalize):
+    names = ("ColorJitter", "RandAugment")
+    plain = split_of(photos, *names, normalize="none").load(np.array([3]), np.array([8], np.uint64))[0]
+    shown = split_of(photos, *names, normalize=normalize).augmented_picture(3, 8)
+    assert torch.equal(torch.from_numpy(shown), (255 * plain).round().to(torch.uint8).permute(1, 2, 0))

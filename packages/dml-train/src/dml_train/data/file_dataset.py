@@ -84,6 +84,10 @@ class FileSplit:
         """Return the centre of item `index`, as evaluation crops it, (crop, crop, 3) uint8."""
         return self.preparation.show(self._load_resized(index))
 
+    def augmented_picture(self, index: int, seed: int) -> npt.NDArray[np.uint8]:
+        """Return item `index` as training augments it with this seed, (crop, crop, 3) uint8."""
+        return self.preparation.show_augmented(self._load_resized(index), seed)
+
     def _load_resized(self, index: int) -> Tensor:
         if self._pack is not None:
             return self._pack.read(int(self._positions[index]))

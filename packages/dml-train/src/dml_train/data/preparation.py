@@ -149,6 +149,14 @@ class Preparation:
         """Return the centre of a resized image for display, (crop, crop, 3) uint8."""
         return self._crop_center(image_3HW).permute(1, 2, 0).contiguous().numpy()
 
+    def show_augmented(self, image_3HW: Tensor, seed: int) -> npt.NDArray[np.uint8]:
+        """Return a resized image as `make_batch` augments it with this seed, for display, (crop, crop, 3) uint8."""
+        channels, scale, offset = NORMALISATIONS[self.normalize]
+        input_3SS = self.make_batch([image_3HW], np.array([seed], dtype=np.uint64))[0]
+        pixels_3SS = (input_3SS - torch.tensor(offset)[:, None, None]) / torch.tensor(scale)[:, None, None]
+        pixels_SS3 = pixels_3SS[list(channels)].permute(1, 2, 0)  # the order of channels is its own inverse
+        return pixels_SS3.round().clamp(0, 255).to(torch.uint8).numpy()
+
     def make_batch(
         self, resized_images: Sequence[Tensor], seeds_B: npt.NDArray[np.uint64] | None = None
     ) -> Tensor:
