@@ -366,6 +366,41 @@ def test_a_compressed_archive_and_mixed_types_of_files_are_refused(files, tmp_pa
         read_image_table(str(tmp_path))
 
 
+@pytest.fixture
+def datasets(tmp_path, monkeypatch):
+    for name, value in {
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return pytest.importorskip("datasets", reason="writes files, and loads 'hf:' sources")
+
+
+def test_what_datasets_saves_and_loads_gives_the_batches_of_a_folder(datasets, photos, files, tmp_path):
+    """The folder of `save_to_disk` contains a DatasetDict; the local builder reads Parquet, and caches Arrow files."""
+    folder = image_folder(str(photos), **OPTIONS)
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=[f"class-{c}" for c in range(4)])}
+    )
+    splits = datasets.DatasetDict()
+    for split, part in (("train", folder.train), ("test", folder.test)):
+        rows = {"image": [*map(str, part.files)], "label": [file.parent.name for file in part.files]}
+        splits[split] = datasets.Dataset.from_dict(rows, features=features)
+        splits[split].to_parquet(tmp_path / "parquet" / f"{split}-00000-of-00001.parquet")
+    splits.save_to_disk(tmp_path / "saved", num_shards={"train": 2, "test": 1})
+    sources = [tmp_path / "saved", tmp_path / "parquet", f"hf:{tmp_path / 'parquet'}"]
+    for read in (table(str(source), **OPTIONS) for source in sources):
+        for split, expected in ((read.train, folder.train), (read.test, folder.test)):
+            assert split.class_names == expected.class_names
+            assert torch.equal(load(split, True), load(expected, True))
+
+
+def test_a_source_that_datasets_cannot_load_is_named(datasets, tmp_path):
+    with pytest.raises(DmlError, match=r"datasets can't load '.*nothing': \w+: "):
+        read_image_table(f"hf:{tmp_path / 'nothing'}")
+
+
 class TestTable(DatasetContract):
     @pytest.fixture(autouse=True)
     def _table(self, files, tmp_path):

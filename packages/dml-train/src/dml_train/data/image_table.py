@@ -34,6 +34,7 @@ from dml_train.extras import extra
 
 _MOST_LISTED = 5  # rows in a message
 _SIDES = 4  # numbers of a box
+_HUB = "hf:"  # the prefix of a source that `datasets` loads
 
 
 def read_image_table(
@@ -55,7 +56,8 @@ def read_image_table(
     Args:
         source: a file (.parquet, .arrow or .feather), a folder of such files, or a folder that `save_to_disk` of
             Hugging Face's `datasets` wrote; or a WebDataset archive (.tar, not compressed), or a folder of archives,
-            with columns as in `read_archives`.
+            with columns as in `read_archives`; or ``hf:NAME`` or ``hf:NAME:CONFIGURATION``, which `datasets` loads from
+            the Hub or a local folder.
         image: the column with images: encoded (bytes, or a struct with ``bytes``), or paths.
         label: the column with the classes.
         split: the column with ``train`` and ``test``, or ``train``, ``query`` and ``gallery``. If it is missing, names
@@ -73,16 +75,24 @@ def read_image_table(
         ValueError: if a number is out of range.
     """
     place = Path(source).expanduser()
-    files = list_tables(place)
+    files = list_tables(source)
     names = {"label": label, "split": split, "group": group, "box": box}
-    table = (_read_archives if files[0].suffix == ".tar" else _read_tables)(files, image, names)
+    read = _read_archives if next(iter(files)).suffix == ".tar" else _read_tables
+    table = read([*files], image, names)
     boxes = table.boxes("box") if "box" in table.columns else None
     images: Sequence[Item] = table.rows
     if table.paths is not None:
         folder = Path(root or (place if place.is_dir() else place.parent)).expanduser()
         images = _find_files(table, folder, boxes)
     classes = table.texts("label")
-    splits = table.texts("split") if "split" in table.columns else _name_splits(table.rows, place, split)
+    if "split" in table.columns:
+        splits = table.texts("split")
+    else:
+        named = [*files.values()]
+        if not split or "train" not in named or len(set(named)) == 1:
+            named = [""] * len(files)
+        distinct, codes = np.unique(named, return_inverse=True)
+        splits = _Texts(np.repeat(codes, np.diff(table.rows.ends, prepend=0)), distinct.tolist())
     by_split: dict[str, Classes] = {}
     for code, name in enumerate(splits.names):
         if name:
@@ -102,30 +112,48 @@ def read_image_table(
     return parts._replace(groups={row: groups.names[g] for row, g in zip(every, groups.codes.tolist())})
 
 
-def list_tables(source: Path) -> list[Path]:
-    """List the tables that `source` names, sorted by path; raise a `DmlError` if there are none.
+def list_tables(source: str) -> dict[Path, str]:
+    """List the tables that `source` names, sorted by path, with the folder or the start of the name, maybe a split.
 
-    Only the files in ``state.json`` belong to a folder that `save_to_disk` wrote.
+    Only the files in ``state.json`` belong to a folder that `save_to_disk` wrote. Raise a `DmlError` if there are no
+    tables, or types of files are mixed.
     """
-    inside = source.rglob("*") if source.is_dir() else [source] if source.is_file() else []
+    if source.startswith(_HUB):
+        return _load_by_datasets(source.removeprefix(_HUB))
+    place = Path(source).expanduser()
+    inside = place.rglob("*") if place.is_dir() else [place] if place.is_file() else []
     found = sorted(file for file in inside if file.suffix in {".tar", *TABLES})
-    for state in source.rglob("state.json") if source.is_dir() else ():
+    for state in place.rglob("state.json") if place.is_dir() else ():
         listed = {entry["filename"] for entry in json.loads(state.read_text())["_data_files"]}
         found = [file for file in found if file.parent != state.parent or file.name in listed]
     kinds = sorted({file.suffix for file in found})
     if len(kinds) != 1:
-        what = (
-            f"contains {' and '.join(kinds)} files"
-            if kinds
-            else "contains no table"
-            if source.is_dir()
-            else "is not a table"
-            if source.is_file()
-            else "doesn't exist"
-        )
+        what = f"contains {' and '.join(kinds)} files" if kinds else "contains no table"
+        if not place.is_dir():
+            what = "is not a table" if place.exists() else "doesn't exist"
         raise DmlError(
-            f"{source} {what}; expected a file ({', '.join(sorted(TABLES))}, or .tar without compression), or a folder "
+            f"{place} {what}; expected a file ({', '.join(sorted(TABLES))}, or .tar without compression), or a folder "
             "of files of one type"
+        )
+    named = [
+        file.parent.name if file.parent != place else re.split(r"[-_.\d]", file.name)[0] for file in found
+    ]
+    return dict(zip(found, named))
+
+
+def _load_by_datasets(name: str) -> dict[Path, str]:
+    """Load a data set by Hugging Face's `datasets`, as ``NAME`` or ``NAME:CONFIGURATION``; list the files by split."""
+    with extra("hf", f"the source {_HUB}{name}"):
+        from datasets import load_dataset
+    repository, _, configuration = name.partition(":")
+    try:
+        splits = load_dataset(repository, configuration or None)
+    except Exception as error:  # the library, the Hub and the network raise anything
+        raise DmlError(f"datasets can't load {name!r}: {type(error).__name__}: {error}") from error
+    found = {Path(file["filename"]): split for split, rows in splits.items() for file in rows.cache_files}
+    if not found:
+        raise DmlError(
+            f"datasets keeps {name!r} in memory; use save_to_disk, and the folder as dataset.source"
         )
     return found
 
@@ -278,18 +306,6 @@ def _read_columns(table: TableFile, columns: list[str], label: str) -> Iterator[
             texts = pa.array([*names, None], pa.string()).take(pa.array(known))
             group = group.set_column(columns.index(label), label, texts)
         yield group
-
-
-def _name_splits(rows: TableRows | TarMembers, source: Path, option: str) -> _Texts:
-    """Return the splits that folders or files are named for, if any is called train; otherwise ""."""
-    files = rows.files
-    named = [
-        file.parent.name if file.parent != source else re.split(r"[-_.\d]", file.name)[0] for file in files
-    ]
-    if option == "" or "train" not in named or len(files) == 1:
-        named = [""] * len(files)
-    names, codes = np.unique(named, return_inverse=True)
-    return _Texts(np.repeat(codes, np.diff(rows.ends, prepend=0)), names.tolist())
 
 
 def _find_files(table: _Table, folder: Path, boxes: npt.NDArray[np.int64] | None) -> Sequence[Path]:
