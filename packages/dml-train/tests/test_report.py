@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 from train_support.report_world import Page, check_page, finished_run, forget_test_split
-from train_support.tiny_world import HOSTILE, NAMES, make_registry
+from train_support.tiny_world import HOSTILE, NAMES, TinySplit, make_registry
 
 from dml_train.report import COMPARISON, write_report
 from dml_train.run_folder import RunFolder
+from dml_train.seeds import row_seeds
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +124,26 @@ def test_a_comparison_is_shown_if_it_exists(unchanged, run, registry):
     page = page_of(run, registry)
     assert "<i>raw</i> 0.7000 0.9000 0.6000 0.5000 – 2,048" in page.words
     assert page.all("i") == []
+
+
+def test_training_images_are_shown_as_the_network_sees_them(unchanged, run, registry):
+    """The hostile data set doesn't show augmented images; here it does, with the class of the training split."""
+    assert "Augmentation" not in unchanged.words
+    shown = []
+
+    def augmented_picture(self, index, seed):
+        shown.append((index, seed))
+        return np.full((4, 4, 3), 7 * len(shown), np.uint8)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TinySplit, "augmented_picture", augmented_picture, raising=False)
+        page = page_of(run, registry)
+    check_page(page)
+    seeds = row_seeds(0, 0, np.arange(8)).tolist()
+    assert shown == [(index, seed) for index in (0, 15, 31, 47) for seed in seeds]
+    pictures = [a for a in page.all("img") if a["alt"].startswith("Augmentation")]
+    assert len({a["src"] for a in pictures}) == 32
+    assert "class 5" in page.words
 
 
 def test_a_missing_data_set_leaves_a_note_and_everything_else(run, registry):

@@ -43,7 +43,7 @@ MEMORIES = [
 @pytest.mark.parametrize(
     ("optimizer", "more"),
     [
-        ({"name": "adamw"}, {"training": {"ema_decay": 0.9}}),
+        ({"name": "adamw"}, {"training": {"ema_decay": 0.9, "views": 2}}),
         (
             {"name": "sgd"},
             {

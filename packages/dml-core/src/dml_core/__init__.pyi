@@ -27,6 +27,7 @@ from dml_core.options import options_of as options_of
 from dml_core.options import signature_of as signature_of
 from dml_core.plugins import Plugins as Plugins
 from dml_core.plugins import plugins as plugins
+from dml_core.protocols.data import AugmentedSplit as AugmentedSplit
 from dml_core.protocols.data import BatchSampler as BatchSampler
 from dml_core.protocols.data import Dataset as Dataset
 from dml_core.protocols.data import FileBackedSplit as FileBackedSplit

@@ -21,6 +21,11 @@ def dml_datasets() -> Iterable[Component]:
     for name, summary, source in (
         ("image-folder", "a folder of images with one subfolder per class; half of the classes train", ""),
         ("csv", "a CSV file of images with the columns path, label and, optionally, split and group", ""),
+        (
+            "table",
+            "Parquet, Arrow or WebDataset files, also of datasets' save_to_disk, with images and labels",
+            "",
+        ),
         ("cub", "CUB-200-2011: 200 species of birds; the first 100 train", "Wah et al. 2011"),
         ("cars196", "CARS196: 196 models of cars; the first 98 train", "Krause et al. 2013"),
         ("sop", "Stanford Online Products: 22,634 products; about half train", "Song et al. 2016"),

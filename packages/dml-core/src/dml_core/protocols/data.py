@@ -49,6 +49,14 @@ class FileBackedSplit(Split, Protocol):
 
 
 @runtime_checkable
+class AugmentedSplit(Split, Protocol):
+    """A `Split` that shows augmented images: a report shows what the network sees in training."""
+
+    def augmented_picture(self, index: int, seed: int) -> npt.NDArray[np.uint8]:
+        """Return an image that ``load([index], [seed])`` gives, to show in reports, (height, width, 3)."""
+
+
+@runtime_checkable
 class GroupedSplit(Split, Protocol):
     """A `Split` with a group per item, such as the camera that took the image.
 

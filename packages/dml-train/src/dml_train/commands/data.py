@@ -20,11 +20,11 @@ def data() -> None:
 
 
 @data.command(short_help="Check a folder of images or a published data set, or list leaks of a run.")
-@click.argument("source", metavar="FOLDER|TABLE.csv|NAME", required=False)
+@click.argument("source", metavar="FOLDER|TABLE|NAME", required=False)
 @click.option(
     "--root",
     type=FOLDER,
-    help="With NAME: the data set's folder, or the parent. With TABLE.csv: the folder that contains the paths.",
+    help="With NAME: the data set's folder, or the parent. With TABLE: the folder that contains the paths.",
 )
 @click.option("--decode", is_flag=True, help="With NAME: also decode all images, and list failures.")
 @click.option(
@@ -49,9 +49,10 @@ def check(
 ) -> None:
     """Check a folder or table of your images, count a published data set, or list a run's test images that leak.
 
-    With FOLDER (FOLDER/CLASS/IMAGE) or TABLE.csv (columns path and label): print images per class, sizes, broken files,
-    duplicates, and a command to start with. Exit with 0 if no image is broken or a duplicate, with 1 if some are, and
-    with 2 if there are no classes to check.
+    With FOLDER (FOLDER/CLASS/IMAGE) or TABLE (CSV with the columns path and label, or Parquet, Arrow or WebDataset
+    with image and label; also a folder of these): print images per class, sizes, broken files, duplicates, and a
+    command to start with. Exit with 0 if no image is broken or a duplicate, with 1 if some are, and with 2 if there are
+    no classes to check.
 
     With the NAME of a published data set in --root: compare the counts with the published counts. Exit with 0 if the
     data set is complete, with 1 if it is incomplete, and with 2 if it is missing.
@@ -61,14 +62,15 @@ def check(
     if leaks is not None:
         if source is not None or root is not None or decode:
             raise DmlError(
-                "--leaks searches the run's data set; omit FOLDER, TABLE.csv or NAME, --root and --decode"
+                "--leaks searches the run's data set; omit FOLDER, TABLE or NAME, --root and --decode"
             )
         clean = _check_leaks(context.obj, leaks, threshold, step, out)
     elif threshold is not None or step is not None:
         raise DmlError("--threshold and --step need --leaks RUN, which wasn't given")
     elif source is None:
         raise DmlError(
-            "expected a folder of images, a table (.csv), the name of a published data set and --root, or --leaks RUN"
+            "expected a folder of images, a table (.csv, .parquet, .arrow, .tar), the name of a published data set and "
+            "--root, or --leaks RUN"
         )
     elif source in NAMES:
         if root is None:
@@ -95,8 +97,8 @@ def _check_images(registry: Registry, source: str, root: Path | None, out: Path 
     path = Path(source)
     if not path.exists():
         raise DmlError(
-            f"{source} doesn't exist{nearest(source, NAMES)} expected a folder of images, a table (.csv), or a "
-            f"published data set: {', '.join(NAMES)}"
+            f"{source} doesn't exist{nearest(source, NAMES)} expected a folder of images, a table (.csv, .parquet, "
+            f".arrow, .tar), or a published data set: {', '.join(NAMES)}"
         )
     check_new(out)
     from dml_train.data.inspection import describe_inspection, inspect_images, write_findings

@@ -134,3 +134,8 @@ class ArraySplit:
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
         """Render item `index` as dark ink on white, (H, W, 3) uint8."""
         return np.repeat(255 - self._images[index][:, :, None], 3, axis=2)
+
+    def augmented_picture(self, index: int, seed: int) -> npt.NDArray[np.uint8]:
+        """Render item `index` as augmented with this seed, dark ink on white, (H, W, 3) uint8."""
+        ink_HW = self.load(np.array([index]), np.array([seed], dtype=np.uint64))[0, 0]
+        return (255.0 * (1.0 - ink_HW)).round().to(torch.uint8).numpy()[:, :, None].repeat(3, axis=2)

@@ -8,13 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from pathlib import Path
 from typing import TypeVar
 
 from rich.console import Console
 
 from dml_core import DmlError
-from dml_train.data.parts import Classes, Parts
+from dml_train.data.parts import Classes, Item, Parts
 from dml_train.progress import stage
 from dml_train.ranks.environment import is_first_process
 
@@ -27,14 +26,14 @@ _MIN_SHOWN = 2_000  # files; if there are fewer, a progress bar isn't shown
 
 
 def read_all(
-    files: Sequence[Path], read: Callable[[Path], Read], stage_name: str
-) -> Iterator[tuple[Path, Read | DmlError]]:
-    """Read files in parallel threads, and yield the files in order, with the result of `read` or the `DmlError`.
+    files: Sequence[Item], read: Callable[[Item], Read], stage_name: str
+) -> Iterator[tuple[Item, Read | DmlError]]:
+    """Read images in parallel threads, and yield the images in order, with the result of `read` or the `DmlError`.
 
     Raise a `DmlError` if a file is missing, or the disk fails to read a file. The progress is shown as `stage_name`.
     """
 
-    def read_chunk(chunk: Sequence[Path]) -> list[Read | DmlError]:
+    def read_chunk(chunk: Sequence[Item]) -> list[Read | DmlError]:
         results: list[Read | DmlError] = []
         for file in chunk:
             try:
@@ -63,14 +62,14 @@ def read_all(
 
 
 def find_bad_images(
-    files: Sequence[Path], read: Callable[[Path], object], stage_name: str
-) -> dict[Path, str]:
+    files: Sequence[Item], read: Callable[[Item], object], stage_name: str
+) -> dict[Item, str]:
     """Call `read` for each file, and return the files that raise a `DmlError`, with the messages."""
     results = read_all(files, read, stage_name)
     return {file: str(result) for file, result in results if isinstance(result, DmlError)}
 
 
-def check_bad_images(bad: Mapping[Path, str]) -> None:
+def check_bad_images(bad: Mapping[Item, str]) -> None:
     """Raise a `DmlError` that lists the bad files, if there are any."""
     if bad:
         total = f"\n{len(bad):,} files are bad in total" if len(bad) > 1 else ""
@@ -78,7 +77,7 @@ def check_bad_images(bad: Mapping[Path, str]) -> None:
         raise DmlError(f"{listed}{total}\n(on_bad_image = 'skip' omits such files)")
 
 
-def drop_bad_images(parts: Parts, bad: Mapping[Path, str]) -> Parts:
+def drop_bad_images(parts: Parts, bad: Mapping[Item, str]) -> Parts:
     """Drop bad files, and classes that contain only bad files, and log both.
 
     Raise a `DmlError` if a part loses all images.
@@ -98,4 +97,4 @@ def drop_bad_images(parts: Parts, bad: Mapping[Path, str]) -> Parts:
     for name, classes in kept.items():
         if not classes:
             raise DmlError(f"none of the {name} images can be decoded, e.g. {next(iter(bad.values()))}")
-    return Parts(**kept, groups=parts.groups)
+    return parts._replace(train=kept["train"], test=kept["test"], gallery=kept.get("gallery"))

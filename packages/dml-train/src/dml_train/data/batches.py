@@ -43,18 +43,25 @@ class LoadFailure(NamedTuple):
 class StepBatches(Dataset[Batch | LoadFailure]):
     """The batches of a run by step, determined by the run's seed.
 
-    Rank r of W receives rows r·B/W to (r+1)·B/W of the sampler's global batch.
+    The global batch contains each item of the sampler's batch `views` times in a row, with different augmentations.
+    Rank r of W receives rows r·B/W to (r+1)·B/W.
     """
 
     def __init__(
-        self, split: Split, sampler: BatchSampler, seed: int, rank: int = 0, world_size: int = 1
+        self,
+        split: Split,
+        sampler: BatchSampler,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        views: int = 1,
     ) -> None:
-        self.split, self.sampler, self.seed = split, sampler, seed
+        self.split, self.sampler, self.seed, self.views = split, sampler, seed, views
         self.rank, self.world_size = rank, world_size
 
     def indices(self, step: int) -> npt.NDArray[np.int64]:
         """Return the items of the step's global batch, (B,) int64."""
-        return self.sampler.batch_at(*divmod(step, len(self.sampler)))
+        return np.repeat(self.sampler.batch_at(*divmod(step, len(self.sampler))), self.views)
 
     def __getitem__(self, step: int) -> Batch | LoadFailure:
         """Load this rank's part of the batch at `step`."""

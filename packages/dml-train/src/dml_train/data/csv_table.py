@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dml_core import DmlError, nearest
-from dml_train.data.parts import Parts, check_parts, split_classes
-
-_SPLITS = {"train": "train", "test": "test", "query": "test", "gallery": "gallery"}
+from dml_train.data.parts import Parts, check_split, divide
 
 
 def read_csv_table(
@@ -50,10 +48,8 @@ def read_csv_table(
                 "itself: remove one of the lines"
             )
         part = row.get("split", "")
-        if "split" in row and part not in _SPLITS:
-            raise DmlError(
-                f"{file}, line {line}: split is {part!r}{nearest(part, _SPLITS)} expected one of: {', '.join(_SPLITS)}"
-            )
+        if "split" in row:
+            check_split(part, f"{file}, line {line}")
         classes.setdefault(part, {}).setdefault(row["label"], []).append(image)
         if "group" in row:
             groups[image] = row["group"]
@@ -62,16 +58,7 @@ def read_csv_table(
             f"{len(missing)} of the {len(line_of)} images of {file} are missing, e.g. {missing[0]} "
             f"(line {line_of[missing[0]]}); paths are relative to root = {folder}"
         )
-    if "" in classes or not classes:
-        parts = split_classes(classes.get("", {}), train_fraction, split_seed, str(file))
-    elif {"test", "query"} <= classes.keys() or ("query" in classes) != ("gallery" in classes):
-        raise DmlError(
-            f"{file} contains the splits {', '.join(classes)}; expected train and test, or train, query and gallery"
-        )
-    else:
-        by_part = {_SPLITS[split]: dict(sorted(found.items())) for split, found in classes.items()}
-        parts = Parts(by_part.get("train", {}), by_part.get("test", {}), by_part.get("gallery"))
-    check_parts(parts, {part: f"the {part} part of {file}" for part in parts.by_name()})
+    parts = divide(classes, train_fraction, split_seed, file, "remove the column 'split'")
     return parts._replace(groups=groups) if groups else parts
 
 

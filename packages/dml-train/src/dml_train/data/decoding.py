@@ -13,6 +13,7 @@ from PIL import Image, UnidentifiedImageError
 
 from dml_core import DmlError, StoredImage
 from dml_train.data.prepare import FORMATS, MAX_PIXELS, decode
+from dml_train.data.stored import ImagePart, name_of
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 # A file, an image inside a file, or an array in memory: RGB (height, width, 3) or grey (height, width).
@@ -21,6 +22,7 @@ ImageSource = Path | StoredImage | npt.NDArray[np.uint8]
 _TAIL = 64  # bytes; some writers pad the end with a few zeros
 # TIFF tags for the positions and lengths of strips and tiles.
 _STRIPS = ((273, 279), (324, 325))
+_ORIENTATION, _TURNED = 0x0112, range(5, 9)  # the EXIF tag, and the values that exchange width and height
 
 
 def read_image(source: ImageSource, min_side: int | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
@@ -35,7 +37,11 @@ def read_image(source: ImageSource, min_side: int | None = None, max_pixels: int
         if isinstance(source, Path):
             _check_regular_file(source)
         encoded = source if isinstance(source, Path) else io.BytesIO(source.read())
-        return decode(encoded, min_side, max_pixels)
+        if not isinstance(source, ImagePart):
+            return decode(encoded, min_side, max_pixels)
+        image = decode(encoded, None, max_pixels)
+        source.check(image.size)
+        return image.crop(source.box)
     except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, …
         if isinstance(source, np.ndarray):
             raise DmlError(
@@ -45,14 +51,23 @@ def read_image(source: ImageSource, min_side: int | None = None, max_pixels: int
         raise _decoding_error(source, error) from error
 
 
-def check_complete_image(file: Path) -> None:
+def check_complete_image(file: Path | StoredImage) -> None:
     """Check that an image file is complete, usually using only the header and the last bytes.
+
+    If it is an `ImagePart`, check that the box is inside the image; other images inside files aren't checked.
 
     A complete file ends with an end mark (JPEG, PNG, GIF), or isn't shorter than the stated length (BMP, WebP, TIFF);
     this check reads only a few bytes. A different end may still be valid, so such a file is decoded. Raise a `DmlError`
     that names the file if the header isn't an image's, or the image is truncated.
     """
     try:
+        if isinstance(file, ImagePart):
+            with Image.open(io.BytesIO(file.read()), formats=FORMATS) as image:
+                turned = image.getexif().get(_ORIENTATION, 1) in _TURNED
+                file.check(image.size[::-1] if turned else image.size)
+            file = file.image
+        if not isinstance(file, Path):
+            return
         _check_regular_file(file)
         with Image.open(file, formats=FORMATS) as image:
             if min(image.size) < 1:
@@ -108,5 +123,4 @@ def _decoding_error(file: Path | StoredImage, error: Exception) -> DmlError:
         reason = f"it has too many pixels ({error})"
     else:
         reason = f"{type(error).__name__}: {error}"
-    name = file if isinstance(file, Path) else file.name
-    return DmlError(f"can't read the image {name}: {reason}; repair or remove the file")
+    return DmlError(f"can't read the image {name_of(file)}: {reason}; repair or remove the file")

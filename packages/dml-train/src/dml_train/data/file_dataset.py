@@ -5,8 +5,7 @@ Shapes: `N` items, `B` batch.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,46 +17,36 @@ from dml_core import options_of, signature_of
 from dml_train.data.bad_images import check_bad_images, drop_bad_images, find_bad_images
 from dml_train.data.decoding import check_complete_image
 from dml_train.data.packed import PackedImages, open_pack
-from dml_train.data.parts import Classes, Parts
+from dml_train.data.parts import Classes, Item, Parts
 from dml_train.data.preparation import Preparation
+from dml_train.data.stored import PathTable, Selection, TableRow, TarMember, name_of, sort_images
 
 
-class PathTable(Sequence[Path]):
-    """A compact sequence of paths, which takes 8 bytes per path besides the characters.
-
-    A list of `Path` objects takes some 400 bytes per path in each loader process, and seconds to send there.
-    """
-
-    def __init__(self, paths: Iterable[Path]) -> None:
-        encoded = [os.fsencode(path) for path in paths]
-        self._bytes = b"".join(encoded)
-        self._ends = np.cumsum([len(path) for path in encoded], dtype=np.int64)
-
-    def __len__(self) -> int:
-        """Return the number of paths."""
-        return len(self._ends)
-
-    def __getitem__(self, index: Any) -> Any:
-        """Return a path, or a list of paths for a slice."""
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        place = range(len(self))[index]  # this will raise an IndexError like a list
-        begin = int(self._ends[place - 1]) if place else 0
-        return Path(os.fsdecode(self._bytes[begin : int(self._ends[place])]))
+def join(classes: Classes) -> Sequence[Item]:
+    """Return the images of all classes as a compact sequence."""
+    parts = list(classes.values())
+    if parts and all(isinstance(part, Selection) for part in parts):
+        rows = np.concatenate([part.rows for part in parts])  # type: ignore[attr-defined]
+        return Selection(parts[0].images, rows, parts[0].boxes)  # type: ignore[attr-defined]
+    images = [image for part in parts for image in part]
+    if any(not isinstance(image, Path) for image in images):
+        return images
+    return PathTable(images)  # type: ignore[arg-type]
 
 
 class FileSplit:
-    """A `Split` of image files, decoded on demand or read from a pack.
+    """A `Split` of images in files, decoded on demand or read from a pack.
 
     Args:
-        classes: the files by class; labels number the classes in this order, from 0.
+        classes: the images by class; labels number the classes in this order, from 0.
         preparation: how an image becomes the network's input.
         pack: the decoded and resized images; if None, files are decoded on demand.
-        positions: the indices of files in the pack, by path.
-        groups: the group per file; None if the split doesn't define groups.
+        positions: the indices of images in the pack, by name.
+        groups: the group per image; None if the split doesn't define groups.
     """
 
     groups: npt.NDArray[np.str_]  # (N,), only if given
+    files: Sequence[Path]  # (N,), only if images are files
 
     def __init__(
         self,
@@ -65,22 +54,24 @@ class FileSplit:
         preparation: Preparation,
         pack: PackedImages | None = None,
         positions: Mapping[str, int] | None = None,
-        groups: Mapping[Path, str] | None = None,
+        groups: Mapping[Any, str] | None = None,
     ) -> None:
         self.class_names: Sequence[str] = tuple(classes)
-        self.files: Sequence[Path] = PathTable(file for files in classes.values() for file in files)  # (N,)
+        self.images = join(classes)  # (N,)
+        if isinstance(self.images[0], Path):
+            self.files = self.images  # type: ignore[assignment]
         sizes = [len(files) for files in classes.values()]
         self.labels: npt.NDArray[np.int64] = np.repeat(np.arange(len(sizes)), sizes).astype(np.int64)
         if groups is not None:
-            self.groups = np.array([groups[file] for file in self.files], dtype=np.str_)
+            self.groups = np.array([groups[image] for image in self.images], dtype=np.str_)
         self.preparation = preparation
         self._pack = pack
-        places = [] if positions is None else [positions[str(file)] for file in self.files]
+        places = [] if positions is None else [positions[name_of(image)] for image in self.images]
         self._positions = np.array(places, dtype=np.int64)
 
     def __len__(self) -> int:
         """Return the number of items, N."""
-        return len(self.files)
+        return len(self.images)
 
     def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
         """Load images, (len(indices), 3, crop, crop) float32, augmented by the preparation if seeds are given.
@@ -93,10 +84,14 @@ class FileSplit:
         """Return the centre of item `index`, as evaluation crops it, (crop, crop, 3) uint8."""
         return self.preparation.show(self._load_resized(index))
 
+    def augmented_picture(self, index: int, seed: int) -> npt.NDArray[np.uint8]:
+        """Return item `index` as training augments it with this seed, (crop, crop, 3) uint8."""
+        return self.preparation.show_augmented(self._load_resized(index), seed)
+
     def _load_resized(self, index: int) -> Tensor:
         if self._pack is not None:
             return self._pack.read(int(self._positions[index]))
-        return self.preparation.load_resized(self.files[index])
+        return self.preparation.load_resized(self.images[index])
 
 
 class FileDataset:
@@ -123,13 +118,19 @@ class FileDataset:
         on_bad_image: Literal["error", "skip"] = "error",
         cache: str | None = None,
     ) -> None:
-        # Use strings, since hashing and comparing a Path is much slower.
-        by_text = {str(file): file for file in parts.files()}
-        files = [by_text[text] for text in sorted(by_text)]
-        pack, positions = None, None
+        pack, positions, bad, files = None, None, {}, []
+        # Rows and members are checked when they are read, since a table is indexed without reading images.
+        if (
+            cache is not None
+            or on_bad_image == "skip"
+            or not isinstance(next(parts.files()), TableRow | TarMember)
+        ):
+            # Use strings, since hashing a Path is much slower.
+            by_name = {name_of(image): image for image in parts.files()}
+            files = sort_images(by_name.values())
         if cache is not None:
             pack = open_pack(files, preparation, Path(cache))
-            positions = {str(file): place for place, file in enumerate(files)}
+            positions = {name_of(image): place for place, image in enumerate(files)}
             bad = {files[place]: reason for place, reason in pack.bad.items()}
         else:
             read = check_complete_image if on_bad_image == "error" else preparation.load_resized
@@ -167,7 +168,7 @@ class FileDatasetFactory:
     def training_files(self, **options: Any) -> Sequence[Path]:
         """List the training files, good or bad."""
         parts = self.read(**{name: value for name, value in options.items() if name not in _NOT_OWN})
-        return [file for files in parts.train.values() for file in files]
+        return [file for files in parts.train.values() for file in files if isinstance(file, Path)]
 
 
 _PREPARATION = options_of(Preparation)

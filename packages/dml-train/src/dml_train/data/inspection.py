@@ -5,8 +5,8 @@ Shapes: `N` readable images, `U` images with different pixels, `H` bits of a per
 
 from __future__ import annotations
 
-import csv
 import hashlib
+import os
 import shlex
 import time
 from collections import Counter
@@ -24,12 +24,14 @@ from dml_core import DmlError, RangeEvaluator, Registry
 from dml_core import registry as installed
 from dml_train.data.bad_images import read_all
 from dml_train.data.csv_table import read_csv_table
-from dml_train.data.decoding import read_image
+from dml_train.data.decoding import SUFFIXES, read_image
 from dml_train.data.image_folder import read_image_folder
+from dml_train.data.image_table import read_image_table
 from dml_train.data.packed import estimate_size
-from dml_train.data.parts import Classes, Parts, count_images, split_classes
+from dml_train.data.parts import Classes, Item, Parts, count_images, split_classes
 from dml_train.data.preparation import Preparation
 from dml_train.data.prepare import REDUCED_SIDE
+from dml_train.data.stored import TABLES, name_of, sort_images
 from dml_train.extras import extra
 from dml_train.files import write_csv
 
@@ -49,8 +51,8 @@ _HALF = 0.5
 class NearDuplicate(NamedTuple):
     """A pair of similar images."""
 
-    first: Path
-    second: Path
+    first: Item
+    second: Item
     bits: int  # number of differing bits between the 64-bit hashes
 
 
@@ -61,11 +63,10 @@ class Inspection:
     source: Path  # the folder or table
     options: Mapping[str, str]  # options in the recipe's ``[dataset]`` table that name the source
     parts: Parts  # including broken files
-    is_split: bool  # whether the source determines which images train
-    class_of: Mapping[Path, str]
-    sizes: Mapping[Path, tuple[int, int]]  # width and height in pixels of readable files
-    bad: Mapping[Path, str]  # broken files, with reasons
-    duplicates: Sequence[Sequence[Path]]  # groups of files with identical pixels
+    class_of: Mapping[Item, str]
+    sizes: Mapping[Item, tuple[int, int]]  # width and height in pixels of readable images
+    bad: Mapping[Item, str]  # broken images, with reasons
+    duplicates: Sequence[Sequence[Item]]  # groups of images with identical pixels
     near: Sequence[NearDuplicate]  # most similar first; only the first of multiple identical files is listed
     without_near: str  # the reason if near-duplicates weren't searched; otherwise empty
     preparation: Preparation  # reported times and sizes are for these steps
@@ -89,16 +90,16 @@ def inspect_images(
 ) -> Inspection:
     """Decode all images of a folder or table, and find problems before training.
 
-    Raise a `DmlError` if the data set ``image-folder`` or ``csv`` can't read the source.
+    Raise a `DmlError` if the data set ``image-folder``, ``csv`` or ``table`` can't read the source.
 
     Args:
-        source: a folder ``ROOT/CLASS/IMAGE`` or a CSV file, as for the data sets ``image-folder`` and ``csv``.
+        source: a folder ``ROOT/CLASS/IMAGE``, a CSV file, or what the data set ``table`` reads with default options.
         root: the folder that a table's paths are relative to; default: the folder of the table.
         registry: provides the evaluator ``"exact"`` to search near-duplicates; default: all installed components.
         preparation: report times and sizes for these steps; default: ``Preparation()``.
     """
     source, preparation = Path(source).expanduser(), preparation or Preparation()
-    options, parts, is_split = _read_folder(source, root) if source.is_dir() else _read_table(source, root)
+    options, parts = _read(source, root)
     class_of = {
         file: name
         for classes in parts.by_name().values()
@@ -112,15 +113,15 @@ def inspect_images(
         make_hash = phash
     except DmlError as error:
         without_near = str(error)
-    looks: dict[Path, _Look] = {}
-    bad: dict[Path, str] = {}
+    looks: dict[Item, _Look] = {}
+    bad: dict[Item, str] = {}
     look = partial(_look, make_hash=make_hash, preparation=preparation)
-    for file, seen in read_all(sorted(class_of), look, "decode images"):
+    for file, seen in read_all(sort_images(class_of), look, "decode images"):
         if isinstance(seen, _Look):
             looks[file] = seen
         else:
             bad[file] = str(seen)
-    by_digest: dict[bytes, list[Path]] = {}
+    by_digest: dict[bytes, list[Item]] = {}
     for file, seen in looks.items():
         by_digest.setdefault(seen.digest, []).append(file)
     near: list[NearDuplicate] = []
@@ -134,7 +135,6 @@ def inspect_images(
         source=source,
         options=options,
         parts=parts,
-        is_split=is_split,
         class_of=class_of,
         sizes={file: seen.size for file, seen in looks.items()},
         bad=bad,
@@ -156,34 +156,30 @@ def write_findings(found: Inspection, path: Path) -> None:
     ]
     pairs += [("near-duplicate", pair.first, pair.second, f"{pair.bits} of 64 bits") for pair in found.near]
     rows: list[tuple[object, ...]] = [
-        ("broken", file, class_of[file], "", "", reason) for file, reason in found.bad.items()
+        ("broken", name_of(file), class_of[file], "", "", reason) for file, reason in found.bad.items()
     ]
-    rows += [(kind, a, class_of[a], b, class_of[b], detail) for kind, a, b, detail in pairs]
+    rows += [(kind, name_of(a), class_of[a], name_of(b), class_of[b], detail) for kind, a, b, detail in pairs]
     write_csv(path, ("finding", "image", "class", "other_image", "other_class", "detail"), rows)
 
 
-def _read_folder(folder: Path, root: str | Path | None) -> tuple[dict[str, str], Parts, bool]:
-    """Return the data set's options, the parts, and whether the folder is divided into parts."""
+def _read(source: Path, root: str | Path | None) -> tuple[dict[str, str], Parts]:
+    """Return the data set's options, and the parts."""
+    kinds = {".tar", *TABLES}
+    if not (source.is_dir() or source.suffix in kinds):
+        folder = source.parent if root is None else Path(root)
+        name = source.name if source.parent == folder else str(source.absolute())
+        return {"name": "csv", "root": str(folder), "table": name}, read_csv_table(str(folder), name)
+    inside = [source, *source.glob("*"), *source.glob("*/*")]
+    if any(file.suffix in kinds for file in inside) and not any(file.suffix in SUFFIXES for file in inside):
+        options = {"name": "table", "source": str(source)} | ({} if root is None else {"root": str(root)})
+        return options, read_image_table(str(source), root=options.get("root", ""))
     if root is not None:
-        raise DmlError(f"root is only for tables, but {folder} is a folder; omit root")
-    parts = read_image_folder(str(folder))
-    # Whether the layout is ROOT/PART/CLASS/IMAGE and not ROOT/CLASS/IMAGE.
-    is_split = not all((folder / name).is_dir() for classes in parts.by_name().values() for name in classes)
-    return {"name": "image-folder", "root": str(folder)}, parts, is_split
-
-
-def _read_table(table: Path, root: str | Path | None) -> tuple[dict[str, str], Parts, bool]:
-    """Return the data set's options, the parts, and whether the table contains the column ``split``."""
-    folder = table.parent if root is None else Path(root)
-    name = table.name if table.parent == folder else str(table.absolute())
-    parts = read_csv_table(str(folder), name)
-    with table.open(encoding="utf-8-sig", newline="") as lines:
-        is_split = "split" in (csv.DictReader(lines).fieldnames or [])
-    return {"name": "csv", "root": str(folder), "table": name}, parts, is_split
+        raise DmlError(f"root is only for tables, but {source} is a folder of images; omit root")
+    return {"name": "image-folder", "root": str(source)}, read_image_folder(str(source))
 
 
 def _look(
-    file: Path, make_hash: Callable[[Image.Image], Any] | None, preparation: Preparation
+    file: Item, make_hash: Callable[[Image.Image], Any] | None, preparation: Preparation
 ) -> _Look | str:
     """Decode the image in `file`, or return the reason for a failure."""
     try:
@@ -197,7 +193,7 @@ def _look(
     return _Look(image.size, digest, None if make_hash is None else make_hash(image).hash.ravel())
 
 
-def _find_near(files: Sequence[Path], bits: Sequence[Any], registry: Registry) -> list[NearDuplicate]:
+def _find_near(files: Sequence[Item], bits: Sequence[Any], registry: Registry) -> list[NearDuplicate]:
     """Find all pairs of hashes that differ in at most `NEAR` bits; raise a `DmlError` if over 100,000 pairs do."""
     if len(files) < 2:
         return []
@@ -224,7 +220,7 @@ def _find_near(files: Sequence[Path], bits: Sequence[Any], registry: Registry) -
     )
 
 
-def _time_loading(files: Sequence[Path], preparation: Preparation) -> float:
+def _time_loading(files: Sequence[Item], preparation: Preparation) -> float:
     """Measure the median time to load an image on a single core, over some images."""
     seconds = []
     for file in files[:: max(1, len(files) // _TIMED)]:
@@ -296,7 +292,7 @@ def _describe_pixels(sizes: Sequence[tuple[int, int]], resize: int) -> str:
     return text
 
 
-def _count_across(kind: str, unit: str, found: Inspection, groups: Sequence[Sequence[Path]]) -> str:
+def _count_across(kind: str, unit: str, found: Inspection, groups: Sequence[Sequence[Item]]) -> str:
     if not groups:
         return f"{kind}: none"
     across = sum(len({found.class_of[file] for file in files}) > 1 for files in groups)
@@ -312,16 +308,16 @@ def _list_some(entries: Sequence[str]) -> Iterator[str]:
         yield f"  {len(entries) - _MOST_LISTED:,} more, which --out FILE.csv lists"
 
 
-def _name(found: Inspection, file: Path) -> str:
-    folder = Path(found.options["root"])
-    return str(file.relative_to(folder) if file.is_relative_to(folder) else file)
+def _name(found: Inspection, image: Item) -> str:
+    name, folder = name_of(image), found.options.get("root") or str(found.source)
+    return name.removeprefix(folder + os.sep)
 
 
 def _suggest(found: Inspection, batch_size: int) -> Iterator[str]:
     """Suggest a split, a cache, and the command that trains with both."""
     settings = dict(found.options)
     parts, divided = found.parts, ""
-    if not found.is_split:
+    if not found.parts.is_split:
         classes, fraction, source = {**parts.train, **parts.test}, 0.8, str(found.source)
         parts = split_classes(classes, fraction, 0, source)
         if len(parts.test) < _MEASURED_CLASSES or count_images(parts.test) < _MEASURED_IMAGES:

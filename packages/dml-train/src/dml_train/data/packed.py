@@ -26,9 +26,10 @@ import PIL
 import torch
 from torch import Tensor
 
-from dml_core import DmlError
+from dml_core import DmlError, StoredImage
 from dml_train.data.bad_images import read_all
 from dml_train.data.preparation import Preparation
+from dml_train.data.stored import file_of, name_of
 from dml_train.files import WriteRefused
 from dml_train.locks import hold_lock
 
@@ -82,7 +83,7 @@ class PackedImages:
         )
 
 
-def open_pack(files: Sequence[Path], preparation: Preparation, cache: Path) -> PackedImages:
+def open_pack(files: Sequence[Path | StoredImage], preparation: Preparation, cache: Path) -> PackedImages:
     """Open the pack of these files in the folder `cache`; if there is none, one of the calling processes creates it.
 
     Only the resize options of the preparation matter. Raise a `DmlError` if a file is missing, the cache can't be
@@ -119,28 +120,30 @@ def estimate_size(images: int, preparation: Preparation) -> str:
     return f"{megabytes / 1e3:.3g} GB" if megabytes >= 1e3 else f"{max(megabytes, 1.0):.0f} MB"
 
 
-def _hash_inputs(files: Sequence[Path], preparation: Preparation) -> str:
+def _hash_inputs(files: Sequence[Path | StoredImage], preparation: Preparation) -> str:
     """Return the pack's name: a hash of everything that determines the pixels.
 
     File names are relative to the common folder, so that the pack can be used when the folder moves.
     """
-    common = Path(os.path.commonpath([file.parent for file in files])) if files else Path()
+    paths = [file_of(file) for file in files]
+    common = Path(os.path.commonpath([path.parent for path in paths])) if files else Path()
     p = preparation
     options = (_FORMAT, p.resize, p.square, p.interpolation, PIL.__version__, torch.__version__)
     key = hashlib.sha256(repr(options).encode())
-    for file in files:
+    for file, path in zip(files, paths):
         try:
-            state = file.stat()
+            state = path.stat()
         except OSError as error:
             raise DmlError(
-                f"can't read the image {file}: {error.strerror}; repair or remove the file"
+                f"can't read the image {name_of(file)}: {error.strerror}; repair or remove the file"
             ) from error
-        entry = f"{file.relative_to(common)}\0{state.st_size}\0{state.st_mtime_ns}\n"
+        place = name_of(file).removeprefix(str(path))
+        entry = f"{path.relative_to(common)}{place}\0{state.st_size}\0{state.st_mtime_ns}\n"
         key.update(entry.encode(errors="surrogateescape"))  # a name need not be UTF-8
     return f"images-{key.hexdigest()[:24]}"
 
 
-def _write(files: Sequence[Path], preparation: Preparation, folder: Path) -> None:
+def _write(files: Sequence[Path | StoredImage], preparation: Preparation, folder: Path) -> None:
     begin, shapes, checksums = [0], [], []
     bad: dict[int, str] = {}
     with (folder / "pixels").open("wb") as pixels, (folder / "index.npz").open("wb") as index:

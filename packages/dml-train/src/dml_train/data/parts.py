@@ -1,4 +1,4 @@
-"""The parts of a data set as lists of files by class, and checks that apply to all data sets."""
+"""The parts of a data set as lists of images by class, and checks that apply to all data sets."""
 
 from __future__ import annotations
 
@@ -6,36 +6,41 @@ import logging
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dml_core import DmlError
+from dml_core import DmlError, StoredImage, nearest
 from dml_train.ranks.environment import is_first_process
 
 _LOG = logging.getLogger("dml_train.data")
 
-Classes = Mapping[str, Sequence[Path]]  # files by class name
+# A file, or an image inside a file; hashable, and sorted like the images in the file.
+Item = Path | StoredImage
+Classes = Mapping[str, Sequence[Item]]  # images by class name
+# The parts per value of the column ``split`` in tables.
+SPLITS = {"train": "train", "test": "test", "query": "test", "gallery": "gallery"}
 
 
 class Parts(NamedTuple):
     """The parts of a data set. `test` contains the queries, and is also the gallery if `gallery` is None.
 
-    `groups` gives the group per file, for example the camera; None if groups aren't defined.
+    `groups` gives the group per image, for example the camera; None if groups aren't defined.
     """
 
     train: Classes
     test: Classes
     gallery: Classes | None = None
-    groups: Mapping[Path, str] | None = None
+    groups: Mapping[Any, str] | None = None
+    is_split: bool = True  # whether the source determines which images train; False after `split_classes`
 
     def by_name(self) -> dict[str, Classes]:
         """Return the existing parts by name."""
         parts = {"train": self.train, "test": self.test, "gallery": self.gallery}
         return {name: part for name, part in parts.items() if part is not None}
 
-    def files(self) -> Iterator[Path]:
-        """Yield every file, by part and class."""
+    def files(self) -> Iterator[Item]:
+        """Yield every image, by part and class."""
         for classes in self.by_name().values():
             for files in classes.values():
                 yield from files
@@ -65,15 +70,45 @@ def split_classes(classes: Classes, train_fraction: float, seed: int, source: st
     order = np.random.default_rng(seed).permutation(len(names))
     trained = min(max(round(train_fraction * len(names)), 1), len(names) - 1)
     train, test = ({names[c]: classes[names[c]] for c in sorted(part)} for part in np.split(order, [trained]))
-    return Parts(train, test)
+    return Parts(train, test, is_split=False)
 
 
-def check_parts(parts: Parts, sources: Mapping[str, str]) -> None:
+def divide(
+    by_split: Mapping[str, Classes], train_fraction: float, split_seed: int, table: Path, ignore: str
+) -> Parts:
+    """Divide the classes of a table by the column ``split``, see `SPLITS`; the key "" stands for a missing column.
+
+    Classes are sorted by name. If there isn't such a column, they are split (`split_classes`). Raise a `DmlError` if
+    the splits don't belong together, or the parts are invalid (`check_parts`); `ignore` says how to ignore the column.
+    """
+    if "" in by_split or not by_split:
+        parts = split_classes(by_split.get("", {}), train_fraction, split_seed, str(table))
+    elif {"test", "query"} <= by_split.keys() or ("query" in by_split) != ("gallery" in by_split):
+        raise DmlError(
+            f"{table} contains the splits {', '.join(by_split)}; expected train and test, or train, query and gallery"
+        )
+    else:
+        by_part = {SPLITS[split]: dict(sorted(found.items())) for split, found in by_split.items()}
+        parts = Parts(by_part.get("train", {}), by_part.get("test", {}), by_part.get("gallery"))
+    sources = {part: f"the {part} part of {table}" for part in parts.by_name()}
+    check_parts(parts, sources, f"rename one of them, or {ignore} to divide the classes")
+    return parts
+
+
+def check_split(split: str, where: str) -> None:
+    """Raise a `DmlError` unless `split` is in `SPLITS`."""
+    if split not in SPLITS:
+        raise DmlError(
+            f"{where}: split is {split!r}{nearest(split, SPLITS)} expected one of: {', '.join(SPLITS)}"
+        )
+
+
+def check_parts(parts: Parts, sources: Mapping[str, str], remedy: str = "rename or move one of them") -> None:
     """Check that parts allow evaluation on unseen classes, and log queries that can't be matched.
 
-    Raise a `DmlError` if a part is empty, a class is in training and evaluation, none of the queries has a match in the
-    gallery, or class names differ only in spaces or the Unicode form of accents. The message names the `sources`, the
-    folder or table per part.
+    Raise a `DmlError` if a part is empty, a class is in training and evaluation, none of the queries has a match in
+    the gallery, or class names differ only in spaces or the Unicode form of accents. The message names the `sources`,
+    the folder or table per part, and the `remedy` for a class in training and evaluation.
     """
     by_name = parts.by_name()
     for part, classes in by_name.items():
@@ -91,7 +126,7 @@ def check_parts(parts: Parts, sources: Mapping[str, str]) -> None:
         if part != "train" and (both := sorted(parts.train.keys() & classes.keys())):
             raise DmlError(
                 f"class {both[0]!r} is in {sources['train']} and in {sources[part]} ({len(both)} such); "
-                "evaluation needs classes that training hasn't seen: rename or move one of them"
+                f"evaluation needs classes that training hasn't seen: {remedy}"
             )
     if parts.gallery is None:
         return

@@ -1,4 +1,4 @@
-"""The preparation of an image file for the network: decode, resize, crop, mirror, normalise.
+"""The preparation of an image file for the network: decode, resize, crop, mirror, augment, normalise.
 
 For evaluation, `prepare.py` computes identical bits, and torch isn't needed: `dml export` copies it next to a model.
 
@@ -8,7 +8,7 @@ Shapes: `B` batch, `H`, `W` height and width of a resized image, `S` side of the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dml_train.data.array_split import draw_uniforms
+from dml_train.data.augmentation import Augmentation, Steps
 from dml_train.data.decoding import ImageSource, read_image
 from dml_train.data.prepare import MAX_PIXELS, NORMALISATIONS, REDUCED_SIDE, choose_size
 
@@ -85,6 +86,8 @@ class Preparation:
     # Interpolation for all resizing; most of timm's weights expect bicubic.
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
     max_pixels: int = MAX_PIXELS  # a larger image is an error, raised before the image takes memory
+    augment: Steps = ()  # further transforms of training images, after the flip, see `Augmentation`
+    _augmentation: Augmentation | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         if not 1 <= self.crop <= self.resize:
@@ -98,6 +101,8 @@ class Preparation:
             raise ValueError(f"flip is {self.flip}; expected a probability in [0, 1]")
         if self.max_pixels < 1:
             raise ValueError(f"max_pixels is {self.max_pixels}; expected at least 1")
+        if self.augment:
+            object.__setattr__(self, "_augmentation", Augmentation(self.augment, self.crop))
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -144,6 +149,14 @@ class Preparation:
         """Return the centre of a resized image for display, (crop, crop, 3) uint8."""
         return self._crop_center(image_3HW).permute(1, 2, 0).contiguous().numpy()
 
+    def show_augmented(self, image_3HW: Tensor, seed: int) -> npt.NDArray[np.uint8]:
+        """Return a resized image as `make_batch` augments it with this seed, for display, (crop, crop, 3) uint8."""
+        channels, scale, offset = NORMALISATIONS[self.normalize]
+        input_3SS = self.make_batch([image_3HW], np.array([seed], dtype=np.uint64))[0]
+        pixels_3SS = (input_3SS - torch.tensor(offset)[:, None, None]) / torch.tensor(scale)[:, None, None]
+        pixels_SS3 = pixels_3SS[list(channels)].permute(1, 2, 0)  # the order of channels is its own inverse
+        return pixels_SS3.round().clamp(0, 255).to(torch.uint8).numpy()
+
     def make_batch(
         self, resized_images: Sequence[Tensor], seeds_B: npt.NDArray[np.uint64] | None = None
     ) -> Tensor:
@@ -159,11 +172,16 @@ class Preparation:
         else:
             draws_BU = draw_uniforms(seeds_B, 2 * _TRIES + 3)
             crops = [self._crop_at_random(image, draws) for image, draws in zip(resized_images, draws_BU)]
+            if self._augmentation is not None:
+                crops = [self._augmentation.change_bytes(crop, s) for crop, s in zip(crops, seeds_B.tolist())]
         batch_B3SS = torch.empty(len(crops), 3, self.crop, self.crop)
         for row, crop in enumerate(crops):
             batch_B3SS[row] = crop if self.normalize != "caffe" else crop[list(normalisation.channels)]
         batch_B3SS *= torch.tensor(normalisation.scale)[:, None, None]
         batch_B3SS += torch.tensor(normalisation.offset)[:, None, None]
+        if seeds_B is not None and self._augmentation is not None:
+            for row, seed in enumerate(seeds_B.tolist()):
+                batch_B3SS[row] = self._augmentation.erase(batch_B3SS[row], seed)
         return batch_B3SS
 
     def _crop_center(self, image_3HW: Tensor) -> Tensor:

@@ -79,6 +79,8 @@ class Training(Table):
     not given to the optimizer"""
     sync_batch_norm: bool = False
     """share batch-norm statistics over ranks"""
+    views: Annotated[int, Field(ge=1, le=64)] = 1
+    """number of different augmentations of each image that the sampler draws; the batch is larger by this factor"""
     micro_batch: Annotated[int, Field(ge=1)] | None = None
     """number of images per forward pass, to save memory; the gradient doesn't change"""
     compile: bool = False

@@ -73,6 +73,7 @@ class FinishedRun:
     test: EvaluatedEmbeddings | None  # None if the run didn't use the test split
     queries: Items
     gallery: Items
+    train: Items
     absent: str  # the reason if names and pictures are missing; otherwise empty
 
     @classmethod
@@ -85,7 +86,7 @@ class FinishedRun:
         recipe = read_recipe(folder, registry)
         result, lines = folder.read_evaluation(), folder.read_metrics()
         baselines, test, absent = Baselines.read(folder), None, ""
-        queries = gallery = Items(None)
+        queries = gallery = train = Items(None)
         if recipe.evaluation.test:
             embedded = Embedded.read(folder)
             # Clustering should not be repeated, since `result` already contains these metrics.
@@ -95,10 +96,12 @@ class FinishedRun:
                 evaluation = evaluate(evaluator, embedded)
             test = EvaluatedEmbeddings(embedded, evaluator, evaluation)
             try:
-                queries, gallery = _items(build_dataset(recipe, registry), embedded)
+                dataset = build_dataset(recipe, registry)
+                queries, gallery = _items(dataset, embedded)
+                train = Items(dataset.train)
             except DmlError as error:
                 absent = str(error)
-        return cls(folder, recipe, result, lines, baselines, test, queries, gallery, absent)
+        return cls(folder, recipe, result, lines, baselines, test, queries, gallery, train, absent)
 
     @property
     def name(self) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dml_core import Registry
+import numpy as np
+
+from dml_core import AugmentedSplit, Registry
 from dml_core import registry as installed
 from dml_train.files import read_json
 from dml_train.measure.listing import explain
@@ -18,9 +20,11 @@ from dml_train.report.diagrams import (
 )
 from dml_train.report.finished import FinishedRun, compare_with_codes
 from dml_train.report.maps import draw_maps
-from dml_train.report.rendering import write_page
+from dml_train.report.rendering import make_thumbnail, select_evenly, write_page
 from dml_train.report.retrieval import NearestNeighbours
+from dml_train.seeds import row_seeds
 
+_AUGMENTED, _AUGMENTATIONS = 4, 8  # training images, and augmentations per image
 COMPARISON = "comparison.json"  # {name: metrics} of other embeddings to compare with the run's
 
 
@@ -57,9 +61,23 @@ def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
         has_test=run.test is not None,
         queries=run.queries,
         gallery=run.gallery,
+        train=run.train,
+        augmented=_augment_examples(run),
         absent=run.absent,
         **_describe_embeddings(run),
     )
+
+
+def _augment_examples(run: FinishedRun) -> list[tuple[int, list[str]]]:
+    """Return some training items, with thumbnails of augmentations by seeds of the run; [] if unsupported."""
+    split = run.train.split
+    if not isinstance(split, AugmentedSplit):
+        return []
+    seeds = row_seeds(run.recipe.training.seed, 0, np.arange(_AUGMENTATIONS)).tolist()
+    return [
+        (index, [make_thumbnail(split.augmented_picture(index, seed)) for seed in seeds])
+        for index in select_evenly(len(split), _AUGMENTED).tolist()
+    ]
 
 
 def _describe_embeddings(run: FinishedRun) -> dict[str, Any]:

@@ -7,9 +7,8 @@ Shapes: `N` images.
 
 from __future__ import annotations
 
-import functools
 import tarfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from dml_core import DmlError, Registry, Split
 from dml_core import registry as installed
 from dml_train.data.decoding import SUFFIXES, ImageSource
 from dml_train.data.image_folder import image_files
-from dml_train.extras import extra
+from dml_train.data.stored import TABLES, TableRow, TarMember, open_table
 from dml_train.measure.embed import ImageChunks
 from dml_train.trained.model import TrainedModel
 from dml_train.training.build import build_dataset
@@ -125,55 +124,7 @@ def list_split(model: TrainedModel, name: SplitName, registry: Registry | None =
     return ImageList(f"the {name} split", names, split=split, split_name=name)
 
 
-TABLES = frozenset({".parquet", ".arrow", ".feather"})
 _COLUMNS = ("image", "bytes", "path", "file")  # the first of these in a table is read
-
-
-@dataclass(frozen=True, slots=True)
-class TarMember:
-    """A `StoredImage` in a tar archive: the name, and the offset and size of the content in bytes."""
-
-    archive: Path
-    member: str
-    offset: int
-    size: int
-
-    @property
-    def name(self) -> str:
-        """The image's name in messages."""
-        return f"{self.archive}: {self.member}"
-
-    def read(self) -> bytes:
-        """Read the encoded image."""
-        with self.archive.open("rb") as file:
-            file.seek(self.offset)
-            return file.read(self.size)
-
-
-@dataclass(frozen=True, slots=True)
-class TableRow:
-    """A `StoredImage` in a Parquet or Arrow file: a cell with an encoded image."""
-
-    table: Path
-    row: int
-
-    @property
-    def name(self) -> str:
-        """The image's name in messages."""
-        return f"{self.table}, row {self.row}"
-
-    def read(self) -> bytes:
-        """Read the encoded image; raise DmlError if the cell is empty or the file can't be read."""
-        opened = _open_table(self.table)
-        cell = opened.cell(self.row)
-        if isinstance(cell, dict):  # as Hugging Face's data sets store images
-            cell = cell.get("bytes")
-        if not isinstance(cell, bytes):
-            raise DmlError(
-                f"{self.name}: the column {opened.column!r} contains {type(cell).__name__}; "
-                "expected encoded images (bytes)"
-            )
-        return cell
 
 
 def open_images(path: Path) -> ImageList:
@@ -222,11 +173,17 @@ def _list_tables(path: Path, files: Sequence[Path]) -> ImageList:
     rows: list[TableRow] = []
     paths: list[str] = []
     for file in files:
-        opened = _open_table(file)
-        if opened.holds_text:
-            paths += opened.texts()
+        table = open_table(file)
+        column = next((name for name in _COLUMNS if name in table.schema.names), None)
+        if column is None:
+            raise DmlError(
+                f"{file} has columns {', '.join(table.schema.names)}; expected encoded images in 'image' or 'bytes', "
+                "or paths in 'path' or 'file'"
+            )
+        if str(table.schema.field(column).type) in ("string", "large_string"):
+            paths += [text for group in table.read_columns([column]) for text in group.column(0).to_pylist()]
         else:
-            rows += [TableRow(file, row) for row in range(opened.num_rows)]
+            rows += [TableRow(file, row, column) for row in range(table.num_rows)]
     if rows and paths:
         raise DmlError(f"some tables in {path} contain images, others paths; expected one kind in all tables")
     if paths:
@@ -237,52 +194,3 @@ def _list_tables(path: Path, files: Sequence[Path]) -> ImageList:
         raise DmlError(f"{path} doesn't contain images: the tables are empty")
     names = [f"{row.table.name}/{row.row}" for row in rows]
     return ImageList(str(path), names, rows, [row.table for row in rows])
-
-
-class _Table:
-    """The column of images or paths in a table. The group of rows that was read last is cached."""
-
-    def __init__(self, file: Path) -> None:
-        with extra("tables", file.name):
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-        self._group = -1
-        self._cells: Any = None
-        self._read: Callable[[int], Any]
-        try:
-            if file.suffix == ".parquet":
-                parquet = pq.ParquetFile(file, memory_map=True)
-                schema, groups = parquet.schema_arrow, range(parquet.num_row_groups)
-                counts = [parquet.metadata.row_group(group).num_rows for group in groups]
-                self._read = lambda group: parquet.read_row_group(group, columns=[self.column]).column(0)
-            else:
-                arrow = pa.ipc.open_file(pa.memory_map(str(file)))
-                schema, groups = arrow.schema, range(arrow.num_record_batches)
-                # Batches are views of the mapped file, so reading a batch only to count rows is free.
-                counts = [arrow.get_batch(batch).num_rows for batch in groups]
-                self._read = lambda batch: arrow.get_batch(batch).column(self.column)
-        except (pa.ArrowException, OSError) as error:
-            raise DmlError(f"can't read the table {file}: {error}") from error
-        found = next((name for name in _COLUMNS if name in schema.names), None)
-        if found is None:
-            raise DmlError(
-                f"{file} has columns {', '.join(schema.names)}; expected encoded images in 'image' or 'bytes', "
-                "or paths in 'path' or 'file'"
-            )
-        self.column = found
-        self._ends = np.cumsum([0, *counts])
-        kind = schema.field(found).type
-        self.holds_text = bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-        self.num_rows = int(self._ends[-1])
-
-    def cell(self, row: int) -> Any:
-        group = int(np.searchsorted(self._ends, row, side="right")) - 1
-        if group != self._group:
-            self._cells, self._group = self._read(group), group
-        return self._cells[row - int(self._ends[group])].as_py()
-
-    def texts(self) -> list[str]:
-        return [text for group in range(len(self._ends) - 1) for text in self._read(group).to_pylist()]
-
-
-_open_table = functools.lru_cache(maxsize=4)(_Table)

@@ -173,7 +173,7 @@ def build(
     check_matching(recipe, registry, dataset, validation)
     sampler = build_sampler(recipe.sampler, training.seed, registry, train, described)
     check_mining(recipe, sampler, evaluator)
-    if (size := len(sampler.batch_at(0, 0))) % ranks.world_size:
+    if (size := training.views * len(sampler.batch_at(0, 0))) % ranks.world_size:
         raise DmlError(
             f"a batch contains {size} images, which {ranks.world_size} ranks can't share equally; "
             f"choose a batch size that is a multiple of {ranks.world_size}, or a different number of ranks"

@@ -12,6 +12,7 @@ from dml_train.seeds import FORWARD, LOSS, seed_torch
 from dml_train.training.build import Experiment
 
 ITEMS = 2  # a batch norm fails on a single row
+_VIEWS = 16  # so many are hardly identical by chance, even if images are only mirrored
 
 
 def rehearse(experiment: Experiment) -> None:
@@ -25,6 +26,7 @@ def rehearse(experiment: Experiment) -> None:
     if isinstance(images, LoadFailure):
         raise DmlError(images.message)
     labels = torch.from_numpy(split.labels[indices])
+    _check_views(experiment)
     buffers = [(buffer, buffer.clone()) for buffer in experiment.model.buffers()]  # statistics of batch norms
     experiment.model.train()
     experiment.loss.eval()  # memories don't store these items
@@ -43,6 +45,21 @@ def rehearse(experiment: Experiment) -> None:
         experiment.loss.zero_grad(set_to_none=True)
         for buffer, before in buffers:
             buffer.copy_(before)
+
+
+def _check_views(experiment: Experiment) -> None:
+    """Raise a `DmlError` if the recipe asks for several views of an image, but the data set doesn't augment."""
+    recipe = experiment.recipe
+    if recipe.training.views == 1:
+        return
+    views = load_items(experiment.train, np.zeros(_VIEWS, np.int64), np.arange(_VIEWS, dtype=np.uint64))
+    if isinstance(views, LoadFailure):
+        raise DmlError(views.message)
+    if (views == views[0]).all():
+        raise DmlError(
+            f"training.views is {recipe.training.views}, but the data set {recipe.dataset['name']!r} gives identical "
+            "views of an image; expected views = 1, or augmentation, such as dataset.augment = ['RandAugment']"
+        )
 
 
 def check_value(loss: nn.Module, value: object) -> Tensor:

@@ -75,7 +75,12 @@ class Trainer:
         self.evaluate_every = experiment.steps(recipe.evaluation.every, recipe.evaluation.unit)
         self.save_every = experiment.steps(recipe.checkpoints.every, recipe.checkpoints.unit)
         self.batches = StepBatches(
-            experiment.train, experiment.sampler, self.training.seed, ranks.rank, ranks.world_size
+            experiment.train,
+            experiment.sampler,
+            self.training.seed,
+            ranks.rank,
+            ranks.world_size,
+            self.training.views,
         )
         self.memory_format = torch.channels_last if self.training.channels_last else torch.preserve_format
         self.replica = Replica(experiment, ranks)

@@ -99,7 +99,7 @@ def find_file(root: Path, name: str) -> Path | None:
 
 def list_missing(parts: Parts) -> list[Path]:
     """List the files of the parts that don't exist."""
-    return [file for file in parts.files() if not file.is_file()]
+    return [file for file in parts.files() if isinstance(file, Path) and not file.is_file()]
 
 
 def read_lines(file: Path, columns: int, skip: int = 0) -> list[list[str]]:

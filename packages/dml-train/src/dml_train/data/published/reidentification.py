@@ -54,7 +54,7 @@ def _list_parts(folder: Path, names: Mapping[str, str]) -> Parts:
             if match["identity"] != _JUNK:
                 parts[part].setdefault(match["identity"], []).append(file)
                 groups[file] = match["camera"]
-    return Parts(**parts, groups=groups)
+    return Parts(parts["train"], parts["test"], parts.get("gallery"), groups)
 
 
 MARKET1501 = OfficialSet(

@@ -61,7 +61,7 @@ def check_dataset(
     for difference in wrong:
         report(f"wrong count: the list of {difference}")
     _report_some("missing", [*map(str, missing)], report)
-    bad: dict[Path, str] = {}
+    bad = {}
     if decode:
         bad = find_bad_images([f for f in parts.files() if f not in absent], read_image, "decode images")
         _report_some("bad", [*bad.values()], report)
