@@ -21,8 +21,6 @@ from dml_train.report.maps import draw_maps
 from dml_train.report.rendering import write_page
 from dml_train.report.retrieval import NearestNeighbours
 
-COMPARISON = "comparison.json"  # {name: metrics} of other embeddings to compare with the run's
-
 
 def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
     """Write or replace a finished run's ``report.html``: metrics with intervals, curves, retrievals, maps, classes.
@@ -37,7 +35,7 @@ def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
     """
     run_dir, registry = Path(run_dir), registry or installed()
     run = FinishedRun.read(run_dir, registry)
-    comparison = run_dir / COMPARISON
+    comparison = run.folder.comparison
     metrics = run.metrics()
     return write_page(
         run_dir / "report.html",

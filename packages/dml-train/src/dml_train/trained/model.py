@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from dml_train.measure.embed import CHUNK_SIZE, EmbeddedChunk, ImageChunks, embe
 from dml_train.networks.model import EmbeddingModel
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
+from dml_train.trained.whitening import read_whitening
 from dml_train.training.build import PRECISIONS, build_dataset, build_model, find_device
 from dml_train.training.checkpoint import WEIGHTS, read_manifest
 from dml_train.training.run import evaluated_checkpoint, read_recipe
@@ -30,7 +32,7 @@ class TrainedModel:
     folder: RunFolder  # the run's folder
     recipe: Recipe  # the run's recipe, as resolved
     step: int  # number of optimizer steps before these weights were saved
-    weights: str  # the SHA-256 of the weights file
+    weights: str  # the SHA-256 of the weights file, or of it and the whitening
     network: EmbeddingModel  # images to embeddings
     device: torch.device  # the network's device
     input_shape: tuple[int, int, int]  # channels, height and width of images
@@ -40,7 +42,7 @@ class TrainedModel:
     @property
     def dim(self) -> int:
         """The embedding dimension."""
-        return self.network.head.embedding_dim
+        return self.network.embedding_dim
 
     @property
     def precision(self) -> torch.dtype:
@@ -120,9 +122,9 @@ def _names(images: Sequence[ImageSource]) -> list[object]:
 
 
 def open_model(
-    run_dir: Path | str, registry: Registry | None = None, *, step: int | None = None
+    run_dir: Path | str, registry: Registry | None = None, *, step: int | None = None, whitened: bool = True
 ) -> TrainedModel:
-    """Open the trained network of a run.
+    """Open the trained network of a run, with the whitening if ``dml eval --whiten`` has learned it for these weights.
 
     The data set is only used if it does not define an ``image_reader``. Raise DmlError if `run_dir` isn't a run's
     folder, the checkpoint is missing or damaged, or a component isn't installed.
@@ -131,6 +133,7 @@ def open_model(
         run_dir: the run's folder.
         registry: provides backbones and data sets; default: all installed ones.
         step: use the weights of this step's checkpoint; by default, use the weights that the run is evaluated by.
+        whitened: whether to apply the whitening.
     """
     registry = registry or installed()
     folder = RunFolder.open(Path(run_dir))
@@ -150,4 +153,7 @@ def open_model(
     network = build_model(recipe, in_channels, registry, device, pretrained=False)
     used.load_into(network)
     digest = read_manifest(used.path)[WEIGHTS]["sha256"]
+    if whitened and (stored := read_whitening(folder, digest)) is not None:
+        network.whitening = stored.to(device)
+        digest = hashlib.sha256(digest.encode() + folder.whitening.read_bytes()).hexdigest()
     return TrainedModel(folder, recipe, used.step, digest, network.eval(), device, input_shape, reader)
