@@ -210,25 +210,46 @@ class Encoding:
             near_BK = knn(block, self._sides.items, k, exclude=exclude, **self._options)[1]
         distance_BK, item_BK = np.empty((len(rows), k), np.float32), np.empty((len(rows), k), np.int64)
         for b, query in enumerate(rows):
-            shared_G, item = self._share(query), np.arange(n_items)
-            if near_BK is not None:
-                # An item that shares nothing can't precede an item that is nearer, so the k nearest suffice.
-                item = np.union1d(np.flatnonzero(shared_G), near_BK[b])
+            jaccard_G = self._jaccard(query)
+            item = np.arange(n_items) if near_BK is None else self._choose(query, jaccard_G, near_BK[b])
             item = item[item != query] if own else item
-            scaled = self._distances(query, item + self._first)
-            jaccard = 1 - shared_G[item] / (2 - shared_G[item])
-            total = ((1 - self._weight) * jaccard + self._weight * scaled).astype(np.float32)
+            total, scaled = self._combine(query, jaccard_G, item)
+            total = total.astype(np.float32)
             best = np.lexsort((scaled.astype(np.float32), total))[:k]
             distance_BK[b], item_BK[b] = total[best], item[best]
         return distance_BK, item_BK
 
-    def _share(self, query: int) -> _Floats:
-        """Return Σ over columns of the smaller of the query's and the item's values, (G,)."""
+    def _choose(self, query: int, jaccard_G: _Floats, near_K: _Integers) -> _Integers:
+        """Return few items that include the k nearest, given the k with the smallest scaled distance.
+
+        An item that isn't among `near_K` has at least the largest of these scaled distances.
+        """
+        k, (total_K, scaled_K) = len(near_K), self._combine(query, jaccard_G, near_K)
+        item = np.flatnonzero(jaccard_G < 1)
+        item = item[item != query] if self._first == 0 else item
+        # The last term exceeds rounding errors.
+        least = (1 - self._weight) * jaccard_G[item] + self._weight * scaled_K.max() - 1e-6
+        if len(item) > k:
+            tried = np.union1d(near_K, item[np.argpartition(least, k)[:k]])
+            total_K = self._combine(query, jaccard_G, tried)[0]
+        limit = np.partition(total_K, k - 1)[k - 1]
+        return np.union1d(near_K, item[least <= limit])
+
+    def _combine(self, query: int, jaccard_G: _Floats, item: _Integers) -> tuple[_Floats, _Floats]:
+        """Return the distances of gallery items, and the scaled distances."""
+        scaled = self._distances(query, item + self._first)
+        return (1 - self._weight) * jaccard_G[item] + self._weight * scaled, scaled
+
+    def _jaccard(self, query: int) -> _Floats:
+        """Return 1 − m / (2 − m), (G,), where m is the sum over columns of the smaller of both values."""
         of = self._encoded
         entries = slice(of.starts[query], of.starts[query + 1])
         places, sizes = self._inverse.places(of.columns[entries])
         smaller = np.minimum(self._inverse.values[places], np.repeat(of.values[entries], sizes))
-        return np.bincount(self._inverse.columns[places], smaller, self._n - self._first).astype(np.float64)
+        shared_G = np.bincount(self._inverse.columns[places], smaller, self._n - self._first)
+        # Sums of float32 values can exceed 1.
+        jaccard_G: _Floats = np.maximum(1 - shared_G / (2 - shared_G), 0)
+        return jaccard_G
 
     def _distances(self, a: Any, b: _Integers) -> _Floats:
         """Return squared distances between items, as a share of the distance to the item farthest from `a`."""
