@@ -17,6 +17,7 @@ ON_GLYPHS = {
     "norm-softmax": ["table-4", "table-5", "figure-2", "figure-3", "figure-4"],
     "rll": [f"table-{n}" for n in range(6, 16)],
     "memvir": ["table-1", "table-4", "figure-3"],
+    "vit": [],
 }
 # Runs repeated in a table: T_1 = T_2 is in both halves of table 15, on three data sets; batches of 128 hold all
 # classes of table 1, whether MemVir is used or not, on two data sets.
