@@ -12,7 +12,7 @@ WITH_EXAMPLE = {
     "dml_core": ("ClassBalancedSampler",),
     "dml_eval_rs": (
         "evaluate", "evaluate_ties", "compare", "binarize", "knn", "range_search", "verify", "index_recall",
-        "kmeans", "nmi", "ami", "ari", "hard_negatives",
+        "kmeans", "nmi", "ami", "ari", "hard_negatives", "rerank", "expand_queries",
     ),
     "dml_losses": ("NormSoftmax", "InstanceCrossEntropy", "ProxyAnchor"),
     "dml_train": ("load_recipe",),

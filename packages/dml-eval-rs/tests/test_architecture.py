@@ -17,6 +17,7 @@ from dml_eval_rs import evaluate, evaluate_levels, evaluate_shards, evaluate_tie
 PACKAGE = Path(dml_eval_rs.__file__).parent
 PUBLIC = """
 Labels Relevance relevance_from_labels evaluate evaluate_levels evaluate_ties Evaluation compare Comparison Interval
+rerank expand_queries
 knn range_search hard_negatives index_recall IndexRecall open_set OpenSet verify Verification Roc binarize
 concatenate_blocks kmeans KMeans nmi ami ari evaluate_shards knn_shards verify_shards Peers METRICS
 """

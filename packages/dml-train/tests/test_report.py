@@ -13,7 +13,7 @@ from PIL import Image
 from train_support.report_world import Page, check_page, finished_run, forget_test_split
 from train_support.tiny_world import HOSTILE, NAMES, TinySplit, make_registry
 
-from dml_train.report import COMPARISON, write_report
+from dml_train.report import write_report
 from dml_train.run_folder import RunFolder
 from dml_train.seeds import row_seeds
 
@@ -120,7 +120,7 @@ def test_a_comparison_is_shown_if_it_exists(unchanged, run, registry):
     assert "Bytes per item" not in unchanged.text
     row = {"recall@1": 0.7, "recall@10": 0.9, "map@r": 0.5, "r_precision": 0.6, "nmi": None}
     row["bytes_per_item"] = 2048
-    (run / COMPARISON).write_text(json.dumps({"<i>raw</i>": row}))
+    RunFolder(run).comparison.write_text(json.dumps({"<i>raw</i>": row}))
     page = page_of(run, registry)
     assert "<i>raw</i> 0.7000 0.9000 0.6000 0.5000 – 2,048" in page.words
     assert page.all("i") == []

@@ -325,3 +325,13 @@ def test_rows_are_compared_within_their_groups_unless_published_equal_or_missing
         Standing(frozenset({"b"}), math.nan, [0.9]),
     ]
     assert compare_order(standings) == Order(2, 2, None, None)
+
+
+def test_a_pending_table_shows_published_figures_until_there_is_data(tmp_path):
+    done = CliRunner().invoke(main, ["reproduce", "vit/table", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert (
+        "| OML, ViT-S/16 from DINO | 83.7 | 90.7 | 86.6 | 92.1 | not yet, no such data here | – |"
+        in done.output
+    )
+    assert "| 89.2 | 97.3 | 74.5 | 86.7 | – | – |" in done.output

@@ -209,3 +209,21 @@ def test_a_layer_on_which_lora_would_have_no_effect_is_refused():
 def test_negative_numbers_are_refused(option):
     with pytest.raises(ValueError, match=rf"{option} (is )?-1.*expected at least 1 channel"):
         TimmModel(3, "test_vit", **{option: -1})
+
+
+def test_a_network_of_the_hub_is_read_from_the_cache(tmp_path, monkeypatch):
+    """Write the layout of the Hub client's cache with timm's files."""
+    constants = pytest.importorskip("huggingface_hub").constants
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    folder, commit = tmp_path / "models--someone--net", "0123456789abcdef0123456789abcdef01234567"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs/main").write_text(commit)
+    network = timm.create_model("resnet10t", num_classes=7)
+    timm.models.save_for_hf(network, folder / "snapshots" / commit, safe_serialization=True)
+    backbone = TimmModel(3, "hf-hub:someone/net", "DEFAULT")
+    assert backbone.num_features == 512
+    for name, tensor in backbone.trunk.state_dict().items():
+        torch.testing.assert_close(tensor, network.state_dict()[name], rtol=0, atol=0)
+    with pytest.raises(DmlError, match="could not load hf-hub:someone/other from the Hub or from the cache"):
+        TimmModel(3, "hf-hub:someone/other")

@@ -51,6 +51,7 @@ from dml_core.protocols.evaluation import MiningEvaluator as MiningEvaluator
 from dml_core.protocols.evaluation import PairedComparison as PairedComparison
 from dml_core.protocols.evaluation import PeersEvaluator as PeersEvaluator
 from dml_core.protocols.evaluation import RangeEvaluator as RangeEvaluator
+from dml_core.protocols.evaluation import RerankingEvaluator as RerankingEvaluator
 from dml_core.protocols.evaluation import RestoringEvaluator as RestoringEvaluator
 from dml_core.protocols.evaluation import RunLogger as RunLogger
 from dml_core.protocols.evaluation import VerifyingEvaluator as VerifyingEvaluator

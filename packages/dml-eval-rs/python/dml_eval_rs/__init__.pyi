@@ -16,6 +16,8 @@ from dml_eval_rs.metrics.comparison import compare as compare
 from dml_eval_rs.metrics.evaluation import Evaluation as Evaluation
 from dml_eval_rs.metrics.names import METRICS as METRICS
 from dml_eval_rs.peers import Peers as Peers
+from dml_eval_rs.reranking import expand_queries as expand_queries
+from dml_eval_rs.reranking import rerank as rerank
 from dml_eval_rs.retrieval import evaluate as evaluate
 from dml_eval_rs.retrieval import evaluate_levels as evaluate_levels
 from dml_eval_rs.retrieval import evaluate_ties as evaluate_ties

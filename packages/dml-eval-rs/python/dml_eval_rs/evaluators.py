@@ -15,6 +15,7 @@ from dml_eval_rs.matches.relevance import Relevance
 from dml_eval_rs.metrics.evaluation import Evaluation
 from dml_eval_rs.metrics.names import DEFAULT, METRICS, Kind, check_metrics, family_of
 from dml_eval_rs.peers import Peers
+from dml_eval_rs.reranking import evaluate_reranked, expand_queries
 from dml_eval_rs.retrieval import CheckedOptions, LabelsLike, Matches, Options, check_options, measure
 from dml_eval_rs.search import Below, binarize, hard_negatives, knn, range_search
 from dml_eval_rs.verification.verify import verify
@@ -76,6 +77,22 @@ class Evaluator:
         """Measure the metrics like `evaluate`, and divide the work between the peers, if any."""
         sides = self._rows(embeddings), labels, self._rows(gallery), gallery_labels
         return measure_all(*sides, bits=embeddings.shape[1], **self._options(peers))
+
+    def evaluate_reranked(
+        self,
+        embeddings: Rows,
+        labels: Matches,
+        gallery: Rows | None = None,
+        gallery_labels: LabelsLike | None = None,
+        **reranking: Any,
+    ) -> Evaluation:
+        """Measure the retrieval metrics of re-ranked results, see `dml_eval_rs.rerank` for `k1`, `k2` and `weight`."""
+        sides = embeddings, labels, gallery, gallery_labels
+        return evaluate_reranked(*sides, check_options(**self._options()), **reranking)
+
+    def expand(self, queries: Rows, gallery: Rows | None = None, **expansion: Any) -> npt.NDArray[np.float32]:
+        """Replace queries by means with their neighbours, see `dml_eval_rs.expand_queries`."""
+        return expand_queries(queries, gallery, threads=self.threads, **expansion)
 
     restore = staticmethod(Evaluation.from_dict)
 

@@ -112,7 +112,7 @@ def range_search(
         [[0, 1], [1, 0]]
     """
     sides, _, options = _check_search(queries, gallery, similarity, 1, exclude_self, threads, progress)
-    limit = _check_finite(threshold, "threshold")
+    limit = check_finite(threshold, "threshold")
     most = 2**63 - 1 if max_results is None else arguments.positive(max_results, "max_results")
     if len(sides[0]) == 0:
         return np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0, reported_dtype(similarity))
@@ -166,7 +166,7 @@ def hard_negatives(
     n = len(x_ND)
     if code_N.max() == 0:
         raise ValueError(f"all {n} labels are equal; expected at least two classes")
-    margin = _check_finite(margin, "margin")
+    margin = check_finite(margin, "margin")
     if margin < 0:
         raise ValueError(f"margin is {margin}; expected at least 0")
     if margin and below is None:
@@ -336,7 +336,8 @@ def check_neighbours(
     return k, own_Q, excludes
 
 
-def _check_finite(x: float, name: str) -> float:
+def check_finite(x: float, name: str) -> float:
+    """Check and return a finite number."""
     number = _to_float(x, name)
     if not math.isfinite(number):
         raise ValueError(f"{name} is {number}; expected a finite number")

@@ -17,7 +17,7 @@ from dml_core import registry as installed
 from dml_train.files import write_json
 from dml_train.measure.evaluate import Embedded, build_evaluator, evaluate, make_evaluator
 from dml_train.recipe.loading import load_recipe
-from dml_train.report import COMPARISON, write_report
+from dml_train.report import write_report
 from dml_train.run_folder import RunFolder
 from dml_train.training.baselines import Baselines
 from dml_train.training.run import train
@@ -82,7 +82,7 @@ def run_demo(
             "bytes_per_item": hamming.bytes_per_item(dim),
         },
     }
-    write_json(folder.path / COMPARISON, comparison)
+    write_json(folder.comparison, comparison)
     report = write_report(folder.path)
     images, classes = len(embedded.labels), len(np.unique(embedded.labels))
     title = f"{images:,} images of {classes:,} characters that training never saw"

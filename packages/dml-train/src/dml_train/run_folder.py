@@ -28,6 +28,8 @@ class RunFolder:
         evaluation: the metrics of the trained embedding.
         baselines: these metrics for raw pixels and for the network before training.
         per_query: the metrics per query, (Q,) float64 arrays by name; see `save_per_query`.
+        comparison: metrics of other embeddings, ``{name: metrics}``, to compare with the run's in the report.
+        whitening: PCA whitening of the embedding, learned after training; see `dml_train.trained.whitening`.
         matches: groups and lists of items, if defined by the data set; arrays of `dml_core.Labels` or `Relevance`.
         manifest: size and SHA-256 of every result file and of the logged metrics; written last, when the run ends.
     """
@@ -40,6 +42,7 @@ class RunFolder:
         self.metrics, self.checkpoints = path / "metrics.jsonl", path / "checkpoints"
         self.evaluation, self.baselines = path / "evaluation.json", path / "baselines.json"
         self.per_query, self.matches = path / "per_query.npz", path / "matches.npz"
+        self.comparison, self.whitening = path / "comparison.json", path / "whitening.npz"
         self.manifest = path / "manifest.json"
 
     def tracker(self, name: Tracker) -> Path:

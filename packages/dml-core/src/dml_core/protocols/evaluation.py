@@ -216,6 +216,29 @@ class RangeEvaluator(Evaluator, Protocol):
 
 
 @runtime_checkable
+class RerankingEvaluator(Evaluator, Protocol):
+    """An `Evaluator` that can use neighbours of neighbours to improve results."""
+
+    def evaluate_reranked(
+        self,
+        embeddings: npt.NDArray[Any],  # (Q, D)
+        labels: npt.NDArray[Any],  # (Q,)
+        gallery: npt.NDArray[Any] | None = None,  # (G, D)
+        gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
+        **reranking: Any,
+    ) -> Evaluation:
+        """Measure the retrieval metrics like `evaluate`, on results in a better order."""
+
+    def expand(
+        self,
+        queries: npt.NDArray[Any],  # (Q, D)
+        gallery: npt.NDArray[Any] | None = None,  # (G, D); default: the other queries
+        **expansion: Any,
+    ) -> npt.NDArray[np.float32]:
+        """Replace queries by means with the nearest items, (Q, D)."""
+
+
+@runtime_checkable
 class MiningEvaluator(Evaluator, Protocol):
     """An `Evaluator` that can find hard negatives; see `MiningSampler`."""
 

@@ -72,13 +72,13 @@ class Matching:
     def matches(self, queries: Integers, items: Integers) -> Booleans:
         """Return (n, K): whether the (n, K) items match the row's query, even if they are excluded."""
         if self._is_listed:
-            return _contains(self._listed, queries[:, None] * self._items + items)
+            return contains(self._listed, queries[:, None] * self._items + items)
         return _equal(self._labels, queries, items) & ~self._is_junk[items]
 
     def excludes(self, queries: Integers, items: Integers) -> Booleans:
         """Return (n, K): whether the (n, K) items are excluded from the ranking of the row's query."""
         excluded = self._excluded_by_label(queries, items) | self._is_junk[items]
-        return excluded | _contains(self._ignored, queries[:, None] * self._items + items)
+        return excluded | contains(self._ignored, queries[:, None] * self._items + items)
 
     @property
     def most_excluded(self) -> int:
@@ -91,8 +91,12 @@ class Matching:
 
     def has_match(self) -> Booleans:
         """Return (Q,): whether each query's ranking contains a match."""
+        return self.count_matches() > 0
+
+    def count_matches(self) -> Integers:
+        """Return (Q,): the number of matches in each query's ranking."""
         if self._is_listed:
-            return self._count(self._listed, self.excludes) > 0
+            return self._count(self._listed, self.excludes)
         assert self._labels is not None
         labels_Q, labels_G = self._labels
         matches_Q = count_equal(labels_Q, labels_G)
@@ -103,7 +107,7 @@ class Matching:
         matches_Q -= self._count(
             self._ignored, lambda q, i: ~self.matches(q, i) | self._excluded_by_label(q, i)
         )
-        return (matches_Q > 0) & (labels_Q >= 0)
+        return np.where(labels_Q < 0, 0, matches_Q)
 
     def _excluded_by_label(self, queries: Integers, items: Integers) -> Booleans:
         """Return (n, K): whether an item is the query itself, or shares the query's label and group."""
@@ -129,7 +133,8 @@ def _pairs(offsets: npt.NDArray[np.uint64] | None, items: _Codes | None, n_items
     return queries * n_items + items
 
 
-def _contains(pairs: Integers, wanted: Integers) -> Booleans:
+def contains(pairs: Integers, wanted: Integers) -> Booleans:
+    """Return which of the wanted numbers are in sorted `pairs`."""
     if len(pairs) == 0:
         return np.zeros(wanted.shape, np.bool_)
     found: Booleans = pairs[np.searchsorted(pairs, wanted).clip(max=len(pairs) - 1)] == wanted

@@ -47,6 +47,15 @@ if TYPE_CHECKING:
     multiple=True,
     help="Measure only the first N numbers of a run's embedding; repeatable.",
 )
+@click.option("--flip", is_flag=True, help="Average the embeddings of an image and the mirror image.")
+@click.option(
+    "--whiten",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Learn a PCA whitening to N numbers from the training images; embed, search and export then apply it, too.",
+)
+@click.option("--expand", is_flag=True, help="Average queries with their nearest items (--set expand.k=5).")
+@click.option("--rerank", is_flag=True, help="Re-rank by k-reciprocal neighbours (--set rerank.k1=10).")
 @ON_BAD_IMAGE
 @STEP
 @click.option("--out", type=FILE, help="Also write the metrics to a new JSON file.")
@@ -63,6 +72,10 @@ def evaluate_command(
     assignments: tuple[str, ...],
     levels: tuple[str, ...],
     prefixes: tuple[int, ...],
+    flip: bool,
+    whiten: int | None,
+    expand: bool,
+    rerank: bool,
     on_bad_image: str,
     step: int | None,
     out: Path | None,
@@ -71,18 +84,23 @@ def evaluate_command(
 
     With only RUN: evaluate the test split. With FOLDER (FOLDER/CLASS/IMAGE): evaluate RUN on these images, and search
     for each image in all other images. With EMBEDDINGS.npy and LABELS.npy: evaluate these arrays.
+
+    The results of --flip, --whiten, --expand and --rerank on the test split are also rows of the run's next report.
     """
     from dml_train.files import write_json
     from dml_train.recipe.loading import assign
 
-    document: dict[str, Any] = {"evaluation": {}}
+    document: dict[str, Any] = {"evaluation": {}, "expand": {}, "rerank": {}}
     for assignment in assignments:
         assign(document, assignment)
-    options = document.pop("evaluation")
-    if document or not isinstance(options, dict):
+    options, *steps = (document.pop(name) for name in ("evaluation", "expand", "rerank"))
+    expansion, reranking = (
+        table if table or asked else None for table, asked in zip(steps, (expand, rerank))
+    )
+    if document or not all(isinstance(table, dict) for table in (options, *steps)):
         raise DmlError(
-            f"can't set {next(iter(document), 'evaluation')!r}: dml eval changes only keys of the table [evaluation], "
-            'for example evaluation.metrics=["recall@1", "recall@5"]'
+            f"can't set {next(iter(document), 'evaluation')!r}: dml eval changes only keys of the tables [evaluation], "
+            '[expand] and [rerank], for example evaluation.metrics=["recall@1", "recall@5"]'
         )
     named = options.pop("name", None)
     if evaluator and named and evaluator != named:
@@ -104,20 +122,35 @@ def evaluate_command(
                 f"{source} is a run's folder; omit --gallery, --gallery-labels, --groups and --gallery-groups"
             )
         from dml_train.measure.evaluate import evaluate_selected
-        from dml_train.trained.evaluation import choose_evaluator, embed_test
+        from dml_train.trained.evaluation import choose_evaluator, embed_test, whiten_embedded
 
         recipe, measure = choose_evaluator(source, evaluator, options, registry)
         if labels is None:
-            embedded = embed_test(source, step, registry, error_console())
+            embedded = embed_test(source, step, registry, error_console(), flip=flip)
         else:
-            embedded = _embed_folder(registry, source, labels, step, on_bad_image == "skip")
-        lengths = prefixes or (None,)
-        results = {n: evaluate_selected(measure, embedded, recipe, levels, n) for n in lengths}
+            embedded = _embed_folder(registry, source, labels, step, on_bad_image == "skip", flip)
+        if whiten is not None:
+            embedded = whiten_embedded(embedded, source, whiten, levels, step, registry, error_console())
+        results = {
+            n: evaluate_selected(measure, embedded, recipe, levels, n, expansion, reranking)
+            for n in prefixes or (None,)
+        }
+        asked = {"flip": flip, f"whiten {whiten}": whiten, "expand": expansion, "rerank": reranking}
+        steps_taken = [name for name, value in asked.items() if value not in (None, False)]
+        if steps_taken and labels is None and step is None and not levels and not prefixes:
+            size = measure.bytes_per_item(embedded.embeddings.shape[1])
+            _add_to_report(
+                source, " + ".join(steps_taken), {**results[None].to_dict(), "bytes_per_item": size}
+            )
     else:
         for name, value, reason in (
             ("--step", step, "an array has no checkpoints"),
             ("--level", levels, "the levels are unknown"),
             ("--prefix", prefixes, "slice the array instead, embeddings[:, :32]"),
+            ("--flip", flip, "there are no images to flip"),
+            ("--whiten", whiten, "there are no training images"),
+            ("--expand", expansion is not None, "use dml_eval_rs.expand_queries"),
+            ("--rerank", reranking is not None, "use dml_eval_rs.rerank"),
         ):
             if value:
                 raise DmlError(f"{source} is not a run's folder: {reason}; omit {name}")
@@ -160,13 +193,16 @@ def _read_labels(labels: Path | None, groups: Path | None) -> Any:
         raise DmlError(f"{labels} and {groups}: {error}") from error
 
 
-def _embed_folder(registry: Registry, run: Path, folder: Path, step: int | None, skip: bool) -> Embedded:
+def _embed_folder(
+    registry: Registry, run: Path, folder: Path, step: int | None, skip: bool, flip: bool
+) -> Embedded:
     """Embed a folder of images with a run's weights, and report skipped images and training images of the run."""
     from dml_train.trained.evaluation import embed_classes
     from dml_train.trained.leaks import count_training_images
     from dml_train.trained.model import open_model
 
-    model = open_model(run, registry, step=step)
+    model = open_model(run, registry, step=step, whitened=False)
+    model.network.flips = flip
     embedded, found = embed_classes(model, folder, skip=skip, console=error_console())
     for _, reason in found.skipped:
         click.echo(f"skipped: {printable(reason)}", err=True)
@@ -177,3 +213,14 @@ def _embed_folder(registry: Registry, run: Path, folder: Path, step: int | None,
             err=True,
         )
     return embedded
+
+
+def _add_to_report(run: Path, name: str, row: dict[str, Any]) -> None:
+    """Add a row to the table that the run's next report shows, next to the trained embedding."""
+    from dml_train.files import read_json, write_json
+    from dml_train.run_folder import RunFolder
+
+    path = RunFolder.open(run).comparison
+    rows = read_json(path) if path.is_file() else {}
+    write_json(path, {**rows, name: row})
+    click.echo(f"{path}: a row for the next report: {name}", err=True)

@@ -27,6 +27,7 @@ from dml_core import (
     PeersEvaluator,
     Registry,
     Relevance,
+    RerankingEvaluator,
     RestoringEvaluator,
     metric_family,
     nearest,
@@ -296,10 +297,26 @@ def evaluate_selected(
     recipe: Recipe,
     levels: Sequence[str],
     prefix: int | None = None,
+    expand: Mapping[str, Any] | None = None,
+    rerank: Mapping[str, Any] | None = None,
 ) -> Evaluation:
-    """Evaluate a run's embeddings, or only some levels or the first `prefix` dimensions."""
+    """Evaluate a run's embeddings, or only some levels or the first `prefix` dimensions.
+
+    If given, `expand` and `rerank` are the options of `RerankingEvaluator`, to expand the queries and to re-rank.
+    """
     chosen = select_levels(embedded, recipe, levels) if levels else embedded
-    return evaluate(evaluator, chosen if prefix is None else select_prefix(chosen, prefix))
+    chosen = chosen if prefix is None else select_prefix(chosen, prefix)
+    if expand is None and rerank is None:
+        return evaluate(evaluator, chosen)
+    if not isinstance(evaluator, RerankingEvaluator):
+        raise DmlError(f"{type(evaluator).__name__} can't expand queries or re-rank; use 'exact'")
+    with _convert_errors():
+        if expand is not None:
+            expanded = evaluator.expand(chosen.embeddings, chosen.gallery, **expand)
+            chosen = replace(chosen, embeddings=expanded)
+        if rerank is None:
+            return evaluate(evaluator, chosen)
+        return evaluator.evaluate_reranked(*chosen.arguments(), **rerank)
 
 
 def check_prefixes(prefixes: Sequence[int], dim: int) -> None:

@@ -153,6 +153,30 @@ class LevelledLoss(nn.Module):
         return torch.stack(losses).sum()
 
 
+class Whitening(nn.Module):
+    """PCA whitening of embeddings scaled to length 1: ``components · (x / |x| − mean)``.
+
+    Source: Jégou & Chum 2012, Negative Evidences and Co-occurences in Image Retrieval, Sec. 3.2 (whitening after the
+    mean is subtracted). Computed in float64, which autocast doesn't change.
+
+    Args:
+        mean_D, components_WD: mean and scaled principal directions, in any float type.
+    """
+
+    mean_D: Tensor
+    components_WD: Tensor
+
+    def __init__(self, mean_D: Tensor, components_WD: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean_D", mean_D.double())
+        self.register_buffer("components_WD", components_WD.double())
+
+    def forward(self, embeddings_BD: Tensor) -> Tensor:
+        """Map (B, D) to (B, W) float32."""
+        unit_BD = nn.functional.normalize(embeddings_BD.double(), eps=1e-12)
+        return ((unit_BD - self.mean_D) @ self.components_WD.T).float()
+
+
 class EmbeddingModel(nn.Module):
     """A backbone and a head, from images to embeddings.
 
@@ -164,16 +188,21 @@ class EmbeddingModel(nn.Module):
             the running statistics of batch norms don't change, either.
         batch_norm_trains: whether batch norms of a training backbone use batch statistics, update running statistics
             and learn scale and shift, 1 or 0; a schedule may set it. 0 is the frozen batch norm of the papers.
+        flips: whether to average the embeddings of an image and the mirror image.
+        whitening: applied to embeddings after training; not part of a checkpoint.
     """
 
     head: EmbeddingHead | LevelledHead
     backbone_trains: int = 1
     batch_norm_trains: int = 1
+    flips: bool = False
+    whitening: Whitening | None
 
     def __init__(self, backbone: nn.Module, head: EmbeddingHead | LevelledHead) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head
+        self.register_module("whitening", None)
         self._frozen = frozenset(name for name, p in backbone.named_parameters() if not p.requires_grad)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -185,8 +214,10 @@ class EmbeddingModel(nn.Module):
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
         """Map (B, channels, H, W) to (B, D) float32."""
-        embeddings_BD: Tensor = self.head(self.backbone(images_BCHW))
-        return embeddings_BD.float()
+        embeddings_BD: Tensor = self.head(self.backbone(images_BCHW)).float()
+        if self.flips:
+            embeddings_BD = (embeddings_BD + self.head(self.backbone(images_BCHW.flip(3))).float()) / 2
+        return embeddings_BD if self.whitening is None else self.whitening(embeddings_BD)
 
     def frozen_parameters(self) -> list[nn.Parameter]:
         """List the parameters that never train."""
@@ -195,7 +226,7 @@ class EmbeddingModel(nn.Module):
     @property
     def embedding_dim(self) -> int:
         """D, in evaluation."""
-        return self.head.embedding_dim
+        return self.head.embedding_dim if self.whitening is None else len(self.whitening.components_WD)
 
     def train(self, mode: bool = True) -> EmbeddingModel:
         """Set training or evaluation mode; frozen parts stay in evaluation mode."""

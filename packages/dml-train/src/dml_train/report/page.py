@@ -41,7 +41,7 @@ def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
     """
     run_dir, registry = Path(run_dir), registry or installed()
     run = FinishedRun.read(run_dir, registry)
-    comparison = run_dir / COMPARISON
+    comparison = run.folder.comparison
     metrics = run.metrics()
     return write_page(
         run_dir / "report.html",

@@ -6,6 +6,7 @@ Shapes: `N` items, `Q` queries, `G` gallery, `D` embedding dimension.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from dml_train.run_folder import RunFolder
 from dml_train.trained.images import SplitName, list_split, open_images
 from dml_train.trained.model import TrainedModel, open_model
 from dml_train.trained.plan import EmbeddingPlan, FolderEmbedding, embed_in_memory
+from dml_train.trained.whitening import learn_whitening
+from dml_train.trained.whitening import whiten as whiten_rows
 from dml_train.training.run import read_recipe, reopen
 
 
@@ -53,6 +56,10 @@ def evaluate_run(
     options: Mapping[str, Any] | None = None,
     levels: Sequence[str] = (),
     prefix: int | None = None,
+    flip: bool = False,
+    whiten: int | None = None,
+    expand: Mapping[str, Any] | None = None,
+    rerank: Mapping[str, Any] | None = None,
     step: int | None = None,
     registry: Registry | None = None,
     console: Console | None = None,
@@ -74,17 +81,24 @@ def evaluate_run(
             options in the recipe when the run's evaluator is used.
         levels: evaluate only these levels of the embedding, for example ``["inception_4e"]``; by default, all are used.
         prefix: evaluate only the first `prefix` dimensions of these levels; default: all.
+        flip: whether to average the embeddings of an image and the mirror image.
+        whiten: learn a PCA whitening to this dimension from the training images, and store it; see `learn_whitening`.
+        expand: expand the queries, with these options of `dml_eval_rs.expand_queries`, for example ``{"k": 5}``.
+        rerank: re-rank the results, with these options of `dml_eval_rs.rerank`, for example ``{"k1": 10}``.
         step, registry: see `open_model`.
         console: shows progress; default: none.
     """
     registry = registry or installed()
     recipe, measure = choose_evaluator(run, evaluator, options, registry)
     if folder is None:
-        embedded = embed_test(run, step, registry, console)
+        embedded = embed_test(run, step, registry, console, flip=flip)
     else:
-        model = open_model(run, registry, step=step)
+        model = open_model(run, registry, step=step, whitened=False)
+        model.network.flips = flip
         embedded, _ = embed_classes(model, Path(folder), skip=skip, console=console)
-    return evaluate_selected(measure, embedded, recipe, levels, prefix)
+    if whiten is not None:
+        embedded = whiten_embedded(embedded, run, whiten, levels, step, registry, console)
+    return evaluate_selected(measure, embedded, recipe, levels, prefix, expand, rerank)
 
 
 def evaluate_embeddings(
@@ -114,12 +128,38 @@ def evaluate_embeddings(
     return evaluate_arrays(measure, embeddings, labels, gallery, gallery_labels)
 
 
-def embed_test(run: str | Path, step: int | None, registry: Registry, console: Console | None) -> Embedded:
+def embed_test(
+    run: str | Path, step: int | None, registry: Registry, console: Console | None, *, flip: bool = False
+) -> Embedded:
     """Return the embeddings of a run's test split; see `evaluate_run` for the errors."""
     folder = RunFolder.open(Path(run))
-    if step is None and folder.is_finished and folder.embeddings().is_file():
+    if step is None and not flip and folder.is_finished and folder.embeddings().is_file():
         return Embedded.read(folder)
-    return reopen(run, registry, step)[1].embed_test(console or Console(quiet=True))
+    experiment = reopen(run, registry, step)[1]
+    experiment.evaluated_model.flips = flip
+    return experiment.embed_test(console or Console(quiet=True))
+
+
+def whiten_embedded(
+    embedded: Embedded,
+    run: str | Path,
+    dim: int,
+    levels: Sequence[str],
+    step: int | None,
+    registry: Registry,
+    console: Console | None,
+) -> Embedded:
+    """Learn a run's whitening, store it, and apply it to embeddings; see `evaluate_run` for the arguments."""
+    if levels:
+        raise DmlError("whiten needs all levels of the embedding", arguments=("level", "whiten"))
+    options: Any = {"step": step, "registry": registry, "console": console or Console(quiet=True)}
+    whitening = learn_whitening(run, dim, **options)
+    gallery = embedded.gallery
+    return replace(
+        embedded,
+        embeddings=whiten_rows(whitening, embedded.embeddings),
+        gallery=None if gallery is None else whiten_rows(whitening, gallery),
+    )
 
 
 def choose_evaluator(

@@ -12,7 +12,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +21,16 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from dml_core import DmlError
+from dml_core import DmlError, Registry
+from dml_core import registry as installed
 from dml_train.data import prepare
 from dml_train.extras import extra
 from dml_train.files import partial_path, report_write_errors, write_atomically, write_json
 from dml_train.networks.model import EmbeddingModel
-from dml_train.trained.model import TrainedModel
+from dml_train.trained.hub import write_hub_folder
+from dml_train.trained.model import TrainedModel, open_model
 
-Format = Literal["onnx", "torch-export"]
+Format = Literal["onnx", "torch-export", "hub"]
 Shape = tuple[int, int, int]  # C, H, W
 Compute = Callable[[Tensor], npt.NDArray[np.float32]]  # (B, C, H, W) to (B, D)
 
@@ -51,8 +53,10 @@ class Exporter(NamedTuple):
     read: Callable[[Path], Compute]
 
 
-def export(model: TrainedModel, format: Format, out: Path | str) -> float:
+def export(model: TrainedModel, format: Format, out: Path | str, registry: Registry | None = None) -> float:
     """Export the network, (B, C, H, W) float32 to (B, D) float32 for any B, and describe it in ``OUT.json``.
+
+    The form ``"hub"`` is different: a folder for the Hugging Face Hub, see `write_hub_folder`, opened again as a check.
 
     Also write ``prepare.py`` to the same folder, to prepare images where this package isn't installed, unless a plugin
     prepares images differently. To check both files, photographs are drawn, prepared using ``prepare.py`` and embedded
@@ -64,13 +68,20 @@ def export(model: TrainedModel, format: Format, out: Path | str) -> float:
     ``prepare.py``, the network can't be exported, the embeddings differ, or writing fails.
 
     Args:
-        model, out: the network, and the file to create.
+        model, out: the network, and the file or folder to create.
         format: ``"onnx"`` for an ONNX model with weights, checked with ONNX Runtime; ``"torch-export"`` for a program
-            that ``torch.export.load`` can load when this package isn't installed.
+            that ``torch.export.load`` can load when this package isn't installed; ``"hub"`` for a folder that
+            `open_model` can open.
+        registry: for ``"hub"``, provides the components; default: all installed ones.
     """
     out = Path(out)
+    if format == "hub":
+        registry = registry or installed()
+        _, loaded, embeddings_ND = _embed_photographs(model)
+        write_hub_folder(model, out, registry)
+        return _largest_angle(embeddings_ND, open_model(out, registry).embed(loaded))
     if format not in EXPORTERS:
-        raise DmlError(f"unknown export format {format!r}; expected one of: {', '.join(EXPORTERS)}")
+        raise DmlError(f"unknown export format {format!r}; expected one of: {', '.join(get_args(Format))}")
     exporter = EXPORTERS[format]
     with extra("onnx", f"export to {format}"):
         for name in exporter.packages:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,15 @@ from torch import Tensor
 
 from dml_core import DmlError, ImageReader, ImageReadingFactory, Registry, Split, StoredImage
 from dml_core import registry as installed
+from dml_train.checksums import sha256_of
 from dml_train.data.decoding import ImageSource
 from dml_train.measure.embed import CHUNK_SIZE, EmbeddedChunk, ImageChunks, embed, embed_chunks, forward
 from dml_train.networks.model import EmbeddingModel
+from dml_train.recipe.checking import parse
 from dml_train.recipe.tables import Recipe
 from dml_train.run_folder import RunFolder
+from dml_train.trained.hub import CONFIG, find_hub_folder, load_hub_weights, read_config
+from dml_train.trained.whitening import read_whitening
 from dml_train.training.build import PRECISIONS, build_dataset, build_model, find_device
 from dml_train.training.checkpoint import WEIGHTS, read_manifest
 from dml_train.training.run import evaluated_checkpoint, read_recipe
@@ -30,7 +35,7 @@ class TrainedModel:
     folder: RunFolder  # the run's folder
     recipe: Recipe  # the run's recipe, as resolved
     step: int  # number of optimizer steps before these weights were saved
-    weights: str  # the SHA-256 of the weights file
+    weights: str  # the SHA-256 of the weights file, or of it and the whitening
     network: EmbeddingModel  # images to embeddings
     device: torch.device  # the network's device
     input_shape: tuple[int, int, int]  # channels, height and width of images
@@ -40,7 +45,7 @@ class TrainedModel:
     @property
     def dim(self) -> int:
         """The embedding dimension."""
-        return self.network.head.embedding_dim
+        return self.network.embedding_dim
 
     @property
     def precision(self) -> torch.dtype:
@@ -120,27 +125,30 @@ def _names(images: Sequence[ImageSource]) -> list[object]:
 
 
 def open_model(
-    run_dir: Path | str, registry: Registry | None = None, *, step: int | None = None
+    run_dir: Path | str, registry: Registry | None = None, *, step: int | None = None, whitened: bool = True
 ) -> TrainedModel:
-    """Open the trained network of a run.
+    """Open a trained network, with the whitening if ``dml eval --whiten`` has learned it for these weights.
 
     The data set is only used if it does not define an ``image_reader``. Raise DmlError if `run_dir` isn't a run's
     folder, the checkpoint is missing or damaged, or a component isn't installed.
 
     Args:
-        run_dir: the run's folder.
+        run_dir: the run's folder; or a folder written by ``dml export --to hub``; or the name on the Hugging Face Hub,
+            ``"hf:OWNER/NAME"`` or ``"hf:OWNER/NAME@REVISION"``, which needs ``dml-train[hf]``.
         registry: provides backbones and data sets; default: all installed ones.
         step: use the weights of this step's checkpoint; by default, use the weights that the run is evaluated by.
+        whitened: whether to apply the whitening.
     """
     registry = registry or installed()
+    if (shared := find_hub_folder(run_dir)) is not None:
+        if step is not None:
+            raise DmlError(f"{run_dir} has the weights of a single step", arguments=("step",))
+        return _open_shared(shared, registry)
     folder = RunFolder.open(Path(run_dir))
     recipe = read_recipe(folder, registry)
     used = evaluated_checkpoint(folder, step)
-    options = {key: value for key, value in recipe.dataset.items() if key != "name"}
-    factory = registry.entry("datasets", recipe.dataset["name"]).component.factory
-    reader: ImageReader | None = None
-    if isinstance(factory, ImageReadingFactory):
-        reader = factory.image_reader(**options)
+    reader = _make_reader(recipe, registry)
+    if reader is not None:
         in_channels, input_shape = reader.in_channels, reader.input_shape
     else:
         dataset = build_dataset(recipe, registry)
@@ -150,4 +158,32 @@ def open_model(
     network = build_model(recipe, in_channels, registry, device, pretrained=False)
     used.load_into(network)
     digest = read_manifest(used.path)[WEIGHTS]["sha256"]
+    if whitened and (stored := read_whitening(folder, digest)) is not None:
+        network.whitening = stored.to(device)
+        digest = hashlib.sha256(digest.encode() + folder.whitening.read_bytes()).hexdigest()
     return TrainedModel(folder, recipe, used.step, digest, network.eval(), device, input_shape, reader)
+
+
+def _open_shared(folder: Path, registry: Registry) -> TrainedModel:
+    """Open a folder that `write_hub_folder` wrote."""
+    config = read_config(folder)
+    recipe = parse(config["recipe"], registry, str(folder / CONFIG))
+    channels, height, width = config["input_shape"]
+    device = find_device(recipe.training.device)
+    network = build_model(recipe, channels, registry, device, pretrained=False)
+    load_hub_weights(folder, network)
+    shape, digest, reader = (
+        (channels, height, width),
+        sha256_of(folder / WEIGHTS),
+        _make_reader(recipe, registry),
+    )
+    return TrainedModel(
+        RunFolder(folder), recipe, config["step"], digest, network.to(device).eval(), device, shape, reader
+    )
+
+
+def _make_reader(recipe: Recipe, registry: Registry) -> ImageReader | None:
+    """Return the reader that prepares image files like the data set; None if the data set doesn't define one."""
+    options = {key: value for key, value in recipe.dataset.items() if key != "name"}
+    factory = registry.entry("datasets", recipe.dataset["name"]).component.factory
+    return factory.image_reader(**options) if isinstance(factory, ImageReadingFactory) else None

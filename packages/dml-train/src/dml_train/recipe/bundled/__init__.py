@@ -20,6 +20,7 @@ PAPERS = {
     "memvir": "Learning with Memory-based Virtual Classes for Deep Metric Learning",
     "norm-softmax": "Making Classification Competitive for Deep Metric Learning",
     "rll": "Ranked List Loss for Deep Metric Learning",
+    "vit": "Vision transformers: OML, VPTSP-G and Unicom",
 }
 PRETRAINED = "pretrained"  # the folder of recipes that fine-tune learned features and don't follow a paper
 _FOLDER = files(__name__)

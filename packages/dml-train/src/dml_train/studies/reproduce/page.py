@@ -181,11 +181,13 @@ def markdown(name: str, paper: Paper, sections: Sequence[Section], seeds: int, c
 def _section(name: str, section: Section) -> list[str]:
     table = section.table
     published, metrics = section.published(), section.metrics()
+    pending = table.pending if section.dataset is None else ""
     several = len({dataset for dataset, _, _ in published}) > 1 or section.dataset in (None, GLYPHS)
     header = [
         "",
         *(f"published {NAMES.get(d, d) + ' ' if several else ''}{_title(m)}" for d, _, m in published),
         *(f"measured {_title(m)}" for m in metrics),
+        *(["measured"] if pending else []),
         "s",
     ]
     on = "" if section.dataset is None else f" on {NAMES.get(section.dataset, section.dataset)}"
@@ -207,6 +209,7 @@ def _section(name: str, section: Section) -> list[str]:
             text = f"{figure[0]:.{decimals}f}" if drop_nan(figure) else "–"
             cells.append(f"({text})" if section.reasons and text != "–" else text)
         cells += [_format_interval(row, metric, spreads[metric]) for metric in metrics]
+        cells += [pending] if pending and not row.row.published_only else ["–"] if pending else []
         cells.append(f"{row.seconds:.0f}" if row.folders else "–")
         lines.append(f"| {' | '.join(cells)} |")
     lines.append("")

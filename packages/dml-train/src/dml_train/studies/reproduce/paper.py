@@ -58,6 +58,8 @@ class PublishedTable(_Strict):
 
     title: str
     expected: str  # the paper's conclusion from its figures
+    # If not empty, the page also shows the table if all data sets are missing, with this in place of measured figures.
+    pending: str = ""
     recipes: dict[str, str] = {}  # by data set
     metrics: dict[str, list[str]]  # by data set: names of metrics, for example "recall@1"
     set: list[str] = []

@@ -76,8 +76,9 @@ def plan_tables(
     for paper, name in tables:
         table = known[paper].tables[name]
         datasets = table.datasets()
-        if not datasets:
+        if not datasets or (table.pending and roots.keys().isdisjoint(datasets)):
             groups[paper, name, None] = [PlannedRow(row) for row in table.rows]
+            continue
         for dataset in datasets:
             if dataset in roots:
                 changes = roots[dataset], seeds, tuple(overrides)
