@@ -13,7 +13,7 @@ const NAMES: ArgumentNames = ArgumentNames { queries: "queries", gallery: "block
 
 type Scores<'py> = Bound<'py, PyArray1<f64>>;
 type Hashes<'py> = Bound<'py, PyArray1<u64>>;
-/// The negatives above and inside a search's range, the kept scores and hashes, and the trailing zeros of the hashes.
+/// How many negatives are above and inside a search's range, the kept scores and hashes, and the minimum number of trailing zeros.
 type ObservedArrays<'py> = (u64, u64, Scores<'py>, Hashes<'py>, u32);
 type ObservedSlices<'py> = (u64, u64, PyReadonlyArray1<'py, f64>, PyReadonlyArray1<'py, u64>, u32);
 
@@ -73,7 +73,7 @@ fn to_arrays(py: Python<'_>, kept: HashedScores) -> PyResult<(Scores<'_>, Hashes
     Ok((copy(py, scores)?, copy(py, hashes)?, kept.zeros))
 }
 
-/// Returns the scores of a pair's positives in ascending order, and a sample of negatives: scores, hashes, zeros.
+/// Returns the scores of the positives in a pair of blocks, in ascending order, and a sample of negatives: scores, hashes, zeros.
 #[pyfunction]
 #[pyo3(signature = (queries, block, relation, **options))]
 pub fn begin_pairs<'py>(

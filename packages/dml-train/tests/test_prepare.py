@@ -32,7 +32,7 @@ READERS = {
     "glyphs": DrawingReader(32),
     "large glyphs": DrawingReader(150),
 }
-# Reject all other packages, then prepare the files using all steps, and write a file of arrays.
+# Make these packages fail to import, since users copy prepare.py without them; then prepare the files in all ways.
 ALONE = """
 import json, sys
 for name in ("torch", "torchvision", "dml_core", "dml_train", "scipy", "cv2"):

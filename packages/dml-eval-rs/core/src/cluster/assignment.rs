@@ -107,8 +107,8 @@ fn share(
     Ok(Assignment { labels: collect(labels.into_iter().map(|l| l as u32))?, distances })
 }
 
-/// Moves rows to nearer centroids. If `indices` is `None`, `centroids` are all centroids, and the distances to the current ones
-/// are computed first. Otherwise `indices` are the indices of `centroids`, and results for rows assigned to these are not valid.
+/// Moves rows to nearer centroids. If `indices` is `None`, `centroids` contains all centroids, and each row's distance to its
+/// centroid is computed first. Otherwise only the centroids at `indices` are given; rows assigned to them get invalid results.
 fn improve(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,

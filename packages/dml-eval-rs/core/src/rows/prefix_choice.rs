@@ -217,7 +217,7 @@ mod tests {
         Array2::from_shape_fn((ROWS, DIM), |(_, i)| ((random.uniform() - 0.5) * factor(i)) as f32)
     }
 
-    /// Returns the words per row, as chosen and for full rows, for a screen with the threshold 0.95.
+    /// Returns how many words per row are chosen for a screen with the threshold 0.95, and how many a full row has.
     fn words(x: &Array2<f32>, kernel: &'static str, pairs: u64) -> (usize, usize) {
         let (kernel, control) = (select(Some(kernel)).unwrap(), Control::default());
         let whole = Control::traced(Sizes { directions: Some(0), ..Sizes::default() });
