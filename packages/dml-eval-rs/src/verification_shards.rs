@@ -122,7 +122,7 @@ fn restore(searches: Vec<Search>, ranges: &PyReadonlyArray2<'_, f64>) -> Vec<Sea
         .collect()
 }
 
-/// Begins the searches for ranks of negatives and for equal errors, to return the ranges.
+/// Begins the searches for ranks of negatives and for equal errors, and returns the ranges to search.
 #[pyfunction]
 #[pyo3(signature = (sample, **levels))]
 pub fn begin_searches<'py>(
@@ -139,7 +139,7 @@ pub fn begin_searches<'py>(
     Ok(ranges_of(&searches).into_pyarray(py))
 }
 
-/// Counts a pair's negatives in the ranges of searches, and between the positives if given.
+/// Counts the negatives in a pair of blocks: within the ranges of searches, and between adjacent positives if given.
 #[pyfunction]
 #[pyo3(signature = (queries, block, relation, **options))]
 #[expect(clippy::type_complexity, reason = "what each search observed, and an array")]

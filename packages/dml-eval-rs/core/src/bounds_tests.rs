@@ -242,7 +242,7 @@ fn assert_screen_decides_nothing(queries: &Array2<f32>, gallery: Option<&Array2<
     assert_keys_decide(Matrix::F32(queries.view()), gallery.map(|g| Matrix::F32(g.view())), similarity);
 }
 
-/// Asserts that screened ranks and neighbours equal those computed from all keys.
+/// Asserts that a screen gives the same ranks and neighbours as all keys.
 fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, similarity: Similarity) {
     let mut random = Random::new(7);
     let mut label = |n: usize| (0..n).map(|_| random.below(4) as u32).collect::<Vec<_>>();
@@ -281,7 +281,7 @@ fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, simi
     }
 }
 
-/// Makes rows that differ along `axes` axes, with equal lengths, of either sign, along a further axis.
+/// Makes rows with random numbers along `axes` axes, and 3/4 or −3/4 along a further axis.
 fn opposite_residuals(rows: usize, axes: usize, seed: u64) -> Array2<f32> {
     let mut random = Random::new(seed);
     Array2::from_shape_fn((rows, axes + 9), |(row, i)| match i {

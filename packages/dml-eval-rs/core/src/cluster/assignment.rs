@@ -222,8 +222,8 @@ impl Observer for Improving<'_> {
 
 /// Updates an assignment to the result of `assign`, with less work when few centroids have moved.
 ///
-/// If a row's centroid hasn't moved, it is still the nearest of those that haven't, so the row is compared only with centroids
-/// that moved. Otherwise the row is compared with all.
+/// If a row's centroid hasn't moved, it is still nearer than the other unmoved centroids, so the row is compared only with the
+/// moved centroids. Otherwise the row is compared with all centroids.
 pub(crate) fn reassign(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,

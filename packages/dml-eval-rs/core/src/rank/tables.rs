@@ -1,4 +1,4 @@
-//! Ranks the positives of queries from tables of all keys. Used if a screen would leave most values open.
+//! Ranks the positives of queries from tables of all keys. This is used if a screen would leave most comparisons open.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;

@@ -68,7 +68,7 @@ pub(super) fn choose_prefix(
     if framed.len() < 2 * count || effective_dimension(of, some, control)? > LARGEST_EFFECTIVE * dim as f64 {
         return Ok(None);
     }
-    // Take rows from both sides, in total the number drawn from a single side.
+    // If there is a gallery, `rows` contains both sides' samples, so use every second row.
     let every = if of.is_own_gallery() { 1 } else { 2 };
     let mut some = allocate(framed.len().div_ceil(every) * dim)?;
     for row in rows.chunks_exact(dim).step_by(every) {
