@@ -3,7 +3,7 @@
     python benchmarks/evaluator/verification.py [--items 60502] [--kind hard] [--metrics tar tar+eer auc] [--pairs 1]
 
 `tar` means TAR for four FARs; `+interval` also computes the confidence interval of the first metric. A measurement
-runs in a new process, and a pair runs back to back. The benchmark does not assert results.
+runs in a new process; the measurements in a pair run back to back. The benchmark does not assert results.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ fn own_item<'a>(exclude_self: bool, exclude: Option<&'a PyReadonlyArray1<'_, i64
     })
 }
 
-/// Views embeddings as a space.
+/// Makes a `Dense` space that borrows the embeddings.
 fn dense<'a>(
     queries: Matrix<'a>,
     gallery: Option<Sides<'a>>,
@@ -47,7 +47,7 @@ fn dense<'a>(
     Dense::new(queries, gallery, similarity.parse()?, screen, trial::kernel()?, control)
 }
 
-/// Views codes as a space.
+/// Makes a `Codes` space that borrows the codes.
 fn codes<'a>(queries: ArrayView2<'a, u8>, gallery: Option<Sides<'a>>) -> Result<Codes<'a>> {
     Codes::new(queries, gallery.map(Sides::codes).transpose()?, trial::kernel()?)
 }

@@ -42,7 +42,7 @@ def test_batches_give_the_figures_of_all_items() -> None:
 
 def test_groups_and_indices_come_with_the_batches() -> None:
     metric = RetrievalMetric({"metrics": "recall@1"})
-    # A sampler can change the order, and repeat items: here 2.
+    # A sampler can change the order, and repeat items: here items 5 and 39.
     order = torch.cat([torch.arange(39, -1, -1), torch.tensor([5, 39])])
     for place in order.split(8):
         metric.update(X[place].bfloat16(), LABELS[place], GROUPS[place], place)

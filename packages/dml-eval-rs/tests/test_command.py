@@ -32,7 +32,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Save the arrays; return a function that runs the command there to return the output."""
+    """Save the arrays in a folder; return a function that runs the command in this folder and returns the output."""
     for name, array in ARRAYS.items():
         np.save(tmp_path / f"{name}.npy", array)
     monkeypatch.chdir(tmp_path)

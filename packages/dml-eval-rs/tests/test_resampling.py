@@ -1,4 +1,4 @@
-"""Intervals and tests by class, compared with all resamples and all signs, and with intervals by query."""
+"""Intervals by class agree with enumerating all resamples, and tests by class with enumerating all sign flips."""
 
 from __future__ import annotations
 

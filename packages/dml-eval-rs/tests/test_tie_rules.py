@@ -19,7 +19,7 @@ METRICS = ["recall@1", "recall@3", "precision@1", "r_precision", "map@r", "mrr",
 
 @pytest.fixture(scope="module")
 def tied() -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Rows for more than a single tile: with few ties, integers that often tie, all equal, and with a large class."""
+    """Make rows that fill multiple tiles: with few ties, integers with many ties, equal rows, and a large class."""
     rng = np.random.default_rng(0)
     labels = np.arange(1200) // 4
     x = (rng.normal(size=(300, 24))[labels] + rng.normal(size=(1200, 24))).astype(np.float32)

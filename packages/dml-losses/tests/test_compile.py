@@ -69,7 +69,7 @@ def test_a_memory_takes_a_compiled_loss_and_stops_recompiling(
         torch.manual_seed(seed)
         x, y = torch.randn(8, 6), torch.arange(8) % 5
         torch.testing.assert_close(losses[0](x, y), losses[1](x, y))
-    # The shapes are those with an empty, a half-filled and a full memory.
+    # At most one graph is compiled for each state of the memory: empty, partly filled and full.
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 3
 
 

@@ -36,7 +36,7 @@ CASES: dict[str, tuple[Loss, float]] = {
         lambda: F.norm_softmax(3 * X, Y, 5 * W, temperature=1 / S),
         math.log(4 / 3),
     ),
-    "heated-up-batch": (  # columns −1 and 1 after batch norm, over √1; e^{α − (−α)} = 3
+    "heated-up-batch": (  # batch norm makes −1 and 1, divided by √D = 1; e^{α − (−α)} = 3
         lambda: F.heated_up_softmax(COLUMN, torch.tensor([0, 1]), SIGNS, alpha=S / 4, feature_norm="batch"),
         math.log(4 / 3),
     ),

@@ -1,4 +1,4 @@
-"""training.compile with the code that torch's default backend generates: resumed runs must be identical."""
+"""With training.compile and torch's default backend, resumed runs must be identical."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_generated_code_matches_the_plain_network_and_resumes_to_the_same_bits(r
         run_anew("cut", COMPILED)
     cut = run_anew("cut", COMPILED, resume=True)
 
-    # Generated code sums float32 in a different order, and the losses are those of six steps.
+    # Generated code sums float32 in a different order, so the losses of the six steps differ by rounding errors.
     assert losses(whole) == pytest.approx(losses(plain), rel=1e-5)
     check_same_bits(whole, cut)
 

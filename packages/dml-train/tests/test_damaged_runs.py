@@ -1,4 +1,4 @@
-"""When a run's files are damaged, the user is given a single message, also if the checksums match."""
+"""When a run's files are damaged, the user gets a single message, even if the checksums match."""
 
 from __future__ import annotations
 

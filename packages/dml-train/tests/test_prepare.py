@@ -32,7 +32,7 @@ READERS = {
     "glyphs": DrawingReader(32),
     "large glyphs": DrawingReader(150),
 }
-# Reject all other packages, then prepare the files using all steps, and write a file of arrays.
+# Make these packages fail to import, since users copy prepare.py without them; then prepare the files in all ways.
 ALONE = """
 import json, sys
 for name in ("torch", "torchvision", "dml_core", "dml_train", "scipy", "cv2"):
@@ -146,7 +146,7 @@ def resized(files: list[Path]) -> torch.Tensor:
 
 @pytest.mark.slow
 def test_a_processor_without_vector_instructions_gives_the_same_bits(files, tmp_path):
-    """Note that torchvision's resize is computed in float32 there, so it differs by 1 in some pixels."""
+    """On such a processor, torchvision's resize computes in float32, so some pixels differ by 1."""
     out = tmp_path / "batch.npy"
     code = (
         "import sys, numpy as np; from pathlib import Path; from test_prepare import resized; "

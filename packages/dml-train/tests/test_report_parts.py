@@ -234,7 +234,7 @@ def test_recall_is_drawn_between_the_measured_ks_from_the_ranks():
     run = measured_run(Verifier([1, 2, 4, 30]))
     recall = diagrams._recall_by_k(run.test, {1: 0.25, 4: 0.75, 1000: 1.0})
     assert [recall[k] for k in (1, 2, 3, 4, 29, 30, 40)] == [0.25, 0.5, 0.5, 0.75, 0.75, 1, 1]
-    assert max(recall) == 40  # items, not the largest K
+    assert max(recall) == 40  # the number of items, although the largest measured K is 1000
     run.test.evaluation.per_query["mrr"] = np.array([1, np.nan, 0.5, 0])
     assert diagrams._recall_by_k(run.test, {1: 0.3, 2: 0.6}) == {1: 1 / 3, 2: 2 / 3}
     # Means over the orders of tied items are not ranks.

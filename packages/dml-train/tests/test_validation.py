@@ -164,7 +164,7 @@ def test_a_run_without_the_test_split_measures_the_held_out_classes_only(run):
 
 
 class Clusters:
-    """An evaluator that, like `exact`, does not take a number of clusters when no metric of clusters is given."""
+    """An evaluator that, like `exact`, rejects `n_clusters` unless the metrics include a clustering metric."""
 
     def __init__(
         self, metrics: Sequence[str] = ("recall@1",), n_clusters: int | None = None, seed: int = 0

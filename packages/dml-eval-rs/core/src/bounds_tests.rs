@@ -121,7 +121,7 @@ fn worst_fraction(space: &Dense<'_>, packing: &DensePacking<'_, '_>, symmetric: 
 
 /// The middle between adjacent bfloat16 numbers.
 const BFLOAT16_MIDDLE: f64 = 1.0 + 1.0 / 256.0;
-/// The middle between adjacent int16 numbers, for rows of 64 numbers with length 8. The length of the integers is 46,339 − √64.
+/// The middle between adjacent int16 numbers in rows of 64 numbers with length 8: the integers are scaled to length 46,339 − √64.
 const INT16_MIDDLE: f64 = 5791.5 * 8.0 / 46_331.0;
 
 /// Makes rows near c·(1, 1, ...), where c is halfway between adjacent numbers of a format. The numbers of a row are all slightly above
@@ -143,7 +143,7 @@ fn collinear(rows: usize, middle: f64, seed: u64) -> Array2<f32> {
 }
 
 /// Makes rows (1 + a, 2⁻¹², 2⁻¹², ...) that end with different numbers of zeros. The products of the small numbers, 2⁻²⁴, are
-/// half of the last bit of the sum of earlier terms, so a float32 sum loses all of them. `a` nearly compensates for the zeros.
+/// half a unit in the last place of the sum so far, so a float32 sum loses all of them. `a` nearly compensates for the zeros.
 fn rows_with_lost_terms(rows: usize, dim: usize, seed: u64) -> Array2<f32> {
     let mut random = Random::new(seed);
     let (small, bit) = (1.0 / 4096.0, 1.0 / f64::from(1 << 23));
@@ -242,7 +242,7 @@ fn assert_screen_decides_nothing(queries: &Array2<f32>, gallery: Option<&Array2<
     assert_keys_decide(Matrix::F32(queries.view()), gallery.map(|g| Matrix::F32(g.view())), similarity);
 }
 
-/// Asserts that screened ranks and neighbours equal those computed from all keys.
+/// Asserts that a screen gives the same ranks and neighbours as all keys.
 fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, similarity: Similarity) {
     let mut random = Random::new(7);
     let mut label = |n: usize| (0..n).map(|_| random.below(4) as u32).collect::<Vec<_>>();
@@ -281,7 +281,7 @@ fn assert_keys_decide<'a>(queries: Matrix<'a>, gallery: Option<Matrix<'a>>, simi
     }
 }
 
-/// Makes rows that differ along `axes` axes, with equal lengths, of either sign, along a further axis.
+/// Makes rows with random numbers along `axes` axes, and 3/4 or −3/4 along a further axis.
 fn opposite_residuals(rows: usize, axes: usize, seed: u64) -> Array2<f32> {
     let mut random = Random::new(seed);
     Array2::from_shape_fn((rows, axes + 9), |(row, i)| match i {

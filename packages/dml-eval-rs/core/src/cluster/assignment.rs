@@ -107,8 +107,8 @@ fn share(
     Ok(Assignment { labels: collect(labels.into_iter().map(|l| l as u32))?, distances })
 }
 
-/// Moves rows to nearer centroids. If `indices` is `None`, `centroids` are all centroids, and the distances to the current ones
-/// are computed first. Otherwise `indices` are the indices of `centroids`, and results for rows assigned to these are not valid.
+/// Moves rows to nearer centroids. If `indices` is `None`, `centroids` contains all centroids, and each row's distance to its
+/// centroid is computed first. Otherwise only the centroids at `indices` are given; rows assigned to them get invalid results.
 fn improve(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,
@@ -222,8 +222,8 @@ impl Observer for Improving<'_> {
 
 /// Updates an assignment to the result of `assign`, with less work when few centroids have moved.
 ///
-/// If a row's centroid hasn't moved, it is still the nearest of those that haven't, so the row is compared only with centroids
-/// that moved. Otherwise the row is compared with all.
+/// If a row's centroid hasn't moved, it is still nearer than the other unmoved centroids, so the row is compared only with the
+/// moved centroids. Otherwise the row is compared with all centroids.
 pub(crate) fn reassign(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,

@@ -1,7 +1,7 @@
 //! Brackets: ranges to be compared with a task's products. An item can be given any number of brackets, including 0.
 //!
 //! Products above a bracket are counted for this bracket. A product within any bracket of a query is listed instead of being
-//! counted. So counts place all products except the few near a threshold, and only these few cost more than comparisons.
+//! counted. So comparisons and counts suffice for all products except the few near a threshold, which cost more time.
 
 use std::ops::Range;
 

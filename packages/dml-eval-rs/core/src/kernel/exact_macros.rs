@@ -15,8 +15,8 @@ macro_rules! single_precision_routines {
 }
 pub(super) use single_precision_routines;
 
-/// Defines a tile of sums with `$lanes` lanes, in registers of `$wide` numbers. Lanes are summed in turn, because
-/// rows are packed lane by lane. With eight lanes, this is the order that `exact` defines. `$step` adds a term.
+/// Defines a function that computes a tile of sums, one lane after another, because rows are packed lane by lane. A register
+/// holds `$wide` numbers; `$step` adds a term. If `$lanes` is eight, the lanes are combined in the order that `exact` defines.
 macro_rules! exact_product {
     ($name:ident, $feature:literal, ($rows:ident, $columns:ident, $wide:literal, $lanes:literal),
      ($zero:ident, $load:ident, $one:ident, $store:ident), |$sum:ident, $q:ident, $g:ident| $step:expr) => {

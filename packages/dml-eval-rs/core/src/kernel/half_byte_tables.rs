@@ -8,7 +8,7 @@ pub(super) struct Tables([[u8; 32]; 256]);
 pub(super) static TABLES: Tables = Tables(tables());
 
 impl Tables {
-    /// Returns the table for a byte, which is aligned to the table's size.
+    /// Returns the table for a byte. Tables are aligned to 32 bytes, the size of a table.
     #[inline(always)]
     pub fn of(&self, byte: u8) -> &[u8; 32] {
         &self.0[usize::from(byte)]

@@ -217,7 +217,7 @@ pub(crate) struct CheckedProduct {
 }
 
 impl CheckedProduct {
-    /// Whether products of parts of the steps add up to the product of all steps.
+    /// Whether products over parts of the steps add up to the product over all steps.
     pub fn is_sum(&self) -> bool {
         self.least_steps == 0
     }

@@ -42,7 +42,7 @@ pub struct PartialCounts {
 }
 
 impl PartialCounts {
-    /// Returns the bytes per positive, here and in a `ScreenCounter`. Equal for all single rules, so that batches are equal.
+    /// Returns the bytes per positive, here and in a `ScreenCounter`: the same number for all single rules, so that batches are equal.
     pub(crate) fn bytes_per_positive(rules: TieRules) -> usize {
         size_of::<Positive>() + 8 + 8 * rules.slots_per_positive().max(2)
     }

@@ -25,7 +25,7 @@ const DIGITS: (u32, u32) = (12, 2);
 const DIGITS_OF_MANY: (u32, u32) = (10, 3);
 /// The maximum number of bits in the index of a bucket: the counts of more buckets wouldn't fit into a core's caches.
 const BUCKET_BITS: u32 = 16;
-/// The number of keys that determine the range of the integers.
+/// The number of keys to sample, to estimate the range of keys that integers must cover.
 const SAMPLE: usize = 128;
 
 /// The items of a query in order: keys, kinds, and indices in the full gallery.

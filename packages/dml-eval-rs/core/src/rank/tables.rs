@@ -1,4 +1,4 @@
-//! Ranks the positives of queries from tables of all keys. Used if a screen would leave most values open.
+//! Ranks the positives of queries from tables of all keys. This is used if a screen would leave most comparisons open.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -152,7 +152,7 @@ impl Ranking<'_> {
 /// Receives the order of a query's positives, and the positives.
 type Take<'a> = dyn FnMut(Order, &[Positive]) -> Result<()> + 'a;
 
-/// Counts the negatives of `queries`, which must be distinct, in a range of the items in a part of a gallery.
+/// Counts the negatives among `items`, a range of a part of the gallery, for `queries`, which must be distinct.
 pub(crate) fn count_from_tables<S: Space>(
     space: &S,
     (counts, relation): (&PartialCounts, &Relation<'_>),

@@ -68,7 +68,7 @@ pub(super) fn choose_prefix(
     if framed.len() < 2 * count || effective_dimension(of, some, control)? > LARGEST_EFFECTIVE * dim as f64 {
         return Ok(None);
     }
-    // Take rows from both sides, in total the number drawn from a single side.
+    // If there is a gallery, `rows` contains both sides' samples, so use every second row.
     let every = if of.is_own_gallery() { 1 } else { 2 };
     let mut some = allocate(framed.len().div_ceil(every) * dim)?;
     for row in rows.chunks_exact(dim).step_by(every) {
@@ -217,7 +217,7 @@ mod tests {
         Array2::from_shape_fn((ROWS, DIM), |(_, i)| ((random.uniform() - 0.5) * factor(i)) as f32)
     }
 
-    /// Returns the words per row, as chosen and for full rows, for a screen with the threshold 0.95.
+    /// Returns how many words per row are chosen for a screen with the threshold 0.95, and how many a full row has.
     fn words(x: &Array2<f32>, kernel: &'static str, pairs: u64) -> (usize, usize) {
         let (kernel, control) = (select(Some(kernel)).unwrap(), Control::default());
         let whole = Control::traced(Sizes { directions: Some(0), ..Sizes::default() });

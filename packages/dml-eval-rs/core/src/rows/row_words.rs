@@ -56,7 +56,7 @@ pub(crate) struct Rounded {
     pub residual_norm: f64,
 }
 
-/// The words for one row, in buffers of a thread.
+/// The words for one row. A thread reuses these buffers for all rows.
 pub(crate) struct RowWords {
     word: Word,
     floats: Vec<f32>,

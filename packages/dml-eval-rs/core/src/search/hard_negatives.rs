@@ -1,4 +1,4 @@
-//! Finds hard negatives: the nearest items with different labels or, of these, the items less similar than a positive.
+//! Finds hard negatives: the nearest items with different labels, optionally only items that are less similar than a positive.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

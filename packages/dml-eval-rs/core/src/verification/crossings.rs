@@ -33,7 +33,7 @@ pub struct VerifyTasks {
     pub ranks: Vec<u64>,
     /// Whether to find where the proportions of accepted negatives and rejected positives are equal.
     pub equal_errors: bool,
-    /// Whether to count the negatives between all positives.
+    /// Whether to count the negatives between adjacent positives.
     pub slots: bool,
 }
 
@@ -53,7 +53,7 @@ pub struct Point {
 pub struct Verified {
     /// The scores of the negatives at the ranks, in the order of the ranks, then the score where errors are equal, if requested.
     pub points: Vec<Point>,
-    /// The negatives between all positives, if requested.
+    /// The numbers of negatives between adjacent positives, if requested.
     pub slots: Option<Slots>,
 }
 
@@ -159,7 +159,7 @@ impl Finding<'_, '_> {
         Ok((collect(self.levels.iter().map(bracket))?, sample))
     }
 
-    /// Counts the negatives between all positives, which shows between which positives a crossing is. The crossing is then
+    /// Counts the negatives between adjacent positives, which shows between which positives a crossing is. The crossing is then
     /// found in the kept scores, if these include all negatives between these positives.
     fn among_slots(&self) -> Result<(Vec<Crossing>, Slots)> {
         let &Finding { space, labels, positives, peers, control, .. } = self;

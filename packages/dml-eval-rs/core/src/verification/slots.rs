@@ -1,4 +1,4 @@
-//! Counts the negatives between all positives. These exact counts give the ROC curve, the area under the curve, and every crossing.
+//! Counts the negatives between adjacent positives. These exact counts give the ROC curve, the area under the curve, and every crossing.
 //!
 //! The positives are divided into equal parts, whatever the distribution, and scores go to the list of a part. A full
 //! list is counted while the part and the counts stay in a core's caches. Memory limits the speed, so lines are prefetched.
@@ -20,7 +20,7 @@ use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::PairLabels;
 use crate::verification::sample::Bracket;
 
-/// Cells per number in the ladder of the parts, and in the ladder of a part's positives.
+/// How many cells a `Ladder` has per number, if the numbers are the ends of parts, and if they are the positives in a part.
 const CELLS_PER_PART: usize = 8;
 const CELLS_PER_POSITIVE: usize = 4;
 /// The bit that marks a cell with numbers, and the bits that count the numbers before the cell.
@@ -46,7 +46,7 @@ pub struct Slots {
     pub scores: Vec<f64>,
     /// The number of positives per score.
     pub positives: Vec<u64>,
-    /// The negatives below the first score, equal to it, between the first and the second, and so on, and above the last.
+    /// The numbers of negatives below the first score, equal to it, between the first and the second, and so on, and above the last.
     pub negatives: Vec<u64>,
 }
 
@@ -370,7 +370,7 @@ impl Work for Add<'_> {
     }
 }
 
-/// Counts the negatives between the positives. `positives` must be sorted in ascending order, and not empty. With peers,
+/// Counts the negatives between adjacent positives. `positives` must be sorted in ascending order, and not empty. With peers,
 /// each process counts a part, and all return the complete result.
 pub fn count_slots(
     space: &Dense<'_>,

@@ -64,8 +64,8 @@ class AccuracyCalculator:
     ) -> None:
         if knn_func is not None:
             raise TypeError(
-                f"knn_func is a {type(knn_func).__name__}; expected None, because ranks are counted, not searched: use "
-                'similarity="cosine" or "dot" to change the order'
+                f"knn_func is a {type(knn_func).__name__}; expected None, because ranks are computed without "
+                'a search: to change the order of items, use similarity="cosine" or "dot"'
             )
         if avg_of_avgs and return_per_class:
             raise ValueError("avg_of_avgs and return_per_class are both given; expected only one")

@@ -211,7 +211,7 @@ def compare(
 
     Args:
         results: model → result of `evaluate` or `verify`. All must be measured on the same queries in the same order.
-        metrics: names. By default, those that all results contain, except precision@1 when the equal recall@1 is used.
+        metrics: names. By default, all that every result contains, except precision@1 when the equal recall@1 is used.
         level, seed, by: see `Evaluation.compare`.
 
     Raises:

@@ -24,7 +24,7 @@ from dml_eval_rs.verification.rates import to_order
 # Orders, indices and similarities, all (B, K).
 _Found = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]
 
-_ROWS = 65_536  # queries to be joined per batch
+_ROWS = 65_536  # number of queries whose neighbours are merged at a time
 _WORST = np.iinfo(np.int64).min
 
 
@@ -43,7 +43,7 @@ def knn_shards(
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     """Find the k nearest gallery items per query when embeddings are in shards, and return the exact result of `knn`.
 
-    A task searches a block of queries in a block of the gallery. Neighbours are joined by exact keys, so the workers,
+    A task searches a block of queries in a block of the gallery. Neighbours are merged by exact keys, so the workers,
     order, retries and repeated tasks do not change any bits. The calling process uses 20 bytes per neighbour, but does
     not load the embeddings.
 
@@ -74,7 +74,7 @@ def knn_shards(
 
 
 def _join(best: _Found, found: _Found, start: int, own: npt.NDArray[np.int64] | None) -> None:
-    """Join neighbours, sort by order and then by index, and keep the best, excluding the queries' `own` items."""
+    """Merge neighbours, sort by order and then by index, and keep the best, excluding the queries' `own` items."""
     k = best[0].shape[1]
     for low in range(0, len(found[0]), _ROWS):
         orders, indices, similarities = (of[low : low + _ROWS] for of in found)

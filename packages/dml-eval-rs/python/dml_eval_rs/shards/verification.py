@@ -138,7 +138,7 @@ def _observe(
 
 
 def _join_kept(a: _Kept, b: _Kept, capacity: int) -> _Kept:
-    """Join scores. When there are more than `capacity`, keep only hashes that end in more zeros."""
+    """Merge scores. When there are more than `capacity`, keep only hashes that end in more zeros."""
     (scores, hashes), zeros = (np.concatenate(both) for both in zip(a[:2], b[:2])), max(a[2], b[2])
     while True:
         kept = (hashes & np.uint64(2**zeros - 1)) == 0

@@ -57,7 +57,7 @@ def check_cutoffs(
     """Check the cut-offs and their temperatures, and return both.
 
     Raises:
-        ValueError: if there are no cut-offs, a cut-off is below 1, or there aren't as many positive temperatures.
+        ValueError: if there are no cut-offs, a cut-off is below 1, or there isn't a positive temperature per cut-off.
     """
     if not ks or any(isinstance(k, bool) or not isinstance(k, int) or k < 1 for k in ks):
         raise ValueError(f"ks is {ks!r}; expected integers of at least 1, such as [1, 2, 4]")

@@ -17,7 +17,7 @@ def softmax(
 
     L = −mean_b log( e^{w_yᵀx} / Σ_c e^{w_cᵀx} )
 
-    Source: Learning with Memory-based Virtual Classes (MemVir), Eq. 2; no bias, as there.
+    Source: Learning with Memory-based Virtual Classes (MemVir), Eq. 2, which also has no bias.
 
     Args:
         embeddings, labels, class_weights: (B, D), (B,) and (C, D), not normalised; see `dml_losses.functional`.

@@ -66,8 +66,8 @@ class Jitter:
         shift_B2 = (2.0 * draw_uniforms(~seeds_B, 2) - 1.0) * self.shift
         height, width = images_B1HW.shape[-2:]
 
-        # grid_sample takes the sources of output pixels, so this is the inverse map, in halves of the image's
-        # size. x_in = (cos x - sin y) / scale_x, slanted; y_in likewise.
+        # grid_sample needs the position in the input for each output pixel (x, y), in coordinates from -1 to 1:
+        # across * (cos * x - sin * y + shear * (sin * x + cos * y)) + shift, and down * (sin * x + cos * y) + shift.
         cos, sin = np.cos(np.radians(rotation)), np.sin(np.radians(rotation))
         across, down = np.exp(-scale - stretch / 2.0), np.exp(-scale + stretch / 2.0)
         coefficients = np.stack(
@@ -82,7 +82,7 @@ class Jitter:
         grid_BHW2 = torch.stack([xx * x_1W + xy * y_H1 + x0, yx * x_1W + yy * y_H1 + y0], dim=-1)
         images_B1HW = F.grid_sample(images_B1HW, grid_BHW2, align_corners=False)
 
-        # The minimum is the negative maximum of the negative.
+        # The minimum of x is minus the maximum of -x.
         sign_B111, share_B111 = (
             torch.from_numpy(part.astype(np.float32))[:, None, None, None]
             for part in (np.sign(stroke), np.abs(stroke))

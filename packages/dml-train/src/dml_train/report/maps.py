@@ -74,8 +74,8 @@ def tsne(embeddings_ND: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Map the normalised embeddings to 2 dimensions so that neighbours stay neighbours, (N, 2) in [-1, 1].
 
     Source: van der Maaten 2014, Accelerating t-SNE using Tree-Based Algorithms, as in scikit-learn: perplexity 30, or
-    a third of the number of other items if less. t-SNE starts from the two largest principal components, not at random;
-    fewer than eight items, or identical items, stay there. Don't interpret distances between far groups.
+    a third of the number of other items if less. t-SNE starts from the two largest principal components, not at random.
+    Fewer than eight items, or identical items, are only projected. Don't interpret distances between far groups.
     """
     rows_ND = np.asarray(embeddings_ND, dtype=np.float64)
     rows_ND = rows_ND / np.maximum(np.linalg.norm(rows_ND, axis=1, keepdims=True), 1e-12)

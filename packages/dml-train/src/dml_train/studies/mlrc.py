@@ -115,7 +115,7 @@ def reality_check(
 ) -> RealityCheck:
     """Run the Metric Learning Reality Check; finished runs in `out` are kept, and unfinished runs resume.
 
-    Raise DmlError if the recipe doesn't fit the protocol or a run failed, or StudyInterrupted on SIGTERM or Ctrl-C.
+    Raise DmlError if the recipe doesn't fit the protocol or a run failed; StudyInterrupted on SIGTERM or Ctrl-C.
 
     Args:
         recipe: system, data set and settings.

@@ -74,8 +74,8 @@ impl Dense<'_> {
         Panels::load(rows.len(), width, padded_len(self.queries.dim()), encode).map(|(panels, _)| panels)
     }
 
-    /// Computes the scores between a panel of queries and a panel of items. `tile` receives (queries, columns of a tile) and
-    /// must have room for eight tiles.
+    /// Writes the scores between a panel of queries and a panel of items to the first tile in `tile`, a row per query. `tile`
+    /// must have room for eight tiles, because the sums use a tile per lane.
     #[inline]
     pub(crate) fn score_tile(
         &self,

@@ -55,8 +55,8 @@ def tune(
     To search on multiple machines, call this function on all with the same arguments, and `out` in a shared folder. The
     values that are known when a trial is chosen then depend on the speed of the machines.
 
-    Raise DmlError if optuna isn't installed, the recipe doesn't hold out classes, or the space doesn't fit; or if `out`
-    belongs to a different search, or StudyInterrupted on SIGTERM or Ctrl-C.
+    Raise DmlError if optuna isn't installed, the recipe doesn't hold out classes, `space` doesn't fit the recipe, or
+    `out` belongs to a different search. Raise StudyInterrupted on SIGTERM or Ctrl-C.
 
     Args:
         source, overrides: the recipe, see `dml_train.load_recipe`.
