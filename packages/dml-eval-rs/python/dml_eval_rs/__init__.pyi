@@ -5,6 +5,7 @@ from dml_eval_rs.clustering import ari as ari
 from dml_eval_rs.clustering import kmeans as kmeans
 from dml_eval_rs.clustering import nmi as nmi
 from dml_eval_rs.inputs.conversion import concatenate_blocks as concatenate_blocks
+from dml_eval_rs.inputs.files import load_array as load_array
 from dml_eval_rs.matches.labels import Labels as Labels
 from dml_eval_rs.matches.matching import Matching as Matching
 from dml_eval_rs.matches.relevance import Relevance as Relevance

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dml_eval_rs.inputs.arguments import SIMILARITIES, TIES, UNMATCHED
+from dml_eval_rs.inputs.files import load_array
 from dml_eval_rs.metrics.names import DEFAULT, METRICS
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             found = compare(results)
         text = _write(found, options.format)
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"dml-eval: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -129,30 +128,8 @@ def _label(texts: list[str] | None) -> list[int] | list[str]:
 
 
 def _load(path: Path | None) -> Any:
-    """Map a .npy file into memory, but do not unpickle objects; return None if a path is not given."""
-    if path is None:
-        return None
-    if not path.is_file():
-        problem = "is not a regular file" if path.exists() else "doesn't exist"
-        raise ValueError(f"the file {path} {problem}; expected a .npy file")
-    with path.open("rb") as file:
-        first = file.read(6)
-    if first.startswith(b"PK"):
-        raise ValueError(f"{path} is an archive; expected a .npy file: use numpy.save for one array")
-    if first not in (b"", b"\x93NUMPY"):  # an empty file is reported as damaged below
-        raise ValueError(
-            f"{path} is not a .npy file; expected an array saved by numpy.save: for a text file with one label per "
-            "line, use numpy.save('labels.npy', pathlib.Path('labels.txt').read_text().splitlines())"
-        )
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # if the header is damaged, numpy raises a dozen types of errors
-        if "allow_pickle" in str(error) or "Python objects" in str(error):
-            raise ValueError(
-                f"{path} contains Python objects; expected numbers or strings: save array.astype(int) or "
-                "array.astype(str) instead"
-            ) from error
-        raise ValueError(f"{path} is not an intact .npy file of numbers or strings: {error}") from error
+    """Load an array; return None if a path is not given."""
+    return None if path is None else load_array(path)
 
 
 if __name__ == "__main__":

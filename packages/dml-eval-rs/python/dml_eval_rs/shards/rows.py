@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs.inputs import arguments
+from dml_eval_rs.inputs.files import load_array
 
 Source = str | os.PathLike[str] | Callable[[], Any] | Any
 
@@ -33,7 +34,7 @@ class Shard:
 
     Attributes:
         name: the name to use in errors, for example ``shards[3] (part-3.npy)``.
-        source: the path of a .npy file, a function that returns an array, or an array in memory.
+        source: the path of a file, see `load_array`, a function that returns an array, or an array in memory.
         similarity: ``"hamming"`` if rows are codes.
         shape, dtype: the full shard's shape (rows, D), and dtype in native byte order; (0, 0) and "" if not known yet.
         rows: a range, or sorted places.
@@ -68,16 +69,14 @@ class Shard:
         if not isinstance(self.source, str):
             return self.source() if callable(self.source) else self.source
         try:
-            return np.load(self.source, mmap_mode="r", allow_pickle=False)
+            return load_array(self.source)
         except FileNotFoundError:
             raise ValueError(
                 f"{self.name} is absent on {socket.gethostname()}; expected a path that all workers can read, for "
                 "example in a shared folder"
             ) from None
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"{self.name} can't be read on {socket.gethostname()} ({error}); expected a .npy file"
-            ) from None
+        except (OSError, ValueError, ImportError) as error:
+            raise ValueError(f"{self.name} can't be read on {socket.gethostname()}: {error}") from None
 
     def describe(self) -> Shard:
         """Open the shard, and return a copy that knows shape and dtype. Arrays are converted only here."""
