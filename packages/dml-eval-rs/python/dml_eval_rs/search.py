@@ -250,12 +250,13 @@ def index_recall(
     sides, k, options = _check_search(
         queries, gallery, similarity, k, exclude_self, threads, progress, may_be_empty=False
     )
-    found_QK = _check_found(found, len(sides[0]), k)
+    found_QK = check_found(found, len(sides[0]), k)
     per_query_Q, mean = _native.index_recall(found_QK, *sides, k, **options)
     return IndexRecall(k=k, recall=mean, per_query=per_query_Q)
 
 
-def _check_found(found: object, queries: int, k: int) -> npt.NDArray[np.int64]:
+def check_found(found: object, queries: int, k: int) -> npt.NDArray[np.int64]:
+    """Check the results of an index, and return them as int64."""
     found_QK = to_array(found, "found", 2)
     if found_QK.ndim != 2 or len(found_QK) != queries or found_QK.shape[1] < k:
         raise ValueError(f"found has shape {found_QK.shape}; expected ({queries}, {k}) or more columns")

@@ -70,6 +70,12 @@ def split_part(path: str | os.PathLike[str]) -> tuple[Path, str | None]:
     return Path(path), None
 
 
+def with_part(path: str, part: str) -> str:
+    """Add the name of a data set to the path of an HDF5 file, unless the path has a name."""
+    file, given = split_part(path)
+    return f"{path}:{part}" if given is None and file.suffix.lower() in (".hdf5", ".h5") else path
+
+
 def check_writable(path: Path) -> None:
     """Raise a ValueError if `save_array` does not know the suffix, or the folder does not exist."""
     known = ".npy", *_BINS, *_VECS
@@ -85,7 +91,7 @@ def save_array(path: Path, array: _Array) -> None:
     dtype = np.dtype(_BINS.get(suffix) or _VECS.get(suffix) or array.dtype)
     if array.size and dtype.kind == "i" and array.max() > np.iinfo(dtype).max:
         raise ValueError(f"{path} stores {dtype.name}, but the array has {array.max()}; expected a .npy file")
-    with _replacing(path) as file:
+    with replacing(path) as file:
         if suffix == ".npy":
             np.save(file, array)
         elif suffix in _BINS:
@@ -98,7 +104,7 @@ def save_array(path: Path, array: _Array) -> None:
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Any]:
+def replacing(path: Path) -> Iterator[Any]:
     """Open a file that replaces `path` at the end, or is deleted after an error or Ctrl-C."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
