@@ -68,6 +68,17 @@ def test_the_truth_has_the_same_bytes_for_all_blocks_and_threads(run: Run) -> No
     assert np.array_equal(load_array("own.ivecs"), knn(BASE, None, 3, similarity="dot", exclude_self=True)[1])
 
 
+def test_only_allowed_items_are_written_and_measured(run: Run) -> None:
+    allowed = np.arange(200) % 3 == 0
+    np.save("allowed.npy", allowed)
+    given = ("--allowed", "allowed.npy", "--memory", "66KB", "-k", "10")
+    run("truth", "base.fbin", "queries.fvecs", *given, "--out", "truth.ivecs")
+    assert np.array_equal(load_array("truth.ivecs"), knn(QUERIES, BASE, 10, allowed=allowed)[1])
+    by_search = ("--base", "base.fbin", "--queries", "queries.fvecs", "--allowed", "allowed.npy")
+    measured = json.loads(run("index", "truth.ivecs", *by_search, "--format", "json"))
+    assert measured["index recall@10"] == 1
+
+
 def test_ranges_are_written_as_lists(run: Run) -> None:
     run("truth", "base.fbin", "queries.fvecs", "--range", "0.9", "--out", "range.npz")
     with np.load("range.npz") as found:
@@ -163,7 +174,7 @@ def test_blocks_fit_into_the_memory(memory: int, items: int, queries: int, k: in
             ("index", "base.npy", "--base", "base.npy"),
             "--base or --queries is missing; expected both, or --truth",
         ),
-        (("index", "base.npy", "--truth", "x", "--base", "x"), "--truth is given with --base"),
+        (("index", "base.npy", "--truth", "x", "--base", "x"), "--truth is given with an option of --base"),
         (("index", "base.npy", "--truth", "base.npy"), "found has dtype float32; expected integers"),
     ],
 )

@@ -159,7 +159,7 @@ VERIFIED = {
     "half": RNG.normal(size=(N, 6)).astype(np.float16),
 }
 FAR = ("tar@far=0.5", "tar@far=0.1", "tar@far=1e-2", "tar@far=1e-3")
-ASKED = [("auc", *FAR, "eer"), FAR, ("auc",), ("eer",)]
+ASKED = [("auc", *FAR, "eer"), FAR, ("auc",), ("eer",), ("micro_ap",)]
 
 
 @given(cuts, block, similarities, st.sampled_from(list(VERIFIED)), kinds, st.booleans(), st.data())

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dml_eval_rs.inputs.arguments import SIMILARITIES, TIES, UNMATCHED
+from dml_eval_rs.inputs.arguments import COSINE, SIMILARITIES, TIES, UNMATCHED
 from dml_eval_rs.inputs.files import load_array
 from dml_eval_rs.metrics.names import DEFAULT, METRICS
 
@@ -104,7 +104,7 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
 
         (add_truth if command == "truth" else add_index)(parser)
     add = parser.add_argument
-    add("--similarity", choices=SIMILARITIES, default="cosine", help="default: cosine")
+    add("--similarity", choices=SIMILARITIES, default=COSINE, help="default: cosine")
     if command != "truth":
         add("--format", choices=_FORMATS, default="table", help="default: table")
     add("--threads", type=int, help="default: RAYON_NUM_THREADS, or all cores")

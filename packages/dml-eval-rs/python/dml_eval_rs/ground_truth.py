@@ -23,6 +23,7 @@ from dml_eval_rs.shards.search import knn_shards
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 # Bytes per query and neighbour: the result with 20, the neighbours of a block with 20, and both when they are joined.
 _BYTES = 100
+_ALLOWED = "the items that can be found, (n,) booleans of the base, a .npy file"
 _RANKS = 1, 10, 100
 _WORST = 10  # queries to be listed
 
@@ -43,6 +44,7 @@ def add_truth(parser: argparse.ArgumentParser) -> None:
     )
     add("--range", type=float, metavar="SIMILARITY", help=distance)
     add("--exclude-self", action="store_true", help="query i excludes item i")
+    add("--allowed", metavar="FILE", help=_ALLOWED)
     limit = "limit the memory for rows and results, for example 4GB; default: 512MiB"
     add("--memory", type=_bytes, default=_bytes("512MiB"), metavar="SIZE", help=limit)
     parser.set_defaults(run=write_truth)
@@ -68,6 +70,7 @@ def add_index(parser: argparse.ArgumentParser) -> None:
         help="can be repeated; default: 1, 10 and 100, if the index returned as many",
     )
     add("--exclude-self", action="store_true", help="query i excludes item i; use with --base")
+    add("--allowed", metavar="FILE", help=f"{_ALLOWED}; use with --base")
     parser.set_defaults(run=measure_index)
 
 
@@ -81,13 +84,17 @@ def _bytes(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
+def _shared(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of the searches."""
+    shared = {name: getattr(options, name) for name in ("similarity", "exclude_self", "threads", "progress")}
+    return shared | ({"allowed": load_array(options.allowed)} if options.allowed else {})
+
+
 def write_truth(options: argparse.Namespace) -> str:
     """Write the exact neighbours, or the items in a range, and return a line that says what was written."""
     base, queries = with_part(options.base, "train"), with_part(options.queries, "test")
     items, asking = load_array(base), load_array(queries)
-    shared: dict[str, Any] = {
-        name: getattr(options, name) for name in ("similarity", "exclude_self", "threads", "progress")
-    }
+    shared = _shared(options)
     if options.range is None:
         for path in filter(None, (options.out, options.similarities)):
             check_writable(path)
@@ -164,10 +171,8 @@ def measure_index(options: argparse.Namespace) -> IndexReport:
     columns = found.shape[1] - options.exclude_self
     ranks = sorted(set(options.k or [k for k in _RANKS if k <= columns] or [columns]))
     if options.truth:
-        if options.base or options.queries or options.exclude_self:
-            raise ValueError(
-                "--truth is given with --base, --queries or --exclude-self; expected only --truth"
-            )
+        if options.base or options.queries or options.exclude_self or options.allowed:
+            raise ValueError("--truth is given with an option of --base; expected only --truth")
         truth = load_array(with_part(options.truth, "neighbors"))
         similarities = None if options.truth_similarities is None else load_array(options.truth_similarities)
         if similarities is not None and options.similarity == "hamming":
@@ -176,7 +181,7 @@ def measure_index(options: argparse.Namespace) -> IndexReport:
     if not (options.base and options.queries):
         raise ValueError("--base or --queries is missing; expected both, or --truth")
     sides = load_array(with_part(options.queries, "test")), load_array(with_part(options.base, "train"))
-    shared = {name: getattr(options, name) for name in ("similarity", "exclude_self", "threads", "progress")}
+    shared = _shared(options)
     return IndexReport({k: index_recall(found, *sides, k, **shared) for k in ranks})
 
 
