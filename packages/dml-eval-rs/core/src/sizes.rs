@@ -88,7 +88,7 @@ sizes! {
     /// The sampled values above a guess, as a percentage of the number at which few guesses are too high.
     guess_percent: 100;
     /// With at least this number of gallery items per allowed item, the keys of all allowed items are computed.
-    items_per_allowed: 16;
+    items_per_allowed: 64;
     /// The maximum number of queries that are compared with gallery rows where these lie in memory.
     few_queries: 32;
     /// With at most this number of items in the gallery, neighbours always come from tables of keys.
