@@ -80,7 +80,8 @@ def knn(
     if len(search.sides[0]) == 0:
         return np.zeros((0, search.k), reported_dtype(similarity)), np.zeros((0, search.k), np.int64)
     scores, indices = search.run(_native.knn, *search.sides, search.k)
-    scores[indices < 0] = worst_score(similarity)
+    if allowed is not None:
+        scores[indices < 0] = worst_score(similarity)
     return scores, search.restore(indices)
 
 

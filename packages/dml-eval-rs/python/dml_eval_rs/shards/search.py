@@ -81,8 +81,10 @@ def knn_shards(
     for (i, _), of_tile in call.run_tiles("search", _search):
         _join(best, of_tile, asking.blocks[i].rows.start, own_Q)
     scores, indices = best[2], best[1]
+    if kept_G is None:
+        return scores, indices
     scores[indices < 0] = worst_score(similarity)
-    return scores, indices if kept_G is None else np.append(kept_G.astype(np.int64), -1)[indices]
+    return scores, np.append(kept_G.astype(np.int64), -1)[indices]
 
 
 def _join(best: _Found, found: _Found, start: int, own: npt.NDArray[np.int64] | None) -> None:
