@@ -83,6 +83,7 @@ def test_only_allowed_items_are_found(data: Any, similarity: Any) -> None:
 
     with pytest.MonkeyPatch.context() as patch, trial(kernel=kernel, screen=screen, **sizes):
         patch.setattr(search, "_COPIED", copied)
+        patch.setattr(search, "_QUERIES_PER_LIST", data.draw(st.sampled_from([0, 2, NEVER])))
         scores, indices = knn(queries, gallery, k, **shared)
         offsets, ranged, _ = range_search(
             queries, gallery, -threshold if similarity == "hamming" else threshold, **shared

@@ -53,8 +53,8 @@ Rule = tuple[str, Callable[[str, Any], bool], str]
 
 
 def _chooses(option: Any) -> bool:
-    """Whether queries have lists of allowed items; if the list is common, the gallery only has its items."""
-    return option.allowed in {"labels", "lists"}
+    """Whether queries have separate lists of allowed items; if they share a list, the gallery only has its items."""
+    return option.allowed == "lists"
 
 
 def _has_lists(option: Any) -> bool:
@@ -109,6 +109,7 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
             "no positive bounds the others, or classes have positives",
         ),
         ("one by one", lambda _, o: _chooses(o), "queries have no lists"),
+        ("leaving out", lambda _, o: o.relevant, "labels alone exclude matches"),
         (
             "sampled|guessed|cells|neighbours from tables|of all items|few queries|in blocks",
             lambda _, o: not _chooses(o),
@@ -163,7 +164,7 @@ def screen_paths(family: str) -> Iterator[str]:
                 yield f"{kernel}, {word}, {how}, {shape}"
             if family != "search":
                 yield f"several brackets: {kernel}, {word}, {how}"
-            if family == "evaluate":
+            if family != "verify":
                 yield f"leaving out pairs: {kernel}, {word}, {how}"
     for kernel in {kernel for kernel, _ in screens()}:
         if family != "verify":

@@ -6,7 +6,6 @@ Shapes: `Q` queries, `G` gallery, `D` dim, `K` neighbours.
 from __future__ import annotations
 
 import argparse
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy.typing as npt
 
 from dml_eval_rs.inputs.files import check_writable, load_array, replacing, save_array, with_part
 from dml_eval_rs.metrics.tables import Table, Tabular
-from dml_eval_rs.search import IndexRecall, check_found, index_recall, range_search
+from dml_eval_rs.search import IndexRecall, check_found, index_recall, mean_of, range_search
 from dml_eval_rs.shards.search import knn_shards
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -218,8 +217,4 @@ def recall_from_truth(
             raise ValueError(f"found row {query} contains an index twice; expected each index once")
         exist = np.count_nonzero(nearest[:k] >= 0)
         per_query[query] = np.isin(ids, nearest[counts & (nearest >= 0)]).sum() / exist if exist else np.nan
-    # The core adds in this order, too.
-    known = per_query[~np.isnan(per_query)]
-    return IndexRecall(
-        k=k, recall=float(known.cumsum()[-1] / len(known)) if len(known) else math.nan, per_query=per_query
-    )
+    return IndexRecall(k=k, recall=mean_of(per_query), per_query=per_query)

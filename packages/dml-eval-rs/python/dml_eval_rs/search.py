@@ -16,16 +16,15 @@ import numpy.typing as npt
 
 import dml_eval_rs._native as _native
 from dml_eval_rs.inputs import arguments
-from dml_eval_rs.inputs.arguments import COSINE, Progress, Similarity
+from dml_eval_rs.inputs.arguments import COSINE, Progress, Sides, Similarity
 from dml_eval_rs.inputs.conversion import to_array
-from dml_eval_rs.matches.allowed import AllowedLike, to_allowed
+from dml_eval_rs.matches.allowed import Allowed, AllowedLike, to_allowed
 from dml_eval_rs.matches.relation import check_exclude
 from dml_eval_rs.matches.relevance import Relevance
 from dml_eval_rs.metrics.comparison import Interval, interval_of
 from dml_eval_rs.metrics.tables import Table, Tabular
 
 Below = Literal["hardest", "easiest"]
-_Sides = tuple[npt.NDArray[Any], npt.NDArray[Any] | None]
 
 
 def knn(
@@ -76,13 +75,20 @@ def knn(
         >>> [round(float(s), 3) for s in similarities[0]]
         [1.0, 0.994, 0.8]
     """
-    search = _check_search(queries, gallery, similarity, k, exclude_self, threads, progress, exclude, allowed)
-    if len(search.sides[0]) == 0:
-        return np.zeros((0, search.k), reported_dtype(similarity)), np.zeros((0, search.k), np.int64)
-    scores, indices = search.run(_native.knn, *search.sides, search.k)
+    n_queries, k, parts = _check_search(
+        queries, gallery, similarity, k, exclude_self, threads, progress, exclude, allowed
+    )
+    if n_queries == 0:
+        return np.zeros((0, k), reported_dtype(similarity)), np.zeros((0, k), np.int64)
+
+    def search(part: _Part) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+        scores, indices = part.run(_native.knn, k)
+        return scores, part.restore(indices)
+
+    scores, indices = _run(parts, search, progress)
     if allowed is not None:
         scores[indices < 0] = worst_score(similarity)
-    return scores, search.restore(indices)
+    return scores, indices
 
 
 def range_search(
@@ -123,13 +129,15 @@ def range_search(
         >>> [indices[a:b].tolist() for a, b in zip(offsets, offsets[1:])]
         [[0, 1], [1, 0]]
     """
-    search = _check_search(queries, gallery, similarity, 1, exclude_self, threads, progress, allowed=allowed)
+    n_queries, _, (part,) = _check_search(
+        queries, gallery, similarity, 1, exclude_self, threads, progress, allowed=allowed, divides=False
+    )
     limit = _check_finite(threshold, "threshold")
     most = 2**63 - 1 if max_results is None else arguments.positive(max_results, "max_results")
-    if len(search.sides[0]) == 0:
+    if n_queries == 0:
         return np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0, reported_dtype(similarity))
-    offsets, indices, scores = search.run(_native.range_search, *search.sides, limit, max_results=most)
-    return offsets, search.restore(indices), scores
+    offsets, indices, scores = part.run(_native.range_search, limit, max_results=most)
+    return offsets, part.restore(indices), scores
 
 
 def top_pairs(
@@ -429,12 +437,30 @@ def index_recall(
         >>> round(index_recall(found, x[:1], x, k=3).recall, 4)
         0.6667
     """
-    search = _check_search(
+    n_queries, k, parts = _check_search(
         queries, gallery, similarity, k, exclude_self, threads, progress, allowed=allowed, may_be_empty=False
     )
-    found_QK = search.translate(check_found(found, len(search.sides[0]), search.k))
-    per_query_Q, mean = search.run(_native.index_recall, found_QK, *search.sides, search.k)
-    return IndexRecall(k=search.k, recall=mean, per_query=per_query_Q)
+    found_QK = check_found(found, n_queries, k)
+    if allowed is not None:
+        _check_ids(found_QK, n_queries if gallery is None else len(parts[0].all.items))
+
+    means: list[float] = []
+
+    def measure(part: _Part) -> tuple[npt.NDArray[np.float64]]:
+        per_query, mean = part.run(_native.index_recall, k, found=part.translate(found_QK))
+        means.append(mean)
+        return (per_query,)
+
+    (per_query_Q,) = _run(parts, measure, progress)
+    # The core's mean does not depend on the caller's rounding mode.
+    mean = means[0] if len(parts) == 1 else mean_of(per_query_Q)
+    return IndexRecall(k=k, recall=mean, per_query=per_query_Q)
+
+
+def mean_of(per_query_Q: npt.NDArray[np.float64]) -> float:
+    """Return the mean without NaN, added in the order of the queries like in the core; NaN if all are NaN."""
+    known = per_query_Q[~np.isnan(per_query_Q)]
+    return float(known.cumsum()[-1] / len(known)) if len(known) else math.nan
 
 
 def check_found(found: object, queries: int, k: int) -> npt.NDArray[np.int64]:
@@ -472,47 +498,106 @@ def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[n
     return _native.binarize(rows, _to_float(threshold, "threshold"))
 
 
+# Queries that share a list of allowed items are searched in a copy of the list's rows, if there are at least this many
+# queries per list, and the list has at most this share of the gallery. Otherwise the core skips the other items.
+_QUERIES_PER_LIST, _COPIED = 8, 0.5
+
+
 @dataclass(frozen=True, slots=True)
-class _Search:
-    """Checked arguments of a search. If few items are allowed for all queries, the gallery only has these."""
+class _Part:
+    """Queries to be searched in the same items."""
 
-    sides: _Sides
-    k: int
+    all: Sides
     options: dict[str, Any]  # for the core
-    kept_G: npt.NDArray[np.int64] | None = None  # the gallery's rows; None for all
-    place_G: npt.NDArray[np.int64] | None = (
-        None  # (G + 1,) the place of each item among the kept rows, or -1; then -1
-    )
-    own_Q: npt.NDArray[np.int64] | None = None  # the caller's index of the excluded item, or -1
+    rows_Q: npt.NDArray[np.int64] | None = None  # these queries; None for all
+    kept_G: npt.NDArray[np.int64] | None = None  # only these items; None for all
+    own_Q: npt.NDArray[np.int64] | None = None  # the item that each query excludes, or -1
 
-    def run(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Call a function of the core, and name the caller's row in an error."""
+    def run(self, function: Callable[..., Any], *arguments: Any, found: Any = None, **options: Any) -> Any:
+        """Call a function of the core on these rows, and name the caller's row in an error."""
+        queries, gallery = self.all.queries, self.all.gallery
+        if self.rows_Q is not None:
+            queries, gallery = queries[self.rows_Q], self.all.items
+        if self.kept_G is not None:
+            gallery = self.all.items[self.kept_G]
+        first = () if found is None else (found,)
         try:
-            return function(*arguments, **options, **self.options)
+            return function(*first, queries, gallery, *arguments, **options, **self.options)
         except ValueError as error:
-            kept_G = self.kept_G
-            if kept_G is None:
-                raise
-            name = re.sub(r"^gallery row (\d+)", lambda row: f"gallery row {kept_G[int(row[1])]}", str(error))
-            raise ValueError(name) from None
+            message = re.sub(r"^(queries|gallery) row (\d+)", self._name_row, str(error))
+            raise ValueError(message) from None
+
+    def _name_row(self, found: re.Match[str]) -> str:
+        rows = self.rows_Q if found[1] == "queries" else self.kept_G
+        return found[0] if rows is None else f"{found[1]} row {rows[int(found[2])]}"
 
     def restore(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Convert indices of kept rows to the caller's indices; -1 stays."""
+        """Convert indices of kept items to the caller's indices; -1 stays."""
         return indices if self.kept_G is None else np.append(self.kept_G, -1)[indices]
 
     def translate(self, found: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Convert the caller's indices to indices of kept rows, or -1; excluded items move to the end."""
-        if self.place_G is None:
+        """Convert the caller's indices to indices of kept items, or -1; excluded items move to the end."""
+        found = found if self.rows_Q is None else found[self.rows_Q]
+        if self.kept_G is None:
             return found
-        _check_ids(found, len(self.place_G) - 1)
         if self.own_Q is not None:
             order = np.argsort((found == self.own_Q[:, None]) & (found >= 0), axis=1, kind="stable")
             found = np.take_along_axis(found, order, axis=1)
-        return self.place_G[found]
+        return _find(found, self.kept_G)
 
 
-# The gallery's allowed rows are copied if they are at most this share; otherwise the core skips the others.
-_COPIED = 0.5
+def _find(ids: npt.NDArray[np.int64], kept: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the places of ids among sorted kept items, or -1."""
+    places = np.searchsorted(kept, ids).clip(max=len(kept) - 1)
+    return np.where(kept[places] == ids, places, -1)
+
+
+def _divide(
+    sides: Sides,
+    options: dict[str, Any],
+    own_Q: npt.NDArray[np.int64] | None,
+    allowed: Allowed,
+    divides: bool,
+) -> list[_Part]:
+    """Divide queries by their list of allowed items, if the lists are shared."""
+    used, which_Q = np.unique(allowed.lists, return_inverse=True)
+    if len(used) != 1 and not (divides and len(used) * _QUERIES_PER_LIST <= len(which_Q)):
+        return [_Part(sides, options | {"allowed": allowed})]
+    groups = np.split(np.argsort(which_Q, kind="stable"), np.cumsum(np.bincount(which_Q))[:-1])
+    parts = []
+    for number, rows_Q in zip(used.tolist(), groups):
+        items = allowed.items[int(allowed.offsets[number]) : int(allowed.offsets[number + 1])]
+        own, kept_G, chosen = None if own_Q is None else own_Q[rows_Q], None, dict(options)
+        if 0 < len(items) <= _COPIED * len(sides.items):
+            kept_G = items.astype(np.int64)
+        else:
+            ends = np.array([0, len(items)], np.uint64)
+            chosen["allowed"] = Allowed(ends, items, np.zeros(len(rows_Q), np.uint32))
+        if own is not None:
+            chosen |= {"exclude_self": False, "exclude": own if kept_G is None else _find(own, kept_G)}
+        if len(used) > 1:
+            chosen["progress"] = None
+        parts.append(_Part(sides, chosen, rows_Q if len(used) > 1 else None, kept_G, own))
+    return parts
+
+
+def _run(
+    parts: list[_Part], search: Callable[[_Part], tuple[Any, ...]], progress: Progress | None
+) -> tuple[Any, ...]:
+    """Search all parts, and join the arrays, which have an entry per query."""
+    if len(parts) == 1:
+        return search(parts[0])
+    joined: list[npt.NDArray[Any]] = []
+    n, done = len(parts[0].all.queries), 0
+    for part in parts:
+        found = search(part)
+        joined = joined or [np.empty((n, *of.shape[1:]), of.dtype) for of in found]
+        for whole, of in zip(joined, found):
+            whole[part.rows_Q] = of
+        done += len(found[0])
+        if progress is not None:
+            progress(done, n)
+    return tuple(joined)
 
 
 def _check_ids(found: npt.NDArray[np.int64], items: int) -> None:
@@ -541,8 +626,9 @@ def _check_search(
     allowed: Any = None,
     *,
     may_be_empty: bool = True,
-) -> _Search:
-    """Check the arguments that searches share, and return them for the core."""
+    divides: bool = True,
+) -> tuple[int, int, list[_Part]]:
+    """Check the arguments that searches share; return the number of queries, k, and parts to search."""
     sides = arguments.to_sides(queries, gallery, similarity, may_be_empty=may_be_empty)
     n_queries, n_items = len(sides.queries), len(sides.items)
     k, own_Q, _ = check_neighbours(k, exclude, exclude_self, n_queries, n_items)
@@ -551,16 +637,10 @@ def _check_search(
     if own_Q is not None:
         options["exclude"] = own_Q
     if allowed is None:
-        return _Search((sides.queries, sides.gallery), k, options)
+        return n_queries, k, [_Part(sides, options)]
     lists = to_allowed(allowed, n_queries, n_items)
-    if len(lists.offsets) > 2 or not 0 < len(lists.items) <= _COPIED * n_items:
-        return _Search((sides.queries, sides.gallery), k, options | {"allowed": lists})
-    kept_G, place_G = lists.items.astype(np.int64), np.full(n_items + 1, -1)
-    place_G[kept_G] = np.arange(len(kept_G))
     own_Q = np.arange(n_queries) if exclude_self else own_Q
-    if own_Q is not None:
-        options |= {"exclude_self": False, "exclude": place_G[own_Q]}
-    return _Search((sides.queries, sides.items[kept_G]), k, options, kept_G, place_G, own_Q)
+    return n_queries, k, _divide(sides, options, own_Q, lists, divides)
 
 
 def worst_score(similarity: str) -> float:

@@ -250,7 +250,7 @@ class Searched(Option):
             mask = np.arange(n_items) % 5 > 2
             return mask, [{*np.flatnonzero(mask).tolist()}] * n
         if self.allowed == "labels":
-            labels = np.arange(n) % 3, np.arange(n_items) % 2
+            labels = np.arange(n) % 2, np.arange(n_items) % 2
             sets = [{*np.flatnonzero(labels[1] == of).tolist()} for of in labels[0]]
             return tuple(map(ours.Labels, labels)), sets
         sets = [{i for i in range(n_items) if (i * i + q) % 3} for q in range(n)]
@@ -363,7 +363,7 @@ SEARCHES: dict[str, Searched] = {
     "allowed lists": Searched(allowed="lists", gallery=True, similarity="euclidean"),
     "allowed codes": Searched(allowed="lists", similarity="hamming"),
     "range of allowed items": Searched(how="range", allowed="lists", exclude_self=True),
-    "index recall of allowed items": Searched(how="index_recall", allowed="labels", gallery=True),
+    "index recall of allowed items": Searched(how="index_recall", allowed="lists", gallery=True),
     "hardest in a gallery": Searched(how="hard_negatives", below="hardest", gallery=True),
     "easiest of lists": Searched(how="hard_negatives", below="easiest", relevant=True, allowed="lists"),
     "hard negatives of codes": Searched(similarity="hamming", how="hard_negatives"),
