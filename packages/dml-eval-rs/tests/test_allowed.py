@@ -17,7 +17,8 @@ from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dml_eval_rs import Labels, Relevance, hard_negatives, index_recall, knn, knn_shards, range_search, search
+from dml_eval_rs import Labels, Relevance, hard_negatives, index_recall, knn, knn_shards, range_search
+from dml_eval_rs.matches import allowed as allowed_items
 
 SIMILARITIES = st.sampled_from(["cosine", "dot", "euclidean", "hamming"])
 X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
@@ -82,8 +83,8 @@ def test_only_allowed_items_are_found(data: Any, similarity: Any) -> None:
         recalls.append(float(Fraction(right, len(of))) if of else None)
 
     with pytest.MonkeyPatch.context() as patch, trial(kernel=kernel, screen=screen, **sizes):
-        patch.setattr(search, "_COPIED", copied)
-        patch.setattr(search, "_QUERIES_PER_LIST", data.draw(st.sampled_from([0, 2, NEVER])))
+        patch.setattr(allowed_items, "_COPIED", copied)
+        patch.setattr(allowed_items, "_QUERIES_PER_LIST", data.draw(st.sampled_from([0, 2, NEVER])))
         scores, indices = knn(queries, gallery, k, **shared)
         offsets, ranged, _ = range_search(
             queries, gallery, -threshold if similarity == "hamming" else threshold, **shared

@@ -6,8 +6,7 @@ Shapes: `Q` queries, `G` gallery, `N` items, `D` dim, `W` bytes per code, `K` ne
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,9 +15,9 @@ import numpy.typing as npt
 
 import dml_eval_rs._native as _native
 from dml_eval_rs.inputs import arguments
-from dml_eval_rs.inputs.arguments import COSINE, Progress, Sides, Similarity
+from dml_eval_rs.inputs.arguments import COSINE, Progress, Similarity
 from dml_eval_rs.inputs.conversion import to_array
-from dml_eval_rs.matches.allowed import Allowed, AllowedLike, to_allowed
+from dml_eval_rs.matches.allowed import AllowedLike, Part, check_ids, divide, run_parts, to_allowed
 from dml_eval_rs.matches.relation import check_exclude
 from dml_eval_rs.matches.relevance import Relevance
 from dml_eval_rs.metrics.comparison import Interval, interval_of
@@ -81,11 +80,11 @@ def knn(
     if n_queries == 0:
         return np.zeros((0, k), reported_dtype(similarity)), np.zeros((0, k), np.int64)
 
-    def search(part: _Part) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    def search(part: Part) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         scores, indices = part.run(_native.knn, k)
         return scores, part.restore(indices)
 
-    scores, indices = _run(parts, search, progress)
+    scores, indices = run_parts(parts, search, progress)
     if allowed is not None:
         scores[indices < 0] = worst_score(similarity)
     return scores, indices
@@ -442,16 +441,16 @@ def index_recall(
     )
     found_QK = check_found(found, n_queries, k)
     if allowed is not None:
-        _check_ids(found_QK, n_queries if gallery is None else len(parts[0].all.items))
+        check_ids(found_QK, n_queries if gallery is None else len(parts[0].all.items))
 
     means: list[float] = []
 
-    def measure(part: _Part) -> tuple[npt.NDArray[np.float64]]:
+    def measure(part: Part) -> tuple[npt.NDArray[np.float64]]:
         per_query, mean = part.run(_native.index_recall, k, found=part.translate(found_QK))
         means.append(mean)
         return (per_query,)
 
-    (per_query_Q,) = _run(parts, measure, progress)
+    (per_query_Q,) = run_parts(parts, measure, progress)
     # The core's mean does not depend on the caller's rounding mode.
     mean = means[0] if len(parts) == 1 else mean_of(per_query_Q)
     return IndexRecall(k=k, recall=mean, per_query=per_query_Q)
@@ -498,122 +497,6 @@ def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[n
     return _native.binarize(rows, _to_float(threshold, "threshold"))
 
 
-# Queries that share a list of allowed items are searched in a copy of the list's rows, if there are at least this many
-# queries per list, and the list has at most this share of the gallery. Otherwise the core skips the other items.
-_QUERIES_PER_LIST, _COPIED = 8, 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Queries to be searched in the same items."""
-
-    all: Sides
-    options: dict[str, Any]  # for the core
-    rows_Q: npt.NDArray[np.int64] | None = None  # these queries; None for all
-    kept_G: npt.NDArray[np.int64] | None = None  # only these items; None for all
-    own_Q: npt.NDArray[np.int64] | None = None  # the item that each query excludes, or -1
-
-    def run(self, function: Callable[..., Any], *arguments: Any, found: Any = None, **options: Any) -> Any:
-        """Call a function of the core on these rows, and name the caller's row in an error."""
-        queries, gallery = self.all.queries, self.all.gallery
-        if self.rows_Q is not None:
-            queries, gallery = queries[self.rows_Q], self.all.items
-        if self.kept_G is not None:
-            gallery = self.all.items[self.kept_G]
-        first = () if found is None else (found,)
-        try:
-            return function(*first, queries, gallery, *arguments, **options, **self.options)
-        except ValueError as error:
-            message = re.sub(r"^(queries|gallery) row (\d+)", self._name_row, str(error))
-            raise ValueError(message) from None
-
-    def _name_row(self, found: re.Match[str]) -> str:
-        rows = self.rows_Q if found[1] == "queries" else self.kept_G
-        return found[0] if rows is None else f"{found[1]} row {rows[int(found[2])]}"
-
-    def restore(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Convert indices of kept items to the caller's indices; -1 stays."""
-        return indices if self.kept_G is None else np.append(self.kept_G, -1)[indices]
-
-    def translate(self, found: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Convert the caller's indices to indices of kept items, or -1; excluded items move to the end."""
-        found = found if self.rows_Q is None else found[self.rows_Q]
-        if self.kept_G is None:
-            return found
-        if self.own_Q is not None:
-            order = np.argsort((found == self.own_Q[:, None]) & (found >= 0), axis=1, kind="stable")
-            found = np.take_along_axis(found, order, axis=1)
-        return _find(found, self.kept_G)
-
-
-def _find(ids: npt.NDArray[np.int64], kept: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the places of ids among sorted kept items, or -1."""
-    places = np.searchsorted(kept, ids).clip(max=len(kept) - 1)
-    return np.where(kept[places] == ids, places, -1)
-
-
-def _divide(
-    sides: Sides,
-    options: dict[str, Any],
-    own_Q: npt.NDArray[np.int64] | None,
-    allowed: Allowed,
-    divides: bool,
-) -> list[_Part]:
-    """Divide queries by their list of allowed items, if the lists are shared."""
-    used, which_Q = np.unique(allowed.lists, return_inverse=True)
-    if len(used) != 1 and not (divides and len(used) * _QUERIES_PER_LIST <= len(which_Q)):
-        return [_Part(sides, options | {"allowed": allowed})]
-    groups = np.split(np.argsort(which_Q, kind="stable"), np.cumsum(np.bincount(which_Q))[:-1])
-    parts = []
-    for number, rows_Q in zip(used.tolist(), groups):
-        items = allowed.items[int(allowed.offsets[number]) : int(allowed.offsets[number + 1])]
-        own, kept_G, chosen = None if own_Q is None else own_Q[rows_Q], None, dict(options)
-        if 0 < len(items) <= _COPIED * len(sides.items):
-            kept_G = items.astype(np.int64)
-        else:
-            ends = np.array([0, len(items)], np.uint64)
-            chosen["allowed"] = Allowed(ends, items, np.zeros(len(rows_Q), np.uint32))
-        if own is not None:
-            chosen |= {"exclude_self": False, "exclude": own if kept_G is None else _find(own, kept_G)}
-        if len(used) > 1:
-            chosen["progress"] = None
-        parts.append(_Part(sides, chosen, rows_Q if len(used) > 1 else None, kept_G, own))
-    return parts
-
-
-def _run(
-    parts: list[_Part], search: Callable[[_Part], tuple[Any, ...]], progress: Progress | None
-) -> tuple[Any, ...]:
-    """Search all parts, and join the arrays, which have an entry per query."""
-    if len(parts) == 1:
-        return search(parts[0])
-    joined: list[npt.NDArray[Any]] = []
-    n, done = len(parts[0].all.queries), 0
-    for part in parts:
-        found = search(part)
-        joined = joined or [np.empty((n, *of.shape[1:]), of.dtype) for of in found]
-        for whole, of in zip(joined, found):
-            whole[part.rows_Q] = of
-        done += len(found[0])
-        if progress is not None:
-            progress(done, n)
-    return tuple(joined)
-
-
-def _check_ids(found: npt.NDArray[np.int64], items: int) -> None:
-    """Raise a ValueError like the core, which only sees the allowed items."""
-    outside = (found < -1) | (found >= items)
-    if outside.any():
-        query, column = np.argwhere(outside)[0]
-        expected = f"expected indices of the gallery, 0 to {items - 1}, or -1 for none"
-        raise ValueError(f"found row {query} contains {found[query, column]}; {expected}")
-    ids = np.sort(found, axis=1)
-    twice = (ids[:, 1:] == ids[:, :-1]) & (ids[:, 1:] >= 0)
-    if twice.any():
-        query, column = np.argwhere(twice)[0]
-        raise ValueError(f"found row {query} contains {ids[query, column]} twice; expected each index once")
-
-
 def _check_search(
     queries: object,
     gallery: object,
@@ -627,7 +510,7 @@ def _check_search(
     *,
     may_be_empty: bool = True,
     divides: bool = True,
-) -> tuple[int, int, list[_Part]]:
+) -> tuple[int, int, list[Part]]:
     """Check the arguments that searches share; return the number of queries, k, and parts to search."""
     sides = arguments.to_sides(queries, gallery, similarity, may_be_empty=may_be_empty)
     n_queries, n_items = len(sides.queries), len(sides.items)
@@ -637,10 +520,10 @@ def _check_search(
     if own_Q is not None:
         options["exclude"] = own_Q
     if allowed is None:
-        return n_queries, k, [_Part(sides, options)]
+        return n_queries, k, [Part(sides, options)]
     lists = to_allowed(allowed, n_queries, n_items)
     own_Q = np.arange(n_queries) if exclude_self else own_Q
-    return n_queries, k, _divide(sides, options, own_Q, lists, divides)
+    return n_queries, k, divide(sides, options, own_Q, lists, divides=divides)
 
 
 def worst_score(similarity: str) -> float:
