@@ -17,7 +17,8 @@ use dml_eval::{
     Positives, Precision, Relation, Result, Selected, SharedLists, Similarity, Sizes, Ties, VerifyTasks,
     advance_searches, ami, ari, begin_block, begin_searches, binarize, code_pair_scores, collect, count_distances,
     count_negatives, count_slots, count_symmetric_negatives, evaluate_all, find_positives, hard_negatives,
-    index_recall, kmeans, knn, nearest, nmi, observe_block, pair_scores, range_search, select_kernel, verify,
+    index_recall, kmeans, knn, nearest, nmi, observe_block, pair_scores, range_search, select_kernel, top_pairs,
+    verify,
 };
 use half::f16;
 use ndarray::Array2;
@@ -458,6 +459,11 @@ fn ranges(run: &Run, sizes: &[(&str, usize)]) {
     run.check(sizes, |control| range_search(&run.codes_apart()?, 25.0, OwnItem::Absent.into(), u64::MAX, control));
 }
 
+fn pairs(run: &Run) {
+    run.check(&[], |control| top_pairs(&run.dense(Similarity::Cosine, Precision::SixteenBit, control)?, 90, control));
+    run.check(&[], |control| top_pairs(&run.own_codes()?, 90, control));
+}
+
 fn recall(run: &Run) {
     let found = Array2::from_shape_fn((ROWS, 10), |(i, j)| ((i + j * 13) % OTHERS) as i64);
     run.check(&[], |control| {
@@ -589,6 +595,7 @@ fn cases() -> Vec<Case> {
     );
     add("range search", Box::new(|run| ranges(run, &[("range_queries", 100)])));
     add("index recall", Box::new(recall));
+    add("top pairs", Box::new(pairs));
     add("verify", Box::new(|run| verified(run, &[], false)));
     add("verify by float64", Box::new(|run| verified(run, &[("verify_listed", 600)], false)));
     add("verify with slots", Box::new(|run| verified(run, &[], true)));

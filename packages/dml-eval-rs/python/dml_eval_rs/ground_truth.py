@@ -44,8 +44,8 @@ def add_truth(parser: argparse.ArgumentParser) -> None:
     add("--range", type=float, metavar="SIMILARITY", help=distance)
     add("--exclude-self", action="store_true", help="query i excludes item i")
     add("--allowed", metavar="FILE", help=_ALLOWED)
-    limit = "memory for rows and results, in addition to about 100 MiB; for example 4GB; default: 512MiB"
-    add("--memory", type=_bytes, default=_bytes("512MiB"), metavar="SIZE", help=limit)
+    limit = "memory for rows and results, in addition to about 100 MiB; for example 4GB; default: 384MiB"
+    add("--memory", type=_bytes, default=_bytes("384MiB"), metavar="SIZE", help=limit)
     parser.set_defaults(run=write_truth)
 
 
