@@ -1,4 +1,4 @@
-"""Time exact neighbours for ground truth: beside faiss, of bytes, under filters, and from a mapped file.
+"""Time exact neighbours: floats, bytes, filters and a mapped file, compared with faiss.
 
     python benchmarks/evaluator/truth.py [--items 1000000] [--dim 128] [--queries 2000] [-k 100] [--without-faiss]
 
@@ -27,7 +27,7 @@ TIMES = 2
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    """Return the processor time of a call."""
+    """Time a call, and return the processor time."""
     best = float("inf")
     for _ in range(TIMES):
         start = time.process_time()

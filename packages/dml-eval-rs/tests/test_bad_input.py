@@ -105,7 +105,7 @@ def test_numbers_whose_products_overflow_are_refused_where_they_matter() -> None
         (lambda: evaluate(X, LABELS.astype(complex)), TypeError, "labels has dtype complex128"),
         (lambda: evaluate([[1, 2], [3, 4]], [0, 0]), TypeError,
          r"embeddings has dtype int64; expected float16.*: use numpy.asarray\(embeddings, dtype=numpy.float32\)"),
-        (lambda: evaluate("x.npy", LABELS), TypeError, r"embeddings is the path 'x.npy'.*numpy.load\('x.npy'"),
+        (lambda: evaluate("x.npy", LABELS), TypeError, r"embeddings is the path 'x.npy'.*load_array\('x.npy'\)"),
         (lambda: evaluate(X, Path("l.npy")), TypeError, r"labels is the path 'l.npy'; expected an array"),
         (lambda: evaluate(LABELS, X), ValueError, r"embeddings has shape \(6,\); expected \(queries, dim\)"),
         (lambda: evaluate(X, np.eye(6, dtype=int)), ValueError, r"labels has shape \(6, 6\).*labels.argmax\(axis=1\)"),

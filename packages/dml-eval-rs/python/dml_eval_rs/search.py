@@ -235,7 +235,7 @@ def knn_classify(
     code_QK = code_N.reshape(-1)[index_QK]
     if len(code_QK) == 0:
         return dict.fromkeys(ks, classes[:0])
-    # Divided by the largest weight of a query, so that a weight can't overflow.
+    # Dividing by the query's largest weight prevents overflow.
     weight_QK = np.exp((similarity_QK.astype(np.float64) - similarity_QK[:, :1]) / heat)
     return {each: classes[_vote(code_QK[:, :each], weight_QK[:, :each], len(classes))] for each in ks}
 
@@ -282,8 +282,8 @@ def hard_negatives(
         labels: (N,) integers of any width, booleans or strings; at least two labels must differ, unless there is a
             gallery. To list the positives per item, for example the relevant passages of a question, use a `Relevance`.
         k: 1 to N − 1, or with a gallery, to G.
-        gallery: (G, D) or (G, W), the items to find, such as a corpus. By default, the embeddings, where an item
-            doesn't find itself.
+        gallery: (G, D) or (G, W), the items to find, such as a corpus. By default, search the embeddings;
+            items don't find themselves.
         gallery_labels: (G,) the labels of the gallery, unless `labels` is a `Relevance`.
         allowed: the items that can be found, see `knn`; positives need not be among these.
         below: ``"hardest"``, ``"easiest"``, or None to use all negatives, as for an item that does not have a positive.
@@ -416,8 +416,8 @@ def index_recall(
 
     recall = #{i in the first k found : key(i) ≥ key of the k-th nearest item} / k, where keys are the float64 numbers
     used by `knn`, see docs/reference/metrics.md. An item that ties with the k-th nearest is correct even when `knn`
-    does not return this item. If only n < k items are `allowed` for a query, the recall is the share of these n, or NaN
-    if n is 0; the mean excludes NaN. Found items that are not allowed are wrong.
+    does not return this item. If a query is only `allowed` to find n < k items, the recall is the share of these n, or
+    NaN if n is 0; the mean excludes NaN. Found items that are not allowed are wrong.
 
     Args:
         found: (Q, k or more) integers: gallery indices in the index's order, or −1 if fewer were found. Only the first

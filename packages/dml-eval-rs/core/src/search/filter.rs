@@ -119,7 +119,7 @@ impl<'a> Filter<'a> {
         self.allowed.is_none_or(|allowed| allowed.of(query).binary_search(&item).is_ok())
     }
 
-    /// Whether so few items are allowed that computing all of their keys is faster than a screen. Returns the number of pairs.
+    /// Returns the number of allowed pairs if computing all of their keys is faster than a screen.
     pub(super) fn few_allowed(&self, gallery: usize, control: &Control) -> Option<u64> {
         let allowed = self.allowed?;
         let pairs = (0..allowed.lists.len()).map(|query| allowed.of(query).len() as u64).sum::<u64>();
@@ -131,7 +131,7 @@ impl<'a> Filter<'a> {
         })
     }
 
-    /// Calls `visit` with the items that are allowed for a query, but not excluded, some at a time.
+    /// Calls `visit` with items that are allowed but not excluded, some at a time.
     pub(super) fn visit(
         &self,
         query: usize,
