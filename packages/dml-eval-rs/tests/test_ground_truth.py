@@ -79,6 +79,21 @@ def test_only_allowed_items_are_written_and_measured(run: Run) -> None:
     assert measured["index recall@10"] == 1
 
 
+def test_a_file_of_ann_benchmarks_states_parts_and_similarity(run: Run) -> None:
+    h5py = pytest.importorskip("h5py", reason="h5py, of the extra hdf5, isn't installed")
+    with h5py.File("data.hdf5", "w") as file:
+        file["train"], file["test"], file.attrs["distance"] = BASE, QUERIES, "euclidean"
+        file["neighbors"] = knn(QUERIES, BASE, 10, similarity="euclidean")[1]
+    said = run("truth", "data.hdf5", "data.hdf5", "-k", "10", "--out", "truth.ibin")
+    assert said == "truth.ibin: 10 neighbours for 30 queries in 200 (euclidean)\n"
+    by_search = ("--base", "data.hdf5", "--queries", "data.hdf5")
+    for compared in (by_search, ("--truth", "data.hdf5")):
+        measured = json.loads(run("index", "truth.ibin", *compared, "--format", "json"))
+        assert measured["index recall@10"] == 1
+    found = json.loads(run("index", "data.hdf5", *by_search, "--similarity", "dot", "--format", "json"))
+    assert found["index recall@10"] < 1
+
+
 def test_ranges_are_written_as_lists(run: Run) -> None:
     run("truth", "base.fbin", "queries.fvecs", "--range", "0.9", "--out", "range.npz")
     with np.load("range.npz") as found:

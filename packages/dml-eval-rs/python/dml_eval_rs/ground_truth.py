@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs.inputs.files import check_writable, load_array, replacing, save_array, with_part
+from dml_eval_rs.inputs.arguments import Unstated
+from dml_eval_rs.inputs.files import (
+    check_writable,
+    load_array,
+    replacing,
+    save_array,
+    stated_similarity,
+    with_part,
+)
 from dml_eval_rs.metrics.tables import Table, Tabular
 from dml_eval_rs.search import IndexRecall, check_found, index_recall, mean_of, range_search
 from dml_eval_rs.shards.search import knn_shards
@@ -84,7 +92,9 @@ def _bytes(text: str) -> int:
 
 
 def _shared(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of the searches."""
+    """Return the arguments of the searches; the similarity can be stated in the file of the base."""
+    if isinstance(options.similarity, Unstated):
+        options.similarity = stated_similarity(options.base) or options.similarity
     shared = {name: getattr(options, name) for name in ("similarity", "exclude_self", "threads", "progress")}
     return shared | ({"allowed": load_array(options.allowed)} if options.allowed else {})
 

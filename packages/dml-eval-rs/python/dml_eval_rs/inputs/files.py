@@ -76,6 +76,16 @@ def with_part(path: str, part: str) -> str:
     return f"{path}:{part}" if given is None and file.suffix.lower() in (".hdf5", ".h5") else path
 
 
+def stated_similarity(path: str) -> str | None:
+    """Return the similarity for the distance that an HDF5 file of ann-benchmarks states, or None."""
+    file, _ = split_part(path)
+    if file.suffix.lower() not in (".hdf5", ".h5"):
+        return None
+    with _import("h5py", file, "hdf5").File(file, "r") as opened:
+        distance = opened.attrs.get("distance")
+    return {"euclidean": "euclidean", "angular": "cosine", "ip": "dot"}.get(str(distance))
+
+
 def check_writable(path: Path) -> None:
     """Raise a ValueError if `save_array` does not know the suffix, or the folder does not exist."""
     known = ".npy", *_BINS, *_VECS
