@@ -282,10 +282,11 @@ class Searched(Option):
     def _index_recall(self, data: Data, own: np.ndarray, options: Any) -> Case:
         exact = np.array(self._padded(data, own))
         found = np.where(data.rng.random(exact.shape) < 0.3, -1, exact)
+        for row, usable in zip(found, self._can_find(data)):
+            row[:1] = sorted({*range(len(data.items))} - usable)[:1] or row[:1]  # an item that is not allowed
         measure = functools.partial(ours.index_recall, found, data.queries, data.gallery, self.k, **options)
-        number = (exact >= 0).sum(axis=1)
-        expected = np.where(number > 0, (found >= 0).sum(axis=1) / np.maximum(number, 1), -1)
-        return Case(lambda: np.nan_to_num(measure().per_query, nan=-1).tolist(), expected.tolist(), _differ)
+        right = [np.isin(row[row >= 0], of).sum() / max(1, (of >= 0).sum()) for row, of in zip(found, exact)]
+        return Case(lambda: np.nan_to_num(measure().per_query).tolist(), right, _differ)
 
     def _range(self, data: Data, own: np.ndarray, options: Any) -> Case:
         scores = np.array([_scores(query, data.items, self.similarity) for query in data.queries])
