@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -116,14 +115,14 @@ def save_array(path: Path, array: _Array) -> None:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Any]:
     """Open a file that replaces `path` at the end, or is deleted after an error or Ctrl-C."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        try:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
             yield file
-            file.flush()
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink()
-            raise
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def _row(columns: int, dtype: str) -> np.dtype[Any]:
