@@ -33,6 +33,7 @@ SECTIONS = {
             "*/your-own-loss",
             "*/a-papers-table",
             "*/verification-thresholds",
+            "*/index-recall",
         ),
     ),
     "guide": Section(

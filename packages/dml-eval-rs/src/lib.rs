@@ -30,7 +30,7 @@ mod _native {
     #[pymodule_export]
     use super::evaluation::evaluate;
     #[pymodule_export]
-    use super::search::{hard_negatives, index_recall, knn, range_search};
+    use super::search::{hard_negatives, index_recall, knn, range_search, top_pairs};
     #[pymodule_export]
     use super::shards::{compute_metrics, count_negatives, count_symmetric_negatives, find_positives};
     #[pymodule_export]

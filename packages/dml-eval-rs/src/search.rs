@@ -1,7 +1,10 @@
 //! Bindings for searches of embeddings and codes.
 
 use dml_eval::ndarray::ArrayView2;
-use dml_eval::{Codes, Control, Dense, Hardness, Matrix, OwnItem, Precision, Ranges, Result};
+use dml_eval::{
+    Ceiling, Codes, Control, Dense, Filter, Hardness, Matrix, OwnItem, Positives, Precision, Ranges, Result,
+    SharedLists,
+};
 use numpy::{Element, IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 
@@ -22,18 +25,31 @@ pub struct Options<'py> {
     #[pyo3(default)]
     exclude: Option<PyReadonlyArray1<'py, i64>>,
     #[pyo3(default)]
+    allowed: Option<ListArrays<'py>>,
+    #[pyo3(default)]
     threads: Option<usize>,
     #[pyo3(default)]
     progress: Option<Py<PyAny>>,
 }
 
-/// Returns the item that each query excludes: the item with the query's index, a listed item, or none.
-fn own_item<'a>(exclude_self: bool, exclude: Option<&'a PyReadonlyArray1<'_, i64>>) -> PyResult<OwnItem<'a>> {
-    Ok(match exclude {
-        Some(own) => OwnItem::Listed(own.as_slice()?),
-        None if exclude_self => OwnItem::SameIndex,
-        None => OwnItem::Absent,
-    })
+/// Offsets of lists, items, and the number of the list per query.
+type ListArrays<'py> = (PyReadonlyArray1<'py, u64>, PyReadonlyArray1<'py, u32>, PyReadonlyArray1<'py, u32>);
+
+fn lists<'a>(arrays: &'a ListArrays<'_>) -> PyResult<SharedLists<'a>> {
+    let (offsets, items, lists) = arrays;
+    Ok(SharedLists { offsets: offsets.as_slice()?, items: items.as_slice()?, lists: lists.as_slice()? })
+}
+
+impl Options<'_> {
+    /// Returns the items that queries exclude (the item with the query's index, a listed item, or none) and may find.
+    fn filter(&self) -> PyResult<Filter<'_>> {
+        let own = match &self.exclude {
+            Some(own) => OwnItem::Listed(own.as_slice()?),
+            None if self.exclude_self => OwnItem::SameIndex,
+            None => OwnItem::Absent,
+        };
+        Ok(Filter { allowed: self.allowed.as_ref().map(lists).transpose()?, ..own.into() })
+    }
 }
 
 /// Makes a `Dense` space that borrows the embeddings.
@@ -79,19 +95,20 @@ pub fn knn<'py>(
     k: usize,
     options: Option<Options<'py>>,
 ) -> PyResult<Neighbours<'py>> {
-    let Options { similarity, exclude_self, exclude, threads, progress } = required(options)?;
-    let gallery = gallery.as_ref().map(Items::view);
-    let (shape, own) = ((queries.view().len(), k), own_item(exclude_self, exclude.as_ref())?);
-    let how = (NAMES, threads, progress);
+    let mut options = required(options)?;
+    let progress = options.progress.take();
+    let (filter, similarity) = (options.filter()?, options.similarity.as_str());
+    let (gallery, shape) = (gallery.as_ref().map(Items::view), (queries.view().len(), k));
+    let how = (NAMES, options.threads, progress);
     match queries.view() {
         Sides::Rows(rows) => fill(py, shape, how, |control, similarities, indices| {
             let how = (similarity.parse()?, trial::screen_or(Precision::SixteenBit), trial::kernel()?);
             let gallery = gallery.map(Sides::rows).transpose()?;
-            dml_eval::knn((rows, gallery), how, (k, own), control, similarities, indices)
+            dml_eval::knn((rows, gallery), how, (k, filter), control, similarities, indices)
         }),
         Sides::Codes(queries) => fill(py, shape, how, |control, distances, indices| {
             let space = codes(queries, gallery)?;
-            dml_eval::nearest(&space, k, own, control, Codes::distance, distances, indices)
+            dml_eval::nearest(&space, k, filter, control, Codes::distance, distances, indices)
         }),
     }
 }
@@ -113,22 +130,53 @@ pub fn range_search<'py>(
     fn to_lists<T: Element>(py: Python<'_>, found: Ranges<T>) -> Lists<'_> {
         (found.offsets.into_pyarray(py), found.indices.into_pyarray(py), found.values.into_pyarray(py).into_any())
     }
-    let Options { similarity, exclude_self, threads, progress, .. } = required(options)?;
+    let mut options = required(options)?;
+    let progress = options.progress.take();
+    let (filter, similarity, threads) = (options.filter()?, options.similarity.as_str(), options.threads);
     let gallery = gallery.as_ref().map(Items::view);
     match queries.view() {
         Sides::Rows(rows) => {
             let found = run(py, NAMES, threads, progress, |control| {
-                let space = dense(rows, gallery, &similarity, control)?;
-                dml_eval::range_search(&space, threshold, exclude_self, max_results, control)
+                let space = dense(rows, gallery, similarity, control)?;
+                dml_eval::range_search(&space, threshold, filter, max_results, control)
             })?;
             Ok(to_lists(py, found))
         }
         Sides::Codes(queries) => {
             let found = run(py, NAMES, threads, progress, |control| {
                 let space = codes(queries, gallery)?;
-                dml_eval::range_search(&space, threshold, exclude_self, max_results, control)
+                dml_eval::range_search(&space, threshold, filter, max_results, control)
             })?;
             Ok(to_lists(py, found))
+        }
+    }
+}
+
+/// Similarities (float32) or distances (int32) (N,), and pairs (2N,).
+type Pairs<'py> = (Bound<'py, PyAny>, Bound<'py, PyArray1<i64>>);
+
+/// Finds the `n` most similar pairs of rows.
+#[pyfunction]
+#[pyo3(signature = (embeddings, n, **options))]
+pub fn top_pairs<'py>(
+    py: Python<'py>,
+    embeddings: Items<'py>,
+    n: usize,
+    options: Option<Options<'py>>,
+) -> PyResult<Pairs<'py>> {
+    let Options { similarity, threads, progress, .. } = required(options)?;
+    match embeddings.view() {
+        Sides::Rows(rows) => {
+            let (scores, pairs) = run(py, evaluation::NAMES, threads, progress, |control| {
+                dml_eval::top_pairs(&dense(rows, None, &similarity, control)?, n, control)
+            })?;
+            Ok((scores.into_pyarray(py).into_any(), pairs.into_pyarray(py)))
+        }
+        Sides::Codes(rows) => {
+            let (scores, pairs) = run(py, evaluation::NAMES, threads, progress, |control| {
+                dml_eval::top_pairs(&codes(rows, None)?, n, control)
+            })?;
+            Ok((scores.into_pyarray(py).into_any(), pairs.into_pyarray(py)))
         }
     }
 }
@@ -144,17 +192,19 @@ pub fn index_recall<'py>(
     k: usize,
     options: Option<Options<'py>>,
 ) -> PyResult<(Bound<'py, PyArray1<f64>>, f64)> {
-    let Options { similarity, exclude_self, threads, progress, .. } = required(options)?;
+    let mut options = required(options)?;
+    let progress = options.progress.take();
+    let (filter, similarity, threads) = (options.filter()?, options.similarity.as_str(), options.threads);
     let (found, queries, gallery) = (found.as_array(), queries.view(), gallery.as_ref().map(Items::view));
     let (recall, mean) = run(py, NAMES, threads, progress, |control| {
         let recall = match queries {
             Sides::Rows(rows) => {
-                let space = dense(rows, gallery, &similarity, control)?;
-                dml_eval::index_recall(&space, found, k, exclude_self, control)?
+                let space = dense(rows, gallery, similarity, control)?;
+                dml_eval::index_recall(&space, found, k, filter, control)?
             }
             Sides::Codes(queries) => {
                 let space = codes(queries, gallery)?;
-                dml_eval::index_recall(&space, found, k, exclude_self, control)?
+                dml_eval::index_recall(&space, found, k, filter, control)?
             }
         };
         let mean = dml_eval::mean(&recall);
@@ -166,37 +216,53 @@ pub fn index_recall<'py>(
 /// Options for a search for hard negatives.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-pub struct NegativeOptions {
+pub struct NegativeOptions<'py> {
+    /// Labels of both sides, or the matches per query.
+    #[pyo3(default)]
+    labels: Option<(PyReadonlyArray1<'py, u32>, PyReadonlyArray1<'py, u32>)>,
+    #[pyo3(default)]
+    positives: Option<ListArrays<'py>>,
+    #[pyo3(default)]
+    allowed: Option<ListArrays<'py>>,
     /// Which positive bounds the negatives: "hardest", "easiest" or none.
     below: Option<String>,
     margin: f64,
+    factor: f64,
     similarity: String,
     #[pyo3(default)]
     threads: Option<usize>,
 }
 
-/// Finds the `k` nearest items with different labels per item.
+/// Finds the `k` nearest items that don't match, per query.
 #[pyfunction]
-#[pyo3(signature = (embeddings, labels, k, **options))]
+#[pyo3(signature = (queries, gallery, k, **options))]
 pub fn hard_negatives<'py>(
     py: Python<'py>,
-    embeddings: Items<'py>,
-    labels: PyReadonlyArray1<'py, u32>,
+    queries: Items<'py>,
+    gallery: Option<Items<'py>>,
     k: usize,
-    options: Option<NegativeOptions>,
+    options: Option<NegativeOptions<'py>>,
 ) -> PyResult<Neighbours<'py>> {
-    let NegativeOptions { below, margin, similarity, threads } = required(options)?;
-    let below = NAMES.check(below.as_deref().map(str::parse::<Hardness>).transpose())?.map(|bound| (bound, margin));
-    let (shape, labels) = ((embeddings.view().len(), k), labels.as_slice()?);
-    let how = (evaluation::NAMES, threads, None);
-    match embeddings.view() {
+    let options = required(options)?;
+    let positives = match (&options.labels, &options.positives) {
+        (_, Some(positives)) => Positives::Listed(lists(positives)?),
+        (Some((queries, items)), None) => Positives::Labels(queries.as_slice()?, items.as_slice()?),
+        (None, None) => Positives::Labels(&[], &[]),
+    };
+    let relation = (positives, options.allowed.as_ref().map(lists).transpose()?);
+    let positive = NAMES.check(options.below.as_deref().map(str::parse::<Hardness>).transpose())?;
+    let bound = positive.map(|positive| Ceiling { positive, factor: options.factor, margin: options.margin });
+    let (gallery, shape) = (gallery.as_ref().map(Items::view), (queries.view().len(), k));
+    let how = (if gallery.is_some() { NAMES } else { evaluation::NAMES }, options.threads, None);
+    let similarity = options.similarity.as_str();
+    match queries.view() {
         Sides::Rows(rows) => fill(py, shape, how, |control, similarities, indices| {
-            let space = dense(rows, None, &similarity, control)?;
-            dml_eval::hard_negatives(&space, labels, k, below, control, similarities, indices)
+            let space = dense(rows, gallery, similarity, control)?;
+            dml_eval::hard_negatives(&space, relation, k, bound, control, similarities, indices)
         }),
         Sides::Codes(queries) => fill(py, shape, how, |control, distances, indices| {
-            let space = codes(queries, None)?;
-            dml_eval::hard_negatives(&space, labels, k, below, control, distances, indices)
+            let space = codes(queries, gallery)?;
+            dml_eval::hard_negatives(&space, relation, k, bound, control, distances, indices)
         }),
     }
 }

@@ -87,7 +87,7 @@ def test_codes_need_their_similarity(run: Run) -> None:
     expected = evaluate(ARRAYS["codes"], LABELS, similarity="hamming", metrics=["ndcg@3", "nmi"])
     given = ["codes.npy", "labels.npy", "--metric", "ndcg@3", "--metric", "nmi", "--format", "json"]
     assert json.loads(run(*given, "--similarity", "hamming")) == expected.to_dict()
-    assert "embeddings has dtype uint8; expected float16" in run(*given, code=2)
+    assert "embeddings has dtype uint8, but no similarity is given" in run(*given, code=2)
     assert "similarity='hamming' expects uint8" in run(
         "x.npy", "labels.npy", "--similarity", "hamming", code=2
     )

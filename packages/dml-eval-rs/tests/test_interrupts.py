@@ -24,6 +24,8 @@ CALLS = {
     "hard_negatives of codes": (
         "hard_negatives(codes, zeros % 7 + np.arange(len(zeros)) // 9, 9, similarity='hamming', threads=2)"
     ),
+    "top_pairs": "top_pairs(x, 1000, threads=2)",
+    "knn of allowed items": "knn(x, -x, 50, allowed=(Labels(labels % 3), Labels(labels % 3)), threads=2)",
     "index_recall": "index_recall(np.tile(np.arange(50), (len(x), 1)), x, x.copy(), 50, threads=2)",
     "verify": "verify(x, labels, threads=2)",
     "verify codes": "verify(codes, zeros % 7 + np.arange(len(zeros)) // 9, similarity='hamming', threads=2)",

@@ -40,7 +40,7 @@ PATHS: dict[str, tuple[str, ...]] = {
         *_TABLES, "thresholds from cells", "thresholds sampled", "thresholds guessed", "neighbours of all items",
         "neighbours from tables",
         "neighbours from tables of parts", "neighbours in batches", "ranges in batches", "narrow panel",
-        "few queries",
+        "few queries", "allowed items one by one", "bounds by lists",
         "bounds by pairs", "bounds from tables", "bounds decided by scores", "centroids nearer than the last",
     ),
     "verify": (
@@ -50,6 +50,11 @@ PATHS: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 Rule = tuple[str, Callable[[str, Any], bool], str]
+
+
+def _chooses(option: Any) -> bool:
+    """Whether queries have separate lists of allowed items; if they share a list, the gallery only has its items."""
+    return option.allowed == "lists"
 
 
 def _has_lists(option: Any) -> bool:
@@ -90,15 +95,32 @@ IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
         ),
         (
             "few queries",
-            lambda name, o: name == "shards" or ((o.gallery or o.exclude) and o.how == "knn"),
+            lambda _, o: o.how == "shards" or (bool(o.gallery or o.exclude or o.allowed) and o.how == "knn"),
             "a search in a gallery reads its items while it looks for neighbours",
         ),
-        ("bounds (by pairs|from)", lambda _, o: bool(o.below), "without `below`, scores have no bound"),
-        ("decided by scores", lambda _, o: bool(o.below), "without `below`, scores have no bound"),
-        ("both sides", lambda _, o: o.how == "range" and not o.gallery, "every query has its own threshold"),
-        (", rows$", lambda _, o: o.how != "range" or o.gallery, "a pair is found for both rows at once"),
-        ("ranges", lambda _, o: o.how == "range" and o.gallery, "an array's pairs form a triangle"),
-        ("neighbours|sampled|from cells", lambda _, o: o.how != "range", "the threshold is given"),
+        (
+            "bounds (by pairs|from)",
+            lambda _, o: bool(o.below) and not (o.gallery or o.relevant),
+            "no positive bounds the others, or positives are listed",
+        ),
+        (
+            "bounds by lists",
+            lambda _, o: bool(o.below) and (o.gallery or o.relevant),
+            "no positive bounds the others, or classes have positives",
+        ),
+        ("one by one", lambda _, o: _chooses(o), "queries have no lists"),
+        ("leaving out", lambda _, o: o.relevant, "labels alone exclude matches"),
+        (
+            "sampled|guessed|cells|neighbours from tables|of all items|few queries|in blocks",
+            lambda _, o: not _chooses(o),
+            "a sample or table has items that aren't allowed",
+        ),
+        ("of keys$", lambda _, o: not _chooses(o) or o.similarity != "hamming", "codes have no directions"),
+        ("decided by scores", lambda _, o: bool(o.below), "no positive bounds the others"),
+        ("both sides", lambda _, o: o.how == "range" and not (o.gallery or o.allowed), "queries have thresholds"),
+        (", rows$", lambda _, o: o.how != "range" or o.gallery or o.allowed, "one threshold serves both sides"),
+        ("ranges", lambda _, o: o.how == "range" and (o.gallery or o.allowed), "an array's own range is one triangle"),
+        ("neighbours|sampled|from cells", lambda _, o: o.how != "range", "a range knows its threshold"),
         ("^(avx|neon-bf16).*Float32", lambda _, o: o.how != "kmeans", "k-means takes the 16-bit screen"),
         ("sampled|from cells", lambda _, o: o.how != "kmeans", "the centroids are fewer than a panel"),
         (
@@ -142,7 +164,7 @@ def screen_paths(family: str) -> Iterator[str]:
                 yield f"{kernel}, {word}, {how}, {shape}"
             if family != "search":
                 yield f"several brackets: {kernel}, {word}, {how}"
-            if family == "evaluate":
+            if family != "verify":
                 yield f"leaving out pairs: {kernel}, {word}, {how}"
     for kernel in {kernel for kernel, _ in screens()}:
         if family != "verify":

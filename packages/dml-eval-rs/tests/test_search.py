@@ -248,7 +248,7 @@ def test_the_interval_holds_the_mean() -> None:
         (lambda: range_search(X * np.nan, None, 0.5), ValueError, "queries row 0 holds NaN"),
         (lambda: range_search(CODES, None, 16, similarity="hamming", max_results=9), ValueError, "1600 pairs reach"),
         (lambda: range_search(CODES, X, 3, similarity="hamming"), TypeError, "gallery has dtype float32"),
-        (lambda: range_search(CODES, None, 3), TypeError, "use similarity='hamming'"),
+        (lambda: range_search(CODES, None, 3), TypeError, "expected similarity='hamming' for binary codes"),
         (lambda: range_search(X, X, 0.5, similarity="l2"), ValueError, "similarity is 'l2'"),  # type: ignore[arg-type]
         (lambda: index_recall([[0, 0]] * 40, X, None, 2), ValueError, "found row 0 contains 0 twice"),
         (lambda: index_recall([[0, 40]] * 40, X, None, 2), ValueError, r"found row 0 contains 40; .* 0 to 39"),

@@ -159,7 +159,7 @@ VERIFIED = {
     "half": RNG.normal(size=(N, 6)).astype(np.float16),
 }
 FAR = ("tar@far=0.5", "tar@far=0.1", "tar@far=1e-2", "tar@far=1e-3")
-ASKED = [("auc", *FAR, "eer"), FAR, ("auc",), ("eer",)]
+ASKED = [("auc", *FAR, "eer"), FAR, ("auc",), ("eer",), ("micro_ap",)]
 
 
 @given(cuts, block, similarities, st.sampled_from(list(VERIFIED)), kinds, st.booleans(), st.data())
@@ -352,7 +352,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "width": (np.ones((4, 6), np.float32), r"has shape \(4, 6\).*\(4, 5\) and float32, like .*\[0\]"),
     "dtype": (np.ones((4, 5)), r"has shape \(4, 5\) and dtype float64; expected .*float32"),
     "absent": ("absent.npy", r"\(absent.npy\) is absent on .*shared folder"),
-    "text": (Path(__file__), r"\(.*\) can't be read on .*expected a .npy file"),
+    "text": (Path(__file__), r"\(.*\) can't be read on .*is not a .npy file"),
     "NaN": (np.full((4, 5), np.nan, np.float32), "row 0 holds NaN or infinity"),
     "zeros": (np.zeros((4, 5), np.float32), "row 0 is all zeros"),
 }

@@ -57,7 +57,8 @@ def test_every_public_function_and_method_is_tried() -> None:
         if (inspect.isfunction(value) or isinstance(value, classmethod)) and not name.startswith("_")
     }
     functions = {name for name in dml_eval_rs.__all__ if inspect.isfunction(getattr(dml_eval_rs, name))}
-    untried = {*functions, *methods, "Labels", "Relevance"} - set(CALLS)
+    # load_array maps files, so it doesn't start threads.
+    untried = {*functions, *methods, "Labels", "Relevance"} - set(CALLS) - {"load_array"}
     assert not untried
 
 

@@ -24,7 +24,7 @@ KERNELS = _native.kernels()
 FLOATS = ("cosine", "dot", "euclidean")
 SIMILARITIES = (*FLOATS, "hamming")
 FAR = {f"tar@far={far!r}": far for far in (0.9, 0.5, 1 / 3, 0.3, 0.1, 1e-3)}
-METRICS = [*FAR, "eer", "auc"]
+METRICS = [*FAR, "eer", "auc", "micro_ap"]
 # If the sample and the capacity are this small, brackets are wrong, lists overflow, and float64 must decide.
 SIZES = [(None, None), (1, None), (3, 5), (20, 1), (1, 200), (20, 200)]
 X = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
@@ -59,6 +59,8 @@ def assert_measured(found: Verification, positives: list[float], negatives: list
     assert found.thresholds == {**{name: t for name, (_, t) in expected.items()}, "eer": eer[1]}
     assert found["eer"] == eer[0]
     assert found["auc"] == reference.area(positives, negatives)
+    # A sum of rounded products.
+    assert found["micro_ap"] == pytest.approx(reference.micro_ap(positives, negatives), abs=1e-14)
     assert found.roc is not None
     # Corners on a straight part of the curve are omitted, so our corners must be a subset, in the same order.
     curve = list(zip(found.roc.far.tolist(), found.roc.tar.tolist()))
@@ -201,7 +203,9 @@ def test_rates_are_those_of_scikit_learn_on_the_same_scores(similarity: Any, kin
         assert found[name] == tpr[fpr <= far].max()
         assert thresholds[fpr <= far].min() >= found.thresholds[name] > thresholds[fpr > far].max()
     # scikit-learn adds rounded areas, and finds the crossing on rounded corners.
-    assert found["auc"] == pytest.approx(metrics.roc_auc_score(labels[i] == labels[j], scores), abs=1e-12)
+    matches = labels[i] == labels[j]
+    assert found["auc"] == pytest.approx(metrics.roc_auc_score(matches, scores), abs=1e-12)
+    assert found["micro_ap"] == pytest.approx(metrics.average_precision_score(matches, scores), abs=1e-12)
     at = int(np.argmax(fpr + tpr >= 1))
     part = (1 - fpr[at - 1] - tpr[at - 1]) / (fpr[at] + tpr[at] - fpr[at - 1] - tpr[at - 1])
     assert found["eer"] == pytest.approx(fpr[at - 1] + part * (fpr[at] - fpr[at - 1]), abs=1e-12)
@@ -349,7 +353,7 @@ def test_given_pairs_of_codes_with_folds_are_those_of_their_bits() -> None:
         (lambda: verify(X, Relevance(np.zeros(len(X) + 1, int), [])), ValueError, "labels is a Relevance"),
         (lambda: verify(X, Labels(LABELS, ignored=([0] * 41, []))), ValueError, "labels have ignored items"),
         (lambda: verify(X, LABELS, similarity="hamming"), TypeError, "embeddings has dtype float32; .* uint8 codes"),
-        (lambda: verify(CODES, CODE_LABELS), TypeError, "embeddings has dtype uint8; .* similarity='hamming'"),
+        (lambda: verify(CODES, CODE_LABELS), TypeError, "embeddings has dtype uint8, .* similarity='hamming'"),
         (lambda: verify(X, LABELS, folds=10), ValueError, "folds is given without pairs"),
         (lambda: verify(X, LABELS, pairs=[[0, 1]], peers=object()), ValueError, "pairs and peers are both given"),  # type: ignore[arg-type]
         (lambda: verify(X, LABELS, pairs=[[0, 40]]), ValueError, r"\[0, 40\]; expected nonnegative indices below 40"),

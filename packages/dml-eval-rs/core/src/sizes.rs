@@ -87,6 +87,8 @@ sizes! {
     guess_spacing: 8;
     /// Scales the number of sampled values above a guess, in percent. At 100, few guesses are too high.
     guess_percent: 100;
+    /// With at least this number of gallery items per allowed item, the keys of all allowed items are computed.
+    items_per_allowed: 64;
     /// The maximum number of queries that are compared with gallery rows where these lie in memory.
     few_queries: 32;
     /// With at most this number of items in the gallery, neighbours always come from tables of keys.

@@ -214,7 +214,7 @@ proptest! {
             let (few, own) = (Control::traced(Sizes { few_queries: 1 << 40, ..Sizes::default() }), OwnItem::Absent);
             let (mut similarities, mut few_indices) = (vec![0.0; x.nrows() * k], vec![0i64; x.nrows() * k]);
             let how = (similarity, precision, select_kernel(Some(name))?);
-            knn((queries, Some(gallery)), how, (k, own), &few, &mut similarities, &mut few_indices)?;
+            knn((queries, Some(gallery)), how, (k, own.into()), &few, &mut similarities, &mut few_indices)?;
             assert_eq!(few_indices, indices);
             Ok((keys, indices))
         });

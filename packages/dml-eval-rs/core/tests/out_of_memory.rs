@@ -12,12 +12,13 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering::SeqCst};
 
 use dml_eval::{
-    Alone, Average, Codes, Concatenated, Control, Dense, Error, EvaluateOptions, Hardness, KMeansOptions, Lists,
-    Matrix, Metric, Normalized, Observed, OwnItem, PairLabels, PartialCounts, PerQuery, Precision, Relation, Result,
-    Selected, Similarity, Sizes, Ties, VerifyTasks, advance_searches, ami, ari, begin_block, begin_searches, binarize,
-    code_pair_scores, collect, count_distances, count_negatives, count_slots, count_symmetric_negatives, evaluate_all,
-    find_positives, hard_negatives, index_recall, kmeans, knn, nearest, nmi, observe_block, pair_scores, range_search,
-    select_kernel, verify,
+    Alone, Average, Ceiling, Codes, Concatenated, Control, Dense, Error, EvaluateOptions, Filter, Hardness,
+    KMeansOptions, Lists, Matrix, Metric, Normalized, Observed, OwnItem, PairLabels, PartialCounts, PerQuery,
+    Positives, Precision, Relation, Result, Selected, SharedLists, Similarity, Sizes, Ties, VerifyTasks,
+    advance_searches, ami, ari, begin_block, begin_searches, binarize, code_pair_scores, collect, count_distances,
+    count_negatives, count_slots, count_symmetric_negatives, evaluate_all, find_positives, hard_negatives,
+    index_recall, kmeans, knn, nearest, nmi, observe_block, pair_scores, range_search, select_kernel, top_pairs,
+    verify,
 };
 use half::f16;
 use ndarray::Array2;
@@ -388,7 +389,14 @@ fn nearest_floats(run: &Run, sizes: &[(&str, usize)], k: usize, queries: usize) 
         let x = Matrix::F32(run.x.slice(ndarray::s![..queries, ..]));
         let (mut similarities, mut indices) = (empty(queries * k)?, empty(queries * k)?);
         let how = (Similarity::Cosine, Precision::SixteenBit, select_kernel(None)?);
-        knn((x, Some(Matrix::F32(run.y.view()))), how, (k, OwnItem::Absent), control, &mut similarities, &mut indices)?;
+        knn(
+            (x, Some(Matrix::F32(run.y.view()))),
+            how,
+            (k, OwnItem::Absent.into()),
+            control,
+            &mut similarities,
+            &mut indices,
+        )?;
         Ok(indices)
     });
 }
@@ -401,36 +409,66 @@ fn nearest_codes(run: &Run, sizes: &[(&str, usize)], k: usize) {
     });
 }
 
-fn hard(run: &Run, sizes: &[(&str, usize)], below: Option<(Hardness, f64)>) {
+/// One list of allowed items for all queries.
+const ALLOWED: SharedLists<'_> = SharedLists {
+    offsets: &[0, 15],
+    items: &[3, 9, 11, 20, 31, 42, 57, 60, 88, 90, 101, 160, 190, 250, 299],
+    lists: &[0; ROWS],
+};
+
+fn hard(run: &Run, sizes: &[(&str, usize)], positive: Option<Hardness>, allowed: Option<SharedLists<'_>>) {
+    let bound = positive.map(|positive| Ceiling { positive, factor: 1.0, margin: 0.0 });
+    let relation = (Positives::Labels(&run.labels, &run.labels), allowed);
     run.check(sizes, |control| {
         let space = run.dense(Similarity::Cosine, Precision::SixteenBit, control)?;
         let (mut similarities, mut indices) = (empty(ROWS * 10)?, empty(ROWS * 10)?);
-        hard_negatives(&space, &run.labels, 10, below, control, &mut similarities, &mut indices)?;
+        hard_negatives(&space, relation, 10, bound, control, &mut similarities, &mut indices)?;
         Ok(indices)
     });
     run.check(sizes, |control| {
         let (mut distances, mut indices) = (empty(ROWS * 10)?, empty(ROWS * 10)?);
-        hard_negatives(&run.own_codes()?, &run.labels, 10, below, control, &mut distances, &mut indices)?;
+        hard_negatives(&run.own_codes()?, relation, 10, bound, control, &mut distances, &mut indices)?;
         Ok((distances, indices))
     });
 }
 
 fn ranges(run: &Run, sizes: &[(&str, usize)]) {
     run.check(sizes, |control| {
-        range_search(&run.dense(Similarity::Cosine, Precision::SixteenBit, control)?, 0.05, false, u64::MAX, control)
+        range_search(
+            &run.dense(Similarity::Cosine, Precision::SixteenBit, control)?,
+            0.05,
+            OwnItem::Absent.into(),
+            u64::MAX,
+            control,
+        )
     });
     run.check(sizes, |control| {
-        range_search(&run.apart(Similarity::Cosine, Precision::SixteenBit, control)?, 0.05, false, u64::MAX, control)
+        range_search(
+            &run.apart(Similarity::Cosine, Precision::SixteenBit, control)?,
+            0.05,
+            OwnItem::Absent.into(),
+            u64::MAX,
+            control,
+        )
     });
-    run.check(sizes, |control| range_search(&run.own_codes()?, 25.0, false, u64::MAX, control));
-    run.check(sizes, |control| range_search(&run.codes_apart()?, 25.0, false, u64::MAX, control));
+    let allowed = Filter { allowed: Some(ALLOWED), ..OwnItem::Absent.into() };
+    run.check(sizes, |control| {
+        range_search(&run.apart(Similarity::Cosine, Precision::SixteenBit, control)?, 0.05, allowed, u64::MAX, control)
+    });
+    run.check(sizes, |control| range_search(&run.own_codes()?, 25.0, OwnItem::Absent.into(), u64::MAX, control));
+    run.check(sizes, |control| range_search(&run.codes_apart()?, 25.0, OwnItem::Absent.into(), u64::MAX, control));
+}
+
+fn pairs(run: &Run) {
+    run.check(&[], |control| top_pairs(&run.dense(Similarity::Cosine, Precision::SixteenBit, control)?, 90, control));
+    run.check(&[], |control| top_pairs(&run.own_codes()?, 90, control));
 }
 
 fn recall(run: &Run) {
     let found = Array2::from_shape_fn((ROWS, 10), |(i, j)| ((i + j * 13) % OTHERS) as i64);
     run.check(&[], |control| {
         let space = run.apart(Similarity::Cosine, Precision::SixteenBit, control)?;
-        index_recall(&space, found.view(), 10, false, control)
+        index_recall(&space, found.view(), 10, OwnItem::Absent.into(), control)
     });
 }
 
@@ -544,14 +582,20 @@ fn cases() -> Vec<Case> {
     add("knn of few queries", Box::new(|run| nearest_floats(run, &[], 5, 20)));
     add("nearest codes", Box::new(|run| nearest_codes(run, &[("few_items", 0)], 9)));
     add("nearest codes by tables", Box::new(|run| nearest_codes(run, &[], 150)));
-    add("hard negatives", Box::new(|run| hard(run, &[], None)));
-    add("hard negatives below", Box::new(|run| hard(run, &[], Some((Hardness::Hardest, 0.1)))));
+    add("hard negatives", Box::new(|run| hard(run, &[], None, None)));
+    add("allowed hard negatives", Box::new(|run| hard(run, &[], None, Some(ALLOWED))));
+    add(
+        "screened allowed hard negatives",
+        Box::new(|run| hard(run, &[("items_per_allowed", 1000)], Some(Hardness::Hardest), Some(ALLOWED))),
+    );
+    add("hard negatives below", Box::new(|run| hard(run, &[], Some(Hardness::Hardest), None)));
     add(
         "hard negatives below, by tables",
-        Box::new(|run| hard(run, &[("class_table", 3)], Some((Hardness::Easiest, 0.0)))),
+        Box::new(|run| hard(run, &[("class_table", 3)], Some(Hardness::Easiest), None)),
     );
     add("range search", Box::new(|run| ranges(run, &[("range_queries", 100)])));
     add("index recall", Box::new(recall));
+    add("top pairs", Box::new(pairs));
     add("verify", Box::new(|run| verified(run, &[], false)));
     add("verify by float64", Box::new(|run| verified(run, &[("verify_listed", 600)], false)));
     add("verify with slots", Box::new(|run| verified(run, &[], true)));

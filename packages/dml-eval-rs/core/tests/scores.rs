@@ -1,7 +1,7 @@
 //! Tests searches and verification by scores, for rows of any magnitude: the scores of all pairs must decide.
 
 use dml_eval::{
-    Alone, Control, Dense, Error, Matrix, PairLabels, Precision, Similarity, Sizes, VerifyTasks, kernel_names,
+    Alone, Control, Dense, Error, Matrix, OwnItem, PairLabels, Precision, Similarity, Sizes, VerifyTasks, kernel_names,
     pair_scores, range_search, select_kernel, verify,
 };
 use ndarray::Array2;
@@ -44,6 +44,7 @@ proptest! {
     ) {
         let (control, n) = (Control::default(), g.as_ref().unwrap_or(&x).nrows());
         let exclude_self = exclude_self && g.is_none();
+        let own = if exclude_self { OwnItem::SameIndex } else { OwnItem::Absent };
         for name in kernel_names() {
             for precision in [Precision::Float32, Precision::SixteenBit] {
                 let gallery = g.as_ref().map(|g| Matrix::F64(g.view()));
@@ -57,14 +58,14 @@ proptest! {
                     .filter(|(pair, score)| *score >= threshold && !(exclude_self && pair.0 == pair.1))
                     .map(|(pair, score)| (pair.0, -score, pair.1)).collect();
                 expected.sort_by(|a, b| a.partial_cmp(b).unwrap());
-                let found = range_search(&space, threshold, exclude_self, u64::MAX, &control).unwrap();
+                let found = range_search(&space, threshold, own.into(), u64::MAX, &control).unwrap();
                 let expected_items: Vec<i64> = expected.iter().map(|item| i64::from(item.2)).collect();
                 prop_assert_eq!(&found.indices, &expected_items);
                 for q in 0..x.nrows() {
                     let number = expected.iter().filter(|item| item.0 as usize == q).count() as i64;
                     prop_assert_eq!(found.offsets[q + 1] - found.offsets[q], number);
                 }
-                let rejected = range_search(&space, threshold, exclude_self, 0, &control);
+                let rejected = range_search(&space, threshold, own.into(), 0, &control);
                 let message = format!("{} pairs reach", expected.len());
                 let is_rejected = matches!(rejected, Err(Error::Argument(text)) if text.starts_with(&message));
                 prop_assert_eq!(is_rejected, !expected.is_empty());

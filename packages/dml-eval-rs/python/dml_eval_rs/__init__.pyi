@@ -5,6 +5,7 @@ from dml_eval_rs.clustering import ari as ari
 from dml_eval_rs.clustering import kmeans as kmeans
 from dml_eval_rs.clustering import nmi as nmi
 from dml_eval_rs.inputs.conversion import concatenate_blocks as concatenate_blocks
+from dml_eval_rs.inputs.files import load_array as load_array
 from dml_eval_rs.matches.labels import Labels as Labels
 from dml_eval_rs.matches.matching import Matching as Matching
 from dml_eval_rs.matches.relevance import Relevance as Relevance
@@ -26,7 +27,9 @@ from dml_eval_rs.search import binarize as binarize
 from dml_eval_rs.search import hard_negatives as hard_negatives
 from dml_eval_rs.search import index_recall as index_recall
 from dml_eval_rs.search import knn as knn
+from dml_eval_rs.search import knn_classify as knn_classify
 from dml_eval_rs.search import range_search as range_search
+from dml_eval_rs.search import top_pairs as top_pairs
 from dml_eval_rs.shards.evaluation import evaluate_shards as evaluate_shards
 from dml_eval_rs.shards.search import knn_shards as knn_shards
 from dml_eval_rs.shards.verification import verify_shards as verify_shards

@@ -1,4 +1,4 @@
-"""The command `dml-eval embeddings.npy labels.npy`, to measure saved arrays; it needs only numpy."""
+"""The command `dml-eval`, to measure saved arrays, to write ground truth, and to measure an index; needs only numpy."""
 
 from __future__ import annotations
 
@@ -12,32 +12,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from dml_eval_rs.inputs.arguments import SIMILARITIES, TIES, UNMATCHED
+from dml_eval_rs.inputs.arguments import COSINE, SIMILARITIES, TIES, UNMATCHED
+from dml_eval_rs.inputs.files import load_array
 from dml_eval_rs.metrics.names import DEFAULT, METRICS
 
 if TYPE_CHECKING:
-    from dml_eval_rs.metrics.comparison import ComparisonTable
     from dml_eval_rs.metrics.evaluation import Evaluation
+    from dml_eval_rs.metrics.tables import Tabular
 
 _FORMATS = ("table", "markdown", "latex", "csv", "json")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Return 0, or 2 if it fails, 130 after Ctrl-C, or 141 if the output's reader closes the pipe."""
-    options = _parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    command = words.pop(0) if words[:1] in (["truth"], ["index"]) else None
+    options = _parser(command).parse_args(words)
+    options.progress = _show if sys.stderr.isatty() else None
     warnings.showwarning = _warn
     try:
-        paths = [path for path in (options.embeddings, options.compare) if path]
-        results = {str(path): _measure(path, options) for path in paths}
-        found: Evaluation | ComparisonTable = results[str(options.embeddings)]
-        if options.compare:
-            from dml_eval_rs.metrics.comparison import compare
-
-            found = compare(results)
-        text = _write(found, options.format)
-    except (ValueError, TypeError, OSError) as error:
+        found: Tabular | str = options.run(options)
+        text = found if isinstance(found, str) else _write(found, options.format)
+    except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"dml-eval: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -54,6 +50,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _measure_all(options: argparse.Namespace) -> Tabular:
+    """Measure one or two files of embeddings."""
+    paths = [path for path in (options.embeddings, options.compare) if path]
+    results = {str(path): _measure(path, options) for path in paths}
+    if options.compare:
+        from dml_eval_rs.metrics.comparison import compare
+
+        return compare(results)
+    return results[str(options.embeddings)]
+
+
 def _measure(embeddings: Path, options: argparse.Namespace) -> Evaluation:
     """Measure a file of embeddings."""
     from dml_eval_rs.evaluators import measure_all
@@ -67,13 +74,13 @@ def _measure(embeddings: Path, options: argparse.Namespace) -> Evaluation:
         gallery_labels = Labels(ids, _load(options.gallery_groups), **special)
     elif options.gallery_groups:
         raise ValueError("--gallery-groups is given without --gallery; expected both, or only --groups")
-    names = "similarity", "ties", "unmatched", "seed", "threads"
+    names = "similarity", "ties", "unmatched", "seed", "threads", "progress"
     chosen: Any = {name: getattr(options, name) for name in names}
-    chosen |= {"metrics": options.metric or DEFAULT, "progress": _show if sys.stderr.isatty() else None}
+    chosen["metrics"] = options.metric or DEFAULT
     return measure_all(_load(embeddings), labels, gallery, gallery_labels, **chosen)
 
 
-def _write(found: Evaluation | ComparisonTable, form: str) -> str:
+def _write(found: Tabular, form: str) -> str:
     if form == "json":
         return json.dumps(found.to_dict(), indent=2)
     return str(found) if form == "table" else str(getattr(found, f"to_{form}")()).removesuffix("\n")
@@ -88,10 +95,30 @@ def _show(done: int, total: int) -> None:
     print("\r    \r" if done >= total else f"\r{done / total:4.0%}", end="", file=sys.stderr, flush=True)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="dml-eval",
-        description="Exact metrics of saved embeddings, or of packed binary codes (uint8, --similarity hamming).",
+def _parser(command: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=" ".join(filter(None, ("dml-eval", command))))
+    if command is None:
+        _add_evaluation(parser)
+    else:
+        from dml_eval_rs.ground_truth import add_index, add_truth
+
+        (add_truth if command == "truth" else add_index)(parser)
+    add = parser.add_argument
+    add("--similarity", choices=SIMILARITIES, default=COSINE, help="default: cosine")
+    if command != "truth":
+        add("--format", choices=_FORMATS, default="table", help="default: table")
+    add("--threads", type=int, help="default: RAYON_NUM_THREADS, or all cores")
+    version = sys.modules["dml_eval_rs"].__version__
+    add("--version", action="version", version=f"dml-eval {version}", help="show the version and exit")
+    return parser
+
+
+def _add_evaluation(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Exact metrics of saved embeddings, or of packed binary codes (uint8, --similarity hamming)."
+    )
+    parser.epilog = (
+        "dml-eval truth and dml-eval index, with --help: exact neighbours, and the recall of an index."
     )
     add = parser.add_argument
     file: dict[str, Any] = {"type": Path, "metavar": "FILE"}
@@ -101,7 +128,6 @@ def _parser() -> argparse.ArgumentParser:
     add("labels", type=Path, help="the queries' labels, a .npy file: (n,) integers, booleans or strings")
     add("--metric", action="append", metavar="NAME", help=f"can be repeated: {names}; default: {default}")
     add("--gallery", nargs=2, type=Path, metavar=("EMBEDDINGS", "LABELS"), help="default: the queries")
-    add("--similarity", choices=SIMILARITIES, default="cosine", help="default: cosine")
     grouped = "exclude gallery items with the query's label and group, for example its camera"
     add("--groups", **file, help=f"a .npy file, (n,): {grouped}")
     add("--gallery-groups", **file, help="the gallery's groups, to be used with --gallery")
@@ -112,12 +138,8 @@ def _parser() -> argparse.ArgumentParser:
     ties = "how to order equally similar items; default: index, the lower first"
     add("--ties", choices=TIES, default="index", help=ties)
     add("--compare", **file, help="embeddings of a second model, to be compared by a paired test")
-    add("--format", choices=_FORMATS, default="table", help="default: table")
     add("--seed", type=int, default=0, help="seed for the clustering; default: 0")
-    add("--threads", type=int, help="default: RAYON_NUM_THREADS, or all cores")
-    version = sys.modules["dml_eval_rs"].__version__
-    add("--version", action="version", version=f"dml-eval {version}", help="show the version and exit")
-    return parser
+    parser.set_defaults(run=_measure_all)
 
 
 def _label(texts: list[str] | None) -> list[int] | list[str]:
@@ -129,30 +151,8 @@ def _label(texts: list[str] | None) -> list[int] | list[str]:
 
 
 def _load(path: Path | None) -> Any:
-    """Map a .npy file into memory, but do not unpickle objects; return None if a path is not given."""
-    if path is None:
-        return None
-    if not path.is_file():
-        problem = "is not a regular file" if path.exists() else "doesn't exist"
-        raise ValueError(f"the file {path} {problem}; expected a .npy file")
-    with path.open("rb") as file:
-        first = file.read(6)
-    if first.startswith(b"PK"):
-        raise ValueError(f"{path} is an archive; expected a .npy file: use numpy.save for one array")
-    if first not in (b"", b"\x93NUMPY"):  # an empty file is reported as damaged below
-        raise ValueError(
-            f"{path} is not a .npy file; expected an array saved by numpy.save: for a text file with one label per "
-            "line, use numpy.save('labels.npy', pathlib.Path('labels.txt').read_text().splitlines())"
-        )
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # if the header is damaged, numpy raises a dozen types of errors
-        if "allow_pickle" in str(error) or "Python objects" in str(error):
-            raise ValueError(
-                f"{path} contains Python objects; expected numbers or strings: save array.astype(int) or "
-                "array.astype(str) instead"
-            ) from error
-        raise ValueError(f"{path} is not an intact .npy file of numbers or strings: {error}") from error
+    """Load an array; return None if a path is not given."""
+    return None if path is None else load_array(path)
 
 
 if __name__ == "__main__":

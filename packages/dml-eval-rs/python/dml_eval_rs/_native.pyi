@@ -70,6 +70,7 @@ __all__ = [
     "pair_scores",
     "range_search",
     "roc_curve",
+    "top_pairs",
     "verify",
 ]
 
@@ -81,6 +82,10 @@ def evaluate(
     relations: Sequence[Relation],
     options: _Options,
 ) -> list[_Columns]: ...
+
+# Offsets of lists, items, and the number of the list per query.
+_Lists = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32], npt.NDArray[np.uint32]]
+
 def knn(
     queries: npt.NDArray[Any],
     gallery: npt.NDArray[Any] | None,
@@ -89,6 +94,7 @@ def knn(
     similarity: str,
     exclude_self: bool = False,
     exclude: npt.NDArray[np.int64] | None = None,
+    allowed: _Lists | None = None,
     threads: int | None = None,
     progress: _Progress | None = None,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]: ...
@@ -100,6 +106,8 @@ def range_search(
     max_results: int,
     similarity: str,
     exclude_self: bool = False,
+    exclude: npt.NDArray[np.int64] | None = None,
+    allowed: _Lists | None = None,
     threads: int | None = None,
     progress: _Progress | None = None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]: ...
@@ -111,16 +119,30 @@ def index_recall(
     *,
     similarity: str,
     exclude_self: bool = False,
+    exclude: npt.NDArray[np.int64] | None = None,
+    allowed: _Lists | None = None,
     threads: int | None = None,
     progress: _Progress | None = None,
 ) -> tuple[npt.NDArray[np.float64], float]: ...
-def hard_negatives(
+def top_pairs(
     embeddings: npt.NDArray[Any],
-    labels: npt.NDArray[np.uint32],
+    n: int,
+    *,
+    similarity: str,
+    threads: int | None = None,
+    progress: _Progress | None = None,
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]: ...
+def hard_negatives(
+    queries: npt.NDArray[Any],
+    gallery: npt.NDArray[Any] | None,
     k: int,
     *,
+    labels: tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]] | None = None,
+    positives: _Lists | None = None,
+    allowed: _Lists | None = None,
     below: str | None,
     margin: float,
+    factor: float,
     similarity: str,
     threads: int | None = None,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]: ...

@@ -71,7 +71,7 @@ def kmeans(
         >>> bool(result.labels[0] == result.labels[1] != result.labels[2] == result.labels[3])
         True
     """
-    rows_ND = arguments.check_rows(x, "x", "euclidean", "items")
+    rows_ND = arguments.check_rows(x, "x", None, "items")
     clusters = check_clusters(n_clusters, len(rows_ND))
     labels_N, centroids_CD, inertia, n_iter = _native.kmeans(
         rows_ND,

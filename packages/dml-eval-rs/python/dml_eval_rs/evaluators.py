@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs.inputs import arguments
-from dml_eval_rs.inputs.arguments import Similarity, Ties, Unmatched
+from dml_eval_rs.inputs.arguments import COSINE, Similarity, Ties, Unmatched
 from dml_eval_rs.matches.relevance import Relevance
 from dml_eval_rs.metrics.evaluation import Evaluation
 from dml_eval_rs.metrics.names import DEFAULT, METRICS, Kind, check_metrics, family_of
@@ -37,7 +37,7 @@ class Evaluator:
     """
 
     metrics: Sequence[str] = DEFAULT
-    similarity: Similarity = "cosine"
+    similarity: Similarity = COSINE
     ties: Ties = "index"
     unmatched: Unmatched = "skip"
     n_clusters: int | None = None

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import dml_eval_rs._native as _native
 from dml_eval_rs.clustering import MAX_ITER, agreement, check_clusters
 from dml_eval_rs.inputs import arguments
-from dml_eval_rs.inputs.arguments import TIES, UNMATCHED, Progress, Sides, Similarity, Ties, Unmatched
+from dml_eval_rs.inputs.arguments import COSINE, TIES, UNMATCHED, Progress, Sides, Similarity, Ties, Unmatched
 from dml_eval_rs.matches.labels import Labels
 from dml_eval_rs.matches.relation import Relation, relate
 from dml_eval_rs.matches.relevance import Relevance
@@ -74,7 +74,7 @@ class CheckedOptions:
 def check_options(
     *,
     metrics: str | Iterable[str] = DEFAULT,
-    similarity: str = "cosine",
+    similarity: str = COSINE,
     ties: str = "index",
     unmatched: str = "skip",
     n_clusters: int | None = None,
@@ -112,7 +112,7 @@ def evaluate(
     gallery_labels: LabelsLike | None = None,
     *,
     metrics: str | Iterable[str] = DEFAULT,
-    similarity: Similarity = "cosine",
+    similarity: Similarity = COSINE,
     ties: Ties = "index",
     unmatched: Unmatched = "skip",
     exclude: npt.ArrayLike | None = None,
@@ -130,8 +130,9 @@ def evaluate(
 
     Args:
         embeddings: (Q, D) float16, float32 or float64, finite, or if ``similarity="hamming"`` (Q, W) uint8 codes of up
-            to 65,536 bits, see `binarize`. Rows need not be contiguous, normalised or in memory (use `numpy.memmap`).
-            Tensors, columns and blocks can also be used, see docs/reference/arrays.md.
+            to 65,536 bits, see `binarize`. Rows need not be contiguous, normalised or in memory (use `load_array`).
+            int8 or, if another similarity is given, uint8 vectors, tensors, columns and blocks can also be used, see
+            docs/reference/arrays.md.
         labels: (Q,) integers of any width, booleans or strings. An item matches a query if the labels are equal.
             Use `Labels` if items have groups or should be excluded, and `Relevance` to list the matches per query.
         gallery: (G, D) or (G, W). By default, queries search the other queries. When a gallery is given, use

@@ -226,6 +226,8 @@ class Searched(Option):
     how: str = "knn"
     k: int = 4
     below: str | None = None
+    allowed: str | None = None
+    relevant: bool = False
 
     def case(self, n: int, seed: int) -> Case:
         """Make the call on n rows."""
@@ -237,39 +239,61 @@ class Searched(Option):
         own = np.arange(len(data.queries)) if self.exclude_self else np.full(len(data.queries), -1)
         if self.exclude:
             options["exclude"] = own = data.places
+        if self.allowed:
+            options["allowed"] = self._allow(data)[0]
         return getattr(self, f"_{self.how}")(data, own, options)
+
+    def _allow(self, data: Data) -> tuple[Any, Lists]:
+        """Choose the items that queries can find, and list them per query."""
+        n, n_items = len(data.queries), len(data.items)
+        if self.allowed == "mask":
+            mask = np.arange(n_items) % 5 > 2
+            return mask, [{*np.flatnonzero(mask).tolist()}] * n
+        if self.allowed == "labels":
+            labels = np.arange(n) % 2, np.arange(n_items) % 2
+            sets = [{*np.flatnonzero(labels[1] == of).tolist()} for of in labels[0]]
+            return tuple(map(ours.Labels, labels)), sets
+        sets = [{i for i in range(n_items) if (i * i + q) % 3} for q in range(n)]
+        return (np.cumsum([0, *map(len, sets)]), np.array([i for of in sets for i in of], np.int64)), sets
+
+    def _can_find(self, data: Data) -> Lists:
+        return self._allow(data)[1] if self.allowed else [{*range(len(data.items))}] * len(data.queries)
 
     def _nearest(self, data: Data, own: np.ndarray) -> list[list[int]]:
         rows = []
-        for query, excluded in zip(data.queries, own):
+        for query, excluded, usable in zip(data.queries, own, self._can_find(data)):
             keys = reference.keys_of(query, data.items, self.similarity)
-            order = sorted(range(len(keys)), key=lambda i: (-keys[i], i))
+            order = sorted(usable, key=lambda i: (-keys[i], i))
             rows.append([i for i in order if i != excluded][: self.k])
         return rows
 
+    def _padded(self, data: Data, own: np.ndarray) -> list[list[int]]:
+        return [[*row, *[-1] * (self.k - len(row))] for row in self._nearest(data, own)]
+
     def _knn(self, data: Data, own: np.ndarray, options: Any) -> Case:
         search = functools.partial(ours.knn, data.queries, data.gallery, self.k, **options)
-        return Case(lambda: search()[1].tolist(), self._nearest(data, own), _differ)
+        return Case(lambda: search()[1].tolist(), self._padded(data, own), _differ)
 
     def _shards(self, data: Data, own: np.ndarray, options: Any) -> Case:
         parts = [None if x is None else [x[:30], x[30:]] for x in (data.queries, data.gallery)]
         search = functools.partial(ours.knn_shards, *parts, self.k, block=50, **options)
-        return Case(lambda: search()[1].tolist(), self._nearest(data, own), _differ)
+        return Case(lambda: search()[1].tolist(), self._padded(data, own), _differ)
 
     def _index_recall(self, data: Data, own: np.ndarray, options: Any) -> Case:
-        exact = np.array(self._nearest(data, own))
+        exact = np.array(self._padded(data, own))
         found = np.where(data.rng.random(exact.shape) < 0.3, -1, exact)
+        for row, usable in zip(found, self._can_find(data)):
+            row[:1] = sorted({*range(len(data.items))} - usable)[:1] or row[:1]  # an item that is not allowed
         measure = functools.partial(ours.index_recall, found, data.queries, data.gallery, self.k, **options)
-        return Case(
-            lambda: measure().per_query.tolist(), ((found >= 0).sum(axis=1) / self.k).tolist(), _differ
-        )
+        right = [np.isin(row[row >= 0], of).sum() / max(1, (of >= 0).sum()) for row, of in zip(found, exact)]
+        return Case(lambda: np.nan_to_num(measure().per_query).tolist(), right, _differ)
 
     def _range(self, data: Data, own: np.ndarray, options: Any) -> Case:
         scores = np.array([_scores(query, data.items, self.similarity) for query in data.queries])
         threshold = float(np.sort(scores.ravel())[-5 * len(scores)])
         offsets, indices = [0], []
-        for of_query, excluded in zip(scores, own):
-            accepted = [g for g, s in enumerate(of_query) if s >= threshold and g != excluded]
+        for of_query, excluded, usable in zip(scores, own, self._can_find(data)):
+            accepted = [g for g in usable if of_query[g] >= threshold and g != excluded]
             indices += sorted(accepted, key=lambda g: (-of_query[g], g))
             offsets.append(len(indices))
         # Distances must not exceed the threshold, but similarities must reach it.
@@ -278,14 +302,20 @@ class Searched(Option):
         return Case(lambda: [part.tolist() for part in search()[:2]], [offsets, indices], _differ)
 
     def _hard_negatives(self, data: Data, own: np.ndarray, options: Any) -> Case:
+        given: dict[str, Any] = {"below": self.below, **options}
+        sides: dict[str, Any] = {"gallery": data.gallery, "gallery_labels": data.gallery_labels}
+        listed = [set(sorted(items)[:5]) for items in data.near(False, 8)] if self.relevant else None
         expected = mining_reference.hard_negatives(
-            data.queries, data.labels, self.k, self.similarity, self.below, 0.0
-        )
+            data.queries, data.labels, self.k, self.similarity, self.below, 0.0,
+            listed=listed, allowed=self._can_find(data), **sides,
+        )  # fmt: skip
+        labels: Any = data.labels
+        if listed is not None:
+            labels = ours.Relevance(np.cumsum([0, *map(len, listed)]), [i for of in listed for i in of])
+            sides["gallery_labels"] = None
 
         def call() -> list[list[int]]:
-            found = ours.hard_negatives(
-                data.queries, data.labels, self.k, below=self.below, similarity=self.similarity
-            )[1]
+            found = ours.hard_negatives(data.queries, labels, self.k, **sides, **given)[1]
             return [row[row >= 0].tolist() for row in found]
 
         return Case(call, expected, _differ)
@@ -307,6 +337,7 @@ SEARCHES: dict[str, Searched] = {
     "codes": Searched(similarity="hamming"),
     "float16": Searched(dtype=np.float16),
     "float64": Searched(dtype=np.float64, similarity="euclidean"),
+    "bytes": Searched(dtype=np.int8, similarity="dot"),
     "one neighbour": Searched(k=1),
     "subspace": Searched(kind="subspace"),
     "offset": Searched(kind="offset", similarity="euclidean"),
@@ -328,6 +359,14 @@ SEARCHES: dict[str, Searched] = {
     "codes in a range": Searched(similarity="hamming", how="range"),
     "codes in a range in a gallery": Searched(similarity="hamming", how="range", gallery=True),
     "codes of an index": Searched(similarity="hamming", how="index_recall", exclude_self=True, k=3),
+    "allowed for all": Searched(allowed="mask", exclude_self=True),
+    "allowed labels": Searched(allowed="labels", exclude_self=True),
+    "allowed lists": Searched(allowed="lists", gallery=True, similarity="euclidean"),
+    "allowed codes": Searched(allowed="lists", similarity="hamming"),
+    "range of allowed items": Searched(how="range", allowed="lists", exclude_self=True),
+    "index recall of allowed items": Searched(how="index_recall", allowed="lists", gallery=True),
+    "hardest in a gallery": Searched(how="hard_negatives", below="hardest", gallery=True),
+    "easiest of lists": Searched(how="hard_negatives", below="easiest", relevant=True, allowed="lists"),
     "hard negatives of codes": Searched(similarity="hamming", how="hard_negatives"),
     "hardest of codes": Searched(similarity="hamming", how="hard_negatives", below="hardest"),
 }
@@ -408,9 +447,10 @@ def varied(option: Any, choose: Callable[[Any], Any]) -> Any:
     """Return the option with other data, similarity and dtype, or unchanged if it measures codes."""
     if option.similarity == "hamming":
         return option
+    takes_bytes = isinstance(option, Searched) and option.how != "kmeans"
     return replace(
         option,
         kind=choose(KINDS),
         similarity=choose(("cosine", "dot", "euclidean")),
-        dtype=choose((np.float16, np.float32, np.float64)),
+        dtype=choose((np.float16, np.float32, np.float64, *([np.int8] if takes_bytes else []))),
     )

@@ -65,6 +65,7 @@ SEARCH_WAYS: dict[str, dict[str, int]] = {
     "tables": _TABLES,
     "tables in parts": {**_TABLES, **_PARTS},
     "few queries": {"few_queries": NEVER},
+    "allowed one by one": {"items_per_allowed": 0, "range_queries": 9},
 }
 VERIFICATION_WAYS: dict[str, dict[str, int]] = {
     "sieved": _TASKS,
@@ -90,6 +91,7 @@ SIZES: dict[str, list[int | None]] = {
     "verify_sample": [1, 80, None], "verify_listed": [20, 60, None], "distance_table": [1, 9, None],
     "slot_part": [1, 30, None], "slot_list": [1, 100, None],
     "narrow_panel_words": [1, None], "few_queries": [0, NEVER], "few_items": [0, 40, None],
+    "items_per_allowed": [0, 2, NEVER],
 }  # fmt: skip
 KINDS = ("decaying", "subspace", "offset", "clusters", "duplicates", "isotropic", "shuffled")
 
@@ -124,12 +126,13 @@ def rows_of(kind: str, labels: np.ndarray, dim: int, seed: int, dtype: Any = np.
         x *= np.exp(-0.25 * np.arange(dim))
     if kind == "offset":
         x += 3
-    x = x.astype(dtype)
+    is_integer = np.dtype(dtype).kind == "i"
+    x = (np.clip(np.rint(20 * x), -127, 126) if is_integer else x).astype(dtype)
     if kind == "duplicates":
         x[1:-8:6] = x[0:-9:6]  # often with equal labels
         x[[5, -3]] = x[[40 % n, 20 % n]]
         near = x[2:-8:6].copy()
-        near[:, 0] = np.nextafter(near[:, 0], np.array(np.inf, dtype))
+        near[:, 0] = near[:, 0] + 1 if is_integer else np.nextafter(near[:, 0], np.array(np.inf, dtype))
         x[3:-7:6] = near
     return x
 

@@ -69,6 +69,15 @@ def area(positives: Sequence[float], negatives: Sequence[float]) -> float:
     return float(Fraction(twice, 2 * len(positives) * len(negatives)))
 
 
+def micro_ap(positives: Sequence[float], negatives: Sequence[float]) -> float:
+    """Average the precision over positives, at the positive's score as the threshold."""
+    precisions = []
+    for threshold in positives:
+        hits, misses = (sum(s >= threshold for s in of) for of in (positives, negatives))
+        precisions.append(Fraction(hits, hits + misses))
+    return float(sum(precisions, Fraction(0)) / len(precisions))
+
+
 def fold_accuracies(
     scores: Sequence[float], positive: Sequence[bool], folds: Sequence[Any]
 ) -> tuple[list[float], list[float], float]:

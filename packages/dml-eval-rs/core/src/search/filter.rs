@@ -1,13 +1,57 @@
 //! Chooses the items that a search may return per query.
 
+use crate::control::Control;
 use crate::error::{Result, argument};
+use crate::memory::{Grow, allocate};
 use crate::rows::keys::Keys;
 use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
+use crate::screen::tiling::blocks;
 use crate::side::Side;
 
 /// The group of a query that isn't in the gallery. If labels are not given, the group of an item is the item's index, which is smaller.
 const NO_GROUP: u32 = u32::MAX;
+
+/// A list of gallery items per query. Queries can share a list.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedLists<'a> {
+    /// The start of the items per list, then the end of the last list.
+    pub offsets: &'a [u64],
+    /// The items, which must be sorted and distinct per list.
+    pub items: &'a [u32],
+    /// The number of the list per query.
+    pub lists: &'a [u32],
+}
+
+impl<'a> SharedLists<'a> {
+    /// Returns a query's items.
+    pub(super) fn of(&self, query: usize) -> &'a [u32] {
+        let list = self.lists[query] as usize;
+        &self.items[self.offsets[list] as usize..self.offsets[list + 1] as usize]
+    }
+
+    pub(super) fn check(&self, name: &str, queries: usize, gallery: usize) -> Result<()> {
+        let ends = (self.offsets.first(), self.offsets.last());
+        let delimits = ends == (Some(&0), Some(&(self.items.len() as u64))) && self.offsets.is_sorted();
+        let numbers = self.offsets.len().saturating_sub(1);
+        if !delimits || self.lists.len() != queries || self.lists.iter().any(|list| *list as usize >= numbers) {
+            return argument(format!(
+                "{name} has {} offsets for {} items, and {} queries; expected lists for {queries} queries",
+                self.offsets.len(),
+                self.items.len(),
+                self.lists.len()
+            ));
+        }
+        let valid = |ends: &[u64]| {
+            let items = &self.items[ends[0] as usize..ends[1] as usize];
+            items.is_sorted_by(|a, b| a < b) && items.last().is_none_or(|last| (*last as usize) < gallery)
+        };
+        match self.offsets.windows(2).position(|ends| !valid(ends)) {
+            Some(list) => argument(format!("{name} list {list} isn't ascending items below {gallery}")),
+            None => Ok(()),
+        }
+    }
+}
 
 /// Conditions on gallery items per query. A search returns an item only if the item meets all conditions.
 #[derive(Clone, Copy)]
@@ -20,22 +64,27 @@ pub struct Filter<'a> {
     pub excluded: Option<&'a (dyn Fn(usize) -> &'a [u32] + Sync)>,
     /// A bound per query. Excludes items with a score that is not below the bound.
     pub below: Option<&'a [f64]>,
+    /// The items to choose from; `None` for all items.
+    pub allowed: Option<SharedLists<'a>>,
 }
 
 impl<'a> From<OwnItem<'a>> for Filter<'a> {
     fn from(own: OwnItem<'a>) -> Self {
-        Filter { own, labels: None, excluded: None, below: None }
+        Filter { own, labels: None, excluded: None, below: None, allowed: None }
     }
 }
 
 impl<'a> Filter<'a> {
     /// Whether the query itself is the only item that is excluded.
     pub(super) fn excludes_only_own(&self) -> bool {
-        self.labels.is_none() && self.excluded.is_none() && self.below.is_none()
+        self.labels.is_none() && self.excluded.is_none() && self.below.is_none() && self.allowed.is_none()
     }
 
     pub(super) fn check(&self, queries: usize, gallery: usize) -> Result<()> {
         self.own.check(queries, gallery as u64)?;
+        if let Some(allowed) = self.allowed {
+            allowed.check("allowed", queries, gallery)?;
+        }
         if let Some((of_queries, of_items)) = self.labels
             && (of_queries.len(), of_items.len()) != (queries, gallery)
         {
@@ -65,9 +114,48 @@ impl<'a> Filter<'a> {
         self.excluded.map_or(&[], |excluded| excluded(query))
     }
 
+    /// Whether a query's list of allowed items, if there is one, contains the item.
+    pub(super) fn allows(&self, query: usize, item: u32) -> bool {
+        self.allowed.is_none_or(|allowed| allowed.of(query).binary_search(&item).is_ok())
+    }
+
+    /// Returns the number of allowed pairs if computing all of their keys is faster than a screen.
+    pub(super) fn few_allowed(&self, gallery: usize, control: &Control) -> Option<u64> {
+        let allowed = self.allowed?;
+        let pairs = (0..allowed.lists.len()).map(|query| allowed.of(query).len() as u64).sum::<u64>();
+        let all = allowed.lists.len() as u64 * gallery as u64;
+        let is_few = pairs.saturating_mul(control.sizes().items_per_allowed as u64) <= all;
+        is_few.then(|| {
+            control.took(|| "allowed items one by one");
+            pairs
+        })
+    }
+
+    /// Calls `visit` with items that are allowed but not excluded, some at a time.
+    pub(super) fn visit(
+        &self,
+        query: usize,
+        gallery: usize,
+        mut visit: impl FnMut(&mut Vec<u32>) -> Result<()>,
+    ) -> Result<()> {
+        const TOGETHER: usize = 512;
+        let mut items = allocate(TOGETHER)?;
+        let listed = self.allowed.map(|allowed| allowed.of(query));
+        for places in blocks(0..listed.map_or(gallery, <[u32]>::len), TOGETHER) {
+            let item = |place: usize| listed.map_or(place as u32, |listed| listed[place]);
+            items.clear();
+            items.try_extend(places.map(item).filter(|item| !self.excludes_allowed(query, *item)))?;
+            visit(&mut items)?;
+        }
+        Ok(())
+    }
+
     /// Whether an item is excluded for a query regardless of the score.
     pub(super) fn excludes(&self, query: u32, item: u32) -> bool {
-        let query = query as usize;
+        !self.allows(query as usize, item) || self.excludes_allowed(query as usize, item)
+    }
+
+    fn excludes_allowed(&self, query: usize, item: u32) -> bool {
         self.group(Side::Query, query) == self.group(Side::Gallery, item as usize)
             || self.excluded(query).binary_search(&item).is_ok()
     }

@@ -62,7 +62,7 @@ pub(super) struct Guess {
 }
 
 impl Guess {
-    /// Draws and packs a sample for `k` neighbours. Returns `None` if the gallery is too small.
+    /// Draws and packs a sample for k neighbours. Returns `None` if the gallery is too small, or not all items are allowed.
     pub fn draw<S: Space>(
         space: &S,
         packing: &impl Packing,
@@ -78,7 +78,7 @@ impl Guess {
         let count = wanted.min(items / sizes.guess_spacing.max(1)) / width;
         let groups =
             if is_guess { count.div_ceil((items / (LANES_PER_NEIGHBOUR * k)).max(1)) } else { (2 * k).div_ceil(width) };
-        if count < groups || count == 0 {
+        if count < groups || count == 0 || k >= items || filter.allowed.is_some() {
             return Ok(None);
         }
         let share = 1.0 - (1.0 - k as f64 / items as f64).powf(count as f64 / groups as f64);

@@ -6,12 +6,13 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::{Error, Result, argument};
-use crate::memory::{Grow, collect, full};
+use crate::memory::{Grow, collect, each, full};
 use crate::rows::classes::Classes;
 use crate::rows::comparable::Comparable;
+use crate::rows::keys::Keys;
 use crate::rows::own_item::OwnItem;
 use crate::rows::space::Scratch;
-use crate::search::filter::Filter;
+use crate::search::filter::{Filter, SharedLists};
 use crate::search::nearest::nearest;
 use crate::side::Side;
 
@@ -22,6 +23,16 @@ pub enum Hardness {
     Hardest,
     /// The positive with the highest score.
     Easiest,
+}
+
+impl Hardness {
+    /// Returns the function that picks the score of this positive.
+    fn pick(self) -> fn(f64, f64) -> f64 {
+        match self {
+            Hardness::Hardest => f64::min,
+            Hardness::Easiest => f64::max,
+        }
+    }
 }
 
 impl std::str::FromStr for Hardness {
@@ -36,37 +47,98 @@ impl std::str::FromStr for Hardness {
     }
 }
 
-/// Finds the `k` nearest items with a different label per item, as [`nearest`] does. Places without an item get `ABSENT`.
-/// If `below` is given, scores must be below the score of this positive minus the margin, if an item has a positive.
+/// The items that match a query.
+#[derive(Clone, Copy, Debug)]
+pub enum Positives<'a> {
+    /// Labels for queries and items. Items with the query's label match.
+    Labels(&'a [u32], &'a [u32]),
+    /// The matches per query.
+    Listed(SharedLists<'a>),
+}
+
+/// The bound of the negatives' scores: the score of a positive times a factor, minus a margin.
+#[derive(Clone, Copy, Debug)]
+pub struct Ceiling {
+    /// The positive.
+    pub positive: Hardness,
+    /// The factor, which is 1 or smaller.
+    pub factor: f64,
+    /// The margin, which is at least 0.
+    pub margin: f64,
+}
+
+/// Finds the `k` nearest items that don't match, per query, as [`nearest`] does; further places are absent. If there is a bound, the
+/// scores must be lower, unless the query has no positive. If `allowed` is given, a search chooses from these items.
 pub fn hard_negatives<S: Comparable>(
     space: &S,
-    labels: &[u32],
+    (positives, allowed): (Positives<'_>, Option<SharedLists<'_>>),
     k: usize,
-    below: Option<(Hardness, f64)>,
+    bound: Option<Ceiling>,
     control: &Control,
     reported: &mut [S::Reported],
     indices: &mut [i64],
 ) -> Result<()> {
-    let items = space.rows(Side::Query);
-    if !space.is_own_gallery() || labels.len() != items {
-        return argument(format!("there are {} labels; expected {items}, and no separate gallery", labels.len()));
-    }
-    let bounds = match below {
-        Some((hardness, margin)) => {
-            let mut bounds = positive_scores(space, labels, hardness, control)?;
-            bounds.iter_mut().for_each(|bound| *bound -= margin);
-            bounds
-        }
-        None => Vec::new(),
+    let own = if space.is_own_gallery() { OwnItem::SameIndex } else { OwnItem::Absent };
+    let listed = |query: usize| match positives {
+        Positives::Listed(lists) => lists.of(query),
+        Positives::Labels(..) => &[],
     };
-    let filter =
-        Filter { labels: Some((labels, labels)), below: below.map(|_| bounds.as_slice()), ..OwnItem::SameIndex.into() };
+    let mut filter = Filter { allowed, ..own.into() };
+    match positives {
+        Positives::Labels(queries, items) => filter.labels = Some((queries, items)),
+        Positives::Listed(lists) => {
+            lists.check("positives", space.rows(Side::Query), space.rows(Side::Gallery))?;
+            filter.excluded = Some(&listed);
+        }
+    }
+    filter.check(space.rows(Side::Query), space.rows(Side::Gallery))?;
+    let mut scores;
+    if let Some(Ceiling { positive, factor, margin }) = bound {
+        scores = match positives {
+            Positives::Labels(labels, _) if space.is_own_gallery() => {
+                positive_scores(space, labels, positive, control)?
+            }
+            Positives::Labels(labels, items) => {
+                let classes = Classes::new(items)?;
+                listed_scores(space, |query| classes.members(labels[query]), own, positive, control)?
+            }
+            Positives::Listed(_) => listed_scores(space, listed, own, positive, control)?,
+        };
+        scores.iter_mut().for_each(|score| *score = *score * factor - margin);
+        filter.below = Some(&scores);
+    }
     reported.fill(S::ABSENT);
     nearest(space, k, filter, control, |query, key| space.report(query, key), reported, indices)
 }
 
-/// Computes the score of the hardest or easiest positive per item, or infinity if an item has no positive. Scores in
-/// small classes are computed pair by pair, in large classes from tables.
+/// Computes the scores of the queries with the hardest or easiest of the listed items, or infinity if a list is empty.
+fn listed_scores<'a, S: Comparable>(
+    space: &S,
+    listed: impl Fn(usize) -> &'a [u32] + Sync,
+    own: OwnItem<'_>,
+    hardness: Hardness,
+    control: &Control,
+) -> Result<Vec<f64>> {
+    control.took(|| "bounds by lists");
+    let mut bounds = full(space.rows(Side::Query), f64::INFINITY)?;
+    let pick = hardness.pick();
+    each(
+        bounds.par_iter_mut().enumerate(),
+        || Ok(Keys::default()),
+        |keys, (query, bound)| {
+            let own = own.of(query).map(|own| own as u32);
+            let items = listed(query).iter().copied().filter(|item| Some(*item) != own);
+            if let Some(score) = keys.compute_scores(space, query, items)?.iter().copied().reduce(pick) {
+                *bound = score;
+            }
+            control.check()
+        },
+    )?;
+    Ok(bounds)
+}
+
+/// Computes the items' scores with the hardest or easiest positive, or infinity if a positive is missing. Small classes are
+/// computed pair by pair, large classes from tables.
 fn positive_scores<S: Comparable>(
     space: &S,
     labels: &[u32],
@@ -75,11 +147,9 @@ fn positive_scores<S: Comparable>(
 ) -> Result<Vec<f64>> {
     let classes = Classes::new(labels)?;
     let count = labels.iter().max().map_or(0, |last| last + 1);
-    let (worst, pick): (f64, fn(f64, f64) -> f64) = match hardness {
-        Hardness::Hardest => (f64::INFINITY, f64::min),
-        Hardness::Easiest => (f64::NEG_INFINITY, f64::max),
-    };
-    // An item has a single label, so threads write to different items.
+    let pick = hardness.pick();
+    let worst = if hardness == Hardness::Hardest { f64::INFINITY } else { f64::NEG_INFINITY };
+    // Items belong to a single label, so threads write different items.
     let out: Vec<AtomicU64> = collect(labels.iter().map(|_| AtomicU64::new(f64::INFINITY.to_bits())))?;
     (0..count).into_par_iter().try_for_each_init(<(Scratch, Vec<_>)>::default, |(scratch, pairs), label| {
         let (members, sizes) = (classes.members(label), control.sizes());

@@ -8,22 +8,23 @@ use crate::error::{Result, argument};
 use crate::memory::{Grow, zeros};
 use crate::rows::comparable::Comparable;
 use crate::rows::keys::Keys;
-use crate::rows::own_item::OwnItem;
+use crate::search::filter::Filter;
 use crate::search::nearest::nearest;
 use crate::side::Side;
 
 /// The id that an index returns in places for which it did not find an item.
 const NONE: i64 = -1;
 
-/// Computes the recall per query: how many of the first `k` found items are as near as the exact k-th nearest, over `k`.
+/// Computes per query the share of the first `k` found items with at least the key of the k-th nearest item. If the filter allows n < k
+/// items, the share is that of n, or NaN if n is 0.
 ///
-/// `found` must be of shape (queries, k or more) and contain gallery indices in the order that the index returned, or
-/// −1 if missing. With `exclude_self`, the query itself is skipped in `found` and excluded from the exact neighbours.
+/// `found` must be of shape (queries, k or more) and contain gallery indices in the order that the index returned, or −1 if missing.
+/// The query itself is skipped in `found`; other items that the filter doesn't allow are wrong. The filter must not have bounds.
 pub fn index_recall<S: Comparable>(
     space: &S,
     found: ArrayView2<'_, i64>,
     k: usize,
-    exclude_self: bool,
+    filter: Filter<'_>,
     control: &Control,
 ) -> Result<Vec<f64>> {
     let (queries, gallery) = (space.rows(Side::Query), space.rows(Side::Gallery));
@@ -43,18 +44,19 @@ pub fn index_recall<S: Comparable>(
 
     let mut keys: Vec<f64> = zeros(queries * k)?;
     let mut indices: Vec<i64> = zeros(queries * k)?;
-    let own = if exclude_self { OwnItem::SameIndex } else { OwnItem::Absent };
-    nearest(space, k, own, control, |_, key| key, &mut keys, &mut indices)?;
-    drop(indices);
+    nearest(space, k, filter, control, |_, key| key, &mut keys, &mut indices)?;
     let mut recall: Vec<f64> = zeros(queries)?;
-    recall.par_iter_mut().zip(keys.par_chunks(k)).enumerate().try_for_each_init(
+    let exact = keys.par_chunks(k).zip(indices.par_chunks(k));
+    recall.par_iter_mut().zip(exact).enumerate().try_for_each_init(
         Keys::default,
-        |keys, (query, (recall, nearest))| -> Result<()> {
-            let others = found.row(query).into_iter().filter(|id| !(exclude_self && **id == query as i64));
+        |keys, (query, (recall, (nearest, indices)))| -> Result<()> {
+            let own = filter.own.of(query).map(|own| own as i64);
+            let others = found.row(query).into_iter().filter(|id| Some(**id) != own);
             let items = others.take(k).filter(|id| **id != NONE).map(|id| *id as u32);
-            let keys = keys.compute(space, query, items)?;
-            let right = keys.iter().filter(|key| **key >= nearest[k - 1]).count();
-            *recall = right as f64 / k as f64;
+            let keys = keys.compute(space, query, items.filter(|item| filter.allows(query, *item)))?;
+            let exist = indices.iter().filter(|index| **index != NONE).count();
+            let least = exist.checked_sub(1).map_or(f64::INFINITY, |last| nearest[last]);
+            *recall = keys.iter().filter(|key| **key >= least).count() as f64 / exist as f64;
             control.check()
         },
     )?;

@@ -9,3 +9,4 @@ pub(crate) mod index_recall;
 pub(crate) mod nearest;
 pub(crate) mod places;
 pub(crate) mod range;
+pub(crate) mod top_pairs;

@@ -12,7 +12,6 @@ use crate::rows::comparable::Comparable;
 use crate::rows::dense::{Dense, Precision};
 use crate::rows::keys::Keys;
 use crate::rows::matrix::{Matrix, Source};
-use crate::rows::own_item::OwnItem;
 use crate::rows::packing::{ExpectedThreshold, Goal, Packing};
 use crate::rows::similarity::Similarity;
 use crate::rows::space::{Scratch, Space};
@@ -136,7 +135,10 @@ impl Observer for Search<'_, '_> {
         _scratch: &mut Scratch,
         (ends, hits, of_query): &mut Self::Buffers,
     ) -> Result<()> {
-        sort_by_part(result.row_hits.iter().copied(), task.rows.len(), |hit| hit.row as usize, ends, hits)?;
+        let item = |hit: &Hit| task.columns.start as u32 + hit.column;
+        let is_allowed = |hit: &Hit| self.filter.allows(task.rows.start + hit.row as usize, item(hit));
+        let allowed = result.row_hits.iter().copied().filter(is_allowed);
+        sort_by_part(allowed, task.rows.len(), |hit| hit.row as usize, ends, hits)?;
         for of_row in hits.chunk_by(|a, b| a.row == b.row) {
             self.receive(space, (task, task.rows.start + of_row[0].row as usize), of_row, of_query)?;
         }
@@ -146,8 +148,8 @@ impl Observer for Search<'_, '_> {
 
 /// Finds the `k` nearest gallery items that the filter allows, per query: scores and indices, nearest first, ties by index.
 ///
-/// `scores` and `indices` have the shape (queries, k). `score` must compute a score from a query and a key. If the
-/// filter allows fewer than k items, the remaining indices will be −1, but the remaining scores will not be changed.
+/// `scores` and `indices` have the shape (queries, k). `score` must compute a score from a query and a key. If there are fewer
+/// than k items, or the filter allows fewer, the remaining indices will be −1, but the remaining scores will not be changed.
 pub fn nearest<'a, S: Comparable, T: Send>(
     space: &S,
     k: usize,
@@ -160,13 +162,8 @@ pub fn nearest<'a, S: Comparable, T: Send>(
     let (queries, gallery) = (space.rows(Side::Query), space.rows(Side::Gallery));
     let filter = filter.into();
     filter.check(queries, gallery)?;
-    let excludes = (0..queries).any(|query| filter.own.of(query).is_some());
-    let most = gallery - usize::from(excludes);
-    if k < 1 || k > most {
-        return argument(format!(
-            "k is {k}; expected 1 to {most}, the gallery's size{}",
-            if excludes { " without the query itself" } else { "" }
-        ));
+    if k < 1 {
+        return argument("k is 0; expected at least 1");
     }
     if scores.len() != queries * k || indices.len() != queries * k {
         return argument(format!(
@@ -176,11 +173,35 @@ pub fn nearest<'a, S: Comparable, T: Send>(
         ));
     }
     let results = Results { k, score, scores, indices };
-    if filter.excludes_only_own() && prefers_tables(k, gallery, control) {
+    if let Some(pairs) = filter.few_allowed(gallery, control) {
+        nearest_allowed(space, filter, pairs, control, results)
+    } else if filter.excludes_only_own() && prefers_tables(k, gallery, control) {
         nearest_from_tables(space, filter.own, control, results)
     } else {
         nearest_screened(space, filter, control, results)
     }
+}
+
+/// Finds the `k` nearest of the allowed items per query, by the keys of all of them.
+fn nearest_allowed<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>(
+    space: &S,
+    filter: Filter<'_>,
+    pairs: u64,
+    control: &Control,
+    mut results: Results<'_, T, F>,
+) -> Result<()> {
+    let (k, queries) = (results.k, space.rows(Side::Query));
+    control.add_to_total(pairs);
+    let batch = (control.sizes().candidate_bytes / Nearest::bytes(k)).clamp(1, queries);
+    let mut lists = try_collect((0..batch).map(|_| Nearest::new(k).map(Mutex::new)))?;
+    for rows in blocks(0..queries, batch) {
+        results.store(rows.start, &mut lists[..rows.len()], control, |query, _, list, keys| {
+            add_all(space, query, &filter, list, keys)?;
+            control.advance(filter.allowed.map_or(0, |allowed| allowed.of(query).len() as u64));
+            Ok(true)
+        })?;
+    }
+    Ok(())
 }
 
 /// Validates rows and finds the `k` nearest gallery items per query, as [`nearest`] does. If queries are few, a gallery
@@ -188,7 +209,7 @@ pub fn nearest<'a, S: Comparable, T: Send>(
 pub fn knn<'a>(
     (queries, gallery): (Matrix<'a>, Option<Matrix<'a>>),
     (similarity, precision, kernel): (Similarity, Precision, &'static Kernel),
-    (k, own): (usize, OwnItem<'_>),
+    (k, filter): (usize, Filter<'_>),
     control: &Control,
     similarities: &mut [f32],
     indices: &mut [i64],
@@ -196,12 +217,16 @@ pub fn knn<'a>(
     let (few, items) = (queries.rows(), gallery.as_ref().map_or(0, Source::rows));
     let unread = Dense::unread(queries, gallery, similarity, precision, kernel, control)?;
     let sizes = control.sizes();
-    let is_few = few <= sizes.few_queries && (1..items).contains(&k) && few * Nearest::bytes(k) <= sizes.nearest_bytes;
+    let is_few = filter.excludes_only_own()
+        && few <= sizes.few_queries
+        && (1..items).contains(&k)
+        && few * Nearest::bytes(k) <= sizes.nearest_bytes;
     if !is_few {
         let space = unread.read(control)?;
         let score = |query, key| space.similarity_of_key(query, key);
-        return nearest(&space, k, own, control, score, similarities, indices);
+        return nearest(&space, k, filter, control, score, similarities, indices);
     }
+    let own = filter.own;
     own.check(few, items as u64)?;
     control.took(|| "few queries");
     control.add_to_total(few as u64 * items as u64);
@@ -286,17 +311,13 @@ pub(crate) fn nearest_screened<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>
 
 /// Compares a query with all items that the filter allows, and lists the nearest.
 fn add_all<S: Space>(space: &S, query: usize, filter: &Filter<'_>, list: &mut Nearest, keys: &mut Keys) -> Result<()> {
-    const TOGETHER: usize = 512;
-    let mut items = allocate(TOGETHER)?;
     list.clear();
-    for all in blocks(0..space.rows(Side::Gallery), TOGETHER) {
-        items.clear();
-        items.try_extend((all.start as u32..all.end as u32).filter(|item| !filter.excludes(query as u32, *item)))?;
-        filter.drop_beyond(space, query, &mut items, keys)?;
+    filter.visit(query, space.rows(Side::Gallery), |items| {
+        filter.drop_beyond(space, query, items, keys)?;
         keys.compute(space, query, items.iter().copied())?;
         list.add(keys.with_items(), None);
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 #[cfg(test)]
@@ -307,6 +328,8 @@ mod tests {
     use super::*;
     use crate::kernel::{names, select};
     use crate::random::Random;
+    use crate::rows::own_item::OwnItem;
+    use crate::search::filter::SharedLists;
     use crate::sizes::Sizes;
 
     const DIM: usize = 40;
@@ -334,7 +357,7 @@ mod tests {
         #[test]
         fn neighbours_are_the_first_by_key_and_index(
             k in 1usize..60, of_a_class in 2usize..80, is_in_order in any::<bool>(), excludes in any::<bool>(), seed in any::<u64>(),
-            (has_labels, has_lists, has_bounds) in (any::<bool>(), any::<bool>(), any::<bool>()),
+            (has_labels, has_lists, has_bounds, allows_some) in (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
         ) {
             let x = rows(of_a_class, is_in_order, seed);
             let own = if excludes || has_labels { OwnItem::SameIndex } else { OwnItem::Absent };
@@ -342,6 +365,9 @@ mod tests {
             let labels: Vec<u32> = (0..ITEMS as u32).map(|i| if is_in_order { i % 2 } else { i / of_a_class as u32 }).collect();
             let lists: Vec<Vec<u32>> =
                 (0..ITEMS).map(|_| (0..ITEMS as u32).filter(|_| random.below(9) == 0).collect()).collect();
+            let some: Vec<u32> = (0..ITEMS as u32).filter(|_| random.below(4) == 0).collect();
+            let (offsets, of_queries) = ([0, 0, some.len() as u64], (0..ITEMS as u32).map(|i| u32::from(i % 50 > 0)).collect::<Vec<_>>());
+            let allowed = allows_some.then_some(SharedLists { offsets: &offsets, items: &some, lists: &of_queries });
             let mut below = Vec::new();
             let mut expected: Vec<Vec<(f64, i64)>> = Vec::new();
             let guesses = |guess_percent| Sizes { guessed_neighbours: 1, guess_spacing: 2, guess_percent, ..Sizes::default() };
@@ -368,6 +394,7 @@ mod tests {
                                 && !(has_labels && labels[other] == labels[query as usize])
                                 && !(has_lists && lists[query as usize].contains(&(other as u32)))
                                 && (!has_bounds || scores[other] < bound)
+                                && !(allows_some && (query % 50 == 0 || !some.contains(&(other as u32))))
                         });
                         all.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
                         all.truncate(k);
@@ -381,9 +408,16 @@ mod tests {
                     labels: has_labels.then_some((&labels, &labels)),
                     excluded: if has_lists { Some(&list) } else { None },
                     below: has_bounds.then_some(&bounds),
+                    allowed,
                 };
                 let results = Results { k, score: |_, key| key, scores: &mut keys, indices: &mut items };
                 nearest_screened(&dense, filter, &control, results).unwrap();
+                if allows_some && sizes.directions == Some(0) {
+                    let (mut again, mut again_items) = (vec![0.0; ITEMS * k], vec![0; ITEMS * k]);
+                    let results = Results { k, score: |_, key| key, scores: &mut again, indices: &mut again_items };
+                    nearest_allowed(&dense, filter, 0, &control, results).unwrap();
+                    prop_assert_eq!((&again, &again_items), (&keys, &items));
+                }
                 let found = keys.chunks(k).zip(items.chunks(k));
                 for (query, (expected, (keys, items))) in expected.iter().zip(found).enumerate() {
                     let mut found: Vec<(f64, i64)> = keys.iter().copied().zip(items.iter().copied()).collect();
@@ -391,7 +425,7 @@ mod tests {
                     prop_assert!(items[expected.len()..].iter().all(|item| *item == -1));
                     prop_assert_eq!(&found, expected, "{} {:?}, query {}", kernel.name, sizes, query);
                 }
-                let is_guessed = sizes.directions == Some(0) && k >= sizes.guessed_neighbours && !(has_labels || has_lists || has_bounds);
+                let is_guessed = sizes.directions == Some(0) && k >= sizes.guessed_neighbours && !(has_labels || has_lists || has_bounds || allows_some);
                 prop_assert_eq!(control.paths().contains_key("thresholds guessed"), is_guessed);
             }
         }

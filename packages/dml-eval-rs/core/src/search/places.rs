@@ -16,20 +16,28 @@ pub(super) struct Place(u128);
 
 impl Place {
     pub fn new(key: f64, item: u32) -> Self {
-        let bits = key.to_bits();
-        // Sort keys in descending order: a negative key with a larger magnitude is farther away.
-        let descending = if key.is_sign_negative() { bits } else { !bits ^ (1 << 63) };
-        Place(u128::from(descending) << 32 | u128::from(item))
+        Place(u128::from(descending(key)) << 32 | u128::from(item))
     }
 
     pub fn key(self) -> f64 {
-        let descending = (self.0 >> 32) as u64;
-        f64::from_bits(if descending >> 63 == 1 { descending } else { !descending ^ (1 << 63) })
+        from_descending((self.0 >> 32) as u64)
     }
 
     pub fn item(self) -> u32 {
         self.0 as u32
     }
+}
+
+/// Converts a number to an integer that is smaller if the number is larger.
+pub(super) fn descending(key: f64) -> u64 {
+    let bits = key.to_bits();
+    // A negative key with a larger magnitude is farther away.
+    if key.is_sign_negative() { bits } else { !bits ^ (1 << 63) }
+}
+
+/// Converts an integer back to the number.
+pub(super) fn from_descending(integer: u64) -> f64 {
+    f64::from_bits(if integer >> 63 == 1 { integer } else { !integer ^ (1 << 63) })
 }
 
 /// A place after the places of all items.

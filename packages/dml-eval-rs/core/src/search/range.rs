@@ -1,5 +1,6 @@
 //! Finds all gallery items that reach a threshold: a screen is used to find candidates, then scores decide.
 
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -7,18 +8,17 @@ use rayon::prelude::*;
 
 use crate::control::Control;
 use crate::error::{Result, argument};
-use crate::kernel::SweepResult;
-use crate::memory::{Grow, allocate, collect};
+use crate::kernel::{Hit, SweepResult};
+use crate::memory::{Grow, allocate, collect, each};
 use crate::random::Random;
 use crate::rows::comparable::Comparable;
+use crate::rows::keys::Keys;
+use crate::rows::own_item::OwnItem;
 use crate::rows::packing::{ExpectedThreshold, Goal};
 use crate::rows::space::{Scratch, Space};
 use crate::screen::traverse::{Observer, Task, traverse_rectangle, traverse_triangle};
+use crate::search::filter::Filter;
 use crate::side::Side;
-
-/// Different groups for queries and gallery items, so that all pairs are compared.
-const QUERY_GROUP: u32 = u32::MAX - 1;
-const GALLERY_GROUP: u32 = u32::MAX;
 
 /// The items found for all queries, query by query.
 #[derive(Debug, PartialEq)]
@@ -32,18 +32,17 @@ pub struct Ranges<T> {
 }
 
 /// A search in progress for some queries.
-struct Search<'a, S> {
+struct Search<'a, 'f, S> {
     space: &'a S,
     threshold: f64,
     first_query: usize,
-    /// Whether to exclude item i for query i.
-    exclude_self: bool,
+    filter: &'a Filter<'f>,
     found: Vec<Mutex<Vec<(f64, u32)>>>,
     total: &'a AtomicU64,
     most: u64,
 }
 
-impl<S: Space> Search<'_, S> {
+impl<S: Space> Search<'_, '_, S> {
     /// Counts items, to tell whether the limit is exceeded. Items above the limit are only counted, for the error message.
     fn exceeds(&self, items: usize) -> bool {
         self.total.fetch_add(items as u64, Relaxed) + items as u64 > self.most
@@ -55,16 +54,34 @@ impl<S: Space> Search<'_, S> {
     }
 }
 
-impl<S: Space> Observer for Search<'_, S> {
+impl<S: Comparable> Search<'_, '_, S> {
+    /// Compares queries with all allowed items.
+    fn compare_allowed(&self, queries: Range<usize>, control: &Control) -> Result<()> {
+        let (gallery, threshold) = (self.space.rows(Side::Gallery), self.threshold);
+        each(
+            queries.into_par_iter(),
+            || Ok(Keys::default()),
+            |keys, query| {
+                self.filter.visit(query, gallery, |items| {
+                    let scores = keys.compute_scores(self.space, query, items.iter().copied())?;
+                    let found = || items.iter().zip(scores).filter(|(_, score)| **score >= threshold);
+                    if !self.exceeds(found().count()) {
+                        found().try_for_each(|(item, score)| self.push(query as u32, *score, *item))?;
+                    }
+                    control.advance(items.len() as u64);
+                    control.check()
+                })
+            },
+        )
+    }
+}
+
+impl<S: Space> Observer for Search<'_, '_, S> {
     /// Pairs and scores.
     type Buffers = (Vec<(u32, u32)>, Vec<f64>);
 
     fn group(&self, side: Side, item: usize) -> u32 {
-        match side {
-            _ if self.exclude_self => item as u32,
-            Side::Query => QUERY_GROUP,
-            Side::Gallery => GALLERY_GROUP,
-        }
+        self.filter.group(side, item)
     }
 
     fn brackets(&self, _query: usize, mut visit: impl FnMut((f64, f64))) {
@@ -86,7 +103,9 @@ impl<S: Space> Observer for Search<'_, S> {
     ) -> Result<()> {
         let (first_row, first_column) = (task.rows.start as u32, task.columns.start as u32);
         pairs.clear();
-        pairs.try_extend(result.row_hits.iter().map(|hit| (first_row + hit.row, first_column + hit.column)))?;
+        let pair = |hit: &Hit| (first_row + hit.row, first_column + hit.column);
+        let is_allowed = |pair: &(u32, u32)| self.filter.allows(pair.0 as usize, pair.1);
+        pairs.try_extend(result.row_hits.iter().map(pair).filter(is_allowed))?;
         pairs.sort_unstable();
         scores.clear();
         scores.make_room(pairs.len())?;
@@ -115,11 +134,11 @@ const SAMPLE: usize = 48;
 /// Finds all gallery items with a similarity of at least `threshold` (or a distance of at most `threshold`) per query.
 /// Fails if there are more than `most` in total.
 ///
-/// If `exclude_self`, the queries must be the gallery; item i is excluded for query i.
+/// The filter must not have labels, lists of excluded items or bounds.
 pub fn range_search<S: Comparable>(
     space: &S,
     threshold: f64,
-    exclude_self: bool,
+    filter: Filter<'_>,
     most: u64,
     control: &Control,
 ) -> Result<Ranges<S::Reported>> {
@@ -127,6 +146,8 @@ pub fn range_search<S: Comparable>(
         return argument(format!("threshold is {threshold}; expected a finite number"));
     }
     let (queries, gallery) = (space.rows(Side::Query), space.rows(Side::Gallery));
+    filter.check(queries, gallery)?;
+    let few = filter.few_allowed(gallery, control);
     let (given, threshold) = (threshold, space.score_of(threshold));
     let value = lowest_value(space, threshold);
     let thresholds = || {
@@ -138,16 +159,17 @@ pub fn range_search<S: Comparable>(
     let total = AtomicU64::new(0);
     let mut found = Ranges { offsets: allocate(queries + 1)?, indices: Vec::new(), values: Vec::new() };
     found.offsets.try_push(0)?;
-    let search = |first_query: usize, end: usize| -> Result<Search<'_, S>> {
+    let search = |first_query: usize, end: usize| -> Result<Search<'_, '_, S>> {
         let found = collect((first_query..end).map(|_| Mutex::default()))?;
-        Ok(Search { space, threshold, first_query, exclude_self, found, total: &total, most })
+        Ok(Search { space, threshold, first_query, filter: &filter, found, total: &total, most })
     };
-    if space.is_own_gallery() {
+    if space.is_own_gallery() && filter.excludes_only_own() && !matches!(filter.own, OwnItem::Listed(_)) {
         control.add_to_total(queries as u64 * (queries as u64 - 1) / 2);
         // Pairs are found once for both items, so sorting can begin only after the traversal.
-        let search = Search { exclude_self: false, ..search(0, queries)? };
+        let all = OwnItem::Absent.into();
+        let search = Search { filter: &all, ..search(0, queries)? };
         traverse_triangle(space, &packing, &search, 0..queries, 0..queries, control)?;
-        if !exclude_self {
+        if matches!(filter.own, OwnItem::Absent) {
             let (mut scores, mut scratch) = (Vec::new(), Scratch::default());
             for query in 0..queries as u32 {
                 control.check()?;
@@ -160,7 +182,7 @@ pub fn range_search<S: Comparable>(
         }
         append(space, &mut found, search.found, &total, most, control)?;
     } else {
-        control.add_to_total(queries as u64 * gallery as u64);
+        control.add_to_total(few.unwrap_or(queries as u64 * gallery as u64));
         let batch = control.sizes().range_queries;
         if batch < queries {
             control.took(|| "ranges in batches");
@@ -168,7 +190,11 @@ pub fn range_search<S: Comparable>(
         for first in (0..queries).step_by(batch) {
             let end = queries.min(first + batch);
             let search = search(first, end)?;
-            traverse_rectangle(space, &packing, &search, first..end, control)?;
+            if few.is_some() {
+                search.compare_allowed(first..end, control)?;
+            } else {
+                traverse_rectangle(space, &packing, &search, first..end, control)?;
+            }
             append(space, &mut found, search.found, &total, most, control)?;
         }
     }

@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,17 @@ SIMILARITIES: tuple[Similarity, ...] = get_args(Similarity)
 TIES: tuple[Ties, ...] = get_args(Ties)
 UNMATCHED: tuple[Unmatched, ...] = get_args(Unmatched)
 
+
+class Unstated(str):
+    """The similarity of a call that does not state one. Bytes are codes or vectors, depending on the similarity."""
+
+    __slots__ = ()
+
+
+COSINE: Similarity = cast(Similarity, Unstated("cosine"))  # the default of all functions
+
 _FLOATS = (np.float16, np.float32, np.float64)
+_BYTES = (np.int8, np.uint8)
 _PLAIN_ROWS = "fiub"  # kinds of dtype that need not be converted
 _PLAIN_LABELS = "iubUST"
 # The maximum entries per label of a table that ranks integer labels; if it were larger, sorting would be faster.
@@ -82,9 +92,19 @@ def to_sides(
 
 
 def check_rows(
-    x: object, name: str, similarity: str, rows_of: str = "rows", *, may_be_empty: bool = False
+    x: object,
+    name: str,
+    similarity: str | None,
+    rows_of: str = "rows",
+    *,
+    may_be_empty: bool = False,
+    widens: bool = True,
 ) -> npt.NDArray[Any]:
-    """Return aligned floats in native byte order, or contiguous codes; a mapped file stays mapped."""
+    """Return aligned floats in native byte order, or contiguous codes; a mapped file stays mapped.
+
+    int8 and uint8 vectors become float32, which represents all values, unless `widens` is False. If `similarity` is
+    None, integers are refused.
+    """
     # Dtypes that other packages register can be of the same kind, but must be converted.
     is_plain = type(x) is np.ndarray and x.dtype.kind in _PLAIN_ROWS and x.dtype.isbuiltin < 2
     array: npt.NDArray[Any] = x if is_plain else to_array(x, name, 2)  # type: ignore[assignment]
@@ -101,14 +121,22 @@ def check_rows(
             )
         return np.ascontiguousarray(array)
     dtype = array.dtype.newbyteorder("=")
+    if similarity is not None and dtype.type in _BYTES:
+        if dtype.type is np.uint8 and isinstance(similarity, Unstated):
+            raise TypeError(
+                f"{name} has dtype uint8, but no similarity is given; expected similarity='hamming' for binary codes, "
+                "or 'cosine', 'dot' or 'euclidean' for vectors of numbers from 0 to 255"
+            )
+        return array.astype(np.float32) if widens else array
     if dtype.type not in _FLOATS:
-        remedy = ""
-        if array.dtype == np.uint8:
-            remedy = ": use similarity='hamming' if the rows are binary codes"
-        elif array.dtype.kind in "iub":
-            remedy = f": use numpy.asarray({name}, dtype=numpy.float32)"
+        remedy = f": use numpy.asarray({name}, dtype=numpy.float32)" if array.dtype.kind in "iub" else ""
         raise TypeError(f"{name} has dtype {array.dtype}; expected float16, float32 or float64{remedy}")
     return np.require(array, dtype=dtype, requirements="A")
+
+
+def widened(dtype: np.dtype[Any], similarity: str) -> np.dtype[Any]:
+    """Return the dtype in which rows are compared."""
+    return np.dtype(np.float32) if similarity != "hamming" and dtype.type in _BYTES else dtype
 
 
 def check_length(array: npt.NDArray[Any], name: str, rows: npt.NDArray[Any], rows_name: str) -> None:
@@ -234,4 +262,4 @@ def one_of(x: object, name: str, choices: tuple[str, ...]) -> str:
         raise TypeError(f"{name} is a {type(x).__name__}; expected one of {', '.join(map(repr, choices))}")
     if x not in choices:
         raise ValueError(f"{name} is {x!r}; expected one of {', '.join(map(repr, choices))}")
-    return str(x)
+    return x if isinstance(x, Unstated) else str(x)

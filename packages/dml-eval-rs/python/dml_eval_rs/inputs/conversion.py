@@ -33,7 +33,7 @@ def to_array(x: object, name: str, ndim: int | None = None) -> npt.NDArray[Any]:
     """
     if isinstance(x, (str, os.PathLike)):
         came = f"{name} is the path {str(x)!r}"
-        raise TypeError(f"{came}; expected an array: use numpy.load({str(x)!r}, mmap_mode='r')")
+        raise TypeError(f"{came}; expected an array: use load_array({str(x)!r})")
     if np.ma.is_masked(x):
         raise TypeError(f"{name} has masked entries; expected an unmasked array: drop or fill those rows")
     torch = sys.modules.get("torch")

@@ -47,6 +47,11 @@ _TABLE: dict[Kind, tuple[tuple[str, str, str], ...]] = {
         ("tar@far=X", "TAR@FAR=X", "the share of matching pairs that a threshold accepts, with X of others"),
         ("eer", "EER", "the share of errors at the threshold where both kinds are as frequent"),
         ("auc", "AUC", "the chance that a matching pair scores higher than a non-matching pair"),
+        (
+            "micro_ap",
+            "µAP",
+            "average precision of all pairs in a single ranking: matching pairs in front count more",
+        ),
         ("accuracy", "accuracy", "the share of pairs that the best threshold of the other folds tells right"),
     ),
 }

@@ -59,9 +59,10 @@ def evaluate_shards(
     labels, and 24 bytes per pair of a query and a match, but never the embeddings.
 
     Args:
-        shards: paths of .npy files, to be mapped by workers; functions that take no arguments and return an array (must
-            be picklable; called per task, so they should map or cache); or arrays, to be sent with the tasks. All must
-            be (n_i, D) with a common float dtype, or (n_i, W) uint8 codes if ``similarity="hamming"``; n_i can be 0.
+        shards: paths of files, to be mapped by workers, see `load_array`; functions that take no arguments and return
+            an array (must be picklable; called per task, so they should map or cache); or arrays, to be sent with the
+            tasks. All must be (n_i, D) with a common float dtype, or (n_i, W) uint8 codes if
+            ``similarity="hamming"``; n_i can be 0.
         labels: the labels of all rows, in the order of the shards, see `evaluate`: an array, `Labels` or `Relevance`.
         gallery, gallery_labels: shards and labels of the gallery. By default, the queries are searched.
         map: should call a picklable function per task and return the results, in any order. Use the builtin, an

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_eval_rs.inputs import arguments
+from dml_eval_rs.inputs.files import load_array
 
 Source = str | os.PathLike[str] | Callable[[], Any] | Any
 
@@ -33,9 +34,9 @@ class Shard:
 
     Attributes:
         name: the name to use in errors, for example ``shards[3] (part-3.npy)``.
-        source: the path of a .npy file, a function that returns an array, or an array in memory.
+        source: the path of a file, see `load_array`, a function that returns an array, or an array in memory.
         similarity: ``"hamming"`` if rows are codes.
-        shape, dtype: the full shard's shape (rows, D), and dtype in native byte order; (0, 0) and "" if not known yet.
+        shape, dtype: the full shard's shape (rows, D), and the dtype to compare in; (0, 0) and "" if not known yet.
         rows: a range, or sorted places.
         held: the array's rows, after pickling.
     """
@@ -56,8 +57,9 @@ class Shard:
 
     def open(self) -> npt.NDArray[Any]:
         """Open the shard, mapping a file into memory, and check that shape and dtype have not changed."""
-        array = arguments.check_rows(self._load(), self.name, self.similarity, may_be_empty=True)
-        if self.dtype and (array.shape, array.dtype.name) != (self.shape, self.dtype):
+        options: Any = {"may_be_empty": True, "widens": False}
+        array = arguments.check_rows(self._load(), self.name, self.similarity, **options)
+        if self.dtype and (array.shape, self._compared(array)) != (self.shape, self.dtype):
             raise ValueError(
                 f"{self.name} has shape {array.shape} and dtype {array.dtype} on {socket.gethostname()}, but had "
                 f"{self.shape} and {self.dtype} before: don't change shards until the end"
@@ -68,22 +70,24 @@ class Shard:
         if not isinstance(self.source, str):
             return self.source() if callable(self.source) else self.source
         try:
-            return np.load(self.source, mmap_mode="r", allow_pickle=False)
+            return load_array(self.source)
         except FileNotFoundError:
             raise ValueError(
                 f"{self.name} is absent on {socket.gethostname()}; expected a path that all workers can read, for "
                 "example in a shared folder"
             ) from None
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"{self.name} can't be read on {socket.gethostname()} ({error}); expected a .npy file"
-            ) from None
+        except (OSError, ValueError, ImportError) as error:
+            raise ValueError(f"{self.name} can't be read on {socket.gethostname()}: {error}") from None
 
     def describe(self) -> Shard:
         """Open the shard, and return a copy that knows shape and dtype. Arrays are converted only here."""
         array = self.open()
         source = self.source if isinstance(self.source, str) or callable(self.source) else array
-        return replace(self, source=source, shape=array.shape, dtype=array.dtype.name, rows=range(len(array)))
+        dtype = self._compared(array)
+        return replace(self, source=source, shape=array.shape, dtype=dtype, rows=range(len(array)))
+
+    def _compared(self, array: npt.NDArray[Any]) -> str:
+        return arguments.widened(array.dtype, self.similarity).name
 
     def read(self) -> npt.NDArray[Any]:
         """Return the rows, mapped if they are contiguous in a file."""

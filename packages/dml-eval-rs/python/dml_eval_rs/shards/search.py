@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 import dml_eval_rs._native as _native
 from dml_eval_rs.inputs import arguments
-from dml_eval_rs.inputs.arguments import Progress, Similarity
+from dml_eval_rs.inputs.arguments import COSINE, Progress, Similarity
+from dml_eval_rs.matches.allowed import to_allowed
 from dml_eval_rs.matches.relation import Relation
-from dml_eval_rs.search import check_neighbours, reported_dtype
+from dml_eval_rs.search import check_neighbours, reported_dtype, worst_score
 from dml_eval_rs.shards.rows import Side, Source
 from dml_eval_rs.shards.tasks import Call, Loaded, Map, describe_shards
 from dml_eval_rs.verification.rates import to_order
@@ -35,9 +36,10 @@ def knn_shards(
     *,
     map: Map = builtins.map,
     block: int | None = None,
-    similarity: Similarity = "cosine",
+    similarity: Similarity = COSINE,
     exclude_self: bool = False,
     exclude: npt.ArrayLike | None = None,
+    allowed: npt.ArrayLike | None = None,
     threads: int | None = 1,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
@@ -50,6 +52,7 @@ def knn_shards(
     Args:
         queries, gallery: shards, see `evaluate_shards`. Use None as the gallery to search the queries.
         k, similarity, exclude_self, exclude: see `knn`.
+        allowed: (G,) booleans, the gallery items that can be found. Only these rows are read.
         map, block, threads, progress: see `evaluate_shards`.
 
     Raises:
@@ -63,6 +66,12 @@ def knn_shards(
     k, own_Q, excludes = check_neighbours(k, exclude, exclude_self, len(asking), len(asked))
     if exclude_self:
         own_Q = np.arange(len(asking))
+    kept_G = None if allowed is None else to_allowed(np.asarray(allowed), len(asking), len(asked)).items
+    if kept_G is not None:
+        places = np.full(len(asked) + 1, -1)
+        places[kept_G] = np.arange(len(kept_G))
+        own_Q = None if own_Q is None else places[own_Q]
+        asked = Side(found[-1], block, kept_G)
     # Tasks do not exclude items. If any item should be excluded, tasks will return an additional neighbour.
     options = {"similarity": similarity, "k": k + excludes, "threads": threads}
     call = Call(asking, asked, options, map, progress)
@@ -70,7 +79,11 @@ def knn_shards(
     best = np.full(shape, _WORST), np.full(shape, -1), np.zeros(shape, reported_dtype(similarity))
     for (i, _), of_tile in call.run_tiles("search", _search):
         _join(best, of_tile, asking.blocks[i].rows.start, own_Q)
-    return best[2], best[1]
+    scores, indices = best[2], best[1]
+    if kept_G is None:
+        return scores, indices
+    scores[indices < 0] = worst_score(similarity)
+    return scores, np.append(kept_G.astype(np.int64), -1)[indices]
 
 
 def _join(best: _Found, found: _Found, start: int, own: npt.NDArray[np.int64] | None) -> None:
@@ -80,7 +93,8 @@ def _join(best: _Found, found: _Found, start: int, own: npt.NDArray[np.int64] | 
         orders, indices, similarities = (of[low : low + _ROWS] for of in found)
         rows = slice(start + low, start + low + len(orders))
         if own is not None:
-            orders = np.where(indices == own[rows, None], _WORST, orders)
+            is_own = indices == own[rows, None]
+            orders, indices = np.where(is_own, _WORST, orders), np.where(is_own, -1, indices)
         new = (orders, indices, similarities)
         joined = [np.concatenate([old[rows], of], axis=1) for old, of in zip(best, new)]
         order = np.lexsort((joined[1], ~joined[0]), axis=1)[:, :k]

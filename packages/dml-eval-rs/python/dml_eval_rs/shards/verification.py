@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 import dml_eval_rs._native as _native
 from dml_eval_rs.inputs import arguments
-from dml_eval_rs.inputs.arguments import Progress, Similarity
+from dml_eval_rs.inputs.arguments import COSINE, Progress, Similarity
 from dml_eval_rs.matches.relation import Relation
 from dml_eval_rs.retrieval import LabelsLike
 from dml_eval_rs.shards.rows import Source
@@ -43,7 +43,7 @@ def verify_shards(
     map: Map = builtins.map,
     block: int | None = None,
     metrics: str | Iterable[str] = DEFAULT,
-    similarity: Similarity = "cosine",
+    similarity: Similarity = COSINE,
     threads: int | None = 1,
     progress: Progress | None = None,
 ) -> Verification:
@@ -94,7 +94,7 @@ def _find_crossings(
     levels: Any = {"ranks": ranks, "equal_errors": "eer" in names}
     ranges = _native.begin_searches(sample[0], **levels, **given)
     found: list[tuple[float, int, int] | None] = [None] * len(ranges)
-    slots, wants_slots, passes = None, "auc" in names, 0
+    slots, wants_slots, passes = None, rates.wants_slots(names), 0
     while None in found or (wants_slots and slots is None):
         passes += 1
         between = positives if wants_slots and slots is None else None

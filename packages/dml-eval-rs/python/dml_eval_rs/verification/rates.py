@@ -6,6 +6,7 @@ floating-point environment flushes these to zero.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
@@ -96,12 +97,25 @@ def measure_crossings(
         elif name == "eer":
             values[name] = equal_error_rate(points[-1][1:], n_negative, n_positive)
             thresholds[name] = points[-1][0]
+        elif slots is not None and name == "micro_ap":
+            values[name] = average_precision(slots[1], slots[2])
         elif slots is not None:
             # The area is (2·#{positive > negative} + #{equal}) / (2·P·N).
             far, tar, threshold, twice_right = _native.roc_curve(*slots)
             roc = Roc(far=far, tar=tar, threshold=threshold)
             values[name] = divide(twice_right, 2 * n_positive * n_negative)
     return Verification(values, thresholds, n_positive, n_negative, roc)
+
+
+def wants_slots(names: list[str]) -> bool:
+    """Whether a metric needs the number of negatives between the scores of positives."""
+    return "auc" in names or "micro_ap" in names
+
+
+def average_precision(positives: Counts, between: Counts) -> float:
+    """Average the precision at the scores of positives, each with all pairs of at least this score; see `Slots`."""
+    hits, misses = (np.cumsum(of[::-1].astype(np.float64))[::-1] for of in (positives, between))
+    return math.fsum(positives * (hits / (hits + misses[1::2]))) / float(hits[0])
 
 
 def measure_distances(positives: Counts, negatives: Counts, names: list[str]) -> Verification:
@@ -127,7 +141,7 @@ def measure_scores(order: Order, positives: Counts, negatives: Counts, names: li
     if "eer" in names:
         points.append(point(lambda n, p: n_positive * n + n_negative * p >= n_positive * n_negative))
     slots = None
-    if "auc" in names:
+    if wants_slots(names):
         is_positive = positives > 0
         below = (n_negative - n).astype(np.uint64)
         edges = np.stack([below[:-1][is_positive], below[1:][is_positive]], axis=1).reshape(-1)

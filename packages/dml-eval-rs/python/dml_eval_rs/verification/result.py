@@ -79,6 +79,7 @@ class Verification(Measured):
         """
         seed = comparison.check_resampling(level, seed)
         value = self[name]
+        _check_resampled(name)
         if self.fold_accuracy is not None and name == "accuracy":
             return comparison.interval_of(self.fold_accuracy, None, level, seed)
         deviation_R1 = by_identity.resample(name, [self._count(self._shares())], seed)
@@ -100,6 +101,7 @@ class Verification(Measured):
         """
         seed = comparison.check_resampling(level, seed)
         difference = self[name] - other[name]
+        _check_resampled(name)
         if name == "accuracy":
             mine_F: Any = self.fold_accuracy
             theirs_F: Any = other.fold_accuracy
@@ -143,6 +145,12 @@ class Verification(Measured):
                 "intervals need the embeddings, but this result was pickled or comes from verify_shards; use verify"
             )
         return self._identities.count(by_identity.depth_for(shares))
+
+
+def _check_resampled(name: str) -> None:
+    # The curve of a resample is only known at some thresholds, too few for the first pairs of a ranking.
+    if name == "micro_ap":
+        raise ValueError("micro_ap has no interval or test; expected another metric, such as auc")
 
 
 def _check_same(are_same: bool) -> None:

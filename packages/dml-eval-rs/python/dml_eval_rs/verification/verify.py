@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 import dml_eval_rs._native as _native
 from dml_eval_rs.inputs import arguments
-from dml_eval_rs.inputs.arguments import Progress, Sides, Similarity
+from dml_eval_rs.inputs.arguments import COSINE, Progress, Sides, Similarity
 from dml_eval_rs.inputs.conversion import to_array
 from dml_eval_rs.matches.labels import Labels
 from dml_eval_rs.matches.relation import Relation
@@ -37,7 +37,7 @@ def verify(
     gallery_labels: npt.ArrayLike | Labels | None = None,
     *,
     metrics: str | Iterable[str] = DEFAULT,
-    similarity: Similarity = "cosine",
+    similarity: Similarity = COSINE,
     pairs: npt.ArrayLike | None = None,
     folds: int | npt.ArrayLike | None = None,
     threads: int | None = None,
@@ -49,7 +49,7 @@ def verify(
     A pair is accepted if the score is at least the threshold. ``"tar@far=X"`` is the largest share of positives that a
     threshold can accept if it must not accept a larger share of negatives than X. ``"eer"`` is the FAR where the ROC
     curve, drawn using straight lines between points, meets TAR = 1 − FAR. ``"auc"`` is the area under this curve,
-    P(positive > negative) + P(equal)/2.
+    P(positive > negative) + P(equal)/2. ``"micro_ap"`` is the average precision of all pairs in a single ranking.
 
     Scores are float64, and do not depend on the machine or the number of threads: see docs/reference/verification.md in
     the repository. Memory does not grow with the negatives.
@@ -61,9 +61,10 @@ def verify(
         gallery: (G, D) or (G, W). If given, compare all embeddings with all gallery items; by default, compare all
             unordered pairs of distinct embeddings.
         gallery_labels: (G,), of the same kind as `labels`. Must be given if and only if `gallery` is given.
-        metrics: names: ``"tar@far=X"`` for X between 0 and 1, ``"eer"``, ``"auc"``, and ``"accuracy"``, which is also
-            added if `folds` are given. Note that when all pairs of floats are compared, the AUC will take a few times
-            longer than all other metrics, and EER and AUC store the positives' scores, of at most 2**22 pairs.
+        metrics: names: ``"tar@far=X"`` for X between 0 and 1, ``"eer"``, ``"auc"``, ``"micro_ap"``, and ``"accuracy"``,
+            which is also added if `folds` are given. Note that when all pairs of floats are compared, the AUC and the
+            micro-AP will take a few times longer than all other metrics, and EER, AUC and micro-AP store the positives'
+            scores, of at most 2**22 pairs.
         similarity: ``"cosine"`` (default), ``"dot"``, ``"euclidean"`` (minus the squared distance) or ``"hamming"``
             (minus the number of differing bits).
         pairs: (M, 2) integers, an embedding and a gallery item (or a second embedding). If given, compare only these
@@ -117,7 +118,7 @@ def verify(
             negatives=n_negative,
             ranks=rates.first_rejected(names, n_negative),
             equal_errors="eer" in names,
-            slots="auc" in names,
+            slots=rates.wants_slots(names),
         )
         found = rates.measure_crossings(points, slots, names, n_positive, n_negative)
     return replace(found, _identities=identities)
@@ -258,7 +259,7 @@ def open_set(
     gallery_labels: npt.ArrayLike | Labels | None = None,
     *,
     far: Iterable[float] | float = (1e-1, 1e-2, 1e-3),
-    similarity: Similarity = "cosine",
+    similarity: Similarity = COSINE,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> OpenSet:
