@@ -92,18 +92,22 @@ def cosine_softmax(
     """
     rows, labels, weights = class_inputs(embeddings, labels, class_weights, centers_per_class)
     check_no_transforms(rows, weights)
-    rows_ND, constant_rows, every = normalise(rows), rows[:0], [weights]
+    rows_ND, constant_rows, all_weights = normalise(rows), rows[:0], [weights]
     if isinstance(class_weights, Virtual):
         constant_rows, past_labels, constant_weights = class_weights.constants(rows)
-        labels, every = torch.cat((labels, past_labels)), [weights, *constant_weights]
+        labels, all_weights = torch.cat((labels, past_labels)), [weights, *constant_weights]
         rows_ND = torch.cat((rows_ND, unit_rows(constant_rows.detach())))
     first = None if isinstance(class_weights, (torch.Tensor, Virtual)) else class_weights.first
     most = _KEPT_ELEMENTS.get(weights.device.type, 2**26) if torch.is_grad_enabled() else 0
     with torch.no_grad():
         column_NK = (labels[:, None] - (first or 0)) * centers_per_class
         column_NK = column_NK + torch.arange(centers_per_class, device=labels.device)
-        inverse = [inverse_norms(some) if normalise_weights else some.new_ones(len(some)) for some in every]
-        cosine_N1, nearest_N1, inverse_N1 = _find_true(rows_ND, column_NK, every, inverse, first is not None)
+        inverse = [
+            inverse_norms(some) if normalise_weights else some.new_ones(len(some)) for some in all_weights
+        ]
+        cosine_N1, nearest_N1, inverse_N1 = _find_true(
+            rows_ND, column_NK, all_weights, torch.cat(inverse), first is not None
+        )
         if first is not None:
             all_reduce_(cosine_N1)
         if row_margins is None:
@@ -114,7 +118,7 @@ def cosine_softmax(
         threshold_N1 = None if progress is None else turn(cosine_N1.clamp(-1, 1), angular_margin)
     gap_N1 = _operator(
         weights, rows_ND, column_NK, nearest_N1, inverse_N1 * -slope_N1, inverse[0], threshold_N1, progress, scale,
-        normalise_weights, rows.shape[0], every[1:], inverse[1:], target_N1, first is not None,
+        normalise_weights, rows.shape[0], all_weights[1:], inverse[1:], target_N1, first is not None,
         0 < rows_ND.shape[0] * weights.shape[0] <= most,
     )[0]  # fmt: skip
     # Use 1 − p_y = σ(gap) and −log p_y = −log σ(−gap) to avoid the difference of nearly equal numbers.
@@ -127,7 +131,7 @@ def _find_true(
     rows_ND: torch.Tensor,
     column_NK: torch.Tensor,
     weights: list[torch.Tensor],
-    inverse: list[torch.Tensor],
+    inverse_T: torch.Tensor,
     sharded: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Find the true class's nearest weight: its cosine and 1/norm, 0 if another rank has the class, and its column."""
@@ -138,7 +142,7 @@ def _find_true(
             dots = [(rows_ND * some[here_N]).sum(dim=1) for here_N in here_NK.unbind(1)]
             dot_NK = torch.stack(dots, 1).where(here_NK + first == column_NK, dot_NK)
         first += some.shape[0]
-    inverse_T, index_NK = torch.cat(inverse), column_NK
+    index_NK = column_NK
     if sharded:
         inverse_T = torch.cat((inverse_T, inverse_T.new_zeros(1)))
         index_NK = column_NK.where((column_NK >= 0) & (column_NK < first), first)
@@ -155,9 +159,7 @@ class _Comparison(NamedTuple):
     rows_ND: torch.Tensor
     column_NK: torch.Tensor  # the true class's weights; outside of [0, C) if the class is elsewhere
     nearest_N1: torch.Tensor  # the nearest of these weights
-    pull_N1: (
-        torch.Tensor
-    )  # the target's derivative with respect to its dot product, negative and without the scale
+    pull_N1: torch.Tensor  # −∂target/∂(x_nᵀ w_c) of this weight, without the scale
     inverse_norm_C: torch.Tensor
     threshold_N1: torch.Tensor | None  # cos(θ_y + m₁), if logits are modulated
     progress: torch.Tensor | None  # t
@@ -187,9 +189,8 @@ class _Comparison(NamedTuple):
             if centers > 1:
                 keep_nearest_centers_(logits_RL, centers)
             if self.threshold_N1 is not None and self.progress is not None:
-                slopes = slopes * modulate_hard_(
-                    logits_RL, self.threshold_N1[rows], self.progress, self.scale
-                )
+                threshold_R1 = self.threshold_N1[rows]
+                slopes = slopes * modulate_hard_(logits_RL, threshold_R1, self.progress, self.scale)
             _put_(logits_RL, self.column_NK[rows] - start_L, -torch.inf)
             yield rows, columns, logits_RL, slopes
 
@@ -219,13 +220,11 @@ def _operator(*given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, to
     true class's logit with margin (N, 1); whether other ranks have classes; whether to keep all derivatives.
     """
     *shared, batch, constant_weights, constant_inverse_norms, target_N1, sharded, keeps = given
-    comparisons = [_Comparison(*shared)]
+    own = _Comparison(*shared)
+    comparisons = [own]
     for some, inverse in zip(constant_weights, constant_inverse_norms):
         column_NK = comparisons[-1].column_NK - len(comparisons[-1].weights_CD)
-        comparisons.append(
-            comparisons[0]._replace(weights_CD=some, column_NK=column_NK, inverse_norm_C=inverse)
-        )
-    own = comparisons[0]
+        comparisons.append(own._replace(weights_CD=some, column_NK=column_NK, inverse_norm_C=inverse))
     kept_NC = own.rows_ND.new_empty(len(own.rows_ND) if keeps else 0, len(own.weights_CD))
     pushed_BD = torch.zeros_like(own.rows_ND[: batch if constant_weights else 0])
     # Without negatives, −∞ − highest must not be NaN.
