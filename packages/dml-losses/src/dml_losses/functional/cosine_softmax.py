@@ -116,11 +116,11 @@ def cosine_softmax(
             margins = torch.cat([row_margins(some) for some in (rows, constant_rows)]).to(rows_ND.dtype)
             target_N1, slope_N1 = apply_row_margins(cosine_N1 * scale, scale, margins)
         threshold_N1 = None if progress is None else turn(cosine_N1.clamp(-1, 1), angular_margin)
-    gap_N1 = _operator(
+    gap_N1 = _Gap.apply(
         weights, rows_ND, column_NK, nearest_N1, inverse_N1 * -slope_N1, inverse[0], threshold_N1, progress, scale,
         normalise_weights, rows.shape[0], all_weights[1:], inverse[1:], target_N1, first is not None,
         0 < rows_ND.shape[0] * weights.shape[0] <= most,
-    )[0]  # fmt: skip
+    )  # fmt: skip
     # Use 1 − p_y = σ(gap) and −log p_y = −log σ(−gap) to avoid the difference of nearly equal numbers.
     losses_N1 = -logsigmoid(-gap_N1) if positive_in_denominator else gap_N1.where(gap_N1 != -torch.inf, 0)
     value: torch.Tensor = losses_N1.mean()
@@ -207,19 +207,13 @@ _COMPARISON = (
 )
 
 
-@torch.library.custom_op(
-    "dml_losses::cosine_softmax",
-    mutates_args=(),
-    schema=f"({_COMPARISON}, SymInt batch, Tensor[] constant_weights, Tensor[] constant_inverse_norms, "
-    "Tensor target_N1, bool sharded, bool keeps) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-)
-def _operator(*given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def _compute(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Compute log Σ_{c≠y} e^{z_c} − target (N, 1), and the next four inputs of `_differentiate`.
 
     Inputs, after `_Comparison`: the number of rows that aren't constant; constant weights and their inverse norms; the
     true class's logit with margin (N, 1); whether other ranks have classes; whether to keep all derivatives.
     """
-    *shared, batch, constant_weights, constant_inverse_norms, target_N1, sharded, keeps = given
+    *shared, batch, constant_weights, constant_inverse_norms, target_N1, sharded, keeps = inputs
     own = _Comparison(*shared)
     comparisons = [own]
     for some, inverse in zip(constant_weights, constant_inverse_norms):
@@ -255,7 +249,7 @@ def _operator(*given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, to
     return highest_N1 + total_N1.log() - target_N1, highest_N1, total_N1, pushed_BD, kept_NC
 
 
-def _differentiate(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _differentiate(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute the gradients of the class weights and of the rows, each empty if it isn't needed.
 
     Inputs, after `_Comparison`: the number of rows that aren't constant; the highest logit and the sum of exponentials
@@ -263,7 +257,7 @@ def _differentiate(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
     products, if they were kept; the upstream gradient (N, 1); which gradients are needed. Derivatives and the gradient
     by constant weights still need a factor per row.
     """
-    *shared, batch, highest_N1, total_N1, pushed_BD, kept_NC, upstream_N1, weights_move, rows_move = given
+    *shared, batch, highest_N1, total_N1, pushed_BD, kept_NC, upstream_N1, weights_move, rows_move = inputs
     own = _Comparison(*shared)
     push_N1 = upstream_N1 * own.scale / total_N1.clamp_min(1)  # without negatives, the total is 0
     weights_gradient_CD = torch.empty_like(own.weights_CD if weights_move else own.weights_CD[:0])
@@ -289,8 +283,37 @@ def _differentiate(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return weights_gradient_CD, rows_gradient_ND.mul_(push_N1[: rows_gradient_ND.shape[0]])
 
 
-# An operator, so that torch.compile doesn't unroll the passes; calling it costs a tenth of a millisecond.
-_differentiate_in_passes = torch.library.custom_op(
+class _Gap(torch.autograd.Function):
+    """Compute log Σ_{c≠y} e^{z_c} − target by `_compute`, and the gradients by `_differentiate`."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+        gap_N1, *outputs = (_compute_opaque if torch.compiler.is_compiling() else _compute)(*inputs)
+        ctx.save_for_backward(*inputs[:8], *outputs)
+        ctx.numbers = inputs[8:11]
+        return gap_N1
+
+    @staticmethod
+    def backward(ctx: Any, upstream_N1: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        differentiate = _differentiate
+        if torch.compiler.is_compiling():
+            differentiate = _differentiate_opaque
+        else:
+            check_no_second_derivatives()
+        inputs, outputs = ctx.saved_tensors[:8], ctx.saved_tensors[8:]
+        gradients = differentiate(*inputs, *ctx.numbers, *outputs, upstream_N1, *ctx.needs_input_grad[:2])
+        return *gradients, *[None] * 14
+
+
+# Operators, so that torch.compile doesn't unroll the passes. Eager calls don't use them, since each takes 0.1 ms.
+_compute_opaque = torch.library.custom_op(
+    "dml_losses::cosine_softmax",
+    _compute,
+    mutates_args=(),
+    schema=f"({_COMPARISON}, SymInt batch, Tensor[] constant_weights, Tensor[] constant_inverse_norms, "
+    "Tensor target_N1, bool sharded, bool keeps) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+_differentiate_opaque = torch.library.custom_op(
     "dml_losses::cosine_softmax_gradients",
     _differentiate,
     mutates_args=(),
@@ -299,32 +322,14 @@ _differentiate_in_passes = torch.library.custom_op(
 )
 
 
-@_operator.register_fake
-def _(*given: Any) -> tuple[torch.Tensor, ...]:
-    weights, rows, *_, batch, constant_weights, _, _, _, keeps = given
+@_compute_opaque.register_fake
+def _(*inputs: Any) -> tuple[torch.Tensor, ...]:
+    weights, rows, *_, batch, constant_weights, _, _, _, keeps = inputs
     count = rows.shape[0]  # `len` would make it a constant
     pushed, kept = rows[: batch if constant_weights else 0], (count if keeps else 0, weights.shape[0])
     return *(rows.new_empty(count, 1) for _ in range(3)), torch.empty_like(pushed), rows.new_empty(kept)
 
 
-@_differentiate_in_passes.register_fake
-def _(*given: Any) -> tuple[torch.Tensor, ...]:
-    return tuple(torch.empty_like(side if move else side[:0]) for side, move in zip(given[:2], given[-2:]))
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)  # otherwise, outputs without gradient get zeros, which can be (N × C)
-    ctx.save_for_backward(*inputs[:8], *output[1:])
-    ctx.numbers, ctx.num_constants = inputs[8:11], len(inputs[11])
-
-
-def _backward(ctx: Any, upstream_N1: torch.Tensor, *_: torch.Tensor) -> tuple[Any, ...]:
-    check_no_second_derivatives()
-    inputs, outputs, moves = ctx.saved_tensors[:8], ctx.saved_tensors[8:], ctx.needs_input_grad[:2]
-    differentiate = _differentiate if outputs[-1].shape[0] else _differentiate_in_passes
-    gradients = differentiate(*inputs, *ctx.numbers, *outputs, upstream_N1, *moves)
-    constants = [None] * ctx.num_constants
-    return *gradients, *[None] * 9, constants, constants, *[None] * 3
-
-
-_operator.register_autograd(_backward, setup_context=_keep)
+@_differentiate_opaque.register_fake
+def _(*inputs: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.empty_like(side if move else side[:0]) for side, move in zip(inputs[:2], inputs[-2:]))
