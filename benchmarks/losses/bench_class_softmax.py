@@ -78,7 +78,7 @@ def main() -> None:
     )
     parser.add_argument("before", type=Path)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=5.0, help="per row, and at least five rounds")
+    parser.add_argument("--seconds", type=float, default=5.0, help="per row, and at least four rounds")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     machine = platform.processor() or platform.machine()
@@ -92,7 +92,7 @@ def main() -> None:
     for shape in LARGE + SMALL:
         step, best = Step(*shape), {before: torch.inf, now: torch.inf}
         started, rounds = time.time(), 0
-        while rounds < 6 or time.time() - started < arguments.seconds:
+        while rounds < 4 or time.time() - started < arguments.seconds:
             for version in (before, now) if rounds % 2 else (now, before):
                 best[version] = min(best[version], step(version))
             rounds += 1

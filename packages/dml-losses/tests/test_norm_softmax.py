@@ -32,6 +32,23 @@ def test_constants_are_joined_rows_and_classes(
 
 
 @BLOCKS
+def test_passes_save_nothing_that_grows_with_rows_times_classes(
+    kept: bool, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_blocks(monkeypatch, kept, size)
+    shapes: list[torch.Size] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        shapes.append(tensor.shape)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        norm_softmax(rows(9, 2).requires_grad_(), torch.arange(9) % 7, rows(7, 3))
+    assert ((9, 7) in shapes) == kept
+    assert all(shape.numel() <= 9 * 5 for shape in shapes if shape != (9, 7))
+
+
+@BLOCKS
 def test_the_gradient_of_one_side_does_not_need_the_other(
     kept: bool, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,8 +39,8 @@ from dml_losses.functional.margins import (
 from dml_losses.functional.sphere import inverse_norms, through_norm_, unit_rows
 
 # The most derivatives that are kept, and the most elements of a block, which should fit into a CPU's cache.
-_KEPT_ELEMENTS, _BLOCK_ELEMENTS = {"cpu": 2**23}, {"cpu": 2**19}
-_FEWEST_ROWS, _FEWEST_COLUMNS = 64, 128
+_KEPT_ELEMENTS, _BLOCK_ELEMENTS = {"cpu": 2**23}, {"cpu": 2**20}
+_FEWEST_ROWS, _FEWEST_COLUMNS = 256, 128
 
 
 def cosine_softmax(
