@@ -3,8 +3,8 @@
     git worktree add /tmp/before COMMIT
     taskset -c 0 python benchmarks/losses/bench_class_softmax.py /tmp/before [--threads 1] [--seconds 5]
 
-The versions alternate in a single process, on the same data in float32; the table has the minima. A step is the loss
-and the gradients of ArcFace. Memory is the growth of a new process during a step, without the weights' gradient.
+The versions alternate in a single process, on the same data in float32; the table has the minima. A step computes
+ArcFace and both gradients. Memory is the growth of a new process during a step, without the weights' gradient.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SMALL = [
 
 
 def load(tree: Path) -> ModuleType:
-    """Load an earlier version beside the installed one, with operators of another name."""
+    """Load an earlier version, and rename its operators, which can't be defined twice."""
     source = (tree / KERNEL).read_text().replace("dml_losses::", "dml_losses_before::")
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("before", loader=None))
     sys.modules["before"] = module
@@ -78,7 +78,9 @@ def main() -> None:
     )
     parser.add_argument("before", type=Path)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=5.0, help="per row, and at least four rounds")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="processor time per row; at least four rounds"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     machine = platform.processor() or platform.machine()
@@ -91,8 +93,8 @@ def main() -> None:
     before = load(arguments.before)
     for shape in LARGE + SMALL:
         step, best = Step(*shape), {before: torch.inf, now: torch.inf}
-        started, rounds = time.time(), 0
-        while rounds < 4 or time.time() - started < arguments.seconds:
+        started, rounds = time.process_time(), 0
+        while rounds < 4 or time.process_time() - started < arguments.seconds:
             for version in (before, now) if rounds % 2 else (now, before):
                 best[version] = min(best[version], step(version))
             rounds += 1
