@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from losses_support import assert_same_gradients, rows
+from losses_support import BLOCKS, assert_same_gradients, rows, use_blocks
 from losses_support import references as reference
 from torch.autograd import grad
 
 from dml_losses import CurricularFace, HeatedUpSoftmax, SoftTriple
 from dml_losses import functional as F
+from dml_losses.functional import cosine_softmax as kernel
+from dml_losses.functional.classes import Virtual
 from dml_losses.ranks.class_shard import RankClasses
 
 Loss = Callable[..., torch.Tensor]
@@ -62,7 +65,11 @@ CASES: dict[str, tuple[Loss, Loss]] = {
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("num_classes", [2, 3, 7, 12])  # with twelve, five classes aren't in the batch
-def test_value_and_gradients_are_those_of_the_equation(name: str, num_classes: int) -> None:
+@BLOCKS
+def test_value_and_gradients_are_those_of_the_equation(
+    name: str, num_classes: int, kept: bool, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_blocks(monkeypatch, kept, size)
     fast, slow = CASES[name]
     x, w = rows(9, 0).requires_grad_(), rows(num_classes, 1).requires_grad_()
     y = torch.tensor([0, 3, 1, 6, 3, 2, 0, 5, 4]) % num_classes
@@ -72,23 +79,33 @@ def test_value_and_gradients_are_those_of_the_equation(name: str, num_classes: i
     assert_same_gradients(value, expected, (x, w), (tolerance, 1e-14), (1e3 * tolerance, tolerance))
 
 
-@pytest.mark.parametrize(
-    ("features_move", "weights_move"), [(True, True), (True, False), (False, True), (False, False)]
-)
-@pytest.mark.parametrize("constants", [0, 2])
-def test_the_fake_of_the_operator_has_the_shapes_of_its_results(
-    features_move: bool, weights_move: bool, constants: int
+@pytest.mark.parametrize(("rows_move", "weights_move"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize("constants", [False, True])
+@BLOCKS
+def test_the_fakes_of_the_operators_have_the_shapes_of_their_results(
+    rows_move: bool,
+    weights_move: bool,
+    constants: bool,
+    kept: bool,
+    size: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    centers = 2 if constants else 1
-    labels = torch.tensor([0, 3, 1, 2, 4, 5][: 4 + constants]) // centers
-    past = [rows(1, 9), rows(1, 10)][:constants]
-    logits = rows(4 + constants, 12)[:, :2] if constants else rows(0, 12)[:, :2]
-    given = (
-        rows(4, 7), rows(constants, 11), labels, rows(4, 8), past, logits, None, 8.0, 0.5, 0.0, True, centers, True,
-        0, 0, features_move, weights_move,
-    )  # fmt: skip
-    operator = torch.ops.dml_losses.cosine_softmax.default
-    torch.library.opcheck(operator, given, test_utils=("test_schema", "test_faketensor"))
+    use_blocks(monkeypatch, kept, size)
+    calls = []
+
+    def note(operator: Loss, *inputs: object) -> torch.Tensor:
+        calls.append(inputs)
+        return operator(*inputs)
+
+    for name in ("_compute", "_differentiate"):
+        monkeypatch.setattr(kernel, name, partial(note, getattr(kernel, name)))
+    x, w = rows(4, 7).requires_grad_(rows_move), rows(4, 8).requires_grad_(weights_move)
+    past = Virtual(w, rows(2, 11), torch.tensor([2, 3]), (rows(2, 9), rows(2, 10)))
+    y = torch.tensor([0, 1, 1, 0])
+    F.sub_center_arc_face(x, y, past if constants else w, centers_per_class=2).backward()
+    operators = (torch.ops.dml_losses.cosine_softmax, torch.ops.dml_losses.cosine_softmax_gradients)
+    for operator, inputs in zip(operators, calls, strict=True):
+        torch.library.opcheck(operator.default, inputs, test_utils=("test_schema", "test_faketensor"))
 
 
 def test_a_block_of_proxies_without_any_positive_only_pushes() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from losses_support import registered
+from losses_support import registered, use_blocks
 from losses_support.registered import build
 from torch import nn
 
@@ -39,6 +39,12 @@ def test_compiles_without_a_graph_break(loss: nn.Module) -> None:
         value, expected = compiled(x, y, *gallery), eager(x, y, *gallery)
         torch.testing.assert_close(value, expected)
         torch.testing.assert_close(torch.autograd.grad(value, x), torch.autograd.grad(expected, x))
+
+
+@pytest.mark.parametrize("loss", [dml.NormSoftmax(5, 6), dml.CurricularFace(5, 6)], ids=repr)
+def test_passes_over_blocks_compile(loss: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_blocks(monkeypatch, kept=False, size=2)
+    test_compiles_without_a_graph_break(loss)
 
 
 @pytest.mark.parametrize(

@@ -5,22 +5,13 @@ from functools import partial
 
 import pytest
 import torch
-from losses_support import assert_same_gradients, rows
+from losses_support import BLOCKS, assert_same_gradients, rows, use_blocks
 from losses_support import references as reference
 from torch.autograd import grad
 
 from dml_losses import NormSoftmax
 from dml_losses.functional import heated_up_softmax, norm_softmax
 from dml_losses.functional.classes import Virtual
-from dml_losses.functional.cosine_softmax import rows_per_block
-
-
-def in_single_blocks(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Compute a batch's loss from calls with a single block."""
-    step = rows_per_block(x.device, len(w))
-    assert step < len(x)
-    parts = zip(x.split(step), y.split(step))
-    return torch.stack([norm_softmax(*part, w) * len(part[0]) / len(x) for part in parts]).sum()
 
 
 def with_past(w: torch.Tensor, seed: int, count: int) -> Virtual:
@@ -29,12 +20,43 @@ def with_past(w: torch.Tensor, seed: int, count: int) -> Virtual:
     return Virtual(w, rows(count, seed), labels, (rows(1, seed + 1), rows(3, seed + 2)))
 
 
-@pytest.mark.parametrize("constants", [False, True])
-def test_blocks_do_not_change_the_result(constants: bool) -> None:
-    x, w, y = rows(150, 2).requires_grad_(), rows(2**15, 3).requires_grad_(), torch.arange(150)
-    weights = with_past(w, 80, 17) if constants else w
-    expected = in_single_blocks(*(weights.join(x, y) if constants else (x, y, w)))
-    assert_same_gradients(norm_softmax(x, y, weights), expected, (x, w), (1e-13, 0), (1e-10, 1e-15))
+@BLOCKS
+def test_constants_are_joined_rows_and_classes(
+    kept: bool, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, w, y = rows(9, 2).requires_grad_(), rows(7, 3).requires_grad_(), torch.arange(9) % 7
+    virtual = with_past(w, 80, 17)
+    expected = norm_softmax(*virtual.join(x, y))
+    use_blocks(monkeypatch, kept, size)
+    assert_same_gradients(norm_softmax(x, y, virtual), expected, (x, w), (1e-13, 0), (1e-10, 1e-15))
+
+
+@BLOCKS
+def test_passes_save_nothing_that_grows_with_rows_times_classes(
+    kept: bool, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_blocks(monkeypatch, kept, size)
+    shapes: list[torch.Size] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        shapes.append(tensor.shape)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        norm_softmax(rows(9, 2).requires_grad_(), torch.arange(9) % 7, rows(7, 3))
+    assert ((9, 7) in shapes) == kept
+    assert all(shape.numel() <= 9 * 5 for shape in shapes if shape != (9, 7))
+
+
+@BLOCKS
+def test_the_gradient_of_one_side_does_not_need_the_other(
+    kept: bool, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_blocks(monkeypatch, kept, size)
+    x, w, y = rows(9, 2).requires_grad_(), rows(7, 3).requires_grad_(), torch.arange(9) % 7
+    both = grad(norm_softmax(x, y, w), (x, w))
+    assert torch.equal(grad(norm_softmax(x, y, w.detach()), x)[0], both[0])
+    assert torch.equal(grad(norm_softmax(x.detach(), y, w), w)[0], both[1])
 
 
 @pytest.mark.parametrize("loss", [norm_softmax, partial(heated_up_softmax, feature_norm="batch")])
@@ -55,7 +77,9 @@ def test_value_without_gradient_is_the_same() -> None:
     assert torch.equal(value, norm_softmax(x, y, w).detach())
 
 
-def test_backward_can_run_twice() -> None:
+@BLOCKS
+def test_backward_can_run_twice(kept: bool, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_blocks(monkeypatch, kept, size)
     x, w, y = rows(6, 6).requires_grad_(), rows(4, 7).requires_grad_(), torch.tensor([0, 1, 2, 3, 0, 1])
     value = norm_softmax(x, y, w)
     first = grad(value, (x, w), retain_graph=True)

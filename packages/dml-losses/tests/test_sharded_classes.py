@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from losses_support import sharded_world
+from losses_support import sharded_world, use_blocks
 from torch.nn.functional import softplus
 
 import dml_losses.plugin
@@ -26,7 +26,7 @@ from dml_losses import (
     ProxyAnchor,
     ShardedClasses,
 )
-from dml_losses.functional.cosine_softmax import cosine_softmax, rows_per_block
+from dml_losses.functional.cosine_softmax import cosine_softmax
 from dml_losses.ranks.class_shard import RankClasses
 
 SIZES = (2, 4)
@@ -89,12 +89,16 @@ def test_one_rank_has_all_classes_and_trains_as_without_sharding(name: str) -> N
 @given(
     scale=st.sampled_from([0.1, 1.0, 64.0, 1000.0]),
     classes=st.integers(1, 5),
+    kept=st.booleans(),
+    size=st.integers(1, 6),
     angular=st.sampled_from([0.0, 0.5]),
     positive=st.booleans(),
     opposite=st.booleans(),
     seed=st.integers(0, 2**16),
 )
-def test_the_gradient_is_that_of_the_definition(scale, classes, angular, positive, opposite, seed) -> None:
+def test_the_gradient_is_that_of_the_definition(
+    scale, classes, kept, size, angular, positive, opposite, seed
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
     weights = torch.randn(classes, 4, generator=generator, dtype=torch.float64)
@@ -117,35 +121,18 @@ def test_the_gradient_is_that_of_the_definition(scale, classes, angular, positiv
 
     sides = [(x.clone().requires_grad_(), weights.clone().requires_grad_()) for _ in range(2)]
     rank = RankClasses(sides[0][1], 0, classes)
-    value = cosine_softmax(
-        sides[0][0], y, rank, scale, angular_margin=angular, positive_in_denominator=positive
-    )
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        use_blocks(monkeypatch, kept, size)
+        value = cosine_softmax(
+            sides[0][0], y, rank, scale, angular_margin=angular, positive_in_denominator=positive
+        )
+        (3 * value).backward()
     expected = define(*sides[1])
     torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9)
-    (3 * value).backward()
     (3 * expected).backward()
     for got, wanted in zip(*sides, strict=True):
         # acos loses half of the digits if a cosine is 1, and a scale of 1000 multiplies the error.
         torch.testing.assert_close(got.grad, wanted.grad, rtol=1e-4, atol=1e-6 * scale)
-
-
-def test_blocks_do_not_change_the_result() -> None:
-    """With 2**15 classes, the batch will be computed in multiple blocks; the parts below are single blocks."""
-    generator = torch.Generator().manual_seed(0)
-    x, w = (torch.randn(count, 4, generator=generator, dtype=torch.float64) for count in (150, 2**15))
-    x, w, y = x.requires_grad_(), w.requires_grad_(), torch.arange(150)
-
-    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        rank, progress = RankClasses(w, 0, len(w)), torch.tensor(0.2).double()
-        return cosine_softmax(x, y, rank, 8.0, angular_margin=0.3, progress=progress)
-
-    step = rows_per_block(x.device, len(w))
-    assert step < len(x)
-    value = loss(x, y)
-    expected = sum(loss(*part) * len(part[0]) / len(x) for part in zip(x.split(step), y.split(step)))
-    torch.testing.assert_close(value, expected, rtol=1e-12, atol=0)
-    for gradient, want in zip(torch.autograd.grad(value, (x, w)), torch.autograd.grad(expected, (x, w))):
-        torch.testing.assert_close(gradient, want, rtol=1e-10, atol=1e-15)
 
 
 @pytest.mark.gpu

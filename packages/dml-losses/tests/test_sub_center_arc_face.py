@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from losses_support import assert_same_gradients, rows
+from losses_support import BLOCKS, assert_same_gradients, rows, use_blocks
 from losses_support import references as reference
 from torch.autograd import grad
 
@@ -18,7 +18,11 @@ S = 2 * math.log(3)  # e^{S/2} = 3
 
 @pytest.mark.parametrize("margin", [0.5, 1.5])  # with 1.5, most angles exceed π − m
 @pytest.mark.parametrize(("classes", "centers"), [(1, 3), (4, 1), (4, 3), (12, 2)])
-def test_value_and_gradients_are_those_of_the_equation(classes: int, centers: int, margin: float) -> None:
+@BLOCKS
+def test_value_and_gradients_are_those_of_the_equation(
+    classes: int, centers: int, margin: float, kept: bool, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_blocks(monkeypatch, kept, size)
     x, w = rows(9, 0).requires_grad_(), rows(classes * centers, 1).requires_grad_()
     y = torch.tensor([0, 3, 1, 6, 3, 2, 0, 5, 4]) % classes
     value = sub_center_arc_face(x, y, w, centers_per_class=centers, scale=8.0, margin=margin)

@@ -32,8 +32,9 @@ OPERATORS = [
     dml.ProxyAnchor(5, 6),
     dml.CrossBatchMemory(dml.SupCon(), 8).eval(),
     dml.Matryoshka(dml.CosFace(5, 6), [2, 6]),
+    dml.CurricularFace(5, 6).eval(),
 ]
-PLAIN = [dml.Softmax(5, 6), dml.VirtualSoftmax(5, 6), dml.CurricularFace(5, 6).eval(), dml.SoftTriple(5, 6)]
+PLAIN = [dml.Softmax(5, 6), dml.VirtualSoftmax(5, 6), dml.SoftTriple(5, 6)]
 
 
 def gradient(loss: nn.Module, x: torch.Tensor) -> torch.Tensor:

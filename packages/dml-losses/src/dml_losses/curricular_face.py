@@ -13,7 +13,7 @@ from dml_losses.functional.curricular_face import curricular_face, mean_true_cos
 class CurricularFace(torch.nn.Module):
     """ArcFace with hard negatives whose weight grows during training: `dml_losses.functional.curricular_face`.
 
-    Use it instead of ArcFace to stress hard negatives late in training. Note that it keeps multiple (B × C) buffers.
+    Use it instead of ArcFace to stress hard negatives late in training.
 
     t is a moving average of the mean cosine between the embeddings of a batch and their classes. In training mode, each
     call first updates t ← μ·mean_b cos θ_y + (1 − μ)·t.

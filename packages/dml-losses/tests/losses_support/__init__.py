@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
+
+from dml_losses.functional import cosine_softmax as kernel
 
 
 def rows(count: int, seed: int, dim: int = 5) -> torch.Tensor:
@@ -30,6 +33,18 @@ def recording(base: type[nn.Module], note: Callable[..., Any]) -> tuple[list[Any
             return super().forward(embeddings, labels, class_weights)
 
     return seen, Recording
+
+
+def use_blocks(monkeypatch: pytest.MonkeyPatch, kept: bool, size: int) -> None:
+    """Make the cosine softmax keep blocks of so many rows, or pass twice over blocks of so many class weights."""
+    monkeypatch.setattr(kernel, "_KEPT_ELEMENTS", {"cpu": 2**23 if kept else 0})
+    monkeypatch.setattr(kernel, "_BLOCK_ELEMENTS", {"cpu": 0})
+    monkeypatch.setattr(kernel, "_FEWEST_ROWS", size)
+    monkeypatch.setattr(kernel, "_FEWEST_COLUMNS", size)
+
+
+# Four rows at a time; a class weight at a time, and five, which is neither all classes nor a multiple of the centres.
+BLOCKS = pytest.mark.parametrize(("kept", "size"), [(True, 4), (False, 1), (False, 5)])
 
 
 def assert_same_gradients(

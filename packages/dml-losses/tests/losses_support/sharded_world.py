@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, normalize, softplus
 
 import dml_losses as dml
 from dml_core import ClassShard
-from dml_core.testing.ranks import joined
+from dml_losses.functional import cosine_softmax as kernel
 
 CLASSES, DIM, STEPS = 7, 5, 8
 
@@ -131,6 +131,8 @@ def report_write_errors(world_size: int, made_before: nn.Module) -> dict[str, st
 
 def train_on_ranks(rank: int, folder: Path, sizes: Sequence[int]) -> None:
     """Train as this rank in worlds of different sizes, in turn; save the results."""
+    if rank % 2:  # the other ranks keep the derivatives of all their classes
+        kernel._KEPT_ELEMENTS, kernel._BLOCK_ELEMENTS, kernel._FEWEST_COLUMNS = {"cpu": 0}, {"cpu": 0}, 1
     for size in sizes:
         if rank >= size:
             continue

@@ -1,30 +1,31 @@
 """Compute the softmax cross entropy of cosines with class weights, with an optional margin at the true class.
 
-NormSoftmax, Heated-Up Softmax, CosFace, ArcFace with one or more centres per class, AdaFace and Proxy-NCA use this
-function with different parameters. The logits are computed in a (B × C) buffer, where they become the gradient in
-place, block by block in cache. The class weights are never copied: their norms scale the buffer's columns instead.
+NormSoftmax, Heated-Up Softmax, CosFace, ArcFace with one or more centres per class, AdaFace, CurricularFace and
+Proxy-NCA use this function with different parameters. It passes over blocks of classes twice, so that no buffer grows
+with B × C. The first pass computes the loss: each row's highest logit so far, and the sum of exponentials relative to
+it. The second pass, in backward, computes the exponentials again, and both gradients. If all exponentials fit into a
+small buffer, the first pass goes over blocks of rows instead, and keeps the buffer for backward. The class weights are
+never copied: their norms scale the block's columns.
 
-If each rank has the weights of some classes, it only computes their logits. For each row of a block, ranks exchange
-three numbers: the true class's logit (from the rank that has it), the highest logit, and the sum of exponentials.
+If each rank has the weights of some classes, it only passes over these. Ranks exchange three numbers for each row: the
+true class's logit, which one rank has, before the first pass, then the highest logit and the sum of exponentials.
 
-Extra rows and classes can be constants (`Virtual`): they are compared like the others, but need one matrix product
-instead of three, since they don't get a gradient.
+Extra rows and classes can be constants (`Virtual`): they are compared like the others, but don't get a gradient.
 
-Shapes: `B` batch, `P` constant rows, `N` = B + P, `C` class weights, `T` class weights including constants, `D` dim,
-`R` rows per block, `K` weights (centres) per class.
+Shapes: `B` batch, `N` rows including constants, `C` class weights, `D` dim, `R` rows and `L` class weights in a block,
+`K` weights (centres) per class.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import ReduceOp
 from torch.nn.functional import logsigmoid
 
-from dml_core import rank_and_world_size
 from dml_losses.exchange import all_reduce_, sum_gradient_over_ranks
 from dml_losses.functional.classes import ClassWeights, Virtual, class_inputs
 from dml_losses.functional.first_order import check_no_second_derivatives, check_no_transforms
@@ -37,8 +38,9 @@ from dml_losses.functional.margins import (
 )
 from dml_losses.functional.sphere import inverse_norms, through_norm_, unit_rows
 
-_BLOCK_ELEMENTS = {"cpu": 2**21, "cuda": 2**26}
-_FEWEST_ROWS = 64
+# The most derivatives that are kept, and the most elements of a block, which should fit into a CPU's cache.
+_KEPT_ELEMENTS, _BLOCK_ELEMENTS = {"cpu": 2**23}, {"cpu": 2**20}
+_FEWEST_ROWS, _FEWEST_COLUMNS = 256, 128
 
 
 def cosine_softmax(
@@ -89,226 +91,245 @@ def cosine_softmax(
         All cosines of a zero row are 0.
     """
     rows, labels, weights = class_inputs(embeddings, labels, class_weights, centers_per_class)
-    gradients = torch.is_grad_enabled()
-    features, constant_rows = normalise(rows), rows[:0]
-    constant_weights: list[torch.Tensor] = []
-    check_no_transforms(features, weights)
+    check_no_transforms(rows, weights)
+    rows_ND, constant_rows, all_weights = normalise(rows), rows[:0], [weights]
     if isinstance(class_weights, Virtual):
         constant_rows, past_labels, constant_weights = class_weights.constants(rows)
-        labels = torch.cat((labels, past_labels))
-    margins = [] if row_margins is None else [row_margins(some) for some in (rows, constant_rows)]
-    first, num_classes = (
-        (0, 0)  # this rank has all classes
-        if isinstance(class_weights, (torch.Tensor, Virtual))
-        else (class_weights.first, class_weights.num_classes)
-    )
-    value: torch.Tensor = _operator(
-        features,
-        unit_rows(constant_rows.detach()),
-        labels,
-        weights,
-        constant_weights,
-        torch.cat(margins).detach().to(features.dtype) if margins else features.new_empty(0, 2),
-        progress,
-        scale,
-        angular_margin,
-        cosine_margin,
-        positive_in_denominator,
-        centers_per_class,
-        normalise_weights,
-        first,
-        num_classes,
-        gradients and features.requires_grad,
-        gradients and weights.requires_grad,
-    )[0]
-    return sum_gradient_over_ranks(value) if num_classes else value
+        labels, all_weights = torch.cat((labels, past_labels)), [weights, *constant_weights]
+        rows_ND = torch.cat((rows_ND, unit_rows(constant_rows.detach())))
+    first = None if isinstance(class_weights, (torch.Tensor, Virtual)) else class_weights.first
+    most = _KEPT_ELEMENTS.get(weights.device.type, 2**26) if torch.is_grad_enabled() else 0
+    with torch.no_grad():
+        column_NK = (labels[:, None] - (first or 0)) * centers_per_class
+        column_NK = column_NK + torch.arange(centers_per_class, device=labels.device)
+        inverse = [
+            inverse_norms(some) if normalise_weights else some.new_ones(len(some)) for some in all_weights
+        ]
+        cosine_N1, nearest_N1, inverse_N1 = _find_true(
+            rows_ND, column_NK, all_weights, torch.cat(inverse), first is not None
+        )
+        if first is not None:
+            all_reduce_(cosine_N1)
+        if row_margins is None:
+            target_N1, slope_N1 = apply_margin(cosine_N1 * scale, scale, angular_margin, cosine_margin)
+        else:
+            margins = torch.cat([row_margins(some) for some in (rows, constant_rows)]).to(rows_ND.dtype)
+            target_N1, slope_N1 = apply_row_margins(cosine_N1 * scale, scale, margins)
+        threshold_N1 = None if progress is None else turn(cosine_N1.clamp(-1, 1), angular_margin)
+    gap_N1 = _Gap.apply(
+        weights, rows_ND, column_NK, nearest_N1, inverse_N1 * -slope_N1, inverse[0], threshold_N1, progress, scale,
+        normalise_weights, rows.shape[0], all_weights[1:], inverse[1:], target_N1, first is not None,
+        0 < rows_ND.shape[0] * weights.shape[0] <= most,
+    )  # fmt: skip
+    # Use 1 − p_y = σ(gap) and −log p_y = −log σ(−gap) to avoid the difference of nearly equal numbers.
+    losses_N1 = -logsigmoid(-gap_N1) if positive_in_denominator else gap_N1.where(gap_N1 != -torch.inf, 0)
+    value: torch.Tensor = losses_N1.mean()
+    return value if first is None else sum_gradient_over_ranks(value)
 
 
-@torch.library.custom_op(
-    "dml_losses::cosine_softmax",
-    mutates_args=(),
-    schema="(Tensor features, Tensor constant_features, Tensor labels, Tensor class_weights, "
-    "Tensor[] constant_weights, Tensor row_margins, Tensor? progress, float scale, float angular_margin, "
-    "float cosine_margin, bool positive_in_denominator, int centers_per_class, bool normalise_weights, int first, "
-    "int num_classes, bool features_move, bool weights_move) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+def _find_true(
+    rows_ND: torch.Tensor,
+    column_NK: torch.Tensor,
+    weights: list[torch.Tensor],
+    inverse_T: torch.Tensor,
+    sharded: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Find the true class's nearest weight: its cosine and 1/norm, 0 if another rank has the class, and its column."""
+    dot_NK, first = rows_ND.new_zeros(column_NK.shape), 0
+    for some in weights:
+        if some.shape[0]:  # a rank can have no class
+            here_NK = (column_NK - first).clamp(0, some.shape[0] - 1)
+            dots = [(rows_ND * some[here_N]).sum(dim=1) for here_N in here_NK.unbind(1)]
+            dot_NK = torch.stack(dots, 1).where(here_NK + first == column_NK, dot_NK)
+        first += some.shape[0]
+    index_NK = column_NK
+    if sharded:
+        inverse_T = torch.cat((inverse_T, inverse_T.new_zeros(1)))
+        index_NK = column_NK.where((column_NK >= 0) & (column_NK < first), first)
+    # An accelerator's assertion fails here if a label is out of range.
+    inverse_NK = inverse_T.index_select(0, index_NK.flatten()).view(index_NK.shape)
+    cosine_N1, center_N1 = (dot_NK * inverse_NK).max(dim=1, keepdim=True)
+    return cosine_N1, column_NK.gather(1, center_N1), inverse_NK.gather(1, center_N1)
+
+
+class _Comparison(NamedTuple):
+    """Rows, and weights to compare with them: the first inputs of both operators."""
+
+    weights_CD: torch.Tensor
+    rows_ND: torch.Tensor
+    column_NK: torch.Tensor  # the true class's weights; outside of [0, C) if the class is elsewhere
+    nearest_N1: torch.Tensor  # the nearest of these weights
+    pull_N1: torch.Tensor  # −∂target/∂(x_nᵀ w_c) of this weight, without the scale
+    inverse_norm_C: torch.Tensor
+    threshold_N1: torch.Tensor | None  # cos(θ_y + m₁), if logits are modulated
+    progress: torch.Tensor | None  # t
+    scale: float
+    normalise_weights: bool
+
+    def pass_over(
+        self, kept_NC: torch.Tensor | None = None
+    ) -> Iterator[tuple[slice, slice, torch.Tensor, torch.Tensor]]:
+        """Compute logits in blocks of columns, which share memory, or in blocks of rows, which are parts of `kept_NC`.
+
+        Yields:
+            A block's rows and columns; the negatives' logits (R, L), −∞ at the true class; and the logits' derivatives
+            with respect to the dot products, without the scale, (L,) or (R, L).
+        """
+        (num_rows, centers), num_columns = self.column_NK.shape, len(self.weights_CD)
+        most = _BLOCK_ELEMENTS.get(self.rows_ND.device.type, 2**26)
+        step_R, step_L = max(_FEWEST_ROWS, most // max(num_columns, 1)), max(num_columns, 1)
+        if kept_NC is None:
+            step_R, step_L = num_rows, max(_FEWEST_COLUMNS, most // num_rows, centers) // centers * centers
+            scratch_NL = self.rows_ND.new_empty(num_rows, min(step_L, num_columns))
+        for start_R, start_L in product(range(0, num_rows, step_R), range(0, num_columns, step_L)):
+            rows, columns = slice(start_R, start_R + step_R), slice(start_L, start_L + step_L)
+            slopes = self.inverse_norm_C[columns]
+            logits_RL = scratch_NL[:, : len(slopes)] if kept_NC is None else kept_NC[rows]
+            torch.mm(self.rows_ND[rows], self.weights_CD[columns].T, out=logits_RL).mul_(slopes * self.scale)
+            if centers > 1:
+                keep_nearest_centers_(logits_RL, centers)
+            if self.threshold_N1 is not None and self.progress is not None:
+                threshold_R1 = self.threshold_N1[rows]
+                slopes = slopes * modulate_hard_(logits_RL, threshold_R1, self.progress, self.scale)
+            _put_(logits_RL, self.column_NK[rows] - start_L, -torch.inf)
+            yield rows, columns, logits_RL, slopes
+
+
+def _put_(block_RL: torch.Tensor, column_RK: torch.Tensor, number: torch.Tensor | float) -> None:
+    """Write a number into columns of each row, unless they are outside of the block."""
+    here_RK = column_RK.clamp(0, block_RL.shape[1] - 1)
+    block_RL.scatter_(1, here_RK, torch.where(here_RK == column_RK, number, block_RL.gather(1, here_RK)))
+
+
+_COMPARISON = (
+    "Tensor class_weights, Tensor rows, Tensor column_NK, Tensor nearest_N1, Tensor pull_N1, Tensor inverse_norm_C, "
+    "Tensor? threshold_N1, Tensor? progress, float scale, bool normalise_weights"
 )
-def _operator(
-    features: torch.Tensor,
-    constant_features: torch.Tensor,
-    labels: torch.Tensor,
-    class_weights: torch.Tensor,
-    constant_weights: list[torch.Tensor],
-    row_margins: torch.Tensor,
-    progress: torch.Tensor | None,
-    scale: float,
-    angular_margin: float,
-    cosine_margin: float,
-    positive_in_denominator: bool,
-    centers_per_class: int,
-    normalise_weights: bool,
-    first: int,
-    num_classes: int,
-    features_move: bool,
-    weights_move: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute the loss; the features' gradient (B, D); the inverse norms (C,); and rows_N and columns_NC.
 
-    rows_N ⊙ columns_NC is the gradient with respect to x_nᵀ w_c, for the weights' gradient. Gradients that aren't
-    requested are empty. If this rank has only some classes, they begin at `first`, and `num_classes` counts all
-    classes; else it is 0.
+
+def _compute(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Compute log Σ_{c≠y} e^{z_c} − target (N, 1), and the next four inputs of `_differentiate`.
+
+    Inputs, after `_Comparison`: the number of rows that aren't constant; constant weights and their inverse norms; the
+    true class's logit with margin (N, 1); whether other ranks have classes; whether to keep all derivatives.
     """
-    weights = (class_weights, *constant_weights)
-    batch, num_rows, num_columns = len(features), len(labels), len(class_weights)
-    inverse_norm_T = torch.cat(
-        [inverse_norms(some) if normalise_weights else some.new_ones(len(some)) for some in weights]
-    )
-    all_columns = len(inverse_norm_T)
-    bounds = itertools.accumulate((len(some) for some in weights), initial=0)
-    pieces = [(slice(*pair), some) for pair, some in zip(itertools.pairwise(bounds), weights)]
-    reduce, step = _keep_numbers, rows_per_block(features.device, all_columns)
-    label_N1, own_N1 = labels[:, None], None
-    if num_classes:
-        reduce = all_reduce_
-        # All ranks must use blocks of this size, since they exchange numbers per block.
-        step = rows_per_block(features.device, num_classes * centers_per_class // rank_and_world_size()[1])
-        own_N1 = (label_N1 >= first) & (label_N1 < first + num_columns // centers_per_class)
-        label_N1 = (label_N1 - first).where(own_N1, 0)
+    *shared, batch, constant_weights, constant_inverse_norms, target_N1, sharded, keeps = inputs
+    own = _Comparison(*shared)
+    comparisons = [own]
+    for some, inverse in zip(constant_weights, constant_inverse_norms):
+        column_NK = comparisons[-1].column_NK - len(comparisons[-1].weights_CD)
+        comparisons.append(own._replace(weights_CD=some, column_NK=column_NK, inverse_norm_C=inverse))
+    kept_NC = own.rows_ND.new_empty(len(own.rows_ND) if keeps else 0, len(own.weights_CD))
+    pushed_BD = torch.zeros_like(own.rows_ND[: batch if constant_weights else 0])
+    # Without negatives, −∞ − highest must not be NaN.
+    highest_N1 = torch.full_like(target_N1, torch.finfo(target_N1.dtype).min)
+    total_N1 = torch.zeros_like(target_N1)
+    # The class weights are last, so that the exponentials to keep are relative to the highest of all logits.
+    for comparison in reversed(comparisons):
+        before_N1 = highest_N1.clone()
+        kept = kept_NC if keeps and comparison is own else None
+        for rows, columns, block_RL, slopes in comparison.pass_over(kept):
+            highest_R1 = highest_N1[rows].maximum(block_RL.amax(1, keepdim=True))
+            decay_R1 = (highest_N1[rows] - highest_R1).exp_()
+            block_RL.sub_(highest_R1).exp_()
+            total_N1[rows].mul_(decay_R1).add_(block_RL.sum(1, keepdim=True))
+            highest_N1[rows] = highest_R1
+            if comparison is not own or keeps:
+                block_RL.mul_(slopes)
+            if comparison is not own:
+                pushed_BD.mul_(decay_R1[:batch]).addmm_(block_RL[:batch], comparison.weights_CD[columns])
+    pushed_BD.mul_((before_N1 - highest_N1).exp_()[: len(pushed_BD)])
+    if sharded:
+        before_N1, highest_N1 = highest_N1, all_reduce_(highest_N1.clone(), ReduceOp.MAX)
+        decay_N1 = (before_N1 - highest_N1).exp_()
+        total_N1 = all_reduce_(total_N1 * decay_N1)
+        kept_NC.mul_(decay_N1[: len(kept_NC)])
+    if keeps:
+        _put_(kept_NC, own.nearest_N1, own.pull_N1 * total_N1)
+    return highest_N1 + total_N1.log() - target_N1, highest_N1, total_N1, pushed_BD, kept_NC
 
-    value = features.new_zeros(())
-    features_gradient_BD = torch.empty_like(features if features_move else features[:0])
-    row_N = features.new_empty(num_rows if weights_move else 0)
-    # A rank without classes has columns of −∞, like a class that no row belongs to.
-    width = max(num_columns, centers_per_class)
-    columns_NC = features.new_empty(num_rows if weights_move else 0, width)
-    in_place = weights_move and all_columns == num_columns
-    scratch_RT = features.new_empty(0 if in_place else min(step, num_rows), max(all_columns, width))
-    starts = [*range(0, batch, step), *range(batch, num_rows, step)]
-    for start, stop in zip(starts, [*starts[1:], num_rows]):
-        live = start < batch
-        rows = slice(start, stop)
-        features_RD = features[rows] if live else constant_features[start - batch : stop - batch]
-        block_RT = columns_NC[rows] if in_place else scratch_RT[: stop - start]
-        for columns, some in pieces:
-            torch.mm(features_RD, some.T, out=block_RT[:, columns])
-        logits_RT = block_RT[:, :all_columns]
-        logits_RT.mul_(inverse_norm_T * scale)
-        block_RT[:, all_columns:] = -torch.inf
-        label_R1, own_R1 = label_N1[rows], None if own_N1 is None else own_N1[rows]
-        if centers_per_class > 1:
-            nearest_RC = keep_nearest_centers_(block_RT, centers_per_class)
-            label_R1 = label_R1 * centers_per_class + nearest_RC.gather(1, label_R1)
-        true_R1 = block_RT.gather(1, label_R1)
-        true_R1 = reduce(true_R1 if own_R1 is None else true_R1.where(own_R1, 0))
-        if len(row_margins):
-            target_R1, slope_R1 = apply_row_margins(true_R1, scale, row_margins[rows])
-        else:
-            target_R1, slope_R1 = apply_margin(true_R1, scale, angular_margin, cosine_margin)
-        modulation_RT = None
-        if progress is not None:
-            threshold_R1 = turn((true_R1 / scale).clamp(-1, 1), angular_margin)
-            modulation_RT = modulate_hard_(logits_RT, threshold_R1, progress, scale)
-        _put_(block_RT, label_R1, torch.full_like(true_R1, -torch.inf), own_R1)  # keep only the negatives
 
-        highest_R1 = reduce(block_RT.amax(dim=1, keepdim=True), ReduceOp.MAX)
-        highest_R1 = highest_R1.where(highest_R1 > -torch.inf, 0)  # a single class has no negatives
-        block_RT.sub_(highest_R1).exp_()
-        total_R1 = reduce(block_RT.sum(dim=1, keepdim=True))
-        # Use 1 − p_y = σ(gap) and −log p_y = −log σ(−gap) to avoid the difference of nearly equal numbers.
-        gap_R1 = highest_R1 + total_R1.log() - target_R1
-        if positive_in_denominator:
-            value -= logsigmoid(-gap_R1).sum() / num_rows
-            push_R1 = gap_R1.sigmoid()
-        else:
-            push_R1 = torch.ones_like(gap_R1)
-            value += gap_R1.where(total_R1 != 0, 0).sum() / num_rows  # NaN stays NaN
-        if not weights_move and not (live and features_move):
-            continue
-        if modulation_RT is not None:
-            logits_RT.mul_(modulation_RT)
-        _put_(block_RT, label_R1, -slope_R1 * total_R1, own_R1)
-        logits_RT.mul_(inverse_norm_T)
-        push_R1 *= (scale / num_rows) / total_R1.where(total_R1 > 0, 1)
-        if live and features_move:
-            gradient_RD = features_gradient_BD[rows].zero_()
-            for columns, some in pieces:
-                gradient_RD.addmm_(block_RT[:, columns], some)
-            gradient_RD.mul_(push_R1)
+def _differentiate(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute the gradients of the class weights and of the rows, each empty if it isn't needed.
+
+    Inputs, after `_Comparison`: the number of rows that aren't constant; the highest logit and the sum of exponentials
+    per row; the gradient of these rows by constant weights, if there are any; the derivatives with respect to the dot
+    products, if they were kept; the upstream gradient (N, 1); which gradients are needed. Derivatives and the gradient
+    by constant weights still need a factor per row.
+    """
+    *shared, batch, highest_N1, total_N1, pushed_BD, kept_NC, upstream_N1, weights_move, rows_move = inputs
+    own = _Comparison(*shared)
+    push_N1 = upstream_N1 * own.scale / total_N1.clamp_min(1)  # without negatives, the total is 0
+    weights_gradient_CD = torch.empty_like(own.weights_CD if weights_move else own.weights_CD[:0])
+    rows_gradient_ND = torch.zeros_like(own.rows_ND if rows_move else own.rows_ND[:0])
+    if rows_move:
+        rows_gradient_ND[: pushed_BD.shape[0]] = pushed_BD
+
+    def derive() -> Iterator[tuple[slice, torch.Tensor]]:
+        for _, columns, block_NL, slopes in own.pass_over():
+            block_NL.sub_(highest_N1).exp_().mul_(slopes)
+            _put_(block_NL, own.nearest_N1 - columns.start, own.pull_N1 * total_N1)
+            yield columns, block_NL
+
+    scaled_ND = own.rows_ND * push_N1
+    for columns, block_NL in [(slice(None), kept_NC)] if kept_NC.shape[0] else derive():
+        weights_LD = own.weights_CD[columns]
         if weights_move:
-            row_N[rows] = push_R1.squeeze(1)
-            if not in_place:
-                columns_NC[rows] = block_RT[:, :width]
-    return (
-        value,
-        features_gradient_BD,
-        inverse_norm_T[:num_columns].clone(),
-        row_N,
-        columns_NC[:, :num_columns],
-    )
+            gradient_LD = torch.mm(block_NL.T, scaled_ND, out=weights_gradient_CD[columns])
+            if own.normalise_weights:
+                through_norm_(gradient_LD, weights_LD, own.inverse_norm_C[columns], unit=False)
+        if rows_move:
+            rows_gradient_ND[:batch].addmm_(block_NL[:batch], weights_LD)
+    return weights_gradient_CD, rows_gradient_ND.mul_(push_N1[: rows_gradient_ND.shape[0]])
 
 
-def rows_per_block(device: torch.device, columns: int) -> int:
-    """Choose the number of rows per block: on a CPU, few enough for the cache, but enough for a fast product."""
-    return max(_FEWEST_ROWS, _BLOCK_ELEMENTS.get(device.type, 2**26) // max(columns, 1))
+class _Gap(torch.autograd.Function):
+    """Compute log Σ_{c≠y} e^{z_c} − target by `_compute`, and the gradients by `_differentiate`."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+        gap_N1, *outputs = (_compute_opaque if torch.compiler.is_compiling() else _compute)(*inputs)
+        ctx.save_for_backward(*inputs[:8], *outputs)
+        ctx.numbers = inputs[8:11]
+        return gap_N1
+
+    @staticmethod
+    def backward(ctx: Any, upstream_N1: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        differentiate = _differentiate
+        if torch.compiler.is_compiling():
+            differentiate = _differentiate_opaque
+        else:
+            check_no_second_derivatives()
+        inputs, outputs = ctx.saved_tensors[:8], ctx.saved_tensors[8:]
+        gradients = differentiate(*inputs, *ctx.numbers, *outputs, upstream_N1, *ctx.needs_input_grad[:2])
+        return *gradients, *[None] * 14
 
 
-def _keep_numbers(numbers: torch.Tensor, operation: ReduceOp.RedOpType = ReduceOp.SUM) -> torch.Tensor:
-    """Return the numbers, which is the reduction over a single process."""
-    return numbers
+# Operators, so that torch.compile doesn't unroll the passes. Eager calls don't use them, since each takes 0.1 ms.
+_compute_opaque = torch.library.custom_op(
+    "dml_losses::cosine_softmax",
+    _compute,
+    mutates_args=(),
+    schema=f"({_COMPARISON}, SymInt batch, Tensor[] constant_weights, Tensor[] constant_inverse_norms, "
+    "Tensor target_N1, bool sharded, bool keeps) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+_differentiate_opaque = torch.library.custom_op(
+    "dml_losses::cosine_softmax_gradients",
+    _differentiate,
+    mutates_args=(),
+    schema=f"({_COMPARISON}, SymInt batch, Tensor highest_N1, Tensor total_N1, Tensor pushed_BD, Tensor kept_NC, "
+    "Tensor upstream_N1, bool weights_move, bool rows_move) -> (Tensor, Tensor)",
+)
 
 
-def _put_(
-    block_RT: torch.Tensor, column_R1: torch.Tensor, number_R1: torch.Tensor, own_R1: torch.Tensor | None
-) -> None:
-    """Write a number into a column of each row whose true class is on this rank."""
-    if own_R1 is not None:
-        number_R1 = number_R1.where(own_R1, block_RT.gather(1, column_R1))
-    block_RT.scatter_(1, column_R1, number_R1)
-
-
-@_operator.register_fake
+@_compute_opaque.register_fake
 def _(*inputs: Any) -> tuple[torch.Tensor, ...]:
-    features, _, labels, class_weights, *_, features_move, weights_move = inputs
-    num_rows, num_columns = labels.shape[0] if weights_move else 0, class_weights.shape[0]
-    return (
-        features.new_empty(()),
-        torch.empty_like(features if features_move else features[:0]),
-        features.new_empty(num_columns),
-        features.new_empty(num_rows),
-        features.new_empty(num_rows, num_columns),
-    )
+    weights, rows, *_, batch, constant_weights, _, _, _, keeps = inputs
+    count = rows.shape[0]  # `len` would make it a constant
+    pushed, kept = rows[: batch if constant_weights else 0], (count if keeps else 0, weights.shape[0])
+    return *(rows.new_empty(count, 1) for _ in range(3)), torch.empty_like(pushed), rows.new_empty(kept)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)  # otherwise, unused outputs get gradients of zeros, up to (N, C)
-    features, constant_features, _, class_weights, constant_weights, *_ = inputs
-    ctx.save_for_backward(features, constant_features, class_weights, *output[1:])
-    ctx.num_inputs, ctx.num_constants = len(inputs), len(constant_weights)
-    ctx.normalise_weights, ctx.moves = inputs[12], inputs[-2:]
-
-
-def _backward(
-    ctx: Any, upstream: torch.Tensor, *_: torch.Tensor
-) -> tuple[torch.Tensor | list[None] | None, ...]:
-    features_BD, constant_PD, weights_CD, features_gradient_BD, inverse_norm_C, row_N, columns_NC = (
-        ctx.saved_tensors
-    )
-    check_no_second_derivatives()
-    features_move, weights_move = ctx.moves
-    weights_gradient_CD = None
-    if weights_move:
-        with torch.autocast(features_BD.device.type, enabled=False):
-            scaled_ND = torch.cat((features_BD, constant_PD)) * (row_N * upstream)[:, None]
-            weights_gradient_CD = columns_NC.T @ scaled_ND
-            if ctx.normalise_weights:
-                through_norm_(weights_gradient_CD, weights_CD, inverse_norm_C, unit=False)
-    return (
-        features_gradient_BD * upstream if features_move else None,
-        None,
-        None,
-        weights_gradient_CD,
-        [None] * ctx.num_constants,
-        *[None] * (ctx.num_inputs - 5),
-    )
-
-
-_operator.register_autograd(_backward, setup_context=_keep)
+@_differentiate_opaque.register_fake
+def _(*inputs: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.empty_like(side if move else side[:0]) for side, move in zip(inputs[:2], inputs[-2:]))

@@ -5,17 +5,13 @@ Shapes: `B` batch, `C` classes, `D` dim.
 
 from __future__ import annotations
 
-import math
-
 import torch
-from torch.nn.functional import cross_entropy
 
 from dml_core import ClassShard
 from dml_losses.exchange import all_reduce_, find_owned
 from dml_losses.functional.classes import class_inputs
 from dml_losses.functional.cosine_softmax import cosine_softmax
-from dml_losses.functional.margins import turn
-from dml_losses.functional.sphere import cosines, unit_rows
+from dml_losses.functional.sphere import unit_rows
 
 
 def curricular_face(
@@ -44,20 +40,7 @@ def curricular_face(
     Returns:
         The loss, a scalar; zero if there is only one class.
     """
-    if not isinstance(class_weights, torch.Tensor):
-        return cosine_softmax(
-            embeddings, labels, class_weights, scale, angular_margin=margin, progress=progress
-        )
-    features_BD, labels, weights_CD = class_inputs(embeddings, labels, class_weights)
-    label_B1 = labels[:, None]
-    cosine_BC = cosines(features_BD, weights_CD)
-    true_B1 = cosine_BC.gather(1, label_B1).clamp(-1, 1)
-    turned_B1 = turn(true_B1, margin)
-    target_B1 = torch.where(true_B1 > -math.cos(margin), turned_B1, true_B1 - margin * math.sin(margin))
-    hard_BC = cosine_BC > turned_B1
-    modulated_BC = torch.where(hard_BC, cosine_BC * (progress + cosine_BC), cosine_BC)
-    logits_BC = modulated_BC.scatter(1, label_B1, target_B1) * scale
-    return cross_entropy(logits_BC, label_B1.squeeze(1))
+    return cosine_softmax(embeddings, labels, class_weights, scale, angular_margin=margin, progress=progress)
 
 
 @torch.no_grad()

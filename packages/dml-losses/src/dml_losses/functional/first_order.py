@@ -1,4 +1,4 @@
-"""Reject derivatives that don't exist for operators which compute their gradient in the forward pass."""
+"""Reject derivatives that don't exist for operators whose gradient is computed without autograd."""
 
 from __future__ import annotations
 
