@@ -13,7 +13,7 @@ import dml_losses as dml
 C, D, B = 4, 5, 6
 X = torch.randn(B, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = torch.tensor([0, 0, 1, 1, 2, 3])
-PLAIN = ("softmax", "virtual-softmax", "soft-triple")
+PLAIN = ("softmax", "virtual-softmax", "soft-triple", "koleo")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy, normalize, softplus
 
 import dml_losses as dml
 from dml_core import ClassShard
+from dml_core.testing.ranks import joined
 from dml_losses.functional import cosine_softmax as kernel
 
 CLASSES, DIM, STEPS = 7, 5, 8
