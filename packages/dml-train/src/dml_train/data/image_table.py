@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_core import DmlError, nearest
-from dml_train.data.parts import Classes, Item, Parts, check_split, divide
+from dml_train.data.parts import Classes, Parts, check_split, divide
 from dml_train.data.stored import (
     TABLES,
+    Item,
     PathTable,
     Selection,
     TableFile,
