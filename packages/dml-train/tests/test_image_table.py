@@ -144,12 +144,14 @@ def test_a_folder_that_datasets_saved_has_its_class_names_and_splits(files, tmp_
 
 def test_files_are_splits_by_name_and_the_column_split_comes_first(files, tmp_path):
     by_name = sorted(files)
-    write(tmp_path / "train-00000-of-00001.parquet", columns_of(by_name[:10]))
-    write(tmp_path / "test-00000-of-00001.parquet", columns_of(by_name[10:]))
+    write(tmp_path / "data" / "train-00000-of-00001.parquet", columns_of(by_name[:10]))
+    write(tmp_path / "data" / "test-00000-of-00001.parquet", columns_of(by_name[10:]))
     parts = read_image_table(str(tmp_path))
     assert (sorted(parts.train), sorted(parts.test)) == (["class-0", "class-1"], ["class-2", "class-3"])
-    write(tmp_path / "validation.parquet", columns_of(by_name[:1]))
-    with pytest.raises(DmlError, match=r"validation\.parquet, row 0: split is 'validation'; expected one of"):
+    write(tmp_path / "data" / "validation-0.parquet", columns_of(by_name[:1]))
+    with pytest.raises(
+        DmlError, match=r"validation-0\.parquet, row 0: split is 'validation'; expected one of"
+    ):
         read_image_table(str(tmp_path))
     split = ["query" if i % 5 else "gallery" for i in range(10)]
     given = columns_of(by_name[:15]) | {"split": [*split, *["train"] * 5], "group": [1, 2, 3] * 5}

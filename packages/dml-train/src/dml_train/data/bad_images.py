@@ -13,7 +13,8 @@ from typing import TypeVar
 from rich.console import Console
 
 from dml_core import DmlError
-from dml_train.data.parts import Classes, Item, Parts
+from dml_train.data.parts import Classes, Parts
+from dml_train.data.stored import Item
 from dml_train.progress import stage
 from dml_train.ranks.environment import is_first_process
 

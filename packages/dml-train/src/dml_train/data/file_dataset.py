@@ -17,9 +17,9 @@ from dml_core import options_of, signature_of
 from dml_train.data.bad_images import check_bad_images, drop_bad_images, find_bad_images
 from dml_train.data.decoding import check_complete_image
 from dml_train.data.packed import PackedImages, open_pack
-from dml_train.data.parts import Classes, Item, Parts
+from dml_train.data.parts import Classes, Parts
 from dml_train.data.preparation import Preparation
-from dml_train.data.stored import PathTable, Selection, TableRow, TarMember, name_of, sort_images
+from dml_train.data.stored import Item, PathTable, Selection, TableRow, TarMember, name_of, sort_images
 
 
 def join(classes: Classes) -> Sequence[Item]:

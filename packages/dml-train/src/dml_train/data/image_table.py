@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dml_core import DmlError, nearest
-from dml_train.data.parts import Classes, Item, Parts, check_split, divide
+from dml_train.data.parts import SPLITS, Classes, Parts, check_split, divide
 from dml_train.data.stored import (
     TABLES,
+    Item,
     PathTable,
     Selection,
     TableFile,
@@ -135,10 +136,12 @@ def list_tables(source: str) -> dict[Path, str]:
             f"{place} {what}; expected a file ({', '.join(sorted(TABLES))}, or .tar without compression), or a folder "
             "of files of one type"
         )
-    named = [
-        file.parent.name if file.parent != place else re.split(r"[-_.\d]", file.name)[0] for file in found
-    ]
-    return dict(zip(found, named))
+    starts = [re.split(r"[-_.\d]", file.name)[0] for file in found]
+    of_files = (place, place / "data", place.parent)  # the Hub's Parquet files are in data
+    return {
+        file: start if start in SPLITS or file.parent in of_files else file.parent.name
+        for file, start in zip(found, starts)
+    }
 
 
 def _load_by_datasets(name: str) -> dict[Path, str]:

@@ -28,10 +28,10 @@ from dml_train.data.decoding import SUFFIXES, read_image
 from dml_train.data.image_folder import read_image_folder
 from dml_train.data.image_table import read_image_table
 from dml_train.data.packed import estimate_size
-from dml_train.data.parts import Classes, Item, Parts, count_images, split_classes
+from dml_train.data.parts import Classes, Parts, count_images, split_classes
 from dml_train.data.preparation import Preparation
 from dml_train.data.prepare import REDUCED_SIDE
-from dml_train.data.stored import TABLES, name_of, sort_images
+from dml_train.data.stored import TABLES, Item, name_of, sort_images
 from dml_train.extras import extra
 from dml_train.files import write_csv
 

@@ -26,10 +26,10 @@ import PIL
 import torch
 from torch import Tensor
 
-from dml_core import DmlError, StoredImage
+from dml_core import DmlError
 from dml_train.data.bad_images import read_all
 from dml_train.data.preparation import Preparation
-from dml_train.data.stored import file_of, name_of
+from dml_train.data.stored import Item, file_of, name_of
 from dml_train.files import WriteRefused
 from dml_train.locks import hold_lock
 
@@ -83,7 +83,7 @@ class PackedImages:
         )
 
 
-def open_pack(files: Sequence[Path | StoredImage], preparation: Preparation, cache: Path) -> PackedImages:
+def open_pack(files: Sequence[Item], preparation: Preparation, cache: Path) -> PackedImages:
     """Open the pack of these files in the folder `cache`; if there is none, one of the calling processes creates it.
 
     Only the resize options of the preparation matter. Raise a `DmlError` if a file is missing, the cache can't be
@@ -120,7 +120,7 @@ def estimate_size(images: int, preparation: Preparation) -> str:
     return f"{megabytes / 1e3:.3g} GB" if megabytes >= 1e3 else f"{max(megabytes, 1.0):.0f} MB"
 
 
-def _hash_inputs(files: Sequence[Path | StoredImage], preparation: Preparation) -> str:
+def _hash_inputs(files: Sequence[Item], preparation: Preparation) -> str:
     """Return the pack's name: a hash of everything that determines the pixels.
 
     File names are relative to the common folder, so that the pack can be used when the folder moves.
@@ -143,7 +143,7 @@ def _hash_inputs(files: Sequence[Path | StoredImage], preparation: Preparation) 
     return f"images-{key.hexdigest()[:24]}"
 
 
-def _write(files: Sequence[Path | StoredImage], preparation: Preparation, folder: Path) -> None:
+def _write(files: Sequence[Item], preparation: Preparation, folder: Path) -> None:
     begin, shapes, checksums = [0], [], []
     bad: dict[int, str] = {}
     with (folder / "pixels").open("wb") as pixels, (folder / "index.npz").open("wb") as index:

@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dml_core import DmlError, StoredImage, nearest
+from dml_core import DmlError, nearest
+from dml_train.data.stored import Item
 from dml_train.ranks.environment import is_first_process
 
 _LOG = logging.getLogger("dml_train.data")
 
-# A file, or an image inside a file; hashable, and sorted like the images in the file.
-Item = Path | StoredImage
 Classes = Mapping[str, Sequence[Item]]  # images by class name
 # The parts per value of the column ``split`` in tables.
 SPLITS = {"train": "train", "test": "test", "query": "test", "gallery": "gallery"}

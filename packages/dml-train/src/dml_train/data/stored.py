@@ -28,7 +28,7 @@ _MOST_CACHED = 1 << 27  # bytes of row groups that a process keeps
 class TarMember:
     """A `StoredImage` in a tar archive: the name, and the offset and size of the content in bytes."""
 
-    archive: Path
+    file: Path
     member: str
     offset: int
     size: int
@@ -36,36 +36,36 @@ class TarMember:
     @property
     def name(self) -> str:
         """The image's name in messages."""
-        return f"{self.archive}: {self.member}"
+        return f"{self.file}: {self.member}"
 
     def read(self) -> bytes:
         """Read the encoded image."""
-        with self.archive.open("rb") as file:
-            file.seek(self.offset)
-            return file.read(self.size)
+        with self.file.open("rb") as archive:
+            archive.seek(self.offset)
+            return archive.read(self.size)
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class TableRow:
     """A `StoredImage` in a Parquet or Arrow file: a cell with an encoded image, or a struct with ``bytes``."""
 
-    table: Path
+    file: Path
     row: int
     column: str
 
     @property
     def name(self) -> str:
         """The image's name in messages."""
-        return f"{self.table}, row {self.row}"
+        return f"{self.file}, row {self.row}"
 
     def read(self) -> bytes:
         """Read the encoded image; raise DmlError if the cell is empty or the file can't be read."""
-        cell = open_table(self.table).cell(self.row, self.column)
+        cell = open_table(self.file).cell(self.row, self.column)
         if isinstance(cell, dict):  # as Hugging Face's data sets store images
             path = cell.get("path")
             cell = cell.get("bytes")
             if cell is None and path is not None:
-                cell = (self.table.parent / path).read_bytes()
+                cell = (self.file.parent / path).read_bytes()
         if not isinstance(cell, bytes):
             raise DmlError(
                 f"{self.name}: the column {self.column!r} contains {type(cell).__name__}; "
@@ -76,12 +76,18 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """A `StoredImage` that is only a part of an image: the pixels in a box, which the decoder crops."""
+    """A `StoredImage` that is only a part of an image: the pixels in a box, which the decoder crops.
 
-    image: Path | StoredImage
-    box: tuple[
-        int, int, int, int
-    ]  # left, top, right, bottom in the upright image; right and bottom are excluded
+    The box is left, top, right, bottom in the upright image; right and bottom are excluded.
+    """
+
+    image: Item
+    box: tuple[int, int, int, int]
+
+    @property
+    def file(self) -> Path:
+        """The file that contains the image."""
+        return file_of(self.image)
 
     @property
     def name(self) -> str:
@@ -105,18 +111,13 @@ class ImagePart:
             )
 
 
-def file_of(image: Path | StoredImage) -> Path:
+Stored = TarMember | TableRow | ImagePart
+Item = Path | Stored  # hashable, and sorted like the images in the file
+
+
+def file_of(image: Item) -> Path:
     """Return the file that contains an image."""
-    match image:
-        case Path():
-            return image
-        case TarMember():
-            return image.archive
-        case TableRow():
-            return image.table
-        case ImagePart():
-            return file_of(image.image)
-    raise TypeError(f"{image.name} is a {type(image).__name__}, which doesn't name a file")
+    return image if isinstance(image, Path) else image.file
 
 
 def name_of(image: Path | StoredImage) -> str:
@@ -124,7 +125,7 @@ def name_of(image: Path | StoredImage) -> str:
     return str(image) if isinstance(image, Path) else image.name
 
 
-def sort_images(images: Iterable[Path | StoredImage]) -> list[Any]:
+def sort_images(images: Iterable[Item]) -> list[Any]:
     """Sort files by path, and images inside files by file and place, so that reading in order is fast."""
     # Use strings, since comparing a Path is much slower.
     return sorted(images, key=lambda image: str(image) if isinstance(image, Path) else image)
@@ -197,7 +198,7 @@ class TarMembers(Sequence[TarMember]):
         return TarMember(self.files[int(np.searchsorted(self.ends, index, side="right"))], name, offset, size)
 
 
-class Selection(Sequence[Path | StoredImage]):
+class Selection(Sequence[Item]):
     """Some images of a long sequence, described when requested: 8 bytes per image, also when sent to a process.
 
     Args:
@@ -208,7 +209,7 @@ class Selection(Sequence[Path | StoredImage]):
 
     def __init__(
         self,
-        images: Sequence[Path | StoredImage],
+        images: Sequence[Item],
         rows: npt.NDArray[np.int64],
         boxes: npt.NDArray[np.int64] | None = None,
     ) -> None:

@@ -164,8 +164,8 @@ def _list_archives(path: Path, files: Sequence[Path]) -> ImageList:
             raise DmlError(f"can't read the archive {file}: {error}; expected an uncompressed tar") from error
     if not members:
         raise DmlError(f"{path} contains no images: no member ends in {', '.join(sorted(SUFFIXES))}")
-    names = [f"{member.archive.name}/{member.member}" for member in members]
-    return ImageList(str(path), names, members, [member.archive for member in members])
+    names = [f"{member.file.name}/{member.member}" for member in members]
+    return ImageList(str(path), names, members, [member.file for member in members])
 
 
 def _list_tables(path: Path, files: Sequence[Path]) -> ImageList:
@@ -192,5 +192,5 @@ def _list_tables(path: Path, files: Sequence[Path]) -> ImageList:
         return ImageList(str(path), paths, images, images, folder)
     if not rows:
         raise DmlError(f"{path} doesn't contain images: the tables are empty")
-    names = [f"{row.table.name}/{row.row}" for row in rows]
-    return ImageList(str(path), names, rows, [row.table for row in rows])
+    names = [f"{row.file.name}/{row.row}" for row in rows]
+    return ImageList(str(path), names, rows, [row.file for row in rows])
