@@ -87,8 +87,10 @@ class Evaluator:
         **reranking: Any,
     ) -> Evaluation:
         """Measure the retrieval metrics of re-ranked results, see `dml_eval_rs.rerank` for `k1`, `k2` and `weight`."""
-        sides = embeddings, labels, gallery, gallery_labels
-        return evaluate_reranked(*sides, check_options(**self._options()), **reranking)
+        names = check_metrics(self.metrics, _KINDS)
+        of_results = [name for name in names if METRICS[str(family_of(name))].kind == "retrieval"] or DEFAULT
+        options = check_options(**{**self._options(), "metrics": of_results, "n_clusters": None})
+        return evaluate_reranked(embeddings, labels, gallery, gallery_labels, options, **reranking)
 
     def expand(self, queries: Rows, gallery: Rows | None = None, **expansion: Any) -> npt.NDArray[np.float32]:
         """Replace queries by means with their neighbours, see `dml_eval_rs.expand_queries`."""

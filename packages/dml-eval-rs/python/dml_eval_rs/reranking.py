@@ -24,7 +24,6 @@ from dml_eval_rs.retrieval import (
     CheckedOptions,
     LabelsLike,
     Matches,
-    check_retrieval_only,
     describe_no_match,
     to_evaluation,
 )
@@ -336,7 +335,6 @@ def evaluate_reranked(
     weight: float = 0.3,
 ) -> Evaluation:
     """Measure the metrics of `evaluate` on the rankings of `rerank`, which must be by cosine or Euclidean distance."""
-    check_retrieval_only(options)
     similarity: Any = arguments.one_of(options.similarity, "similarity", _DISTANCES)
     sides = arguments.to_sides(embeddings, gallery, similarity, ("embeddings", "gallery"))
     matching = Matching(labels, gallery_labels, None if gallery is None else len(sides.items))

@@ -140,11 +140,9 @@ def _write_card(model: TrainedModel, name: str, document: Mapping[str, Any], reg
         head["model-index"] = [{"name": name, "results": [result]}]
     # JSON is YAML, so that names need no escapes.
     front = "\n".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items())
-    whitened = (
-        ""
-        if model.network.whitening is None
-        else (f" The last step is a PCA whitening to {model.dim} numbers, and the metrics are without it.")
-    )
+    whitened = ""
+    if model.network.whitening is not None:
+        whitened = f" The last step is a PCA whitening to {model.dim} numbers; the metrics are without it."
     return f"""---
 {front}
 ---
