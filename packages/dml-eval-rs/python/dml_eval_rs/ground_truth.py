@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dml_eval_rs.inputs.arguments import Unstated
+from dml_eval_rs.inputs.arguments import Unstated, widened
 from dml_eval_rs.inputs.files import (
     check_writable,
     load_array,
@@ -107,16 +107,19 @@ def write_truth(options: argparse.Namespace) -> str:
     if options.range is None:
         for path in filter(None, (options.out, options.similarities)):
             check_writable(path)
-        block = choose_block(options.memory, items, asking, options.k)
+        row = items[:1].size * widened(items.dtype, options.similarity).itemsize
+        block = choose_block(options.memory, row, len(asking), options.k)
         similarities, indices = knn_shards([queries], [base], options.k, block=block, **shared)
         save_array(options.out, indices)
         if options.similarities:
             save_array(options.similarities, similarities)
         what = f"{options.k} neighbours"
     else:
-        if options.out.suffix != ".npz" or options.similarities:
-            came = options.similarities or options.out
-            raise ValueError(f"--range is given with {came}; expected only --out FILE.npz")
+        check_writable(options.out, (".npz",))
+        if options.similarities:
+            raise ValueError(
+                "--range and --similarities are both given; expected only --range with --out FILE.npz"
+            )
         offsets, indices, similarities = range_search(asking, items, options.range, **shared)
         with replacing(options.out) as file:
             np.savez(file, offsets=offsets, indices=indices, similarities=similarities)
@@ -124,18 +127,18 @@ def write_truth(options: argparse.Namespace) -> str:
     return f"{options.out}: {what} for {len(asking):,} queries in {len(items):,} ({options.similarity})"
 
 
-def choose_block(memory: int, items: npt.NDArray[Any], queries: npt.NDArray[Any], k: int) -> int:
-    """Return the most rows per block, so that two blocks and all results fit into memory."""
-    row, result = items.nbytes // max(1, len(items)), _BYTES * k
-    free = memory - len(queries) * result
-    together = (free - len(queries) * row) // row if row else 0
-    block = together if together >= len(queries) else free // (2 * row + result)
+def choose_block(memory: int, row: int, queries: int, k: int) -> int:
+    """Return the most rows, of `row` bytes, per block, so that two blocks and all results fit into memory."""
+    result = _BYTES * k
+    free = memory - queries * result
+    together = free // row - queries  # rows of a block of items, if there is a single block of queries
+    block = together if together >= queries else free // (2 * row + result)
     if block < 1:
-        needed = len(queries) * result + 2 * row + result
+        needed = queries * result + 2 * row + result
         raise ValueError(
-            f"--memory is {memory:,} bytes; expected at least {needed:,} for {len(queries):,} × {k} neighbours"
+            f"--memory is {memory:,} bytes; expected at least {needed:,} for {queries:,} × {k} neighbours"
         )
-    return int(block)
+    return block
 
 
 @dataclass(frozen=True)

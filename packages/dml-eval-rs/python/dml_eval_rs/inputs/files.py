@@ -85,11 +85,10 @@ def stated_similarity(path: str) -> str | None:
     return {"euclidean": "euclidean", "angular": "cosine", "ip": "dot"}.get(str(distance))
 
 
-def check_writable(path: Path) -> None:
-    """Raise a ValueError if `save_array` does not know the suffix, or the folder does not exist."""
-    known = ".npy", *_BINS, *_VECS
+def check_writable(path: Path, known: tuple[str, ...] = (".npy", *_BINS, *_VECS)) -> None:
+    """Raise a ValueError if the suffix is not known, or the folder does not exist."""
     if path.suffix.lower() not in known:
-        raise ValueError(f"{path} has the suffix {path.suffix!r}; expected one of {', '.join(known)}")
+        raise ValueError(f"{path} has the suffix {path.suffix!r}; expected {', '.join(known)}")
     if not path.parent.is_dir():
         raise ValueError(f"the folder {path.parent} doesn't exist; create the folder first")
 
