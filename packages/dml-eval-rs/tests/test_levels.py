@@ -29,7 +29,7 @@ def test_each_level_is_that_of_the_reference(similarity: Any, ties: Any, data: A
     x = data.draw(small_rows(2, similarity=similarity))
     gallery = data.draw(st.none() | small_rows(2, similarity=similarity))
     n, items = len(x), len(x if gallery is None else gallery)
-    # Nested levels, and a level that is not.
+    # Test nested levels, and a level that isn't nested.
     labels, gallery_labels = (
         {"class": side, "superclass": side // 2, "other": data.draw(integers(len(side), 1)), "all": 0 * side}
         for side in (data.draw(integers(n, 5)), data.draw(integers(items, 5)))
@@ -55,7 +55,7 @@ def test_each_level_is_that_of_the_reference(similarity: Any, ties: Any, data: A
 
 @pytest.fixture(scope="module")
 def clusters() -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Classes of 4 within superclasses of 40, with some ties; large enough for more than a single tile."""
+    """Draw classes of 4 within superclasses of 40, with some ties; large enough for more than a single tile."""
     rng = np.random.default_rng(0)
     labels = np.arange(1200) // 4
     centres = rng.normal(size=(300, 24)) + 2 * rng.normal(size=(30, 24))[np.arange(300) // 10]

@@ -97,7 +97,7 @@ def loads(monkeypatch, embed):
 
 @pytest.fixture
 def whole(embed, tmp_path):
-    """The file of an uninterrupted call."""
+    """Return the content of the file that an uninterrupted call writes."""
     embed(tmp_path / "whole.npy")
     return (tmp_path / "whole.npy").read_bytes()
 
@@ -180,7 +180,7 @@ def test_a_bad_image_is_an_error_or_skipped(dml, photo_run, photos, tmp_path):
     for name in about["skipped"]:
         (photos / name["path"]).unlink()
     dml("embed", photo_run, photos, "--out", tmp_path / "rest.npy")
-    # The same images, but in other batches.
+    # The images are the same, but in different batches.
     np.testing.assert_allclose(np.load(tmp_path / "rest.npy"), np.load(out), rtol=1e-5, atol=1e-6)
 
 

@@ -26,7 +26,7 @@ use crate::search::guess::{Guess, Start};
 use crate::search::places::{Nearest, Results};
 use crate::side::Side;
 
-/// Thresholds are estimated for the last half of a search, for the last half of the rest, and so on, this number of times.
+/// Thresholds are estimated for this number of parts of a search: the last half, the quarter before, the eighth before, ….
 const HALVES: usize = 5;
 
 /// A search in progress.
@@ -37,7 +37,7 @@ struct Search<'a, 'f> {
     lists: &'a [Mutex<Nearest>],
     /// The smallest value per query that is listed, as float32 bits: first the guess, then the value of the k-th nearest item so far.
     thresholds: Vec<AtomicU32>,
-    /// The first threshold per query, if a sample gave it.
+    /// The first threshold per query, if it comes from a sample.
     guesses: Vec<AtomicU32>,
     /// The value of the bound per query. Items that reach the bound are excluded.
     below: Vec<f64>,
@@ -87,7 +87,7 @@ impl Search<'_, '_> {
 }
 
 impl Observer for Search<'_, '_> {
-    /// The end of the hits per row, the hits sorted by row, and the items and keys for one query.
+    /// Where the hits of each row end in the sorted hits; the hits sorted by row; and the items and keys for one query.
     type Buffers = (Vec<u32>, Vec<Hit>, (Vec<u32>, Keys));
 
     fn group(&self, side: Side, item: usize) -> u32 {
