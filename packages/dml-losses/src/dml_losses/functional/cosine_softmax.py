@@ -139,7 +139,7 @@ def _find_true(
     for some in weights:
         if some.shape[0]:  # a rank can have no class
             here_NK = (column_NK - first).clamp(0, some.shape[0] - 1)
-            dots = [(rows_ND * some[here_N]).sum(dim=1) for here_N in here_NK.unbind(1)]
+            dots = [some.index_select(0, here_N).mul_(rows_ND).sum(1) for here_N in here_NK.unbind(1)]
             dot_NK = torch.stack(dots, 1).where(here_NK + first == column_NK, dot_NK)
         first += some.shape[0]
     index_NK = column_NK
