@@ -92,23 +92,20 @@ def cosine_softmax(
     """
     rows, labels, weights = class_inputs(embeddings, labels, class_weights, centers_per_class)
     check_no_transforms(rows, weights)
-    rows_ND, constant_rows, all_weights = normalise(rows), rows[:0], [weights]
+    rows_ND, constant_rows, parts = normalise(rows), rows[:0], [weights]
     if isinstance(class_weights, Virtual):
         constant_rows, past_labels, constant_weights = class_weights.constants(rows)
-        labels, all_weights = torch.cat((labels, past_labels)), [weights, *constant_weights]
+        labels, parts = torch.cat((labels, past_labels)), [weights, *constant_weights]
         rows_ND = torch.cat((rows_ND, unit_rows(constant_rows.detach())))
     first = None if isinstance(class_weights, (torch.Tensor, Virtual)) else class_weights.first
+    sharded = first is not None
     most = _KEPT_ELEMENTS.get(weights.device.type, 2**26) if torch.is_grad_enabled() else 0
     with torch.no_grad():
         column_NK = (labels[:, None] - (first or 0)) * centers_per_class
         column_NK = column_NK + torch.arange(centers_per_class, device=labels.device)
-        inverse = [
-            inverse_norms(some) if normalise_weights else some.new_ones(len(some)) for some in all_weights
-        ]
-        cosine_N1, nearest_N1, inverse_N1 = _find_true(
-            rows_ND, column_NK, all_weights, torch.cat(inverse), first is not None
-        )
-        if first is not None:
+        inverse = [inverse_norms(some) if normalise_weights else some.new_ones(len(some)) for some in parts]
+        cosine_N1, nearest_N1, inverse_N1 = _find_true(rows_ND, column_NK, parts, torch.cat(inverse), sharded)
+        if sharded:
             all_reduce_(cosine_N1)
         if row_margins is None:
             target_N1, slope_N1 = apply_margin(cosine_N1 * scale, scale, angular_margin, cosine_margin)
@@ -118,13 +115,13 @@ def cosine_softmax(
         threshold_N1 = None if progress is None else turn(cosine_N1.clamp(-1, 1), angular_margin)
     gap_N1 = _Gap.apply(
         weights, rows_ND, column_NK, nearest_N1, inverse_N1 * -slope_N1, inverse[0], threshold_N1, progress, scale,
-        normalise_weights, rows.shape[0], all_weights[1:], inverse[1:], target_N1, first is not None,
+        normalise_weights, rows.shape[0], parts[1:], inverse[1:], target_N1, sharded,
         0 < rows_ND.shape[0] * weights.shape[0] <= most,
     )  # fmt: skip
     # Use 1 − p_y = σ(gap) and −log p_y = −log σ(−gap) to avoid the difference of nearly equal numbers.
     losses_N1 = -logsigmoid(-gap_N1) if positive_in_denominator else gap_N1.where(gap_N1 != -torch.inf, 0)
     value: torch.Tensor = losses_N1.mean()
-    return value if first is None else sum_gradient_over_ranks(value)
+    return sum_gradient_over_ranks(value) if sharded else value
 
 
 def _find_true(
@@ -139,7 +136,7 @@ def _find_true(
     for some in weights:
         if some.shape[0]:  # a rank can have no class
             here_NK = (column_NK - first).clamp(0, some.shape[0] - 1)
-            dots = [(rows_ND * some[here_N]).sum(dim=1) for here_N in here_NK.unbind(1)]
+            dots = [some.index_select(0, here_N).mul_(rows_ND).sum(1) for here_N in here_NK.unbind(1)]
             dot_NK = torch.stack(dots, 1).where(here_NK + first == column_NK, dot_NK)
         first += some.shape[0]
     index_NK = column_NK
@@ -295,11 +292,10 @@ class _Gap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, upstream_N1: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        differentiate = _differentiate
-        if torch.compiler.is_compiling():
-            differentiate = _differentiate_opaque
-        else:
+        compiling = torch.compiler.is_compiling()
+        if not compiling:
             check_no_second_derivatives()
+        differentiate = _differentiate_opaque if compiling else _differentiate
         inputs, outputs = ctx.saved_tensors[:8], ctx.saved_tensors[8:]
         gradients = differentiate(*inputs, *ctx.numbers, *outputs, upstream_N1, *ctx.needs_input_grad[:2])
         return *gradients, *[None] * 14
