@@ -195,7 +195,7 @@ def print_rows(only: list[str], peers: bool) -> None:
 
 
 def calls(kind: str, n: int) -> Iterator[tuple[str, list[tuple[str, float]]]]:
-    """Time all functions on a kind of data; yield the name with the seconds for numbers of classes or k."""
+    """Time all functions on a kind of data; yield the name, and the seconds per number of classes (`knn`: per k)."""
 
     def timed(call: Callable[[], Any]) -> float:
         return best_of(call, 2, time.process_time)

@@ -20,7 +20,7 @@ from picture_set import Pictures, pixel_hash, square_on_white
 from PIL import Image
 
 SIDE = 96  # pixels
-# The folder with a theme's largest drawings of applications, below usr/share/icons.
+# Each theme's folder, relative to usr/share/icons, that contains the largest icons of applications.
 THEMES = {
     "papirus": "Papirus/64x64/apps",
     "numix-circle": "Numix-Circle/48/apps",

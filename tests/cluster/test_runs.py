@@ -1,4 +1,4 @@
-"""Six runs on a cluster that loses a machine end with the bits of a single process; other runs don't lose work."""
+"""If a cluster loses a machine, six runs still end with the bits of a single process, and no other run loses work."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ pub type Columns = (Vec<Column<Vec<f64>>>, usize);
 pub type NumpyColumns<'py> = (Vec<Column<Bound<'py, PyArray1<f64>>>>, usize);
 
 /// Names the metrics, computes the means, and counts the queries without a match. If `zero`, the values of these queries
-/// become 0. This is a part of the work, so it must be called in `run`.
+/// become 0. Must be called in `run`, because it uses the thread pool.
 #[expect(clippy::disallowed_methods, reason = "metrics are few")]
 pub fn columns(results: PerQuery, zero: bool) -> Columns {
     let unmatched = results.columns.first().map_or(0, |values| values.iter().filter(|v| v.is_nan()).count());

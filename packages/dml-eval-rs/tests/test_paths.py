@@ -1,4 +1,4 @@
-"""Fast paths under all options, compared with the slow reference, on small data that uses large data's paths.
+"""Compare fast paths under all options with the slow reference; sizes are lowered so that small data uses them.
 
 The core counts paths (`Control::took`). The matrix of paths and options is printed after the tests. A test fails if
 a cell can be reached but was not, or if it was reached although `IMPOSSIBLE` lists it.

@@ -1,4 +1,4 @@
-"""Second derivatives: correct if a loss uses torch's operations, an error if the gradient is precomputed."""
+"""Losses of torch operations have second derivatives; losses with precomputed gradients raise an error."""
 
 from __future__ import annotations
 

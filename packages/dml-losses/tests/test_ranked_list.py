@@ -29,7 +29,7 @@ def test_duplicated_rows_of_two_classes_have_a_finite_gradient(seed: int) -> Non
 
 @pytest.mark.parametrize("distance", [1e-5, 1e-3])
 def test_near_negatives_have_the_gradient_of_any_others(distance: float) -> None:
-    """The derivative of any distance above 0 is 1: λ/2 for both queries."""
+    """However near a negative is, the gradient of each of the two queries has length λ/2."""
     angle = 2 * math.asin(distance / 2)
     x = torch.tensor([[1.0, 0.0], [math.cos(angle), math.sin(angle)]], dtype=torch.float64).requires_grad_()
     value = ranked_list(x, torch.tensor([0, 1]))

@@ -208,7 +208,7 @@ def test_a_rank_draws_its_own_rows_with_the_bits_of_all(monkeypatch, name) -> No
     for rank in range(3):
         for module in ("dml_losses.class_weights", "dml_losses.ranks.sharded_classes"):
             monkeypatch.setattr(f"{module}.rank_and_world_size", lambda rank=rank: (rank, 3))
-        # A rank only draws the local rows, or cuts the local rows from all rows.
+        # Given a function, a rank draws only the local rows; given a loss, it keeps the local rows of all drawn rows.
         for wrap in (lambda make: make, lambda make: make()):
             torch.manual_seed(3)
             loss = ShardedClasses(wrap(sharded_world.LOSSES[name]))

@@ -129,7 +129,7 @@ def test_a_dead_rank_ends_the_run(start, tmp_path):
 
 
 def contents(out):
-    """Read all files of a run; of the checkpoints only the newest, since a stopped run will save others."""
+    """Read all files of a run, except older checkpoints, since a stopped run saves additional checkpoints."""
     folder = RunFolder(out)
     newest = checkpoint.newest_intact(folder.checkpoints).path
     assert not list(out.rglob(".*"))

@@ -156,7 +156,7 @@ def test_ranks_whose_launcher_is_killed_save_and_end_even_if_suspended(start, ti
     wait_until(lambda: run.metrics.exists() and run.metrics.stat().st_size)
     processes = launching.list_marked(mark)
     assert len(processes) >= 4  # 2 ranks, and a loader process per rank
-    for suspended in set(processes) & set(launching.list_marked("RANK=1")):  # and the loader
+    for suspended in set(processes) & set(launching.list_marked("RANK=1")):  # rank 1 and its loader
         os.kill(suspended, signal.SIGSTOP)
     process.kill()
     wait_until(lambda: not launching.list_marked(mark))

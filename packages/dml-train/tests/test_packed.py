@@ -198,7 +198,7 @@ def test_bad_images_are_skipped_counted_and_logged_with_and_without_a_cache(spoi
 
 
 def test_bad_images_are_named_unless_skipped(spoiled):
-    for read in (make, cached):  # by headers and ends, or by decoding
+    for read in (make, cached):  # `make` checks headers and ends; `cached` decodes
         message = r"(?s)only\.jpg.*1\.png.*2\.png.*3 files are bad in total.*on_bad_image = 'skip'"
         with pytest.raises(DmlError, match=message):
             read(spoiled)

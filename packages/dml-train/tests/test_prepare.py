@@ -63,7 +63,7 @@ def files(tmp_path_factory) -> list[Path]:
     deep = np.random.default_rng(2).integers(0, 65536, (75, 99), dtype=np.uint16)
     images = {
         "jpeg.jpg": (noise(640, 480), {"quality": 90}),
-        "half.jpg": (noise(700, 600).resize((2100, 2400)), {}),  # reduced by the defaults, too
+        "half.jpg": (noise(700, 600).resize((2100, 2400)), {}),  # the defaults reduce it, too
         "quarter.jpg": (noise(300, 200).resize((1300, 1201)), {"subsampling": 0}),
         "eighth.jpg": (noise(250, 300).resize((2400, 2900)), {"progressive": True}),
         "turned.jpg": (noise(700, 500), {"exif": exif}),

@@ -388,7 +388,7 @@ fn a_few_very_long_rows_stay_within_the_margin() {
 
 #[test]
 fn rows_of_any_shape_and_length_stay_within_the_margin_of_their_integers() {
-    // Test a number that is as long as the row, equal numbers, and lengths that differ by a high power of two.
+    // Test rows with a single nonzero number, rows of equal numbers, and lengths that differ by a high power of two.
     let mut x =
         ndarray::concatenate![ndarray::Axis(0), scattered(20, 33, (1e-30, 1e3), 3), Array2::from_elem((2, 33), 7.0)];
     for (row, length) in [(0, 1e3), (1, -1e3), (2, 1e-30)] {

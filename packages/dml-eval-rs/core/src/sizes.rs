@@ -91,7 +91,7 @@ sizes! {
     few_queries: 32;
     /// With at most this number of items in the gallery, neighbours always come from tables of keys.
     few_items: 128;
-    /// The maximum bytes of the nearest items found so far, in a search from tables.
+    /// The maximum bytes that a search from tables uses to store the nearest items found so far.
     nearest_bytes: 48 << 20;
     /// The items per cell, in whole panels.
     cell_items: 48;

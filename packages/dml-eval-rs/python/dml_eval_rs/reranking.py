@@ -220,9 +220,9 @@ class Encoding:
         return distance_BK, item_BK
 
     def _choose(self, query: int, jaccard_G: _Floats, near_K: _Integers) -> _Integers:
-        """Return few items that include the k nearest, given the k with the smallest scaled distance.
+        """Return a few items that include the k nearest.
 
-        An item that isn't among `near_K` has at least the largest of these scaled distances.
+        `near_K` are the k items with the smallest scaled distances, so no other item has a smaller one.
         """
         k, (total_K, scaled_K) = len(near_K), self._combine(query, jaccard_G, near_K)
         item = np.flatnonzero(jaccard_G < 1)
@@ -241,7 +241,7 @@ class Encoding:
         return (1 - self._weight) * jaccard_G[item] + self._weight * scaled, scaled
 
     def _jaccard(self, query: int) -> _Floats:
-        """Return 1 − m / (2 − m), (G,), where m is the sum over columns of the smaller of both values."""
+        """Return 1 − m / (2 − m), (G,), where m sums min(query value, item value) over columns."""
         of = self._encoded
         entries = slice(of.starts[query], of.starts[query + 1])
         places, sizes = self._inverse.places(of.columns[entries])

@@ -341,7 +341,7 @@ class Verified(Option):
     how: str = "once"
 
     def case(self, n: int, seed: int) -> Case:
-        """Make the call on n rows, with and without the AUC, because thresholds are found by different traversals."""
+        """Verify n rows with and without the AUC, because the AUC changes the traversals that find thresholds."""
         data = Data(self.kind, self.similarity, self.dtype, n, seed, self.gallery, False)
         names = ["tar@far=0.5", "tar@far=0.1", "tar@far=0.01", "eer", "auc"]
         groups = gallery_groups = None

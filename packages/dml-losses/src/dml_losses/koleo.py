@@ -10,8 +10,8 @@ from dml_losses.functional.koleo import koleo
 class KoLeo(torch.nn.Module):
     """Regulariser that spreads embeddings over the sphere, without regard to labels: `dml_losses.functional.koleo`.
 
-    Use it as a term of `SumOfLosses` if embeddings collapse, or if codes should compress them well. DINOv2 weights it
-    by 0.1.
+    Use it as a term of `SumOfLosses` if embeddings collapse, or if they will be compressed to codes. DINOv2 weights
+    it by 0.1.
     """
 
     def __init__(self) -> None:  # without options: a module's constructor would take any

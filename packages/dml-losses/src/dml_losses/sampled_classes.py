@@ -37,7 +37,7 @@ class SampledClasses(torch.nn.Module):
         class_weights: (C, D), or (C·K, D). Pass it to the optimizer.
 
     Raises:
-        TypeError: if the loss has no class weights itself, the seed isn't an integer, or the fraction isn't a number.
+        TypeError: if the loss has no ``class_weights``, the seed isn't an integer, or the fraction isn't a number.
         ValueError: if the fraction or the seed is out of range.
 
     Example:

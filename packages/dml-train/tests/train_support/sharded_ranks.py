@@ -85,7 +85,7 @@ def _run_rank(
 
 
 def _notes() -> TCPStore:
-    """Connect to a store of notes between ranks, independent of the process group."""
+    """Connect to a key-value store that ranks share, which does not use the process group."""
     return TCPStore("localhost", int(os.environ["MASTER_PORT"]), is_master=False, wait_for_workers=False)
 
 

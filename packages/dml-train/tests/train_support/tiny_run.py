@@ -1,7 +1,7 @@
 """A program that trains by a tiny recipe: ``tiny_run DOCUMENT.json OUT [--resume] [--force] [--die-at STEP]``.
 
-Run `command` in `FOLDER`. With ``--die-at``, the process (if multiple ranks are used, only the last)
-kills itself after that step, like ``kill -9``.
+`command` returns the command line, which must run in `FOLDER`. With ``--die-at``, the process (if there are multiple
+ranks, only the last rank) kills itself after that step, like ``kill -9``.
 """
 
 from __future__ import annotations

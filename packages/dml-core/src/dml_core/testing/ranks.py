@@ -62,25 +62,25 @@ class RanksContract(ABC):
         return value
 
     def test_the_mean_of_the_ranks_losses_is_one_ranks_loss(self) -> None:
-        """At each step, the mean of the ranks' losses must be one rank's loss."""
+        """At each step, the mean of the ranks' losses must equal the loss of a single rank."""
         ranks, alone = _run_worlds(type(self))
         self._assert_close(
             torch.stack([rank["values"] for rank in ranks]).mean(dim=0), alone["values"], "the mean loss"
         )
 
     def test_gradients_of_embeddings_are_one_ranks(self) -> None:
-        """At each step, the gradients that the ranks' networks combine must be one rank's."""
+        """At each step, the gradient that the ranks' networks combine must equal a single rank's."""
         ranks, alone = _run_worlds(type(self))
         factor = len(ranks) if self.gradients == "mean" else 1
         found = torch.cat([rank["embeddings"] for rank in ranks], dim=1) / factor
         self._assert_close(found, alone["embeddings"], "the gradient of the embeddings")
 
     def test_gradients_of_parameters_are_one_ranks(self) -> None:
-        """At each step, the mean of the ranks' gradients must be one rank's; see `ShardedLoss` for parts."""
+        """At each step, the mean of the ranks' gradients must equal a single rank's; see `ShardedLoss` for parts."""
         self._assert_same_tensors("parameters", "the gradient of ")
 
     def test_buffers_are_one_ranks(self) -> None:
-        """After all steps, memories and moving averages must be the same on each rank as on one rank."""
+        """After all steps, each rank's memories and moving averages must equal those of a single rank."""
         self._assert_same_tensors("buffers", "the buffer ")
 
     def _assert_same_tensors(self, kind: str, what: str) -> None:

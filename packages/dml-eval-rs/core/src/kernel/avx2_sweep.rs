@@ -37,7 +37,7 @@ pub(super) fn sweep<const VECTORS: usize, const BOTH: bool>(
             column_passing = std::array::from_fn(|v| _mm256_cmp_ps::<_CMP_GE_OQ>(values[v], low[v]));
             any = column_passing.into_iter().fold(any, |any, passing| _mm256_or_ps(any, passing));
         }
-        // In most rows, values do not reach a threshold.
+        // In most rows, no value reaches a threshold.
         if _mm256_movemask_ps(any) == 0 {
             continue;
         }

@@ -50,7 +50,7 @@ pub(super) fn sweep<const BOTH: bool>(
                 column_passing[v] = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(values[v], low[v]);
             }
         }
-        // In most rows, values do not reach a threshold.
+        // In most rows, no value reaches a threshold.
         if row_passing.iter().chain(&column_passing).fold(0, |any, mask| any | mask) == 0 {
             continue;
         }

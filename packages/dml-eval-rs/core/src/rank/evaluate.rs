@@ -119,7 +119,7 @@ pub fn evaluate_all<S: Comparable>(
 struct Evaluation<'a, S> {
     space: &'a S,
     relations: &'a [Relation<'a>],
-    /// The number of positives per query, or 0 if a table serves the query.
+    /// The number of positives per query, or 0 if the query is ranked from a table of keys.
     few: &'a [usize],
     rules: TieRules,
     metrics: &'a [Metric],

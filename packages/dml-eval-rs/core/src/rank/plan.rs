@@ -17,7 +17,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Plans the part of this process. `few` is the number of positives per query, or 0 if a table serves the query; at
+    /// Plans the part of this process. `few` is the number of positives per query, or 0 to rank the query from a table; at
     /// most `budget` positives are in memory, or a single query's positives if there are more.
     ///
     /// Pairs of queries are compared only once if the relations allow this and all positives fit into one batch.

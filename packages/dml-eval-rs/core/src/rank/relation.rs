@@ -49,7 +49,7 @@ pub struct Relation<'a> {
     grades: Option<Grades<'a>>,
     /// The index of this part's first item in the full gallery.
     first_item: u64,
-    /// If this part is two blocks: the place where the second begins, and the gallery indices of the blocks' first items.
+    /// Where the second block begins if this part consists of two blocks, and the gallery index of each block's first item.
     blocks: Option<(u32, [u64; 2])>,
     /// The number of matches per query.
     numbers: Vec<u32>,

@@ -173,7 +173,7 @@ impl RowRanker {
         self.buckets[((entry & !TIED) >> INTEGER_SHIFT >> self.shift) as usize] >> 1
     }
 
-    /// Sorts entries with equal integers by key if one is a positive, and marks entries with the key of the one before.
+    /// Sorts entries with equal integers by key if they include a positive, and marks an entry if its key equals the previous key.
     fn order_equal<I: Fn(usize) -> u64>(&mut self, row: &Row<'_, I>) {
         let mut start = 0;
         for end in 1..=self.entries.len() {
@@ -204,7 +204,7 @@ impl RowRanker {
         collect_counted(self.entries.iter().filter(|entry| *entry & 1 == 1).map(|entry| row.positive(*entry)))
     }
 
-    /// Counts the sorted negatives in the slots of `rules`. `positives`, in order, can be empty for the rule `index`.
+    /// Counts the sorted negatives in the slots of `rules`. `positives` must be in order; the rule `index` does not use them.
     pub fn counts<I: Fn(usize) -> u64>(
         &self,
         row: &Row<'_, I>,

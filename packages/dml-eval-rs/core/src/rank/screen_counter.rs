@@ -54,8 +54,8 @@ struct TaskSide<'a> {
 /// A listed value: the place of the query in `TaskSide::queries`, the item, and bounds for the value.
 type Listed = (u32, u32, (f64, f64));
 
-/// With at least this number of active positives, binary search finds the place of a negative. Negatives after fewer
-/// positives are first added up in a thread's buffer, if a task lists many.
+/// Binary search finds the place of a negative if a query has at least this number of active positives. If a task lists
+/// many negatives, those after fewer positives are first added up in a thread's buffer.
 const MANY: usize = 16;
 
 /// A thread's buffers.
@@ -123,7 +123,7 @@ fn join_classes<S: Space>(space: &S, relations: &[Relation<'_>]) -> Result<Vec<u
 }
 
 impl<'a> ScreenCounter<'a> {
-    /// Starts a count per relation. Queries that tables serve do not get thresholds, so negatives are not counted for them.
+    /// Starts a count per relation. Queries that are ranked from tables have no thresholds, so their negatives are not counted.
     pub fn new<S: Space>(
         space: &S,
         (counts, relations): (&'a [PartialCounts], &'a [Relation<'a>]),

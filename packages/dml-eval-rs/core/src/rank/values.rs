@@ -45,7 +45,7 @@ impl Order {
         Order::Ranks(counts)
     }
 
-    /// Takes `number` groups in order. A group gives the negatives since the previous group, then positives and negatives in it.
+    /// Takes `number` groups in order: the negatives since the previous group, then the positives and negatives in the group.
     pub fn from_groups(number: usize, groups: impl Iterator<Item = (u64, u64, u64)>) -> Result<Self> {
         let (mut before, mut positives_before) = (0, 0);
         let mut collected = allocate(number)?;

@@ -10,7 +10,7 @@ use crate::rows::panels::Panels;
 /// The number of steps of a narrow panel to pad and multiply at a time.
 const CHUNK: usize = 256;
 
-/// Packed rows: panels of `width` lanes, and perhaps a last panel with only one lane per row.
+/// Packed rows in panels of `width` lanes. The last panel can be narrow: it has one lane per row, without padding lanes.
 pub(crate) struct NarrowPanels {
     width: usize,
     whole: Panels<u32>,

@@ -192,7 +192,7 @@ impl RowWords {
         let Numbers { coordinates, size, residual_norm, bias, .. } = numbers;
         let exact_norm = f64::from(residual_norm.unwrap_or(0.0));
         let count = coordinates.len() + usize::from(residual_norm.is_some());
-        // Rounding changes integers by at most 1.
+        // Rounding changes each integer by at most 1, so it increases the length by at most √count.
         let longest = LONGEST - (count as f64).sqrt();
         let scale =
             ((size.square + exact_norm * exact_norm).sqrt() / longest).max(size.largest.max(exact_norm) / LARGEST);

@@ -17,7 +17,7 @@ use crate::rows::packing::Packing;
 use crate::rows::row_words::{Numbers, RowWords};
 use crate::screen::block::Block;
 
-/// Cells are used if the means vary at least this number of times as much as if items were assigned to cells at random.
+/// Cells are used if the variance of their means is at least this multiple of the variance expected for random cells.
 const LEAST_VARIANCE: f64 = 2.0;
 /// Lanes that are summed in a vector register. Must divide the width of int16 panels.
 const LANES: usize = 16;

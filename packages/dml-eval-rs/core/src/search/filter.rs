@@ -6,7 +6,7 @@ use crate::rows::own_item::OwnItem;
 use crate::rows::space::Space;
 use crate::side::Side;
 
-/// The group of a query that isn't in the gallery. If labels are not given, the group of an item is the item's index, which is smaller.
+/// The group of a query that isn't a gallery item. Items never have this group: without labels, an item's group is the index.
 const NO_GROUP: u32 = u32::MAX;
 
 /// Conditions on gallery items per query. A search returns an item only if the item meets all conditions.

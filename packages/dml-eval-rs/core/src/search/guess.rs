@@ -3,7 +3,7 @@
 //! If a search starts with no threshold, it lists a multiple of k items and computes the keys until the lists are full:
 //! `knn` of 20,000 x 128 isotropic rows takes twice as long for k = 10. The k-th largest lower bound in a sample is a
 //! correct threshold, because at least k items reach it. If k is at least `guessed_neighbours`, a higher *guess* is
-//! used: if n of the k nearest are expected to be in the sample, it is exceeded by slightly more than n sampled values.
+//! used: if the sample is expected to contain n of the k nearest, slightly more than n sampled values exceed the guess.
 //! The guess is too high for a few queries in a thousand; the search notices this, and compares these queries with all
 //! items. For k = 1,000 of these rows, a guess halves the time (`benchmarks/evaluator/cliffs.py rows --only knn`).
 
@@ -157,7 +157,7 @@ impl Guess {
                     Some(cells) => cells.nearest(kernel, row_panel, queries.len(), self.count / 2, nearness)?,
                     None => &drawn,
                 };
-                // For excluded items: the panel, and the place in a tile.
+                // Store the panel and the place in a tile of each excluded item.
                 excluded.clear();
                 for (row, query) in queries.clone().enumerate() {
                     let own = filter.own.of(query).map(|own| own as u32);

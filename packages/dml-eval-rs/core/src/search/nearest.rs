@@ -88,7 +88,7 @@ impl Search<'_, '_> {
 }
 
 impl Observer for Search<'_, '_> {
-    /// The end of the hits per row, the hits sorted by row, and the items and keys for one query.
+    /// Where the hits of each row end in the sorted hits; the hits sorted by row; and the items and keys for one query.
     type Buffers = (Vec<u32>, Vec<Hit>, (Vec<u32>, Keys));
 
     fn group(&self, side: Side, item: usize) -> u32 {

@@ -51,7 +51,7 @@ pub struct Point {
 /// The result of a verification.
 #[derive(Debug, PartialEq)]
 pub struct Verified {
-    /// The scores of the negatives at the ranks, in the order of the ranks, then the score where errors are equal, if requested.
+    /// The scores of the negatives at `VerifyTasks::ranks`, in this order; then, if requested, the score where errors are equal.
     pub points: Vec<Point>,
     /// The numbers of negatives between adjacent positives, if requested.
     pub slots: Option<Slots>,

@@ -10,9 +10,9 @@ use crate::side::Side;
 use crate::verification::level::Level;
 use crate::verification::pairs::PairLabels;
 
-/// The standard deviations of a sampled rank that a bracket allows for.
+/// A bracket extends to both sides by this number of standard deviations of a sampled rank, plus `LEAST` ranks.
 const DEVIATIONS: f64 = 5.0;
-/// The ranks that a bracket allows for in addition.
+/// See `DEVIATIONS`.
 const LEAST: f64 = 8.0;
 
 /// Samples the scores of about `size` negatives, in descending order. Returns `None` if there are hardly more pairs.

@@ -33,7 +33,7 @@ pub(crate) struct Sieved {
     pub inside: Option<Vec<Listed>>,
 }
 
-/// The number of margins used to widen a bracket on both sides, because negatives within two margins of a crossing are decided.
+/// Brackets are widened by this number of margins on both sides, to list all negatives within two margins of a crossing.
 pub(crate) const LISTED_MARGINS: f64 = 2.0;
 
 /// Counts and lists of a traversal, for multiple brackets.
@@ -130,7 +130,7 @@ impl Sieve {
 pub(crate) struct SievedCrossing<'a, 'rows> {
     pub space: &'a Dense<'rows>,
     pub positives: &'a [f64],
-    /// A bound on the error of screened values; the offset to be added to products.
+    /// `margin` bounds the error of screened values, and `offset` must be added to products.
     pub margin: f64,
     pub offset: f64,
 }

@@ -93,7 +93,7 @@ impl Slots {
 
 /// Distinct ascending numbers, and cells of equal width, with the count of numbers in lower cells.
 struct Ladder<'a> {
-    /// The numbers, optionally followed by larger ones.
+    /// The numbers in the cells, optionally followed by larger numbers without cells.
     numbers: &'a [f64],
     lowest: f64,
     scale: f64,

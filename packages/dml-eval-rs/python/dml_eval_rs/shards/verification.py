@@ -25,7 +25,7 @@ from dml_eval_rs.verification.verify import DEFAULT
 
 # Scores (K,) of negatives, hashes (K,), and the least number of trailing zeros in a hash (0 if all negatives are kept).
 _Kept = tuple[npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
-# For a search: the negatives above and inside the range, and scores of negatives inside.
+# The number of negatives above a search's range, the number inside, and scores of negatives inside (see `_Kept`).
 _Observed = tuple[int, int, npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
 
 _SAMPLE = 1 << 21  # scores of negatives, 16 bytes each, used to begin the searches
@@ -123,7 +123,7 @@ def _find_crossings(
 def _observe(
     call: Call, name: str, ranges: npt.NDArray[np.float64], positives: npt.NDArray[np.float64] | None
 ) -> tuple[list[_Observed], npt.NDArray[np.uint64] | None]:
-    """Count the negatives in the searches' ranges (S, 4), and between the positives (P,)."""
+    """Count the negatives in each search's range (S, 4), and between adjacent positives (P,)."""
     capacity = _KEPT // max(1, len(ranges))
     task_capacity = max(_SHARES * capacity // len(call.tiles()), _LEAST_KEPT)
     observed: list[_Observed] = [(0, 0, np.zeros(0), np.zeros(0, np.uint64), 0)] * len(ranges)

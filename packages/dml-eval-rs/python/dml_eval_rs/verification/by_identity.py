@@ -199,7 +199,7 @@ def _add_accepted(counts: _Floats, identity_M: _Rows, threshold_T: _Floats, scor
 
 
 def _rates(accepted_RT: _Floats) -> _Floats:
-    """Return shares of the last column, made nondecreasing; NaN if the last column is 0."""
+    """Make rows nondecreasing and divide them by the last column; NaN if the last column is 0."""
     ascending = np.maximum.accumulate(np.maximum(accepted_RT, 0), axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         rates: _Floats = ascending / ascending[:, -1:]
@@ -211,7 +211,7 @@ def _measure(name: str, far_RT: _Floats, tar_RT: _Floats) -> _Floats:
     R = np.arange(len(far_RT))
 
     def between(x_RT: _Floats, part_R: _Floats) -> _Floats:
-        """Interpolate between corners `at_R` - 1 and `at_R`."""
+        """Interpolate each curve between the columns `at_R` - 1 and `at_R`."""
         found: _Floats = x_RT[R, at_R - 1] + part_R * (x_RT[R, at_R] - x_RT[R, at_R - 1])
         return found
 

@@ -164,8 +164,8 @@ def check_numbers(n_positive: int, n_negative: int) -> tuple[int, int]:
 
 
 def equal_error_rate(counts: tuple[int, int, int, int], n_negative: int, n_positive: int) -> float:
-    """Return where the line between adjacent corners of the curve meets TAR = 1 − FAR, correctly rounded."""
-    # The negatives and positives accepted by the corner below TAR = 1 − FAR, then by the next corner.
+    """Return the FAR where the line between two corners of the ROC curve meets TAR = 1 − FAR, correctly rounded."""
+    # Pairs accepted at the last corner below TAR = 1 − FAR, and at the next corner: negatives, then positives.
     negatives_above, negatives_at_least, positives_above, positives_at_least = counts
     far, next_far = Fraction(negatives_above, n_negative), Fraction(negatives_at_least, n_negative)
     tar, next_tar = Fraction(positives_above, n_positive), Fraction(positives_at_least, n_positive)

@@ -264,10 +264,10 @@ def open_set(
 ) -> OpenSet:
     """Measure exactly how well a threshold identifies known queries and rejects unknown queries (DIR at FAR).
 
-    A query is accepted if the score of the nearest item, found by `knn`, is at least the threshold. DIR@FAR is the
-    largest share of known queries that a threshold can accept, with a nearest item of the same label, if it must not
-    accept a larger share of unknown queries than FAR (Phillips, Grother and Micheals, "Evaluation Methods in Face
-    Recognition", 2011).
+    A query is accepted if the score of the nearest item, found by `knn`, is at least the threshold, which may accept at
+    most a share FAR of the unknown queries. DIR@FAR is the largest share of known queries that such a threshold accepts
+    with a nearest item of the same label (Phillips, Grother and Micheals, "Evaluation Methods in Face Recognition",
+    2011).
 
     Args:
         embeddings, gallery: (Q, D) and (G, D), or (Q, W) and (G, W), see `evaluate`.

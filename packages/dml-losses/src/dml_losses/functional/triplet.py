@@ -85,8 +85,8 @@ def _terms(block: Block, triplets: Triplets, margin: float, soft: bool) -> Avera
     return Average(total, count)
 
 
-# Triplets of some anchors: the anchors' rows, a positive of each, a negative of each (None for all columns), and
-# d_ai − d_aj, which is −∞ if there is no triplet.
+# Triplets, one per anchor or one per anchor and column: the rows of the anchors, their positives, their negatives (None
+# if all columns are tried as negatives), and d_ai − d_aj, which is −∞ if there is no triplet.
 _Some = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]
 
 

@@ -169,7 +169,7 @@ class _Table(NamedTuple):
     """The columns of a table besides the images."""
 
     rows: TableRows | TarMembers  # (N,)
-    columns: Mapping[str, tuple[str, Any]]  # the name in the table and the values (N,), by meaning
+    columns: Mapping[str, tuple[str, Any]]  # meaning → name in the table, values (N,)
     paths: Any = None  # (N,) if the table contains paths instead of images
 
     def texts(self, meaning: str) -> _Texts:

@@ -97,7 +97,7 @@ class NearestNeighbours:
         return found
 
     def _count_by_class(self) -> tuple[npt.NDArray[Any], ...]:
-        """Count matched queries by class: return labels, classes of queries, and counts of all and of right queries."""
+        """Count matched queries per class; return labels, classes of queries, counts, and correct counts."""
         labels_C, classes, items_C = np.unique(
             self.labels_Q[self.matched_Q], return_inverse=True, return_counts=True
         )

@@ -93,7 +93,7 @@ class BNInception(nn.Module):
         self.num_features = one_or_all([widths_of[level] for level in self._levels])
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
-        """List the parameters of the stem and the blocks, from the image on."""
+        """List the parameters of the stem, then of each block, from the first layer to the last."""
         return [list(module.parameters()) for module in (self.stem, *self.blocks.values())]
 
     def forward(self, images_BCHW: Tensor) -> Tensor | tuple[Tensor, ...]:

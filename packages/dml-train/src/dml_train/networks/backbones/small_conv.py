@@ -76,7 +76,7 @@ class SmallConv(nn.Module):
         self.num_features = one_or_all([widths[block] for block in chosen])
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
-        """List the parameters by convolution, norm included, from the image on."""
+        """List the parameters of each convolution with the following norm, from the first layer to the last."""
         grouped: list[list[nn.Parameter]] = []
         for layer in self.layers:
             if isinstance(layer, nn.Conv2d):

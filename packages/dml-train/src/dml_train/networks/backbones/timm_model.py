@@ -105,7 +105,7 @@ class TimmModel(nn.Module):
         return one_or_all(_features(self.trunk, images_BCHW, self._places, self._form))
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
-        """List the parameters by timm's groups for layer-wise learning rates, from the image on."""
+        """List the parameters in timm's groups for layer-wise learning rates, from the first layer to the last."""
         from timm.models import group_parameters
 
         network: Any = self.trunk

@@ -35,7 +35,7 @@ class Order(NamedTuple):
 
     pairs: int
     same: int  # pairs with measured means in the published order
-    # Pairs in the same or opposite order with 0 outside the difference's 95 % interval; None with a single seed.
+    # Pairs in the same or opposite order, if the difference's 95 % interval excludes 0; None with a single seed.
     surely_same: int | None
     surely_opposite: int | None
 
