@@ -40,7 +40,7 @@ def square_on_white(image: Image.Image, side: int | None = None) -> Image.Image:
     square = Image.new("RGBA", (max(image.size),) * 2)
     square.paste(image, ((square.width - image.width) // 2, (square.height - image.height) // 2))
     if side is not None:
-        # Premultiplied, so that the colour of transparent pixels doesn't leak into edges.
+        # Premultiply, so that the colour of transparent pixels doesn't leak into edges.
         square = square.convert("RGBa").resize((side, side), Image.Resampling.LANCZOS).convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", square.size, "white"), square).convert("RGB")
 

@@ -39,7 +39,7 @@ def test_runs_in_several_processes_give_the_results_of_one(tmp_path):
     alone = run_all(glyph_jobs(tmp_path / "one", 3, "training.steps=2"), registry=registry(), console=QUIET)
     for outcome, other in zip(together, alone, strict=False):
         ours, theirs = (np.load(o.job.folder / "embeddings.npy") for o in (outcome, other))
-        # Two steps of a tiny network in float32, summed using a different number of threads.
+        # A different number of threads sums float32 in a different order, over two steps of a tiny network.
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
         assert outcome.seconds() is not None
 

@@ -29,7 +29,7 @@ def test_each_level_is_that_of_the_reference(similarity: Any, ties: Any, data: A
     x = data.draw(small_rows(2, similarity=similarity))
     gallery = data.draw(st.none() | small_rows(2, similarity=similarity))
     n, items = len(x), len(x if gallery is None else gallery)
-    # Nested levels, and a level that is not.
+    # Test nested levels, and a level that isn't nested.
     labels, gallery_labels = (
         {"class": side, "superclass": side // 2, "other": data.draw(integers(len(side), 1)), "all": 0 * side}
         for side in (data.draw(integers(n, 5)), data.draw(integers(items, 5)))

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-# A separate process, which forks per call and limit. A limit is the address space that can be added by the call.
+# This program forks per call and limit. A limit is the address space that the call can add.
 STARVED = """
 import hashlib, os, pickle, resource, sys, traceback
 import numpy as np

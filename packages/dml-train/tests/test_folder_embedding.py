@@ -180,7 +180,7 @@ def test_a_bad_image_is_an_error_or_skipped(dml, photo_run, photos, tmp_path):
     for name in about["skipped"]:
         (photos / name["path"]).unlink()
     dml("embed", photo_run, photos, "--out", tmp_path / "rest.npy")
-    # The same images, but in other batches.
+    # The images are the same, but in different batches.
     np.testing.assert_allclose(np.load(tmp_path / "rest.npy"), np.load(out), rtol=1e-5, atol=1e-6)
 
 

@@ -86,5 +86,5 @@ def test_the_cosine_of_joined_rows_is_the_mean_of_the_models_cosines(data, model
     unit = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in parts]
     expected = np.mean([u @ u.T for u in unit], axis=0)
     lengths = np.linalg.norm(joined, axis=1)
-    # A handful of float32 roundings on numbers up to 1.
+    # Allow for a few float32 roundings of numbers up to 1.
     np.testing.assert_allclose(joined @ joined.T / np.outer(lengths, lengths), expected, atol=1e-5)

@@ -30,7 +30,7 @@ def features():
 def test_pooling_is_its_definition_position_by_position(features, pooling, one):
     pooled = EmbeddingHead(5, 2, pooling).pool(features)
     expected = [[one(channel.flatten().tolist()) for channel in image] for image in features]
-    # Powers and sums in float32.
+    # Allow for the rounding of powers and sums in float32.
     torch.testing.assert_close(pooled, torch.tensor(expected), rtol=1e-5, atol=1e-6)
 
 

@@ -69,7 +69,7 @@ def test_evaluation_crops_the_centre_of_the_resized_image(files, square, interpo
 def test_pixels_are_normalised_as_the_weights_expect(files, normalize, expected):
     split = split_of(files, normalize=normalize)
     given_rgb = split.picture(2).astype(np.float64)
-    # Roundings of a float32 product and sum with values up to 255.
+    # Allow for rounding a float32 product and sum of values up to 255.
     np.testing.assert_allclose(
         split.load(np.array([2]))[0].permute(1, 2, 0).numpy(), expected(given_rgb), rtol=1e-5, atol=1e-5
     )

@@ -69,7 +69,7 @@ class GradientCache:
 
     def embed(self, inputs: Tensor) -> Tensor:
         """Embed a batch as (B, D). Back-propagate the loss to the result, then call `backward`."""
-        # Not under DistributedDataParallel, where a rank with few rows must join all collectives of the other ranks.
+        # Don't do this under DistributedDataParallel: a rank with few rows must join the other ranks' collectives.
         if len(inputs) <= self._micro_batch and not isinstance(
             self._network, nn.parallel.DistributedDataParallel
         ):

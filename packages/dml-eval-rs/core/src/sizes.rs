@@ -53,11 +53,11 @@ sizes! {
     narrow_panel_words: 6 << 20;
     /// Rows are abridged if they have at least this number of words of integers.
     abridged_words: 12;
-    /// The words of queries, and of items, that are packed at a time for a table of keys.
+    /// The maximum number of words of queries (or items) that are packed at a time to compute a table of keys.
     table_query_words: 8 << 20;
     /// See `table_query_words`.
     table_item_words: 1 << 20;
-    /// The keys of tables in memory, for all queries together.
+    /// The approximate maximum number of keys in a table, for all queries together.
     table_keys: 4 << 20;
     /// The queries per table, enough that packing the gallery costs little compared with the products.
     table_queries: 512;
@@ -71,7 +71,7 @@ sizes! {
     count_bytes: 96 << 20;
     /// See `count_bytes`.
     count_bytes_per_input_byte: 1;
-    /// The maximum number of positives between which the screen itself counts negatives.
+    /// If a query has at most this number of positives, and all ranks matter, the screen counts the negatives between them.
     counted_brackets: 32;
     /// Open pairs are decided using a table of all keys in a task if at least one pair in this number is open.
     pairs_per_open_key: 8;
@@ -83,11 +83,11 @@ sizes! {
     items_per_table_neighbour: 5;
     /// The minimum number of neighbours to guess thresholds. With fewer, too few items of the sample reach a threshold.
     guessed_neighbours: 32;
-    /// The minimum number of gallery items per item of the sample that thresholds come from.
+    /// The sample used to find thresholds contains at most one gallery item per this number of items.
     guess_spacing: 8;
     /// Scales the number of sampled values above a guess, in percent. At 100, few guesses are too high.
     guess_percent: 100;
-    /// The maximum number of queries that are compared with gallery rows where these lie in memory.
+    /// Up to this number of queries, gallery rows are compared in place instead of being packed.
     few_queries: 32;
     /// With at most this number of items in the gallery, neighbours always come from tables of keys.
     few_items: 128;
@@ -108,7 +108,7 @@ sizes! {
     slot_part: 1024;
     /// The negatives that are listed for a part before they are counted, enough that fetching the part costs little.
     slot_list: 16384;
-    /// The queries, and the gallery items, per table of distances.
+    /// The maximum number of queries (and of gallery items) per table of distances.
     distance_table: 2048;
 }
 

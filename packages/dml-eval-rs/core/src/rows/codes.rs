@@ -74,7 +74,7 @@ impl<'a> Codes<'a> {
         &codes.as_slice().expect("new checks that codes are contiguous")[row * width..(row + 1) * width]
     }
 
-    /// The number of words per packed code.
+    /// Returns the number of words per packed code.
     fn steps(&self) -> usize {
         self.queries.ncols().div_ceil(4)
     }

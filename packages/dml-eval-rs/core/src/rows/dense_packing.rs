@@ -158,8 +158,8 @@ impl Packing for DensePacking<'_, '_> {
         // A bias is rounded to float32. The magnitudes of the pieces add up to at most 1 + 2⁻⁷ times the bias.
         let summing =
             gamma * (lengths + row.residual_norm * column.residual_norm + 1.01 * biases) + 2.0 * UNIT32 * biases;
-        // The rounding of both keys (the screened item's and the positive's) and of the frame, and the underflow of products in
-        // keys, at most dim · 2^−1074 · scale² ≤ dim · 2^−76. Scaled rows are not longer than 1.
+        // Allow for the rounding of both keys (the screened item's and the positive's) and of the frame. Products in keys underflow
+        // by at most dim · 2^−1074 · scale² ≤ dim · 2^−76. Scaled rows are not longer than 1.
         let longest = column.length.max(row.length) + 1.0;
         let deciding = 32.0 * (dim + 8.0) * UNIT64 * (row.length + 1.0) * longest;
         let projecting = self.prefix.as_ref().map_or(0.0, |prefix| prefix.error() * row.length * column.length);

@@ -4,13 +4,13 @@ use half::f16;
 use ndarray::ArrayView2;
 /// Rows that can be read one by one, widened exactly to float64.
 pub trait Source: Sync + std::fmt::Debug {
-    /// The number of rows.
+    /// Returns the number of rows.
     fn rows(&self) -> usize;
-    /// The number of columns.
+    /// Returns the number of columns.
     fn dim(&self) -> usize;
     /// Whether some numbers have double precision.
     fn is_double(&self) -> bool;
-    /// The number of bytes that the numbers occupy.
+    /// Returns the number of bytes that the numbers occupy.
     fn bytes(&self) -> usize;
     /// Copies row `row` into `out`, widened exactly.
     fn widen(&self, row: usize, out: &mut [f64]);

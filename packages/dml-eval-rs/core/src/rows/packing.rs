@@ -63,7 +63,7 @@ pub struct Goal<'a> {
 /// is between s − m − 2rr' and s + m. If the bounds of two values don't overlap, the keys differ in the same direction.
 pub trait Packing: Sync {
     fn word(&self) -> Word;
-    /// The number of words per packed row.
+    /// Returns the number of words per packed row.
     fn steps(&self) -> usize;
     /// Whether the first numbers of most rows are the largest.
     fn is_sorted(&self) -> bool;
@@ -79,6 +79,6 @@ pub trait Packing: Sync {
     ) -> Result<()>;
     /// Bounds the rounding errors for any row and column with sizes up to these extents.
     fn margin(&self, row: Extent, column: Extent) -> f64;
-    /// The number to add to products.
+    /// Returns the number to add to products.
     fn offset(&self) -> f64;
 }

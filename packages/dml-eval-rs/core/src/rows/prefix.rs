@@ -19,7 +19,7 @@ use crate::rows::principal::multiply;
 
 /// The number of products that are summed in float32.
 const PART: usize = 64;
-/// An upper bound for underflow in a float32 product, per number in a row and per square root of the number of directions.
+/// Bounds the underflow in float32 products, if multiplied by the numbers per row and the root of the number of directions.
 const UNDERFLOW: f64 = f32::from_bits(1) as f64 * 2.0;
 
 /// Orthonormal directions, with measured errors.
@@ -74,7 +74,7 @@ impl Prefix {
         let departure = |(at, v): (usize, &f64)| (v - f64::from(u8::from(at / count == at % count))).powi(2);
         let departure = products.iter().enumerate().map(departure).sum::<f64>().sqrt();
         let root = (count as f64).sqrt();
-        // Rounding in the measured departure, in coordinates (along a single direction), in squared coordinates and in the squared row.
+        // Bound the rounding of the measured departure, of coordinates (per direction), of their squares and of the squared row.
         let rounding = 32.0 * (dim as f64 + 8.0) * UNIT64 * (1.0 + root);
         let (directions, _) = Panels::load(count, kernel.number_tiles.columns, dim, |index, _, row| {
             for (out, v) in row.iter_mut().zip(&directions[index * dim..][..dim]) {
@@ -82,7 +82,7 @@ impl Prefix {
             }
             Ok(())
         })?;
-        // Rounding in both factors, the product, and the sums.
+        // Bound the rounding of both factors, the product, and the sums.
         let operations = (PART.min(dim) as f64 + 8.0) * UNIT32;
         let of_products = operations / (1.0 - operations) * root * (1.0 + departure);
         Ok(Prefix {
@@ -99,7 +99,7 @@ impl Prefix {
         self.count
     }
 
-    /// The number of rows that are multiplied together.
+    /// Returns the number of rows that are multiplied together.
     pub fn rows(&self) -> usize {
         self.kernel.number_tiles.rows
     }

@@ -22,7 +22,7 @@ use crate::side::Side;
 /// A choice is made only if the screen must multiply at least this number of words per product in the sample, so that the choice
 /// takes at most a third of the time for a screen of full rows.
 const LEAST_WORK: u64 = 100;
-/// Rows per side and direction in the sample, and the maximum number of rows.
+/// The sample contains this number of rows per side and direction, and at most `SAMPLE` rows per side.
 const SAMPLE_PER_DIRECTION: usize = 4;
 const SAMPLE: usize = 1024;
 /// The number of rows from which the effective dimension is estimated.

@@ -149,7 +149,7 @@ impl RowWords {
         }
     }
 
-    /// Rounds to floats: the coordinates, the residual norm, and the pieces of the bias, which face ones on the other axis.
+    /// Rounds to floats: the coordinates, the residual norm, and the pieces of the bias, which are multiplied by 1.
     #[inline(always)]
     fn round_to_floats(
         &mut self,
@@ -242,7 +242,7 @@ mod tests {
             let mut random = Random::new(seed);
             let unit = 2f64.powi(exponent);
             let mut coordinates: Vec<f64> = (0..len).map(|_| (random.uniform() - 0.5) * unit).collect();
-            // A number may be as long as all others together.
+            // A single number may be larger than all others together.
             coordinates[random.below(len)] *= 1.0 + peak * len as f64;
             let residual_norm = residual_norm.map(|residual_norm| residual_norm * unit as f32);
             let mut row = RowWords::new(Word::Int16Pair);

@@ -59,6 +59,6 @@ pub trait Space: Sync {
     /// Returns a share of the items. A screen that lists a larger share is slower than a table of all keys, as measured in
     /// docs/internals/evaluator-speed.md.
     fn listed_share(&self) -> f64;
-    /// The bytes of both sides in memory, as given.
+    /// Returns the number of bytes that both sides occupy in memory, as given.
     fn bytes(&self) -> usize;
 }

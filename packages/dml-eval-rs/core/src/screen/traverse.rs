@@ -113,8 +113,8 @@ struct TaskBuffers<B> {
 
 /// Converts a pair of values of a query to thresholds for products.
 ///
-/// A product plus `offset` is at most the margin below the exact value, and at most the margin plus twice the product of the
-/// residual norms above.
+/// With v the exact value, a product plus `offset` is between v − margin and v + margin + 2·residuals, where `residuals` is the
+/// product of the residual norms.
 fn product_thresholds((low, high): (f64, f64), offset: f64, margin: f64, residuals: f64) -> (f32, f32) {
     (round_down(low - offset - margin), round_up(high - offset + margin + 2.0 * residuals))
 }

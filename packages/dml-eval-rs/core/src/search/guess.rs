@@ -143,7 +143,7 @@ impl Guess {
         each(
             (0..rows.rows.len().div_ceil(height)).into_par_iter(),
             || {
-                // A tile, the largest values of all lanes with the panels of these values, and the largest values for one row.
+                // Allocate a tile, the largest value per lane with its panel, and the largest values for one row.
                 let (largest, of_row) = (zeros(self.groups * size)?, zeros(self.groups * width)?);
                 let origins = zeros(if is_prefix { self.groups * size } else { 0 })?;
                 Ok((zeros(MAX_TILE)?, (largest, origins), of_row, Vec::new(), <(Nearness, Vec<_>, Keys)>::default()))

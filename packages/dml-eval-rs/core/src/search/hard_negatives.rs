@@ -37,7 +37,7 @@ impl std::str::FromStr for Hardness {
 }
 
 /// Finds the `k` nearest items with a different label per item, as [`nearest`] does. Places without an item get `ABSENT`.
-/// If `below` is given, scores must be below the score of this positive minus the margin, if an item has a positive.
+/// If `below` is given and the item has a positive, scores must be below the score of the chosen positive minus the margin.
 pub fn hard_negatives<S: Comparable>(
     space: &S,
     labels: &[u32],

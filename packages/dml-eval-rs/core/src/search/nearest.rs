@@ -27,7 +27,7 @@ use crate::search::guess::{Guess, Start};
 use crate::search::places::{Nearest, Results};
 use crate::side::Side;
 
-/// Thresholds are estimated for the last half of a search, for the last half of the rest, and so on, this number of times.
+/// Thresholds are estimated for this number of parts of a search: the last half, the quarter before, the eighth before, ….
 const HALVES: usize = 5;
 
 /// A search in progress.
@@ -38,7 +38,7 @@ struct Search<'a, 'f> {
     lists: &'a [Mutex<Nearest>],
     /// The smallest value per query that is listed, as float32 bits: first the guess, then the value of the k-th nearest item so far.
     thresholds: Vec<AtomicU32>,
-    /// The first threshold per query, if a sample gave it.
+    /// The first threshold per query, if it comes from a sample.
     guesses: Vec<AtomicU32>,
     /// The value of the bound per query. Items that reach the bound are excluded.
     below: Vec<f64>,

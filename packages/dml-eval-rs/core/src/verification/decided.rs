@@ -60,7 +60,7 @@ pub(crate) struct Decider<'a, 'rows> {
     offset: f64,
     observed: Vec<Counters>,
     capacity: usize,
-    /// The indices of the first query and the first item among all.
+    /// The indices of the first query and the first item in the full sides.
     first: (u64, u64),
     /// The number of brackets in the traversal that precede the decider's.
     pub brackets_before: usize,

@@ -9,7 +9,7 @@ use crate::rows::space::Space;
 use crate::side::Side;
 use crate::verification::pairs::PairLabels;
 
-/// Computes the hash of a pair from the indices of query and item among all.
+/// Computes the hash of a pair from the indices of the query and the item in the full sides.
 pub(crate) fn hash(query: u64, item: u64) -> u64 {
     hash_query(query) ^ hash_item(item)
 }
@@ -56,7 +56,7 @@ impl HashedScores {
 }
 
 /// Samples the negatives of two blocks, or of a single block: at most `capacity` with a hash that ends in at least `least` zeros. `first`
-/// is the indices of the first query and the first item among all.
+/// contains the indices of the first query and the first item in the full sides.
 ///
 /// The hash is an exclusive or, so it ends in z zeros if the hashes of query and item agree in the last z bits. These bits
 /// divide both sides into 2^z buckets, and a table of scores is computed per pair of buckets with equal bits.

@@ -20,7 +20,7 @@ use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::PairLabels;
 use crate::verification::sample::Bracket;
 
-/// How many cells a `Ladder` has per number, if the numbers are the ends of parts, and if they are the positives in a part.
+/// The cells per number in a `Ladder` of the ends of parts, and in a `Ladder` of the positives in a part.
 const CELLS_PER_PART: usize = 8;
 const CELLS_PER_POSITIVE: usize = 4;
 /// The bit that marks a cell with numbers, and the bits that count the numbers before the cell.

@@ -53,7 +53,7 @@ LIST_COMMANDS = click.option(
     is_flag=True,
     help="Don't train, but print a command for each unfinished run, for any scheduler; then repeat this command.",
 )
-# The options for arguments of Python functions with a different name.
+# Maps arguments of Python functions to the options for them, if the names differ.
 _OPTIONS = {"skip": "--on-bad-image skip", "space": "--range, --choice or --space"}
 
 

@@ -12,7 +12,7 @@ from dml_train.data.parts import Classes, Parts, check_parts, split_classes
 
 # Common names for the parts of a data set.
 _PARTS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "query", "gallery"}
-# The folders per layout, by part.
+# Each layout maps the parts of a data set to folders.
 _LAYOUTS = ({"train": "train", "test": "test"}, {"train": "train", "test": "query", "gallery": "gallery"})
 
 

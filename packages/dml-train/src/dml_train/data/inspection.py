@@ -35,7 +35,7 @@ from dml_train.data.stored import TABLES, name_of, sort_images
 from dml_train.extras import extra
 from dml_train.files import write_csv
 
-# Near-duplicates differ in at most this number of the 64 bits of hashes; unrelated photographs mostly in over 20.
+# Near-duplicates differ in at most this number of the 64 bits of hashes; unrelated photographs usually in over 20.
 NEAR = 4
 _MOST_PAIRS = 100_000
 _TIMED = 32  # images
