@@ -29,7 +29,7 @@ IDLE_SECONDS = 10.0
 
 
 class Timed:
-    """A picklable function that adds the worker's id and processor times before and after to results."""
+    """A picklable function that returns the worker's id, its processor time before and after, and the result."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function

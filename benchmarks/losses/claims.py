@@ -49,7 +49,7 @@ class Study:
 
 
 def hold_out_all_but(classes: int, of: int) -> str:
-    """Return the setting that holds out all of `of` training classes except `classes`."""
+    """Return the setting that trains on `classes` of the `of` training classes, and holds out the others."""
     return f"validation.class_fraction={1 - classes / of:.6f}"
 
 

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> Path:
-    """A run, and 330 photos to embed, including a bad one."""
+    """Train a run, and write 330 photos to embed, including a bad photo."""
     folder = tmp_path_factory.mktemp("shared")
     document = photo_document(write_photos(folder / "data")) | {"loss": {"name": "norm-softmax"}}
     train(parse(document, registry()), folder / "run", console=Console(quiet=True))
@@ -46,7 +46,7 @@ def world(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def plan(world, tmp_path) -> EmbeddingPlan:
-    """Twenty-one chunks of images that are slow to read; note readings in a file."""
+    """Plan 21 chunks of images that are slow to read; readings are noted in a file."""
     images = log_readings(world / "photos", tmp_path / "log", seconds=0.01)
     return EmbeddingPlan(open_model(world / "run"), images, chunk_size=16)
 

@@ -57,7 +57,7 @@ def write_tree(root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> tuple[Path, RunFolder, list[Path], list[Path]]:
-    """The tree, a run on this tree, and the files of queries and gallery."""
+    """Return the tree, a run on this tree, and the files of queries and gallery."""
     root = tmp_path_factory.mktemp("market") / "Market-1501-v15.09.15"
     write_tree(root)
     table = {"name": "market1501", "root": str(root), "resize": 16, "crop": 16, "square": True}

@@ -34,7 +34,7 @@ def jobs(folder: Path, count: int = 2, *extra: str) -> list[Job]:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory) -> Path:
-    """A pair of runs that were trained in a single process."""
+    """Train a pair of runs in a single process."""
     folder = tmp_path_factory.mktemp("alone")
     run_all(jobs(folder), registry=registry(), console=QUIET)
     return folder

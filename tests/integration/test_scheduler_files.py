@@ -25,7 +25,7 @@ Shell = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """A run and a folder of 2,087 images, in nine chunks of at most 256."""
+    """Make a run and a folder of 2,087 images, which fill nine chunks of at most 256."""
     folder = tmp_path_factory.mktemp("shared")
     train_on(write_photos(folder / "data"), folder / "run", make_registry())
     photos = write_photos(folder / "photos", classes=1, each=7)

@@ -244,7 +244,7 @@ def test_a_gallery_that_is_the_queries_is_warned_of() -> None:
 
 @st.composite
 def integer_labels(draw: st.DrawFn) -> np.ndarray:
-    """Integers near a point in the dtype's range (or the ends) and sometimes other integers."""
+    """Draw integers near a point in the dtype's range, which is often one of the ends."""
     dtype = draw(integer_dtypes(endianness="=") | unsigned_integer_dtypes(endianness="="))
     limits = np.iinfo(dtype)
     point = draw(st.sampled_from([limits.min, limits.max]) | st.integers(limits.min, limits.max))

@@ -86,7 +86,7 @@ for name, call in json.loads(sys.argv[1]).items():
 
 @pytest.fixture(scope="module")
 def late() -> dict[str, float | None]:
-    """The processor time from Ctrl-C to the end of a call; None if the call ended before Ctrl-C."""
+    """Measure the processor time from Ctrl-C to the end of each call; None if the call ended before Ctrl-C."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(CALLS)],
         capture_output=True, text=True, timeout=900, check=False,

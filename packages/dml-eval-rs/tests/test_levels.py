@@ -55,7 +55,7 @@ def test_each_level_is_that_of_the_reference(similarity: Any, ties: Any, data: A
 
 @pytest.fixture(scope="module")
 def clusters() -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Classes of 4 within superclasses of 40, with some ties; large enough for more than a single tile."""
+    """Draw classes of 4 within superclasses of 40, with some ties; large enough for more than a single tile."""
     rng = np.random.default_rng(0)
     labels = np.arange(1200) // 4
     centres = rng.normal(size=(300, 24)) + 2 * rng.normal(size=(30, 24))[np.arange(300) // 10]

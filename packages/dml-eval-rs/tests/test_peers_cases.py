@@ -116,7 +116,7 @@ def test_map_at_k_is_tensorflow_similaritys_but_divided_by_r() -> None:
 
 
 def test_cmc_precision_and_map_are_open_metric_learnings_but_for_divisors() -> None:
-    """OML divides precision@k by min(k, R), and map@k by the matches in the first k; we by k, and by min(k, R)."""
+    """OML divides precision@k by min(k, R) and map@k by the matches in the first k; we use k and min(k, R)."""
     ranks, numbers = [[1, 2, 4], [1, 4, 5], [2, 3, 5], [3, 4, 5], [1], [4]], np.array([3, 3, 3, 3, 1, 1])
     figures = {
         1: ([1, 1, 0, 0, 1, 0], [1, 1, 0, 0, 1, 0], [1, 1, 0, 0, 1, 0]),

@@ -125,7 +125,7 @@ def test_listing_the_items_of_each_label_gives_the_bits_of_labels(
 
 @pytest.mark.parametrize("large", [False, True], ids=["small classes", "large classes"])
 def test_the_rule_of_reidentification_is_that_of_market_1501(large: bool) -> None:
-    """Compare with a loop like the protocol: drop junk and items of the query's identity and camera; then CMC, AP."""
+    """Compare with a loop like the protocol: drop junk and items with the query's identity and camera."""
     rng = np.random.default_rng(0)
     # -1 is junk, and 0 are distractors, which are not used as queries.
     identities = rng.integers(-1, 4 if large else 60, 700)

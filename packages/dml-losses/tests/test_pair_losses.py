@@ -354,7 +354,7 @@ SHARED = {
 def test_shares_of_any_number_of_ranks_make_the_loss_of_one(
     name: str, size: int, world_size: int, others: int | None
 ) -> None:
-    """In a batch, or with a gallery of other rows; `test_global_batch` runs real ranks."""
+    """Test a batch, or a batch with a gallery of other rows; `test_global_batch` runs real ranks."""
     x, y = rows(size, 8, dim=16).float().requires_grad_(), torch.arange(size) % 31
     gallery = (
         []

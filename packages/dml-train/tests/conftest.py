@@ -37,20 +37,20 @@ def tiny_document() -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def photo_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on photos; tests must copy it before they change it."""
+    """Train a run on photos; tests must copy it before they change it."""
     folder = tmp_path_factory.mktemp("trained")
     return train_on(write_photos(folder / "data"), folder / "run", make_registry())
 
 
 @pytest.fixture(scope="session")
 def model(photo_run: Path) -> TrainedModel:
-    """The network of `photo_run`."""
+    """Open the network of `photo_run`."""
     return open_model(photo_run, make_registry())
 
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Thirty photos that were not used to train the run, five per class."""
+    """Write thirty photos that were not used to train the run, five per class."""
     return write_photos(tmp_path / "photos", seed=1)
 
 

@@ -96,7 +96,7 @@ def reference(state: dict[str, torch.Tensor], images: torch.Tensor) -> dict[str,
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    """A file in the published layout, and the tensors in the file."""
+    """Write a file in the published layout; return it with the tensors that it contains."""
     state = published_layout()
     file = tmp_path_factory.mktemp("weights") / "bn_inception.pth"
     torch.save(state, file)

@@ -14,7 +14,7 @@ from dml_train.data.csv_table import read_csv_table
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Pictures 0.png to 9.png."""
+    """Write the pictures 0.png to 9.png into a folder."""
     for i in range(10):
         Image.new("RGB", (20, 20), (20 * i, 0, 0)).save(tmp_path / f"{i}.png")
     return tmp_path

@@ -27,13 +27,13 @@ def one_line(result: Result) -> str:
 
 @pytest.fixture
 def small_cub(monkeypatch) -> None:
-    """CUB, reduced to three classes of eight images."""
+    """Reduce CUB to three classes of eight images."""
     monkeypatch.setitem(OFFICIAL, "cub", reduce("cub", CUB_COUNTS))
 
 
 @pytest.fixture
 def small_in_shop(monkeypatch) -> None:
-    """In-Shop, reduced to four images."""
+    """Reduce In-Shop to four images."""
     counts = {"train": (2, 1), "test": (1, 1), "gallery": (1, 1)}
     monkeypatch.setitem(OFFICIAL, "in-shop", reduce("in-shop", counts))
 

@@ -20,7 +20,7 @@ from dml_train.trained.shards import Shard, embed_shard, join_shards
 
 @pytest.fixture
 def plan(model, photos):
-    """Thirty photos in eight chunks of four."""
+    """Plan to embed thirty photos in eight chunks of at most four."""
     return EmbeddingPlan(model, list_folder(photos), chunk_size=4)
 
 

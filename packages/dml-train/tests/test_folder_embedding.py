@@ -97,7 +97,7 @@ def loads(monkeypatch, embed):
 
 @pytest.fixture
 def whole(embed, tmp_path):
-    """The file of an uninterrupted call."""
+    """Return the content of the file that an uninterrupted call writes."""
     embed(tmp_path / "whole.npy")
     return (tmp_path / "whole.npy").read_bytes()
 

@@ -15,13 +15,13 @@ from dml_train import embed_folder, evaluate_embeddings, evaluate_run, open_mode
 
 @pytest.fixture(scope="module")
 def world(photo_run: Path) -> tuple[Path, Path]:
-    """The folder of photos that a run was trained on, and the run."""
+    """Return the folder of photos that a run was trained on, and the run."""
     return photo_run.parent / "data", photo_run
 
 
 @pytest.fixture
 def held(tmp_path: Path) -> Path:
-    """Images that the run wasn't trained on, some in a wrong folder, and an image in a subfolder."""
+    """Write images that the run wasn't trained on, some into a wrong folder, and one into a subfolder."""
     folder = write_photos(tmp_path / "held", classes=4, each=6, seed=7)
     for c in range(4):
         (folder / f"class-{c}" / "5.png").rename(folder / f"class-{(c + 1) % 4}" / "wrong.png")

@@ -124,7 +124,7 @@ def test_a_character_set_has_the_characters_of_its_name(characters, inside, outs
 
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory) -> Path:
-    """A collection of DejaVu Serif and DejaVu Sans."""
+    """Write a collection of DejaVu Serif and DejaVu Sans."""
     file = tmp_path_factory.mktemp("fonts") / "both.ttc"
     both = TTCollection()
     both.fonts = [TTFont(FONTS / name) for name in ("DejaVuSerif.ttf", "DejaVuSans.ttf")]

@@ -36,7 +36,7 @@ SELECTS = {
 
 @pytest.fixture(scope="module")
 def inputs(photo_run):
-    """A folder with a run, and the images it was trained on."""
+    """Return a folder with a run and the images that it was trained on."""
     return photo_run.parent
 
 

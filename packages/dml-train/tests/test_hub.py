@@ -17,7 +17,7 @@ from dml_train.trained.model import open_model
 
 @pytest.fixture(scope="module")
 def shared(photo_run, model, tmp_path_factory):
-    """The folder that the command writes."""
+    """Export a network to a folder in the form of the Hub."""
     from train_support.tiny_world import make_registry
 
     folder = tmp_path_factory.mktemp("hub") / "photos-12"

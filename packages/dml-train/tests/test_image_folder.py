@@ -31,7 +31,7 @@ def write(root: Path, *files: str) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Ten classes of three images, a hidden folder, an empty folder and a text file."""
+    """Write ten classes of three images, a hidden folder, an empty folder and a text file."""
     images = [f"class {c}/{place}.png" for c in range(10) for place in ("0", "deeper/1", "deeper/2")]
     write(tmp_path / "images", *images, ".cache/x.png", "README.txt")
     (tmp_path / "images" / "empty").mkdir()

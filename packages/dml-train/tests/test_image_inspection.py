@@ -31,7 +31,7 @@ def picture(seed: int, width: int = 96, height: int = 80) -> Image.Image:
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Eight classes of four different images."""
+    """Draw eight classes of four different images."""
     root = tmp_path / "photos"
     for c in range(8):
         (root / f"class {c}").mkdir(parents=True)

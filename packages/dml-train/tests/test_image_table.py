@@ -37,7 +37,7 @@ def photos(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def files(photos) -> list[Path]:
-    """The photos' files in shuffled order, so that a class is spread over row groups."""
+    """List the photos' files in shuffled order, so that a class is spread over row groups."""
     return [*np.random.default_rng(0).permutation(sorted(photos.glob("*/*.png")))]
 
 

@@ -24,7 +24,7 @@ ROWS = np.array([4, 0, 4])
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Six classes with three images of different sizes, in the folders train and test."""
+    """Write six classes with three images of different sizes into the folders train and test."""
     random = np.random.default_rng(0)
     for c in range(6):
         place = tmp_path / "images" / ("train" if c < 4 else "test") / f"class {c}"
@@ -169,7 +169,7 @@ def test_a_cache_that_cannot_be_written_says_how_big_it_is(folder):
 
 @pytest.fixture
 def spoiled(folder: Path) -> Path:
-    """An empty file, a truncated file, and a class with a single file, which is not an image."""
+    """Empty a file, truncate a file, and add a class with a single file, which is not an image."""
     (folder / "train" / "class 1" / "1.png").write_bytes(b"")
     intact = (folder / "train" / "class 2" / "2.png").read_bytes()
     (folder / "train" / "class 2" / "2.png").write_bytes(intact[: len(intact) // 2])

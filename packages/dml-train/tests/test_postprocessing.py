@@ -26,7 +26,7 @@ from dml_train.training.run import reopen
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run on photos in arbitrary classes, so that metrics are far from 1."""
+    """Train on photos in arbitrary classes, so that metrics are far from 1."""
     root = tmp_path_factory.mktemp("arbitrary")
     files = sorted(write_photos(root / "data").rglob("*.png"))
     contents = [file.read_bytes() for file in files]
@@ -37,7 +37,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def run_copy(trained, tmp_path):
-    """A copy, to be changed."""
+    """Copy the run for a test that changes it."""
     return shutil.copytree(trained, tmp_path / "run")
 
 
@@ -70,7 +70,7 @@ def whiten_by_definition(train, rows, dim):
 
 
 def same_up_to_signs(a, b):
-    """Principal directions have no sign."""
+    """Compare columns up to their signs, which principal directions don't determine."""
     signs = np.sign((a * b).sum(axis=0))
     return np.allclose(a, b * signs, rtol=1e-3, atol=1e-3)
 

@@ -18,7 +18,7 @@ from dml_train.data.preparation import Preparation, choose_crop_size
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> list[Path]:
-    """Smooth images of different sizes."""
+    """Write smooth images of different sizes."""
     folder = tmp_path_factory.mktemp("pictures")
     for i, (width, height) in enumerate([(60, 40), (40, 60), (48, 48), (200, 24), (31, 33)]):
         random = np.random.default_rng(i)

@@ -54,7 +54,7 @@ def noise(width: int, height: int, seed: int = 0, mode: str = "RGB") -> Image.Im
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> list[Path]:
-    """Images of all modes and special forms, from tiny images to images that are reduced."""
+    """Write images of all modes and special forms, from tiny images to images that are decoded in reduced size."""
     folder = tmp_path_factory.mktemp("images")
     exif = Image.Exif()
     exif[0x0112] = 6

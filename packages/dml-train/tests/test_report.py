@@ -20,7 +20,7 @@ from dml_train.seeds import row_seeds
 
 @pytest.fixture(scope="module")
 def unchanged(tmp_path_factory) -> Page:
-    """The page of an unchanged run."""
+    """Return the page of an unchanged run."""
     registry = make_registry()
     return page_of(finished_run(tmp_path_factory.mktemp("runs") / "a <b>run", registry), registry)
 

@@ -22,7 +22,7 @@ from dml_train.run_folder import RunFolder
 
 @pytest.fixture(scope="module")
 def unchanged(tmp_path_factory) -> tuple[list[Path], Page]:
-    """A pair of runs, and the page that compares the runs."""
+    """Return a pair of runs, and the page that compares the runs."""
     registry, folder = make_registry(), tmp_path_factory.mktemp("runs")
     runs = [finished_run(folder / name, registry, seed=seed) for seed, name in enumerate(["<i>one", "two"])]
     return runs, Page(write_side_by_side(runs, folder / "page.html", registry))

@@ -26,7 +26,7 @@ pq = pytest.importorskip("pyarrow.parquet", reason="reads and writes tables")
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """Thirty photos and a JPEG, which can be decoded to a fraction of the full size."""
+    """Write thirty photos and a JPEG, which can be decoded to a fraction of the full size."""
     folder = write_photos(tmp_path_factory.mktemp("photos"), seed=1)
     pixels = np.random.default_rng(2).integers(0, 256, (200, 240, 3)).astype(np.uint8)
     Image.fromarray(pixels).save(folder / "class-2" / "large.jpg")

@@ -9,7 +9,7 @@ from dml_core import DmlError
 
 
 class MissingExtra(DmlError):
-    """An optional package isn't installed."""
+    """An error for an optional package that isn't installed."""
 
 
 @contextmanager

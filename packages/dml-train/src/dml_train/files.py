@@ -20,7 +20,7 @@ from dml_train.locks import hold_lock
 
 
 class FolderLocked(DmlError):
-    """The folder is locked by another process."""
+    """An error for a folder that another process has locked."""
 
 
 class WriteRefused(DmlError):

@@ -113,7 +113,7 @@ def read_image_table(
 
 
 def list_tables(source: str) -> dict[Path, str]:
-    """List the tables that `source` names, sorted by path, with the folder or the start of the name, maybe a split.
+    """Map the tables that `source` names, sorted by path, to the folder or the start of the name, maybe a split.
 
     Only the files in ``state.json`` belong to a folder that `save_to_disk` wrote. Raise a `DmlError` if there are no
     tables, or types of files are mixed.
@@ -226,7 +226,7 @@ class _Table(NamedTuple):
 
 
 def _read_tables(files: Sequence[Path], image: str, names: Mapping[str, str]) -> _Table:
-    """Read columns by meaning; a column with the default name, its meaning, can be missing unless it is the label."""
+    """Read columns by meaning; only columns with the default name can be missing, except the image and the label."""
     open_table.cache_clear()  # a file may have changed since this process read it
     tables = [open_table(file) for file in files]
     import pyarrow as pa

@@ -134,7 +134,7 @@ def decode(file: Source, min_side: int | None = None, max_pixels: int = MAX_PIXE
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:
-    """Scale grey values to 8 bits: floats from [0, 1] if none exceeds 1, others from 16 bits, or the largest value."""
+    """Scale grey values so that 255 stands for 1 (in floats that don't exceed 1), else for 65535 or the maximum."""
     values = np.asarray(image).astype(np.float64)
     most = 1.0 if image.mode == "F" and values.max() <= 1.0 else max(65535.0, float(values.max()))
     return Image.fromarray(np.round(values.clip(0.0, most) * (255.0 / most)).astype(np.uint8))

@@ -249,7 +249,7 @@ class EmbeddingModel(nn.Module):
 
 
 def layers_of(backbone: nn.Module, wanted_by: str) -> list[list[nn.Parameter]]:
-    """List a backbone's parameters by layer, from the image on; layers don't share parameters.
+    """List a backbone's parameters by layer, from the first layer to the last; layers don't share parameters.
 
     Raise an `InvalidOption` that names `wanted_by`, the recipe's key that needs layers, if the backbone isn't a
     `LayeredBackbone`, or doesn't list every parameter once.

@@ -124,7 +124,7 @@ def _recall_by_k(test: EvaluatedEmbeddings, measured: Mapping[int, float]) -> di
 
 
 def _measure_rates(test: EvaluatedEmbeddings) -> Mapping[float, float] | None:
-    """Measure true by false acceptance rate; return None if matches are listed, or the evaluator can't verify."""
+    """Measure true accept rates by FAR; return None if matches are listed, or the evaluator can't verify."""
     embedded, matches = test.embedded, test.embedded.matches
     has_lists = isinstance(matches, Relevance) or (matches is not None and matches.ignored is not None)
     if has_lists or not isinstance(test.evaluator, VerifyingEvaluator):
