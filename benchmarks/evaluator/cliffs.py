@@ -4,9 +4,9 @@
     python benchmarks/evaluator/cliffs.py scan [--items 10000] [--kernel NAME]
     python benchmarks/evaluator/cliffs.py curve [--items 10000] [--out curve.png]
 
-`rows` times ordinary uses that once took much longer than similar uses; with `--peers`, it also times a library.
-`scan` times functions by kind of data, number of classes and k; it also marks a cell that costs more than three
-times the previous or next cell. `curve` draws the cost per pair against the matches per query. `rows` measures
+`rows` times ordinary uses that once took much longer than similar uses; with `--peers`, it also times other libraries.
+`scan` times functions by kind of data, number of classes and k; it also marks costs that exceed three times the cost
+for the previous or next number (or k). `curve` draws the cost per pair against the matches per query. `rows` measures
 wall-clock time on all cores; `scan` and `curve` measure the processor time of a single thread. Costs are not
 asserted.
 """

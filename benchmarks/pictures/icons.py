@@ -50,7 +50,7 @@ TOOLS = f"resvg {resvg_py.__resvg_version__} (resvg-py {resvg_py.__version__}), 
 
 
 def read_icons(root: Path) -> dict[str, Pictures]:
-    """Draw the classes with at least 2 different drawings, by split."""
+    """Render the icons of classes with at least 2 different drawings, by split."""
     files, drawings = _find_drawings(root / "usr/share/icons")
     classes: dict[str, dict[str, Image.Image]] = {}
     for names, themes in group_names(drawings):

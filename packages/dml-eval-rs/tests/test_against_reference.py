@@ -34,7 +34,7 @@ MORE = st.sampled_from(
         ["map", "minp"],
     ]
 )
-# When a query has this number of matches or more, all keys are computed: always, sometimes, or never.
+# All keys are computed for queries with at least this number of matches: all queries, some, or none.
 MANY_POSITIVES = st.sampled_from([0, 2, 3, 10**6])
 # The number of directions used to screen rows; None to choose the cheapest.
 DIRECTIONS = st.sampled_from([None, 0, 1, 3])

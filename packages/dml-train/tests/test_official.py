@@ -147,7 +147,7 @@ def test_one_image_of_each_vehicle_is_the_gallery_and_depends_on_draw_and_vehicl
     first, second, again = chosen
     assert first == again
     differing = sum(first[vehicle] != second[vehicle] for vehicle in images)
-    assert vehicles / 2 < differing < vehicles  # of draws from 2 to 5 images, 68 % are expected
+    assert vehicles / 2 < differing < vehicles  # 68 % of draws from 2 to 5 images should differ
     places = np.array([of.index(first[vehicle]) / (len(of) - 1) for vehicle, of in images.items()])
     assert abs(places.mean() - 0.5) < 5 * 0.5 / np.sqrt(vehicles)
 

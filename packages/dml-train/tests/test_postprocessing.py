@@ -70,7 +70,7 @@ def whiten_by_definition(train, rows, dim):
 
 
 def same_up_to_signs(a, b):
-    """Compare columns without their signs, which principal directions leave open."""
+    """Compare columns up to their signs, which principal directions don't determine."""
     signs = np.sign((a * b).sum(axis=0))
     return np.allclose(a, b * signs, rtol=1e-3, atol=1e-3)
 

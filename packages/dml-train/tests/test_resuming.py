@@ -124,7 +124,7 @@ def test_remains_of_a_run_killed_at_its_start_are_ignored(run, out, resume):
 
 
 def test_a_folder_of_a_run_without_a_step_is_used_again(run, out, tiny_document):
-    """Here, loading the first batch fails. A folder with a note or only a recipe may be the user's, and is refused."""
+    """Here, loading the first batch fails. With a user's file in the folder, a new run must raise an error."""
     with pytest.raises(DmlError, match="broken image"):
         run(dataset={"name": "tiny", "broken": 40})
     assert (out / "recipe.toml").is_file()

@@ -37,7 +37,7 @@ class SampledClasses(torch.nn.Module):
         class_weights: (C, D), or (C·K, D). Pass it to the optimizer.
 
     Raises:
-        TypeError: if the loss has no ``class_weights``, the seed isn't an integer, or the fraction isn't a number.
+        TypeError: if ``class_weights`` isn't a parameter of the loss, or the seed or the fraction has the wrong type.
         ValueError: if the fraction or the seed is out of range.
 
     Example:

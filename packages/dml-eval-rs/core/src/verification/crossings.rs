@@ -82,7 +82,7 @@ pub fn verify(
     }
     let positives = if held { labels.sorted_positives(space, number as usize, control)? } else { Vec::new() };
     if number == 0 || negatives == 0 || held && positives.len() as u64 != number {
-        return argument(format!("too few pairs; expected {number} positives, at least 1, and a negative"));
+        return argument(format!("too few pairs; expected {number} positives (at least 1) and a negative"));
     }
     let levels = levels(&tasks.ranks, equal_errors.then_some((number, negatives)));
     let find = Finding { space, labels, levels: &levels, positives: &positives, negatives, peers, control };

@@ -28,7 +28,7 @@ _Kept = tuple[npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
 # The number of negatives above a search's range, the number inside, and scores of negatives inside (see `_Kept`).
 _Observed = tuple[int, int, npt.NDArray[np.float64], npt.NDArray[np.uint64], int]
 
-_SAMPLE = 1 << 21  # scores of negatives, 16 bytes each, used to begin the searches
+_SAMPLE = 1 << 21  # scores of negatives, 16 bytes each, to sample for the first search ranges
 _KEPT = 1 << 22  # scores of negatives, 16 bytes each, to keep in total
 # All tasks return scores, so a task keeps only `_SHARES` times its share, but at least `_LEAST_KEPT` per search.
 _SHARES, _LEAST_KEPT = 16, 1 << 16

@@ -40,7 +40,7 @@ def apply_margin(
 def apply_row_margins(
     target_R1: torch.Tensor, scale: float, margins_R2: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the true class's logit s·(cos(θ + m₁) − m₂), and dφ/d(cos θ), with margins per row.
+    """Compute the true class's logit s·φ(θ), and dφ/d(cos θ), where φ(θ) = cos(θ + m₁) − m₂, with margins per row.
 
     Args:
         target_R1: (R, 1), s·cos θ; rounding can make |cos θ| exceed 1.
@@ -48,7 +48,7 @@ def apply_row_margins(
         margins_R2: (R, 2), m₁ and m₂.
 
     Returns:
-        Both (R, 1). If θ + m₁ is outside [0, π], the bound is used, and the slope is 0.
+        Both (R, 1). If θ + m₁ is outside [0, π], it is clamped, and the slope is 0.
     """
     angle_R1, cosine_margin_R1 = margins_R2[:, :1], margins_R2[:, 1:]
     cosine_R1 = (target_R1 / scale).clamp(-1, 1)

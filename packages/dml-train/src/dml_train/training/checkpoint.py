@@ -295,7 +295,7 @@ def _without_identities(value: Any) -> Any:
 
     Pickle stores a repeated object as a reference, and a loaded state shares different strings and tuples than the
     saved state. In the result, equal strings are one object, and dicts, lists and tuples aren't repeated. Tensors don't
-    change: the tensors that share memory depend on the code, not on the run's history.
+    change: which tensors share memory depends on the code, not on the run's history.
     """
     if type(value) is str:
         return sys.intern(value)
