@@ -69,14 +69,12 @@ def test_the_recipe_of_the_page_mines_negatives_of_other_classes(tmp_path):
 
 def test_the_recipe_of_the_page_trains_on_a_folder_of_images(tmp_path, monkeypatch):
     write_photos(tmp_path / "photos", classes=20, each=4)
-    recipe_of_page, changes, _ = re.findall(r"```toml\n(.*?)```", DATA, flags=re.DOTALL)
+    recipe_of_page, changes, _, _, augmentation = re.findall(r"```toml\n(.*?)```", DATA, flags=re.DOTALL)
     (tmp_path / "mine.toml").write_text(recipe_of_page, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    folder = train(
-        load_recipe("mine.toml", ["training.epochs=1"], registry()),
-        Path("runs/mine"),
-        console=Console(quiet=True),
-    )
+    document = load_recipe("mine.toml", ["training.epochs=1"], registry()).to_dict()
+    document["dataset"] |= tomllib.loads(augmentation)["dataset"]
+    folder = train(parse(document, registry()), Path("runs/mine"), console=Console(quiet=True))
     assert folder.evaluation.is_file()
     # When a GPU is used, the page replaces tables of the recipe and omits the data set's sizes.
     tables = {re.match(r"\[(\w+)\]", table)[1]: table for table in re.split(r"\n(?=\[)", recipe_of_page)}
@@ -95,7 +93,11 @@ def test_the_page_lists_every_option_with_its_default():
         if name not in ("root", "train_fraction", "split_seed")
     }
     written = {
-        name: "" if default is None else str(default).lower() if isinstance(default, bool) else default
+        name: ""
+        if default is None
+        else str(default).lower()
+        if isinstance(default, bool)
+        else default or "[]"
         for name, default in options.items()
     }
     assert {name: found[name].strip('"') for name in options} == {

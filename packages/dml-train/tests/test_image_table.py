@@ -267,7 +267,7 @@ def test_a_table_is_inspected_like_a_folder(photos, files, tmp_path):
     found = inspect_images(path)
     assert [image.row for image in found.bad] == [3]
     assert [[image.row for image in group] for group in found.duplicates] == [[0, 20]]
-    assert found.options == {"name": "table", "source": str(path)}
+    assert found.options == {"name": "table", "source": str(path), "root": str(tmp_path)}
     assert inspect_images(tmp_path).options["name"] == "table"
     assert not inspect_images(write(tmp_path / "u.parquet", columns_of(files))).bad
 

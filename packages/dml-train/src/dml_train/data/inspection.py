@@ -171,8 +171,9 @@ def _read(source: Path, root: str | Path | None) -> tuple[dict[str, str], Parts]
         return {"name": "csv", "root": str(folder), "table": name}, read_csv_table(str(folder), name)
     inside = [source, *source.glob("*"), *source.glob("*/*")]
     if any(file.suffix in kinds for file in inside) and not any(file.suffix in SUFFIXES for file in inside):
-        options = {"name": "table", "source": str(source)} | ({} if root is None else {"root": str(root)})
-        return options, read_image_table(str(source), root=options.get("root", ""))
+        folder = Path(root) if root is not None else source if source.is_dir() else source.parent
+        options = {"name": "table", "source": str(source), "root": str(folder)}
+        return options, read_image_table(str(source), root=str(folder))
     if root is not None:
         raise DmlError(f"root is only for tables, but {source} is a folder of images; omit root")
     return {"name": "image-folder", "root": str(source)}, read_image_folder(str(source))
@@ -309,7 +310,7 @@ def _list_some(entries: Sequence[str]) -> Iterator[str]:
 
 
 def _name(found: Inspection, image: Item) -> str:
-    name, folder = name_of(image), found.options.get("root") or str(found.source)
+    name, folder = name_of(image), found.options["root"]
     return name.removeprefix(folder + os.sep)
 
 
