@@ -40,7 +40,12 @@ def images(
         "dataset", resize=resize, square=square, crop=crop, train_crop=train_crop, normalize=normalize
     )
     return own | under(
-        "dataset", interpolation="bilinear", min_area=min_area, flip=0.5, max_pixels=64_000_000
+        "dataset",
+        interpolation="bilinear",
+        min_area=min_area,
+        flip=0.5,
+        augment=(),
+        max_pixels=64_000_000,
     )
 
 
