@@ -44,7 +44,7 @@ def images(
         interpolation="bilinear",
         min_area=min_area,
         flip=0.5,
-        augment=(),
+        augment=[],
         max_pixels=64_000_000,
     )
 
