@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from os.path import isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,9 +81,10 @@ def find_hub_folder(source: Path | str) -> Path | None:
     """
     if not str(source).startswith(HUB):
         folder = Path(source)
-        # Unlike methods of Path, isfile returns False for a path that no file can have.
-        is_shared = isfile(folder / CONFIG) and not isfile(RunFolder(folder).recipe)
-        return folder if is_shared else None
+        try:
+            return folder if (folder / CONFIG).is_file() and not RunFolder(folder).recipe.is_file() else None
+        except OSError:  # for example, the name is too long
+            return None
     name, _, revision = str(source).removeprefix(HUB).partition("@")
     with extra("hf", f"the network {source}"):
         import huggingface_hub
