@@ -10,6 +10,7 @@ from train_support.photo_world import photo_document, write_photos
 
 from dml_core import DmlError, ShuffledSampler
 from dml_core import registry as installed
+from dml_train.data.array_split import ArraySplit, Jitter
 from dml_train.data.batches import StepBatches, load_ahead
 from dml_train.data.factories import image_folder
 from dml_train.data.prepare import NORMALISATIONS
@@ -162,3 +163,13 @@ def test_the_picture_of_an_augmented_image_is_the_input_before_the_normalisation
     plain = split_of(photos, *names, normalize="none").load(np.array([3]), np.array([8], np.uint64))[0]
     shown = split_of(photos, *names, normalize=normalize).augmented_picture(3, 8)
     assert torch.equal(torch.from_numpy(shown), (255 * plain).round().to(torch.uint8).permute(1, 2, 0))
+
+
+def test_the_picture_of_an_augmented_drawing_is_the_input_as_dark_ink():
+    images = np.random.default_rng(0).integers(0, 256, (2, 8, 9), dtype=np.uint8)
+    split = ArraySplit(images, np.arange(2), ["a", "b"], Jitter())
+    ink = split.load(np.array([1]), np.array([5], np.uint64))[0, 0].numpy()
+    shown = split.augmented_picture(1, 5)
+    assert (shown.shape, shown.dtype) == ((8, 9, 3), np.uint8)
+    assert np.abs(shown - 255 * (1 - ink[:, :, None])).max() <= 0.5 + 1e-4  # rounded
+    assert not np.array_equal(shown, split.picture(1))
