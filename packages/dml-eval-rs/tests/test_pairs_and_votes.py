@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from eval_support.path_data import SIZES, screens
+from eval_support.path_data import SIZES, labels_of, rows_of, screens
 from eval_support.scores_reference import score
 from eval_support.small_rows import small_rows
 from eval_support.trial import trial
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dml_eval_rs._native as _native
 from dml_eval_rs import knn, knn_classify, top_pairs
 
 X = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
@@ -38,6 +39,20 @@ def test_top_pairs_are_the_first_of_all_pairs(data: Any, similarity: Any) -> Non
     sign = 1 if similarity == "hamming" else -1
     assert scores.tolist() == np.array([sign * s for s, _, _ in expected]).astype(scores.dtype).tolist()
     assert (scores.dtype, pairs.dtype) == (np.int32 if similarity == "hamming" else np.float32, np.int64)
+
+
+@pytest.mark.parametrize("kind", ["decaying", "duplicates"])
+@pytest.mark.parametrize("n", [1, 40])
+def test_top_pairs_of_many_tasks_are_those_of_all_scores(kind: str, n: int) -> None:
+    x = rows_of(kind, labels_of(200), 24, 0)
+    i, j = np.triu_indices(len(x), 1)
+    scores = _native.pair_scores(x, None, np.stack([i, j], 1).astype(np.uint32), similarity="euclidean")
+    first = np.lexsort((j, i, -scores))[:n]
+    for (kernel, screen), directions in itertools.product(screens(), (0, 16)):
+        sizes = {"task_row_panels": 1, "task_column_panels": 1, "directions": directions, "block_bytes": 4000}
+        with trial(kernel=kernel, screen=screen, **sizes):
+            found = top_pairs(x, n, similarity="euclidean")[1]
+        assert found.tolist() == np.stack([i, j], 1)[first].tolist(), (kernel, screen, directions)
 
 
 @given(data=st.data(), temperature=st.sampled_from([0.07, 1.0, 30.0]))
