@@ -10,7 +10,7 @@ LOWEST_FLAGS := -m "not slow" -W ignore::DeprecationWarning
 LOWEST_TESTS := packages/dml-core/tests packages/dml-losses/tests packages/dml-eval-rs/tests $(addprefix packages/dml-train/tests/test_,\
   cli.py recipe.py training.py resuming.py checkpoint.py report.py tuning.py folder_embedding.py search.py timm_model.py)
 # All extras but the trackers mlflow and trackio: trackio would set Pillow back a release, mlflow brings dozens of packages.
-LOCKED_EXTRAS := cars196 duplicates eval glyphs lite0 lora losses onnx plot pml ray report tables tensorboard timm tune wandb
+LOCKED_EXTRAS := cars196 duplicates eval glyphs hf lite0 lora losses onnx plot pml ray report tables tensorboard timm tune wandb
 RUST := $(shell find packages/dml-eval-rs -name '*.rs' -not -path '*/target/*') Cargo.toml Cargo.lock
 # Links a Linux wheel against an old C library, so that it runs on every system since 2018.
 ZIG := $(if $(filter Linux,$(shell uname -s)),--zig --compatibility manylinux_2_28)
