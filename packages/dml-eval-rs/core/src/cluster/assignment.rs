@@ -22,7 +22,7 @@ use crate::screen::traverse::{Observer, Task, traverse_rectangle};
 use crate::search::nearest::nearest;
 use crate::side::Side;
 
-/// The rows per batch when a thread computes distances; then the rows used to choose the packing.
+/// A thread computes the distances of `ROWS` rows per batch. A sample of `SAMPLED` rows is used to choose the packing.
 const ROWS: usize = 256;
 const SAMPLED: usize = 48;
 

@@ -1,4 +1,4 @@
-//! Tables that count the differing bits of two half bytes, with the arrangement of columns used to look this up.
+//! Tables that count the differing bits of two half bytes, and the arrangement of columns that shuffles need for look-ups.
 
 /// For each byte, counts the bits that differ between the low half and all 16 possible half bytes, then likewise for the
 /// high half.

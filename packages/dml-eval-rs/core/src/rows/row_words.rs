@@ -10,7 +10,7 @@ use crate::rows::packing::Axis;
 
 /// The number of bfloat16 pieces that represent a float32.
 const PIECES: usize = 3;
-/// The largest integer in a row, and the greatest length of a row's integers, whose square is below 2³¹.
+/// A row's integers are at most `LARGEST` in magnitude. Their length is at most `LONGEST`, so that its square is below 2³¹.
 const LARGEST: f64 = 32_766.0;
 const LONGEST: f64 = 46_339.0;
 /// The least scale, 2⁻¹⁰⁰. Shorter rows get smaller integers instead of a smaller scale.
@@ -31,7 +31,7 @@ pub(crate) struct Numbers<'a> {
 }
 
 impl<'a> Numbers<'a> {
-    /// Returns the numbers of a mean of rows (including residual norms, if rows contain these). `added` is added to products.
+    /// Prepares a mean of rows for rounding. `numbers` includes the mean residual norm, if any; `added` is added to products.
     pub fn of_mean(numbers: &'a [f64], added: f64) -> Self {
         Numbers {
             coordinates: numbers,

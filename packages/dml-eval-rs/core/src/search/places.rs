@@ -102,7 +102,7 @@ pub(super) struct Nearest {
 
 /// The capacity of a list is k + k/2 + this number. In a larger list, the threshold would increase later.
 const SPARE: usize = 4;
-/// Up to this k, lists are sorted and keep the first items. In longer lists, to find an item takes longer than to compute its key.
+/// Up to this k, lists are sorted and keep the first items. In longer lists, finding an item is slower than computing its key.
 const FEW: usize = 40;
 
 impl Nearest {

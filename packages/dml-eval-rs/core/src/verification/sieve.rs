@@ -38,7 +38,7 @@ pub(crate) const LISTED_MARGINS: f64 = 2.0;
 
 /// Counts and lists of a traversal, for multiple brackets.
 pub(crate) struct Sieve {
-    /// In units of products. Values are larger by `offset`.
+    /// The brackets, in units of products. A value is a product plus `offset`.
     brackets: Vec<(f32, f32)>,
     offset: f64,
     /// The number of negatives above each bracket.
@@ -130,7 +130,7 @@ impl Sieve {
 pub(crate) struct SievedCrossing<'a, 'rows> {
     pub space: &'a Dense<'rows>,
     pub positives: &'a [f64],
-    /// `margin` bounds the error of screened values, and `offset` must be added to products.
+    /// `margin` bounds the error of screened values. A screened value is a product plus `offset`.
     pub margin: f64,
     pub offset: f64,
 }

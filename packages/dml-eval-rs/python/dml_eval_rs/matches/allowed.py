@@ -91,8 +91,8 @@ class Part:
 
     all: Sides
     options: dict[str, Any]  # for the core
-    rows_Q: npt.NDArray[np.int64] | None = None  # these queries; None for all
-    kept_G: npt.NDArray[np.int64] | None = None  # only these items; None for all
+    rows_Q: npt.NDArray[np.int64] | None = None  # the queries of this part; None for all
+    kept_G: npt.NDArray[np.int64] | None = None  # the items to search; None for all
     own_Q: npt.NDArray[np.int64] | None = None  # the item that each query excludes, or -1
 
     def run(self, function: Callable[..., Any], *arguments: Any, found: Any = None, **options: Any) -> Any:
@@ -184,7 +184,7 @@ def run_parts(
 
 
 def check_ids(found: npt.NDArray[np.int64], items: int) -> None:
-    """Raise a ValueError like the core, which only sees the allowed items."""
+    """Check all indices of `found`, with the core's errors: the core only gets the indices of allowed items."""
     outside = (found < -1) | (found >= items)
     if outside.any():
         query, column = np.argwhere(outside)[0]
