@@ -30,7 +30,7 @@ pub enum Error {
         side: Side,
         /// The first row with NaN or infinity.
         row: usize,
-        /// The number of such rows.
+        /// The number of rows with NaN or infinity.
         count: usize,
     },
     /// A row consists of zeros, but the similarity is the cosine.
@@ -43,7 +43,7 @@ pub enum Error {
         side: Side,
         /// The first row of zeros.
         row: usize,
-        /// The number of such rows.
+        /// The number of rows of zeros.
         count: usize,
     },
     /// Numbers are so large that products would exceed the range of float64.

@@ -158,12 +158,12 @@ fn improve(
     })
 }
 
-/// Compares rows with centroids that may be nearer than the current ones.
+/// Compares rows with centroids that may be nearer than the rows' current centroids.
 struct Improving<'a> {
     indices: Option<&'a [usize]>,
-    /// Computes the value of a row and a centroid from the distance.
+    /// Converts the distance between a row and a centroid to a value in the units of the screen.
     value: &'a (dyn Fn(usize, f64) -> f64 + Sync),
-    /// The least distance found per row, and the centroid.
+    /// Per row, the least distance to a centroid so far, and the index of this centroid.
     best: Vec<Mutex<(f64, u32)>>,
 }
 

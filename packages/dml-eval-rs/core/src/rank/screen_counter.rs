@@ -69,7 +69,7 @@ pub(crate) struct Buffers {
     negatives: Vec<u32>,
     /// The negatives per query and per number of preceding positives (below `MANY`); empty if a task lists few.
     added: Vec<u32>,
-    /// At a level: the listed values, then the lowest threshold and the class per query.
+    /// For a level, `listed` holds the listed values, and `queries` the lowest threshold and the class of each query.
     listed: Vec<Listed>,
     queries: Vec<(f64, u32)>,
 }

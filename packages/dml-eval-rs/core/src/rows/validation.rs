@@ -26,7 +26,7 @@ pub(crate) fn rescales(matrix: &Matrix<'_>, similarity: Similarity) -> bool {
     similarity == Similarity::Cosine && matrix.is_double()
 }
 
-/// Whether some rows with these sums of squares may be invalid.
+/// Whether some rows may be invalid, given the rows' sums of squares.
 #[inline(always)]
 pub(crate) fn is_suspect(squares: &[f64], similarity: Similarity) -> bool {
     let is_fine = |square: f64| match similarity {

@@ -1,4 +1,4 @@
-//! Finds the scores where levels are reached, then counts the positives there.
+//! Finds the scores where levels are reached, then counts the positives with at least these scores.
 
 use crate::control::Control;
 use crate::error::{Result, argument};

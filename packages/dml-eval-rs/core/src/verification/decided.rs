@@ -23,15 +23,15 @@ use crate::verification::sample::{Bracket, estimate, sort_descending};
 /// The search for the crossing of a level.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Search {
-    /// The level.
+    /// The level whose crossing is to be found.
     pub level: Level,
     /// A range that includes the crossing.
     pub outer: (f64, f64),
-    /// The part of this range that the next traversal examines.
+    /// The part of `outer` that the next traversal examines.
     pub inner: (f64, f64),
 }
 
-/// The negatives that a traversal, or a part of it, found for a search.
+/// The negatives that a whole traversal, or a part of a traversal, found for a search.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
     /// The number of negatives above the inner range.
@@ -55,7 +55,7 @@ pub(crate) struct Decider<'a, 'rows> {
     space: &'a Dense<'rows>,
     pub labels: &'a PairLabels<'a>,
     searches: &'a [Search],
-    /// Per search, a range that contains the products of all scores in the bracket, and the offset to add to products.
+    /// Per search, the range of products that scores in the bracket can have. A screened value is a product plus `offset`.
     open: Vec<(f32, f32)>,
     offset: f64,
     observed: Vec<Counters>,

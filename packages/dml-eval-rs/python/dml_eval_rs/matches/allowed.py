@@ -87,7 +87,7 @@ def _from_labels(x: tuple[Any, ...], queries: int, items: int) -> Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Queries to be searched in the same items."""
+    """Queries that search the same items of the gallery."""
 
     all: Sides
     options: dict[str, Any]  # for the core

@@ -31,7 +31,7 @@ _TABLE: dict[Kind, tuple[tuple[str, str, str], ...]] = {
         ("mrr@K", "MRR@K", "1 / rank of the first match, 0 beyond rank K"),
         ("map", "mAP", "average precision of the whole ranking"),
         ("map@K", "MAP@K", "average precision of the K nearest items: matches in front count more"),
-        ("ndcg@K", "nDCG@K", "gain of the K nearest items, discounted by rank, as a share of the best order"),
+        ("ndcg@K", "nDCG@K", "gain of the K nearest items, discounted by rank, relative to the best order"),
         ("ir_recall@K", "IR recall@K", "the share of the R matches that are among the K nearest items"),
         ("minp", "mINP", "R / rank of the last match"),
     ),

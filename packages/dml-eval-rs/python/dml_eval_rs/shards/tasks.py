@@ -314,7 +314,7 @@ def _compute(
 
     def name_row(found: re.Match[str]) -> str:
         part, row = parts[0] if found[1] == "queries" else parts[-1], int(found[2])
-        in_second = row >= len(part)  # both parts can be in the same array
+        in_second = row >= len(part)  # the array can contain the rows of both parts
         return parts[1].name_row(row - len(part)) if in_second else part.name_row(row)
 
     try:
