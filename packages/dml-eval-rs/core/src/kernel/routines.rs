@@ -49,7 +49,7 @@ pub(crate) struct CodeProduct {
 pub(crate) enum Sum {
     /// q·g, if all factors are single-precision numbers.
     Dot32,
-    /// q·g.
+    /// q·g, for any factors.
     Dot64,
     /// (q − g)².
     Distance,

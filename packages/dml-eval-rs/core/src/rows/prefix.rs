@@ -17,7 +17,7 @@ use crate::memory::Grow;
 use crate::rows::panels::Panels;
 use crate::rows::principal::multiply;
 
-/// The number of products that are summed in float32.
+/// The number of products that are summed in float32 before float64 takes over.
 const PART: usize = 64;
 /// Bounds the underflow in coordinates, if multiplied by the numbers per row and the root of the number of directions.
 const UNDERFLOW: f64 = f32::from_bits(1) as f64 * 2.0;

@@ -19,7 +19,7 @@ pub struct SharedLists<'a> {
     pub offsets: &'a [u64],
     /// The items, which must be sorted and distinct per list.
     pub items: &'a [u32],
-    /// The number of the list per query.
+    /// The index of each query's list.
     pub lists: &'a [u32],
 }
 
@@ -56,7 +56,7 @@ impl<'a> SharedLists<'a> {
 /// Conditions on gallery items per query. A search returns an item only if the item meets all conditions.
 #[derive(Clone, Copy)]
 pub struct Filter<'a> {
-    /// Excludes the query itself.
+    /// The items that are the queries themselves, which are excluded.
     pub own: OwnItem<'a>,
     /// Labels for queries and items. Excludes items with the query's label, and therefore the query itself.
     pub labels: Option<(&'a [u32], &'a [u32])>,

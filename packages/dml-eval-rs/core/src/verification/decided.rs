@@ -50,7 +50,7 @@ struct Counters {
     kept: Mutex<HashedScores>,
 }
 
-/// A traversal for multiple searches.
+/// Counts and keeps the negatives in the brackets of multiple searches, during a traversal.
 pub(crate) struct Decider<'a, 'rows> {
     space: &'a Dense<'rows>,
     pub labels: &'a PairLabels<'a>,

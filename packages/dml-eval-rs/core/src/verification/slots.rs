@@ -156,7 +156,7 @@ struct Part<'a> {
     copies: Vec<(Mutex<List>, Mutex<Vec<u64>>)>,
 }
 
-/// Negatives, with room for more.
+/// A list of negatives. The first `number` entries of `scores` are valid.
 struct List {
     scores: Vec<f64>,
     number: usize,
@@ -353,7 +353,7 @@ impl Work for Add<'_> {
             };
             let label = labels.queries[query];
             for (scores, others) in line[first..items.len()].chunks(CHUNK).zip(others[first..].chunks(CHUNK)) {
-                // A positive is overwritten by the next score.
+                // Store all scores without a branch, but advance only after a negative, so the next score replaces a positive.
                 let (fresh, mut waiting) = (&mut lists.fresh, lists.waiting);
                 for (score, other) in scores.iter().zip(others) {
                     fresh[waiting % (2 * CHUNK)] = *score;

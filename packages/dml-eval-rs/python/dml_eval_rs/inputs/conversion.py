@@ -185,7 +185,7 @@ def concatenate_blocks(blocks: Iterable[Any]) -> Any:
 def _is_blocks(x: object, ndim: int | None) -> bool:
     """Whether this is an iterable that does not support an array protocol, or, if `ndim` is given, a list of arrays."""
     if isinstance(x, (list, tuple)):
-        # numpy stacks numpy rows faster.
+        # A list of numpy rows isn't treated as blocks, because numpy stacks the rows faster.
         return ndim is not None and _depth(x) >= 1 and (_depth(x) >= ndim or not isinstance(x[0], np.ndarray))
     if isinstance(x, (str, bytes, dict, set, frozenset, range)) or hasattr(x, "__getitem__"):
         return False

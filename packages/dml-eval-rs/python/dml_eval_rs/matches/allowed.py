@@ -30,8 +30,8 @@ class Allowed(NamedTuple):
     """Lists of items, in ascending order, and the list per query."""
 
     offsets: npt.NDArray[np.uint64]  # (L + 1,) the start of the items per list, then the end
-    items: npt.NDArray[np.uint32]  # (M,)
-    lists: npt.NDArray[np.uint32]  # (Q,)
+    items: npt.NDArray[np.uint32]  # (M,) indices in the gallery
+    lists: npt.NDArray[np.uint32]  # (Q,) the number of the query's list
 
 
 def to_allowed(x: Any, queries: int, items: int) -> Allowed:
@@ -90,7 +90,7 @@ class Part:
     """Queries that search the same items of the gallery."""
 
     all: Sides
-    options: dict[str, Any]  # for the core
+    options: dict[str, Any]  # keywords for the core's functions
     rows_Q: npt.NDArray[np.int64] | None = None  # the queries of this part; None for all
     kept_G: npt.NDArray[np.int64] | None = None  # the items to search; None for all
     own_Q: npt.NDArray[np.int64] | None = None  # the item that each query excludes, or -1

@@ -33,7 +33,7 @@ class Relation:
     # Query q matches ``items[offsets[q]:offsets[q + 1]]``, in ascending order. `ignored_items` are excluded likewise.
     offsets: npt.NDArray[np.uint64] | None = None
     items: _Codes | None = None
-    grades: npt.NDArray[np.float64] | None = None  # (M,)
+    grades: npt.NDArray[np.float64] | None = None  # (M,) the grades of the matches; None if all count equally
     ignored_offsets: npt.NDArray[np.uint64] | None = None
     ignored_items: _Codes | None = None
     kept: npt.NDArray[np.uintp] | None = None  # the searched rows, excluding junk; None for all

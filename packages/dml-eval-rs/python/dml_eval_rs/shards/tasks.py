@@ -73,7 +73,7 @@ def run_tasks(
         if result.key in waiting:  # otherwise the task ran twice, so the first result is used
             done.add(result.key)
             yield waiting.pop(result.key), result.value
-    waiting |= {task[0].key: task for task in issued}  # tasks that the map did not read
+    waiting |= {task[0].key: task for task in issued}  # add the tasks that the map did not read
     if waiting:
         lost = next(iter(waiting.values()))
         raise ValueError(

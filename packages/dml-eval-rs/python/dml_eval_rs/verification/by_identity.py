@@ -54,7 +54,7 @@ class AcceptedPairs:
 class Identities:
     """The pairs of a result. They are counted per identity when an interval is first requested."""
 
-    sides: Sides  # excluding junk
+    sides: Sides  # the rows of both sides, excluding junk
     relation: Relation
     similarity: str
     threads: int | None
