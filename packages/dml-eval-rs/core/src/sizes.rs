@@ -71,7 +71,7 @@ sizes! {
     count_bytes: 96 << 20;
     /// See `count_bytes`.
     count_bytes_per_input_byte: 1;
-    /// If a query has at most this number of positives, and all ranks matter, the screen counts the negatives between them.
+    /// If a query has at most this number of positives, and all ranks matter, the screen counts negatives between positives.
     counted_brackets: 32;
     /// Open pairs are decided using a table of all keys in a task if at least one pair in this number is open.
     pairs_per_open_key: 8;

@@ -108,7 +108,7 @@ fn share(
 }
 
 /// Moves rows to nearer centroids. If `indices` is `None`, `centroids` contains all centroids, and each row's distance to its
-/// centroid is computed first. Otherwise only the centroids at `indices` are given; rows assigned to them get invalid results.
+/// centroid is computed first. Otherwise `centroids` are only those at `indices`; rows assigned to these get invalid results.
 fn improve(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,
@@ -222,8 +222,8 @@ impl Observer for Improving<'_> {
 
 /// Updates an assignment to the result of `assign`, with less work when few centroids have moved.
 ///
-/// If a row's centroid hasn't moved, it is still nearer than the other unmoved centroids, so the row is compared only with the
-/// moved centroids. Otherwise the row is compared with all centroids.
+/// If a row's centroid hasn't moved, this centroid is still nearer than all other unmoved centroids, so compare the row only
+/// with the moved centroids. Otherwise compare the row with all centroids.
 pub(crate) fn reassign(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,

@@ -307,7 +307,7 @@ impl<'a> Level<'a> {
         negatives.try_resize(queries.len(), 0)?;
         for (before, above) in above.by_bracket().enumerate() {
             for (i, (&above, negatives)) in above.iter().zip(&mut *negatives).enumerate() {
-                // Negatives above an earlier bracket are counted again here. If a query lacks this bracket, the number is 0.
+                // `above` includes the negatives above earlier brackets, or is 0 if the query lacks this bracket.
                 if above > *negatives {
                     counts.add(first + i, counts.slots_per_positive * before, u64::from(above - *negatives));
                     *negatives = above;

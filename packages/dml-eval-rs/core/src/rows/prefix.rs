@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_sum_that_loses_all_terms_but_one_takes_much_of_the_bound() {
-        // The square of the small number is a quarter of a unit in the last place of 1, so it is lost 63 times in a row.
+        // The square of the small number is a quarter of a unit in the last place of 1, so a sum from 1 loses all 63 squares.
         let small = 2f64.powf(-12.51);
         let mut direction = [small; PART];
         direction[0] = 1.0;

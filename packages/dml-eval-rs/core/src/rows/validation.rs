@@ -17,7 +17,7 @@ use crate::side::Side;
 /// The largest magnitude that is accepted for the dot product and the Euclidean distance.
 const LARGEST: f64 = f64::from_bits((1023 + 500) << 52);
 
-/// Prefetch rows this far ahead: they are read in groups of four, faster than hardware prefetchers follow.
+/// Prefetch this number of rows ahead: rows are read in groups of four, too fast for the hardware prefetchers.
 const AHEAD: usize = 16;
 
 /// Whether rows are scaled by a power of two. This is only done for float64 rows under the cosine, to prevent sums from

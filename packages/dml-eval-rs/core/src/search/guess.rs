@@ -91,7 +91,7 @@ impl Guess {
             return Ok(Some(guess));
         }
         let drawn = collect(Random::new(4).spread(items, count * width).map(|item| item as u32))?;
-        // The product of codes requires arranged columns.
+        // Columns of codes are arranged after all lanes are packed, so pack the lanes like rows first.
         let is_code = packing.word() == Word::Bits;
         let axis = if is_code { Axis::Rows } else { Axis::Columns };
         let encode = |lanes: Range<usize>, width: usize, panel: &mut [u32], extents: &mut [Extent]| {

@@ -62,7 +62,7 @@ struct Spare {
 
 /// Sorts places. A long list is first distributed over parts of the key range, as many parts as places, so most are small.
 fn sort(places: &mut Vec<Place>, spare: &mut Spare) -> Result<()> {
-    /// Fewer places are sorted directly.
+    /// Lists of fewer places are sorted directly.
     const MANY: usize = 64;
     /// The width of the range, relative to the mean key minus the least key. All nearer places belong to the first part.
     const RANGE: f64 = 4.0;

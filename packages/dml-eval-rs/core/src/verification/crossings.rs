@@ -218,7 +218,7 @@ impl Finding<'_, '_> {
         }
         let capacity = control.sizes().verify_listed;
         let packing = DensePacking::whole(space)?;
-        // A single bound covers all values.
+        // Use the largest error bound of any pair for all values.
         let (margin, offset) = (packing.largest_margin()?, packing.offset());
         let wide = space.score_of_value(LISTED_MARGINS * margin);
         let (brackets, sample) = sieve.unwrap_or_default();

@@ -139,7 +139,7 @@ impl<'a, 'rows> Decider<'a, 'rows> {
         })
     }
 
-    /// Takes the scores of `pairs` from a table of all pairs in the task, if these are not many more. Returns whether it did.
+    /// Takes the scores of `pairs` from a table of all pairs in the task, or returns false if this would be slower.
     fn take_from_table(&self, task: &Task<'_>, pairs: &[(u32, u32)], scores: &mut Vec<f64>) -> Result<bool> {
         let (rows, columns, sizes) = (task.rows.clone(), task.columns.clone(), self.control.sizes());
         let all = rows.len() * columns.len();

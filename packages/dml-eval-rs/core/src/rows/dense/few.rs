@@ -16,7 +16,7 @@ use crate::side::Side;
 
 /// The number of items that a thread processes per batch.
 const ITEMS: usize = 256;
-/// Prefetch rows this far ahead: they are read in groups of four, faster than hardware prefetchers follow.
+/// Prefetch this number of rows ahead: rows are read in groups of four, too fast for the hardware prefetchers.
 const AHEAD: usize = 16;
 
 /// The queries as float64 numbers; if neither side is float64, also as float32 numbers.
