@@ -221,7 +221,7 @@ class Encoding:
     def _choose(self, query: int, jaccard_G: _Floats, near_K: _Integers) -> _Integers:
         """Return a few items that include the k nearest.
 
-        `near_K` are the k items with the smallest scaled distances, so no other item has a smaller one.
+        `near_K` are the k items with the smallest scaled distances, so no other item has a smaller scaled distance.
         """
         k, (total_K, scaled_K) = len(near_K), self._combine(query, jaccard_G, near_K)
         item = np.flatnonzero(jaccard_G < 1)

@@ -9,7 +9,7 @@ use crate::rows::space::Space;
 use crate::screen::tiling::blocks;
 use crate::side::Side;
 
-/// The group of a query that isn't a gallery item. Items never have this group: without labels, an item's group is the index.
+/// The group of a query that isn't a gallery item. Items never have this group: without labels, groups are items' indices.
 const NO_GROUP: u32 = u32::MAX;
 
 /// A list of gallery items per query. Queries can share a list.

@@ -47,7 +47,7 @@ impl Best {
 struct Search<'a, S> {
     space: &'a S,
     best: Mutex<Best>,
-    /// The bits of the smallest value that a pair must reach.
+    /// The bits of the value that a pair must reach to be listed.
     lowest: AtomicU64,
 }
 

@@ -21,8 +21,8 @@ from dml_eval_rs.matches.relevance import ListedItems, Lists, check_lists
 
 AllowedLike = npt.ArrayLike | tuple[Labels, Labels] | Lists | ListedItems
 
-# Queries that share a list of allowed items are searched in a copy of the list's rows, if there are at least 8
-# queries per list, and the list has at most half of the gallery. Otherwise the core skips the other items.
+# Queries that share a list of allowed items search a copy of the list's rows, if there are at least 8 queries per
+# list, and the list has at most half of the gallery. Otherwise the core skips items that are not allowed.
 _QUERIES_PER_LIST, _COPIED = 8, 0.5
 
 
