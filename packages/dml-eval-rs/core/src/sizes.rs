@@ -101,7 +101,7 @@ sizes! {
     range_queries: 1024;
     /// The number of scores to sample in a verification, to estimate brackets.
     verify_sample: 4 << 20;
-    /// The maximum number of negatives, of 12 bytes each, that a verification lists. When float64 decides, a sixteenth is kept.
+    /// The maximum number of negatives, of 12 bytes each, that a verification lists. If float64 decides, a sixteenth is kept.
     verify_listed: 12 << 20;
     /// The maximum number of positives' scores that a verification keeps, at 8 bytes each, or up to 60 while counting slots.
     verify_held: 4 << 20;

@@ -28,7 +28,7 @@ _CPU = 1  # DLPack's number for this device
 def to_array(x: object, name: str, ndim: int | None = None) -> npt.NDArray[Any]:
     """Convert to an array, in place if numpy can read the memory.
 
-    Tensors on other devices, dtypes that numpy lacks (to float32), lists, and columns of variable-size lists are copied.
+    Copies tensors on other devices, dtypes that numpy lacks (to float32), lists, and columns of variable-size lists.
     If `ndim` is 2 (a matrix) or 1 (labels), lists of arrays are blocks, and a matrix can be a column of rows.
     """
     if isinstance(x, (str, os.PathLike)):

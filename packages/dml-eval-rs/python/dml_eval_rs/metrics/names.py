@@ -44,7 +44,7 @@ _TABLE: dict[Kind, tuple[tuple[str, str, str], ...]] = {
         ("ari", "ARI", "the share of pairs on which clusters and labels agree, corrected for chance"),
     ),
     "verification": (
-        ("tar@far=X", "TAR@FAR=X", "the share of matching pairs accepted if at most X of others are accepted"),
+        ("tar@far=X", "TAR@FAR=X", "the share of matching pairs accepted if up to X of others are accepted"),
         ("eer", "EER", "the false accept rate at the threshold where it equals the false reject rate"),
         ("auc", "AUC", "the chance that a matching pair scores higher than a non-matching pair"),
         (
