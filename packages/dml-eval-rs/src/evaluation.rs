@@ -122,7 +122,7 @@ impl Task<'_> {
     }
 }
 
-/// Replaces the searched side, if only some rows are kept.
+/// If `part` is given, replaces the side that is searched (the gallery, or else the queries) by `part`.
 fn replace_searched<T>(queries: T, gallery: Option<T>, part: Option<T>) -> (T, Option<T>) {
     match (gallery, part) {
         (gallery, None) => (queries, gallery),
@@ -152,7 +152,7 @@ pub fn evaluate<'py>(
     let rules = ties.iter().map(|name| name.parse()).collect::<Result<Vec<Ties>>>();
     let options = EvaluateOptions {
         metrics: NAMES.check(self::metrics(&metrics))?,
-        // When levels are given, the facade raises the error, because it can name the level.
+        // When levels are given, the Python code raises the error, because the core can't name the level.
         may_lack_matches: zero_unmatched || views.len() > 1,
     };
     let task = Task { views: &views, rules: NAMES.check(rules)?, options };

@@ -44,7 +44,7 @@ mod _native {
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-    /// Warns if the build is not optimised, because it is about fifty times slower.
+    /// Warns if this build is not optimised, because such a build is about fifty times slower than an optimised build.
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         if cfg!(debug_assertions) {

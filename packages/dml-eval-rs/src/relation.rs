@@ -22,7 +22,7 @@ pub struct RelationArrays<'py> {
     kept: Option<PyReadonlyArray1<'py, usize>>,
 }
 
-/// Views that can be sent to threads.
+/// Views of a relation's arrays, which can be sent to threads.
 #[derive(Clone, Copy)]
 pub struct RelationView<'a> {
     labels: &'a [u32],

@@ -19,7 +19,7 @@ use crate::trial;
 /// How often signals are checked and progress is reported.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// The maximum size of a thread's stack. An allocation of this size is never served from memory that was freed before.
+/// The bytes to allocate to test if a thread's stack fits: the maximum size of a stack, and too large to reuse freed memory.
 const THREAD_BYTES: usize = 64 << 20;
 
 /// The names that a Python function uses for the queries and for the gallery.

@@ -217,7 +217,7 @@ pub fn index_recall<'py>(
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct NegativeOptions<'py> {
-    /// Labels of both sides, or the matches per query.
+    /// The labels of both sides. If labels are not given, `positives` lists the matches per query.
     #[pyo3(default)]
     labels: Option<(PyReadonlyArray1<'py, u32>, PyReadonlyArray1<'py, u32>)>,
     #[pyo3(default)]

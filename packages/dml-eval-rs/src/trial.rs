@@ -29,7 +29,7 @@ pub fn kernel() -> Result<&'static Kernel> {
     trial().as_ref().map_or_else(|| dml_eval::select_kernel(None), |trial| Ok(trial.kernel))
 }
 
-/// Returns the trial's screen, or by default this screen.
+/// Returns the trial's screen, or `screen` if the trial has none.
 pub fn screen_or(screen: Precision) -> Precision {
     trial().as_ref().and_then(|trial| trial.screen).unwrap_or(screen)
 }

@@ -12,14 +12,14 @@ use crate::peers::run_with_peers;
 use crate::running::run;
 use crate::trial;
 
-/// A score, the number of negatives with a higher score and with at least this score, and these numbers for positives.
+/// A score, the number of negatives above this score, and with at least this score, and the same two numbers for positives.
 type Point = (f64, u64, u64, u64, u64);
 type Counts<'py> = Bound<'py, PyArray1<u64>>;
 type Scores<'py> = Bound<'py, PyArray1<f64>>;
 /// The points of a curve, and the positives' scores, the positives per score, and the negatives between scores.
 type Crossed<'py> = (Vec<Point>, Option<(Scores<'py>, Counts<'py>, Counts<'py>)>);
 
-/// The groups of both sides, and how to run.
+/// The options of a verification: the groups of both sides, threads, progress and peers.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Pairs<'py> {

@@ -168,7 +168,7 @@ fn scattered(rows: usize, dim: usize, (from, to): (f64, f64), seed: u64) -> Arra
     x
 }
 
-/// Puts the rows between tiny rows, which have small extents.
+/// Adds tiny rows before and after the rows of `x`. Tiny rows have small extents.
 fn between_tiny(x: &Array2<f32>) -> Array2<f32> {
     let tiny = Array2::from_elem((2, x.ncols()), 1.0 / 1024.0);
     ndarray::concatenate![ndarray::Axis(0), tiny, *x, tiny]

@@ -11,7 +11,7 @@ pub enum Error {
     /// The shape of an array is not supported.
     #[error("{side} has shape ({rows}, {columns}); expected {expected}")]
     Shape {
-        /// The array.
+        /// The side that the array belongs to.
         side: Side,
         /// The number of rows.
         rows: usize,
@@ -26,11 +26,11 @@ pub enum Error {
          drop or repair these rows"
     )]
     NonFinite {
-        /// The array.
+        /// The side that the rows belong to.
         side: Side,
         /// The first row with NaN or infinity.
         row: usize,
-        /// The number of such rows.
+        /// The number of rows with NaN or infinity.
         count: usize,
     },
     /// A row consists of zeros, but the similarity is the cosine.
@@ -39,11 +39,11 @@ pub enum Error {
          drop these rows, or use the dot product or the Euclidean distance"
     )]
     ZeroNorm {
-        /// The array.
+        /// The side that the rows belong to.
         side: Side,
         /// The first row of zeros.
         row: usize,
-        /// The number of such rows.
+        /// The number of rows of zeros.
         count: usize,
     },
     /// Numbers are so large that products would exceed the range of float64.
@@ -52,11 +52,11 @@ pub enum Error {
          stay within float64: scale the rows down, or use the cosine"
     )]
     TooLarge {
-        /// The array.
+        /// The side that the row belongs to.
         side: Side,
-        /// The first row with such a number.
+        /// The first row with a number that is too large.
         row: usize,
-        /// The magnitude of the number.
+        /// The magnitude of this number.
         magnitude: f64,
     },
     /// None of the queries has a match, so means are not defined.
@@ -91,7 +91,7 @@ pub(crate) fn argument<T>(message: impl Into<String>) -> Result<T> {
 }
 
 impl Error {
-    /// Replaces the index of a row in selected rows by the index of this row in the full array.
+    /// Converts an error about `rows`, selected from an array, so that it names the row's index in the full array.
     #[must_use]
     pub fn of_selected(mut self, selected: Side, rows: &[usize]) -> Self {
         if let Error::NonFinite { side, row, .. }

@@ -5,7 +5,7 @@
 //! 7))` combines the lanes. Only these sums may decide comparisons in this crate, so results are identical on all machines,
 //! for any number of threads and any block size.
 
-/// Half a unit in the last place of float32 and float64, relative to the number.
+/// The largest relative error when a number is rounded to float32 (`UNIT32`) or float64 (`UNIT64`).
 pub(crate) const UNIT32: f64 = 1.0 / (1 << 24) as f64;
 pub(crate) const UNIT64: f64 = 1.0 / (1u64 << 53) as f64;
 

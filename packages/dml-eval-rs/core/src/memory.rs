@@ -115,7 +115,7 @@ fn reserve<T>(vector: &mut Vec<T>, more: usize) -> Result<()> {
     reserved.map_err(|_| out_of_memory::<T>(more))
 }
 
-/// Borrows a value, or returns the error of making it.
+/// Borrows a thread's value, or returns the error if creating this value failed.
 pub(crate) fn ready<T>(made: &mut Result<T>) -> Result<&mut T> {
     made.as_mut().map_err(|error| error.clone())
 }

@@ -152,7 +152,7 @@ pub(crate) fn part(peers: &dyn Peers, n: usize, weight: impl Fn(usize) -> u64) -
     edge(rank)..edge(rank + 1)
 }
 
-/// A process that does not exchange anything: the rank; the number of processes.
+/// A process that gets its own data back from every exchange. The fields are the rank and the number of processes.
 #[cfg(test)]
 pub(crate) struct Isolated(pub usize, pub usize);
 
@@ -181,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    /// The first of two processes. The peer sends 7, 8 and 9, or equal counts, and the functions then change the result.
+    /// The first of two processes. The peer sends 7, 8 and 9, or equal counts. Functions `G` and `R` falsify the results.
     struct First<G, R>(G, R);
 
     impl<G: Fn(&mut Vec<f64>) + Sync, R: Fn(&mut Vec<u64>) + Sync> Peers for First<G, R> {

@@ -71,7 +71,7 @@ sizes! {
     count_bytes: 96 << 20;
     /// See `count_bytes`.
     count_bytes_per_input_byte: 1;
-    /// If a query has at most this number of positives, and all ranks matter, the screen counts the negatives between them.
+    /// If a query has at most this number of positives, and all ranks matter, the screen counts negatives between positives.
     counted_brackets: 32;
     /// Open pairs are decided using a table of all keys in a task if at least one pair in this number is open.
     pairs_per_open_key: 8;
@@ -101,7 +101,7 @@ sizes! {
     range_queries: 1024;
     /// The number of scores to sample in a verification, to estimate brackets.
     verify_sample: 4 << 20;
-    /// The maximum number of negatives, of 12 bytes each, that a verification lists. When float64 decides, a sixteenth is kept.
+    /// The maximum number of negatives, of 12 bytes each, that a verification lists. If float64 decides, a sixteenth is kept.
     verify_listed: 12 << 20;
     /// The maximum number of positives' scores that a verification keeps, at 8 bytes each, or up to 60 while counting slots.
     verify_held: 4 << 20;

@@ -102,7 +102,7 @@ struct Run {
 
 const ROWS: usize = 330;
 const OTHERS: usize = 300;
-/// A row of float32 is larger than `ABOVE`.
+/// Enough columns that a row of float32 exceeds `ABOVE` bytes.
 const DIM: usize = 300;
 
 impl Run {
@@ -136,7 +136,7 @@ impl Run {
 
     /// Runs `call` with each allocation failing in turn, using the default sizes changed by `sizes`.
     fn check<T: PartialEq + Debug + Send>(&self, sizes: &[(&str, usize)], call: impl Fn(&Control) -> Result<T> + Sync) {
-        // The queues between rayon's threads grow; they will be freed later.
+        // The queues between rayon's threads grow, and are freed only later, so don't report these bytes as a leak.
         let spare = if self.pool.current_num_threads() == 1 { ABOVE } else { 16 << 10 };
         let mut chosen = Sizes::default();
         sizes.iter().for_each(|(name, size)| chosen.set(name, *size).unwrap());

@@ -28,11 +28,11 @@ from dml_eval_rs.search import IndexRecall, check_found, index_recall, mean_of, 
 from dml_eval_rs.shards.search import knn_shards
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-# Bytes per query and neighbour: the result with 20, the neighbours of a block with 20, and both when they are joined.
+# Bytes per query and neighbour: 20 for the result, 20 for a block's neighbours, and the rest to join both.
 _BYTES = 100
-_ALLOWED = "the items that can be found, (n,) booleans of the base, a .npy file"
+_ALLOWED = "a .npy file of (n,) booleans: which items of the base can be found"
 _RANKS = 1, 10, 100
-_WORST = 10  # queries to be listed
+_WORST = 10  # the number of queries with the lowest recall to list
 
 
 def add_truth(parser: argparse.ArgumentParser) -> None:
@@ -131,7 +131,7 @@ def choose_block(memory: int, row: int, queries: int, k: int) -> int:
     """Return the most rows, of `row` bytes, per block, so that two blocks and all results fit into memory."""
     result = _BYTES * k
     free = memory - queries * result
-    together = free // row - queries  # rows of a block of items, if there is a single block of queries
+    together = free // row - queries  # rows of a block of items, if all queries fit into a single block
     block = together if together >= queries else free // (2 * row + result)
     if block < 1:
         needed = queries * result + 2 * row + result

@@ -142,7 +142,7 @@ def expand_queries(
 
 
 class _Sparse(NamedTuple):
-    """A sparse matrix: row r has the values ``values[starts[r]:starts[r + 1]]`` in these columns."""
+    """A sparse matrix. The entries of row r are in `columns` and `values`, from ``starts[r]`` to ``starts[r + 1]``."""
 
     starts: _Integers
     columns: npt.NDArray[np.int32]
@@ -162,7 +162,7 @@ def _to_sparse(keys: _Integers, values: npt.NDArray[Any], n: int) -> _Sparse:
 
 
 class Encoding:
-    """The neighbourhoods of all items as sparse vectors, to search by `rerank`; see there for the arguments."""
+    """The neighbourhoods of all items as sparse vectors, to search by `rerank`, which describes the arguments."""
 
     def __init__(
         self, sides: Sides, k1: int, k2: int, weight: float, similarity: Distance, threads: int | None
@@ -185,12 +185,12 @@ class Encoding:
         self._rows_ND, self._square_N = rows_ND, np.einsum("nd,nd->n", rows_ND, rows_ND)
         self._farthest_N = np.ones(n)
         farthest = _find_farthest(rows_ND, self._square_N, threads)
-        # Items that are all equal have distances of 0, whatever the scale.
+        # If all items are equal, all distances are 0, so avoid a division by 0.
         self._farthest_N = np.maximum(self._distances(np.arange(n), farthest), np.finfo(np.float64).tiny)
         encoded = self._encode(near_NK, k1)
         encoded = self._average(encoded, near_NK[:, :k2]) if k2 > 1 else encoded
         self._encoded = encoded
-        # The same entries of the gallery by column, to find the items that share neighbours with queries.
+        # Sort the gallery's entries by column, to find the items that share neighbours with a query.
         entries = slice(encoded.starts[self._first], None)
         columns = encoded.columns[entries]
         order = np.argsort(columns, kind="stable")
@@ -221,7 +221,7 @@ class Encoding:
     def _choose(self, query: int, jaccard_G: _Floats, near_K: _Integers) -> _Integers:
         """Return a few items that include the k nearest.
 
-        `near_K` are the k items with the smallest scaled distances, so no other item has a smaller one.
+        `near_K` are the k items with the smallest scaled distances, so no other item has a smaller scaled distance.
         """
         k, (total_K, scaled_K) = len(near_K), self._combine(query, jaccard_G, near_K)
         item = np.flatnonzero(jaccard_G < 1)
@@ -254,7 +254,7 @@ class Encoding:
         """Return squared distances between items, as a share of the distance to the item farthest from `a`."""
         rows, dot = self._rows_ND, np.empty(len(b))
         if np.ndim(a) == 0:
-            # To copy all rows would take longer than the product.
+            # Copying more than half of the rows takes longer than multiplying all rows.
             dot = rows[b] @ rows[a] if len(b) < len(rows) // 2 else (rows @ rows[a])[b]
         else:
             for block in _blocks(len(b), rows.shape[1]):
@@ -304,7 +304,7 @@ def _find_reciprocal(near_NK: _Integers, k: int) -> _Integers:
 
 
 def _find_farthest(rows_ND: npt.NDArray[Any], square_N: _Floats, threads: int | None) -> _Integers:
-    """Return the item farthest from each item, the nearest by the dot product of (−2x, 1) and (y, |y|²)."""
+    """Return, for each item x, the farthest item y: it maximises the dot product of (−2x, 1) and (y, |y|²)."""
     asked = np.concatenate([-2 * rows_ND, np.ones((len(rows_ND), 1))], axis=1, dtype=np.float32)
     given = np.concatenate([rows_ND, square_N[:, None]], axis=1, dtype=np.float32)
     return knn(asked, given, 1, similarity="dot", threads=threads)[1][:, 0]
@@ -367,7 +367,7 @@ def evaluate_reranked(
 def _count(
     encoding: Encoding, matching: Matching, matches_Q: _Integers, rows: range, k: int, n_items: int
 ) -> tuple[_Floats, npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """Return the keys and items of the matches, and the numbers of non-matches between, for the core.
+    """Return the matches' keys and items, and how many non-matches lie between matches, for the core.
 
     Matches that aren't listed follow all other items.
     """

@@ -26,11 +26,11 @@ from dml_eval_rs.peers import Peers, check_alike
 LabelsLike = npt.ArrayLike | Labels
 Matches = npt.ArrayLike | Labels | Relevance
 Level = TypeVar("Level", bound=Hashable)
-# The name, per-query values and mean per metric, and the number of unmatched queries.
+# For each metric, the name, the per-query values and the mean; then the number of unmatched queries.
 Columns = tuple[list[tuple[str, npt.NDArray[np.float64], float]], int]
 
 _NAMES = ("embeddings", "gallery")
-_UNNAMED = ["mrr"]  # measured by the core if only clustering metrics are requested
+_UNNAMED = ["mrr"]  # the core must measure a metric, even if only clustering metrics are requested
 
 
 class CommonOptions(TypedDict, total=False):

@@ -243,7 +243,7 @@ def knn_classify(
 def _vote(
     code_QK: npt.NDArray[Any], weight_QK: npt.NDArray[np.float64], classes: int
 ) -> npt.NDArray[np.int64]:
-    """Return the class with the largest sum of weights per query, or the least of these classes."""
+    """Return the class with the largest sum of weights per query. If classes tie, return the least."""
     ballot_QK = code_QK + classes * np.arange(len(code_QK))[:, None]
     ballot_B, vote_QK = np.unique(ballot_QK, return_inverse=True)
     sum_B = np.bincount(vote_QK.reshape(-1), weight_QK.reshape(-1))

@@ -22,7 +22,7 @@ use crate::screen::traverse::{Observer, Task, traverse_rectangle};
 use crate::search::nearest::nearest;
 use crate::side::Side;
 
-/// The rows per batch when a thread computes distances; then the rows used to choose the packing.
+/// A thread computes the distances of `ROWS` rows per batch. A sample of `SAMPLED` rows is used to choose the packing.
 const ROWS: usize = 256;
 const SAMPLED: usize = 48;
 
@@ -108,7 +108,7 @@ fn share(
 }
 
 /// Moves rows to nearer centroids. If `indices` is `None`, `centroids` contains all centroids, and each row's distance to its
-/// centroid is computed first. Otherwise only the centroids at `indices` are given; rows assigned to them get invalid results.
+/// centroid is computed first. Otherwise `centroids` are only those at `indices`; rows assigned to these get invalid results.
 fn improve(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,
@@ -158,12 +158,12 @@ fn improve(
     })
 }
 
-/// Compares rows with centroids that may be nearer than the current ones.
+/// Compares rows with centroids that may be nearer than the rows' current centroids.
 struct Improving<'a> {
     indices: Option<&'a [usize]>,
-    /// Computes the value of a row and a centroid from the distance.
+    /// Converts the distance between a row and a centroid to a value in the units of the screen.
     value: &'a (dyn Fn(usize, f64) -> f64 + Sync),
-    /// The least distance found per row, and the centroid.
+    /// Per row, the least distance to a centroid so far, and the index of this centroid.
     best: Vec<Mutex<(f64, u32)>>,
 }
 
@@ -222,8 +222,8 @@ impl Observer for Improving<'_> {
 
 /// Updates an assignment to the result of `assign`, with less work when few centroids have moved.
 ///
-/// If a row's centroid hasn't moved, it is still nearer than the other unmoved centroids, so the row is compared only with the
-/// moved centroids. Otherwise the row is compared with all centroids.
+/// If a row's centroid hasn't moved, this centroid is still nearer than all other unmoved centroids, so compare the row only
+/// with the moved centroids. Otherwise compare the row with all centroids.
 pub(crate) fn reassign(
     x: &Matrix<'_>,
     centroids: &Array2<f64>,

@@ -13,7 +13,7 @@ use crate::peers::Peers;
 use crate::random::Random;
 use crate::rows::matrix::{Matrix, Source};
 
-/// The most multiplications that k-means++ may take. For more, rows are drawn in batches.
+/// The maximum number of multiplications for k-means++. If more are needed, rows are drawn in batches.
 const PLUS_PLUS_WORK: f64 = 1e9;
 /// Rows that a thread processes per batch.
 const CHUNK: usize = 256;

@@ -170,7 +170,7 @@ macro_rules! single_precision {
             }
             if whole < length {
                 for (sums_f64x4, (q, g)) in sums_f64x4.iter_mut().zip(q.iter().zip(g)) {
-                    // Zeros don't change the sums.
+                    // Pad the last numbers with zeros, which don't change the sums.
                     let (mut q_rest, mut g_rest) = ([0.0; 8], [0.0; 8]);
                     q_rest[..length - whole].copy_from_slice(&q[whole..]);
                     g_rest[..length - whole].copy_from_slice(&g[whole..]);

@@ -53,7 +53,7 @@ pub(super) fn sweep<const VECTORS: usize, const BOTH: bool>(
             let mut column_listed = 0;
             if BOTH {
                 let column_counted = _mm256_andnot_ps(together, _mm256_cmp_ps::<_CMP_GT_OQ>(values[v], high[v]));
-                // Lanes of a mask are −1 or 0.
+                // Lanes of a mask are −1 or 0, so subtracting the mask adds 1 where the value is counted.
                 above[v] = _mm256_sub_epi32(above[v], _mm256_castps_si256(column_counted));
                 let counted = _mm256_or_ps(together, column_counted);
                 column_listed = _mm256_movemask_ps(_mm256_andnot_ps(counted, column_passing[v]));

@@ -21,7 +21,7 @@ pub(super) static WITH_VNNI: Kernel = Kernel {
     ..PLAIN
 };
 
-/// For CPUs that do not support VNNI, for example Skylake-SP.
+/// The kernel for CPUs that do not support VNNI, for example Skylake-SP.
 pub(super) static PLAIN: Kernel = Kernel {
     name: "avx512",
     number_tiles: TILES,

@@ -1,7 +1,7 @@
 //! AVX-512: computes distances of binary codes, with VPOPCNTDQ or with tables.
 //!
-//! Skylake-SP, Cascade Lake and Cooper Lake lack VPOPCNTDQ. There, two bytes of a row select two tables, which fill a register. One
-//! shuffle looks up the halves of two bytes for 16 columns: two operations for 256 bits, plus a part of an operation for the tables.
+//! Skylake-SP, Cascade Lake and Cooper Lake lack VPOPCNTDQ. On these CPUs, two bytes of a row select two tables, which fill a
+//! register. One shuffle looks up the halves of two bytes for 16 columns. So 256 bits take two operations, plus loads of tables.
 
 use std::arch::x86_64::*;
 
@@ -23,7 +23,7 @@ fn has_vpopcntdq() -> bool {
 #[target_feature(enable = "avx512f,avx512bw")]
 fn hamming_for_this_cpu(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
     if has_vpopcntdq() {
-        // SAFETY: the CPU supports the instructions, and the caller checked the lengths, which must be equal for both routines.
+        // SAFETY: the CPU supports the instructions, and the caller checked the lengths, as `hamming_by_tables` also requires.
         unsafe { hamming_by_count(steps, rows, columns, tile) }
     } else {
         hamming_by_tables(steps, rows, columns, tile);
@@ -68,7 +68,7 @@ fn hamming_by_count(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32
     }
 }
 
-/// Arranges a panel for [`hamming_by_tables`]: low half bytes are from bytes 0 and 1 of each word, and high ones from 2 and 3.
+/// Arranges a panel for [`hamming_by_tables`]: bytes 0 and 1 of words move to low half bytes, and bytes 2 and 3 to high ones.
 #[target_feature(enable = "avx512f,avx512bw")]
 fn arrange_pairs(columns: &mut [u32]) {
     arrange(columns, [(0, 2), (1, 3)]);

@@ -8,7 +8,7 @@ use super::sweep::{Hit, Sides, SweepResult, add};
 use super::tiles::Tiles;
 
 pub(super) const ROWS: usize = 8;
-/// The columns of a tile, and the registers that they need.
+/// A tile has `COLUMNS` columns, so each row takes `VECTORS` registers.
 pub(super) const COLUMNS: usize = 48;
 pub(super) const VECTORS: usize = COLUMNS / 16;
 

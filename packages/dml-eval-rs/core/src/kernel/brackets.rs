@@ -31,7 +31,7 @@ pub(crate) struct ItemBrackets {
     count: usize,
     low: Vec<f32>,
     high: Vec<f32>,
-    /// The lowest end per item, and `MAX_ROWS` more after the last item, so that tiles may extend past it.
+    /// The lowest end per item, then `MAX_ROWS` more ends, so that tiles may extend past the last item.
     lowest: Vec<f32>,
     group: Vec<u32>,
 }

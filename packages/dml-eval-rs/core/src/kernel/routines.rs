@@ -20,7 +20,7 @@ pub(super) type ExactProduct = unsafe fn(rows: &[f64], columns: &[f64], tile: &m
 pub(crate) struct ExactProducts {
     pub rows: usize,
     pub columns: usize,
-    /// Only for factors that are all single-precision numbers.
+    /// Computes dot products of rows that contain only single-precision numbers.
     pub(super) dots32: ExactProduct,
     pub(super) dots64: ExactProduct,
     pub(super) distances: ExactProduct,
@@ -49,7 +49,7 @@ pub(crate) struct CodeProduct {
 pub(crate) enum Sum {
     /// q·g, if all factors are single-precision numbers.
     Dot32,
-    /// q·g.
+    /// q·g, for any factors.
     Dot64,
     /// (q − g)².
     Distance,

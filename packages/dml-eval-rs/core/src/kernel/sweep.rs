@@ -56,7 +56,7 @@ pub(crate) struct SweepResult {
 }
 
 impl SweepResult {
-    /// Starts a task with these numbers of rows and columns, and of brackets per item on both sides.
+    /// Starts a task, given how many rows and columns it has, and how many brackets each row and each column has.
     pub fn reset(
         &mut self,
         (rows, row_brackets): (usize, usize),

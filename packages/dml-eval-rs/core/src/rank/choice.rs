@@ -15,7 +15,7 @@ use crate::rows::keys::Keys;
 use crate::rows::space::Space;
 use crate::side::Side;
 
-/// At most `SAMPLE` items, and one in `ITEMS_PER_SAMPLED`, are sampled. The lowest positive is sought among `POSITIVES` positives.
+/// One in `ITEMS_PER_SAMPLED` items is sampled, up to `SAMPLE`. The lowest positive is sought among at most `POSITIVES`.
 const SAMPLE: usize = 128;
 const ITEMS_PER_SAMPLED: usize = 16;
 const POSITIVES: usize = 32;
@@ -70,7 +70,7 @@ impl<S: Space> Choice<'_, S> {
             (negatives + number(q) as f64 / 2.0) / items as f64
         };
         let worth = self.space.listed_share();
-        // A screen itself counts the items between a few positives, except for codes, which are often tied with positives.
+        // A screen of embeddings can count the items between a few positives without listing them. Codes are tied too often.
         let counted = if self.space.distances().is_some() { 0 } else { self.control.sizes().counted_brackets };
         let is_open = |q: &u32| number(*q as usize) > counted && listed(*q as usize, 1.0) > worth;
         let open = collect_counted((0..queries as u32).filter(is_open))?;

@@ -10,12 +10,12 @@ use crate::rank::relation::Kind;
 use crate::rank::ties::{Positive, Ties};
 use crate::rank::values::Order;
 
-/// Items take turns with this number of copies of the counts: an addition must wait for the last addition to the same count.
+/// The copies of the counts. Consecutive items use different copies, so that additions don't wait for each other.
 const TURNS: usize = 4;
 
 /// Counts of items by mark. The mark of an item is twice the distance, plus 1 if it matches.
 pub(crate) struct DistanceRanker {
-    /// Indexed by copy, then by mark.
+    /// The number of items per copy and mark: all marks of the first copy come first.
     counts: Vec<u32>,
     distances: usize,
     /// The slot of the next negative per distance.
@@ -26,7 +26,7 @@ impl DistanceRanker {
     /// The largest distance. The mark of excluded items is twice the next integer, and must fit into 16 bits.
     pub const LARGEST: usize = (1 << 15) - 2;
 
-    /// Starts for distances from 0 to `largest`.
+    /// Allocates counts for distances from 0 to `largest`.
     pub fn new(largest: usize) -> Result<Self> {
         let distances = largest + 1;
         Ok(DistanceRanker { counts: zeros(2 * (distances + 1) * TURNS)?, distances, slots: zeros(distances + 1)? })

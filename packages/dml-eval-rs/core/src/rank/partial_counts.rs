@@ -36,13 +36,13 @@ pub struct PartialCounts {
     depth: u64,
     /// The start of the positives per query, then the end for the last query.
     pub(crate) offsets: Vec<usize>,
-    /// Sorted by key in descending order; of equal keys, the lower index comes first.
+    /// The positives per query, sorted by key in descending order, ties by index.
     positives: Vec<Positive>,
     slots: Vec<AtomicU64>,
 }
 
 impl PartialCounts {
-    /// Returns the bytes per positive, here and in a `ScreenCounter`: the same number for all single rules, so that batches are equal.
+    /// Returns the bytes per positive, in this struct and a `ScreenCounter`. All single rules get the same, so batches are equal.
     pub(crate) fn bytes_per_positive(rules: TieRules) -> usize {
         size_of::<Positive>() + 8 + 8 * rules.slots_per_positive().max(2)
     }

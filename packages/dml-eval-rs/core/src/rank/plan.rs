@@ -51,7 +51,7 @@ impl Round {
     /// Plans the part of this process.
     ///
     /// With peers there are multiple rounds, and counts are added up after each: the short first rounds raise the thresholds
-    /// of all processes. With separate counts, processes would list more values, which costs more than the products.
+    /// of all processes. If each process used only its own counts, it would list more values, which costs more than the products.
     fn all(items: usize, peers: &dyn Peers) -> Result<Vec<Round>> {
         let edges = [0, items / 64, items / 16, items / 4, items];
         let edges = if peers.is_alone() { &[0, items][..] } else { &edges };

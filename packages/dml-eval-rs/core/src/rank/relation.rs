@@ -38,7 +38,7 @@ enum Candidates<'a> {
 /// The relation between queries and the items of a gallery, or of a part of it.
 ///
 /// A gallery item matches a query if the labels are equal, or if it is listed for the query. A query's ranking excludes the
-/// query itself, items with the query's label and group, and items listed to be excluded: they neither match nor count.
+/// query itself, items with the query's label and group, and items listed to be excluded, so these never match or count.
 pub struct Relation<'a> {
     /// The labels or, if matches are listed, 0 for all queries and 1 for all items.
     classes: Codes<'a>,

@@ -15,8 +15,8 @@ use crate::random::Random;
 use crate::rank::relation::Kind;
 use crate::rank::ties::{Positive, TieRules, Ties};
 
-/// The bit fields of an entry, from the top: whether the key equals the previous entry's key, the integer, the place in
-/// the row, and whether the item is a positive.
+/// An entry is a 64-bit integer. From the top, it contains the bit `TIED`, set if the key equals the previous entry's key;
+/// the item's integer; the place in the row; and a bit that is set for positives.
 const TIED: u64 = 1 << 63;
 const PLACE_SHIFT: u32 = 1;
 const INTEGER_SHIFT: u32 = 33;

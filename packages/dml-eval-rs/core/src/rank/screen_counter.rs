@@ -47,15 +47,15 @@ struct Level<'a> {
 struct TaskSide<'a> {
     queries: &'a Range<usize>,
     items: &'a Range<usize>,
-    /// For the first bracket, the second, and so on: the number of unlisted values above this bracket, per query.
+    /// The number of unlisted values above a bracket, per bracket and query.
     above: &'a Above,
 }
 
 /// A listed value: the place of the query in `TaskSide::queries`, the item, and bounds for the value.
 type Listed = (u32, u32, (f64, f64));
 
-/// Binary search finds the place of a negative if a query has at least this number of active positives. If a task lists
-/// many negatives, those after fewer positives are first added up in a thread's buffer.
+/// If a query has at least `MANY` active positives, binary search finds the place of a negative among the positives. If a
+/// task lists many negatives, the negatives after fewer than `MANY` positives are first added up in a thread's buffer.
 const MANY: usize = 16;
 
 /// A thread's buffers.
@@ -67,9 +67,9 @@ pub(crate) struct Buffers {
     keys: Vec<f64>,
     /// The negatives per query that a task found.
     negatives: Vec<u32>,
-    /// Per query, the negatives after 0, 1, ... (fewer than `MANY`) positives; empty if a task lists few.
+    /// The negatives per query and per number of preceding positives (below `MANY`); empty if a task lists few.
     added: Vec<u32>,
-    /// At a level: the listed values, then the lowest threshold and the class per query.
+    /// For a level, `listed` holds the listed values, and `queries` the lowest threshold and the class of each query.
     listed: Vec<Listed>,
     queries: Vec<(f64, u32)>,
 }
@@ -307,7 +307,7 @@ impl<'a> Level<'a> {
         negatives.try_resize(queries.len(), 0)?;
         for (before, above) in above.by_bracket().enumerate() {
             for (i, (&above, negatives)) in above.iter().zip(&mut *negatives).enumerate() {
-                // Negatives above a bracket include those above earlier ones. The number is 0 if there are fewer brackets.
+                // `above` includes the negatives above earlier brackets, or is 0 if the query lacks this bracket.
                 if above > *negatives {
                     counts.add(first + i, counts.slots_per_positive * before, u64::from(above - *negatives));
                     *negatives = above;

@@ -287,7 +287,7 @@ impl Group {
         let density = self.density();
         // Given a positive in a place, the other positives are equally likely in all other places.
         let rest = if self.size() > 1 { (self.positives - 1) as f64 / (self.size() - 1) as f64 } else { 0.0 };
-        // Terms are computed in batches of 64, for SIMD; the sum isn't, since the order of addition is fixed. Integers are exact.
+        // Compute terms in batches of 64, for SIMD, but add them one by one, because the order of additions must not change.
         let mut terms = [0.0; 64];
         let (before, found) = ((self.before + 1) as f64, (self.positives_before + 1) as f64);
         let number = self.places_within(k);

@@ -56,7 +56,7 @@ impl Abridged {
     }
 }
 
-/// Writes the length of each lane as a pair of equal integers, rounded up so that the squares sum to at least its square.
+/// Writes a lane's length as two equal integers, rounded up so that their squares add up to at least the squared length.
 fn write_lengths(words: &[u32], lengths: &mut [u32]) {
     lengths.fill(0);
     for step in words.chunks_exact(lengths.len()) {

@@ -48,11 +48,11 @@ impl Precision {
     }
 }
 
-/// With this number of positives per query, float32 is faster. The margin of bfloat16 is ten times as wide as the margin of int16.
+/// From this number of positives per query on, float32 is faster: earlier for bfloat16, because margins are ten times as wide.
 const MANY_FOR_INT16: usize = 96;
 const MANY_FOR_BFLOAT16: usize = 24;
 
-/// The longest rows that are screened as int16. Panels of such rows are never narrow.
+/// The largest number of columns with which rows are screened as int16. Panels of int16 rows are never narrow.
 const LONGEST_INT16: usize = 1 << 16;
 
 /// Two validated matrices, and the similarity used to compare rows.

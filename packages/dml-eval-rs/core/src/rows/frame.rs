@@ -25,7 +25,7 @@ pub(super) struct Framed {
 /// A centre, with the biases that compensate for it.
 pub(super) struct Frame {
     similarity: Similarity,
-    /// Empty if rows aren't centred.
+    /// The centre, or an empty vector if rows aren't centred.
     centre: Vec<f64>,
     centre_length: f64,
     mean_bias: f64,

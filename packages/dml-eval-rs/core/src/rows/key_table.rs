@@ -10,7 +10,7 @@ use crate::rows::panels::Panels;
 use crate::rows::space::Scratch;
 use crate::side::Side;
 
-/// The approximate maximum number of queries that a thread compares with a panel of items while it is in the core's cache.
+/// The approximate maximum number of queries that a thread compares with a panel of items while the panel is in the cache.
 const QUERIES_PER_GROUP: usize = 64;
 
 /// The shape of tiles and packed rows.

@@ -24,7 +24,7 @@ struct Narrow {
     lanes: usize,
 }
 
-/// A panel, `words[step * lanes + lane]`. A product expects `width` lanes.
+/// A panel: the word of a step and a lane is `words[step * lanes + lane]`. Panels with fewer than `width` lanes are narrow.
 #[derive(Clone, Copy)]
 pub(crate) struct Panel<'a> {
     words: &'a [u32],

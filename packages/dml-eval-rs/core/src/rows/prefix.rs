@@ -17,9 +17,9 @@ use crate::memory::Grow;
 use crate::rows::panels::Panels;
 use crate::rows::principal::multiply;
 
-/// The number of products that are summed in float32.
+/// The number of products that are summed in float32 before float64 takes over.
 const PART: usize = 64;
-/// Bounds the underflow in float32 products, if multiplied by the numbers per row and the root of the number of directions.
+/// Bounds the underflow in coordinates, if multiplied by the numbers per row and the root of the number of directions.
 const UNDERFLOW: f64 = f32::from_bits(1) as f64 * 2.0;
 
 /// Orthonormal directions, with measured errors.
@@ -27,10 +27,10 @@ pub(super) struct Prefix {
     kernel: &'static Kernel,
     count: usize,
     dim: usize,
-    /// The bits of float32 numbers.
+    /// The directions, packed as the bits of float32 numbers.
     directions: Panels<u32>,
     error: f64,
-    /// κ, and an absolute error for all rows.
+    /// Bounds on a row's error in coordinates: κ, relative to the row's length, and an absolute bound for underflow.
     rounding: (f64, f64),
 }
 
@@ -74,7 +74,7 @@ impl Prefix {
         let departure = |(at, v): (usize, &f64)| (v - f64::from(u8::from(at / count == at % count))).powi(2);
         let departure = products.iter().enumerate().map(departure).sum::<f64>().sqrt();
         let root = (count as f64).sqrt();
-        // Bound the rounding of the measured departure, of coordinates (per direction), of their squares and of the squared row.
+        // Bound the float64 rounding errors: of the departure, each coordinate, the squared coordinates, and the squared row.
         let rounding = 32.0 * (dim as f64 + 8.0) * UNIT64 * (1.0 + root);
         let (directions, _) = Panels::load(count, kernel.number_tiles.columns, dim, |index, _, row| {
             for (out, v) in row.iter_mut().zip(&directions[index * dim..][..dim]) {
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_sum_that_loses_all_terms_but_one_takes_much_of_the_bound() {
-        // The square of the small number is a quarter of a unit in the last place of 1, so it is lost 63 times in a row.
+        // The square of the small number is a quarter of a unit in the last place of 1, so a sum from 1 loses all 63 squares.
         let small = 2f64.powf(-12.51);
         let mut direction = [small; PART];
         direction[0] = 1.0;

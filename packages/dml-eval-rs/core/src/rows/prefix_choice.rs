@@ -19,8 +19,8 @@ use crate::rows::row_words;
 use crate::rows::sample::Sample;
 use crate::side::Side;
 
-/// A choice is made only if the screen must multiply at least this number of words per product in the sample, so that the choice
-/// takes at most a third of the time for a screen of full rows.
+/// A prefix is considered only if a screen of full rows multiplies at least this many words per product in the sample. So the
+/// choice takes at most a third of the time for a screen of full rows.
 const LEAST_WORK: u64 = 100;
 /// The sample contains this number of rows per side and direction, and at most `SAMPLE` rows per side.
 const SAMPLE_PER_DIRECTION: usize = 4;
@@ -31,16 +31,16 @@ const EFFECTIVE: usize = 128;
 const LARGEST_EFFECTIVE: f64 = 1.0 / 3.0;
 /// Items in the sample that are compared with thresholds.
 const ITEMS: usize = 512;
-/// The step between lengths of prefixes, and the maximum length.
+/// A prefix has a multiple of `DIRECTIONS` directions, and at most `MOST`.
 const DIRECTIONS: usize = 16;
 const MOST: usize = 256;
-/// Costs in words per pair: for a comparison, for a key of a short row, and per number in a key.
+/// Costs, in words: of a product's comparison, of a key for short rows, and of each number in the rows of a key.
 const COMPARISON: f64 = 12.0;
 const SHORT_KEY: f64 = 5000.0;
 const KEY_NUMBER: f64 = 30.0;
 /// The cost must be at most this share of the cost of full rows, because a sample gives only an estimate.
 const WORTH: f64 = 0.8;
-/// Relative rounding errors for two bfloat16 rows if all numbers are off by half a unit in the last place, and approximately for int16.
+/// Estimates of a product's relative rounding error: all bfloat16 numbers are assumed to be off by half a unit in the last place.
 const BFLOAT16_ERROR: f64 = 1.0 / 256.0;
 const INT16_ERROR: f64 = 1.0 / 8192.0;
 

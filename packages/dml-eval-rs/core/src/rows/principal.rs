@@ -64,7 +64,7 @@ fn subtract(row: &mut [f64], factor: f64, other: &[f64]) {
 /// Makes `rows`, (count, dim), orthonormal, each to all previous rows, and omits rows that depend on previous rows. A second pass
 /// removes the rounding errors of the first.
 fn orthonormalize(kernel: &'static Kernel, rows: &mut Vec<f64>, dim: usize, passes: usize) {
-    /// The least share of a row's length that must remain: if less remains, it consists mostly of rounding errors.
+    /// The least share of a row's length that must remain. A shorter remainder consists mostly of rounding errors.
     const LEAST: f64 = 1e-9;
     let mut kept = 0;
     for index in 0..rows.len() / dim {
@@ -125,7 +125,7 @@ mod tests {
     use crate::kernel::{names, select};
     use crate::random::Random;
 
-    /// Makes rows that are long in three directions, and short in all others.
+    /// Makes rows that are long in three directions, and short in all other directions.
     fn sample(rows: usize, dim: usize) -> Vec<f64> {
         let mut random = Random::new(2);
         let mut x = vec![0.0; rows * dim];

@@ -10,12 +10,12 @@ use crate::rows::packing::Axis;
 
 /// The number of bfloat16 pieces that represent a float32.
 const PIECES: usize = 3;
-/// The largest integer in a row, and the greatest length of a row's integers, whose square is below 2³¹.
+/// A row's integers are at most `LARGEST` in magnitude. Their length is at most `LONGEST`, so that its square is below 2³¹.
 const LARGEST: f64 = 32_766.0;
 const LONGEST: f64 = 46_339.0;
 /// The least scale, 2⁻¹⁰⁰. Shorter rows get smaller integers instead of a smaller scale.
 const LEAST_SCALE: f32 = f32::from_bits((127 - 100) << 23);
-/// Adding this to a number below 2³¹ puts the nearest integer into the low bits; subtracting it again returns the integer.
+/// Adding `ROUNDING` to a number below 2³¹ puts the nearest integer into the low bits. Subtracting it then returns the integer.
 const ROUNDING: f64 = 6_755_399_441_055_744.0;
 const LANES: usize = 8;
 
@@ -31,7 +31,7 @@ pub(crate) struct Numbers<'a> {
 }
 
 impl<'a> Numbers<'a> {
-    /// Returns the numbers of a mean of rows (including residual norms, if rows contain these). `added` is added to products.
+    /// Prepares a mean of rows for rounding. `numbers` includes the mean residual norm, if any; `added` is added to products.
     pub fn of_mean(numbers: &'a [f64], added: f64) -> Self {
         Numbers {
             coordinates: numbers,
@@ -64,7 +64,7 @@ pub(crate) struct RowWords {
     words: Vec<u32>,
 }
 
-/// Computes the words per packed row, given how many numbers it contains, including a residual norm.
+/// Computes the words per packed row, given how many numbers the row contains, including a residual norm.
 pub(crate) fn steps(word: Word, numbers: usize, is_biased: bool) -> usize {
     match word {
         Word::Int16Pair => numbers.div_ceil(2) + AFFINE_STEPS,
@@ -242,7 +242,7 @@ mod tests {
             let mut random = Random::new(seed);
             let unit = 2f64.powi(exponent);
             let mut coordinates: Vec<f64> = (0..len).map(|_| (random.uniform() - 0.5) * unit).collect();
-            // A single number may be larger than all others together.
+            // A single number may be larger than all other numbers together.
             coordinates[random.below(len)] *= 1.0 + peak * len as f64;
             let residual_norm = residual_norm.map(|residual_norm| residual_norm * unit as f32);
             let mut row = RowWords::new(Word::Int16Pair);

@@ -8,9 +8,9 @@ use crate::side::Side;
 
 /// Some rows in the units of the screen: gallery rows, then query rows if the queries aren't the gallery.
 pub(super) struct Sample {
-    /// An array of shape (rows, dim).
+    /// The numbers in the sampled rows, of shape (rows, dim).
     pub rows: Vec<f64>,
-    /// The gallery items, which come first in the sample.
+    /// The indices of the sampled gallery items, which come first in `rows`.
     pub items: Vec<u32>,
 }
 

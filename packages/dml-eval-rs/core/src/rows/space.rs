@@ -23,7 +23,7 @@ pub trait Distances: Sync {
 
 /// Queries and items, with a ranking of the gallery per query.
 ///
-/// The *key* decides the rank: larger keys are nearer, equal keys are ties. The *value* grows with it; a [`Packing`] bounds it.
+/// The *key* decides the rank: larger keys are nearer, equal keys are ties. The *value*, which a [`Packing`] bounds, grows too.
 pub trait Space: Sync {
     type Packing<'s>: Packing
     where

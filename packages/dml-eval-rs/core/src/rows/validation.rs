@@ -17,7 +17,7 @@ use crate::side::Side;
 /// The largest magnitude that is accepted for the dot product and the Euclidean distance.
 const LARGEST: f64 = f64::from_bits((1023 + 500) << 52);
 
-/// Prefetch rows this far ahead: they are read in groups of four, faster than hardware prefetchers follow.
+/// Prefetch this number of rows ahead: rows are read in groups of four, too fast for the hardware prefetchers.
 const AHEAD: usize = 16;
 
 /// Whether rows are scaled by a power of two. This is only done for float64 rows under the cosine, to prevent sums from
@@ -26,7 +26,7 @@ pub(crate) fn rescales(matrix: &Matrix<'_>, similarity: Similarity) -> bool {
     similarity == Similarity::Cosine && matrix.is_double()
 }
 
-/// Whether some rows with these sums of squares may be invalid.
+/// Whether some rows may be invalid, given the rows' sums of squares.
 #[inline(always)]
 pub(crate) fn is_suspect(squares: &[f64], similarity: Similarity) -> bool {
     let is_fine = |square: f64| match similarity {

@@ -29,7 +29,7 @@ impl Preview {
     ) -> u64 {
         let all = u64::MAX >> (64 - row_panels.len());
         let (Some(rows), Some(columns)) = (&rows.abridged, &columns.abridged) else { return all };
-        // A tile of abridged rows costs half as much as a full tile, so it pays only if half of the tiles are ruled out.
+        // A tile of abridged rows costs half as much as a full tile, so a preview pays only if it rules out half of the tiles.
         if 2 * self.left > self.tried {
             return all;
         }

@@ -44,7 +44,7 @@ mod tests {
             mask_excluded(&mut tile, width, &rows, &columns, symmetric);
             for (at, value) in tile.into_iter().enumerate() {
                 let (row, column) = (first_row + at / width, first_column + at % width);
-                // The kernel skips lines below the last row.
+                // Lines below the last row needn't be masked, because the kernel skips these lines.
                 let counts = row >= rows.end || column < columns.end && (!symmetric || row < column);
                 prop_assert_eq!(value == 1.0, counts);
             }

@@ -44,7 +44,7 @@ pub(crate) fn blocks(range: Range<usize>, size: usize) -> impl Iterator<Item = R
 /// The tasks for a pair of blocks: a grid of rectangles, in an order that suits the caches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TaskGrid {
-    /// The number of rows and columns in the blocks.
+    /// The number of rows in one block, and of columns in the other.
     rows: usize,
     columns: usize,
     /// Rows and columns per task.

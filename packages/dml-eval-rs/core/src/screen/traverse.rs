@@ -111,7 +111,7 @@ struct TaskBuffers<B> {
     observer: B,
 }
 
-/// Converts a pair of values of a query to thresholds for products.
+/// Converts the ends of a bracket, in units of values, to thresholds for products.
 ///
 /// With v the exact value, a product plus `offset` is between v − margin and v + margin + 2·residuals, where `residuals` is the
 /// product of the residual norms.

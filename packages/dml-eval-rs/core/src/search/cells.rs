@@ -202,7 +202,7 @@ mod tests {
                 let cells = Cells::of(&columns, &packing, kernel, &control).unwrap();
                 assert_eq!(cells.is_some(), is_in_order);
                 for (class, cells) in (0..CLASSES).flat_map(|class| cells.iter().map(move |cells| (class, cells))) {
-                    // All queries in this panel have the class.
+                    // All queries in this panel belong to `class`.
                     let panel = rows.panel((class * OF_A_CLASS).div_ceil(height));
                     let (of_class, mut nearness) = (OF_A_CLASS / width, Nearness::default());
                     let mut found = cells.nearest(kernel, panel, height, of_class, &mut nearness).unwrap().to_vec();

@@ -9,7 +9,7 @@ use crate::rows::space::Space;
 use crate::screen::tiling::blocks;
 use crate::side::Side;
 
-/// The group of a query that isn't a gallery item. Items never have this group: without labels, an item's group is the index.
+/// The group of a query that isn't a gallery item. Items never have this group: without labels, groups are items' indices.
 const NO_GROUP: u32 = u32::MAX;
 
 /// A list of gallery items per query. Queries can share a list.
@@ -19,7 +19,7 @@ pub struct SharedLists<'a> {
     pub offsets: &'a [u64],
     /// The items, which must be sorted and distinct per list.
     pub items: &'a [u32],
-    /// The number of the list per query.
+    /// The index of each query's list.
     pub lists: &'a [u32],
 }
 
@@ -56,7 +56,7 @@ impl<'a> SharedLists<'a> {
 /// Conditions on gallery items per query. A search returns an item only if the item meets all conditions.
 #[derive(Clone, Copy)]
 pub struct Filter<'a> {
-    /// Excludes the query itself.
+    /// The items that are the queries themselves, which are excluded.
     pub own: OwnItem<'a>,
     /// Labels for queries and items. Excludes items with the query's label, and therefore the query itself.
     pub labels: Option<(&'a [u32], &'a [u32])>,

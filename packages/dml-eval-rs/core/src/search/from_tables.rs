@@ -47,7 +47,7 @@ pub(super) fn nearest_from_tables<S: Space, T: Send, F: Fn(usize, f64) -> T + Sy
                     found.try_resize(keys.len(), 0)?;
                     let mut count = 0;
                     for (i, key) in keys.iter().enumerate() {
-                        // A branch would often be mispredicted.
+                        // Store each index, and keep it by adding 0 or 1: a branch would often be mispredicted.
                         found[count] = i as u32;
                         count += usize::from(*key >= least);
                     }

@@ -30,9 +30,9 @@ use crate::side::Side;
 const SAMPLED_NEIGHBOURS: usize = 128;
 /// A guess allows for this number of standard deviations in the number of neighbours in the sample.
 const DEVIATIONS: f64 = 3.0;
-/// If items share lanes, about one lane in this number contains a neighbour.
+/// If several items share a lane, about one in this number of lanes contains a neighbour.
 const LANES_PER_NEIGHBOUR: usize = 8;
-/// The size of a sample if the threshold isn't guessed: at least this number of items, and this number per neighbour.
+/// If the threshold isn't guessed, a sample has at least `LEAST_SAMPLED` items, and `SAMPLED_PER_NEIGHBOUR` items per neighbour.
 const LEAST_SAMPLED: usize = 1536;
 const SAMPLED_PER_NEIGHBOUR: usize = 64;
 
@@ -91,7 +91,7 @@ impl Guess {
             return Ok(Some(guess));
         }
         let drawn = collect(Random::new(4).spread(items, count * width).map(|item| item as u32))?;
-        // The product of codes requires arranged columns.
+        // Columns of codes are arranged after all lanes are packed, so pack the lanes like rows first.
         let is_code = packing.word() == Word::Bits;
         let axis = if is_code { Axis::Rows } else { Axis::Columns };
         let encode = |lanes: Range<usize>, width: usize, panel: &mut [u32], extents: &mut [Extent]| {

@@ -59,7 +59,7 @@ pub enum Positives<'a> {
 /// The bound of the negatives' scores: the score of a positive times a factor, minus a margin.
 #[derive(Clone, Copy, Debug)]
 pub struct Ceiling {
-    /// The positive.
+    /// Chooses the positive whose score is used.
     pub positive: Hardness,
     /// The factor, which is 1 or smaller.
     pub factor: f64,

@@ -64,7 +64,7 @@ impl Search<'_, '_> {
     ) -> Result<()> {
         let (q, margin) = (query - self.first_query, task.row_margins[query - task.rows.start]);
         let (threshold, below) = (float(&self.thresholds[q]), self.below[q]);
-        // The threshold may have increased since the task began.
+        // The threshold may have increased since the task began, so compare the hits again.
         let (least, most) = (task.least_product(f64::from(threshold), margin), task.least_product(below, margin));
         let mut list = self.lists[q].lock().expect("no thread panics while it holds the lock");
         let item = |hit: &Hit| task.columns.start as u32 + hit.column;
@@ -182,7 +182,7 @@ pub fn nearest<'a, S: Comparable, T: Send>(
     }
 }
 
-/// Finds the `k` nearest of the allowed items per query, by the keys of all of them.
+/// Finds the `k` nearest of the allowed items per query, by computing the keys of all allowed items.
 fn nearest_allowed<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>(
     space: &S,
     filter: Filter<'_>,
@@ -204,8 +204,8 @@ fn nearest_allowed<S: Space, T: Send, F: Fn(usize, f64) -> T + Sync>(
     Ok(())
 }
 
-/// Validates rows and finds the `k` nearest gallery items per query, as [`nearest`] does. If queries are few, a gallery
-/// row is compared with all of them when it is validated, because packing the gallery for a screen would take longer.
+/// Validates rows and finds the `k` nearest gallery items per query, as [`nearest`] does. If queries are few, each gallery row
+/// is compared with all queries when the row is validated, because packing the gallery for a screen would take longer.
 pub fn knn<'a>(
     (queries, gallery): (Matrix<'a>, Option<Matrix<'a>>),
     (similarity, precision, kernel): (Similarity, Precision, &'static Kernel),

@@ -62,7 +62,7 @@ struct Spare {
 
 /// Sorts places. A long list is first distributed over parts of the key range, as many parts as places, so most are small.
 fn sort(places: &mut Vec<Place>, spare: &mut Spare) -> Result<()> {
-    /// Fewer places are sorted directly.
+    /// Lists of fewer places are sorted directly.
     const MANY: usize = 64;
     /// The width of the range, relative to the mean key minus the least key. All nearer places belong to the first part.
     const RANGE: f64 = 4.0;
@@ -102,7 +102,7 @@ pub(super) struct Nearest {
 
 /// The capacity of a list is k + k/2 + this number. In a larger list, the threshold would increase later.
 const SPARE: usize = 4;
-/// Up to this k, lists are sorted and keep the first items. In longer lists, to find an item takes longer than to compute its key.
+/// Up to this k, lists are sorted and keep the first items. In longer lists, finding an item is slower than computing its key.
 const FEW: usize = 40;
 
 impl Nearest {

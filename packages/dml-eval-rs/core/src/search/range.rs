@@ -77,7 +77,7 @@ impl<S: Comparable> Search<'_, '_, S> {
 }
 
 impl<S: Space> Observer for Search<'_, '_, S> {
-    /// Pairs and scores.
+    /// A thread's buffers: pairs (query, item), and their scores.
     type Buffers = (Vec<(u32, u32)>, Vec<f64>);
 
     fn group(&self, side: Side, item: usize) -> u32 {
@@ -165,7 +165,7 @@ pub fn range_search<S: Comparable>(
     };
     if space.is_own_gallery() && filter.excludes_only_own() && !matches!(filter.own, OwnItem::Listed(_)) {
         control.add_to_total(queries as u64 * (queries as u64 - 1) / 2);
-        // Pairs are found once for both items, so sorting can begin only after the traversal.
+        // A pair is compared once and found for both items, so results can be sorted only after the traversal.
         let all = OwnItem::Absent.into();
         let search = Search { filter: &all, ..search(0, queries)? };
         traverse_triangle(space, &packing, &search, 0..queries, 0..queries, control)?;

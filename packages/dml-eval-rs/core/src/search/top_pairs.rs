@@ -47,12 +47,12 @@ impl Best {
 struct Search<'a, S> {
     space: &'a S,
     best: Mutex<Best>,
-    /// The bits of the smallest value that a pair must reach.
+    /// The bits of the value that a pair must reach to be listed.
     lowest: AtomicU64,
 }
 
 impl<S: Space> Observer for Search<'_, S> {
-    /// Pairs and scores.
+    /// A thread's buffers: pairs (i, j), and their scores.
     type Buffers = (Vec<(u32, u32)>, Vec<f64>);
 
     fn group(&self, side: Side, item: usize) -> u32 {
@@ -67,7 +67,7 @@ impl<S: Space> Observer for Search<'_, S> {
         visit((f64::from_bits(self.lowest.load(Relaxed)), f64::INFINITY));
     }
 
-    /// A pair is a hit for both items.
+    /// All items have the same threshold, so a pair that is a hit for the row's item is a hit for the column's, too.
     fn compares_columns(&self) -> bool {
         false
     }

@@ -18,7 +18,7 @@ const QUERIES: usize = 64;
 
 /// Computes the scores of all pairs of `queries` and the gallery. For each tile, `visit` receives a state, the queries, the
 /// items, and the scores, (queries, columns of a tile). For a single array, a tile may include pairs with a query that isn't
-/// before the item. `begin` makes the state for a group of tiles, and `end` receives it.
+/// before the item. `begin` makes the state for a group of tiles, and `end` receives the final state.
 pub(crate) fn visit_scores<T>(
     space: &Dense<'_>,
     queries: Range<usize>,

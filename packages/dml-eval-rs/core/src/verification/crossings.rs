@@ -1,4 +1,4 @@
-//! Finds the scores where levels are reached, then counts the positives there.
+//! Finds the scores where levels are reached, then counts the positives with at least these scores.
 
 use crate::control::Control;
 use crate::error::{Result, argument};
@@ -218,7 +218,7 @@ impl Finding<'_, '_> {
         }
         let capacity = control.sizes().verify_listed;
         let packing = DensePacking::whole(space)?;
-        // A single bound covers all values.
+        // Use the largest error bound of any pair for all values.
         let (margin, offset) = (packing.largest_margin()?, packing.offset());
         let wide = space.score_of_value(LISTED_MARGINS * margin);
         let (brackets, sample) = sieve.unwrap_or_default();

@@ -23,15 +23,15 @@ use crate::verification::sample::{Bracket, estimate, sort_descending};
 /// The search for the crossing of a level.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Search {
-    /// The level.
+    /// The level whose crossing is to be found.
     pub level: Level,
     /// A range that includes the crossing.
     pub outer: (f64, f64),
-    /// The part of this range that the next traversal examines.
+    /// The part of `outer` that the next traversal examines.
     pub inner: (f64, f64),
 }
 
-/// The negatives that a traversal, or a part of it, found for a search.
+/// The negatives that a whole traversal, or a part of a traversal, found for a search.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
     /// The number of negatives above the inner range.
@@ -50,12 +50,12 @@ struct Counters {
     kept: Mutex<HashedScores>,
 }
 
-/// A traversal for multiple searches.
+/// Counts and keeps the negatives in the brackets of multiple searches, during a traversal.
 pub(crate) struct Decider<'a, 'rows> {
     space: &'a Dense<'rows>,
     pub labels: &'a PairLabels<'a>,
     searches: &'a [Search],
-    /// Per search, a range that contains the products of all scores in the bracket, and the offset to add to products.
+    /// Per search, the range of products that scores in the bracket can have. A screened value is a product plus `offset`.
     open: Vec<(f32, f32)>,
     offset: f64,
     observed: Vec<Counters>,
@@ -139,7 +139,7 @@ impl<'a, 'rows> Decider<'a, 'rows> {
         })
     }
 
-    /// Takes the scores of `pairs` from a table of all pairs in the task, if these are not many more. Returns whether it did.
+    /// Takes the scores of `pairs` from a table of all pairs in the task, or returns false if this would be slower.
     fn take_from_table(&self, task: &Task<'_>, pairs: &[(u32, u32)], scores: &mut Vec<f64>) -> Result<bool> {
         let (rows, columns, sizes) = (task.rows.clone(), task.columns.clone(), self.control.sizes());
         let all = rows.len() * columns.len();

@@ -23,9 +23,9 @@ const COPIES: usize = 2;
 /// The numbers of pairs per distance, starting at 0.
 #[derive(Debug, PartialEq)]
 pub struct Distances {
-    /// Pairs with equal labels.
+    /// The number of pairs with equal labels, per distance.
     pub positives: Vec<u64>,
-    /// Pairs with different labels.
+    /// The number of pairs with different labels, per distance.
     pub negatives: Vec<u64>,
 }
 

@@ -11,7 +11,7 @@ pub struct Level {
     pub total: u128,
 }
 
-/// The score that reaches a level, with the number of negatives there.
+/// The score at which a level is reached, with counts of the negatives above this score, and with at least this score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossing {
     /// The largest score of any pair at which the level is reached.

@@ -20,14 +20,14 @@ use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::pair_scores;
 use crate::verification::sample::{Bracket, sort_descending};
 
-/// A negative, with the product in the screen.
+/// A pair with different labels, with the product that the screen computed.
 #[derive(Clone, Copy)]
 pub(crate) struct Listed {
     pub value: f32,
     pub pair: (u32, u32),
 }
 
-/// The result of a traversal for a bracket: the negatives above, and those inside, or `None` if these exceeded the limit.
+/// The result of a traversal for a bracket: how many negatives are above, and the negatives inside (`None` if too many).
 pub(crate) struct Sieved {
     pub above: u64,
     pub inside: Option<Vec<Listed>>,
@@ -38,7 +38,7 @@ pub(crate) const LISTED_MARGINS: f64 = 2.0;
 
 /// Counts and lists of a traversal, for multiple brackets.
 pub(crate) struct Sieve {
-    /// In units of products. Values are larger by `offset`.
+    /// The brackets, in units of products. A value is a product plus `offset`.
     brackets: Vec<(f32, f32)>,
     offset: f64,
     /// The number of negatives above each bracket.
@@ -46,7 +46,7 @@ pub(crate) struct Sieve {
     lists: Mutex<Lists>,
 }
 
-/// The negatives per bracket, or `None` if the limit was exceeded.
+/// The negatives per bracket. If all lists together exceed `capacity`, the longest is dropped and becomes `None`.
 struct Lists {
     lists: Vec<Option<Vec<Listed>>>,
     capacity: usize,
@@ -130,7 +130,7 @@ impl Sieve {
 pub(crate) struct SievedCrossing<'a, 'rows> {
     pub space: &'a Dense<'rows>,
     pub positives: &'a [f64],
-    /// `margin` bounds the error of screened values, and `offset` must be added to products.
+    /// `margin` bounds the error of screened values. A screened value is a product plus `offset`.
     pub margin: f64,
     pub offset: f64,
 }

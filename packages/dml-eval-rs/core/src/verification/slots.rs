@@ -20,10 +20,10 @@ use crate::verification::level::{Crossing, Level};
 use crate::verification::pairs::PairLabels;
 use crate::verification::sample::Bracket;
 
-/// The cells per number in a `Ladder` of the ends of parts, and in a `Ladder` of the positives in a part.
+/// The cells per number of a `Ladder`: of the ladder that finds a score's part, and of a part's ladder of positives.
 const CELLS_PER_PART: usize = 8;
 const CELLS_PER_POSITIVE: usize = 4;
-/// The bit that marks a cell with numbers, and the bits that count the numbers before the cell.
+/// In `Ladder::before`, `OPEN_CELL` marks a cell with numbers, and the bits `BEFORE` count the numbers in lower cells.
 const OPEN_CELL: u16 = 1 << 15;
 const BEFORE: u16 = OPEN_CELL - 1;
 /// The number of scores whose cells are computed together.
@@ -156,7 +156,7 @@ struct Part<'a> {
     copies: Vec<(Mutex<List>, Mutex<Vec<u64>>)>,
 }
 
-/// Negatives, with room for more.
+/// A list of negatives. The first `number` entries of `scores` are valid.
 struct List {
     scores: Vec<f64>,
     number: usize,
@@ -353,7 +353,7 @@ impl Work for Add<'_> {
             };
             let label = labels.queries[query];
             for (scores, others) in line[first..items.len()].chunks(CHUNK).zip(others[first..].chunks(CHUNK)) {
-                // A positive is overwritten by the next score.
+                // Store all scores without a branch, but advance only after a negative, so the next score replaces a positive.
                 let (fresh, mut waiting) = (&mut lists.fresh, lists.waiting);
                 for (score, other) in scores.iter().zip(others) {
                     fresh[waiting % (2 * CHUNK)] = *score;

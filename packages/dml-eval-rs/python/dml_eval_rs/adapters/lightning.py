@@ -8,7 +8,7 @@ from typing import Any
 from dml_eval_rs.adapters.torchmetrics import STATES, RetrievalMetric
 from dml_eval_rs.retrieval import Options
 
-# A trainer accepts only callbacks from that package.
+# A trainer accepts only callbacks from its own package, `pytorch_lightning` or `lightning`.
 if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
     from pytorch_lightning import Callback
 else:

@@ -12,7 +12,7 @@ import ray
 from dml_eval_rs.matches.relation import Relation
 from dml_eval_rs.shards.tasks import Work
 
-_ANSWER_SECONDS = 5.0  # to wait until a cluster's address accepts a connection
+_ANSWER_SECONDS = 5.0  # how long to wait until the cluster accepts a connection
 
 
 def ray_map(

@@ -16,7 +16,7 @@ from dml_eval_rs.retrieval import Options, check_options, evaluate
 
 try:
     from sentence_transformers.sentence_transformer import evaluation
-except ModuleNotFoundError:  # before version 6
+except ModuleNotFoundError:  # sentence-transformers before version 6
     from sentence_transformers import evaluation
 
 
@@ -90,7 +90,7 @@ class InformationRetrievalEvaluator(evaluation.InformationRetrievalEvaluator):
         named = self._names.items()
         return {similarity: {theirs: {k: found[name] for k, name in by_k.items()} for theirs, by_k in named}}
 
-    compute_metrices = compute_all_metrics  # used before version 6
+    compute_metrices = compute_all_metrics  # the method's name before version 6
 
 
 class LabelEvaluator(evaluation.SentenceEvaluator):

@@ -103,7 +103,7 @@ def check_rows(
     """Return aligned floats in native byte order, or contiguous codes; a mapped file stays mapped.
 
     int8 and uint8 vectors become float32, which represents all values, unless `widens` is False. If `similarity` is
-    None, integers are refused.
+    None, integers raise a TypeError.
     """
     # Dtypes that other packages register can be of the same kind, but must be converted.
     is_plain = type(x) is np.ndarray and x.dtype.kind in _PLAIN_ROWS and x.dtype.isbuiltin < 2

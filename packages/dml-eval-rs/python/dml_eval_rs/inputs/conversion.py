@@ -28,8 +28,8 @@ _CPU = 1  # DLPack's number for this device
 def to_array(x: object, name: str, ndim: int | None = None) -> npt.NDArray[Any]:
     """Convert to an array, in place if numpy can read the memory.
 
-    Tensors on other devices, dtypes that numpy lacks (to float32), lists, and columns of variable lists are copied. If
-    `ndim` is 2 (a matrix) or 1 (labels), lists of arrays are blocks, and a matrix can be a column of rows.
+    Copies tensors on other devices, dtypes that numpy lacks (to float32), lists, and columns of variable-size lists.
+    If `ndim` is 2 (a matrix) or 1 (labels), lists of arrays are blocks, and a matrix can be a column of rows.
     """
     if isinstance(x, (str, os.PathLike)):
         came = f"{name} is the path {str(x)!r}"
@@ -185,7 +185,7 @@ def concatenate_blocks(blocks: Iterable[Any]) -> Any:
 def _is_blocks(x: object, ndim: int | None) -> bool:
     """Whether this is an iterable that does not support an array protocol, or, if `ndim` is given, a list of arrays."""
     if isinstance(x, (list, tuple)):
-        # numpy stacks numpy rows faster.
+        # A list of numpy rows isn't treated as blocks, because numpy stacks the rows faster.
         return ndim is not None and _depth(x) >= 1 and (_depth(x) >= ndim or not isinstance(x[0], np.ndarray))
     if isinstance(x, (str, bytes, dict, set, frozenset, range)) or hasattr(x, "__getitem__"):
         return False

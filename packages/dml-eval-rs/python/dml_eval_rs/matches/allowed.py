@@ -21,8 +21,8 @@ from dml_eval_rs.matches.relevance import ListedItems, Lists, check_lists
 
 AllowedLike = npt.ArrayLike | tuple[Labels, Labels] | Lists | ListedItems
 
-# Queries that share a list of allowed items are searched in a copy of the list's rows, if there are at least 8
-# queries per list, and the list has at most half of the gallery. Otherwise the core skips the other items.
+# Queries that share a list of allowed items search a copy of the list's rows, if there are at least 8 queries per
+# list, and the list has at most half of the gallery. Otherwise the core skips items that are not allowed.
 _QUERIES_PER_LIST, _COPIED = 8, 0.5
 
 
@@ -30,8 +30,8 @@ class Allowed(NamedTuple):
     """Lists of items, in ascending order, and the list per query."""
 
     offsets: npt.NDArray[np.uint64]  # (L + 1,) the start of the items per list, then the end
-    items: npt.NDArray[np.uint32]  # (M,)
-    lists: npt.NDArray[np.uint32]  # (Q,)
+    items: npt.NDArray[np.uint32]  # (M,) indices in the gallery
+    lists: npt.NDArray[np.uint32]  # (Q,) the number of the query's list
 
 
 def to_allowed(x: Any, queries: int, items: int) -> Allowed:
@@ -87,12 +87,12 @@ def _from_labels(x: tuple[Any, ...], queries: int, items: int) -> Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Queries to be searched in the same items."""
+    """Queries that search the same items of the gallery."""
 
     all: Sides
-    options: dict[str, Any]  # for the core
-    rows_Q: npt.NDArray[np.int64] | None = None  # these queries; None for all
-    kept_G: npt.NDArray[np.int64] | None = None  # only these items; None for all
+    options: dict[str, Any]  # keywords for the core's functions
+    rows_Q: npt.NDArray[np.int64] | None = None  # the queries of this part; None for all
+    kept_G: npt.NDArray[np.int64] | None = None  # the items to search; None for all
     own_Q: npt.NDArray[np.int64] | None = None  # the item that each query excludes, or -1
 
     def run(self, function: Callable[..., Any], *arguments: Any, found: Any = None, **options: Any) -> Any:
@@ -184,7 +184,7 @@ def run_parts(
 
 
 def check_ids(found: npt.NDArray[np.int64], items: int) -> None:
-    """Raise a ValueError like the core, which only sees the allowed items."""
+    """Check all indices of `found`, with the core's errors: the core only gets the indices of allowed items."""
     outside = (found < -1) | (found >= items)
     if outside.any():
         query, column = np.argwhere(outside)[0]

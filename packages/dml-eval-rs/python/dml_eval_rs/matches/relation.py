@@ -30,10 +30,10 @@ class Relation:
     groups: _Codes | None = None
     gallery_groups: _Codes | None = None
     exclude: npt.NDArray[np.int64] | None = None  # (Q,) an item to exclude per query, or -1
-    # (Q + 1,) and (M,): the matches per query, in ascending order, and the items to exclude per ranking.
+    # Query q matches ``items[offsets[q]:offsets[q + 1]]``, in ascending order. `ignored_items` are excluded likewise.
     offsets: npt.NDArray[np.uint64] | None = None
     items: _Codes | None = None
-    grades: npt.NDArray[np.float64] | None = None  # (M,)
+    grades: npt.NDArray[np.float64] | None = None  # (M,) the grades of the matches; None if all count equally
     ignored_offsets: npt.NDArray[np.uint64] | None = None
     ignored_items: _Codes | None = None
     kept: npt.NDArray[np.uintp] | None = None  # the searched rows, excluding junk; None for all

@@ -31,7 +31,7 @@ _TABLE: dict[Kind, tuple[tuple[str, str, str], ...]] = {
         ("mrr@K", "MRR@K", "1 / rank of the first match, 0 beyond rank K"),
         ("map", "mAP", "average precision of the whole ranking"),
         ("map@K", "MAP@K", "average precision of the K nearest items: matches in front count more"),
-        ("ndcg@K", "nDCG@K", "gain of the K nearest items, discounted by rank, as a share of the best order"),
+        ("ndcg@K", "nDCG@K", "gain of the K nearest items, discounted by rank, relative to the best order"),
         ("ir_recall@K", "IR recall@K", "the share of the R matches that are among the K nearest items"),
         ("minp", "mINP", "R / rank of the last match"),
     ),
@@ -44,15 +44,15 @@ _TABLE: dict[Kind, tuple[tuple[str, str, str], ...]] = {
         ("ari", "ARI", "the share of pairs on which clusters and labels agree, corrected for chance"),
     ),
     "verification": (
-        ("tar@far=X", "TAR@FAR=X", "the share of matching pairs that a threshold accepts, with X of others"),
-        ("eer", "EER", "the share of errors at the threshold where both kinds are as frequent"),
+        ("tar@far=X", "TAR@FAR=X", "the share of matching pairs accepted if up to X of others are accepted"),
+        ("eer", "EER", "the false accept rate at the threshold where it equals the false reject rate"),
         ("auc", "AUC", "the chance that a matching pair scores higher than a non-matching pair"),
         (
             "micro_ap",
             "µAP",
             "average precision of all pairs in a single ranking: matching pairs in front count more",
         ),
-        ("accuracy", "accuracy", "the share of pairs that the best threshold of the other folds tells right"),
+        ("accuracy", "accuracy", "the share of pairs that the other folds' best threshold decides correctly"),
     ),
 }
 

@@ -217,7 +217,7 @@ def _find_positives(
 
 def _count_one_way(loaded: Loaded, relation: Relation, known: Positives) -> list[npt.NDArray[np.uint32]]:
     """Return new counts of negatives, comparing queries with items."""
-    relation = replace(relation, groups=None, gallery_groups=None)  # groups only exclude matches
+    relation = replace(relation, groups=None, gallery_groups=None)  # groups never exclude negatives
     options = {"first_item": loaded.first[1], **loaded.options, **known._asdict()}
     counts = _native.count_negatives(loaded.rows[0], loaded.rows[-1], relation, **options)
     return [(counts - known.counts).astype(np.uint32)]

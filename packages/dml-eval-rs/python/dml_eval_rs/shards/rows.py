@@ -119,7 +119,7 @@ def to_shards(sources: Sequence[Source], name: str, similarity: str) -> list[Sha
 class Part:
     """Rows that a task should read. A block is a part with consecutive rows."""
 
-    shards: list[Shard]  # with only these rows
+    shards: list[Shard]  # the shards of these rows, without other rows
     rows: Any  # the rows' places in the side: a range for a block, otherwise sorted places (B,)
 
     def __len__(self) -> int:

@@ -73,7 +73,7 @@ def run_tasks(
         if result.key in waiting:  # otherwise the task ran twice, so the first result is used
             done.add(result.key)
             yield waiting.pop(result.key), result.value
-    waiting |= {task[0].key: task for task in issued}  # tasks that the map did not read
+    waiting |= {task[0].key: task for task in issued}  # add the tasks that the map did not read
     if waiting:
         lost = next(iter(waiting.values()))
         raise ValueError(
@@ -314,7 +314,7 @@ def _compute(
 
     def name_row(found: re.Match[str]) -> str:
         part, row = parts[0] if found[1] == "queries" else parts[-1], int(found[2])
-        in_second = row >= len(part)  # both parts can be in the same array
+        in_second = row >= len(part)  # the array can contain the rows of both parts
         return parts[1].name_row(row - len(part)) if in_second else part.name_row(row)
 
     try:

@@ -21,7 +21,7 @@ from dml_eval_rs.metrics.names import far_of
 _SAMPLED = 1 << 21  # pairs to sample, to place the thresholds
 _READ = 16  # read a threshold from the sample only if it accepts at least this number of sampled negatives
 _AT_A_TIME = 1 << 21  # numbers to be computed per batch
-_LOW = 12  # thresholds with a FAR of 2⁻⁶ or more
+_LOW = 12  # the number of thresholds with a FAR of about 2⁻⁶ or more
 # Thresholds are lowered by this share, so that rounding never divides pairs with equal scores.
 _NUDGE = 2.0**-40
 
@@ -54,7 +54,7 @@ class AcceptedPairs:
 class Identities:
     """The pairs of a result. They are counted per identity when an interval is first requested."""
 
-    sides: Sides  # excluding junk
+    sides: Sides  # the rows of both sides, excluding junk
     relation: Relation
     similarity: str
     threads: int | None

@@ -27,7 +27,7 @@ Order = npt.NDArray[np.int64]
 # The sorted distinct scores of positives; the number of positives per score (can be 0); and the number of
 # negatives below the first score, equal to the first score, between the first and second score, and so on.
 Slots = tuple[npt.NDArray[np.float64], Counts, Counts]
-# A score, the negatives with a higher score and with at least this score, and these numbers for positives.
+# A score, the number of negatives above it and with at least this score, and the same two numbers for positives.
 Point = tuple[float, int, int, int, int]
 
 _ALL_BUT_THE_SIGN = np.int64(2**63 - 1)

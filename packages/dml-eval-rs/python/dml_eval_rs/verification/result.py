@@ -46,7 +46,7 @@ class Verification(Measured):
         n_positive, n_negative: numbers of pairs.
         roc: the ROC curve; None if ``"auc"`` was not requested.
         fold_accuracy: (F,) float64, the accuracy per fold, using the best threshold of the other folds.
-        fold_threshold: (F,) float64, these thresholds.
+        fold_threshold: (F,) float64, the threshold that is used in each fold.
     """
 
     thresholds: Mapping[str, float]

@@ -175,7 +175,7 @@ def _above(scores: Order, limits: Any) -> Any:
 def _measure_folds(
     order_M: Order, positive_M: npt.NDArray[np.bool_], fold_M: npt.NDArray[np.uint32]
 ) -> tuple[list[Fraction], npt.NDArray[np.float64]]:
-    """Return the accuracy per fold, and the threshold, the largest of the best thresholds on the other folds."""
+    """Return the accuracy and the threshold per fold: the largest threshold that is best on the other folds."""
     shares, thresholds = [], []
     for fold in range(int(fold_M.max()) + 1):
         inside_M = fold_M == fold

@@ -16,10 +16,10 @@ use crate::side::Side;
 
 /// The number of items that a thread processes per batch.
 const ITEMS: usize = 256;
-/// Prefetch rows this far ahead: they are read in groups of four, faster than hardware prefetchers follow.
+/// Prefetch this number of rows ahead: rows are read in groups of four, too fast for the hardware prefetchers.
 const AHEAD: usize = 16;
 
-/// The queries as float64; also as float32 if neither side is float64.
+/// The queries as float64 numbers; if neither side is float64, also as float32 numbers.
 struct Few {
     len: usize,
     wide: Vec<f64>,
@@ -28,7 +28,7 @@ struct Few {
 
 /// A thread's buffers.
 struct Buffers {
-    /// The sums per query with a block of items.
+    /// The sums (of products or squared differences) for all pairs of a query and an item of the block, query by query.
     sums: Vec<f64>,
     /// The squared lengths of the items, or 1 if neither keys nor validation need the lengths.
     squares: Vec<f64>,
