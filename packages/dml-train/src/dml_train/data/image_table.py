@@ -34,7 +34,7 @@ from dml_train.data.webdataset import read_archives
 from dml_train.extras import extra
 
 _MOST_LISTED = 5  # rows in a message
-_SIDES = 4  # numbers of a box
+_SIDES = 4  # how many numbers a box has
 _HUB = "hf:"  # the prefix of a source that `datasets` loads
 
 
