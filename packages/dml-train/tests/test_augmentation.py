@@ -112,9 +112,9 @@ def test_the_images_are_those_of_torchvision(photos):
             {"name": "TrivialAugmentWide", "interpolation": "cubic"},
             "'cubic' is not a valid InterpolationMode",
         ),
-        ({"name": "Resize", "size": 8}, r"turns an image of shape \(3, 20, 20\).* expected an equal shape"),
-        ({"name": "ConvertImageDtype"}, r"into .*torch\.float32; expected an equal shape and type"),
-        ("ToPILImage", "into Image, ; expected an equal shape"),
+        ({"name": "Resize", "size": 8}, r"turns an image of shape \(3, 20, 20\).* expected the same shape"),
+        ({"name": "ConvertImageDtype"}, r"into .*torch\.float32; expected the same shape and type"),
+        ("ToPILImage", "into Image, ; expected the same shape"),
         ({"name": "MixUp", "num_classes": 3}, "the augmentation {'name': 'MixUp', .* failed: ValueError"),
     ],
 )

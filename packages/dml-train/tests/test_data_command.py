@@ -67,7 +67,7 @@ def remove(folder: Path, images: list[Path]) -> str:
 def shorten(folder: Path, images: list[Path]) -> str:
     labels = folder / "image_class_labels.txt"
     write(labels, labels.read_text().splitlines()[:-1])
-    return "wrong count: the list of test has 7 images of 1 classes (published: 8 of 1) incomplete: 0 of 23"
+    return "wrong count: test has 7 images of 1 classes (published: 8 of 1) incomplete: 0 of 23"
 
 
 def damage(folder: Path, images: list[Path]) -> str:

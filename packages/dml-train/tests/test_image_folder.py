@@ -93,7 +93,7 @@ def test_queries_without_a_match_are_logged(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (["train/cat/a.png", "test/cat/a.png"], r"class 'cat' is in .*train and in .*test \(1 such\)"),
+        (["train/cat/a.png", "test/cat/a.png"], r"class 'cat' is in .*train and in .*test \(1 in both\)"),
         (["train/cat/a.png", "test/cat/a.txt"], "test doesn't contain a folder with images"),
         (["train/cat/a.txt", "test/cat/a.png"], "train doesn't contain a folder with images"),
         (

@@ -192,7 +192,7 @@ BAD = {
     ),
     "a named column": ({}, {"group": "camera"}, r"lacks the column 'camera'; it has: image, label; dataset\.group"),
     "a null label": ({"label": ["a", None, "b"]}, {}, r"t\.parquet, row 1: the column 'label' is empty"),
-    "empty labels": ({"label": ["", "a", ""]}, {}, r"row 0: the column 'label' is empty \(2 such, also .*row 2\)"),
+    "empty labels": ({"label": ["", "a", ""]}, {}, r"row 0: the column 'label' is empty \(2 rows, also .*row 2\)"),
     "a label of another type": ({"label": [0.5, 1.0, 2.0]}, {}, "'label' contains double; expected strings or int"),
     "an image of another type": ({"image": [1, 2, 3]}, {}, "'image' of .* contains int64; expected encoded images"),
     "a null image": ({"image": [b"a", b"b", None]}, {}, r"row 2: the column 'image' is empty"),
@@ -203,7 +203,7 @@ BAD = {
     "a missing file": ({"image": ["x.png", "y.png", "z.png"]}, {}, r"3 of the 3 images are missing.*row 0\).*root ="),
     "one file twice": ({"image": ["x", "y", "x"]}, {}, r"row 0 and .*row 2 both name .*x; a duplicate image"),
     "boxes of another type": ({"box": [*"abc"]}, {}, "'box' contains string; expected lists of four numbers"),
-    "a box of three": ({"box": [[0, 0, 1, 1], [0, 0, 1], None]}, {}, r"row 1: .* is not four numbers.*\(2 such"),
+    "a box of three": ({"box": [[0, 0, 1, 1], [0, 0, 1], None]}, {}, r"row 1: .* is not four numbers.*\(2 rows"),
     "an empty box": ({"box": [[0, 0, 1, 1], [0, 0, 1, 1], [5, 0, 5, 1]]}, {}, "row 2: the column 'box' is not a box"),
     "a box outside": (
         {"box": [[0, 0, 1, 1], [0, 0, 25, 1], [0, 0, 1, 1]]}, {},

@@ -113,8 +113,8 @@ def test_different_items_are_not_tested_in_pairs(page_of, runs):
     np.save(runs[1] / "labels.npy", np.load(runs[1] / "labels.npy")[::-1])
     RunFolder(runs[1]).write_manifest()
     words = page_of(*runs).words
-    assert "Not tested: the two were measured on different items." in words
-    assert "Not compared: the two were measured on different items." in words
+    assert "Not tested: the runs were measured on different items." in words
+    assert "Not compared: the runs were measured on different items." in words
 
 
 def test_runs_with_separate_galleries_are_compared(page_of, runs):
@@ -126,7 +126,7 @@ def test_runs_with_separate_galleries_are_compared(page_of, runs):
     for name in ("gallery_embeddings.npy", "gallery_labels.npy"):
         (runs[1] / name).unlink()
     RunFolder(runs[1]).write_manifest()
-    assert "Not tested: the two were measured on different items." in page_of(*runs).words
+    assert "Not tested: the runs were measured on different items." in page_of(*runs).words
 
 
 def test_runs_with_weights_selected_on_the_test_split_are_named_first(page_of, runs, tmp_path, registry):

@@ -45,7 +45,7 @@ def draw_rows(
     X = fill(empty(N, M));  return X[keep]
 
     Use this function to draw a rank's rows of a matrix that all ranks share. Only the kept rows and a block are in
-    memory, but the generator ends as after a complete draw. On the CPU, torch draws numbers in order:
+    memory, but the generator ends in the same state as after a complete draw. On the CPU, torch draws in order:
     `uniform_` singly, and `normal_` in groups of 16. If the size isn't a multiple of 16, `normal_` redraws the last 16
     numbers, so blocks consist of complete groups, and the last block is 16 numbers or more. If the default device isn't
     the CPU, note that the complete matrix will be drawn.

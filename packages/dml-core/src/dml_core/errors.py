@@ -49,7 +49,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def join_errors(errors: Sequence[DmlError]) -> DmlError:
-    """Join errors into an error with a line per error, an `UnknownName` if any is one; a single error is unchanged."""
+    """Join errors, one per line, into an `UnknownName` if any is one, else an `InvalidOption`; keep a single error."""
     if len(errors) == 1:
         return errors[0]
     kind = UnknownName if any(isinstance(error, UnknownName) for error in errors) else InvalidOption

@@ -30,7 +30,7 @@ class HardNegativeSampler(EpochSampler):
     the rest. Note that all classes are anchors equally often, but classes with hard negatives are added more often.
 
     Source: Xiong et al. 2021, Approximate Nearest Neighbor Negative Contrastive Learning, for negatives from the
-    complete data set that are refreshed as the network learns (there by an approximate index; here exact); Smirnov et
+    complete data set that are refreshed as the network learns (found approximately; here exactly); Smirnov et
     al. 2017, Doppelganger Mining for Face Representation Learning, for batches of similar classes.
 
     Args:

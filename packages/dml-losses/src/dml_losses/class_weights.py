@@ -15,7 +15,7 @@ from dml_core import ShardedLoss, draw_rows, is_class_loss, rank_and_world_size
 from dml_losses.arguments import check_whole
 from dml_losses.update_check import expect_updates
 
-# Inside `keep_rank_rows`: the C of each draw, which can't be read from a part of the weights.
+# Inside `keep_rank_rows`: the number of classes, C, of each draw, since a part of the weights doesn't show it.
 _drawn_by_rank: ContextVar[list[int] | None] = ContextVar("C of the draws of one rank's rows", default=None)
 
 
@@ -84,7 +84,7 @@ def rows_of_rank(num_classes: int, centers_per_class: int) -> slice:
 
 @contextmanager
 def keep_rank_rows() -> Iterator[list[int]]:
-    """Make `initial_class_weights` keep only this rank's rows in this context; the list gets the C of each draw."""
+    """Make `initial_class_weights` keep only this rank's rows in this context; yield a list of the C of each draw."""
     drawn: list[int] = []
     token = _drawn_by_rank.set(drawn)
     try:

@@ -14,7 +14,7 @@ class KoLeo(torch.nn.Module):
     it by 0.1.
     """
 
-    def __init__(self) -> None:  # without options: a module's constructor would take any
+    def __init__(self) -> None:  # declares no options: the inherited constructor would accept any
         super().__init__()
 
     def forward(

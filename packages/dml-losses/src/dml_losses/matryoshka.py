@@ -72,7 +72,7 @@ class Matryoshka(torch.nn.Module):
             self.class_weights = take_class_weights(loss, "Matryoshka")
         self.shorter = torch.nn.ModuleList(copy.deepcopy(loss) for _ in self.prefixes[:-1])
         self.loss = loss
-        # Schedules can change these numbers, or turn an int into a float. List them now: torch 2.8 can't compile vars.
+        # Schedules can set these numbers, or make an int a float. List them now: torch 2.8 can't compile `vars`.
         numbers = [name for name, value in vars(loss).items() if isinstance(value, int | float)]
         self._numbers = [name for name in numbers if not isinstance(getattr(loss, name), bool)]
         if hasattr(self, "class_weights"):

@@ -244,6 +244,6 @@ def _warmup_steps(steps: int, epochs: float, steps_per_epoch: int | None) -> int
 def _takes_virtual(loss: torch.nn.Module) -> bool:
     """Tell whether a loss, or the loss inside a compiled one, takes `Virtual` class weights."""
     # torch.compile returns a module with forward(*args, **kwargs), and torch has no public function to get the original
-    # module. It is the child of this name, which torch can't change, since it prefixes the keys of saved state dicts.
+    # module. The original is the child `_orig_mod`, a name that torch can't change, since saved state dicts have it.
     original = dict(loss.named_children()).get("_orig_mod", loss)
     return getattr(original.forward, "takes_virtual", False)

@@ -105,7 +105,7 @@ def dml_losses() -> Iterable[Component]:
     yield from _pytorch_metric_learning()
 
 
-# Classes of pytorch_metric_learning.losses called …Loss that aren't losses of embeddings and labels, besides Base….
+# Classes other than Base… whose names end in Loss, but which aren't losses of embeddings and labels.
 _NO_LOSSES = ("GenericPairLoss", "SelfSupervisedLoss")
 
 

@@ -105,8 +105,8 @@ def _factory(cls: type[Any]) -> Callable[..., PytorchMetricLearning]:
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:
     """Collect the parameters of the constructor, and those that it forwards to its base classes' constructors.
 
-    A constructor with ``**kwargs`` forwards optional parameters; with ``*args``, also required ones. A class passes the
-    others to its base classes itself.
+    A constructor with ``**kwargs`` forwards optional parameters; with ``*args``, also required parameters, for which it
+    otherwise passes values itself.
     """
     found: dict[str, inspect.Parameter] = {}
     forwarded = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}

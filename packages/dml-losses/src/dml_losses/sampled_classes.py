@@ -29,7 +29,7 @@ class SampledClasses(torch.nn.Module):
     Source: Making Classification Competitive for Deep Metric Learning, section 4.3; An et al. 2021, Partial FC.
 
     Args:
-        loss: a class loss with a parameter ``class_weights``. The loss is changed: its class weights move here.
+        loss: a class loss with a parameter ``class_weights``. The loss changes: its class weights move to this module.
         class_fraction: in (0, 1]; 0.1 costs less than 1 % of Recall@1 in the paper (section 6.5).
         seed: determines each choice, together with the number of earlier calls.
 

@@ -103,7 +103,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file in UTF-8 with `write_atomically`; if a path in the text isn't UTF-8, the bytes don't change."""
+    """Write a text file in UTF-8 with `write_atomically`; paths in it that aren't UTF-8 keep their bytes."""
     write_atomically(path, lambda file: file.write(text.encode(errors="surrogateescape")))
 
 

@@ -17,7 +17,7 @@ def hold_lock(path: Path, wait: bool) -> Iterator[None]:
 
     Args:
         path: the file or folder to lock; a missing file is created. Windows and NFS only lock files that are open for
-            writing, which isn't possible for a folder: there, a file next to the folder is locked.
+            writing, which a folder can't be; instead, a file next to the folder is locked.
         wait: whether to wait if a different process holds the lock.
 
     Raises:

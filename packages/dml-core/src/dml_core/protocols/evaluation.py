@@ -227,7 +227,7 @@ class RerankingEvaluator(Evaluator, Protocol):
         gallery_labels: npt.NDArray[Any] | None = None,  # (G,)
         **reranking: Any,
     ) -> Evaluation:
-        """Measure the metrics of rankings like `evaluate`, on results in a better order; leave out other metrics."""
+        """Re-rank the results, and measure the metrics of rankings like `evaluate`; omit other metrics."""
 
     def expand(
         self,

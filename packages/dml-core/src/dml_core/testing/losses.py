@@ -87,7 +87,7 @@ class LossContract(ABC):
         """By default, rows must be compared with the other rows of the batch, and not with themselves.
 
         The reference compares a row with the other rows as a gallery. The rows are interchangeable, since permuting
-        coordinates maps any row to any other. The reference repeats a row to a batch, so that any loss uses all pairs
+        coordinates maps any row to any other. The reference fills a batch with a row, so that any loss uses all pairs
         equally often both ways. The gradients may differ by a factor, since some losses divide by the number of
         entries. If a row counts itself anywhere, the direction of the gradient changes.
         """

@@ -39,9 +39,9 @@ class RanksContract(ABC):
     Attributes:
         rows_per_rank: R for each of the W ranks.
         gradients: how the ranks combine the network's gradients: ``"mean"``, like DistributedDataParallel, or
-            ``"sum"``. The mean of the parameters' gradients must always be one rank's.
+            ``"sum"``. The mean of the parameters' gradients must always equal one rank's.
         steps: the number of calls. After each, all parameters take a step of SGD.
-        tolerance: of all comparisons, relative to the largest number.
+        tolerance: the largest difference in any comparison, relative to the largest number.
     """
 
     rows_per_rank: Sequence[int] = (6, 6)

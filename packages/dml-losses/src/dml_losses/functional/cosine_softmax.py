@@ -2,13 +2,13 @@
 
 NormSoftmax, Heated-Up Softmax, CosFace, ArcFace with one or more centres per class, AdaFace, CurricularFace and
 Proxy-NCA use this function with different parameters. It passes over blocks of classes twice, so that no buffer grows
-with B × C. The first pass computes the loss: each row's highest logit so far, and the sum of exponentials relative to
-it. The second pass, in backward, computes the exponentials again, and both gradients. If all exponentials fit into a
-small buffer, the first pass goes over blocks of rows instead, and keeps the buffer for backward. The class weights are
+with B × C. The first pass updates each row's highest logit, and the sum of exponentials relative to this logit. The
+second pass, in backward, computes the exponentials again, and both gradients. If all exponentials fit into a small
+buffer, the first pass goes over blocks of rows instead, and keeps the buffer for backward. The class weights are
 never copied: their norms scale the block's columns.
 
-If each rank has the weights of some classes, it only passes over these. Ranks exchange three numbers for each row: the
-true class's logit, which one rank has, before the first pass, then the highest logit and the sum of exponentials.
+If each rank has the weights of some classes, it only passes over these. Ranks exchange three numbers for each row:
+before the first pass, the true class's cosine, which one rank has; after it, the highest logit and the sum.
 
 Extra rows and classes can be constants (`Virtual`): they are compared like the others, but don't get a gradient.
 
@@ -38,7 +38,7 @@ from dml_losses.functional.margins import (
 )
 from dml_losses.functional.sphere import inverse_norms, through_norm_, unit_rows
 
-# The most derivatives that are kept, and the most elements of a block, which should fit into a CPU's cache.
+# Maximum numbers of kept derivatives, and of elements in a block, which should fit into a CPU's cache.
 _KEPT_ELEMENTS, _BLOCK_ELEMENTS = {"cpu": 2**23}, {"cpu": 2**20}
 _FEWEST_ROWS, _FEWEST_COLUMNS = 256, 128
 
@@ -131,7 +131,7 @@ def _find_true(
     inverse_T: torch.Tensor,
     sharded: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Find the true class's nearest weight: its cosine and 1/norm, 0 if another rank has the class, and its column."""
+    """Return the true class's nearest weight: cosine, column and 1/norm (cosine and 1/norm are 0 on other ranks)."""
     dot_NK, first = rows_ND.new_zeros(column_NK.shape), 0
     for some in weights:
         if some.shape[0]:  # a rank can have no class
@@ -154,7 +154,7 @@ class _Comparison(NamedTuple):
 
     weights_CD: torch.Tensor
     rows_ND: torch.Tensor
-    column_NK: torch.Tensor  # the true class's weights; outside of [0, C) if the class is elsewhere
+    column_NK: torch.Tensor  # the true class's weights; outside of [0, C) if `weights_CD` lacks the class
     nearest_N1: torch.Tensor  # the nearest of these weights
     pull_N1: torch.Tensor  # −∂target/∂(x_nᵀ w_c) of this weight, without the scale
     inverse_norm_C: torch.Tensor
@@ -221,7 +221,7 @@ def _compute(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, to
     # Without negatives, −∞ − highest must not be NaN.
     highest_N1 = torch.full_like(target_N1, torch.finfo(target_N1.dtype).min)
     total_N1 = torch.zeros_like(target_N1)
-    # The class weights are last, so that the exponentials to keep are relative to the highest of all logits.
+    # Pass over the class weights last, so that the exponentials to keep are relative to the highest of all logits.
     for comparison in reversed(comparisons):
         before_N1 = highest_N1.clone()
         kept = kept_NC if keeps and comparison is own else None
@@ -250,9 +250,9 @@ def _differentiate(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute the gradients of the class weights and of the rows, each empty if it isn't needed.
 
     Inputs, after `_Comparison`: the number of rows that aren't constant; the highest logit and the sum of exponentials
-    per row; the gradient of these rows by constant weights, if there are any; the derivatives with respect to the dot
-    products, if they were kept; the upstream gradient (N, 1); which gradients are needed. Derivatives and the gradient
-    by constant weights still need a factor per row.
+    per row; the part of the rows' gradient that constant weights add, if there are any; the derivatives with respect to
+    the dot products, if they were kept; the upstream gradient (N, 1); which gradients are needed. This part and the
+    derivatives still need a factor per row.
     """
     *shared, batch, highest_N1, total_N1, pushed_BD, kept_NC, upstream_N1, weights_move, rows_move = inputs
     own = _Comparison(*shared)

@@ -11,7 +11,7 @@ from dml_losses.functional.pair_operators import pair_inputs
 from dml_losses.functional.sphere import unit_rows
 
 _EPSILON = 1e-8
-_BLOCK_ELEMENTS = 2**22  # of the similarities of a block
+_BLOCK_ELEMENTS = 2**22  # number of similarities per block
 
 
 def koleo(
@@ -26,8 +26,8 @@ def koleo(
 
     Up to constants, −L is Kozachenko and Leonenko's estimate of the entropy of the embeddings' distribution.
 
-    Source: Sablayrolles et al. 2019, Spreading vectors for similarity search; ε is DINOv2's (Oquab et al. 2023).
-    Departure: equal rows get no gradient, since they have no direction to leave in.
+    Source: Sablayrolles et al. 2019, Spreading vectors for similarity search; ε as in DINOv2 (Oquab et al. 2023).
+    Departure: equal rows get no gradient, since the direction between them is undefined.
 
     Args:
         embeddings, labels, gallery, gallery_labels: see `dml_losses.functional`. The labels have no influence.
@@ -50,7 +50,7 @@ def koleo(
 
 @torch.library.custom_op("dml_losses::nearest", mutates_args=())
 def _nearest(query_QD: torch.Tensor, gallery_GD: torch.Tensor, within: bool) -> torch.Tensor:
-    """Find the gallery row with the largest inner product per query, (Q,); within a batch, a different row."""
+    """Find the gallery row with the largest inner product per query, (Q,); within a batch, except the query itself."""
     step = max(1, _BLOCK_ELEMENTS // len(gallery_GD))
     found = []
     for start in range(0, len(query_QD), step):

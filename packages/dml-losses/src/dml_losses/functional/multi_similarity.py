@@ -23,7 +23,7 @@ def multi_similarity(
     threshold: float = 0.5,
     epsilon: float = 0.1,
 ) -> torch.Tensor:
-    """Compute a soft maximum of the violations of a query's selected positives, plus one of its selected negatives.
+    """Compute soft maxima of a query's violations, one over selected positives, one over selected negatives.
 
     L = 1/B · Σ_q ( 1/α · log(1 + Σ_{i ∈ P_q} exp(−α(s_qi − λ))) + 1/β · log(1 + Σ_{j ∈ N_q} exp(β(s_qj − λ))) )
 

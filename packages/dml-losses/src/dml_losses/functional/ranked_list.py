@@ -87,7 +87,7 @@ def _terms(
 ) -> torch.Tensor | WeightedQueries:
     distance_RG = torch.rsub(block.similarity, 2, alpha=2).clamp_min_(0).sqrt_()  # ‖a − b‖² = 2 − 2·aᵀb
     distance_RP = distance_RG[:, block.columns].clone()
-    # A pair at the boundary isn't a violation, so move the pairs that don't belong to a set there.
+    # A pair at the boundary isn't a violation, so move pairs that aren't in a set to its boundary.
     distance_RG[:, block.columns].masked_fill_(block.same, negative_boundary)
     distance_RP.masked_fill_(~block.positive, positive_boundary)
 

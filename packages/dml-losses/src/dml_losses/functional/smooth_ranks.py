@@ -69,7 +69,7 @@ def rank_terms(
         loss: called with A, B and a mask, all (R, I); the mask is false if a query has fewer positives.
 
     Returns:
-        The sum of the losses in this block over the number of all queries with a positive, a scalar.
+        The sum of the losses in this block divided by the number of all queries with a positive, a scalar.
     """
     pairs = Pairs.of(block)
     above_RI, below_RI = torch.zeros_like(pairs.target), torch.zeros_like(pairs.target)

@@ -20,7 +20,7 @@ from pathlib import Path
 from dml_core import DmlError, Registry
 from dml_train.files import report_write_errors
 
-PROBE = ".probe-"  # the start of the name of a probe, a file that may be in the folder of a new study
+PROBE = ".probe-"  # prefix of a probe file (see `expect`), which a new study's folder may contain
 SECONDS_TO_APPEAR = 10.0  # network file systems may show a new file late
 
 

@@ -82,8 +82,8 @@ def evaluate_command(
 ) -> None:
     """Evaluate a run on any images, or evaluate embeddings.
 
-    With only RUN: evaluate the test split. With FOLDER (FOLDER/CLASS/IMAGE): evaluate RUN on these images, and search
-    for each image in all other images. With EMBEDDINGS.npy and LABELS.npy: evaluate these arrays.
+    With only RUN: evaluate the test split. With FOLDER (FOLDER/CLASS/IMAGE): evaluate RUN on these images; each
+    image is a query that searches all others. With EMBEDDINGS.npy and LABELS.npy: evaluate these arrays.
 
     The results of --flip, --whiten, --expand and --rerank on the test split are also rows of the run's next report.
     """

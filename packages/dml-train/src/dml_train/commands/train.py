@@ -81,7 +81,7 @@ def train(
     from dml_train.studies.runs import measure_seconds
     from dml_train.training.run import train as run_training
 
-    # A study that listed this command will read the seconds, which are only measured when ranks aren't used.
+    # Measure the run's time, which a study that listed this command reads; ranks don't measure it.
     with nullcontext() if "RANK" in os.environ else measure_seconds(out):
         folder = run_training(recipe, out, resume=resume, force=force, registry=registry)
     if not is_first_process():

@@ -11,7 +11,7 @@ from torch import Tensor
 from dml_core import nearest
 
 Steps = Sequence[str | Mapping[str, Any]]
-_TRIED = 8  # seeds, since a transform may be applied at random
+_TRIED = 8  # seeds to check each transform with, since it may be applied at random
 _MASK = 0xFFFFFFFFFFFFFFFF
 
 
@@ -20,8 +20,8 @@ class Augmentation:
 
     Transforms change bytes, in the order of the list, and `RandomErasing` changes the normalised image at the end, so
     that its default ``value = 0`` is the mean colour. Options are torchvision's; an ``interpolation`` or ``policy`` is
-    given by name, and ``transforms`` is a list as here. Raises a `ValueError` if a name or an option is unknown, or a
-    transform doesn't keep the shape and the type of an image, (3, side, side).
+    given by name, and ``transforms`` is a list like this one. Raises a `ValueError` if a name or an option is unknown,
+    or a transform doesn't keep the shape and the type of an image, (3, side, side).
     """
 
     def __init__(self, steps: Steps, side: int) -> None:
@@ -41,7 +41,7 @@ class Augmentation:
                 shape = getattr(made, "shape", type(made).__name__)
                 raise ValueError(
                     f"the augmentation {step!r} turns an image of shape {tuple(image.shape)}, {image.dtype} into "
-                    f"{shape}, {getattr(made, 'dtype', '')}; expected an equal shape and type"
+                    f"{shape}, {getattr(made, 'dtype', '')}; expected the same shape and type"
                 )
 
     def change_bytes(self, image_3SS: Tensor, seed: int) -> Tensor:

@@ -19,7 +19,7 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", 
 # A file, an image inside a file, or an array in memory: RGB (height, width, 3) or grey (height, width).
 ImageSource = Path | StoredImage | npt.NDArray[np.uint8]
 
-_TAIL = 64  # bytes; some writers pad the end with a few zeros
+_TAIL = 64  # last bytes to read for the end mark, since some writers pad the end with a few zeros
 # TIFF tags for the positions and lengths of strips and tiles.
 _STRIPS = ((273, 279), (324, 325))
 _ORIENTATION, _TURNED = 0x0112, range(5, 9)  # the EXIF tag, and the values that exchange width and height

@@ -174,11 +174,11 @@ def select_characters(characters: str | Sequence[str]) -> Callable[[int], bool]:
 def draw_classes(
     faces: Sequence[Face], belongs: Callable[[int], bool], min_images: int, counted: int | None = None
 ) -> Drawing:
-    """Draw a character set in all faces, and group the drawings into classes; raise a `DmlError` if fewer than two.
+    """Draw a character set in all faces, and group drawings into classes; raise a `DmlError` for fewer than 2.
 
     - Omit a face's sign for a missing glyph, and any drawing that `PLACEHOLDER_USES` characters share.
-    - Characters that **any** face draws identically form a class, also through a chain of such pairs, since a face that
-      lacks a form of a character often draws a different form instead.
+    - Characters that **at least one** face draws identically form a class, as do chains of such pairs, since a face
+      that lacks a form of a character often draws a different form instead.
     - Remove duplicate drawings from a class, since fonts copy glyphs from each other.
     - When a face draws more than one character of a class, use the first by code point.
     - Omit a class with fewer than `min_images` drawings.

@@ -34,7 +34,7 @@ from dml_train.data.webdataset import read_archives
 from dml_train.extras import extra
 
 _MOST_LISTED = 5  # rows in a message
-_SIDES = 4  # numbers of a box
+_SIDES = 4  # how many numbers a box has
 _HUB = "hf:"  # the prefix of a source that `datasets` loads
 
 
@@ -114,7 +114,7 @@ def read_image_table(
 
 
 def list_tables(source: str) -> dict[Path, str]:
-    """Map the tables that `source` names, sorted by path, to the folder or the start of the name, maybe a split.
+    """Map the tables of `source`, sorted by path, to a possible split: the folder, or the start of the name.
 
     Only the files in ``state.json`` belong to a folder that `save_to_disk` wrote. Raise a `DmlError` if there are no
     tables, or types of files are mixed.
@@ -222,7 +222,7 @@ class _Table(NamedTuple):
             return
         rows = np.flatnonzero(bad).tolist()
         others = ", ".join(name_of(self.rows[row]) for row in rows[1:_MOST_LISTED])
-        also = f" ({len(rows):,} such, also {others}{', …' * (len(rows) > _MOST_LISTED)})" if others else ""
+        also = f" ({len(rows):,} rows, also {others}{', …' * (len(rows) > _MOST_LISTED)})" if others else ""
         raise DmlError(
             f"{name_of(self.rows[rows[0]])}: the column {column!r} is {what}{also}; correct or remove such rows"
         )
@@ -297,7 +297,7 @@ def _read_archives(files: Sequence[Path], image: str, names: Mapping[str, str]) 
 
 
 def _read_columns(table: TableFile, columns: list[str], label: str) -> Iterator[Any]:
-    """Yield groups of rows; where `datasets` stores the names of integer labels, use these (no name: null)."""
+    """Yield groups of rows; if `datasets` stored names of integer labels, replace labels by names or null."""
     import pyarrow as pa
 
     about = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))

@@ -35,15 +35,15 @@ from dml_train.data.stored import TABLES, Item, name_of, sort_images
 from dml_train.extras import extra
 from dml_train.files import write_csv
 
-# Near-duplicates differ in at most this number of the 64 bits of hashes; unrelated photographs usually in over 20.
+# Hashes of near-duplicates differ in at most this many of 64 bits, unrelated photographs usually in over 20.
 NEAR = 4
 _MOST_PAIRS = 100_000
-_TIMED = 32  # images
-_MOST_LISTED = 10  # findings of a kind
-_MOST_NAMED = 5  # classes
+_TIMED = 32  # images to load when timing
+_MOST_LISTED = 10  # number of findings to list for each kind
+_MOST_NAMED = 5  # number of classes to name in a line
 _PER_CLASS = 4  # images_per_class in recipes that use the sampler "class-balanced"
 _BAR = 40  # length of the longest bar in characters
-# Measure a fifth of the classes if it contains these numbers of classes and images; otherwise half, the default.
+# Suggest testing on a fifth of the classes if it has at least so many classes and images; otherwise on half.
 _MEASURED_CLASSES, _MEASURED_IMAGES = 50, 1_000
 _HALF = 0.5
 

@@ -77,7 +77,7 @@ def divide(
 ) -> Parts:
     """Divide the classes of a table by the column ``split``, see `SPLITS`; the key "" stands for a missing column.
 
-    Classes are sorted by name. If there isn't such a column, they are split (`split_classes`). Raise a `DmlError` if
+    Classes are sorted by name. Shuffle and split them if the column is missing (`split_classes`). Raise a `DmlError` if
     the splits don't belong together, or the parts are invalid (`check_parts`); `ignore` says how to ignore the column.
     """
     if "" in by_split or not by_split:
@@ -124,7 +124,7 @@ def check_parts(parts: Parts, sources: Mapping[str, str], remedy: str = "rename 
     for part, classes in by_name.items():
         if part != "train" and (both := sorted(parts.train.keys() & classes.keys())):
             raise DmlError(
-                f"class {both[0]!r} is in {sources['train']} and in {sources[part]} ({len(both)} such); "
+                f"class {both[0]!r} is in {sources['train']} and in {sources[part]} ({len(both)} in both); "
                 f"evaluation needs classes that training hasn't seen: {remedy}"
             )
     if parts.gallery is None:

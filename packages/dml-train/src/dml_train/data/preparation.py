@@ -22,7 +22,7 @@ from dml_train.data.augmentation import Augmentation, Steps
 from dml_train.data.decoding import ImageSource, read_image
 from dml_train.data.prepare import MAX_PIXELS, NORMALISATIONS, REDUCED_SIDE, choose_size
 
-_TRIES = 10  # random areas and ratios, as in torchvision's RandomResizedCrop
+_TRIES = 10  # number of random areas and ratios to try, as in torchvision's RandomResizedCrop
 _RATIO = np.log(4.0 / 3.0)
 # The options that evaluation needs; they are arguments of `prepare_photograph`.
 _EVALUATED = ("resize", "square", "crop", "interpolation", "normalize", "max_pixels")

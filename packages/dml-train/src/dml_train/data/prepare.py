@@ -134,7 +134,7 @@ def decode(file: Source, min_side: int | None = None, max_pixels: int = MAX_PIXE
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:
-    """Scale grey values so that 255 stands for 1 (in floats that don't exceed 1), else for 65535 or the maximum."""
+    """Scale grey values so that 255 is 1 if floats don't exceed 1, otherwise 65535 or a larger maximum."""
     values = np.asarray(image).astype(np.float64)
     most = 1.0 if image.mode == "F" and values.max() <= 1.0 else max(65535.0, float(values.max()))
     return Image.fromarray(np.round(values.clip(0.0, most) * (255.0 / most)).astype(np.uint8))
@@ -164,7 +164,7 @@ def resize_center(
 
 
 class _Filter(NamedTuple):
-    """A weighted sum of pixels per pixel of the result: ``sum(pixel · weight) / 2**shift``."""
+    """The source pixels for each output pixel, with weights: ``sum(pixel · weight) / 2**shift``."""
 
     pixels: npt.NDArray[np.int64]  # (T, S)
     weights: npt.NDArray[np.int32]  # (T, S)

@@ -1,4 +1,4 @@
-"""Images inside files: members of tar archives, cells of tables, and parts of images, all read at random by an index.
+"""Images inside files: members of tar archives, cells of tables, and parts of images, read in any order by an index.
 
 Shapes: `N` images.
 """
@@ -134,7 +134,7 @@ def sort_images(images: Iterable[Item]) -> list[Any]:
 class PathTable(Sequence[Path]):
     """A compact sequence of paths, which takes 8 bytes per path besides the characters.
 
-    A list of `Path` objects takes some 400 bytes per path in each loader process, and seconds to send there.
+    A list of `Path` objects takes some 400 bytes per path in each loader process, and takes seconds to send.
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
@@ -177,7 +177,7 @@ class TarMembers(Sequence[TarMember]):
 
     Args:
         files: the archives.
-        ends: number of members in the first archives, by archive.
+        ends: for each archive, the number of members in this and all earlier archives.
         names: (N,) the names of the members.
         places: (N, 2) offset and size of the members.
     """
@@ -199,7 +199,7 @@ class TarMembers(Sequence[TarMember]):
 
 
 class Selection(Sequence[Item]):
-    """Some images of a long sequence, described when requested: 8 bytes per image, also when sent to a process.
+    """Some images of a long sequence, looked up on request; 8 bytes per image, also when sent to a process.
 
     Args:
         images: all images.
@@ -284,7 +284,7 @@ class TableFile:
             yield self._read(group, columns)
 
     def find_nulls(self, column: str) -> npt.NDArray[np.bool_]:
-        """Return for all rows, (num_rows,), whether the cell is null, or a struct with neither bytes nor a path."""
+        """Return whether each row's cell is null, or a struct with neither bytes nor a path, (num_rows,)."""
         import pyarrow as pa
         import pyarrow.compute as pc
 

@@ -25,7 +25,7 @@ class _Sample(NamedTuple):
 def read_archives(
     files: Sequence[Path], image: str, names: Mapping[str, str]
 ) -> tuple[TarMembers, dict[str, list[Any]]]:
-    """Index the images in archives, and read the columns `names`, by meaning; a value is None if it is missing.
+    """Index the images in archives, and read the columns that `names` lists; missing values are None.
 
     The value of a column is the text of the member with this extension, or the value in the member ``.json``; the
     label may also be in the member ``.cls``. Only headers and these members are read.

@@ -59,7 +59,7 @@ class StudyInterrupted(Interrupted):
 
 @dataclass(slots=True)
 class StopRequest:
-    """The last signal to stop that was received; 0 if none was."""
+    """The number of the last stop signal that was received; 0 if none was."""
 
     signal_number: int = 0
 

@@ -33,7 +33,7 @@ class OwnRows(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """Rows `first` to `last` of a tensor in a file; `rows` is a safetensors slice, which reads on demand."""
+    """Rows `first` to `last` - 1 of a tensor in a file; `rows` is a safetensors slice, read on demand."""
 
     first: int
     last: int
@@ -86,7 +86,7 @@ class Parts:
             ends = [0, *(piece.last for piece in pieces)]
             if any(piece.first != end for piece, end in zip(pieces, ends, strict=False)):
                 raise DmlError(
-                    f"{folder} contains wrong rows of {name}; expected rows 0 to {ends[-1]}, with no row repeated"
+                    f"{folder} contains wrong rows of {name}; expected rows 0 to {ends[-1] - 1}, each once"
                 )
 
     def read(self, name: str, placeholder: Tensor, first: int, last: int) -> Tensor:

@@ -125,7 +125,7 @@ def _items(dataset: Dataset, embedded: Embedded) -> tuple[Items, Items]:
 
 
 CODES = "hamming"  # the evaluator of codes
-_SHARED = ("metrics", "unmatched", "ties")  # options of both evaluations
+_SHARED = ("metrics", "unmatched", "ties")  # options of the run's evaluator to use for codes, too
 
 
 class MetricDifference(NamedTuple):

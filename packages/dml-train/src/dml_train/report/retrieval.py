@@ -18,9 +18,9 @@ from dml_train.measure.evaluate import Embedded
 from dml_train.report.rendering import select_evenly
 
 _NEAREST = 8
-_EXAMPLES = 8  # number of queries with a right, and with a wrong, nearest item
+_EXAMPLES = 8  # maximum number of queries to show with a right nearest item, and with a wrong one
 _WORST = 15
-_NEIGHBOURS = 1 << 23  # maximum number in memory
+_NEIGHBOURS = 1 << 23  # maximum number of nearest items in memory
 
 
 class Retrieval(NamedTuple):
@@ -55,7 +55,7 @@ class NearestNeighbours:
 
     @classmethod
     def find(cls, evaluator: Evaluator, embedded: Embedded) -> NearestNeighbours:
-        """Search the gallery, or else the other queries, for all queries, except items that the ranking excludes."""
+        """Find each query's nearest items that the ranking doesn't exclude, in the gallery or other queries."""
         matching = embedded.matching()
         nearest_QK = _search(evaluator, embedded, matching)
         right_QK = matching.matches(np.arange(len(nearest_QK)), nearest_QK)

@@ -158,7 +158,7 @@ def _compare_pair(first: Column, neighbours: NearestNeighbours | None, other: Co
     if names[0] != names[1]:
         return RunComparison(other.name, f"the data sets differ: {names[0]} and {names[1]}")
     if not _same_items(one.embedded, two.embedded):
-        return RunComparison(other.name, "the two were measured on different items")
+        return RunComparison(other.name, "the runs were measured on different items")
     found = neighbours, NearestNeighbours.find(two.evaluator, two.embedded)
     right_1Q, right_2Q = (each.right_QK[:, 0] for each in found)
     matched_Q = neighbours.matched_Q

@@ -69,7 +69,7 @@ def evaluate_run(
     If the run is finished, the embeddings of the test split are read from the run's folder. Raise DmlError if `run`
     isn't a run's folder; a result file is damaged; a checkpoint is missing or damaged; an evaluator, option or level
     doesn't exist; `prefix` exceeds the dimension; or `folder` lacks images, has an image that can't be decoded or is
-    not in a subfolder, or only classes of a single image.
+    not in a subfolder, or has only classes with a single image.
 
     Args:
         run: the run's folder.

@@ -35,12 +35,12 @@ Shape = tuple[int, int, int]  # C, H, W
 Compute = Callable[[Tensor], npt.NDArray[np.float32]]  # (B, C, H, W) to (B, D)
 
 INPUT, OUTPUT = "images", "embeddings"
-# Relative to the largest entry of the embeddings; needed since programs may reorder sums, or fold batch norms.
+# Largest error relative to the largest entry; needed since programs may reorder sums, or fold batch norms.
 _TOLERANCE = 1e-4
 _COSINE_TOLERANCE = 1e-5  # maximum of 1 minus the cosine between embeddings of an image file
 _PROGRAM = Path(prepare.__file__)
 _BATCHES = (1, 2, 5)
-# Heights and widths of the test photographs. Most data sets decode the first, as large as a phone's, in reduced size.
+# Heights and widths of the test photographs. Most data sets decode the first (a phone's size) at reduced size.
 _SIDES = ((3000, 4000), (1600, 1200), (768, 1024), (480, 640), (90, 120))
 
 
@@ -56,7 +56,7 @@ class Exporter(NamedTuple):
 def export(model: TrainedModel, format: Format, out: Path | str, registry: Registry | None = None) -> float:
     """Export the network, (B, C, H, W) float32 to (B, D) float32 for any B, and describe it in ``OUT.json``.
 
-    The form ``"hub"`` is different: a folder for the Hugging Face Hub, see `write_hub_folder`, opened again as a check.
+    For ``"hub"``, only write a folder for the Hugging Face Hub (`write_hub_folder`), and open it again as a check.
 
     Also write ``prepare.py`` to the same folder, to prepare images where this package isn't installed, unless a plugin
     prepares images differently. To check both files, photographs are drawn, prepared using ``prepare.py`` and embedded
@@ -123,7 +123,7 @@ def _write_torch(network: EmbeddingModel, shape: Shape, path: Path) -> None:
 
 def _read_torch(path: Path) -> Compute:
     with path.open("rb") as file, warnings.catch_warnings():
-        # torch 2.11 warns that the tensors that it loads here aren't writable. They are never written to.
+        # torch 2.11 warns that the tensors that it loads here aren't writable. Nothing writes to them.
         warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
         program = torch.export.load(file).module()
     return lambda images: np.asarray(program(images).detach().numpy(), dtype=np.float32)
@@ -213,7 +213,7 @@ def _compare(model: TrainedModel, network: EmbeddingModel, exported: Compute) ->
 
 
 def _embed_photographs(model: TrainedModel) -> tuple[Tensor, Tensor, npt.NDArray[np.float32]]:
-    """Draw photographs (or noise), and return them prepared by ``prepare.py``, by the data set, and embedded."""
+    """Draw photographs (or noise); return inputs by ``prepare.py`` and by the data set, and embeddings."""
     if model.reader is None:
         images = _draw_noise(max(_BATCHES), model.input_shape)
         return images, images, model.embed(images)

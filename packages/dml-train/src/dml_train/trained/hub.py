@@ -77,7 +77,7 @@ def find_hub_folder(source: Path | str) -> Path | None:
     """Return the folder of a shared network, or None if `source` is something else.
 
     A name that begins with ``hf:`` is downloaded, or read from the Hub client's cache; ``hf:OWNER/NAME@REVISION``
-    chooses a revision. Raise DmlError if that fails.
+    chooses a revision. Raise DmlError if the name can't be downloaded or read.
     """
     if not str(source).startswith(HUB):
         folder = Path(source)

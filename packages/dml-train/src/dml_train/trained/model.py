@@ -35,7 +35,7 @@ class TrainedModel:
     folder: RunFolder  # the run's folder
     recipe: Recipe  # the run's recipe, as resolved
     step: int  # number of optimizer steps before these weights were saved
-    weights: str  # the SHA-256 of the weights file, or of it and the whitening
+    weights: str  # the SHA-256 of the weights file, or of this file and the whitening
     network: EmbeddingModel  # images to embeddings
     device: torch.device  # the network's device
     input_shape: tuple[int, int, int]  # channels, height and width of images

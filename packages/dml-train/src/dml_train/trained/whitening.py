@@ -21,7 +21,7 @@ from dml_train.run_folder import RunFolder
 from dml_train.training.checkpoint import WEIGHTS, read_manifest
 from dml_train.training.run import evaluated_checkpoint, reopen
 
-# Directions with a smaller share of the largest variance contain rounding errors of float32.
+# Directions with a smaller share of the largest variance only contain rounding errors of float32.
 _LEAST_VARIANCE = 1e-9
 
 
@@ -43,7 +43,7 @@ def learn_whitening(
 
 
 def fit_whitening(rows_ND: npt.NDArray[np.float32], dim: int) -> Whitening:
-    """Learn the whitening from embeddings: W principal directions, each divided by the standard deviation."""
+    """Learn the whitening from embeddings: W principal directions, divided by the standard deviation along each."""
     unit_ND = rows_ND / np.linalg.norm(rows_ND, axis=1, keepdims=True).clip(1e-12).astype(np.float64)
     mean_D = unit_ND.mean(axis=0)
     centred_ND = unit_ND - mean_D
@@ -60,7 +60,7 @@ def fit_whitening(rows_ND: npt.NDArray[np.float32], dim: int) -> Whitening:
 
 
 def read_whitening(folder: RunFolder, weights: str) -> Whitening | None:
-    """Read a run's whitening; return None if it is missing or of weights with a different SHA-256."""
+    """Read a run's whitening; return None if it is missing, or for weights with a different SHA-256."""
     if not folder.whitening.is_file():
         return None
     try:

@@ -12,7 +12,7 @@ from dml_train.seeds import FORWARD, LOSS, seed_torch
 from dml_train.training.build import Experiment
 
 ITEMS = 2  # a batch norm fails on a single row
-_VIEWS = 16  # so many are hardly identical by chance, even if images are only mirrored
+_VIEWS = 16  # number to compare: 16 are hardly identical by chance, even if images are only mirrored
 
 
 def rehearse(experiment: Experiment) -> None:

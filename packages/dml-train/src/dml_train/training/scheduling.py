@@ -84,5 +84,5 @@ def check_loss_schedules(
 
 
 def _given_values(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values in a schedule's table; the schedule stays in the values' range."""
+    """Return the values in a schedule's table; the schedule stays between these values."""
     return {key: options[key] for key in ("value", "values", "start", "end") if key in options}

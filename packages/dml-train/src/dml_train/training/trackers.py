@@ -2,7 +2,7 @@
 
 Loggers send the recipe as the run's settings, and values by step. A tracker shows the last value of a name as the run's
 result, so the evaluation of the test split is logged last. The run's folder stores the run's ID in the tracker, so that
-a resumed run continues there; it will log the steps since the last checkpoint again, with the same values. Trackers
+a resumed run continues its entry; it will log the steps since the last checkpoint again, with the same values. Trackers
 write in the background, so when a run is killed, the last seconds may be missing.
 
 All loggers have these arguments: `directory` is the run's folder, `recipe` becomes the run's settings, `project` is

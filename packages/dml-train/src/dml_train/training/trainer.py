@@ -92,7 +92,7 @@ class Trainer:
         self.best = Best(recipe.validation.metric, recipe.validation.patience)
         self.first_step = self.steps_done = self.restore()
         self.values = StepValues()
-        # A GPU computes while the run waits for the next batch, so waiting costs less there than on a CPU.
+        # A GPU computes while the run waits for the next batch, so waiting costs less on a GPU than on a CPU.
         self.most_loading = 0.5 if device.type == "cpu" else 0.9
         self.warned_of_zero = self.warned_of_loading = False
         self.run = Run(folder.path, recipe.to_dict(), experiment.num_steps, ranks.rank, ranks.world_size)

@@ -38,7 +38,7 @@ def check_dataset(
 
     Args:
         name: ``"cub"``, ``"cars196"``, ``"sop"``, ``"in-shop"``, ``"market1501"``, ``"veri776"`` or ``"vehicleid"``.
-        root: the data set's folder, or the parent folder; raises a `DmlError` if the data set isn't there.
+        root: the data set's folder, or the parent folder; raises a `DmlError` if it lacks the data set.
         decode: whether to also decode all images.
         report: called with the lines of the report.
     """
@@ -59,7 +59,7 @@ def check_dataset(
         report(f"{part:<10}{present:>10,}{len(classes):>10,}{'':>14}{images:>10,}{count:>10,}")
     wrong = official.find_wrong_counts(parts)
     for difference in wrong:
-        report(f"wrong count: the list of {difference}")
+        report(f"wrong count: {difference}")
     _report_some("missing", [*map(str, missing)], report)
     bad = {}
     if decode:

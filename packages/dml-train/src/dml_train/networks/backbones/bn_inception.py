@@ -35,7 +35,7 @@ _BLOCKS: dict[str, _Widths] = {
     "inception_5a": (352, 192, 320, 160, 224, "average", 128),
     "inception_5b": (352, 192, 320, 192, 224, "max", 128),
 }
-_CLASSIFIER = "last_linear."  # in the weights file
+_CLASSIFIER = "last_linear."  # prefix of the classifier's parameters in the weights file
 _PUBLISHED = "the published bn_inception-52deb4733.pth (docs/guide/models.md links to it)"
 
 
@@ -143,7 +143,7 @@ class _Block(nn.ModuleDict):
 
     def __init__(self, in_channels: int, widths: _Widths) -> None:
         one, reduce, three, double_reduce, double, pool, projection = widths
-        halves = projection == 0  # height and width
+        halves = projection == 0  # whether the block halves height and width
         stride = 2 if halves else 1
         units: dict[str, nn.Module] = {"1x1": _Unit(in_channels, one, 1)} if one else {}
         units["3x3_reduce"] = _Unit(in_channels, reduce, 1)

@@ -38,7 +38,7 @@ class TimmModel(nn.Module):
         in_channels, pretrained: see `dml_train.networks.backbones.options`.
         model: a name of ``timm.list_models()``, e.g. ``"convnext_tiny"``; a tag, e.g. ``"convnext_tiny.fb_in1k"``,
             chooses the weights to download; or ``"hf-hub:OWNER/NAME"``, a network in timm's form on the Hugging Face
-            Hub, of which the configuration is also needed to open a run.
+            Hub; opening a run also needs the network's configuration from the Hub.
         weights: None (random); ``"DEFAULT"``, timm's download for this name; ``"efficientnet-lite0"``, the weights of
             ``tf_efficientnet_lite0`` that ``dml-train[lite0]`` installs; or a file. If the names in the file aren't
             timm's, timm's conversion is tried (for example for the published files of DINOv2 and OpenCLIP).

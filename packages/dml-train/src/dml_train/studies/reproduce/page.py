@@ -23,7 +23,7 @@ NAMES = {"sop": "SOP", "cub": "CUB", "cars196": "CARS196", "in-shop": "In-shop",
 
 
 class Standing(NamedTuple):
-    """A row for `compare_order`."""
+    """A row's published figure and measured values, to compare the order of rows with `compare_order`."""
 
     groups: frozenset[str]
     published: float

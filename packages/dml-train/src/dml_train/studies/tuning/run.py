@@ -73,7 +73,7 @@ def tune(
     search = SettingsSearch(read(source, overrides)[0], space, folds, seed, registry or installed())
     done = run_search(search, out, trials, console, processes=processes, executor=executor)
     if not done:
-        raise DmlError(f"none of the {trials} trials has ended on other machines; repeat this later")
+        raise DmlError(f"none of the {trials} trials has ended on other machines; search again later")
     return TuningResult(search, done, write(search, done, out, Path(source).stem))
 
 

@@ -149,5 +149,5 @@ def _begin(identity: dict[str, Any], out: Path) -> None:
 
 
 def _report_errors(folder: Path) -> AbstractContextManager[None]:
-    advice = "; finished trials are kept. Solve that, then repeat the command"
+    advice = "; finished trials are kept. Correct this, then repeat the call or command"
     return report_write_errors(f"write the search in {folder}", advice)
