@@ -1,4 +1,4 @@
-"""Measure how time and memory of self-retrieval grow with data and classes, a clustering, and the kernels' speed.
+"""Measure how self-retrieval's time and memory grow with data and classes; also time clustering and the kernels.
 
     python benchmarks/evaluator/growth.py [--tables growth classes kernels clusters] [--items 7500 15000 30000 60000]
 

@@ -33,7 +33,7 @@ METRICS = [
     "recall@1", "recall@3", "precision@1", "r_precision", "map@r", "mrr", "precision@2", "map@2", "ndcg@3",
     "ir_recall@2", "mrr@2", "map", "minp",
 ]  # fmt: skip
-# A metric is a sum of a few products that are rounded once.
+# Allow for rounding, since a metric is a sum of a few rounded products.
 TOLERANCE = 1e-12
 
 

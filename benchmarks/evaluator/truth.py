@@ -2,7 +2,7 @@
 
     python benchmarks/evaluator/truth.py [--items 1000000] [--dim 128] [--queries 2000] [-k 100] [--without-faiss]
 
-A single thread; processor time, the minimum of two runs. Each ratio is to `knn` of the same float32 rows in this run.
+Times are processor time of one thread, the minimum of two runs; ratios are to `knn` of the same float32 rows.
 """
 
 from __future__ import annotations

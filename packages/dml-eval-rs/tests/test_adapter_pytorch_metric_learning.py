@@ -21,12 +21,12 @@ RETRIEVAL = (
 )  # fmt: skip
 RNG = np.random.default_rng(0)
 LABELS = torch.tensor(RNG.integers(0, 9, 150))
-LABELS[7] = 77  # does not match
+LABELS[7] = 77  # item 7 matches no other item
 X = torch.tensor((RNG.normal(size=(78, 6))[LABELS] + RNG.normal(size=(150, 6))).astype(np.float32))
 
 
 def cluster(query: Any, n_clusters: int) -> Any:
-    """Return equal clusters to both libraries, because different initial centres are used by the k-means."""
+    """Return equal clusters to both libraries, since their k-means start from different centres."""
     return torch.arange(len(query)) * 7 % n_clusters
 
 

@@ -70,7 +70,7 @@ def test_two_ranks_with_generated_code_match_one_without(tiny_document, tmp_path
     one, two = (tiny_document(**tables) for tables in (PARTS, COMPILED))
     train_until(one, tmp_path / "one", 99)
     in_ranks(2, train_until, two, tmp_path / "two", 99)
-    # See above for the tolerance.
+    # Generated code and ranks sum float32 in a different order.
     assert losses(RunFolder(tmp_path / "two")) == pytest.approx(losses(RunFolder(tmp_path / "one")), rel=1e-5)
 
 

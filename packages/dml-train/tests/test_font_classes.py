@@ -95,7 +95,7 @@ def test_classes_are_those_of_the_definition(faces, least, data):
 
 
 def test_signs_for_missing_glyphs_are_no_drawings():
-    """A drawing that `PLACEHOLDER_USES` characters share is such a sign, although the face's table lists them."""
+    """A drawing shared by `PLACEHOLDER_USES` characters is a sign for missing glyphs, even if the face lists them."""
     own = {65: 1, 66: 2, 67: 3}
     shared = {68 + n: 9 for n in range(PLACEHOLDER_USES)}
     few = {200 + n: 8 for n in range(PLACEHOLDER_USES - 1)}

@@ -108,7 +108,7 @@ def check_intact(folder):
     """Check that all files in a folder are complete."""
     for path in folder.rglob("*"):
         if any(part.startswith(".") for part in path.relative_to(folder).parts):
-            continue  # written aside
+            continue  # a temporary file, which may be incomplete
         if path.suffix == ".json":
             json.loads(path.read_text())
         elif path.suffix == ".npy":

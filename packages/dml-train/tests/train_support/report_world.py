@@ -69,7 +69,7 @@ class Page(html.parser.HTMLParser):
 
     @property
     def words(self) -> str:
-        """The text with single spaces."""
+        """Return the text, with all whitespace reduced to single spaces."""
         return " ".join(self.text.split())
 
     def handle_starttag(self, tag, attributes):
