@@ -190,7 +190,7 @@ def million_classes(threads: int, device: str) -> None:
 
 def measure_alone(repeats: int, make: Callable[[], Step]) -> None:
     if torch.get_default_device().type == "cpu":
-        # Let the peak start at the memory in use.
+        # Reset the peak to the memory in use.
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = peak_mebibytes()
     (milliseconds,) = time_in_turns(repeats, make())

@@ -292,7 +292,7 @@ class TestSearches:
             is_positive = labels[order[q]] == labels[q]
             choose = min if below == "hardest" else max
             bound = choose(similarities[q][is_positive], default=np.inf)
-            # Keys in float64 can differ although these scores are equal.
+            # Skip ties with the bound: float64 keys can differ although these rounded scores are equal.
             if not codes and (similarities[q][~is_positive] == bound).any():
                 continue
             expected = order[q][~is_positive & (similarities[q] < bound)][:5]

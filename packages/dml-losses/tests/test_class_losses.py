@@ -152,7 +152,7 @@ ANGULAR: dict[str, Loss] = {
 def test_embeddings_on_their_own_class_weight_have_the_gradient_of_the_other_classes(
     name: str, sign: float
 ) -> None:
-    """The angle does not have a derivative at 0° and 180°, and some of a hundred float32 cosines exceed 1."""
+    """The angle does not have a derivative at 0° and 180°, and some of 100 rounded float32 cosines exceed 1."""
     w = rows(100, 9).float()
     found = []
     for dtype in (torch.float32, torch.float64):

@@ -77,7 +77,7 @@ class Data:
         self.item_labels = labels if self.gallery_labels is None else self.gallery_labels
 
     def near(self, others: bool, most: int) -> Lists:
-        """Choose, per query, near items (if `others`, only those with other labels) and two random items."""
+        """Choose, per query, near items (if `others`, only items with other labels) and two random items."""
         lists = []
         for q, query in enumerate(self.queries):
             keys = np.array(reference.keys_of(query, self.items, self.similarity))
