@@ -46,7 +46,7 @@ def world(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def plan(world, tmp_path) -> EmbeddingPlan:
-    """Plan 21 chunks of images that are slow to read; readings are noted in a file."""
+    """Plan 21 chunks of images that are slow to read, and note each read in a file."""
     images = log_readings(world / "photos", tmp_path / "log", seconds=0.01)
     return EmbeddingPlan(open_model(world / "run"), images, chunk_size=16)
 

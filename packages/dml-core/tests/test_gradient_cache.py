@@ -139,7 +139,7 @@ def test_wrong_arguments_raise() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; the CPU does the same above")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; other tests use the CPU")
 def test_on_a_gpu_dropout_and_precision_are_repeated() -> None:
     network = make_network(nn.Dropout(0.5)).float().cuda()
     outputs: list[Tensor] = []

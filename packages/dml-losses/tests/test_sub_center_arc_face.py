@@ -1,4 +1,4 @@
-"""Sub-centre ArcFace: centres in the cosine softmax, over all classes, a fraction of them, and shards."""
+"""Sub-centre ArcFace: multiple centres per class, in a softmax over all classes, sampled classes, and shards."""
 
 from __future__ import annotations
 

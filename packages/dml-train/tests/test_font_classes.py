@@ -30,7 +30,7 @@ LATIN = {"characters": ["U+0041-U+005A", "U+0061-U+007A"], "min_faces": 3}
 
 
 class PaintedFace:
-    """A face: drawings are given as numbers by code point."""
+    """A font's face with drawings that are given as numbers by code point."""
 
     def __init__(self, drawings: dict[int, int], missing: int | None = None) -> None:
         self.name, self.characters = "painted", frozenset(drawings)

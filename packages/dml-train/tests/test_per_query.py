@@ -96,14 +96,14 @@ def test_damaged_values_are_an_error(run, registry, change):
 
 
 class Newer(TinyEvaluator):
-    """An evaluator with an additional metric."""
+    """An evaluator that can't restore old values, because it has an additional metric."""
 
     def restore(self, metrics, per_query):
         raise KeyError("ari")
 
 
 class Forgetful:
-    """An evaluator that can't restore."""
+    """An evaluator without `restore`."""
 
     evaluate, nearest = TinyEvaluator.evaluate, TinyEvaluator.nearest
 

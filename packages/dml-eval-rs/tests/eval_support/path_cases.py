@@ -89,7 +89,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Option:
-    """The data of a call."""
+    """The kind of data, the similarity and the dtype of a call."""
 
     kind: str = "decaying"
     similarity: str = "cosine"
