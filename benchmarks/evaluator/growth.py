@@ -28,7 +28,7 @@ DIM = 512
 
 
 def peak() -> int:
-    """Return the peak of resident bytes since the last reset; right after a reset, the resident bytes."""
+    """Return the peak of resident bytes since the last reset; right after a reset, return the current number."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 

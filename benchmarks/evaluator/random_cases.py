@@ -92,7 +92,7 @@ class Case:
         return labels
 
     def count_somehow(self) -> Any:
-        """Choose at random whether to count by the screen, from tables, or by both."""
+        """Choose at random how matches are counted: by the screen, from tables, or by both."""
         return trial(many_positives=[None, 1, 2][self.rng.integers(3)])
 
     def rules(self) -> list[tuple[Evaluation, dict[str, np.ndarray]]]:

@@ -46,7 +46,7 @@ def rows(kind: str, n: int, dim: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def peak_of(call: Callable[[], Any]) -> float:
-    """Return the most anonymous memory during a call in MiB, which excludes mapped files."""
+    """Return the peak of anonymous memory during a call, in MiB; mapped files are not counted."""
     peak, ended = [0], threading.Event()
 
     def watch() -> None:

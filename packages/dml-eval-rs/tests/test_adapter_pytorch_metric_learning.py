@@ -87,7 +87,7 @@ def test_the_clusters_are_those_of_kmeans() -> None:
     found = AccuracyCalculator(include=("NMI", "AMI")).get_accuracy(X, LABELS)
     right = theirs.AccuracyCalculator(include=("NMI", "AMI")).get_accuracy(X, LABELS)
     for name in ("NMI", "AMI"):
-        assert found[name] == pytest.approx(right[name], abs=0.15)  # initial centres differ
+        assert found[name] == pytest.approx(right[name], abs=0.15)  # k-means centres differ
 
 
 BAD: dict[str, tuple[Any, type[Exception], str]] = {

@@ -124,7 +124,7 @@ def flush_by_mxcsr(on: bool) -> bool:
 @pytest.mark.parametrize("mode", range(4), ids=["to nearest", "1", "2", "to zero"])
 def test_a_rounding_mode_changes_no_bit(mode: int, expected: bytes) -> None:
     with rounding(ROUNDING[platform.machine()][mode]):
-        assert (np.ones(2) / DIVISORS).tobytes() != QUOTIENTS or mode == 0, "the mode has no effect"
+        assert (np.ones(2) / DIVISORS).tobytes() != QUOTIENTS or mode == 0, "the rounding mode has no effect"
         found = measure()
     assert found == expected
 
