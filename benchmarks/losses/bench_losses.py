@@ -225,7 +225,7 @@ def main() -> None:
         return
     if arguments.native is not None:
         make = native_losses()[arguments.native][arguments.side]
-        step_of(make(), 8, torch.arange(8) // 4)()  # so that the measured step doesn't import
+        step_of(make(), 8, torch.arange(8) // 4)()  # imports modules before the measured step
         measure_alone(1, lambda: step_of(make(), NATIVE_BATCH, torch.arange(NATIVE_BATCH) // 4))
         return
     on_gpu = arguments.device == "cuda"

@@ -45,7 +45,7 @@ def _nothing_compiled_before():
 @generates_code
 def test_generated_code_matches_the_plain_network_and_resumes_to_the_same_bits(run, registry, tmp_path):
     def run_anew(name, tables, resume=False):
-        torch._dynamo.reset()  # as in a new process
+        torch._dynamo.reset()  # forget compiled graphs, as in a new process
         return run(tmp_path / name, resume, **tables, checkpoints={"every": 2})
 
     plain, whole = run_anew("plain", PARTS), run_anew("whole", COMPILED)

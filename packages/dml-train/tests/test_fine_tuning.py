@@ -136,7 +136,7 @@ def test_a_run_only_trains_the_rest_and_resumes(vit_registry, tiny_document, qui
         if parameter.startswith("backbone.") and not last_norm:
             assert torch.equal(after[parameter], before[parameter]), parameter
     assert all(not torch.equal(after[parameter], before[parameter]) for parameter in trained)
-    assert len(one.state()["optimizer"]["state"]) == len(trained) + 1  # and the loss's class weights
+    assert len(one.state()["optimizer"]["state"]) == len(trained) + 1  # 1 for the loss's class weights
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def test_the_suggested_command_is_one_that_checks_the_same_images(dml, photos, m
         line for line in dml("data", "check", photos, code=1).output.splitlines() if line.startswith("dml ")
     )
     words = shlex.split(command)[1:]
-    words[words.index("--out") :] = ["--check"]  # with a batch of 16 images, as many as train
+    words[words.index("--out") :] = ["--check"]  # a batch has as many images as the training split
     assert "on 16 images of 4 classes" in dml(*words).output
 
 
