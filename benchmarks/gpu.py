@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).parents[1]
-LINES_KEPT = 400  # the last lines of a command's output are kept; after a failure, it can be far longer
+LINES_KEPT = 400  # keep the last lines of a command's output, which is long after some failures
 PACKAGES = ("dml-core", "dml-losses", "dml-eval-rs", "dml-train", "torch", "torchvision", "numpy")
 
 

@@ -26,7 +26,7 @@ from PIL import Image, ImageDraw
 from dml_train.data import preparation
 from dml_train.networks.backbones import TimmModel
 
-WIDTHS = (500, 768, 2000, 4000)  # 768 × 576 is decoded to just four times 72 pixels
+WIDTHS = (500, 768, 2000, 4000)  # half of 768 × 576 is exactly 4 × 72 pixels high
 CROPS = {72: 64, 256: 224}
 FULL = 10**6
 SIDES = {"twice": 2, "4 times": 4, "8 times": 8, "full": FULL}

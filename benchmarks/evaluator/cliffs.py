@@ -273,9 +273,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("rows", "scan", "curve"))
-    parser.add_argument("--only", nargs="*", default=[], help="texts of which a row's name has one")
+    parser.add_argument("--only", nargs="*", default=[], help="only rows whose name has one of these texts")
     parser.add_argument("--peers", action="store_true", help="time the peers, too")
-    parser.add_argument("--kernel", help="another kernel than the fastest")
+    parser.add_argument("--kernel", help="a kernel to use instead of the fastest")
     parser.add_argument("--items", type=int, default=10_000)
     parser.add_argument("--out", default="curve.png")
     arguments = parser.parse_args()

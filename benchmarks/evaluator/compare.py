@@ -132,7 +132,7 @@ def trained_knn(run: Path | None) -> Pair:
 
 def embeddings_of(run: Path | None) -> tuple[np.ndarray, np.ndarray]:
     if run is None:
-        raise SystemExit("the works `trained...` need --run FOLDER, which `dml demo` makes")
+        raise SystemExit("`trained...` needs --run FOLDER, the folder that `dml demo` makes")
     return np.load(run / "embeddings.npy"), np.load(run / "labels.npy")
 
 
@@ -206,7 +206,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=60_502)
     one_thread = "measure the processor time of one thread; use this if the machine is busy with other work"
     parser.add_argument("--one-thread", action="store_true", help=one_thread)
-    parser.add_argument("--run", type=Path, help="the folder of a run, for the works `trained...`")
+    parser.add_argument("--run", type=Path, help="the run's folder that `trained...` uses")
     parser.add_argument("--kernel", choices=_native.kernels(), help="disable faster kernels")
     options = parser.parse_args()
     global RUN

@@ -2,7 +2,7 @@
 
     python benchmarks/evaluator/gallery.py [--items 1000000] [--queries 1000]
 
-A query excludes itself, and a class is ten items. Float32 embeddings are compared by cosine, codes by Hamming
+A query excludes itself, and a class has ten items. Float32 embeddings are compared by cosine, codes by Hamming
 distance.
 """
 

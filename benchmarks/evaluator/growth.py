@@ -1,4 +1,4 @@
-"""Measure how time and memory of self-retrieval grow with data and classes, a clustering, and the kernels' speed.
+"""Measure how self-retrieval's time and memory grow with data and classes; also time clustering and the kernels.
 
     python benchmarks/evaluator/growth.py [--tables growth classes kernels clusters] [--items 7500 15000 30000 60000]
 
@@ -28,7 +28,7 @@ DIM = 512
 
 
 def peak() -> int:
-    """Return the peak of resident bytes since the last reset; right after a reset, the resident bytes."""
+    """Return the peak of resident bytes since the last reset; right after a reset, return the current number."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 

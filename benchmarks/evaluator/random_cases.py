@@ -33,7 +33,7 @@ METRICS = [
     "recall@1", "recall@3", "precision@1", "r_precision", "map@r", "mrr", "precision@2", "map@2", "ndcg@3",
     "ir_recall@2", "mrr@2", "map", "minp",
 ]  # fmt: skip
-# A metric is a sum of a few products that are rounded once.
+# Allow for rounding, since a metric is a sum of a few rounded products.
 TOLERANCE = 1e-12
 
 
@@ -92,7 +92,7 @@ class Case:
         return labels
 
     def count_somehow(self) -> Any:
-        """Choose at random whether to count by the screen, from tables, or by both."""
+        """Choose at random how matches are counted: by the screen, from tables, or by both."""
         return trial(many_positives=[None, 1, 2][self.rng.integers(3)])
 
     def rules(self) -> list[tuple[Evaluation, dict[str, np.ndarray]]]:

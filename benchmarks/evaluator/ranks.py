@@ -27,7 +27,7 @@ JOBS = ("hard", "easy", "birds", "codes", "gallery", "nmi")  # the last three us
 
 
 def measure(job: str, items: int, ranks: Ranks) -> tuple[float, Evaluation]:
-    """Return the processor seconds of this process with the result."""
+    """Do a job; return this process's processor seconds, and the result."""
     x, labels = (
         birds_like(items) if job == "birds" else stanford_like("easy" if job == "easy" else "hard", items)
     )

@@ -41,7 +41,7 @@ class Timed:
 
 
 def warm(task: Any) -> Any:
-    """Import the package; a pair of concurrent tasks will run on different workers."""
+    """Import the package, then sleep, so that concurrent tasks run on different workers."""
     evaluate(np.eye(4, dtype=np.float32), np.zeros(4, np.int64), threads=1)
     time.sleep(0.5)
     return task

@@ -2,7 +2,7 @@
 
     python benchmarks/evaluator/truth.py [--items 1000000] [--dim 128] [--queries 2000] [-k 100] [--without-faiss]
 
-A single thread; processor time, the minimum of two runs. Each ratio is to `knn` of the same float32 rows in this run.
+Times are processor time of one thread, the minimum of two runs; ratios are to `knn` of the same float32 rows.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def rows(kind: str, n: int, dim: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def peak_of(call: Callable[[], Any]) -> float:
-    """Return the most anonymous memory during a call in MiB, which excludes mapped files."""
+    """Return the peak of anonymous memory during a call, in MiB; mapped files are not counted."""
     peak, ended = [0], threading.Event()
 
     def watch() -> None:

@@ -32,7 +32,7 @@ from dml_train.run_folder import RunFolder
 from dml_train.studies.runs import Job, Outcome, run_all
 
 FIGURES = ("recall@1", "map@r")
-UNITS = ("cosine", "ms a step", "MiB", ": s")  # in the titles of figures that aren't percentages
+UNITS = ("cosine", "ms a step", "MiB", ": s")  # values with these in the title aren't percentages
 DATA = {"glyphs": claims.STUDIES, "han": han.STUDIES, "units": pretrained.STUDIES}
 STUDIES = claims.STUDIES | han.STUDIES | pretrained.STUDIES
 

@@ -64,7 +64,7 @@ def measure_peak(tree: Path | None, threads: int, shape: tuple[int, int, int]) -
     """Return the peak memory of a step in MiB, without the inputs and the weights' gradient."""
     torch.set_num_threads(threads)
     version = now if tree is None else load(tree)
-    Step(2000, 16, shape[2])(version)  # so that buffers of torch aren't counted
+    Step(2000, 16, shape[2])(version)  # make torch allocate its buffers first
     step = Step(*shape)
     before = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak

@@ -190,7 +190,7 @@ def million_classes(threads: int, device: str) -> None:
 
 def measure_alone(repeats: int, make: Callable[[], Step]) -> None:
     if torch.get_default_device().type == "cpu":
-        # Let the peak start at the memory in use.
+        # Reset the peak to the memory in use.
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     before = peak_mebibytes()
     (milliseconds,) = time_in_turns(repeats, make())
@@ -225,7 +225,7 @@ def main() -> None:
         return
     if arguments.native is not None:
         make = native_losses()[arguments.native][arguments.side]
-        step_of(make(), 8, torch.arange(8) // 4)()  # so that the measured step doesn't import
+        step_of(make(), 8, torch.arange(8) // 4)()  # imports modules before the measured step
         measure_alone(1, lambda: step_of(make(), NATIVE_BATCH, torch.arange(NATIVE_BATCH) // 4))
         return
     on_gpu = arguments.device == "cuda"

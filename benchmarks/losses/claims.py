@@ -91,12 +91,12 @@ COSINES = [cosine(rate) for rate in ("1e-3", "3e-3", "1e-2", "3e-2")]
 
 
 def falling(first: float | str, last: float) -> str:
-    """Keep the first value for 70 % of the run, then use the last."""
+    """Use `first` for 70 % of the run, then `last`."""
     return f'{{kind="step", unit="run", values=[{first}, {last}], milestones=[0.7]}}'
 
 
 def heating(alpha: float, falls: bool) -> list[str]:
-    """Schedule alpha, which is 16 for 70 % of the run, then `alpha`; if `falls`, the rates are then divided by 10."""
+    """Use 16 as the loss's alpha for 70 % of the run, then `alpha`; if `falls`, also divide the rates by 10 then."""
     factor = 0.1 if falls else 1.0
     rates = {"backbone": 1.0, "head": 1.0, "loss": 10.0}
     return [f'schedule."loss.alpha"={falling(16.0, alpha)}'] + [

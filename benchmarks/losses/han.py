@@ -63,7 +63,7 @@ def epochs(count: int, batch: int) -> str:
 
 COMMON = [f"validation.class_fraction={HELD_OUT}", "checkpoints.every=0"]
 CONSTANT_RATE = 'schedule."optimizer.lr"={kind="constant", value=1e-3}'
-CHOSEN = [*COMMON, "loss.temperature=0.1", "optimizer.lr=3e-3"]  # for NormSoftmax, by the study of that name
+CHOSEN = [*COMMON, "loss.temperature=0.1", "optimizer.lr=3e-3"]  # chosen by NormSoftmax's study
 
 
 def study(title: str, claim: str, recipe: str, batch: int, changes: list[str], rates: list[str]) -> Study:

@@ -29,7 +29,7 @@ LEVELS = 'backbone.levels=["blocks.2", "blocks.4", "blocks.6"]'  # depths of 40,
 
 
 def alpha(first: float, last: float) -> list[str]:
-    """Set alpha for 70 % of the run, and after."""
+    """Set alpha to `first` for 70 % of the run, then to `last`."""
     return [f'schedule."loss.alpha"={falling(first, last)}']
 
 

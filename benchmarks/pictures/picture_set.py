@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-Pictures = Mapping[str, Mapping[str, Image.Image]]  # by class, then by name; all RGB
+Pictures = Mapping[str, Mapping[str, Image.Image]]  # RGB images by class, then by name
 
 
 class MissingPackages(Exception):

@@ -23,7 +23,7 @@ from io import StringIO
 from pathlib import Path
 
 import torch
-import torch._dynamo  # optimizers import it in the first step, which costs children seconds
+import torch._dynamo  # otherwise, each child would import this in the first step
 from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "packages/dml-train/tests"))

@@ -84,7 +84,7 @@ def started_nodes() -> Iterator[RayNodes]:
     with temporary as folder, pytest.MonkeyPatch.context() as patch:
         for name, value in {**SETTINGS, "RAY_TMPDIR": folder}.items():
             patch.setenv(name, value)
-        Path(folder, "ray").mkdir()  # where Ray notes the address of the last cluster
+        Path(folder, "ray").mkdir()  # Ray notes the last cluster's address in this folder
         cluster = Cluster()
         try:
             add_node(cluster)

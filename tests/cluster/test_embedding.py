@@ -46,7 +46,7 @@ def world(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def plan(world, tmp_path) -> EmbeddingPlan:
-    """Plan 21 chunks of images that are slow to read; readings are noted in a file."""
+    """Plan 21 chunks of images that are slow to read, and note each read in a file."""
     images = log_readings(world / "photos", tmp_path / "log", seconds=0.01)
     return EmbeddingPlan(open_model(world / "run"), images, chunk_size=16)
 
@@ -57,7 +57,7 @@ class Killed(BaseException):
 
 @pytest.mark.slow
 def test_a_cluster_that_loses_a_machine_and_its_driver_changes_no_bit(ray_nodes, plan, tmp_path):
-    ray.cloudpickle.register_pickle_by_value(logged_images)  # which the nodes can't import
+    ray.cloudpickle.register_pickle_by_value(logged_images)  # the nodes can't import this module
     engine = RayEngine(RayCluster(ray_nodes.address))
     killer = threading.Thread(target=ray_nodes.kill_worker)
 

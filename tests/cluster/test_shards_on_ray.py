@@ -97,7 +97,7 @@ def test_a_killed_node_changes_no_bit(nodes: Any, data: tuple[Any, Any, list[Pat
     assert found == expected
     for name, values_Q in found.per_query.items():
         assert values_Q.tobytes() == expected.per_query[name].tobytes()
-    assert len(results) == 5 + 10 + 55  # one result per shard, batch of labels, and pair of the ten blocks
+    assert len(results) == 5 + 10 + 55  # 5 shards, 10 batches of labels, 55 pairs of blocks
 
     nodes.restore()
     neighbours = knn_shards(paths, None, 9, map=partial(dying, "search"), block=300)

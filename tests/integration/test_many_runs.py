@@ -52,7 +52,7 @@ def is_running(pid: int) -> bool:
     """Return whether a process runs; a zombie, which might not be reaped in a container, does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:  # it ended while it was read
+    except OSError:  # the process has ended
         return False
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
@@ -69,7 +69,7 @@ def test_a_signal_to_the_parent_stops_its_processes_after_they_saved(tmp_path):
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(command, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
     output = Path(log.name)
-    deadline = time.monotonic() + 600  # it takes 15 s on an idle machine
+    deadline = time.monotonic() + 600  # the wait takes 15 s on an idle machine
     while sum(metrics.stat().st_size > 0 for metrics in out.glob("runs/*/metrics.jsonl")) < 2:
         assert process.poll() is None, output.read_text()
         assert time.monotonic() < deadline

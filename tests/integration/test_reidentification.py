@@ -100,7 +100,7 @@ def protocol(folder: RunFolder, queries: list[Path], gallery: list[Path]) -> dic
         for place in np.argsort(-cosines, kind="stable"):
             other = who(gallery[place])
             if other[0] == -1 or other == (person, camera):
-                continue  # not counted
+                continue  # the protocol excludes these images
             good.append(other[0] == person)
         hits = np.flatnonzero(good)
         for k in KS:

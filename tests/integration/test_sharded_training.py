@@ -17,7 +17,7 @@ PLAIN = {
         "steps": 16,
         "gradient_clip": 0.5,
         "ema_decay": 0.9,
-        "micro_batch": 3,  # of 8, 4 or 2 rows per rank
+        "micro_batch": 3,  # a rank has 8, 4 or 2 rows
     },
     "backbone": {"dropout": 0.0, "norm": False},
     "dataset": {"num_classes": 7},
@@ -59,4 +59,4 @@ def test_a_sharded_run_on_one_two_four_and_one_ranks_matches_an_unsharded_run(tm
     shapes = [one.state()["loss"]["class_weights"].shape, other.state()["loss"]["loss.class_weights"].shape]
     assert shapes[0] == shapes[1]  # a single rank stores all rows
     averages = (last.weights()["head.linear.weight"] for last in (one, other))
-    torch.testing.assert_close(*averages, rtol=1e-3, atol=1e-4)  # as above; some weights are near 0
+    torch.testing.assert_close(*averages, rtol=1e-3, atol=1e-4)  # reordered sums; some weights are near 0

@@ -39,7 +39,7 @@ def test_a_package_brings_torch_and_the_evaluator_and_none_of_the_others(wheels,
         environment.install(package, find_links=wheels)
         assert toolkit(environment) == {"dml-core", "dml-eval-rs", package}
         assert environment.python_script(readme_example(package)).strip()
-        environment.uninstall("dml-core")  # dml-losses must bring it again
+        environment.uninstall("dml-core")  # dml-losses must install dml-core again
 
 
 def test_the_trainer_alone_refuses_losses_of_missing_packages(wheels, environment):

@@ -23,7 +23,7 @@ def places(kind: str, name: str) -> set[str]:
 
 
 def names(path: Path, name: str) -> bool:
-    """Tell whether this is the name of a file, or of a module, component or class in the file."""
+    """Return whether a file has this name, or its text contains the name in snake, kebab or camel case."""
     spellings = (name, name.replace("_", "-"), name.title().replace("_", ""))
     return path.stem == name or re.search("|".join(spellings), path.read_text(encoding="utf-8")) is not None
 

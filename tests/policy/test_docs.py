@@ -14,7 +14,7 @@ SKIPPED = {"target", "runs", "dist", "node_modules"}
 def is_ours(path: Path) -> bool:
     """Tell whether a file belongs to the project; hidden folders hold installed packages and the caches of tools."""
     parts = path.relative_to(ROOT).parts
-    built = parts[0] == "site"  # by `make docs`
+    built = parts[0] == "site"  # `make docs` writes this folder
     return not built and not SKIPPED & set(parts) and not any(part.startswith(".") for part in parts)
 
 

@@ -54,7 +54,7 @@ def test_near_ties_are_ranked_correctly_where_float32_fails(
         size = max(abs(float(k)) for k in keys)
         found = knn(query, gallery, 40, similarity=similarity)[1][0].tolist()
         for place, (a, b) in enumerate(itertools.pairwise(order)):
-            # Float64 rounds, too; gaps above the rounding error must be in the true order.
+            # Float64 rounds, too, so only keys that differ by more than the rounding error must be in order.
             if gaps[place] > 1e-12 * size:
                 assert found.index(a) < found.index(b)
         fast = {

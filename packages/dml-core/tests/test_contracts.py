@@ -27,7 +27,7 @@ TestShuffled = suite(SamplerContract, lambda labels, seed: ShuffledSampler(label
 TestHardNegatives = suite(SamplerContract, lambda labels, seed: HardNegativeSampler(labels, 4, 2, seed=seed))
 
 
-# --- correct components; tests replace parts by faulty parts
+# --- correct components; the tests replace some of their methods by faulty methods
 
 
 @dataclasses.dataclass
@@ -67,7 +67,7 @@ class Grouped(Noise):
     groups: np.ndarray
 
 
-LISTS = np.array([0, 1, 1, 2, 2]), np.array([1, 2])  # the items listed for four queries
+LISTS = np.array([0, 1, 1, 2, 2]), np.array([1, 2])  # offsets and items of four queries' lists
 
 
 def dataset_with(**changes):
@@ -115,7 +115,7 @@ TestNetwork = suite(BackboneContract, Network)
 
 
 class Figures(dict):
-    """A correct evaluation: a mapping of metrics."""
+    """A correct evaluation: a mapping from the names of metrics to values."""
 
     def __init__(self, metrics, per_query):
         super().__init__(metrics)

@@ -30,9 +30,9 @@ def normal(generator: torch.Generator, block: torch.Tensor) -> torch.Tensor:
     dtype=st.sampled_from([torch.float32, torch.float64]),
     seed=st.integers(0, 99),
 )
-# A matrix of 15 numbers, fewer than a group.
+# A matrix of 15 numbers is smaller than a group, which has 16.
 @example(rows=5, columns=3, bounds=[1, 2], groups=1, fill=normal, dtype=torch.float32, seed=0)
-# A block of 16 numbers, then 17 numbers.
+# A matrix of 33 numbers is drawn in blocks of 16 and 17 numbers.
 @example(rows=3, columns=11, bounds=[1, 2], groups=1, fill=normal, dtype=torch.float32, seed=0)
 def test_kept_rows_have_the_bits_of_one_draw(rows, columns, bounds, groups, fill, dtype, seed):
     first, last = (min(bound, rows) for bound in bounds)

@@ -78,7 +78,7 @@ def test_both_passes_draw_the_same_dropout_and_later_draws_go_on() -> None:
     torch.manual_seed(3)
     cache = GradientCache(network, 4)
     embeddings = cache.embed(inputs())
-    drawn = torch.rand(3)  # the loss draws numbers, too
+    drawn = torch.rand(3)  # a loss can draw random numbers, too
     embeddings.square().sum().backward()
     cache.backward()
     after = torch.rand(3)
@@ -116,7 +116,7 @@ def test_under_autocast_both_passes_have_its_precision(scaled: bool) -> None:
         assert set(seen) == {torch.bfloat16}
         found.append([value.detach(), *gradients(network, loss)])
     assert all(gradient.abs().sum() > 0 for gradient in found[1])
-    # bfloat16 rounds a micro-batch's part of a gradient to three digits, and then the sum of parts.
+    # bfloat16 rounds each micro-batch's gradient to three digits, and then rounds the sum of these gradients.
     torch.testing.assert_close(found[1], found[0], rtol=0.05, atol=0.02 * (4 if scaled else 1))
     scale = 4.0 if scaled else 1.0
     unscaled = [gradient / scale for gradient in found[1][1:]]
@@ -139,7 +139,7 @@ def test_wrong_arguments_raise() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; the CPU does the same above")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; other tests use the CPU")
 def test_on_a_gpu_dropout_and_precision_are_repeated() -> None:
     network = make_network(nn.Dropout(0.5)).float().cuda()
     outputs: list[Tensor] = []

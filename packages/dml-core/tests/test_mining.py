@@ -15,7 +15,7 @@ LABELS = np.repeat(np.arange(8), 6)
 
 
 def negatives_of(labels, k, random):
-    """Draw items of other classes, and -1."""
+    """Draw k items of other classes per item; -1 means that an item is missing."""
     rows = [random.choice(np.append(np.flatnonzero(labels != label), -1), k) for label in labels]
     return np.array(rows, np.int64).reshape(len(labels), k)
 
@@ -46,7 +46,7 @@ def test_anchors_bring_their_negatives_and_every_class_comes_once(data):
         for item, times in drawn.items():
             size = int((labels == labels[item]).sum())
             assert images // size <= times <= -(-images // size)
-        # In order, up to M negatives are added per anchor when the class is not in the batch yet.
+        # Per anchor, add up to M of the listed negatives in order, unless their class is already in the batch.
         there, firsts = {*labels[plain[: anchors * images]].tolist()}, batch[::images][anchors:].tolist()
         for anchor in plain[: anchors * images : images]:
             listed, brought = {*negatives[anchor].tolist()} - {-1}, 0

@@ -42,7 +42,7 @@ class Similarities(nn.Module):
         pairs = (scale * rows @ rows.T).tanh().mean()
         own = self.part @ rows.detach().mean(dim=0)[self.rows.first : self.rows.first + len(self.part)]
         total = all_gather_rows(own.detach()[None]).sum()
-        return pairs + total + (own - own.detach())  # all ranks have the value, each the gradient of its part
+        return pairs + total + (own - own.detach())  # adds 0, with the gradient of the local part
 
 
 class TestCorrect(RanksContract):
@@ -97,7 +97,7 @@ TESTS: dict[str, Callable[[RanksContract], None]] = {
 def test_a_fault_fails_its_test(contract: type[RanksContract], test: str, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         TESTS[test](contract())
-    if contract is not OwnRows:  # whose fault is in all results
+    if contract is not OwnRows:  # OwnRows changes all results, so more tests fail
         for name in TESTS.keys() - {test}:
             TESTS[name](contract())
 

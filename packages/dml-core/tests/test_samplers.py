@@ -45,7 +45,7 @@ def test_a_batch_has_c_classes_with_k_images_each_and_uses_all_of_a_small_class_
 
 
 def test_a_class_of_k_images_or_more_is_drawn_once_without_replacement():
-    """These bits must not change, even if the draw of classes with fewer than K images does."""
+    """These bits must not change, even if classes with fewer than K images are drawn in a new way."""
     sampler = ClassBalancedSampler(np.arange(24) // 4, 3, 4, seed=5)
     assert sampler.batch_at(1, 0).tolist() == [10, 11, 9, 8, 1, 2, 0, 3, 7, 5, 6, 4]
     sampler = ClassBalancedSampler(np.arange(24) // 8, 2, 3, seed=5)

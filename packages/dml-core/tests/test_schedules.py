@@ -40,7 +40,7 @@ def test_a_line_or_cosine_starts_and_ends_exactly_and_stays_between(
     schedule = kind(start, end, length, begin)
     assert schedule(begin) == schedule(begin - 1) == start
     assert schedule(begin + 2 * length) == end
-    # Rounding can exceed the interval by an ulp of the larger end.
+    # Due to rounding, a value can exceed the interval by an ulp of the larger end.
     slack = 1e-9 * max(abs(start), abs(end))
     assert min(start, end) - slack <= schedule(begin + fraction * length) <= max(start, end) + slack
 
@@ -75,7 +75,7 @@ def test_a_length_defaults_to_the_rest_of_the_run(unit):
 def test_warmup_rises_to_the_schedule_and_never_starts_at_zero():
     schedule = from_table(kind="constant", value=2.0, warmup=4)
     assert [schedule(p) for p in range(6)] == [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]
-    # The warm-up is in steps, whatever the unit.
+    # The warm-up is counted in steps, even if the unit is epochs.
     of_epochs = from_table(kind="constant", value=2.0, warmup=4, unit="epoch")
     assert [of_epochs(p) for p in range(6)] == [schedule(p) for p in range(6)]
 

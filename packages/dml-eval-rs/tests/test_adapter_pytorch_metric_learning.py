@@ -21,12 +21,12 @@ RETRIEVAL = (
 )  # fmt: skip
 RNG = np.random.default_rng(0)
 LABELS = torch.tensor(RNG.integers(0, 9, 150))
-LABELS[7] = 77  # does not match
+LABELS[7] = 77  # item 7 matches no other item
 X = torch.tensor((RNG.normal(size=(78, 6))[LABELS] + RNG.normal(size=(150, 6))).astype(np.float32))
 
 
 def cluster(query: Any, n_clusters: int) -> Any:
-    """Return equal clusters to both libraries, because different initial centres are used by the k-means."""
+    """Return equal clusters to both libraries, since their k-means start from different centres."""
     return torch.arange(len(query)) * 7 % n_clusters
 
 
@@ -87,7 +87,7 @@ def test_the_clusters_are_those_of_kmeans() -> None:
     found = AccuracyCalculator(include=("NMI", "AMI")).get_accuracy(X, LABELS)
     right = theirs.AccuracyCalculator(include=("NMI", "AMI")).get_accuracy(X, LABELS)
     for name in ("NMI", "AMI"):
-        assert found[name] == pytest.approx(right[name], abs=0.15)  # initial centres differ
+        assert found[name] == pytest.approx(right[name], abs=0.15)  # k-means centres differ
 
 
 BAD: dict[str, tuple[Any, type[Exception], str]] = {

@@ -43,7 +43,7 @@ def test_ndcg_is_scikit_learns(scores: np.ndarray, grades: np.ndarray, ties: str
 
 def test_average_precision_of_the_whole_ranking_is_pytorch_metric_learnings() -> None:
     calculator = pytest.importorskip("pytorch_metric_learning.utils.accuracy_calculator")
-    pytest.importorskip("faiss")  # which the calculator needs
+    pytest.importorskip("faiss")  # the calculator needs faiss
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 8, 200)

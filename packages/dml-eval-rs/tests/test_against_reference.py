@@ -39,7 +39,7 @@ MANY_POSITIVES = st.sampled_from([0, 2, 3, 10**6])
 # The number of directions used to screen rows; None to choose the cheapest.
 DIRECTIONS = st.sampled_from([None, 0, 1, 3])
 
-# Means over orders are sums of a few rounded products; other metrics are a division, or a sum of R divisions.
+# Allow for rounding: a mean over orders of ties adds a few products, and other metrics add up to R quotients.
 TOLERANCE = 1e-12
 
 
@@ -85,7 +85,7 @@ def has_matches(labels: np.ndarray, gallery_labels: np.ndarray | None) -> bool:
 
 
 def test_every_kernel_of_the_build_is_tried_or_named_as_missing() -> None:
-    # conftest.py prints both lists when the tests end.
+    # conftest.py prints the tried and the missing kernels when the tests end.
     x86, arm = ["avx512-vnni", "avx512", "avx2-vnni", "avx2"], ["neon-bf16", "neon"]
     built = {"x86_64": x86, "AMD64": x86, "aarch64": arm, "arm64": arm, "ARM64": arm}
     expected = [*built.get(platform.machine(), []), "portable"]

@@ -1,4 +1,4 @@
-"""The package's shape: imports must not go through an `__init__`; few modules at the top, short signatures."""
+"""Imports must not go through an `__init__`; the package must have few top modules and short signatures."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_by_default_nmi_is_twice_the_information_over_the_sum(pair: tuple[list[i
 @given(PAIRS)
 def test_ari_counts_the_pairs_of_items_that_are_together(pair: tuple[list[int], list[int]]) -> None:
     a, b = pair
-    # The fraction's integers are exact, like the reference.
+    # The index is a quotient of exact integers, so that only the division is rounded, as in the reference.
     assert ari(a, b) == pytest.approx(reference.ari(a, b), rel=1e-15, abs=0)
     assert ari(a, b) == ari(b, a)
     assert ari(a, b) == pytest.approx(sklearn.metrics.adjusted_rand_score(a, b), abs=1e-12)
@@ -118,7 +118,7 @@ def test_agreement_is_quick_for_many_clusters() -> None:
     assert abs(ami(a, b)) < 0.01
     assert abs(ari(a, b)) < 0.001
     theirs = sklearn.metrics.adjusted_mutual_info_score(a[:5000], b[:5000])
-    # Logarithms of factorials round differently in both.
+    # scikit-learn's logarithms of factorials are rounded differently.
     assert ami(a[:5000], b[:5000]) == pytest.approx(theirs, abs=1e-7)
 
 

@@ -45,7 +45,7 @@ def by_definition(p_values: list[float]) -> list[float]:
 
 
 def test_holms_correction_is_that_of_a_hand_computation() -> None:
-    # 4 x 0.005; 3 x 0.01, 2 x 0.03 and 1 x 0.04, but the previous step is larger.
+    # In ascending order, p is multiplied by 4, 3, 2 and 1; 1 x 0.04 is raised to the previous value, 0.06.
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.6, 0.7]) == [1, 1]
     assert holm([0.5]) == [0.5]

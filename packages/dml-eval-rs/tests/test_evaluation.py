@@ -159,7 +159,7 @@ def test_equal_evaluations_are_equal(better: Evaluation) -> None:
     shifted = {**better.per_query, "map@r": better.per_query["map@r"] + 1e-9}
     assert better != Evaluation.from_dict(better.to_dict(), shifted)
     unmatched = [*LABELS[1:], 99]
-    assert evaluate(noisy(1), unmatched) == evaluate(noisy(1), unmatched)  # unmatched values are NaN
+    assert evaluate(noisy(1), unmatched) == evaluate(noisy(1), unmatched)  # unmatched queries have NaN
 
 
 def test_it_is_saved_as_one_flat_mapping_and_restored(better: Evaluation) -> None:

@@ -1,4 +1,4 @@
-"""Files of arrays: each format read back, and files with too few or too many bytes."""
+"""Files of arrays: all formats can be read back; files with too few or too many bytes raise an error."""
 
 from __future__ import annotations
 

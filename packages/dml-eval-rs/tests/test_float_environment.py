@@ -34,7 +34,7 @@ ROUNDING = {"x86_64": (0, 0x400, 0x800, 0xC00), "aarch64": (0, 0x800000, 0x40000
 
 
 def bits_of(results: list[Any]) -> bytes:
-    """Pickle results except the points of curves, which are numpy's quotients in the caller's mode."""
+    """Pickle results without the curves' points, which numpy divides in the caller's rounding mode."""
     return pickle.dumps([replace(x, roc=None) if isinstance(x, ours.Verification) else x for x in results])
 
 
@@ -80,7 +80,7 @@ def expected() -> bytes:
     return measure()
 
 
-# To the nearest number, 1/3 will be rounded down, 1/10 up.
+# When rounding to the nearest number, 1/3 is rounded down and 1/10 is rounded up.
 DIVISORS = np.array([3.0, 10.0])
 QUOTIENTS = (np.ones(2) / DIVISORS).tobytes()
 
@@ -104,7 +104,7 @@ def flushing(set_flush: Callable[[bool], bool]) -> Iterator[None]:
     try:
         assert np.float64(5e-324) * np.ones(1) == 0.0
         yield
-        assert np.float64(5e-324) * np.ones(1) == 0.0, "the caller's flushing ended"
+        assert np.float64(5e-324) * np.ones(1) == 0.0, "flushing to zero was switched off for the caller"
     finally:
         set_flush(False)
 
@@ -119,18 +119,18 @@ def flush_by_mxcsr(on: bool) -> bool:
 
 @pytest.mark.skipif(
     not sys.platform.startswith("linux") or platform.machine() not in ROUNDING,
-    reason="the rounding modes' numbers are those of glibc on x86-64 and aarch64",
+    reason="only knows glibc's numbers of rounding modes, on x86-64 and aarch64",
 )
 @pytest.mark.parametrize("mode", range(4), ids=["to nearest", "1", "2", "to zero"])
 def test_a_rounding_mode_changes_no_bit(mode: int, expected: bytes) -> None:
     with rounding(ROUNDING[platform.machine()][mode]):
-        assert (np.ones(2) / DIVISORS).tobytes() != QUOTIENTS or mode == 0, "the mode has no effect"
+        assert (np.ones(2) / DIVISORS).tobytes() != QUOTIENTS or mode == 0, "the rounding mode has no effect"
         found = measure()
     assert found == expected
 
 
 @pytest.mark.skipif(
-    not sys.platform.startswith("linux") or platform.machine() != "x86_64", reason="sets the MXCSR of x86-64"
+    not sys.platform.startswith("linux") or platform.machine() != "x86_64", reason="needs x86-64's MXCSR"
 )
 def test_flushing_subnormal_numbers_changes_no_bit(expected: bytes) -> None:
     with flushing(flush_by_mxcsr):

@@ -25,7 +25,7 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Save both sides; return a function that runs the command there to return the output."""
+    """Save both sides in a new working directory; return a function that runs the command and returns the output."""
     monkeypatch.chdir(tmp_path)
     for name, array in (("base.fbin", BASE), ("queries.fvecs", QUERIES), ("base.npy", BASE)):
         save_array(Path(name), array)

@@ -49,7 +49,7 @@ def test_they_are_the_first_of_other_classes_below_the_bound(data: st.DataObject
     assert (reported.dtype, found.dtype) == (np.int32 if similarity == "hamming" else np.float32, np.int64)
     for a in range(n):
         count = int((found[a] >= 0).sum())
-        assert (found[a, :count] >= 0).all()  # only the end is filled
+        assert (found[a, :count] >= 0).all()  # -1 only fills the end of a row
         every, order = knn(x[a : a + 1], x, n, similarity=similarity)
         by_item = dict(zip(order[0].tolist(), every[0].tolist(), strict=True))
         assert reported[a, :count].tolist() == [by_item[i] for i in found[a, :count].tolist()]

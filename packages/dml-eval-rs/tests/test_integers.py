@@ -1,4 +1,4 @@
-"""int8 and uint8 vectors: the same as exact integer arithmetic, in all functions and files."""
+"""int8 and uint8 vectors give the results of exact integer arithmetic, in all functions and from files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C during all kinds of long calls."""
+"""Ctrl-C must end long calls of all kinds soon."""
 
 from __future__ import annotations
 

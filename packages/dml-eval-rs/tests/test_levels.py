@@ -49,7 +49,7 @@ def test_each_level_is_that_of_the_reference(similarity: Any, ties: Any, data: A
         given = (x, labels[name], gallery, None if gallery is None else gallery_labels[name])
         assert_same_bits(level, call(evaluate, *given, **options))
         for metric, values in reference.evaluate(*given, **options).items():
-            # Means over orders are sums of a few rounded products; other metrics are a division, or a sum of R.
+            # Allow for rounding: a mean over orders of ties adds products, and other metrics add up to R quotients.
             np.testing.assert_allclose(level.per_query[metric], values, rtol=0, atol=1e-12, err_msg=metric)
 
 

@@ -53,7 +53,7 @@ Rule = tuple[str, Callable[[str, Any], bool], str]
 
 
 def _chooses(option: Any) -> bool:
-    """Whether queries have separate lists of allowed items; if they share a list, the gallery only has its items."""
+    """Return whether queries have separate lists of allowed items; a shared list only makes the gallery smaller."""
     return option.allowed == "lists"
 
 
@@ -61,7 +61,7 @@ def _has_lists(option: Any) -> bool:
     return bool(getattr(option, "ignored", False) or getattr(option, "relevant", False))
 
 
-# Paths, the options that can be used, and why other options can't.
+# By function: a pattern of paths, which options can use these paths, and why other options can't.
 IMPOSSIBLE: dict[str, tuple[Rule, ...]] = {
     "evaluate": (
         ("Bits", lambda _, o: o.similarity == "hamming", "only codes are screened by bits"),
@@ -232,7 +232,7 @@ def test_every_path_is_taken_under_every_option(family: str, record_property: An
     record_property("matrix", "\n".join(lines))
     assert not wrong, "\n".join(wrong)
     unknown = {row for row in matrix if row not in paths}
-    if family != "evaluate":  # because shards count positives
+    if family != "evaluate":  # shards count positives, using paths of `evaluate`
         unknown -= {*PATHS["evaluate"]}
     assert not unknown, f"paths that no list names: {sorted(unknown)}"
 

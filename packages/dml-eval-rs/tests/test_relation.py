@@ -24,7 +24,7 @@ METRICS = [
     "recall@1", "recall@3", "precision@1", "r_precision", "map@r", "mrr", "precision@2", "map@2", "ndcg@3",
     "ir_recall@2", "mrr@3", "map", "minp",
 ]  # fmt: skip
-# Means over orders are sums of a few rounded products; other metrics are a division, or a sum of R divisions.
+# Allow for rounding: a mean over orders of ties adds a few products, and other metrics add up to R quotients.
 TOLERANCE = 1e-12
 
 

@@ -73,7 +73,7 @@ def one_by_one(measure: Callable[[int], Mapping[str, np.ndarray]], queries: Any)
 
 
 def test_ignored_items_of_a_pruned_call_are_those_of_one_call_a_query(tight: Rows) -> None:
-    """Check an old fault: ignored pairs were masked in the order of tiles, but not after a skipped tile."""
+    """Check for a past fault: after a tile was skipped, ignored pairs in later tiles were not masked."""
     whole = evaluate("cosine", tight.x, tight.labels, ignored=tight.others)
     assert whole["map@r"].mean() > 0.97
     queries = range(0, N, 40)
@@ -292,7 +292,7 @@ class TestSearches:
             is_positive = labels[order[q]] == labels[q]
             choose = min if below == "hardest" else max
             bound = choose(similarities[q][is_positive], default=np.inf)
-            # Keys in float64 can differ although these scores are equal.
+            # Skip ties with the bound: float64 keys can differ although these rounded scores are equal.
             if not codes and (similarities[q][~is_positive] == bound).any():
                 continue
             expected = order[q][~is_positive & (similarities[q] < bound)][:5]

@@ -57,7 +57,7 @@ def test_distances_are_those_of_the_dense_definition(data: st.DataObject) -> Non
 
 @pytest.mark.parametrize("k", [5, 59])
 def test_equal_distances_keep_the_order_of_knn(k: int) -> None:
-    """If `k1` is 1 and the weight is 0, most items share nothing with a query."""
+    """If `k1` is 1 and the weight is 0, most items share no neighbour with a query, so the distance is 1."""
     distances, indices = rerank(X, None, k, k1=1, k2=1, weight=0)
     nearest = knn(X, None, k, exclude_self=True)[1]
     assert (distances[:, 1:] == 1).all()

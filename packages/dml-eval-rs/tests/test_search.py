@@ -169,7 +169,7 @@ def test_recall_is_that_of_a_full_sort(similarity: str, data: Any) -> None:
     items = queries if gallery is None else gallery
     k = data.draw(st.integers(1, len(items) - exclude_self))
     width = k + data.draw(st.integers(0, 2))
-    # An index can return any distinct items, or fewer items, filled up with -1.
+    # An index can return any distinct items; if there are fewer items than columns, -1 fills the rest.
     ids = [*range(len(items)), *[-1] * width]
     rows = [data.draw(st.permutations(ids).map(lambda row: row[:width])) for _ in queries]
     options: dict[str, Any] = {

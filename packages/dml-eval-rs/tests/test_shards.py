@@ -178,7 +178,7 @@ def test_verify_in_any_order_and_twice_gives_the_bits_of_one_call(
         arguments = [[x[20:50], x[50:90]], queries, shards_of(x, cuts), labels]
     options: Any = {"similarity": similarity, "metrics": data.draw(st.sampled_from(ASKED))}
     with pytest.MonkeyPatch.context() as patch:
-        # The sample is too small, so ranges are wrong and need extra passes.
+        # If the sample is small, ranges are wrong and need extra passes.
         patch.setattr(verification, "_SAMPLE", data.draw(st.sampled_from([2, 200, 1 << 21])))
         patch.setattr(verification, "_KEPT", data.draw(st.sampled_from([100, 1000, 1 << 22])))
         patch.setattr(verification, "_LEAST_KEPT", data.draw(st.sampled_from([10, 1 << 16])))

@@ -104,7 +104,7 @@ def test_optimistic_and_pessimistic_bound_every_metric(
     found = evaluate_ties(*tied["integers"], metrics=[*METRICS, "ndcg@5", "map", "minp", "map@7"])
     for rule, (name, most) in itertools.product(TIES, found["optimistic"].per_query.items()):
         values, least = found[rule].per_query[name], found["pessimistic"].per_query[name]  # type: ignore[index]
-        # Means over orders are rounded, so allow for this.
+        # Allow for the rounding of means over the orders of tied items.
         assert ((least - 1e-12 <= values) & (values <= most + 1e-12)).all(), (rule, name)
 
 

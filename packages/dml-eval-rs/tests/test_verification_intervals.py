@@ -91,7 +91,7 @@ def test_thresholds_continue_beyond_the_sample(monkeypatch: pytest.MonkeyPatch) 
     few = placed._place(24)
     assert (np.diff(few) < 0).all()
     np.testing.assert_allclose(few[4:], every[4:], atol=0.05)
-    np.testing.assert_allclose(few[:4], every[:4], atol=0.15)  # above all sampled scores
+    np.testing.assert_allclose(few[:4], every[:4], atol=0.15)  # these thresholds are above all sampled scores
 
 
 def test_queries_are_counted_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,7 @@ def test_the_fakes_of_the_operators_have_the_shapes_of_their_results(
 
 
 def test_a_block_of_proxies_without_any_positive_only_pushes() -> None:
-    """A block has 512 proxies; of 520, the last eight form a block that no row of the batch belongs to."""
+    """A block has 512 of the 520 proxies; the last eight form a block without any positive in the batch."""
     x, w, y = rows(3, 14).requires_grad_(), rows(520, 15).requires_grad_(), torch.tensor([0, 2, 0])
     value = F.proxy_anchor(x, y, w, scale=8.0)
     expected = reference.proxy_anchor_value(x, y, w, 8.0, 0.1)
@@ -152,7 +152,7 @@ ANGULAR: dict[str, Loss] = {
 def test_embeddings_on_their_own_class_weight_have_the_gradient_of_the_other_classes(
     name: str, sign: float
 ) -> None:
-    """The angle does not have a derivative at 0° and 180°, and some of a hundred float32 cosines exceed 1."""
+    """The angle does not have a derivative at 0° and 180°, and some of 100 rounded float32 cosines exceed 1."""
     w = rows(100, 9).float()
     found = []
     for dtype in (torch.float32, torch.float64):

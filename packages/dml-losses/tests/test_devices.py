@@ -94,11 +94,11 @@ def test_a_cuda_graph_replays_value_and_gradients(name: str) -> None:
 
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # as PyTorch asks for before a capture
+    with torch.cuda.stream(stream):  # PyTorch requires a warm-up before a capture
         for _ in range(3):
             step(loss, x)
     torch.cuda.current_stream().wait_stream(stream)
-    copied = copy.deepcopy(loss)  # with the memories before the step
+    copied = copy.deepcopy(loss)  # keeps the memories from before the captured step
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = step(loss, x)

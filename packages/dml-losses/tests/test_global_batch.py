@@ -81,7 +81,7 @@ class TestTwoTowers(RanksContract):
         values = [each(image, labels, text, labels) for each in loss]
         assert torch.allclose(
             torch.stack(values[:3]), torch.stack(values[3:])
-        )  # with and without `over_ranks`
+        )  # `over_ranks` doesn't change the value
         return torch.stack(values).sum()
 
 

@@ -20,7 +20,7 @@ CONTRACT = [name for name in dir(LossContract) if name.startswith("test_")]
 
 @pytest.mark.gpu
 @pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="needs a CUDA device; the suites above are its twins on the CPU"
+    not torch.cuda.is_available(), reason="needs a CUDA device; the suites above run these tests on the CPU"
 )
 @pytest.mark.parametrize("test", CONTRACT)
 @pytest.mark.parametrize("name", SUITES)

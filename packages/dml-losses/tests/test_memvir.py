@@ -34,7 +34,7 @@ def counting() -> tuple[list[int], type[nn.Module]]:
 
 
 class AlgorithmOne:
-    """Algorithm 1 with lists, newest first; the loss gets all rows and classes joined."""
+    """MemVir's Algorithm 1 with lists, newest first; the loss is given all rows and all classes in joined tensors."""
 
     def __init__(self, loss: nn.Module, num_steps: int, margin: int, warmup: int) -> None:
         self.loss, self.n, self.m, self.warmup, self.step = loss, num_steps, margin, warmup, 0

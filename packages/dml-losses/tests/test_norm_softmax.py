@@ -15,7 +15,7 @@ from dml_losses.functional.classes import Virtual
 
 
 def with_past(w: torch.Tensor, seed: int, count: int) -> Virtual:
-    """Return class weights with constants: four further classes, and `count` rows in these classes."""
+    """Join class weights with constants: four additional classes, and `count` rows that belong to these classes."""
     labels = len(w) + torch.arange(count) % 4
     return Virtual(w, rows(count, seed), labels, (rows(1, seed + 1), rows(3, seed + 2)))
 

@@ -62,7 +62,7 @@ CASES: dict[str, tuple[Loss, Loss, dict[str, Any]]] = {
         F.recall_at_k_surrogate, reference.recall_at_k_value,
         {"ks": [1, 2, 4], "k_temperatures": [1.0, 0.5, 4.0], "rank_temperature": 0.2},
     ),
-    # The ranks of seven positives are at most 4, sharply: the sum exceeds 4, and the minimum with 4 stops the gradient.
+    # Temperature 0.01 counts all seven positives as ranked within 4; the count is limited to 4, without a gradient.
     "recall, limited": (
         F.recall_at_k_surrogate, reference.recall_at_k_value,
         {"ks": [4, 6], "k_temperatures": [0.01, 0.2], "rank_temperature": 5.0},
@@ -311,7 +311,7 @@ def test_sup_con_and_siglip_by_hand() -> None:
 def play_ranks(
     compute: Callable[[], list[torch.Tensor]], world_size: int, patch: pytest.MonkeyPatch
 ) -> list[torch.Tensor]:
-    """Compute as each of the ranks, in turn, to keep what it sends; then as the last rank with what all sent."""
+    """Compute as each rank in turn, recording sent tensors; then as the last rank, given the sums over all ranks."""
     received: list[torch.Tensor] = []
     sums: list[list[torch.Tensor]] = []
     for rank in range(world_size):
@@ -371,7 +371,7 @@ def test_shares_of_any_number_of_ranks_make_the_loss_of_one(
     with pytest.MonkeyPatch.context() as patch:
         together = play_ranks(compute, world_size, patch)
     alone, plain = compute(), compute(SHARED[name](over_ranks=False))
-    # Sums over ranks change rounding, except in the value and, for siglip, the batch's and the learned gradients.
+    # Sums over ranks are rounded differently. Only the value and, for siglip, gradients of x and parameters are exact.
     exact = 4 if name == "siglip" else 1
     assert all(map(torch.equal, together[:exact], alone[:exact]))
     for got, same, expected in zip(together, alone, plain, strict=True):

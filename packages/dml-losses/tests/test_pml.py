@@ -153,7 +153,7 @@ def test_the_installed_library_is_in_the_range_of_the_extra() -> None:
 
 
 def test_constructors_as_version_3_documents_them_have_the_options_that_they_forward() -> None:
-    """Options are keyword-only there, and a proxy loss passes the number of proxies to its base class itself."""
+    """In version 3, options are keyword-only, and a proxy loss passes the number of proxies to its base class."""
 
     class Base(torch.nn.Module):
         def __init__(self, *, distance=None, reducer=None, embedding_reg_weight=1.0) -> None:
@@ -191,7 +191,7 @@ def test_constructors_as_version_3_documents_them_have_the_options_that_they_for
     assert loss.loss.margin == 0.2
     assert isinstance(loss.loss.made[0], pml.distances.CosineSimilarity)
     x, y = batch()
-    assert torch.equal(loss(x, y), x.sum())  # its forward takes no gallery, and isn't given one
+    assert torch.equal(loss(x, y), x.sum())  # this loss's forward takes no gallery
 
 
 def _factory(name: str):

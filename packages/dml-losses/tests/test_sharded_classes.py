@@ -136,7 +136,7 @@ def test_the_gradient_is_that_of_the_definition(
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; the CPU does the same above")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; other tests use the CPU")
 def test_on_a_gpu_the_loss_and_its_gradients_are_those_of_the_cpu() -> None:
     for make in sharded_world.LOSSES.values():
         ended = []

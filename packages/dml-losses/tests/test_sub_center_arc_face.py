@@ -1,4 +1,4 @@
-"""Sub-centre ArcFace: centres in the cosine softmax, over all classes, a fraction of them, and shards."""
+"""Sub-centre ArcFace: multiple centres per class, in a softmax over all classes, sampled classes, and shards."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_equal_centres_move_only_the_first() -> None:
 
 @pytest.mark.parametrize("near", [0.0, 1e-12])
 def test_sharding_agrees_where_two_centres_are_nearly_equal(near: float) -> None:
-    """Both ways find the nearest centre, and must not use the class's other centre as a negative."""
+    """With and without sharding, the nearest centre is found, and the class's other centre isn't a negative."""
     x, y = rows(6, 7), torch.arange(6) % 3
     weights = rows(3, 8).repeat_interleave(2, dim=0)
     weights[1::2] *= 1 + near

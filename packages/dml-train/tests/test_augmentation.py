@@ -46,7 +46,7 @@ def batches(split, rank=0, world_size=1):
 
 @pytest.mark.parametrize("names", [*([name] for name in STEPS), [*STEPS]], ids=[*STEPS, "all"])
 def test_bits_depend_only_on_the_image_and_the_seed(photos, names):
-    """The bits are equal in batches of any composition, on ranks, and after a resumption; the generator isn't moved."""
+    """Bits don't depend on the batch, on ranks or on a resumption; torch's generator is not advanced."""
     split = split_of(photos, *names)
     before = torch.random.get_rng_state()
     whole = [batches(split)[step].images for step in range(4)]

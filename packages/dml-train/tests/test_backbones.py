@@ -172,7 +172,7 @@ def googlenet(**options):
     return models.googlenet(weights=None, aux_logits=False, init_weights=True, **options)
 
 
-# The backbone, the complete network, and a level below the highest level.
+# By name: makers of the backbone and of the complete network, and a level that isn't the highest.
 LOADING = {
     "resnet18": (partial(TorchvisionModel, model="resnet18"), models.resnet18, "layer2"),
     "googlenet": (partial(TorchvisionModel, model="googlenet"), googlenet, "inception3a"),

@@ -89,7 +89,7 @@ def test_changed_images_are_counted_and_force_resumes(unfinished, photos, train_
     train_photos(force=True)
     assert unfinished.data.read_bytes() != before
     unfinished.evaluation.unlink()
-    train_photos()  # the forced run's data
+    train_photos()  # no error: the run now records the changed data
 
 
 def test_a_cache_a_touched_file_and_a_moved_folder_are_no_change(unfinished, photos, train_photos, tmp_path):

@@ -45,7 +45,7 @@ def _nothing_compiled_before():
 @generates_code
 def test_generated_code_matches_the_plain_network_and_resumes_to_the_same_bits(run, registry, tmp_path):
     def run_anew(name, tables, resume=False):
-        torch._dynamo.reset()  # as in a new process
+        torch._dynamo.reset()  # forget compiled graphs, as in a new process
         return run(tmp_path / name, resume, **tables, checkpoints={"every": 2})
 
     plain, whole = run_anew("plain", PARTS), run_anew("whole", COMPILED)
@@ -70,7 +70,7 @@ def test_two_ranks_with_generated_code_match_one_without(tiny_document, tmp_path
     one, two = (tiny_document(**tables) for tables in (PARTS, COMPILED))
     train_until(one, tmp_path / "one", 99)
     in_ranks(2, train_until, two, tmp_path / "two", 99)
-    # See above for the tolerance.
+    # Generated code and ranks sum float32 in a different order.
     assert losses(RunFolder(tmp_path / "two")) == pytest.approx(losses(RunFolder(tmp_path / "one")), rel=1e-5)
 
 

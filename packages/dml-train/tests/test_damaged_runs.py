@@ -200,7 +200,7 @@ def test_changed_results_are_an_error_whose_command_writes_them_again(
     change(intact / name)
     expected = f"Write it again: dml train {intact / 'recipe.toml'} --out {intact} --resume"
     readers = [evaluate_run, write_report] if name in ("labels.npy", "embeddings.npy") else [write_report]
-    for use in readers if name != "per_query.npz" else []:  # which test_per_query.py reads
+    for use in readers if name != "per_query.npz" else []:  # test_per_query.py tests this file
         error = message_of(lambda: use(intact, registry=registry))  # noqa: B023
         assert str(intact / name) in error
         assert error.endswith(expected)

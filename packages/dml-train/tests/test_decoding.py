@@ -76,7 +76,7 @@ def test_the_first_of_several_frames_is_decoded(tmp_path):
 
 
 def test_a_large_photograph_is_decoded_at_a_fraction_of_its_size(tmp_path):
-    # The smallest power of 2 for which both sides are at least min_side pixels.
+    # Decode at the smallest of the sizes 1, 1/2, 1/4, … that keeps both sides at min_side pixels or more.
     noise(70, 50).resize((1400, 1000)).save(tmp_path / "a.jpg", quality=95)
     assert read_image(tmp_path / "a.jpg", min_side=250).size == (350, 250)
     assert read_image(tmp_path / "a.jpg", min_side=251).size == (700, 500)

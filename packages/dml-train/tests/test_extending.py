@@ -110,7 +110,7 @@ def test_another_component_keeps_no_option_of_the_parents(write, registry):
         extends="root.toml",
         loss={"name": "tiny-sparse"},
         optimizer={"name": "sgd"},
-        evaluation={"name": "exact"},  # the parent's, by default
+        evaluation={"name": "exact"},  # equals the parent's default
         schedule={"loss.scale": step},
     )
     found = load_recipe(path, [], registry).to_dict()

@@ -125,7 +125,7 @@ except DmlError as error:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python then chooses another folder itself")
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="since 3.14, Python chooses another folder itself")
 def test_loader_processes_that_cannot_start_are_one_message_with_a_remedy(tmp_path):
     long = tmp_path / ("long" * 20)
     long.mkdir()
@@ -157,7 +157,7 @@ def test_a_batch_that_ranks_cannot_share_equally_is_refused_before_anything_star
 
 
 class Uneven:
-    """Batches of 8, 6 and so on."""
+    """A sampler of batches with 8, 6, 4 and 2 items."""
 
     def __len__(self):
         return 4

@@ -102,7 +102,7 @@ def test_unpacking_restores_the_packed_files_also_after_an_earlier_one_was_kille
 @pytest.mark.parametrize("name", ["../out.txt", "a/../../out.txt", "/tmp/dml-out.txt"])
 def test_nothing_is_written_outside_the_folder(tmp_path, pack, name):
     archive = pack(tmp_path, {"a/fine.txt": b"fine", name: b"out"})
-    with contextlib.suppress(DmlError):  # raised for a tar; files of a zip stay inside
+    with contextlib.suppress(DmlError):  # a tar raises an error; a zip's files are kept inside
         unpack(archive, tmp_path / "deep" / "out")
     inside = {"a/fine.txt", "tmp/dml-out.txt", "out.txt", "a/out.txt"}
     assert found(tmp_path / "deep" / "out").keys() <= inside

@@ -126,7 +126,7 @@ def test_a_run_only_trains_the_rest_and_resumes(vit_registry, tiny_document, qui
         run("cut")
     one = check_same_bits(whole, run("cut", resume=True))
 
-    # Frozen tensors must not change, and the optimizer should only have state for the others.
+    # Frozen tensors must not change, and the optimizer should only have state for trained tensors.
     after = one.state().get("model", one.weights())
     frozen = {id(p) for p in start.model.frozen_parameters()}
     trained = [name for name, p in start.model.named_parameters() if id(p) not in frozen]
@@ -136,7 +136,7 @@ def test_a_run_only_trains_the_rest_and_resumes(vit_registry, tiny_document, qui
         if parameter.startswith("backbone.") and not last_norm:
             assert torch.equal(after[parameter], before[parameter]), parameter
     assert all(not torch.equal(after[parameter], before[parameter]) for parameter in trained)
-    assert len(one.state()["optimizer"]["state"]) == len(trained) + 1  # and the loss's class weights
+    assert len(one.state()["optimizer"]["state"]) == len(trained) + 1  # 1 for the loss's class weights
 
 
 @pytest.mark.parametrize(

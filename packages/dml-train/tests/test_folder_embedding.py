@@ -187,7 +187,7 @@ def test_a_bad_image_is_an_error_or_skipped(dml, photo_run, photos, tmp_path):
 def test_bad_images_of_several_chunks_are_skipped(embed, photos, tmp_path):
     for number in (1, 3, 4):
         (photos / "class-0" / f"{number}.png").write_bytes(b"")
-    for number in range(3):  # these and class-0/4.png fill a chunk
+    for number in range(3):  # these files and class-0/4.png fill a chunk
         (photos / "class-1" / f"{number}.png").write_bytes(b"")
     with pytest.raises(DmlError, match=r"1\.png: it is empty.*or skip such images"):
         embed(tmp_path / "e.npy")

@@ -30,7 +30,7 @@ LATIN = {"characters": ["U+0041-U+005A", "U+0061-U+007A"], "min_faces": 3}
 
 
 class PaintedFace:
-    """A face: drawings are given as numbers by code point."""
+    """A font's face with drawings that are given as numbers by code point."""
 
     def __init__(self, drawings: dict[int, int], missing: int | None = None) -> None:
         self.name, self.characters = "painted", frozenset(drawings)
@@ -95,7 +95,7 @@ def test_classes_are_those_of_the_definition(faces, least, data):
 
 
 def test_signs_for_missing_glyphs_are_no_drawings():
-    """A drawing that `PLACEHOLDER_USES` characters share is such a sign, although the face's table lists them."""
+    """A drawing shared by `PLACEHOLDER_USES` characters is a sign for missing glyphs, even if the face lists them."""
     own = {65: 1, 66: 2, 67: 3}
     shared = {68 + n: 9 for n in range(PLACEHOLDER_USES)}
     few = {200 + n: 8 for n in range(PLACEHOLDER_USES - 1)}

@@ -108,7 +108,7 @@ def check_intact(folder):
     """Check that all files in a folder are complete."""
     for path in folder.rglob("*"):
         if any(part.startswith(".") for part in path.relative_to(folder).parts):
-            continue  # written aside
+            continue  # a temporary file, which may be incomplete
         if path.suffix == ".json":
             json.loads(path.read_text())
         elif path.suffix == ".npy":
@@ -147,7 +147,7 @@ def test_a_full_disk_at_any_write_is_one_message_and_the_command_resumes(tmp_pat
     assert refused >= 2
 
 
-@pytest.mark.skipif(not Path("/sys").is_dir(), reason="needs a folder in which nobody can write")
+@pytest.mark.skipif(not Path("/sys").is_dir(), reason="needs /sys, in which even root can't write")
 @pytest.mark.parametrize("name", [*COMMANDS, "data fetch"])
 def test_a_folder_that_refuses_every_write_is_one_message(call, name):
     result = call(name, Path("/sys"))

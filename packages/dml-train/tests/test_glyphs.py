@@ -63,7 +63,7 @@ def test_every_picture_has_centred_ink():
 
 
 def test_drawing_twice_gives_identical_pictures(monkeypatch):
-    monkeypatch.setattr("dml_train.data.glyphs.UNDRAWN", UNDRAWN | {"Lo", "Sm", "So"})  # fewer, to be quick
+    monkeypatch.setattr("dml_train.data.glyphs.UNDRAWN", UNDRAWN | {"Lo", "Sm", "So"})  # to save time
     first, again = (draw_glyphs.__wrapped__(16) for _ in range(2))
     for one, other in zip(first, again, strict=True):
         np.testing.assert_array_equal(one, other)

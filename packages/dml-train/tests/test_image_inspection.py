@@ -105,7 +105,7 @@ def test_an_edited_copy_is_a_near_duplicate(photos):
 def test_hashes_are_compared_as_by_hand(photos):
     from imagehash import phash
 
-    for seed in range(60):  # an image, edited more and more, on both sides of the limit
+    for seed in range(60):  # increasing edits of an image, up to and above the limit
         noise = np.random.default_rng(seed).normal(scale=2 * seed, size=(80, 96, 3))
         edited = (np.asarray(picture(7)) + noise).clip(0, 255).astype(np.uint8)
         Image.fromarray(edited).save(photos / "class 0" / f"edited {seed:02}.png")
@@ -172,7 +172,7 @@ def test_the_suggested_command_is_one_that_checks_the_same_images(dml, photos, m
         line for line in dml("data", "check", photos, code=1).output.splitlines() if line.startswith("dml ")
     )
     words = shlex.split(command)[1:]
-    words[words.index("--out") :] = ["--check"]  # with a batch of 16 images, as many as train
+    words[words.index("--out") :] = ["--check"]  # a batch has as many images as the training split
     assert "on 16 images of 4 classes" in dml(*words).output
 
 

@@ -39,7 +39,7 @@ def test_files_are_prepared_like_those_of_the_data_set(tmp_path, normalize):
     steps, pixels = reader.describe(), split.picture(3).astype(np.float64)
     order = ["RGB".index(channel) for channel in steps["channels"].removeprefix("3: ")]
     described = pixels[:, :, order] * steps["scale"] + steps["offset"]
-    # `images` was rounded to float32, from numbers up to 255.
+    # Allow for rounding: `images` is float32, computed from numbers up to 255.
     np.testing.assert_allclose(images[3].permute(1, 2, 0).numpy(), described, atol=1e-4)
 
 

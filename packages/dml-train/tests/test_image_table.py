@@ -91,7 +91,7 @@ def load(split, seeds: bool) -> torch.Tensor:
 @pytest.mark.parametrize("kind", ["bytes", "struct", "path", "struct of paths"])
 def test_a_table_gives_the_batches_of_a_folder(photos, files, tmp_path, suffix, kind):
     folder = image_folder(str(photos), **OPTIONS)
-    files = sorted(files)  # a folder's order; a class is still in more than one group
+    files = sorted(files)  # as in a folder; a class still spans multiple row groups
     read = table(str(write(tmp_path / f"t{suffix}", columns_of(files, kind))), **OPTIONS)
     for split, expected in ((read.train, folder.train), (read.test, folder.test)):
         assert split.class_names == expected.class_names

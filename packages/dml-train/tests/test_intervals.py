@@ -1,4 +1,4 @@
-"""Intervals of repeated runs, against published quantiles."""
+"""Intervals over repeated runs, compared with published quantiles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_runs_have_students_interval_and_one_run_has_none():
     assert half_width == pytest.approx(4.303 / math.sqrt(3), abs=1e-12)
     mean, half_width = average_runs([0.0, 1.0] * 200)
     assert mean == 0.5
-    assert half_width == pytest.approx(1.96 * 0.5 / 20, rel=2e-3)  # divides by n instead of n - 1
+    assert half_width == pytest.approx(1.96 * 0.5 / 20, rel=2e-3)  # 0.5 divides by n, not by n - 1
     assert average_runs([0.5]) == (0.5, None)
     with pytest.raises(ValueError, match="one or more"):
         average_runs([])

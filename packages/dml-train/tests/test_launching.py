@@ -52,7 +52,7 @@ def launch(start, tmp_path):
             wait_until(lambda: all((tmp_path / rank).exists() for rank in "01"))
             os.kill(process.pid, number)
         process.join(PATIENCE)
-        errors = (tmp_path / "errors").read_text().replace("Terminated\n", "")  # of the shell's `sleep`
+        errors = (tmp_path / "errors").read_text().replace("Terminated\n", "")  # about the shell's `sleep`
         return process.exitcode, errors
 
     return launch

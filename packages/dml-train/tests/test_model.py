@@ -64,7 +64,7 @@ def test_batch_norm_uses_batch_statistics_in_training_and_running_ones_in_evalua
     alone = head.eval()(torch.cat(batches))
     # An embedding doesn't depend on the rest of the batch.
     torch.testing.assert_close(head(batches[0][:1])[0], head(batches[0])[0])
-    assert (alone.mean(dim=0).abs() < 0.1).all()  # the mean of 50 batches against a running mean of about ten
+    assert (alone.mean(dim=0).abs() < 0.1).all()  # the running mean covers about ten of 50 batches
 
 
 @pytest.fixture

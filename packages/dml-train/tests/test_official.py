@@ -91,7 +91,7 @@ def test_cameras_are_groups_and_junk_is_left_out(tmp_path):
         "bounding_box_test": ["0001_c2s1_000151_00", "0000_c3s2_000151_01", "-1_c1s1_000151_02"],
     }
     draw(*(tmp_path / "m" / folder / f"{file}.jpg" for folder, of in files.items() for file in of))
-    (tmp_path / "m" / "query" / "Thumbs.db").touch()  # as in the archive
+    (tmp_path / "m" / "query" / "Thumbs.db").touch()  # the published archive contains this file
     parts = list_in("market1501", tmp_path)
     assert names(parts.gallery) == {"0000": ["0000_c3s2_000151_01"], "0001": ["0001_c2s1_000151_00"]}
     assert {file.stem: group for file, group in parts.groups.items()} == {

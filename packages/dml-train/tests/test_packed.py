@@ -204,7 +204,7 @@ def test_bad_images_are_named_unless_skipped(spoiled):
             read(spoiled)
     cached(spoiled, on_bad_image="skip")
     with pytest.raises(DmlError, match="3 files are bad in total"):
-        cached(spoiled)  # from the pack, which lists bad files
+        cached(spoiled)  # the pack lists bad files
 
 
 def test_a_part_without_any_good_image_is_refused(folder):

@@ -195,5 +195,5 @@ def test_writing_copies_no_rows_and_reading_allocates_only_its_own(tmp_path):
         [sys.executable, "-c", MEASURE, str(tmp_path)], capture_output=True, text=True, check=True
     )
     writing, reading = map(int, result.stdout.split())
-    assert writing < 10_000  # KiB, of 48 MiB
+    assert writing < 10_000  # KiB; 48 MiB are written
     assert reading < 10_000  # 2.4 MiB are read

@@ -61,7 +61,7 @@ def test_training_saves_each_metric_for_each_query(photo_run, registry):
 
 def test_reports_do_not_evaluate_again_and_are_the_same(run, registry, tmp_path, evaluations):
     page = write_report(run, registry).read_bytes()
-    assert evaluations == [SignsBySorting]  # the codes, which the run didn't evaluate
+    assert evaluations == [SignsBySorting]  # only evaluates the codes, which the run didn't
     other = save(finished_run(tmp_path / "other", registry, seed=1), registry)
     evaluations.clear()
     pair = write_side_by_side([run, other], tmp_path / "pair.html", registry).read_bytes()
@@ -96,14 +96,14 @@ def test_damaged_values_are_an_error(run, registry, change):
 
 
 class Newer(TinyEvaluator):
-    """An evaluator with an additional metric."""
+    """An evaluator that can't restore old values, because it has an additional metric."""
 
     def restore(self, metrics, per_query):
         raise KeyError("ari")
 
 
 class Forgetful:
-    """An evaluator that can't restore."""
+    """An evaluator without `restore`."""
 
     evaluate, nearest = TinyEvaluator.evaluate, TinyEvaluator.nearest
 

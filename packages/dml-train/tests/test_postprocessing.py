@@ -125,7 +125,7 @@ def test_eval_learns_a_whitening_that_embed_and_search_apply(
     gallery = Gallery.of_run(model, registry)
     assert same_up_to_signs(gallery.rows, expected_rows)
     assert search(model, gallery, files[:1], registry=registry)[0].indices
-    assert dict(evaluate_run(run_copy, **exact)) == dict(before)  # as trained
+    assert dict(evaluate_run(run_copy, **exact)) == dict(before)  # without the whitening
 
     damaged = RunFolder(run_copy).whitening
     damaged.write_bytes(damaged.read_bytes()[:100])

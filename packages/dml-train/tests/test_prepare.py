@@ -146,7 +146,7 @@ def resized(files: list[Path]) -> torch.Tensor:
 
 @pytest.mark.slow
 def test_a_processor_without_vector_instructions_gives_the_same_bits(files, tmp_path):
-    """On such a processor, torchvision's resize computes in float32, so some pixels differ by 1."""
+    """Note that torchvision's resize would compute in float32 on such a processor, and change some pixels by 1."""
     out = tmp_path / "batch.npy"
     code = (
         "import sys, numpy as np; from pathlib import Path; from test_prepare import resized; "

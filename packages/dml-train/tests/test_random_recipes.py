@@ -15,7 +15,7 @@ from dml_train import cli
 from dml_train.recipe.tables import Recipe
 from dml_train.training.trainer import Trainer
 
-# The first example draws the glyphs, and the fixtures are used for all examples.
+# The first example is slow because it draws the glyphs, and all examples share the fixtures.
 in_one_folder = settings(
     max_examples=3 * settings.default.max_examples,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -23,7 +23,7 @@ in_one_folder = settings(
 
 
 class Begins(Exception):
-    """The folder is made, and the first step will be taken."""
+    """Raised in place of the first step, when the run's folder has been made."""
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def test_defaults_of_tables_and_of_factories_are_filled_in(file, registry):
     assert resolved["training"]["precision"] == "float32"
     assert resolved["loss"] == {"name": "tiny", "scale": 4.0, "noise": 0.1}
     assert resolved["evaluation"]["metrics"] == ["recall@1"]
-    assert "seed" not in resolved["sampler"]  # the trainer passes it
+    assert "seed" not in resolved["sampler"]  # the trainer passes the seed
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_every_key_is_described_once_and_the_reference_page_has_the_descriptions
     described = dml("recipes", "--keys").stdout
     assert "None" not in described
     assert "| `seed` | `0` | seed for all random choices |" in described
-    assert described in PAGE.read_text(encoding="utf-8")  # if it isn't, put the output of the command there
+    assert described in PAGE.read_text(encoding="utf-8")  # if not, paste the command's output into the page
 
 
 def test_a_metric_that_selects_weights_must_be_measured(tiny_document, registry):

@@ -90,7 +90,7 @@ def test_a_rehearsal_changes_nothing(registry, tiny_document):
         name: tensor.clone()
         for module in (experiment.model, experiment.loss)
         for name, tensor in module.state_dict().items()
-        if name != "calls"  # TinyLoss counts in evaluation, too
+        if name != "calls"  # TinyLoss counts calls in evaluation, too
     }
     rehearse(experiment)
     after = {**experiment.model.state_dict(), **experiment.loss.state_dict()}

@@ -58,7 +58,7 @@ def test_hostile_names_stay_text(unchanged):
 def test_metrics_are_shown_with_intervals_and_explained_and_right_and_wrong_are_also_said_in_words(unchanged):
     words = unchanged.words
     assert "Recall@1 0.5000 0.2500 to 0.7500" in words
-    assert "MAP@R 0.2500 –" in words  # this evaluator does not return per-query values for it
+    assert "MAP@R 0.2500 –" in words  # MAP@R lacks per-query values, so it has no interval
     assert "NMI 0.1250 –" in words
     assert "loss: from 5 to 0.125" in words
     assert "Recall@K the share of queries with a match among their K nearest items" in words
@@ -165,6 +165,6 @@ def test_a_changed_data_set_is_not_shown_and_a_separate_gallery_is_searched(run,
     np.save(run / "gallery_labels.npy", labels[::2])
     RunFolder(run).write_manifest()
     page = page_of(run, registry)
-    assert "the data set was changed after" in page.text  # the data set has no such gallery
+    assert "the data set was changed after" in page.text  # the data set does not have this gallery
     assert "✓ right" in page.text
     assert "by number of items in the gallery" in page.text

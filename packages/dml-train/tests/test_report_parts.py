@@ -151,7 +151,7 @@ def test_long_curves_are_means_of_equal_intervals():
     lines = [{"step": s, "loss": float(s)} for s in range(1, 1001)] + [
         {"step": 1000, "evaluation/recall@1": 0.5}
     ]
-    (figure,) = draw_curves({"a": lines})  # a point is not a curve
+    (figure,) = draw_curves({"a": lines})  # a single evaluation does not make a curve
     assert figure.caption == "loss, means of 3 steps: from 1 to 1000."
     assert figure.key == []
     assert draw_curves({"a": []}) == []
@@ -183,7 +183,7 @@ def test_curves_of_several_runs_share_a_diagram_with_a_key():
 
 def test_curves_have_readable_names_and_counts_have_no_curve():
     names = ("evaluation/map@r", "validation/recall@10", "evaluation/n_queries", "loss.alpha")
-    names += ("evaluation/recall@1", "evaluation/precision@1", "evaluation/n_gallery")  # P@1 is R@1
+    names += ("evaluation/recall@1", "evaluation/precision@1", "evaluation/n_gallery")  # P@1 equals R@1
     lines = [{"step": step, **dict.fromkeys(names, 1.0)} for step in (1, 2)]
     titles = [figure.caption.partition(":")[0] for figure in draw_curves({"a": lines})]
     assert titles == ["MAP@R", "Recall@10 of the held-out classes", "loss.alpha", "Recall@1"]

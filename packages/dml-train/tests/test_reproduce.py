@@ -105,7 +105,7 @@ def test_a_rows_recipe_has_replacements_then_drops_then_overrides(recipe_file, r
 
 def test_runs_that_rows_share_are_trained_once_and_finished_runs_are_kept(run, tmp_path):
     first = run(ROWS, table={"set": ["loss.noise=0.0"]})
-    assert len(list((tmp_path / "out/runs").iterdir())) == 2  # "four again" is "four"
+    assert len(list((tmp_path / "out/runs").iterdir())) == 2  # the rows "four" and "four again" share a run
     written = {p: p.stat().st_mtime_ns for p in (tmp_path / "out/runs").rglob("evaluation.json")}
     again = run(ROWS, table={"set": ["loss.noise=0.0"]}, seeds=2)
     assert first.pages == again.pages
@@ -154,7 +154,7 @@ def test_a_row_published_alone_shows_its_figure_and_is_neither_run_nor_failed_no
     text = found.pages[0].read_text()
     assert "| HTL | (99.0) | (99.0) | – | – | – | – | – |" in text
     assert "- Published alone: HTL. Needs a tree of classes." in text
-    assert "of 3 pairs of rows" in text  # only the other rows
+    assert "of 3 pairs of rows" in text  # rows without runs aren't compared
     row, *others = rows_of(found)
     assert (row["published_only"], row["measured"], row["runs"]) == ("needs a tree of classes", {}, [])
     assert all(other["published_only"] is None for other in others)

@@ -164,7 +164,7 @@ def test_a_folder_on_nfs_is_locked_by_a_file_beside_it(out, monkeypatch):
 
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_run_that_another_process_makes_meanwhile_is_not_touched(run, out, tmp_path, monkeypatch, resume):
-    """Neither process found a folder, and the other process was faster."""
+    """Two processes find no folder and start the run; the other process makes the folder first."""
 
     def train_meanwhile(experiment):
         monkeypatch.undo()
@@ -193,7 +193,7 @@ def test_resuming_a_complete_run_changes_nothing_and_a_second_run_is_refused_bef
                 run(resume=resume)
 
 
-@pytest.mark.parametrize("name", ["mine.txt", "recipe.toml"])  # a single recipe is the user's
+@pytest.mark.parametrize("name", ["mine.txt", "recipe.toml"])  # a recipe without a run is a user's
 def test_an_existing_folder_is_refused_unchanged(run, out, name):
     out.mkdir()
     (out / name).write_text("# mine")

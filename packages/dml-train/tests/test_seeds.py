@@ -1,4 +1,4 @@
-"""Seeds from counters: equal to a reference in plain integers, and all different."""
+"""Seeds made from counters must be all different, and equal a reference in plain integers."""
 
 from __future__ import annotations
 

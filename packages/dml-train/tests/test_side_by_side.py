@@ -75,7 +75,7 @@ def test_only_a_value_that_a_paired_test_finds_better_is_bold(page_of, runs, mon
     page = page_of(*runs)
     tested = re.findall(r'<th scope="row">([^<]+)</th><td>[^<]*</td><td>[^<]*</td>\s*<td>[+−]', page.source)
     assert tested
-    assert bold.findall(page.source) == tested  # the p-value is 0.03
+    assert bold.findall(page.source) == tested  # bold, since the p-value is 0.03
     assert "NMI" in page.words
     monkeypatch.setattr(side_by_side, "SIGNIFICANT", 0.01)
     assert bold.findall(page_of(*runs).source) == []

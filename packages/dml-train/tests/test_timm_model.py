@@ -185,7 +185,7 @@ def test_an_unknown_layer_for_lora_is_refused():
 
 
 class UsesTheWeightAlone(nn.Module):
-    """A network like timm's BEiT: the attention does not call the layer ``qkv``."""
+    """A network like timm's BEiT, which uses the weight of the layer ``qkv`` without calling the layer."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -129,7 +129,7 @@ SGD = {"name": "sgd", "momentum": 0.0}
             "the loss's class_weights",
         ),
         (1e4, {"optimizer": SGD, "training": {"ema_decay": 0.9}}, "the network's backbone"),
-        (1e30, {}, ""),  # AdamW's state
+        (1e30, {}, ""),  # AdamW's state becomes infinite
     ],
 )
 def test_weights_or_a_state_that_became_infinite_in_one_step_are_not_saved(run, out, scale, changes, spoilt):
@@ -198,7 +198,7 @@ def test_a_logger_that_fails_is_named_and_set_aside(run, registry, quiet):
             raise RuntimeError("no connection")
 
         def close(self):
-            raise AssertionError("it was set aside")
+            raise AssertionError("closed a logger that was set aside")
 
     provide(registry, "loggers", "broken", Broken)
     folder = run(logging={"loggers": [{"name": "broken"}, {"name": "jsonl"}]})

@@ -253,7 +253,7 @@ def test_machines_share_the_trials_and_do_each_once(plan, faked, tmp_path, quiet
     assert [trial.number for trial in last] == list(range(13))
     assert len({trial.settings["optimizer.lr"] for trial in last}) == 13
     alone = run_search(plan(), tmp_path / "alone", 10, quiet)
-    assert outcomes(alone) == outcomes(last[:10]), "random trials depend on the number alone"
+    assert outcomes(alone) == outcomes(last[:10]), "random trials must only depend on the trial's number"
 
 
 def test_a_trial_whose_machine_died_is_taken_over_and_one_that_trains_is_left(plan, faked, tmp_path, quiet):

@@ -85,7 +85,7 @@ def script(monkeypatch):
 
 
 EVERY_TWO = {"every": 2, "unit": "step"}
-PATIENT = {"class_fraction": 0.34, "metric": "recall@1", "patience": 2}  # holds out 2 classes, of 16 items
+PATIENT = {"class_fraction": 0.34, "metric": "recall@1", "patience": 2}  # holds out 2 classes of 8 items
 
 
 def test_a_run_stops_early_and_keeps_the_best_weights(run, script, registry, quiet):
@@ -178,7 +178,7 @@ class Clusters:
     ("asked", "of_rankings"),
     [
         (["recall@5", "nmi_max", "mine", "tar@far=1e-3"], ["recall@5", "mine"]),
-        (["nmi_max", "ari"], ["recall@1"]),  # the default of the evaluator
+        (["nmi_max", "ari"], ["recall@1"]),  # recall@1 is the evaluator's default
     ],
 )
 def test_the_evaluator_has_the_recipes_options_and_on_request_no_clusters(

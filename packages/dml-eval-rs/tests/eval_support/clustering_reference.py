@@ -35,7 +35,7 @@ def nmi(a: Sequence[int], b: Sequence[int], average: str = "arithmetic") -> floa
 
 
 def ari(a: Sequence[int], b: Sequence[int]) -> float:
-    """Compare all pairs of items."""
+    """Compute ARI by comparing all pairs of items."""
     pairs = [(a[i] == a[j], b[i] == b[j]) for i, j in combinations(range(len(a)), 2)]
     both, in_a, in_b = (
         (sum(pair) for pair in zip(*((x and y, x, y) for x, y in pairs))) if pairs else (0, 0, 0)
@@ -47,7 +47,7 @@ def ari(a: Sequence[int], b: Sequence[int]) -> float:
 
 
 def ami(a: Sequence[int], b: Sequence[int]) -> float:
-    """Adjust by the mean over all permutations."""
+    """Compute AMI, adjusted by the mean over all permutations of `b`."""
     if len(set(a)) == len(set(b)) and len(set(a)) in (1, len(a)):
         return 1.0
     infos = [mutual_information(a, p) for p in permutations(b)]

@@ -20,7 +20,7 @@ from eval_support.scores_reference import score
 
 DIM = 24
 TIES = ("index", "optimistic", "pessimistic", "expected")
-# Metrics are sums of a few products, which are rounded once.
+# Allow for rounding, since a metric is a sum of a few rounded products.
 TOLERANCE = 1e-12
 
 Columns = Mapping[str, np.ndarray]
@@ -77,7 +77,7 @@ class Data:
         self.item_labels = labels if self.gallery_labels is None else self.gallery_labels
 
     def near(self, others: bool, most: int) -> Lists:
-        """Choose, per query, near items (if `others`, only those with other labels) and two random items."""
+        """Choose, per query, near items (if `others`, only items with other labels) and two random items."""
         lists = []
         for q, query in enumerate(self.queries):
             keys = np.array(reference.keys_of(query, self.items, self.similarity))
@@ -89,7 +89,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Option:
-    """The data of a call."""
+    """The kind of data, the similarity and the dtype of a call."""
 
     kind: str = "decaying"
     similarity: str = "cosine"
@@ -390,7 +390,7 @@ class Verified(Option):
                 gallery_groups = np.arange(len(data.gallery)) % 2
         given = (data.queries, data.labels, data.gallery, data.gallery_labels)
         sides, similarity = given, self.similarity
-        if similarity == "hamming":  # the distance between codes is the bits' squared distance
+        if similarity == "hamming":  # the Hamming distance is the squared Euclidean distance of bits
             bits = [None if x is None else np.unpackbits(x, axis=1).astype(np.float32) for x in given[::2]]
             sides, similarity = (bits[0], data.labels, bits[1], data.gallery_labels), "euclidean"
         positives, negatives = verification_reference.all_pairs(*sides, groups, gallery_groups, similarity)

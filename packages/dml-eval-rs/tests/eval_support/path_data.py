@@ -129,7 +129,7 @@ def rows_of(kind: str, labels: np.ndarray, dim: int, seed: int, dtype: Any = np.
     is_integer = np.dtype(dtype).kind == "i"
     x = (np.clip(np.rint(20 * x), -127, 126) if is_integer else x).astype(dtype)
     if kind == "duplicates":
-        x[1:-8:6] = x[0:-9:6]  # often with equal labels
+        x[1:-8:6] = x[0:-9:6]  # copies, often with equal labels
         x[[5, -3]] = x[[40 % n, 20 % n]]
         near = x[2:-8:6].copy()
         near[:, 0] = near[:, 0] + 1 if is_integer else np.nextafter(near[:, 0], np.array(np.inf, dtype))

@@ -1,4 +1,4 @@
-"""Rows that hypothesis draws: small integers, so that ties are real, in any dtype and layout, and codes."""
+"""Rows that hypothesis draws: small integers, which tie exactly, in any dtype and layout; also codes."""
 
 from __future__ import annotations
 

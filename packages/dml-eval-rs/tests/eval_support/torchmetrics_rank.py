@@ -19,7 +19,7 @@ def measure(rank: int, store: str, data: str) -> list[dict[str, Any]]:
     )
     try:
         sampled, halved = RetrievalMetric(options), RetrievalMetric(options)
-        for place in torch.arange(rank, 42, 2).remainder(40).split(4):  # repeats the first items
+        for place in torch.arange(rank, 42, 2).remainder(40).split(4):  # repeats items 0 and 1
             sampled.update(x[place], labels[place], indices=place)
         half = slice(0, 25) if rank == 0 else slice(25, 40)
         halved.update(x[half], labels[half])

@@ -12,7 +12,7 @@ import dml_eval_rs._native as _native
 
 @contextmanager
 def trial(**choices: Any) -> Iterator[Counter[str]]:
-    """Choose a kernel, screen and sizes for all calls within, by default as usual; count paths when it ends."""
+    """Use this kernel, screen and sizes (by default, the usual ones) in the context; at the end, count used paths."""
     taken: Counter[str] = Counter()
     _native.begin_trial(**{name: choice for name, choice in choices.items() if choice is not None})
     try:

@@ -55,7 +55,7 @@ def tar_at(far: float, positives: Sequence[float], negatives: Sequence[float]) -
 
 
 def equal_error_rate(positives: Sequence[float], negatives: Sequence[float]) -> tuple[float, float]:
-    """Follow the lines between corners to TAR = 1 − FAR; return this FAR, and the second corner's threshold."""
+    """Find where a line between corners crosses TAR = 1 − FAR; return the FAR, and the second corner's threshold."""
     points = corners(positives, negatives)
     for (far, tar, _), (next_far, next_tar, threshold) in itertools.pairwise(points):
         if next_far + next_tar >= 1:
@@ -102,7 +102,7 @@ def resampled_curve(
 ) -> list[tuple[float, float]]:
     """Return FAR and TAR at (0, 0), all thresholds and (1, 1), when identities are drawn as often as the weights say.
 
-    A pair is weighted like the first identity. If `of_both`, pairs of different identities have the sum of weights − 1.
+    A pair has its first identity's weight. If `of_both`, a pair of different identities has both weights' sum − 1.
     """
     kinds: list[list[tuple[float, float]]] = [[], []]
     for a, b, s in pairs:
@@ -116,7 +116,7 @@ def resampled_curve(
 
 
 def read_metric(name: str, curve: Sequence[tuple[float, float]]) -> float:
-    """Read a metric from the corners of a resampled curve, see docs/reference/verification.md."""
+    """Read a metric from the corners of a resampled curve; see docs/reference/verification.md."""
     lines = list(itertools.pairwise(curve))
     if name == "auc":
         return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in lines)
@@ -124,7 +124,7 @@ def read_metric(name: str, curve: Sequence[tuple[float, float]]) -> float:
         (far, tar), (next_far, next_tar) = next(line for line in lines if sum(line[1]) >= 1)
         return far + (1 - far - tar) / (next_far + next_tar - far - tar) * (next_far - far)
     share = float(name.partition("=")[2])
-    if curve[1][0] > share:  # outside of the grid
+    if curve[1][0] > share:  # below the smallest FAR of the grid
         return curve[1][1]
     (far, tar), (next_far, next_tar) = [line for line in lines[1:] if line[0][0] <= share][-1]
     part = math.log(share / far) / math.log(next_far / far) if far > 0 else share / next_far

@@ -36,14 +36,14 @@ def recording(base: type[nn.Module], note: Callable[..., Any]) -> tuple[list[Any
 
 
 def use_blocks(monkeypatch: pytest.MonkeyPatch, kept: bool, size: int) -> None:
-    """Make the cosine softmax keep blocks of so many rows, or pass twice over blocks of so many class weights."""
+    """Keep derivatives in blocks of `size` rows or, if not `kept`, pass twice over blocks of `size` class weights."""
     monkeypatch.setattr(kernel, "_KEPT_ELEMENTS", {"cpu": 2**23 if kept else 0})
     monkeypatch.setattr(kernel, "_BLOCK_ELEMENTS", {"cpu": 0})
     monkeypatch.setattr(kernel, "_FEWEST_ROWS", size)
     monkeypatch.setattr(kernel, "_FEWEST_COLUMNS", size)
 
 
-# Four rows at a time; a class weight at a time, and five, which is neither all classes nor a multiple of the centres.
+# Blocks of four rows, of one class weight, and of five, which is neither all classes nor a multiple of the centres.
 BLOCKS = pytest.mark.parametrize(("kept", "size"), [(True, 4), (False, 1), (False, 5)])
 
 

@@ -173,7 +173,7 @@ def past_pi(cosine: Tensor, angle: float) -> Tensor:
 def proxy_nca_value(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, scale: float, positive: bool
 ) -> Tensor:
-    """Movshovitz-Attias et al., Eq. 5, on squared distances."""
+    """Compute Proxy-NCA, Movshovitz-Attias et al., Eq. 5, on squared distances."""
     x, p = unit(embeddings), unit(class_weights)
     terms = []
     for b in range(len(x)):
@@ -186,7 +186,7 @@ def proxy_nca_value(
 def proxy_anchor_value(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, scale: float, margin: float
 ) -> Tensor:
-    """Kim et al. 2020."""
+    """Compute Proxy Anchor, Kim et al. 2020."""
     x, p = unit(embeddings), unit(class_weights)
     pulls, pushes = [], []
     for c in range(len(p)):
@@ -201,7 +201,7 @@ def proxy_anchor_value(
 
 
 def softmax_value(embeddings: Tensor, labels: Tensor, class_weights: Tensor, virtual: bool) -> Tensor:
-    """MemVir, Eq. 2, and Virtual Softmax, Eq. 3."""
+    """Compute MemVir's Eq. 2 or, if `virtual`, Virtual Softmax's Eq. 3."""
     logits = []
     for x, y in zip(embeddings, labels.tolist()):
         extra = [class_weights[y].norm() * (x @ x) / x.norm()] if virtual else []
@@ -212,7 +212,7 @@ def softmax_value(embeddings: Tensor, labels: Tensor, class_weights: Tensor, vir
 def curricular_face_value(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, t: float, scale: float, margin: float
 ) -> Tensor:
-    """Huang et al., Eq. 5-9; past π, the authors' code replaces the true class's logit, but not the threshold."""
+    """Compute CurricularFace, Eq. 5-9. Past π, the authors' code replaces the true class's logit, not the threshold."""
     logits = []
     for cosines, y in zip(cosine_lists(embeddings, class_weights), labels.tolist()):
         threshold = torch.cos(torch.arccos(cosines[y]) + margin)
@@ -232,7 +232,7 @@ def soft_triple_value(
     margin: float,
     tau: float,
 ) -> Tensor:
-    """Qian et al., Eq. 6-9."""
+    """Compute SoftTriple, Qian et al., Eq. 6-9."""
     w = unit(class_weights)
     num_classes = len(w) // centers
     logits = []
@@ -251,7 +251,7 @@ def soft_triple_value(
 
 
 def heated_up_batch_value(embeddings: Tensor, labels: Tensor, class_weights: Tensor, alpha: float) -> Tensor:
-    """Heated-Up Softmax with batch normalisation, section 3.3."""
+    """Compute Heated-Up Softmax with batch normalisation, section 3.3."""
     w, d = unit(class_weights), embeddings.shape[1]
     columns = [
         (column - column.mean()) / torch.sqrt(((column - column.mean()) ** 2).mean() + 1e-5)
@@ -295,7 +295,7 @@ def _one_minus_ap(
 
 
 def smooth_ap_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor, temperature: float) -> Tensor:
-    """Brown et al. 2020; the query is not used as a positive."""
+    """Compute Smooth-AP, Brown et al. 2020; the query is not used as a positive."""
 
     def step(d: Tensor) -> Tensor:
         return torch.sigmoid(d / temperature)
@@ -307,7 +307,7 @@ def smooth_ap_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor, temper
 def sup_ap_value(
     embeddings: Tensor, labels: Tensor, *gallery: Tensor, temperature: float, slope: float, saturation: float
 ) -> Tensor:
-    """Ramzi et al. 2021, with a continuous H⁻."""
+    """Compute SupAP, Ramzi et al. 2021, with a continuous H⁻."""
 
     def bound(d: Tensor) -> Tensor:
         if d <= 0:
@@ -328,7 +328,7 @@ def recall_at_k_value(
     k_temperatures: list[float],
     rank_temperature: float,
 ) -> Tensor:
-    """Patel et al. 2022, with both minima of the authors' code."""
+    """Compute the Recall@k surrogate, Patel et al. 2022, with both minima of the authors' code."""
     terms = []
     for positives, negatives in _queries(embeddings, labels, *gallery):
         ranks = [
@@ -363,7 +363,7 @@ def _distances(
 def triplet_value(
     embeddings: Tensor, labels: Tensor, *gallery: Tensor, triplets: str, margin: float | str
 ) -> Tensor:
-    """Hermans et al. 2017, L_BH and L_BA≠0, and FaceNet's semi-hard negatives, as means over triplets."""
+    """Average over triplets: L_BH and L_BA≠0 of Hermans et al. 2017, and FaceNet's semi-hard negatives."""
 
     def loss(positive: Tensor, negative: Tensor) -> Tensor:
         excess = positive - negative
@@ -383,7 +383,7 @@ def triplet_value(
 
 
 def contrastive_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor, margin: float) -> Tensor:
-    """Hadsell et al. 2006, as means per query over positives, and over negatives within the margin."""
+    """Compute Hadsell et al. 2006 per query, as means over positives, and over negatives within the margin."""
     total = embeddings.sum() * 0
     for positives, negatives in _distances(embeddings, labels, *gallery):
         total = total + _mean([d**2 / 2 for d in positives], embeddings)
@@ -400,7 +400,7 @@ def multi_similarity_value(
     threshold: float,
     epsilon: float,
 ) -> Tensor:
-    """Wang et al. 2019, with the selection of pairs."""
+    """Compute Multi-Similarity, Wang et al. 2019, including the selection of pairs."""
     total = embeddings.sum() * 0
     for positives, negatives in _queries(embeddings, labels, *gallery):
         if positives and negatives:
@@ -415,7 +415,7 @@ def multi_similarity_value(
 def info_nce_value(
     embeddings: Tensor, labels: Tensor, *gallery: Tensor, log_scale: Tensor, symmetric: bool
 ) -> Tensor:
-    """Radford et al. 2021, CLIP, where a row can have several partners, or none."""
+    """Compute InfoNCE as in CLIP, Radford et al. 2021, but a row can have several partners, or none."""
     sided = [(embeddings, labels, *gallery)]
     if gallery and symmetric:
         sided.append((*gallery, embeddings, labels))
@@ -424,7 +424,7 @@ def info_nce_value(
 
 
 def sup_con_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor, temperature: float) -> Tensor:
-    """Khosla et al. 2020, L_out, averaged over the anchors that have a positive."""
+    """Compute L_out of Khosla et al. 2020, averaged over the anchors that have a positive."""
     f, g, g_labels, within = sides(embeddings, labels, *gallery)
     anchors = []
     for a in range(len(f)):
@@ -439,7 +439,7 @@ def sup_con_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor, temperat
 def siglip_value(
     embeddings: Tensor, labels: Tensor, *gallery: Tensor, log_scale: Tensor, bias: Tensor
 ) -> Tensor:
-    """Zhai et al. 2023, with labels: z is 1 when a pair of rows is in the same class, else −1."""
+    """Compute SigLIP, Zhai et al. 2023, with labels: z is 1 when a pair of rows is in the same class, else −1."""
     f, g, g_labels, within = sides(embeddings, labels, *gallery)
     total = (embeddings.sum() + log_scale + bias) * 0
     for i in range(len(f)):
@@ -452,7 +452,7 @@ def siglip_value(
 
 
 def koleo_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor) -> Tensor:
-    """Sablayrolles et al. 2019, of unit rows: the mean of −log of the distance to the nearest other row."""
+    """Compute Sablayrolles et al. 2019 on unit rows: average −log of the distance to the nearest other row."""
     f, g, _, within = sides(embeddings, labels, *gallery)
     total = embeddings.sum() * 0
     for i in range(len(f)):
@@ -468,7 +468,7 @@ def koleo_value(embeddings: Tensor, labels: Tensor, *gallery: Tensor) -> Tensor:
 def sub_center_arc_face_value(
     embeddings: Tensor, labels: Tensor, class_weights: Tensor, centers: int, scale: float, margin: float
 ) -> Tensor:
-    """Deng et al. 2020: ArcFace of the smallest angle to a class's centres."""
+    """Compute Deng et al. 2020: ArcFace, given the smallest angle to a class's centres."""
     logits = []
     for all_cosines, y in zip(cosine_lists(embeddings, class_weights), labels.tolist()):
         cosines = [s.max() for s in torch.stack(all_cosines).reshape(-1, centers)]
@@ -487,7 +487,7 @@ def ada_face_value(
     margin: float,
     concentration: float,
 ) -> Tensor:
-    """Kim et al. 2022, with the limits in the authors' code, except for the limits of angles."""
+    """Compute AdaFace, Kim et al. 2022, with the limits in the authors' code, except for the limits of angles."""
     logits = []
     for x, cosines, y in zip(embeddings, cosine_lists(embeddings, class_weights), labels.tolist()):
         length = min(max(float(x.detach().norm()), 0.001), 100.0)

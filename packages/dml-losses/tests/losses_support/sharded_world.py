@@ -132,7 +132,7 @@ def report_write_errors(world_size: int, made_before: nn.Module) -> dict[str, st
 
 def train_on_ranks(rank: int, folder: Path, sizes: Sequence[int]) -> None:
     """Train as this rank in worlds of different sizes, in turn; save the results."""
-    if rank % 2:  # the other ranks keep the derivatives of all their classes
+    if rank % 2:  # even ranks keep the derivatives of all local classes
         kernel._KEPT_ELEMENTS, kernel._BLOCK_ELEMENTS, kernel._FEWEST_COLUMNS = {"cpu": 0}, {"cpu": 0}, 1
     for size in sizes:
         if rank >= size:

@@ -37,7 +37,7 @@ def launch_script(tmp_path: Path, script: str, timeout: float, ignored: int | No
 
 
 def fork_orphan(tmp_path: Path, elastic: bool, leads: bool, suspended: bool) -> None:
-    """Fork a process that records whether a signal stopped it. With `elastic` and `leads`, it looks like a rank."""
+    """Fork a process that records whether a signal stopped it; with `elastic` and `leads`, it resembles a rank."""
     ready, write = os.pipe()
     parent = os.getpid()
     if child := os.fork():

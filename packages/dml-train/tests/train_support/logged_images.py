@@ -1,4 +1,4 @@
-"""Images that log readings to a file, so that a test can count readings on all machines."""
+"""Images that note in a file when they are read, so that a test can count reads on all machines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dml_train.trained.images import ImageList, list_folder
 
 @dataclass(frozen=True)
 class LoggedImage:
-    """A `StoredImage` that is slow to read."""
+    """A `StoredImage` that is slow to read, and notes each read in the file `log`."""
 
     path: Path
     log: Path
@@ -30,6 +30,6 @@ class LoggedImage:
 
 
 def log_readings(folder: Path, log: Path, seconds: float) -> ImageList:
-    """List the images of a folder; readings will be noted in the log."""
+    """List the images of a folder, which will note each read in the file `log`."""
     images = list_folder(folder)
     return replace(images, sources=[LoggedImage(file.absolute(), log, seconds) for file in images.files])

@@ -1,4 +1,4 @@
-"""Work of ranks in tests of shared embedding and measuring."""
+"""Functions that ranks run in tests of shared embedding and evaluation."""
 
 from __future__ import annotations
 

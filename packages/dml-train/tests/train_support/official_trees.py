@@ -17,7 +17,7 @@ CUB_COUNTS = {"train": (16, 2), "test": (8, 1)}
 
 
 def reduce(name: str, published: dict[str, tuple[int, int]], **changes: object) -> OfficialSet:
-    """Return a data set with other published counts."""
+    """Return an official data set with these counts in place of the published counts."""
     return replace(OFFICIAL[name], published=published, **changes)
 
 

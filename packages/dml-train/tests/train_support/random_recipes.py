@@ -43,7 +43,7 @@ NEW_KEYS += ["milestones", "values"]
 MOVED = ["", "loss", "loss.temperature", "loss.class_fraction", "loss.nosuch", "model.head"]
 MOVED += ["optimizer.lr", "optimizer.weight_decay", "optimizer.lr_multipliers.head", "optimizer.momentum"]
 MOVED += ["model.batch_norm_trains"]
-# Keys that have a meaning only together.
+# Keys that are only valid together.
 COMBINATIONS: list[dict[str, Any]] = [
     {"validation.class_fraction": 0.5, "evaluation.every": 1.0, "validation.patience": 1},
     {"validation.fold": 0, "validation.folds": 2, "evaluation.every": 1.0, "evaluation.test": False},
@@ -74,7 +74,7 @@ def small_recipe(registry: Registry) -> dict[str, Any]:
 
 
 def alike(value: object) -> st.SearchStrategy[Any]:
-    """Draw values of the given type, which pass the first check more often."""
+    """Draw values of the same type as `value`, which more often pass the check of types."""
     if isinstance(value, bool):
         return st.booleans()
     if isinstance(value, int):

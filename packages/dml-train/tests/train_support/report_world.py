@@ -69,7 +69,7 @@ class Page(html.parser.HTMLParser):
 
     @property
     def words(self) -> str:
-        """The text with single spaces."""
+        """Return the text, with all whitespace reduced to single spaces."""
         return " ".join(self.text.split())
 
     def handle_starttag(self, tag, attributes):
@@ -103,7 +103,7 @@ def check_page(page: Page) -> None:
     assert all(attributes["alt"] for attributes in page.all("img"))
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
-    for attributes in page.all("a"):  # to a place on the page, or to a file in the folder
+    for attributes in page.all("a"):  # links lead to a place on the page, or to a file in the folder
         assert attributes["href"][0] in "#."
         assert attributes["href"][0] == "." or attributes["href"][1:] in ids
     for _, attributes in page.tags:  # scrolling elements have a name and can be focused by keyboard

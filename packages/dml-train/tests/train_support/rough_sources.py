@@ -18,7 +18,7 @@ class Signalled:
 
 
 class SignalledEarly(Signalled):
-    """Source of a signal that arrives when the loader process unpickles the source."""
+    """Source that sends a signal to the loader process when the process unpickles the source."""
 
     def __setstate__(self, state: dict[str, int]) -> None:
         self.__dict__ |= state
@@ -26,7 +26,7 @@ class SignalledEarly(Signalled):
 
 
 class Fatal:
-    """Source with a second item that kills the loader process when a second loader waits."""
+    """Source that kills the loader process when the second item is loaded, while a second loader waits."""
 
     def __getitem__(self, place: int) -> int:
         if place == 1:

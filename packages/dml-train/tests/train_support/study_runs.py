@@ -21,7 +21,7 @@ def glyph_jobs(folder: Path, count: int, *settings: str) -> list[Job]:
 
 
 def result_files(folder: Path, *, besides: frozenset[str] = frozenset({"seconds.json"})) -> dict[str, bytes]:
-    """Read all files of runs, except files with times, which are named in `besides`."""
+    """Read all files of runs, except the files named in `besides`, which contain times."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))

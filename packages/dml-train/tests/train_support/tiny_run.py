@@ -37,7 +37,7 @@ class DieAt:
 
     @hookimpl
     def dml_step_end(self, run, step) -> None:
-        restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"  # by torchrun, after this death
+        restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"  # torchrun sets this on restart
         if step == self.step and run.rank == run.world_size - 1 and not restarted:
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -41,7 +41,7 @@ def train_tracked(folder: Path, loggers: Sequence[str], kill: bool) -> None:
 
 
 def read_wandb(folder: Path) -> dict[str, Any]:
-    """Wait until the service of Weights & Biases has written the end, even after `finish`, then read its files."""
+    """Read the files of Weights & Biases; first wait for the end, which can be written after `finish` returns."""
     found, deadline = _read_wandb(folder), time.monotonic() + 60
     while "complete" not in found and time.monotonic() < deadline:
         time.sleep(0.2)
