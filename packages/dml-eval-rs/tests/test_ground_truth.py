@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dml_eval_rs import index_recall, knn, load_array, range_search
 from dml_eval_rs.__main__ import main
-from dml_eval_rs.ground_truth import choose_block, recall_from_truth
+from dml_eval_rs.shards.ground_truth import choose_block, recall_from_truth
 from dml_eval_rs.inputs.files import replacing, save_array
 
 RNG = np.random.default_rng(0)

@@ -100,7 +100,7 @@ def _parser(command: str | None) -> argparse.ArgumentParser:
     if command is None:
         _add_evaluation(parser)
     else:
-        from dml_eval_rs.ground_truth import add_index, add_truth
+        from dml_eval_rs.shards.ground_truth import add_index, add_truth
 
         (add_truth if command == "truth" else add_index)(parser)
     add = parser.add_argument
