@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from dml_eval_rs import index_recall, knn, load_array, range_search
 from dml_eval_rs.__main__ import main
-from dml_eval_rs.shards.ground_truth import choose_block, recall_from_truth
 from dml_eval_rs.inputs.files import replacing, save_array
+from dml_eval_rs.shards.ground_truth import choose_block, recall_from_truth
 
 RNG = np.random.default_rng(0)
 BASE = (RNG.integers(-2, 3, (200, 3)) + 0.5).astype(np.float32)  # many ties
