@@ -41,7 +41,7 @@ fn lists<'a>(arrays: &'a ListArrays<'_>) -> PyResult<SharedLists<'a>> {
 }
 
 impl Options<'_> {
-    /// Returns the items that queries exclude (the item with the query's index, a listed item, or none) and may find.
+    /// Makes a filter from `exclude`, which overrides `exclude_self`, and from `allowed`.
     fn filter(&self) -> PyResult<Filter<'_>> {
         let own = match &self.exclude {
             Some(own) => OwnItem::Listed(own.as_slice()?),

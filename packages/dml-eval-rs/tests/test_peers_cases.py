@@ -244,7 +244,7 @@ _AT_CUTS = {
     ],
 }
 _OURS = {"P": "precision", "recall": "ir_recall", "ndcg_cut": "ndcg"}
-# In qrels.rel_level, query 301 has 6 documents with grade 4, 6 with 2 and 462 with 1; other queries' grades are equal.
+# In qrels.rel_level, query 301 has 6 documents with grade 4, 6 with 2 and 462 with 1; each other query has one grade.
 _GRADED_NDCG = [
     [0.0000, 0.0439, 0.0393, 0.0746, 0.0867, 0.1390, 0.1544, 0.1396, 0.1396],
     [0.8304, 0.7530, 0.8085, 0.8082, 0.7604, 0.6046, 0.6209, 0.6617, 0.6617],

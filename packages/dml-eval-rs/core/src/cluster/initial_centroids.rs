@@ -94,7 +94,7 @@ fn sample(weights: &[f64], wanted: usize, random: &mut Random) -> Result<Vec<usi
     Ok(drawn)
 }
 
-/// Draws rows in turn, with probabilities proportional to the squared distance from rows drawn before (k-means++).
+/// Draws rows in turn, with probabilities proportional to the squared distance to the nearest drawn row (k-means++).
 fn draw_one_by_one(x: Matrix<'_>, clusters: usize, random: &mut Random, control: &Control) -> Result<Vec<usize>> {
     let n = x.rows();
     let mut drawn = allocate(clusters)?;

@@ -84,7 +84,7 @@ fn float32(steps: usize, rows: &[u32], columns: &[u32], tile: &mut [f32]) {
 /// Defines the products of int16 panels: `$step(sum, x, p)` adds the products of two pairs to a 32-bit sum.
 macro_rules! int16 {
     ($features:literal, $values:ident, $tile:ident, $reaches:ident, |$sum:ident, $x:ident, $p:ident| $step:expr) => {
-        /// Calls `take` with all rows, all vectors, and the values.
+        /// Calls `take(row, vector, values)` for each row and each vector of 8 columns.
         #[target_feature(enable = $features)]
         #[inline]
         fn $values(steps: usize, rows: &[u32], columns: &[u32], mut take: impl FnMut(usize, usize, __m256)) {

@@ -1,7 +1,7 @@
 //! Counts the negatives between adjacent positives. These exact counts give the ROC curve, the area under the curve, and every crossing.
 //!
-//! The positives are divided into equal parts, whatever the distribution, and scores go to the list of a part. A full
-//! list is counted while the part and the counts stay in a core's caches. Memory limits the speed, so lines are prefetched.
+//! The positives are divided into parts of equal size. The negatives are collected in a list per part, and counted when
+//! the list is full, so that the part and the counts stay in a core's caches. Memory limits the speed, so lines are prefetched.
 
 use std::hint::select_unpredictable;
 use std::ops::Range;

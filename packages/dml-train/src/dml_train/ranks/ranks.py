@@ -146,7 +146,7 @@ class DelayedMaximum:
         self._pending: tuple[Tensor, Any] | None = None
 
     def __call__(self, number: int) -> int:
-        """Send this rank's number, and return the maximum of the previous call; for a single rank, this number."""
+        """Send `number`; return the maximum of the numbers sent by the previous call. A single rank gets `number`."""
         if self._ranks.world_size == 1:
             return number
         previous = 0

@@ -74,7 +74,7 @@ class ImageList:
         return labels.astype(np.int64), {"classes": classes.tolist()}
 
     def describe(self) -> dict[str, Any] | None:
-        """Describe the list in JSON's types; None for a split, since rows need not be named."""
+        """Return the folder or the files in JSON's types; None for a split, whose rows are all items in order."""
         if self.split is not None:
             return None
         if self.folder is not None:

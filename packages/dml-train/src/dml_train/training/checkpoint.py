@@ -267,7 +267,7 @@ def _complete(
     (partial / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=2) + "\n")
     for written in (WEIGHTS, STATE, *([PARTS] if parts else []), MANIFEST, ""):
         sync(partial / written)
-    if final.exists():  # a corrupt checkpoint: a resumed run reached this step again
+    if final.exists():  # it was corrupt, so the run resumed from an older checkpoint
         shutil.rmtree(final)
     partial.rename(final)
     sync(final.parent)
