@@ -6,6 +6,8 @@ import io
 import json
 import pickle
 import tarfile
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from PIL import Image
 from train_support.photo_world import write_photos
 
 from dml_core import DmlError
+from dml_train.data.stored import PathTable, TableRows, TarMembers
 from dml_train.trained.embedder import Embedder
 from dml_train.trained.folder import embed_images
 from dml_train.trained.images import list_folder, open_images
@@ -203,3 +206,18 @@ def test_an_embedder_opens_its_run_once_and_drops_bad_images(photo_run, photos, 
     assert len(opened) == 2
     with pytest.raises(DmlError, match="row 1 of a batch: not an image"):
         Embedder(photo_run)(batch)
+
+
+def test_images_of_many_files_are_indexed_like_a_list():
+    files, ends = [Path("a.tar"), Path("b.tar")], [1, 3]
+    names = PathTable(map(Path, ("x", "y", "z")))
+    members = TarMembers(files, ends, names, np.arange(6).reshape(3, 2))
+    rows = TableRows(
+        [SimpleNamespace(file=files[0], num_rows=1), SimpleNamespace(file=files[1], num_rows=2)], "image"
+    )
+    for images in (members, rows):
+        listed = list(images)
+        assert [image.file for image in listed] == [files[0], files[1], files[1]]
+        assert [images[index] for index in (-3, -2, -1)] == listed
+        with pytest.raises(IndexError):
+            images[3]

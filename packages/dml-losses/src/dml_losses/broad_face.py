@@ -18,7 +18,7 @@ class BroadFace(torch.nn.Module):
 
     where a bar marks constants, X̃ are the queued embeddings, and w̃ are the weights of their classes when they were
     queued, so that a queued embedding moves with its class. The embeddings only get a gradient from the batch's loss.
-    Use it if there are so many classes that a class is rarely in a batch.
+    Use it if most classes are missing from most batches.
 
     Source: Kim et al. 2020, BroadFace: Looking at Tens of Thousands of People at Once for Face Recognition; the
     authors' code for the sum of both. Departure: buffers have a fixed shape, so that new modules can load checkpoints.

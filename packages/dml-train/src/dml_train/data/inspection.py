@@ -43,7 +43,7 @@ _MOST_LISTED = 10  # number of findings to list for each kind
 _MOST_NAMED = 5  # number of classes to name in a line
 _PER_CLASS = 4  # images_per_class in recipes that use the sampler "class-balanced"
 _BAR = 40  # length of the longest bar in characters
-# Suggest testing on a fifth of the classes if it has at least so many classes and images; otherwise on half.
+# Suggest testing on a fifth of the classes if the fifth has at least this many classes and images; otherwise on half.
 _MEASURED_CLASSES, _MEASURED_IMAGES = 50, 1_000
 _HALF = 0.5
 

@@ -168,7 +168,10 @@ class TableRows(Sequence[TableRow]):
 
     def __getitem__(self, row: Any) -> Any:
         """Return a row of all tables."""
-        place = int(np.searchsorted(self.ends, range(len(self))[row], side="right"))
+        row = range(len(self))[
+            row
+        ]  # counts a negative row from the end, and raises an IndexError like a list
+        place = int(np.searchsorted(self.ends, row, side="right"))
         return TableRow(self.files[place], int(row - (self.ends[place - 1] if place else 0)), self._column)
 
 
@@ -193,6 +196,7 @@ class TarMembers(Sequence[TarMember]):
 
     def __getitem__(self, index: Any) -> Any:
         """Return a member."""
+        index = range(len(self))[index]
         name = self._names[index].as_posix()
         offset, size = self._places[index].tolist()
         return TarMember(self.files[int(np.searchsorted(self.ends, index, side="right"))], name, offset, size)
