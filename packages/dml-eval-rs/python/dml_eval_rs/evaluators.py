@@ -17,7 +17,9 @@ from dml_eval_rs.metrics.names import DEFAULT, METRICS, Kind, check_metrics, fam
 from dml_eval_rs.peers import Peers
 from dml_eval_rs.reranking import evaluate_reranked, expand_queries
 from dml_eval_rs.retrieval import CheckedOptions, LabelsLike, Matches, Options, check_options, measure
-from dml_eval_rs.search import Below, binarize, hard_negatives, knn, range_search
+from dml_eval_rs.search.codes import binarize
+from dml_eval_rs.search.hard_negatives import Below, hard_negatives
+from dml_eval_rs.search.neighbours import knn, range_search
 from dml_eval_rs.verification.verify import verify
 
 Rows = npt.NDArray[Any]

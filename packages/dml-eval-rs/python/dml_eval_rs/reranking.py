@@ -27,7 +27,7 @@ from dml_eval_rs.retrieval import (
     describe_no_match,
     to_evaluation,
 )
-from dml_eval_rs.search import check_finite, check_neighbours, knn
+from dml_eval_rs.search.neighbours import check_finite, check_neighbours, knn
 
 Distance = Literal["cosine", "euclidean"]
 _Integers = npt.NDArray[np.int64]

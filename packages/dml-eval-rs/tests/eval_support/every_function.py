@@ -63,6 +63,7 @@ def calls_of(
         "range_search of codes": lambda: ours.range_search(codes, None, 5, **CODE),
         "rerank": lambda: ours.rerank(x, rows, 3, 5),
         "relevance_from_labels": lambda: ours.relevance_from_labels(x > 0.5),
+        "suspect_labels": lambda: ours.suspect_labels(x, ids, 5),
         "top_pairs": lambda: ours.top_pairs(x, 5),
         "top_pairs of codes": lambda: ours.top_pairs(codes, 5, **CODE),
         "verify": lambda: ours.verify(x, ids),

@@ -24,7 +24,8 @@ from dml_eval_rs.inputs.files import (
     with_part,
 )
 from dml_eval_rs.metrics.tables import Table, Tabular
-from dml_eval_rs.search import IndexRecall, check_found, index_recall, mean_of, range_search
+from dml_eval_rs.search.index_recall import IndexRecall, check_found, index_recall, mean_of
+from dml_eval_rs.search.neighbours import range_search
 from dml_eval_rs.shards.search import knn_shards
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}

@@ -17,7 +17,7 @@ from dml_eval_rs.inputs import arguments
 from dml_eval_rs.inputs.arguments import COSINE, Progress, Similarity
 from dml_eval_rs.matches.allowed import to_allowed
 from dml_eval_rs.matches.relation import Relation
-from dml_eval_rs.search import check_neighbours, reported_dtype, worst_score
+from dml_eval_rs.search.neighbours import check_neighbours, reported_dtype, worst_score
 from dml_eval_rs.shards.rows import Side, Source
 from dml_eval_rs.shards.tasks import Call, Loaded, Map, describe_shards
 from dml_eval_rs.verification.rates import to_order

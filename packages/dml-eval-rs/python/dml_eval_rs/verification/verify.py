@@ -21,7 +21,7 @@ from dml_eval_rs.matches.labels import Labels
 from dml_eval_rs.matches.relation import Relation
 from dml_eval_rs.metrics.tables import Table, Tabular
 from dml_eval_rs.peers import Peers, check_alike
-from dml_eval_rs.search import knn
+from dml_eval_rs.search.neighbours import knn
 from dml_eval_rs.verification import rates
 from dml_eval_rs.verification.by_identity import Identities
 from dml_eval_rs.verification.rates import Order, divide, from_order, to_order

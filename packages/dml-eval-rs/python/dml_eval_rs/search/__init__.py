@@ -1,0 +1,1 @@
+"""Exact search in embeddings and binary codes."""
