@@ -18,7 +18,7 @@ from dml_eval_rs import suspect_labels
 
 def _reference(
     x: Any, labels: list[int], k: int, groups: list[int], temperature: float
-) -> tuple[list[float], list[int]]:
+) -> tuple[list[float], list[bool], list[int]]:
     """Score items by dicts of votes, from the definition."""
     n, shares = len(labels), []
     for i in range(n):
@@ -51,10 +51,10 @@ def _reference(
     for i in range(n):
         others = {c: round(p, 9) for c, p in shares[i].items() if c != labels[i]}
         best = min(others, key=lambda c: (-others[c], c), default=labels[i])
-        disagreement = (1 + (shares[i][best] if others else 0) - own[i]) / 2
-        scores.append((disagreement + (i in pruned)) / 2)
+        highest = shares[i][best] if others else 0.0
+        scores.append((highest + 0.05) / (highest + own[i] + 0.1))
         suggested.append(best)
-    return scores, suggested
+    return scores, [i in pruned for i in range(n)], suggested
 
 
 @given(data=st.data(), temperature=st.sampled_from([0.07, 1.0, 1e6]), grouped=st.booleans())
@@ -75,8 +75,9 @@ def test_scores_and_suggestions_are_those_of_the_definition(
         )
     k = data.draw(st.integers(1, n - 1))
     found = suspect_labels(x, labels, k, groups if grouped else None, temperature=temperature)
-    scores, suggested = _reference(x, labels, k, groups, temperature)
+    scores, pruned, suggested = _reference(x, labels, k, groups, temperature)
     assert found.suggested.tolist() == suggested
+    assert found.pruned.tolist() == pruned
     np.testing.assert_allclose(
         found.score, scores, rtol=0, atol=2e-6
     )  # similarities are reported as float32
@@ -119,7 +120,7 @@ def test_changed_labels_rank_first_and_the_old_labels_are_suggested() -> None:
     names = np.char.add("class ", given.astype(str))
     found = suspect_labels(x, names)
     assert {*np.argsort(-found.score)[:30]} == {*changed}
-    assert {*np.flatnonzero(found.score > 0.5)} == {*changed}
+    assert {*np.flatnonzero(found.pruned)} == {*changed}
     assert found.suggested[changed].tolist() == [f"class {label}" for label in labels[changed]]
 
 

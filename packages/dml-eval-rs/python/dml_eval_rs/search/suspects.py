@@ -7,7 +7,7 @@ votes), `P` pairs of classes with confident items, `M` pairs of items.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +21,17 @@ from dml_eval_rs.search.votes import add_votes, find_largest
 _Integers = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
 
+_SMOOTHING = 0.05  # added to shares, so that a single stray vote doesn't count as much as many
+
 
 @dataclass(frozen=True, slots=True)
 class SuspectLabels:
     """Which labels are probably wrong, see `suspect_labels`.
 
     Attributes:
-        score: (N,) float64 from 0 to 1, where 1 is the most suspicious. Scores of the items that
-            confident learning prunes exceed 0.75; no other score exceeds 0.5.
+        score: (N,) float64 from 0 to 1, where 1 is the most suspicious; above 0.5 if the suggested
+            label has more votes than the item's label, 0.5 without neighbours.
+        pruned: (N,) bool, the items that confident learning removes.
         suggested: (N,) the label with the most votes apart from the item's label, which is
             repeated if no other label has votes.
         duplicates: (M, 2) int64, near-duplicates with different labels, i < j, most similar first.
@@ -37,7 +40,8 @@ class SuspectLabels:
     """
 
     score: _Floats
-    suggested: npt.NDArray[Any]
+    pruned: npt.NDArray[np.bool_] = field(repr=False)
+    suggested: npt.NDArray[Any] = field(repr=False)
     duplicates: _Integers = field(repr=False)
     distance: _Floats = field(repr=False)
 
@@ -45,10 +49,10 @@ class SuspectLabels:
 def suspect_labels(
     embeddings: npt.ArrayLike,
     labels: npt.ArrayLike,
-    k: int = 10,
+    k: int = 20,
     groups: npt.ArrayLike | None = None,
     *,
-    temperature: float = 0.07,
+    temperature: float = 0.1,
     duplicate: float = 0.98,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -60,9 +64,12 @@ def suspect_labels(
     it has memorised.
 
     The k nearest neighbours n of item i vote: p_i(y) is the share of label y in the sum of the
-    weights exp(cos(i, n) / temperature). Confident learning (Northcutt et al. 2021, Confident
-    Learning: Estimating Uncertainty in Dataset Labels, section 3) then estimates how many labels
-    are wrong:
+    weights exp(cos(i, n) / temperature). If j is the item's label, and y the other label with the
+    most votes, the score is (p_i(y) + 0.05) / (p_i(y) + p_i(j) + 0.1).
+
+    Confident learning (Northcutt et al. 2021, Confident Learning: Estimating Uncertainty in Dataset
+    Labels, section 3) estimates on these votes how many labels of each class are wrong, and prunes
+    these items:
 
     - The threshold t_y of class y is the mean of p_i(y) over the items labelled y.
     - C[j, y] counts the items labelled j that are confident of y: p_i(y) ≥ t_y, and p_i(y) is the
@@ -71,16 +78,14 @@ def suspect_labels(
     - For all j ≠ y, the items labelled j with p_i(y) > p_i(j) are sorted by p_i(y) − p_i(j), and
       the first round(C[j, y]) are pruned ("prune by noise rate").
 
-    The disagreement is d_i = (1 + p_i(y) − p_i(j)) / 2, where j is the item's label and y the
-    other label with the most votes. The score is (1 + d_i) / 2 if the item is pruned, otherwise
-    d_i / 2. So if confident learning doesn't find an error, the disagreement alone sorts the items.
-    The score is a rank rather than a probability. Memory grows with N · k, but not with the number
-    of classes.
+    Use the score to decide what to check first, and `pruned` to estimate how many labels are wrong:
+    docs/guide/suspect-labels.md in the repository measures both. Memory grows with N · k, but not
+    with the number of classes.
 
     Args:
         embeddings: (N, D) floating, see `knn`.
         labels: (N,) integers of any width, booleans or strings; at least two labels must differ.
-        k: number of neighbours, 1 to N − 1.
+        k: number of neighbours, 1 to N − 1; choose at least the size of a typical class.
         groups: (N,) integers, booleans or strings, for example the folder or the camera; at least
             two groups must differ. If given, only items of other groups vote, since the labels of
             a group may be wrong together.
@@ -122,76 +127,75 @@ def suspect_labels(
                 "omit groups"
             )
         similarity_NK, item_NK = hard_negatives(x_ND, group_N, k, threads=threads)
-    score_N, other_N = _score(code_N, item_NK, similarity_NK, len(class_C), heat)
+    votes = _Votes.collect(code_N, item_NK, similarity_NK, heat)
     return SuspectLabels(
-        score=score_N,
-        suggested=class_C[other_N],
+        score=(votes.highest + _SMOOTHING) / (votes.highest + votes.own + 2 * _SMOOTHING),
+        pruned=votes.prune(code_N),
+        suggested=class_C[votes.other],
         duplicates=_find_duplicates(code_N, item_NK, similarity_NK, least),
         distance=np.where(item_NK[:, -1] < 0, np.inf, 1 - similarity_NK[:, -1].astype(np.float64)),
     )
 
 
-def _score(
-    code_N: _Integers,
-    item_NK: _Integers,
-    similarity_NK: npt.NDArray[Any],
-    classes: int,
-    temperature: float,
-) -> tuple[_Floats, _Integers]:
-    """Return the scores, and the class with the most votes among the others."""
-    n = len(code_N)
-    # Dividing by the largest weight prevents overflow; missing neighbours have the weight 0.
-    closeness_NK = similarity_NK.astype(np.float64) - similarity_NK[:, :1]
-    weight_NK = np.exp(np.where(item_NK < 0, -np.inf, closeness_NK) / temperature)
-    item_B, class_B, share_B = add_votes(code_N[item_NK], weight_NK, classes)
-    share_B = share_B / weight_NK.sum(axis=1).clip(min=1)[item_B]
+class _Votes(NamedTuple):
+    """The votes for all items and classes, as shares."""
 
-    is_own_B = class_B == code_N[item_B]
-    own_N: npt.NDArray[Any] = np.bincount(item_B[is_own_B], share_B[is_own_B], n)
-    highest_B = find_largest(item_B, np.where(is_own_B, -1, share_B))
-    highest_B = highest_B[~is_own_B[highest_B] & (share_B[highest_B] > 0)]
-    other_N, share_N = code_N.copy(), np.zeros(n)
-    other_N[item_B[highest_B]], share_N[item_B[highest_B]] = class_B[highest_B], share_B[highest_B]
+    item: _Integers  # (B,) ascending
+    label: _Integers  # (B,) the class that receives the votes
+    share: _Floats  # (B,)
+    own: _Floats  # (N,) the share of the item's label
+    other: _Integers  # (N,) the other class with the most votes, or the item's if there is none
+    highest: _Floats  # (N,) the share of `other`, or 0 if there is none
 
-    disagreement_N = (1 + share_N - own_N) / 2
-    return (disagreement_N + _prune(code_N, item_B, class_B, share_B, own_N, classes)) / 2, other_N
+    @classmethod
+    def collect(
+        cls,
+        code_N: _Integers,
+        item_NK: _Integers,
+        similarity_NK: npt.NDArray[Any],
+        temperature: float,
+    ) -> _Votes:
+        """Add the votes of neighbours; an index of -1 means that a neighbour is missing."""
+        # Dividing by the largest weight prevents overflow; missing neighbours have the weight 0.
+        closeness_NK = similarity_NK.astype(np.float64) - similarity_NK[:, :1]
+        weight_NK = np.exp(np.where(item_NK < 0, -np.inf, closeness_NK) / temperature)
+        item_B, label_B, sum_B = add_votes(code_N[item_NK], weight_NK, int(code_N.max()) + 1)
+        share_B = sum_B / weight_NK.sum(axis=1).clip(min=1)[item_B]
 
+        is_own_B = label_B == code_N[item_B]
+        own_N: npt.NDArray[Any] = np.bincount(item_B[is_own_B], share_B[is_own_B], len(code_N))
+        first_B = find_largest(item_B, np.where(is_own_B, -1, share_B))
+        first_B = first_B[~is_own_B[first_B] & (share_B[first_B] > 0)]
+        other_N, highest_N = code_N.copy(), np.zeros(len(code_N))
+        other_N[item_B[first_B]], highest_N[item_B[first_B]] = label_B[first_B], share_B[first_B]
+        return cls(item_B, label_B, share_B, own_N, other_N, highest_N)
 
-def _prune(
-    code_N: _Integers,
-    item_B: _Integers,
-    class_B: _Integers,
-    share_B: _Floats,
-    own_N: _Floats,
-    classes: int,
-) -> npt.NDArray[np.bool_]:
-    """Return the items that confident learning removes, pruning by noise rate."""
-    size_C = np.bincount(code_N, minlength=classes)
-    threshold_C = np.bincount(code_N, own_N, classes) / size_C
-    label_B = code_N[item_B]
-    is_confident_B = (share_B > 0) & (share_B >= threshold_C[class_B])
-    # The item's label wins if shares only differ by rounding.
-    preferred_B = np.where(is_confident_B, share_B + 1e-9 * (class_B == label_B), -1)
-    counted_B = find_largest(item_B, preferred_B)
-    counted_B = counted_B[is_confident_B[counted_B]]
-    pair_P, count_P = np.unique(
-        label_B[counted_B] * classes + class_B[counted_B], return_counts=True
-    )
-    confident_C = np.bincount(label_B[counted_B], minlength=classes)
-    label_P = pair_P // classes
-    moved_P = np.rint(count_P * size_C[label_P] / confident_C[label_P]).astype(np.int64)
+    def prune(self, code_N: _Integers) -> npt.NDArray[np.bool_]:
+        """Return which items confident learning prunes, by noise rate."""
+        size_C = np.bincount(code_N)
+        threshold_C = np.bincount(code_N, self.own) / size_C
+        given_B = code_N[self.item]
+        pair_B = given_B * len(size_C) + self.label
+        is_confident_B = (self.share > 0) & (self.share >= threshold_C[self.label])
+        # The item's label wins if shares only differ by rounding.
+        preferred_B = self.share + 1e-9 * (self.label == given_B)
+        first_B = find_largest(self.item, np.where(is_confident_B, preferred_B, -1))
+        first_B = first_B[is_confident_B[first_B]]
+        pair_P, count_P = np.unique(pair_B[first_B], return_counts=True)
+        confident_C = np.bincount(given_B[first_B], minlength=len(size_C))
+        class_P = pair_P // len(size_C)
+        wrong_P = np.rint(count_P * size_C[class_P] / confident_C[class_P])
 
-    # Rank each pair's items by the margin, and remove the first ones.
-    tried_B = np.flatnonzero(share_B > own_N[item_B])
-    pair_B = label_B[tried_B] * classes + class_B[tried_B]
-    margin_B = share_B[tried_B] - own_N[item_B[tried_B]]
-    order = np.lexsort((item_B[tried_B], -margin_B, pair_B))
-    start = np.searchsorted(pair_B[order], pair_B[order])
-    place_P = np.searchsorted(pair_P, pair_B[order]).clip(max=len(pair_P) - 1)
-    most = np.where(pair_P[place_P] == pair_B[order], moved_P[place_P], 0) if len(pair_P) else 0
-    is_pruned_N = np.zeros(len(code_N), np.bool_)
-    is_pruned_N[item_B[tried_B[order[np.arange(len(order)) - start < most]]]] = True
-    return is_pruned_N
+        # Sort each pair's items by the margin, and prune the first.
+        margin_B = self.share - self.own[self.item]
+        tried_B = np.flatnonzero((margin_B > 0) & np.isin(pair_B, pair_P))
+        tried_B = tried_B[np.lexsort((self.item[tried_B], -margin_B[tried_B], pair_B[tried_B]))]
+        pair_T = pair_B[tried_B]
+        place_T = np.arange(len(pair_T)) - np.searchsorted(pair_T, pair_T)
+        is_pruned_N = np.zeros(len(code_N), np.bool_)
+        first_T = place_T < wrong_P[np.searchsorted(pair_P, pair_T)]
+        is_pruned_N[self.item[tried_B[first_T]]] = True
+        return is_pruned_N
 
 
 def _find_duplicates(
