@@ -21,6 +21,7 @@ from dml_eval_rs.search.votes import add_votes, find_largest
 _Integers = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
 
+_ROUNDING = 1e-9  # shares that differ by less are equal
 _SMOOTHING = 0.05  # added to shares, so that a single stray vote doesn't count as much as many
 
 
@@ -176,9 +177,9 @@ class _Votes(NamedTuple):
         threshold_C = np.bincount(code_N, self.own) / size_C
         given_B = code_N[self.item]
         pair_B = given_B * len(size_C) + self.label
-        is_confident_B = (self.share > 0) & (self.share >= threshold_C[self.label])
+        is_confident_B = (self.share > 0) & (self.share >= threshold_C[self.label] - _ROUNDING)
         # The item's label wins if shares only differ by rounding.
-        preferred_B = self.share + 1e-9 * (self.label == given_B)
+        preferred_B = self.share + _ROUNDING * (self.label == given_B)
         first_B = find_largest(self.item, np.where(is_confident_B, preferred_B, -1))
         first_B = first_B[is_confident_B[first_B]]
         pair_P, count_P = np.unique(pair_B[first_B], return_counts=True)
@@ -188,7 +189,7 @@ class _Votes(NamedTuple):
 
         # Sort each pair's items by the margin, and prune the first.
         margin_B = self.share - self.own[self.item]
-        tried_B = np.flatnonzero((margin_B > 0) & np.isin(pair_B, pair_P))
+        tried_B = np.flatnonzero((margin_B > _ROUNDING) & np.isin(pair_B, pair_P))
         tried_B = tried_B[np.lexsort((self.item[tried_B], -margin_B[tried_B], pair_B[tried_B]))]
         pair_T = pair_B[tried_B]
         place_T = np.arange(len(pair_T)) - np.searchsorted(pair_T, pair_T)
