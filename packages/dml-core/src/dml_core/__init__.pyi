@@ -54,6 +54,7 @@ from dml_core.protocols.evaluation import RangeEvaluator as RangeEvaluator
 from dml_core.protocols.evaluation import RerankingEvaluator as RerankingEvaluator
 from dml_core.protocols.evaluation import RestoringEvaluator as RestoringEvaluator
 from dml_core.protocols.evaluation import RunLogger as RunLogger
+from dml_core.protocols.evaluation import SuspectsEvaluator as SuspectsEvaluator
 from dml_core.protocols.evaluation import VerifyingEvaluator as VerifyingEvaluator
 from dml_core.protocols.evaluation import takes_matches as takes_matches
 from dml_core.protocols.losses import ClassLoss as ClassLoss

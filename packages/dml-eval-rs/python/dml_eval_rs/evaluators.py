@@ -20,6 +20,7 @@ from dml_eval_rs.retrieval import CheckedOptions, LabelsLike, Matches, Options, 
 from dml_eval_rs.search.codes import binarize
 from dml_eval_rs.search.hard_negatives import Below, hard_negatives
 from dml_eval_rs.search.neighbours import knn, range_search
+from dml_eval_rs.search.suspects import SuspectLabels, suspect_labels
 from dml_eval_rs.verification.verify import verify
 
 Rows = npt.NDArray[Any]
@@ -124,6 +125,16 @@ class Evaluator:
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         """Find the nearest items with different labels, see `dml_eval_rs.hard_negatives`."""
         return hard_negatives(self._rows(embeddings), labels, k, below=below, margin=margin, **self._space)
+
+    def suspect_labels(
+        self,
+        embeddings: Rows,
+        labels: npt.NDArray[Any],
+        k: int,
+        groups: npt.NDArray[Any] | None = None,
+    ) -> SuspectLabels:
+        """Rank items by how likely the labels are wrong, see `dml_eval_rs.suspect_labels`."""
+        return suspect_labels(embeddings, labels, k, groups, threads=self.threads)
 
     def true_accept_rates(
         self,

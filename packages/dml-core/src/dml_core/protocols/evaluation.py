@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dml_eval_rs.matches.labels import Labels
     from dml_eval_rs.matches.relevance import Relevance
     from dml_eval_rs.peers import Peers
+    from dml_eval_rs.search.suspects import SuspectLabels
 
 
 class Backbone(Protocol):
@@ -258,6 +259,24 @@ class MiningEvaluator(Evaluator, Protocol):
 
         Returns:
             Similarities and indices, both (N, k), nearest first; padded with NaN and -1 if there are fewer negatives.
+        """
+
+
+@runtime_checkable
+class SuspectsEvaluator(Evaluator, Protocol):
+    """An `Evaluator` that can rank labels by how likely they are wrong, for `dml data suspects`."""
+
+    def suspect_labels(
+        self,
+        embeddings: npt.NDArray[Any],  # (N, D)
+        labels: npt.NDArray[Any],  # (N,)
+        k: int,
+        groups: npt.NDArray[Any] | None = None,  # (N,)
+    ) -> SuspectLabels:
+        """Compare labels with the k nearest neighbours, by cosine; if there are groups, of other groups.
+
+        Raises:
+            ValueError: if k is out of range, or all labels or all groups are equal.
         """
 
 

@@ -22,6 +22,7 @@ from dml_core.protocols.evaluation import (
     RangeEvaluator,
     RestoringEvaluator,
     RunLogger,
+    SuspectsEvaluator,
     VerifyingEvaluator,
     takes_matches,
 )
@@ -218,6 +219,20 @@ class EvaluatorContract(ABC):
                 assert np.array_equal(found[item][found[item] >= 0], wanted), (
                     f"item {item} below {below}: {found[item]}; expected {wanted}"
                 )
+
+    def test_a_changed_label_is_the_most_suspicious(self) -> None:
+        """A `SuspectsEvaluator` must rank a changed label first, and suggest the original label."""
+        evaluator = self.make_evaluator()
+        if not isinstance(evaluator, SuspectsEvaluator):
+            return
+        labels = np.repeat(np.arange(6), 5)
+        embeddings = np.eye(6, DIM, dtype=np.float32)[labels]
+        changed = labels.copy()
+        changed[7] = 4
+        for groups in (None, np.arange(len(labels)) % 5):
+            found = evaluator.suspect_labels(embeddings, changed, 4, groups)
+            assert int(found.score.argmax()) == 7, f"item {found.score.argmax()}; expected 7"
+            assert found.suggested[7] == 1, f"label {found.suggested[7]}; expected 1"
 
     def _evaluations(self) -> list[Evaluation]:
         """Evaluate queries that search each other, and queries that search a gallery."""
