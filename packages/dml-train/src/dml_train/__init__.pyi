@@ -41,6 +41,9 @@ from dml_train.trained.search import search as search
 from dml_train.trained.shards import Shard as Shard
 from dml_train.trained.shards import embed_shard as embed_shard
 from dml_train.trained.shards import join_shards as join_shards
+from dml_train.trained.suspects import Suspects as Suspects
+from dml_train.trained.suspects import find_suspects as find_suspects
+from dml_train.trained.suspects import write_corrected as write_corrected
 from dml_train.training.run import check_recipe as check_recipe
 from dml_train.training.run import train as train
 

@@ -1,17 +1,32 @@
-"""`dml data check` and `dml data fetch`."""
+"""`dml data check`, `dml data suspects` and `dml data fetch`."""
 
 from __future__ import annotations
 
+import itertools
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from dml_core import DmlError, Registry, nearest
-from dml_train.commands.options import FILE, FOLDER, STEP, check_new, error_console, printable
+from dml_train.commands.options import (
+    FILE,
+    FOLDER,
+    ON_BAD_IMAGE,
+    STEP,
+    check_new,
+    error_console,
+    printable,
+)
+
+if TYPE_CHECKING:
+    from dml_train.trained.images import SplitName
 
 # Repeat the names here, since importing the data sets takes seconds; a test compares the names.
 NAMES = ("cub", "cars196", "sop", "in-shop", "market1501", "veri776", "vehicleid")
-_MOST_LISTED = 20  # maximum number of pairs to print
+_MOST_LISTED = 20  # maximum number of pairs or labels to print
+_MOST_OUTLIERS = 5
 
 
 @click.group()
@@ -142,6 +157,85 @@ def _check_leaks(
         else f"no pair of a test image and a training image has a cosine of at least {least:g}"
     )
     return not found
+
+
+@data.command(short_help="Rank the labels of a run's images, or of a folder: which are wrong?")
+@click.argument("source", metavar="RUN|FOLDER", type=click.Path(path_type=Path, exists=True))
+@click.option("--model", metavar="RUN", type=FOLDER, help="With FOLDER: the run that embeds the images.")
+@click.option("--embeddings", type=FILE, help="With FOLDER, instead of --model: the images' embeddings (.npy).")
+@click.option("--labels", type=FILE, help="With --embeddings: labels (.npy); default: the class folders.")
+@click.option(
+    "--split",
+    type=click.Choice(["test", "gallery", "train"]),
+    default="test",
+    show_default=True,
+    help="With RUN: the split of the run's data set.",
+)
+@click.option("-k", type=click.IntRange(min=1), default=20, show_default=True, help="Neighbours that vote.")
+@ON_BAD_IMAGE
+@STEP
+@click.option("--out", type=FILE, help="Also write all images to a new CSV file; with --apply: the new table.")
+@click.option("--apply", type=FILE, help="Don't rank, but write --out with the labels of this CSV file.")
+@click.pass_obj
+def suspects(
+    registry: Registry,
+    source: Path,
+    model: Path | None,
+    embeddings: Path | None,
+    labels: Path | None,
+    split: SplitName,
+    k: int,
+    on_bad_image: str,
+    step: int | None,
+    out: Path | None,
+    apply: Path | None,
+) -> None:
+    """Rank labels by how much the nearest neighbours disagree.
+
+    Use a run, or a folder FOLDER/CLASS/IMAGE with --model or --embeddings. Print the most suspicious
+    images with the label that the neighbours suggest (* if confident learning counts the label as
+    wrong), near-duplicates with different labels, and outliers. A network hides the wrong labels that it
+    has memorised, so the test split is more reliable than the training split.
+
+    To correct labels, change the column 'label' in the file of --out, then repeat with --apply FILE.csv
+    --out NEW.csv. This writes a table of all images for the data set 'csv'; other files don't change.
+    """
+    check_new(out)
+    from dml_train.files import write_csv
+    from dml_train.trained.suspects import Suspect, find_suspects, write_corrected
+
+    if apply is not None:
+        if out is None:
+            raise DmlError("--apply writes a new table; choose it: --out FILE.csv")
+        click.echo(f"{out}: {write_corrected(source, apply, out, registry):,} labels changed")
+        table = f'dataset={{name="csv", root="{out.parent}", table="{out.name}"}}'
+        click.echo(f"to train on it: --set {shlex.quote(table)}")
+        return
+    ranked = find_suspects(
+        source,
+        k,
+        split=split,
+        step=step,
+        model=model,
+        embeddings=embeddings,
+        labels=labels,
+        skip=on_bad_image == "skip",
+        registry=registry,
+        console=error_console(),
+    )
+    if out is not None:
+        write_csv(out, Suspect._fields, ranked.ranked())
+    for suspect in itertools.islice(ranked.ranked(), _MOST_LISTED):
+        mark = "*" if suspect.pruned else " "
+        click.echo(f"{suspect.score:.4f}{mark} {printable(f'{suspect.path}: {suspect.label} -> {suspect.suggested}')}")
+    found = ranked.found
+    click.echo(f"* confident learning counts {int(found.pruned.sum()):,} of {len(found.pruned):,} labels as wrong")
+    click.echo(f"near-duplicates with different labels: {len(found.duplicates):,}")
+    for pair in found.duplicates[:_MOST_LISTED].tolist():
+        click.echo("  " + " ~ ".join(printable(f"{ranked.paths[i]} ({ranked.labels[i]})") for i in pair))
+    click.echo(f"outliers, by the distance to neighbour {k}:")
+    for item in (-found.distance).argsort(kind="stable")[:_MOST_OUTLIERS].tolist():
+        click.echo(printable(f"  {found.distance[item]:.4f} {ranked.paths[item]} ({ranked.labels[item]})"))
 
 
 @data.command()

@@ -35,7 +35,7 @@ def read_csv_table(
     classes: dict[str, dict[str, list[Path]]] = {}
     line_of: dict[str, int] = {}  # keyed by string, since hashing a Path is much slower
     groups: dict[Path, str] = {}
-    for line, row in _read_rows(file):
+    for line, row in read_rows(file):
         for column, value in row.items():
             if not value:
                 raise DmlError(
@@ -62,7 +62,7 @@ def read_csv_table(
     return parts._replace(groups=groups) if groups else parts
 
 
-def _read_rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
+def read_rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the line number and the values of the used columns per row."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:

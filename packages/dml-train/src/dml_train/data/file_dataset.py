@@ -157,8 +157,12 @@ class FileDatasetFactory:
         """Read the parts, and make the data set."""
         preparation = self.image_reader(**options)
         of_files = {option.name: options[option.name] for option in _FILES if option.name in options}
+        return FileDataset(self.parts(*arguments, **options), preparation, **of_files)
+
+    def parts(self, *arguments: Any, **options: Any) -> Parts:
+        """List the files by part, good or bad."""
         own = {name: value for name, value in options.items() if name not in _NOT_OWN}
-        return FileDataset(self.read(*arguments, **own), preparation, **of_files)
+        return self.read(*arguments, **own)
 
     @staticmethod
     def image_reader(**options: Any) -> Preparation:
@@ -167,8 +171,8 @@ class FileDatasetFactory:
 
     def training_files(self, **options: Any) -> Sequence[Path]:
         """List the training files, good or bad."""
-        parts = self.read(**{name: value for name, value in options.items() if name not in _NOT_OWN})
-        return [file for files in parts.train.values() for file in files if isinstance(file, Path)]
+        train = self.parts(**options).train
+        return [file for files in train.values() for file in files if isinstance(file, Path)]
 
 
 _PREPARATION = options_of(Preparation)

@@ -99,7 +99,7 @@ def inspect_images(
         preparation: report times and sizes for these steps; default: ``Preparation()``.
     """
     source, preparation = Path(source).expanduser(), preparation or Preparation()
-    options, parts = _read(source, root)
+    options, parts = read_source(source, root)
     class_of = {
         file: name
         for classes in parts.by_name().values()
@@ -162,7 +162,7 @@ def write_findings(found: Inspection, path: Path) -> None:
     write_csv(path, ("finding", "image", "class", "other_image", "other_class", "detail"), rows)
 
 
-def _read(source: Path, root: str | Path | None) -> tuple[dict[str, str], Parts]:
+def read_source(source: Path, root: str | Path | None) -> tuple[dict[str, str], Parts]:
     """Return the data set's options, and the parts."""
     kinds = {".tar", *TABLES}
     if not (source.is_dir() or source.suffix in kinds):
