@@ -89,5 +89,6 @@ from dml_eval_rs.matches.matching import Matching as Matching
 from dml_eval_rs.matches.relevance import Relevance as Relevance
 from dml_eval_rs.metrics.names import METRICS as METRICS
 from dml_eval_rs.peers import Peers as Peers
+from dml_eval_rs.search.suspects import SuspectLabels as SuspectLabels
 
 __version__: str

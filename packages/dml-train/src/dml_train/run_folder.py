@@ -31,6 +31,8 @@ class RunFolder:
         comparison: metrics of other embeddings, ``{name: metrics}``, to compare with the run's in the report.
         whitening: PCA whitening of the embedding, learned after training; see `dml_train.trained.whitening`.
         matches: groups and lists of items, if defined by the data set; arrays of `dml_core.Labels` or `Relevance`.
+        progress: when training started, and the number of steps; removed when the run ends.
+        failures: failures that training noticed, see `dml_train.training.journal`.
         manifest: size and SHA-256 of every result file and of the logged metrics; written last, when the run ends.
     """
 
@@ -43,6 +45,7 @@ class RunFolder:
         self.evaluation, self.baselines = path / "evaluation.json", path / "baselines.json"
         self.per_query, self.matches = path / "per_query.npz", path / "matches.npz"
         self.comparison, self.whitening = path / "comparison.json", path / "whitening.npz"
+        self.progress, self.failures = path / "progress.json", path / "failures.json"
         self.manifest = path / "manifest.json"
 
     def tracker(self, name: Tracker) -> Path:
@@ -143,6 +146,7 @@ class RunFolder:
         if self.recipe.name in names and self.metrics.name not in names:
             return False  # a folder with only a recipe may be the user's
         left = {path.name for path in (self.recipe, self.data, self.metrics, self.checkpoints)}
+        left |= {self.progress.name, self.failures.name}
         left |= {partial_path(path).name for path in (self.recipe, self.data)}
         left |= {self.tracker(name).name for name in get_args(Tracker)} | {"tensorboard", "wandb"}
         is_logged = self.metrics.is_file() and self.metrics.stat().st_size > 0
@@ -164,7 +168,10 @@ class RunFolder:
         if self.is_finished:
             self.check_results(self.metrics)
         try:
-            return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
+            text = self.metrics.read_text(encoding="utf-8")
+            if not self.is_finished:  # the last line may be incomplete
+                text = text[: text.rfind("\n") + 1]
+            return [json.loads(line) for line in text.splitlines()]
         except (ValueError, RecursionError) as error:
             raise DmlError(f"{self.metrics} is corrupt: {error}") from error
 

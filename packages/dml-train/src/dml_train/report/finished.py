@@ -1,4 +1,4 @@
-"""Read a finished run for reports, and compare evaluations of identical queries."""
+"""Read a run for reports, and compare evaluations of identical queries."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ from dml_train.measure.evaluate import (
 )
 from dml_train.measure.listing import Metric, list_metrics
 from dml_train.recipe.tables import Recipe
+from dml_train.report.progress import Progress, find_last_evaluation, is_training
 from dml_train.report.rendering import make_thumbnail
 from dml_train.run_folder import RunFolder
 from dml_train.training.baselines import Baselines
-from dml_train.training.build import build_dataset
+from dml_train.training.build import build_dataset, divide_training
+from dml_train.training.journal import Failure, read_failures
 from dml_train.training.run import read_recipe
 
 
@@ -63,11 +65,11 @@ class EvaluatedEmbeddings:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A finished run, read from the run's folder."""
+    """A run, read from the run's folder; finished, unless reading allowed a run that still trains."""
 
     folder: RunFolder
     recipe: Recipe  # the resolved recipe
-    result: Mapping[str, Any]  # ``evaluation.json``
+    result: Mapping[str, Any]  # ``evaluation.json``, or the last evaluation during training
     lines: Sequence[Mapping[str, float | None]]  # the lines of ``metrics.jsonl``, if it exists
     baselines: Baselines  # raw pixels and the untrained network, if the run measured them
     test: EvaluatedEmbeddings | None  # None if the run didn't use the test split
@@ -75,19 +77,34 @@ class FinishedRun:
     gallery: Items
     train: Items
     absent: str  # the reason if names and pictures are missing; otherwise empty
+    failures: Sequence[Failure]  # that training noticed
+    trained: Items  # the classes that train: `train` without classes held out
+    progress: Progress | None  # None if the run is finished
 
     @classmethod
-    def read(cls, run_dir: Path, registry: Registry) -> FinishedRun:
+    def read(cls, run_dir: Path, registry: Registry, *, may_train: bool = False) -> FinishedRun:
         """Read a run's folder, and restore the evaluation; if values per query aren't saved, evaluate again.
 
-        Raise a `DmlError` if the run isn't finished, or a result file was changed or damaged.
+        Raise a `DmlError` if a result file was changed or damaged, or if the run isn't finished, unless
+        `may_train`.
         """
         folder = RunFolder.open(run_dir)
         recipe = read_recipe(folder, registry)
-        result, lines = folder.read_evaluation(), folder.read_metrics()
-        baselines, test, absent = Baselines.read(folder), None, ""
-        queries = gallery = train = Items(None)
-        if recipe.evaluation.test:
+        lines, failures, test, absent = folder.read_metrics(), read_failures(folder), None, ""
+        queries = gallery = train = trained = Items(None)
+        # If only the manifest is missing, and no process is about to write it, results are damaged.
+        unfinished = not folder.evaluation.is_file() or is_training(folder)
+        if may_train and not folder.is_finished and unfinished:
+            result, baselines = find_last_evaluation(lines), Baselines({})
+            progress = Progress.read(folder, lines)
+        else:
+            result, baselines, progress = folder.read_evaluation(), Baselines.read(folder), None
+        if failures:
+            try:
+                trained = Items(divide_training(recipe, build_dataset(recipe, registry))[0])
+            except DmlError as error:
+                absent = str(error)
+        if recipe.evaluation.test and progress is None:
             embedded = Embedded.read(folder)
             # Clustering should not be repeated, since `result` already contains these metrics.
             evaluator = build_evaluator(recipe, registry, clustering=False)
@@ -101,7 +118,21 @@ class FinishedRun:
                 train = Items(dataset.train)
             except DmlError as error:
                 absent = str(error)
-        return cls(folder, recipe, result, lines, baselines, test, queries, gallery, train, absent)
+        return cls(
+            folder=folder,
+            recipe=recipe,
+            result=result,
+            lines=lines,
+            baselines=baselines,
+            test=test,
+            queries=queries,
+            gallery=gallery,
+            train=train,
+            absent=absent,
+            failures=failures,
+            trained=trained,
+            progress=progress,
+        )
 
     @property
     def name(self) -> str:

@@ -24,23 +24,26 @@ from dml_train.report.rendering import make_thumbnail, select_evenly, write_page
 from dml_train.report.retrieval import NearestNeighbours
 from dml_train.seeds import row_seeds
 
+_BATCH = 32  # pictures of a batch that failed
 _AUGMENTED, _AUGMENTATIONS = 4, 8  # training images, and augmentations per image
 COMPARISON = "comparison.json"  # {name: metrics} of other embeddings to compare with the run's
 
 
 def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
-    """Write or replace a finished run's ``report.html``: metrics with intervals, curves, retrievals, maps, classes.
+    """Write or replace a run's ``report.html``: metrics with intervals, curves, retrievals, maps, classes.
+
+    If the run isn't finished, the page shows how far it is, the last evaluation and the curves.
 
     The page is a single file that doesn't need scripts or other files. If the data set can't be loaded, the page has a
-    note with the reason instead of names and pictures. Raise a `DmlError` if `run_dir` isn't a run's folder, the run
-    isn't finished, or a file is damaged.
+    note with the reason instead of names and pictures. Raise a `DmlError` if `run_dir` isn't a run's folder, or
+    a file is damaged.
 
     Args:
         run_dir: the run's folder. If this contains a ``comparison.json``, ``{name: metrics}``, the table is also shown.
         registry: provides the data set and the evaluator; default: all installed components.
     """
     run_dir, registry = Path(run_dir), registry or installed()
-    run = FinishedRun.read(run_dir, registry)
+    run = FinishedRun.read(run_dir, registry, may_train=True)
     comparison = run.folder.comparison
     metrics = run.metrics()
     return write_page(
@@ -64,6 +67,9 @@ def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
         train=run.train,
         augmented=_augment_examples(run),
         absent=run.absent,
+        progress=run.progress,
+        failures=[(failure, failure.items[:_BATCH]) for failure in run.failures],
+        trained=run.trained,
         **_describe_embeddings(run),
     )
 

@@ -9,13 +9,13 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from dml_core import DmlError, FileBackedSplit, Registry, SuspectsEvaluator
+from dml_core import DmlError, FileBackedSplit, Registry, SuspectLabels, SuspectsEvaluator
 from dml_core import registry as installed
 from dml_train.data.csv_table import read_rows
 from dml_train.data.file_dataset import FileDatasetFactory
@@ -31,9 +31,6 @@ from dml_train.trained.model import open_model
 from dml_train.trained.plan import EmbeddingPlan, embed_in_memory
 from dml_train.training.build import build_dataset
 from dml_train.training.run import read_recipe
-
-if TYPE_CHECKING:
-    from dml_eval_rs.search.suspects import SuspectLabels
 
 K = 20  # neighbours that vote, by default
 

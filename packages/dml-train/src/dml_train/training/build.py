@@ -161,12 +161,7 @@ def build(
     training = recipe.training
     device = find_device(training.device, ranks.local_rank)
     dataset = build_dataset(recipe, registry, warn=warn)
-    held = recipe.validation
-    train, validation = (
-        hold_out(dataset.train, held.class_fraction, training.seed)
-        if held.fold is None or held.folds is None
-        else hold_out_fold(dataset.train, held.fold, held.folds)
-    )
+    train, validation = divide_training(recipe, dataset)
     described = describe_training(dataset, train, recipe.dataset.get("train_fraction"))
     check_sizes(dataset, train, described, tests=recipe.evaluation.test)
     evaluator = build_evaluator(recipe, registry)
@@ -254,6 +249,14 @@ def build_dataset(recipe: Recipe, registry: Registry, *, warn: bool = False) -> 
     finally:
         logger.setLevel(level)
     return dataset
+
+
+def divide_training(recipe: Recipe, dataset: Dataset) -> tuple[Split, Split | None]:
+    """Return the classes that train, and the classes that are held out for validation, if any."""
+    held = recipe.validation
+    if held.fold is None or held.folds is None:
+        return hold_out(dataset.train, held.class_fraction, recipe.training.seed)
+    return hold_out_fold(dataset.train, held.fold, held.folds)
 
 
 def build_model(

@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from dml_core import DmlError, MiningSampler, Registry, all_gather_rows
+from dml_core import DmlError, MiningSampler, Registry, all_gather_rows, metric_title
 from dml_core.components import Run
 from dml_train.data.batches import Batch, StepBatches, load_ahead
 from dml_train.files import write_json
@@ -45,6 +45,7 @@ from dml_train.training.build import Experiment
 from dml_train.training.checkpoint import Checkpoint
 from dml_train.training.divergence import divergence, find_nonfinite, untrained_names
 from dml_train.training.initialisation import initialise
+from dml_train.training.journal import Failure, add_failure, start_journal
 from dml_train.training.loggers import CLOCK
 from dml_train.training.mining import is_mining_due, mine, segments
 from dml_train.training.observers import Observers
@@ -90,6 +91,7 @@ class Trainer:
         self.periodic = "evaluation" if experiment.validation is None else "validation"
         self.selects = recipe.validation.selects
         self.best = Best(recipe.validation.metric, recipe.validation.patience)
+        self.shown = Best(recipe.validation.metric, 0)  # the best evaluation, to be shown
         self.first_step = self.steps_done = self.restore()
         self.values = StepValues()
         # A GPU computes while the run waits for the next batch, so waiting costs less on a GPU than on a CPU.
@@ -108,6 +110,9 @@ class Trainer:
         try:
             if not self.steps_done:
                 initialise(self.experiment, self.replica, self.batches, self.console, self.ranks)
+            self.ranks.run_on_first(
+                lambda: start_journal(self.folder, self.experiment.num_steps, self.steps_done)
+            )
             with stage(self.console, "train", self.experiment.num_steps, self.steps_done) as show:
                 self.take_steps(show)
             self.finish()
@@ -223,8 +228,10 @@ class Trainer:
         """Flush the values buffered on the device to loggers and hooks; raise a `DmlError` if a loss isn't finite."""
         for step, values in self.values.flush():
             if not math.isfinite(values["loss"]):
+                what = f"the loss of step {step} is {values['loss']} (optimizer.lr {values['optimizer.lr']:.3g})"
+                self.note(step, what)
                 raise divergence(
-                    f"the loss of step {step} is {values['loss']} (optimizer.lr {values['optimizer.lr']:.3g})",
+                    what,
                     self.newest_checkpoint(),
                     f"The batch contained the items {self.batches.indices(step - 1).tolist()}",
                 )
@@ -236,15 +243,30 @@ class Trainer:
         if not self.warned_of_loading and self.values.loading_share > self.most_loading:
             self.warn_of_loading()
         speed = values[f"{CLOCK}images_per_second"]
-        words = f"loss {values['loss']:.4g}  lr {values['optimizer.lr']:.3g}  {speed:.0f} images/s"
-        show(self.steps_done, words)
+        words = f"loss {values['loss']:.4g}{self.describe_terms(values)}  lr {values['optimizer.lr']:.3g}"
+        best = self.shown
+        if best.step:
+            words += f"  best {metric_title(best.metric)} {best.value:.4f} (step {best.step})"
+        show(self.steps_done, f"{words}  {speed:.0f} images/s")
+
+    def describe_terms(self, values: Mapping[str, float]) -> str:
+        """Describe the values that the loss logs, for example the terms of a sum."""
+        logged = collect_logged_values(self.experiment.loss)
+        shown = ", ".join(f"{name.rpartition('.')[2]} {values[name]:.4g}" for name in logged if name in values)
+        return f" ({shown})" if shown else ""
+
+    def note(self, step: int, what: str) -> None:
+        """Note a failure for the report, with the items of the batch."""
+        if self.ranks.is_first:
+            add_failure(self.folder, Failure(step, what, self.batches.indices(step - 1).tolist()))
 
     def warn_of_zero(self, step: int) -> None:
-        """Warn once if the loss is exactly 0 because the items in the batch all differ in class."""
+        """Note once that the loss is exactly 0, and warn if the items in the batch all differ in class."""
+        self.warned_of_zero = True
+        self.note(step, f"the loss of step {step} is exactly 0, so the batch didn't train")
         labels_B = self.experiment.train.labels[self.batches.indices(step - 1)]
         if len(np.unique(labels_B)) < len(labels_B):
             return
-        self.warned_of_zero = True
         recipe = self.experiment.recipe
         say(
             self.console,
@@ -276,7 +298,10 @@ class Trainer:
     def evaluate_periodically(self) -> bool:
         """Evaluate during training, and return whether to keep these weights as the best so far."""
         measured = self.evaluate(self.experiment.embed_watched(self.console, self.ranks), self.periodic)
-        return self.selects and self.best.update(self.steps_done, select_numbers(measured.metrics))
+        numbers = select_numbers(measured.metrics)
+        if self.shown.metric in numbers:
+            self.shown.update(self.steps_done, numbers)
+        return self.selects and self.best.update(self.steps_done, numbers)
 
     def evaluate(self, embedded: Embedded, name: str) -> Measurement:
         """Evaluate an embedding, and send the metrics to loggers and hooks."""
@@ -332,10 +357,9 @@ class Trainer:
 
         def check() -> None:
             if found := next(filter(None, names), None):
-                raise divergence(
-                    f"after step {self.steps_done} {found} isn't finite, so a checkpoint is not saved",
-                    self.newest_checkpoint(),
-                )
+                what = f"after step {self.steps_done} {found} isn't finite, so a checkpoint is not saved"
+                self.note(self.steps_done, what)
+                raise divergence(what, self.newest_checkpoint())
 
         self.ranks.run_on_first(check)
 
@@ -362,6 +386,7 @@ class Trainer:
         if state["scaler"]:  # empty if scaling isn't used
             self.scaler.load_state_dict(state["scaler"])
         self.best.load_state_dict(state["best"])
+        self.shown.load_state_dict(state["best"])
         if isinstance(experiment.sampler, MiningSampler) and "negatives" in state:
             experiment.sampler.set_negatives(state["negatives"].numpy())
         return newest.step
@@ -402,6 +427,7 @@ class Trainer:
             if recipe.evaluation.test and measured.evaluation is not None:
                 save_per_query(self.folder, recipe, measured.evaluation)
             write_json(self.folder.evaluation, result)
+            self.folder.progress.unlink(missing_ok=True)
             self.folder.write_manifest()
 
         self.ranks.run_on_first(write)
