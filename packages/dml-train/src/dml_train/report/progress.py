@@ -1,4 +1,4 @@
-"""How far a running run is, and the metrics that it has measured."""
+"""How far an unfinished run is, and the last metrics."""
 
 from __future__ import annotations
 
