@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -44,10 +45,11 @@ def stage(console: Console | None, name: str, total: int, done: int = 0) -> Iter
 def _bar(console: Console, name: str, total: int, done: int) -> Iterator[Show]:
     with Progress(
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(20),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[text]}"),
         TimeRemainingColumn(),
+        # On a narrow terminal, only the text should wrap.
+        TextColumn("{task.fields[text]}", table_column=Column()),
         console=console,
     ) as progress:
         task = progress.add_task(name, total=total, completed=done, text="")
@@ -66,6 +68,6 @@ def _lines(console: Console, name: str, total: int, done: int) -> Iterator[Show]
         last = moment
         left = (moment - start) / max(1, now - done) * (total - now)
         time_left = f"  {int(left) // 60}:{int(left) % 60:02} left" if now < total else ""
-        console.print(f"{name} {now}/{total}{'  ' + text if text else ''}{time_left}", highlight=False)
+        console.print(f"{name} {now}/{total}{'  ' + text if text else ''}{time_left}", highlight=False, soft_wrap=True)
 
     yield show

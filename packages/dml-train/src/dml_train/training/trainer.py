@@ -244,10 +244,11 @@ class Trainer:
             self.warn_of_loading()
         speed = values[f"{CLOCK}images_per_second"]
         words = f"loss {values['loss']:.4g}{self.describe_terms(values)}  lr {values['optimizer.lr']:.3g}"
+        words += f"  {speed:.0f} images/s"
         best = self.shown
         if best.step:
             words += f"  best {metric_title(best.metric)} {best.value:.4f} (step {best.step})"
-        show(self.steps_done, f"{words}  {speed:.0f} images/s")
+        show(self.steps_done, words)
 
     def describe_terms(self, values: Mapping[str, float]) -> str:
         """Describe the values that the loss logs, for example the terms of a sum."""
