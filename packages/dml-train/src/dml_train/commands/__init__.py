@@ -8,6 +8,7 @@ from dml_train.commands.data import data
 from dml_train.commands.demo import demo
 from dml_train.commands.embed import embed
 from dml_train.commands.evaluate import evaluate_command
+from dml_train.commands.explore import explore
 from dml_train.commands.export import export
 from dml_train.commands.list_plugins import list_plugins
 from dml_train.commands.protocol import protocol
@@ -23,6 +24,7 @@ COMMANDS: tuple[click.Command, ...] = (
     demo,
     embed,
     evaluate_command,
+    explore,
     export,
     list_plugins,
     protocol,

@@ -47,6 +47,7 @@ class NearestNeighbours:
     """The nearest items per query."""
 
     nearest_QK: npt.NDArray[np.int64]  # indices in the gallery, nearest first
+    scores_QK: npt.NDArray[Any]  # similarities or distances, as the evaluator returns
     right_QK: npt.NDArray[np.bool_]  # whether the items match the query, by class or by list
     # Whether the gallery contains a match that the query's ranking doesn't exclude.
     matched_Q: npt.NDArray[np.bool_]
@@ -54,14 +55,21 @@ class NearestNeighbours:
     gallery_labels_G: npt.NDArray[np.int64]
 
     @classmethod
-    def find(cls, evaluator: Evaluator, embedded: Embedded) -> NearestNeighbours:
-        """Find each query's nearest items that the ranking doesn't exclude, in the gallery or other queries."""
+    def find(
+        cls, evaluator: Evaluator, embedded: Embedded, most: int = _NEAREST
+    ) -> NearestNeighbours:
+        """Find each query's nearest items, at most `most`, that the ranking doesn't exclude.
+
+        Search the gallery or, if there is none, the other queries.
+        """
         matching = embedded.matching()
-        nearest_QK = _search(evaluator, embedded, matching)
+        scores_QK, nearest_QK = _search(evaluator, embedded, matching, most)
         right_QK = matching.matches(np.arange(len(nearest_QK)), nearest_QK)
         labels_Q = np.asarray(embedded.labels)
-        labels_G = labels_Q if embedded.gallery_labels is None else np.asarray(embedded.gallery_labels)
-        return cls(nearest_QK, right_QK, matching.has_match(), labels_Q, labels_G)
+        labels_G = (
+            labels_Q if embedded.gallery_labels is None else np.asarray(embedded.gallery_labels)
+        )
+        return cls(nearest_QK, scores_QK, right_QK, matching.has_match(), labels_Q, labels_G)
 
     def examples(self, right: bool) -> list[Retrieval]:
         """Select up to eight queries evenly from all with a correct (or, if not `right`, wrong) nearest item."""
@@ -92,7 +100,9 @@ class NearestNeighbours:
             query = int(wrong[nearest_labels == other][0])
             nearest = int(self.nearest_QK[query, 0])
             found.append(
-                WorstClass(int(labels_C[c]), query, int(items_C[c]), float(recalls_C[c]), nearest, times)
+                WorstClass(
+                    int(labels_C[c]), query, int(items_C[c]), float(recalls_C[c]), nearest, times
+                )
             )
         return found
 
@@ -105,20 +115,23 @@ class NearestNeighbours:
         return labels_C, classes, items_C, right_C
 
 
-def _search(evaluator: Evaluator, embedded: Embedded, matching: Matching) -> npt.NDArray[np.int64]:
-    """Find the nearest items per query, (Q, K), except items that the ranking excludes."""
+def _search(
+    evaluator: Evaluator, embedded: Embedded, matching: Matching, most: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Find scores and nearest items per query, both (Q, K), except items that the ranking excludes."""
     exclude_self = embedded.gallery is None
     gallery = embedded.embeddings if embedded.gallery is None else embedded.gallery
     if embedded.matches is None:
-        k = min(_NEAREST, len(gallery) - int(exclude_self))
-        return evaluator.nearest(embedded.embeddings, gallery, k, exclude_self=exclude_self)[1]
-    k = max(1, min(_NEAREST, len(gallery) - matching.most_excluded))
+        k = min(most, len(gallery) - int(exclude_self))
+        return evaluator.nearest(embedded.embeddings, gallery, k, exclude_self=exclude_self)
+    k = max(1, min(most, len(gallery) - matching.most_excluded))
     wide = min(len(gallery), k + matching.most_excluded)
-    nearest_QK = np.empty((len(embedded.embeddings), k), np.int64)
+    blocks = []
     step = max(1, _NEIGHBOURS // wide)
-    for begin in range(0, len(nearest_QK), step):
-        block = np.arange(begin, min(begin + step, len(nearest_QK)))
-        _, found = evaluator.nearest(embedded.embeddings[block], gallery, wide)
+    for begin in range(0, len(embedded.embeddings), step):
+        block = np.arange(begin, min(begin + step, len(embedded.embeddings)))
+        scores, found = evaluator.nearest(embedded.embeddings[block], gallery, wide)
         kept_first = np.argsort(matching.excludes(block, found), axis=1, kind="stable")[:, :k]
-        nearest_QK[block] = np.take_along_axis(found, kept_first, axis=1)
-    return nearest_QK
+        blocks.append([np.take_along_axis(array, kept_first, axis=1) for array in (scores, found)])
+    scores_QK, nearest_QK = (np.concatenate(arrays) for arrays in zip(*blocks, strict=True))
+    return scores_QK, nearest_QK

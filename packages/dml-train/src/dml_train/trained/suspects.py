@@ -26,7 +26,7 @@ from dml_train.measure.embed import groups_of
 from dml_train.run_folder import RunFolder
 from dml_train.trained.evaluation import embed_split
 from dml_train.trained.folder import index_path
-from dml_train.trained.images import SplitName, list_folder
+from dml_train.trained.images import ImageList, SplitName, list_folder
 from dml_train.trained.model import open_model
 from dml_train.trained.plan import EmbeddingPlan, embed_in_memory
 from dml_train.training.build import build_dataset
@@ -109,36 +109,52 @@ def find_suspects(
         if isinstance(images, FileBackedSplit):
             paths = [*map(str, images.files)]
         names, groups = np.array(images.class_names)[images.labels], groups_of(images)
-    else:
+    elif embeddings is not None:
+        rows, names, paths = read_folder(source, embeddings, labels)
+    elif model is not None:
         listed = list_folder(source)
-        if embeddings is None:
-            if model is None:
-                raise DmlError(
-                    f"{source} is a folder of images; choose the run that embeds them, or the file of "
-                    "embeddings",
-                    arguments=("model", "embeddings"),
-                )
-            plan = EmbeddingPlan(open_model(model, registry, step=step), listed)
-            rows, done = embed_in_memory(plan, skip=skip, console=console)
-            paths = done.paths
-        else:
-            index = index_path(embeddings)
-            rows = read_array(embeddings)
-            paths = read_json(index)["paths"] if index.is_file() else listed.names
-        if labels is None:
-            numbers, classes = listed.labels(paths)
-            names = np.array(classes["classes"])[numbers]
-        else:
-            names = read_array(labels).astype(np.str_)
-        if not len(rows) == len(names) == len(paths):
-            raise DmlError(
-                f"there are {len(rows)} embeddings, {len(names)} labels and {len(paths)} images in "
-                f"{source}; expected equal numbers"
-            )
+        plan = EmbeddingPlan(open_model(model, registry, step=step), listed)
+        rows, done = embed_in_memory(plan, skip=skip, console=console)
+        paths = done.paths
+        names = _name_labels(listed, paths, labels)
+    else:
+        raise DmlError(
+            f"{source} is a folder of images; choose the run that embeds them, or the file of "
+            "embeddings",
+            arguments=("model", "embeddings"),
+        )
     try:
         return Suspects(paths, names, evaluator.suspect_labels(rows, names, k, groups))
     except (TypeError, ValueError) as error:
         raise DmlError(f"can't rank the labels of {source}: {error}") from error
+
+
+def read_folder(
+    folder: Path, embeddings: Path, labels: Path | None
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], list[str]]:
+    """Read the embeddings of a folder's images: rows (N, D), labels (N,) and paths in the folder.
+
+    See `find_suspects` for the files. Raise a `DmlError` if the numbers of rows, labels and images
+    differ.
+    """
+    listed, index = list_folder(folder), index_path(embeddings)
+    rows = read_array(embeddings)
+    paths = list(read_json(index)["paths"] if index.is_file() else listed.names)
+    names = _name_labels(listed, paths, labels)
+    if not len(rows) == len(names) == len(paths):
+        raise DmlError(
+            f"there are {len(rows)} embeddings, {len(names)} labels and {len(paths)} images in "
+            f"{folder}; expected equal numbers"
+        )
+    return rows, names, paths
+
+
+def _name_labels(listed: ImageList, paths: Sequence[str], labels: Path | None) -> npt.NDArray[Any]:
+    """Read the labels or, by default, name the folders of classes."""
+    if labels is not None:
+        return read_array(labels).astype(np.str_)
+    numbers, classes = listed.labels(paths)
+    return np.array(classes["classes"])[numbers]
 
 
 def write_corrected(source: Path, fixes: Path, out: Path, registry: Registry | None = None) -> int:
