@@ -34,21 +34,27 @@ def data() -> None:
     """Check your images; check or download published data."""
 
 
-@data.command(short_help="Check a folder of images or a published data set, or list leaks of a run.")
+@data.command(
+    short_help="Check a folder of images or a published data set, or list leaks of a run."
+)
 @click.argument("source", metavar="FOLDER|TABLE|NAME", required=False)
 @click.option(
     "--root",
     type=FOLDER,
     help="With NAME: the data set's folder, or the parent. With TABLE: the folder that contains the paths.",
 )
-@click.option("--decode", is_flag=True, help="With NAME: also decode all images, and list failures.")
+@click.option(
+    "--decode", is_flag=True, help="With NAME: also decode all images, and list failures."
+)
 @click.option(
     "--leaks",
     metavar="RUN",
     type=FOLDER,
     help="List test images that are near-duplicates of training images, using this run's embeddings.",
 )
-@click.option("--threshold", type=float, help="With --leaks: minimum cosine of listed pairs; default: 0.98.")
+@click.option(
+    "--threshold", type=float, help="With --leaks: minimum cosine of listed pairs; default: 0.98."
+)
 @STEP
 @click.option("--out", type=FILE, help="Also write all findings to a new CSV file; not with NAME.")
 @click.pass_context
@@ -161,9 +167,17 @@ def _check_leaks(
 
 @data.command(short_help="Rank the labels of a run's images, or of a folder: which are wrong?")
 @click.argument("source", metavar="RUN|FOLDER", type=click.Path(path_type=Path, exists=True))
-@click.option("--model", metavar="RUN", type=FOLDER, help="With FOLDER: the run that embeds the images.")
-@click.option("--embeddings", type=FILE, help="With FOLDER, instead of --model: the images' embeddings (.npy).")
-@click.option("--labels", type=FILE, help="With --embeddings: labels (.npy); default: the class folders.")
+@click.option(
+    "--model", metavar="RUN", type=FOLDER, help="With FOLDER: the run that embeds the images."
+)
+@click.option(
+    "--embeddings",
+    type=FILE,
+    help="With FOLDER, instead of --model: the images' embeddings (.npy).",
+)
+@click.option(
+    "--labels", type=FILE, help="With --embeddings: labels (.npy); default: the class folders."
+)
 @click.option(
     "--split",
     type=click.Choice(["test", "gallery", "train"]),
@@ -171,11 +185,17 @@ def _check_leaks(
     show_default=True,
     help="With RUN: the split of the run's data set.",
 )
-@click.option("-k", type=click.IntRange(min=1), default=20, show_default=True, help="Neighbours that vote.")
+@click.option(
+    "-k", type=click.IntRange(min=1), default=20, show_default=True, help="Neighbours that vote."
+)
 @ON_BAD_IMAGE
 @STEP
-@click.option("--out", type=FILE, help="Also write all images to a new CSV file; with --apply: the new table.")
-@click.option("--apply", type=FILE, help="Don't rank, but write --out with the labels of this CSV file.")
+@click.option(
+    "--out", type=FILE, help="Also write all images to a new CSV file; with --apply: the new table."
+)
+@click.option(
+    "--apply", type=FILE, help="Don't rank, but write --out with the labels of this CSV file."
+)
 @click.pass_obj
 def suspects(
     registry: Registry,
@@ -227,15 +247,23 @@ def suspects(
         write_csv(out, Suspect._fields, ranked.ranked())
     for suspect in itertools.islice(ranked.ranked(), _MOST_LISTED):
         mark = "*" if suspect.pruned else " "
-        click.echo(f"{suspect.score:.4f}{mark} {printable(f'{suspect.path}: {suspect.label} -> {suspect.suggested}')}")
+        click.echo(
+            f"{suspect.score:.4f}{mark} {printable(f'{suspect.path}: {suspect.label} -> {suspect.suggested}')}"
+        )
     found = ranked.found
-    click.echo(f"* confident learning counts {int(found.pruned.sum()):,} of {len(found.pruned):,} labels as wrong")
+    click.echo(
+        f"* confident learning counts {int(found.pruned.sum()):,} of {len(found.pruned):,} labels as wrong"
+    )
     click.echo(f"near-duplicates with different labels: {len(found.duplicates):,}")
     for pair in found.duplicates[:_MOST_LISTED].tolist():
-        click.echo("  " + " ~ ".join(printable(f"{ranked.paths[i]} ({ranked.labels[i]})") for i in pair))
+        click.echo(
+            "  " + " ~ ".join(printable(f"{ranked.paths[i]} ({ranked.labels[i]})") for i in pair)
+        )
     click.echo(f"outliers, by the distance to neighbour {k}:")
     for item in (-found.distance).argsort(kind="stable")[:_MOST_OUTLIERS].tolist():
-        click.echo(printable(f"  {found.distance[item]:.4f} {ranked.paths[item]} ({ranked.labels[item]})"))
+        click.echo(
+            printable(f"  {found.distance[item]:.4f} {ranked.paths[item]} ({ranked.labels[item]})")
+        )
 
 
 @data.command()

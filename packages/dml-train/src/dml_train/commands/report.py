@@ -13,7 +13,9 @@ from dml_train.commands.options import FILE, FOLDER, check_new
 @click.command()
 @click.argument("runs", metavar="RUN...", type=FOLDER, nargs=-1, required=True)
 @click.option("--out", type=FILE, help="With several runs: a new HTML file for the comparison.")
-@click.option("--watch", is_flag=True, help="Write a running run's report again at each evaluation.")
+@click.option(
+    "--watch", is_flag=True, help="Write a running run's report again at each evaluation."
+)
 @click.pass_obj
 def report(registry: Registry, runs: tuple[Path, ...], out: Path | None, watch: bool) -> None:
     """Write a run's report, or a comparison of several runs.
@@ -37,6 +39,8 @@ def report(registry: Registry, runs: tuple[Path, ...], out: Path | None, watch: 
     if watch:
         raise DmlError(f"--watch needs a single run, but {len(runs)} were given")
     if out is None:
-        raise DmlError(f"{len(runs)} runs were given to compare; choose the page to write: --out FILE.html")
+        raise DmlError(
+            f"{len(runs)} runs were given to compare; choose the page to write: --out FILE.html"
+        )
     check_new(out)
     click.echo(write_side_by_side(runs, out, registry))
