@@ -118,21 +118,8 @@ class FinishedRun:
                 train = Items(dataset.train)
             except DmlError as error:
                 absent = str(error)
-        return cls(
-            folder=folder,
-            recipe=recipe,
-            result=result,
-            lines=lines,
-            baselines=baselines,
-            test=test,
-            queries=queries,
-            gallery=gallery,
-            train=train,
-            absent=absent,
-            failures=failures,
-            trained=trained,
-            progress=progress,
-        )
+        items = queries, gallery, train, absent, failures, trained
+        return cls(folder, recipe, result, lines, baselines, test, *items, progress)
 
     @property
     def name(self) -> str:

@@ -54,16 +54,12 @@ class Suspects:
     labels: npt.NDArray[Any]  # (N,) names of classes
     found: SuspectLabels
 
-    def row(self, item: int) -> Suspect:
-        """Return the description of an image."""
-        label, found = str(self.labels[item]), self.found
-        distance, pruned = float(found.distance[item]), bool(found.pruned[item])
-        suggested, score = str(found.suggested[item]), float(found.score[item])
-        return Suspect(self.paths[item], label, suggested, score, pruned, distance)
-
     def ranked(self) -> Iterator[Suspect]:
         """Yield all images, most suspicious first."""
-        return map(self.row, np.argsort(-self.found.score, kind="stable").tolist())
+        found = self.found
+        columns = self.labels, found.suggested, found.score, found.pruned, found.distance
+        for item in np.argsort(-found.score, kind="stable").tolist():
+            yield Suspect(self.paths[item], *(column[item].item() for column in columns))
 
 
 def find_suspects(
