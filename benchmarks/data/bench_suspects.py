@@ -3,16 +3,17 @@
     python benchmarks/data/bench_suspects.py glyphs CACHE
     python benchmarks/data/bench_suspects.py pictures/units CACHE
 
-The second form needs the pictures of docs/guide/pictures.md. Labels of the test classes are changed:
-1, 5 or 10 % to a random class, or 5 % to the most similar class. Three embeddings rank the items:
-`clean`, trained on other classes; `folds`, two networks, each trained on a half of the changed labels
-to rank the other half; and `memorised`, trained on all changed labels. CACHE keeps the embeddings for
-a second call.
+The second form needs the pictures of docs/guide/pictures.md. Labels of the test classes are
+changed: 1, 5 or 10 % to a random class, or 5 % to the most similar class. Three embeddings rank the
+items: `clean`, trained on other classes; `folds`, two networks, each trained on a half of the
+changed labels to rank the other half; and `memorised`, trained on all changed labels. CACHE keeps
+the embeddings for a second call.
 
-`ours` is the score of `suspect_labels`. `cleanlab` lists the items of ``find_label_issues`` first, and
-sorts by the normalised margin of the same votes, as a table of items times classes. `plain` is 1 − the
-share of the item's label. P@n is the precision of the first n items, where n labels were changed; AP
-is the average precision. The last columns are the precision and recall of the pruned items.
+`ours` is the score of `suspect_labels`. `cleanlab` lists the items of ``find_label_issues`` first,
+and sorts by the normalised margin of the same votes, as a table of items times classes. `plain` is
+1 − the share of the item's label. P@n is the precision of the first n items, where n labels were
+changed; AP is the average precision. The last columns are the precision and recall of the pruned
+items.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ def main(source: str, cache: Path) -> None:
 
 
 def load(source: str) -> tuple[Callable[[], nn.Module], tuple[Any, Any], tuple[Any, Any], int]:
-    """Return a function that makes a network, the inputs and labels of both halves, and the steps."""
+    """Return a function that makes a network, the inputs and labels of both halves, and the
+    steps.
+    """
     if source == "glyphs":
         settings = {"dataset.max_classes": 1000, "embedding.dim": DIM, "backbone.norm": "batch"}
         recipe = load_recipe("glyphs-tiny", settings)
@@ -152,7 +155,9 @@ def embed(network: nn.Module, x: Any) -> Any:
 
 
 def change(labels: Any, embedded: Any | None, share: float, seed: int) -> Any:
-    """Change a share of the labels, to random classes, or to the class with the most similar mean."""
+    """Change a share of the labels, to random classes, or to the class with the most similar
+    mean.
+    """
     rng, classes = np.random.default_rng(100 + seed), int(labels.max()) + 1
     chosen = rng.choice(len(labels), round(share * len(labels)), replace=False)
     new = (labels + rng.integers(1, classes, len(labels))) % classes
@@ -180,7 +185,9 @@ def rank(x: Any, given: Any) -> list[Any]:
 
 
 def measure(scores: list[Any], wrong: Any) -> list[float]:
-    """Return the precision of the first n for all methods, then the AP, then precision and recall of pruned items."""
+    """Return the precision of the first n for all methods, then the AP, then precision and recall
+    of pruned items.
+    """
     n, precision, average = int(wrong.sum()), [], []
     for score in scores[:-1]:
         # Break ties at random: the order of the items must not help a method.

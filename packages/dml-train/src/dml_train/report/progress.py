@@ -46,7 +46,9 @@ def is_training(folder: RunFolder) -> bool:
 
 
 def find_last_evaluation(lines: Lines) -> dict[str, Any]:
-    """Return the metrics of the last evaluation during training, the step and the split; only step 0 if none."""
+    """Return the metrics of the last evaluation during training, the step and the split; only step
+    0 if none.
+    """
     for line in reversed(lines):
         for prefix in ("evaluation/", "validation/"):
             found = {

@@ -75,10 +75,11 @@ def find_suspects(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> Suspects:
-    """Rank the images of a run's split, or of a folder ``FOLDER/CLASS/IMAGE``, see `suspect_labels`.
+    """Rank the images of a run's split, or of a folder ``FOLDER/CLASS/IMAGE``, see
+    `suspect_labels`.
 
-    If the split has groups, only images of other groups vote. Raise a `DmlError` if an array doesn't
-    fit the images, or k is out of range; and see `evaluate_run`.
+    If the split has groups, only images of other groups vote. Raise a `DmlError` if an array
+    doesn't fit the images, or k is out of range; and see `evaluate_run`.
 
     Args:
         source: a run's folder, or a folder of images.
@@ -110,8 +111,8 @@ def find_suspects(
         if embeddings is None:
             if model is None:
                 raise DmlError(
-                    f"{source} is a folder of images; choose the run that embeds them, or the file of "
-                    "embeddings",
+                    f"{source} is a folder of images; choose the run that embeds them, or the file "
+                    "of embeddings",
                     arguments=("model", "embeddings"),
                 )
             plan = EmbeddingPlan(open_model(model, registry, step=step), listed)
@@ -138,10 +139,11 @@ def find_suspects(
 
 
 def write_corrected(source: Path, fixes: Path, out: Path, registry: Registry | None = None) -> int:
-    """Write a table for the data set ``csv`` with all images and corrected labels; return how many changed.
+    """Write a table for the data set ``csv`` with all images and corrected labels; return how many
+    changed.
 
-    No file of the data set is changed. If the new class is in the other half of the data set, the image
-    is moved to this half, since classes must not be in both.
+    No file of the data set is changed. If the new class is in the other half of the data set, the
+    image is moved to this half, since classes must not be in both.
 
     Args:
         source: a run's folder, a folder of images, or a CSV file, see `inspect_images`.
