@@ -3,14 +3,17 @@
     python benchmarks/data/bench_suspects.py glyphs CACHE
     python benchmarks/data/bench_suspects.py pictures/units CACHE
 
-The second form needs the pictures of docs/guide/pictures.md. Labels of the test classes are changed: 1, 5 or
-10 % to a random class, or 5 % to the most similar class. Three embeddings rank the items: `clean`, trained on other
-classes; `folds`, two networks that each train on a half of the changed labels and rank the other half; and
-`memorised`, trained on all changed labels. CACHE keeps the embeddings for a second call.
+The second form needs the pictures of docs/guide/pictures.md. Labels of the test classes are
+changed: 1, 5 or 10 % to a random class, or 5 % to the most similar class. Three embeddings rank the
+items: `clean`, trained on other classes; `folds`, two networks, each trained on a half of the
+changed labels to rank the other half; and `memorised`, trained on all changed labels. CACHE keeps
+the embeddings for a second call.
 
-Methods: `ours` is the score of `suspect_labels`; `cleanlab` lists the items of ``find_label_issues`` first, sorted like all others
-by the normalised margin of the same votes, as a table of items times classes; `plain` is 1 − the share of the item's
-label. P@n is the precision of the first n items, where n labels were changed, and AP the average precision. The last columns are the precision and recall of `suspect_labels(...).pruned`.
+`ours` is the score of `suspect_labels`. `cleanlab` lists the items of ``find_label_issues`` first,
+and sorts by the normalised margin of the same votes, as a table of items times classes. `plain` is
+1 − the share of the item's label. P@n is the precision of the first n items, where n labels were
+changed; AP is the average precision. The last columns are the precision and recall of the pruned
+items.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -50,39 +54,22 @@ def main(source: str, cache: Path) -> None:
     )
     found: dict[tuple[str, str], list[Any]] = {}
     for seed, (noise, share) in itertools.product(SEEDS, NOISES.items()):
-        clean = cached(
-            cache, source, f"clean-{seed}", lambda: fit(make, *train, steps, seed)(test[0])
-        )
-        given = change(test[1], clean if noise.startswith("similar") else None, share, seed)
+        kept = Cache(cache, Path(source).name)
+        fit_and_embed = partial(_fit_and_embed, make, test[0], steps, seed)
+        clean = kept(f"clean-{seed}", fit_and_embed, train)
+        given = change(test[1], clean[0] if noise.startswith("similar") else None, share, seed)
         fold = np.random.default_rng(seed).permutation(len(given)) % 2
-
-        def halves() -> Any:
-            return np.stack(
-                [
-                    fit(make, test[0][fold != f], given[fold != f], steps, seed)(test[0])
-                    for f in (0, 1)
-                ]
-            )
-
-        both = cached(cache, source, f"folds-{noise}-{seed}", halves)
-        all_of = cached(
-            cache,
-            source,
-            f"memorised-{noise}-{seed}",
-            lambda: fit(make, test[0], given, steps, seed)(test[0]),
-        )
-        for kind, embedded in (
-            ("clean", clean[None]),
-            ("folds", both),
-            ("memorised", all_of[None]),
-        ):
+        halves = [(test[0][fold != f], given[fold != f]) for f in (0, 1)]
+        both = kept(f"folds-{noise}-{seed}", fit_and_embed, *halves)
+        all_of = kept(f"memorised-{noise}-{seed}", fit_and_embed, (test[0], given))
+        for kind, embedded in (("clean", clean), ("folds", both), ("memorised", all_of)):
             ranked = [rank(rows, given) for rows in embedded]
             scores = [
                 part[0] if len(ranked) == 1 else np.where(fold == 0, *part) for part in zip(*ranked)
             ]
             found.setdefault((kind, noise), []).append(measure(scores, given != test[1]))
     for (kind, noise), seeds in sorted(found.items()):
-        mean, spread = np.nanmean(seeds, axis=0), np.std(seeds, axis=0, ddof=1)
+        mean, spread = np.mean(seeds, axis=0), np.std(seeds, axis=0, ddof=1)
         cells = "".join(f"{f'{m:.3f} ± {s:.3f}':>18}" for m, s in zip(mean[:6], spread))
         print(f"{kind:10}{noise:12}{cells}        {mean[6]:.2f}, {mean[7]:.2f}")
     flat = np.array([row for rows in found.values() for row in rows])
@@ -90,13 +77,14 @@ def main(source: str, cache: Path) -> None:
         for column, metric in ((0, "P@n"), (3, "AP")):
             gap = flat[:, column] - flat[:, column + other]
             wins, losses = (gap > 0).sum(), (gap < 0).sum()
-            print(
-                f"ours − {name}, {metric}: mean {gap.mean():+.4f}, higher in {wins}, lower in {losses} of {len(gap)}"
-            )
+            counts = f"higher in {wins}, lower in {losses} of {len(gap)}"
+            print(f"ours − {name}, {metric}: mean {gap.mean():+.4f}, {counts}")
 
 
 def load(source: str) -> tuple[Callable[[], nn.Module], tuple[Any, Any], tuple[Any, Any], int]:
-    """Return a function that makes a network, images and labels of train and test classes, and the steps."""
+    """Return a function that makes a network, the inputs and labels of both halves, and the
+    steps.
+    """
     if source == "glyphs":
         settings = {"dataset.max_classes": 1000, "embedding.dim": DIM, "backbone.norm": "batch"}
         recipe = load_recipe("glyphs-tiny", settings)
@@ -118,20 +106,35 @@ def load(source: str) -> tuple[Callable[[], nn.Module], tuple[Any, Any], tuple[A
     return lambda: nn.Linear(1280, DIM), *((torch.from_numpy(x), y) for x, y in (train, test)), 300
 
 
-def cached(cache: Path, source: str, name: str, make: Callable[[], Any]) -> Any:
-    """Load embeddings, or make and save them."""
-    path = cache / f"{Path(source).name}-{name.replace(' ', '')}.npy"
-    if not path.exists():
-        np.save(path, make())
-    return np.load(path)
+class Cache(NamedTuple):
+    """A folder of embeddings."""
+
+    folder: Path
+    source: str
+
+    def __call__(self, name: str, make: Callable[..., Any], *arguments: Any) -> Any:
+        """Load embeddings, or make and save them."""
+        path = self.folder / f"{self.source}-{name.replace(' ', '')}.npy"
+        if not path.exists():
+            np.save(path, make(*arguments))
+        return np.load(path)
+
+
+def _fit_and_embed(
+    make: Callable[[], nn.Module], x: Any, steps: int, seed: int, *train: tuple[Any, Any]
+) -> Any:
+    """Train a network per training set, and embed x with each."""
+    return np.stack([fit(make, *each, steps, seed)(x) for each in train])
 
 
 def fit(
     make: Callable[[], nn.Module], x: Any, labels: Any, steps: int, seed: int
 ) -> Callable[[Any], Any]:
     """Train by NormSoftmax, and return the function that embeds."""
-    torch.manual_seed(seed)
-    network, loss = make().train(), NormSoftmax(int(labels.max()) + 1, DIM, temperature=0.1)
+    torch.manual_seed(seed)  # for a linear layer
+    network = make().train()
+    torch.manual_seed(seed)  # building the network for glyphs uses the recipe's seed
+    loss = NormSoftmax(int(labels.max()) + 1, DIM, temperature=0.1)
     optimizer = torch.optim.AdamW(
         [*network.parameters(), *loss.parameters()], lr=3e-3, weight_decay=1e-3
     )
@@ -152,7 +155,9 @@ def embed(network: nn.Module, x: Any) -> Any:
 
 
 def change(labels: Any, embedded: Any | None, share: float, seed: int) -> Any:
-    """Change a share of the labels, to random classes, or to the class with the most similar mean."""
+    """Change a share of the labels, to random classes, or to the class with the most similar
+    mean.
+    """
     rng, classes = np.random.default_rng(100 + seed), int(labels.max()) + 1
     chosen = rng.choice(len(labels), round(share * len(labels)), replace=False)
     new = (labels + rng.integers(1, classes, len(labels))) % classes
@@ -180,7 +185,9 @@ def rank(x: Any, given: Any) -> list[Any]:
 
 
 def measure(scores: list[Any], wrong: Any) -> list[float]:
-    """Return the precision of the first n for all methods, then the AP, then precision and recall of pruned items."""
+    """Return the precision of the first n for all methods, then the AP, then precision and recall
+    of pruned items.
+    """
     n, precision, average = int(wrong.sum()), [], []
     for score in scores[:-1]:
         # Break ties at random: the order of the items must not help a method.

@@ -78,7 +78,7 @@ def test_labels_and_image_names_can_come_from_files(photos, embedded, tmp_path):
     found = find_suspects(
         photos, 4, embeddings=embedded, labels=tmp_path / "y.npy", registry=registry()
     )
-    assert found.row(29).label == "2"
+    assert found.labels[29] == "2"
     np.save(tmp_path / "y.npy", np.arange(29) // 10)
     with pytest.raises(DmlError, match="there are 30 embeddings, 29 labels and 30 images"):
         find_suspects(

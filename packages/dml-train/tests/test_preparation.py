@@ -32,7 +32,9 @@ def seeds(*numbers: int) -> np.ndarray:
 
 
 def split_of(files: list[Path], **options) -> FileSplit:
-    return FileSplit({"a": files[:2], "b": files[2:]}, Preparation(**{"resize": 20, "crop": 16} | options))
+    return FileSplit(
+        {"a": files[:2], "b": files[2:]}, Preparation(**{"resize": 20, "crop": 16} | options)
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,8 @@ def test_evaluation_crops_the_centre_of_the_resized_image(files, square, interpo
         (
             "clip",
             lambda rgb: (
-                (rgb / 255 - [0.48145466, 0.4578275, 0.40821073]) / [0.26862954, 0.26130258, 0.27577711]
+                (rgb / 255 - [0.48145466, 0.4578275, 0.40821073])
+                / [0.26862954, 0.26130258, 0.27577711]
             ),
         ),
         ("caffe", lambda rgb: rgb[..., ::-1] - [104, 117, 128]),
@@ -71,7 +74,10 @@ def test_pixels_are_normalised_as_the_weights_expect(files, normalize, expected)
     given_rgb = split.picture(2).astype(np.float64)
     # Allow for rounding a float32 product and sum of values up to 255.
     np.testing.assert_allclose(
-        split.load(np.array([2]))[0].permute(1, 2, 0).numpy(), expected(given_rgb), rtol=1e-5, atol=1e-5
+        split.load(np.array([2]))[0].permute(1, 2, 0).numpy(),
+        expected(given_rgb),
+        rtol=1e-5,
+        atol=1e-5,
     )
 
 
@@ -99,7 +105,9 @@ def test_flip_is_the_probability_of_mirroring(files):
     )
     torch.testing.assert_close(mirrored, plain.flip(-1), rtol=0, atol=0)
     turned = (sometimes == mirrored).flatten(1).all(1).sum().item()
-    assert 60 <= turned <= 140  # 100 expected; the bounds are more than four standard deviations of 8.7
+    assert (
+        60 <= turned <= 140
+    )  # 100 expected; the bounds are more than four standard deviations of 8.7
 
 
 def test_random_crops_reach_every_position_of_the_resized_image(files):
@@ -136,7 +144,9 @@ def test_resized_crops_are_distributed_like_those_of_torchvision():
     torch.manual_seed(0)
     crop = v2.RandomResizedCrop(224, scale=(0.5, 1.0))
     image = torch.zeros(3, 256, 256, dtype=torch.uint8)
-    theirs = np.array([[*map(crop.make_params([image]).get, ("height", "width"))] for _ in range(4000)])
+    theirs = np.array(
+        [[*map(crop.make_params([image]).get, ("height", "width"))] for _ in range(4000)]
+    )
     for measure in (lambda hw: hw.prod(1) / 256**2, lambda hw: np.log(hw[:, 1] / hw[:, 0])):
         a, b = measure(ours), measure(theirs)
         error = np.sqrt((a.var() + b.var()) / 4000)

@@ -202,7 +202,8 @@ def test_the_line_on_the_terminal_says_loss_terms_speed_time_left_and_the_best_m
 ):
     provide(registry, "losses", "two", TwoTerms)
     monkeypatch.setattr("dml_train.progress._SECONDS_BETWEEN_LINES", 0.0)
-    said = start(training={"steps": 6}, loss={"name": "two"}, evaluation=EVALUATED, logging={"every": 1},
+    said = start(training={"steps": 6}, loss={"name": "two"}, evaluation=EVALUATED,
+        logging={"every": 1},
                  validation={"metric": "recall@1"})  # fmt: skip
     line = next(line for line in said.splitlines() if line.startswith("train 5/6"))
     parts = r"train 5/6  loss \S+ \(first \S+, second \S+\)  lr \S+  \d+ images/s  "

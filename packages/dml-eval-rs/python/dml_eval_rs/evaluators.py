@@ -1,4 +1,6 @@
-"""The evaluator for recipes, registered by `dml_eval_rs.plugin` as `exact` for embeddings and `hamming` for codes."""
+"""The evaluator for recipes, registered by `dml_eval_rs.plugin` as `exact` for embeddings and
+`hamming` for codes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from dml_eval_rs.metrics.evaluation import Evaluation
 from dml_eval_rs.metrics.names import DEFAULT, METRICS, Kind, check_metrics, family_of
 from dml_eval_rs.peers import Peers
 from dml_eval_rs.reranking import evaluate_reranked, expand_queries
-from dml_eval_rs.retrieval import CheckedOptions, LabelsLike, Matches, Options, check_options, measure
+from dml_eval_rs.retrieval import (
+    CheckedOptions,
+    LabelsLike,
+    Matches,
+    Options,
+    check_options,
+    measure,
+)
 from dml_eval_rs.search.codes import binarize
 from dml_eval_rs.search.hard_negatives import Below, hard_negatives
 from dml_eval_rs.search.neighbours import knn, range_search
@@ -31,12 +40,14 @@ _KINDS: tuple[Kind, ...] = ("retrieval", "clustering", "verification")
 class Evaluator:
     """Evaluator for embeddings or codes; for options see `dml_eval_rs.evaluate`.
 
-    If ``similarity="hamming"``, embeddings are first binarized to a bit per dimension, set if it exceeds `threshold`.
-    Clustering metrics then use bits as the numbers 0 and 1, so squared distances are Hamming distances.
+    If ``similarity="hamming"``, embeddings are first binarized to a bit per dimension, set if it
+    exceeds `threshold`. Clustering metrics then use bits as the numbers 0 and 1, so squared
+    distances are Hamming distances.
 
     Args:
         metrics: names for `evaluate`, and ``"tar@far=X"`` for `verify`.
-        threshold: a bit is set if a number exceeds this (default: 0); only used if ``similarity="hamming"``.
+        threshold: a bit is set if a number exceeds this (default: 0); only used if
+            ``similarity="hamming"``.
     """
 
     metrics: Sequence[str] = DEFAULT
@@ -89,13 +100,19 @@ class Evaluator:
         gallery_labels: LabelsLike | None = None,
         **reranking: Any,
     ) -> Evaluation:
-        """Measure the retrieval metrics of re-ranked results, see `dml_eval_rs.rerank` for `k1`, `k2` and `weight`."""
+        """Measure the retrieval metrics of re-ranked results, see `dml_eval_rs.rerank` for `k1`,
+        `k2` and `weight`.
+        """
         names = check_metrics(self.metrics, _KINDS)
-        of_results = [name for name in names if METRICS[str(family_of(name))].kind == "retrieval"] or DEFAULT
+        of_results = [
+            name for name in names if METRICS[str(family_of(name))].kind == "retrieval"
+        ] or DEFAULT
         options = check_options(**{**self._options(), "metrics": of_results, "n_clusters": None})
         return evaluate_reranked(embeddings, labels, gallery, gallery_labels, options, **reranking)
 
-    def expand(self, queries: Rows, gallery: Rows | None = None, **expansion: Any) -> npt.NDArray[np.float32]:
+    def expand(
+        self, queries: Rows, gallery: Rows | None = None, **expansion: Any
+    ) -> npt.NDArray[np.float32]:
         """Replace queries by means with their neighbours, see `dml_eval_rs.expand_queries`."""
         return expand_queries(queries, gallery, threads=self.threads, **expansion)
 
@@ -104,13 +121,19 @@ class Evaluator:
     def nearest(
         self, queries: Rows, gallery: Rows, k: int, *, exclude_self: bool = False
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-        """Return the similarities or distances, and the indices, of the k nearest rows, both (Q, k), nearest first."""
-        return knn(self._rows(queries), self._rows(gallery), k, exclude_self=exclude_self, **self._space)
+        """Return the similarities or distances, and the indices, of the k nearest rows, both (Q,
+        k), nearest first.
+        """
+        return knn(
+            self._rows(queries), self._rows(gallery), k, exclude_self=exclude_self, **self._space
+        )
 
     def within(
         self, queries: Rows, gallery: Rows, threshold: float, *, max_results: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]:
-        """Find all gallery rows with a similarity that reaches the threshold, see `dml_eval_rs.range_search`."""
+        """Find all gallery rows with a similarity that reaches the threshold, see
+        `dml_eval_rs.range_search`.
+        """
         sides = self._rows(queries), self._rows(gallery)
         return range_search(*sides, threshold, max_results=max_results, **self._space)
 
@@ -124,7 +147,9 @@ class Evaluator:
         margin: float = 0.0,
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
         """Find the nearest items with different labels, see `dml_eval_rs.hard_negatives`."""
-        return hard_negatives(self._rows(embeddings), labels, k, below=below, margin=margin, **self._space)
+        return hard_negatives(
+            self._rows(embeddings), labels, k, below=below, margin=margin, **self._space
+        )
 
     def suspect_labels(
         self,
@@ -185,14 +210,22 @@ def measure_all(
     bits: int | None = None,
     **options: Unpack[Options],
 ) -> Evaluation:
-    """Use `verify` to measure pair metrics, such as ``"tar@far=1e-3"``, and `evaluate` to measure other metrics."""
+    """Use `verify` to measure pair metrics, such as ``"tar@far=1e-3"``, and `evaluate` to measure
+    other metrics.
+    """
     pair_metrics, checked = _split(options)
     (found,) = measure(embeddings, labels, gallery, gallery_labels, checked, bits)
     if not pair_metrics:
         return found
     if isinstance(labels, Relevance):
-        raise ValueError(f"{pair_metrics[0]} needs labels, but labels is a Relevance; use other metrics")
-    space: Any = {"similarity": checked.similarity, "threads": checked.threads, "peers": checked.peers}
+        raise ValueError(
+            f"{pair_metrics[0]} needs labels, but labels is a Relevance; use other metrics"
+        )
+    space: Any = {
+        "similarity": checked.similarity,
+        "threads": checked.threads,
+        "peers": checked.peers,
+    }
     rates = verify(embeddings, labels, gallery, gallery_labels, metrics=pair_metrics, **space)
     names = check_metrics(options["metrics"], _KINDS)
     values = {name: (rates if name in rates else found)[name] for name in names}

@@ -1,7 +1,8 @@
-"""Improve search results by the neighbours of neighbours: re-ranking and query expansion, in memory of O(N·k).
+"""Improve search results by the neighbours of neighbours: re-ranking and query expansion, in memory
+of O(N·k).
 
-Shapes: `N` items (the queries, then the gallery if there is one), `Q` queries, `G` gallery, `B` queries in a block,
-`D` dim, `K` neighbours, `M` entries of a sparse matrix, `P` matches.
+Shapes: `N` items (the queries, then the gallery if there is one), `Q` queries, `G` gallery, `B`
+queries in a block, `D` dim, `K` neighbours, `M` entries of a sparse matrix, `P` matches.
 """
 
 from __future__ import annotations
@@ -49,29 +50,36 @@ def rerank(
     similarity: Distance = "cosine",
     threads: int | None = None,
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Find the k nearest gallery items per query, like `knn`, by a distance that compares neighbourhoods.
+    """Find the k nearest gallery items per query, like `knn`, by a distance that compares
+    neighbourhoods.
 
-    Items with similar neighbours come first: distance = (1 − weight) · Jaccard distance of the k-reciprocal neighbours
-    + weight · scaled distance (Zhong et al. 2017, Re-ranking Person Re-identification with k-reciprocal Encoding). See
-    docs/reference/metrics.md in the repository for the definition. Use this when classes have at least a few items, and
-    queries are searched together: all queries and gallery items take part, so results depend on the other queries.
+    Items with similar neighbours come first: distance = (1 − weight) · Jaccard distance of the
+    k-reciprocal neighbours
+    + weight · scaled distance (Zhong et al. 2017, Re-ranking Person Re-identification with
+      k-reciprocal Encoding). See
+    docs/reference/metrics.md in the repository for the definition. Use this when classes have at
+    least a few items, and queries are searched together: all queries and gallery items take part,
+    so results depend on the other queries.
 
     Args:
         queries: (Q, D) floats, see `evaluate`.
         gallery: (G, D). Use None to search the other queries.
         k: number of items to return per query, 1 to G, or to Q − 1 without a gallery.
-        k1: neighbours that are tested for reciprocity, 1 to N − 1, where N = Q + G, or Q without a gallery.
-        k2: items whose neighbourhoods are averaged, including the item itself, 1 to N; 1 averages none.
+        k1: neighbours that are tested for reciprocity, 1 to N − 1, where N = Q + G, or Q without a
+            gallery.
+        k2: items whose neighbourhoods are averaged, including the item itself, 1 to N; 1 averages
+            none.
         weight: the share of the scaled distance, 0 to 1.
         similarity: ``"cosine"``, the distance between rows scaled to length 1, or ``"euclidean"``.
         threads: see `evaluate`.
 
     Returns:
-        Distances (Q, K) float32, lowest first, and indices (Q, K) int64. Equal distances are sorted by the scaled
-        distance, then by index.
+        Distances (Q, K) float32, lowest first, and indices (Q, K) int64. Equal distances are sorted
+        by the scaled distance, then by index.
 
     Raises:
-        TypeError, ValueError, KeyboardInterrupt: as `knn`, or if `k1`, `k2` or `weight` is out of range.
+        TypeError, ValueError, KeyboardInterrupt: as `knn`, or if `k1`, `k2` or `weight` is out of
+            range.
 
     Example:
         >>> import numpy as np
@@ -81,7 +89,9 @@ def rerank(
         >>> indices.ravel().tolist()
         [1, 0, 3, 2, 1]
     """
-    sides = arguments.to_sides(queries, gallery, arguments.one_of(similarity, "similarity", _DISTANCES))
+    sides = arguments.to_sides(
+        queries, gallery, arguments.one_of(similarity, "similarity", _DISTANCES)
+    )
     k, _, _ = check_neighbours(k, None, gallery is None, len(sides.queries), len(sides.items))
     encoding = Encoding(sides, k1, k2, weight, similarity, threads)
     found = [encoding.search(rows, k) for rows in _blocks(len(sides.queries), k)]
@@ -96,12 +106,14 @@ def expand_queries(
     *,
     threads: int | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Replace queries by a weighted mean with their k nearest items, to find more matches in a second search.
+    """Replace queries by a weighted mean with their k nearest items, to find more matches in a
+    second search.
 
-    A unit query q becomes q + Σ max(q·x, 0)^alpha · x over the k nearest unit items x by cosine, scaled to length 1
-    (αQE, Radenović et al. 2018, Fine-tuning CNN Image Retrieval with No Human Annotation, Sec. 3.4; negative cosines
-    count as 0 here). ``alpha=0`` weighs all equally (Chum et al. 2007). To augment a gallery (DBA,
-    Arandjelović and Zisserman 2012), use ``expand_queries(gallery)``.
+    A unit query q becomes q + Σ max(q·x, 0)^alpha · x over the k nearest unit items x by cosine,
+    scaled to length 1 (αQE, Radenović et al. 2018, Fine-tuning CNN Image Retrieval with No Human
+    Annotation, Sec. 3.4; negative cosines count as 0 here). ``alpha=0`` weighs all equally (Chum et
+    al. 2007). To augment a gallery (DBA, Arandjelović and Zisserman 2012), use
+    ``expand_queries(gallery)``.
 
     Args:
         queries: (Q, D) floats, see `evaluate`.
@@ -134,7 +146,9 @@ def expand_queries(
         query_BD = _scale(sides.queries[rows])
         item_MD = _scale(sides.items[item_QK[rows].ravel()])
         weight_BK = np.maximum(similarity_QK[rows], 0, dtype=np.float64) ** alpha
-        sum_BD = query_BD + np.einsum("bk,bkd->bd", weight_BK, item_MD.reshape(*weight_BK.shape, -1))
+        sum_BD = query_BD + np.einsum(
+            "bk,bkd->bd", weight_BK, item_MD.reshape(*weight_BK.shape, -1)
+        )
         is_zero = ~(np.abs(sum_BD) > 1e-12).any(axis=1)
         sum_BD[is_zero] = query_BD[is_zero]
         expanded_QD[rows] = _scale(sum_BD)
@@ -142,7 +156,9 @@ def expand_queries(
 
 
 class _Sparse(NamedTuple):
-    """A sparse matrix. The entries of row r are in `columns` and `values`, from ``starts[r]`` to ``starts[r + 1]``."""
+    """A sparse matrix. The entries of row r are in `columns` and `values`, from ``starts[r]`` to
+    ``starts[r + 1]``.
+    """
 
     starts: _Integers
     columns: npt.NDArray[np.int32]
@@ -162,10 +178,18 @@ def _to_sparse(keys: _Integers, values: npt.NDArray[Any], n: int) -> _Sparse:
 
 
 class Encoding:
-    """The neighbourhoods of all items as sparse vectors, to search by `rerank`, which describes the arguments."""
+    """The neighbourhoods of all items as sparse vectors, to search by `rerank`, which describes the
+    arguments.
+    """
 
     def __init__(
-        self, sides: Sides, k1: int, k2: int, weight: float, similarity: Distance, threads: int | None
+        self,
+        sides: Sides,
+        k1: int,
+        k2: int,
+        weight: float,
+        similarity: Distance,
+        threads: int | None,
     ) -> None:
         alone = sides.gallery is None
         items_ND = sides.queries if alone else np.concatenate([sides.queries, sides.items])
@@ -181,22 +205,29 @@ class Encoding:
             raise ValueError(f"weight is {weight}; expected 0 to 1")
         near: Any = knn(items_ND, None, max(k1, k2 - 1), exclude_self=True, **self._options)[1]
         near_NK = np.concatenate([np.arange(n)[:, None], near], axis=1)
-        rows_ND = _scale(items_ND) if similarity == "cosine" else items_ND - items_ND.mean(0, np.float64)
+        rows_ND = (
+            _scale(items_ND) if similarity == "cosine" else items_ND - items_ND.mean(0, np.float64)
+        )
         self._rows_ND, self._square_N = rows_ND, np.einsum("nd,nd->n", rows_ND, rows_ND)
         self._farthest_N = np.ones(n)
         farthest = _find_farthest(rows_ND, self._square_N, threads)
         # If all items are equal, all distances are 0, so avoid a division by 0.
-        self._farthest_N = np.maximum(self._distances(np.arange(n), farthest), np.finfo(np.float64).tiny)
+        self._farthest_N = np.maximum(
+            self._distances(np.arange(n), farthest), np.finfo(np.float64).tiny
+        )
         encoded = self._encode(near_NK, k1)
         encoded = self._average(encoded, near_NK[:, :k2]) if k2 > 1 else encoded
         self._encoded = encoded
-        # Sort the gallery's entries by column, to find the items that share neighbours with a query.
+        # Sort the gallery's entries by column, to find the items that share neighbours with a
+        # query.
         entries = slice(encoded.starts[self._first], None)
         columns = encoded.columns[entries]
         order = np.argsort(columns, kind="stable")
         row_M = np.repeat(np.arange(n - self._first), np.diff(encoded.starts[self._first :]))
         starts = np.searchsorted(columns[order], np.arange(n + 1))
-        self._inverse = _Sparse(starts, row_M[order].astype(np.int32), encoded.values[entries][order])
+        self._inverse = _Sparse(
+            starts, row_M[order].astype(np.int32), encoded.values[entries][order]
+        )
 
     def search(self, rows: range, k: int) -> tuple[npt.NDArray[np.float32], _Integers]:
         """Find the k nearest gallery items of some queries; k must be valid."""
@@ -207,10 +238,17 @@ class Encoding:
             exclude: Any = np.array(rows) if own else None
             block = self._sides.queries[rows.start : rows.stop]
             near_BK = knn(block, self._sides.items, k, exclude=exclude, **self._options)[1]
-        distance_BK, item_BK = np.empty((len(rows), k), np.float32), np.empty((len(rows), k), np.int64)
+        distance_BK, item_BK = (
+            np.empty((len(rows), k), np.float32),
+            np.empty((len(rows), k), np.int64),
+        )
         for b, query in enumerate(rows):
             jaccard_G = self._jaccard(query)
-            item = np.arange(n_items) if near_BK is None else self._choose(query, jaccard_G, near_BK[b])
+            item = (
+                np.arange(n_items)
+                if near_BK is None
+                else self._choose(query, jaccard_G, near_BK[b])
+            )
             item = item[item != query] if own else item
             total, scaled = self._combine(query, jaccard_G, item)
             total = total.astype(np.float32)
@@ -221,7 +259,8 @@ class Encoding:
     def _choose(self, query: int, jaccard_G: _Floats, near_K: _Integers) -> _Integers:
         """Return a few items that include the k nearest.
 
-        `near_K` are the k items with the smallest scaled distances, so no other item has a smaller scaled distance.
+        `near_K` are the k items with the smallest scaled distances, so no other item has a smaller
+        scaled distance.
         """
         k, (total_K, scaled_K) = len(near_K), self._combine(query, jaccard_G, near_K)
         item = np.flatnonzero(jaccard_G < 1)
@@ -251,7 +290,9 @@ class Encoding:
         return jaccard_G
 
     def _distances(self, a: Any, b: _Integers) -> _Floats:
-        """Return squared distances between items, as a share of the distance to the item farthest from `a`."""
+        """Return squared distances between items, as a share of the distance to the item farthest
+        from `a`.
+        """
         rows, dot = self._rows_ND, np.empty(len(b))
         if np.ndim(a) == 0:
             # Copying more than half of the rows takes longer than multiplying all rows.
@@ -264,7 +305,9 @@ class Encoding:
         return distances
 
     def _encode(self, near_NK: _Integers, k1: int) -> _Sparse:
-        """Return exp(−distance) of the expanded reciprocal neighbours, divided by the sum per row."""
+        """Return exp(−distance) of the expanded reciprocal neighbours, divided by the sum per
+        row.
+        """
         n = self._n
         pairs = _find_reciprocal(near_NK, k1)
         # Like numpy.around in the authors' code, round goes to the even integer from a half.
@@ -275,7 +318,9 @@ class Encoding:
             own = pairs[starts[rows.start] : starts[rows.stop]]
             places, sizes = half.places(own % n)
             expanded = np.repeat(own // n, sizes) * n + half.columns[places]
-            counts = np.add.reduceat(contains(pairs, expanded), np.cumsum(sizes) - sizes, dtype=np.int64)
+            counts = np.add.reduceat(
+                contains(pairs, expanded), np.cumsum(sizes) - sizes, dtype=np.int64
+            )
             found.append(np.union1d(own, expanded[np.repeat(3 * counts > 2 * sizes, sizes)]))
         keys = np.concatenate(found)
         values = np.exp(-self._distances(keys // n, keys % n))
@@ -292,19 +337,25 @@ class Encoding:
             sums = np.bincount(place, encoded.values[places]) / near_NK.shape[1]
             found.append((keys, sums.astype(np.float32)))
         return _to_sparse(
-            np.concatenate([each[0] for each in found]), np.concatenate([each[1] for each in found]), n
+            np.concatenate([each[0] for each in found]),
+            np.concatenate([each[1] for each in found]),
+            n,
         )
 
 
 def _find_reciprocal(near_NK: _Integers, k: int) -> _Integers:
-    """Return the sorted pairs, i · N + j, where each item is among the other's k nearest, or i = j."""
+    """Return the sorted pairs, i · N + j, where each item is among the other's k nearest, or i =
+    j.
+    """
     n = len(near_NK)
     pairs = np.sort((np.arange(n)[:, None] * n + near_NK[:, : k + 1]).ravel())
     return pairs[contains(pairs, pairs % n * n + pairs // n)]
 
 
 def _find_farthest(rows_ND: npt.NDArray[Any], square_N: _Floats, threads: int | None) -> _Integers:
-    """Return, for each item x, the farthest item y: it maximises the dot product of (−2x, 1) and (y, |y|²)."""
+    """Return, for each item x, the farthest item y: it maximises the dot product of (−2x, 1) and
+    (y, |y|²).
+    """
     asked = np.concatenate([-2 * rows_ND, np.ones((len(rows_ND), 1))], axis=1, dtype=np.float32)
     given = np.concatenate([rows_ND, square_N[:, None]], axis=1, dtype=np.float32)
     return knn(asked, given, 1, similarity="dot", threads=threads)[1][:, 0]
@@ -334,7 +385,9 @@ def evaluate_reranked(
     k2: int = 6,
     weight: float = 0.3,
 ) -> Evaluation:
-    """Measure the metrics of `evaluate` on the rankings of `rerank`, which must be by cosine or Euclidean distance."""
+    """Measure the metrics of `evaluate` on the rankings of `rerank`, which must be by cosine or
+    Euclidean distance.
+    """
     similarity: Any = arguments.one_of(options.similarity, "similarity", _DISTANCES)
     sides = arguments.to_sides(embeddings, gallery, similarity, ("embeddings", "gallery"))
     matching = Matching(labels, gallery_labels, None if gallery is None else len(sides.items))
@@ -347,10 +400,15 @@ def evaluate_reranked(
     k = most
     if not graded and not {*options.metrics} & {*_WHOLE}:
         depths = [
-            int(name.partition("@")[2]) for name in options.metrics if str(family_of(name)).endswith("@K")
+            int(name.partition("@")[2])
+            for name in options.metrics
+            if str(family_of(name)).endswith("@K")
         ]
         k = min(most, max([*depths, int(matches_Q.max())]) + matching.most_excluded)
-    parts = [_count(encoding, matching, matches_Q, rows, k, n_items) for rows in _blocks(len(matches_Q), k)]
+    parts = [
+        _count(encoding, matching, matches_Q, rows, k, n_items)
+        for rows in _blocks(len(matches_Q), k)
+    ]
     key_P, item_P, count_M = (np.concatenate(arrays) for arrays in zip(*parts))
     offsets = np.append(0, np.cumsum(matches_Q)).astype(np.uint64)
     relation = Relation()
@@ -358,7 +416,8 @@ def evaluate_reranked(
         assert isinstance(labels, Relevance)
         relation = Relation(offsets=labels.offsets, items=labels.items, grades=labels.grades)
     columns = _native.compute_metrics(
-        relation, offsets=offsets, keys=key_P, indices=item_P, counts=count_M, metrics=options.metrics, ties="index",
+        relation, offsets=offsets, keys=key_P, indices=item_P, counts=count_M,
+        metrics=options.metrics, ties="index",
         threads=options.threads, zero_unmatched=options.zero_unmatched,
     )  # fmt: skip
     return to_evaluation(columns, options, len(matches_Q), n_items, None)
@@ -367,7 +426,8 @@ def evaluate_reranked(
 def _count(
     encoding: Encoding, matching: Matching, matches_Q: _Integers, rows: range, k: int, n_items: int
 ) -> tuple[_Floats, npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """Return the matches' keys and items, and how many non-matches lie between matches, for the core.
+    """Return the matches' keys and items, and how many non-matches lie between matches, for the
+    core.
 
     Matches that aren't listed follow all other items.
     """

@@ -25,7 +25,8 @@ def stage(console: Console | None, name: str, total: int, done: int = 0) -> Iter
     """Show the progress of a stage of a run.
 
     Args:
-        console: on a terminal, shows a bar; elsewhere, a line every ten seconds and when done; None shows neither.
+        console: on a terminal, shows a bar; elsewhere, a line every ten seconds and when done; None
+            shows neither.
         name: the name of the stage.
         total: number of steps or images.
         done: number of steps or images that are already done.
@@ -68,6 +69,10 @@ def _lines(console: Console, name: str, total: int, done: int) -> Iterator[Show]
         last = moment
         left = (moment - start) / max(1, now - done) * (total - now)
         time_left = f"  {int(left) // 60}:{int(left) % 60:02} left" if now < total else ""
-        console.print(f"{name} {now}/{total}{'  ' + text if text else ''}{time_left}", highlight=False, soft_wrap=True)
+        console.print(
+            f"{name} {now}/{total}{'  ' + text if text else ''}{time_left}",
+            highlight=False,
+            soft_wrap=True,
+        )
 
     yield show

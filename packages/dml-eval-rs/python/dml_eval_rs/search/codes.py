@@ -11,10 +11,12 @@ from dml_eval_rs.search.neighbours import to_float
 
 
 def binarize(embeddings: npt.ArrayLike, threshold: float = 0.0) -> npt.NDArray[np.uint8]:
-    """Binarize embeddings to (n, ceil(D / 8)) uint8 codes: a bit per number, set if the number exceeds the threshold.
+    """Binarize embeddings to (n, ceil(D / 8)) uint8 codes: a bit per number, set if the number
+    exceeds the threshold.
 
-    bit_d = [x_d > threshold], packed most significant bit first, like `numpy.packbits`; the last byte is padded with
-    zeros. Zhai and Wu, "Making Classification Competitive for Deep Metric Learning" (2019), section 3.4, use 0.
+    bit_d = [x_d > threshold], packed most significant bit first, like `numpy.packbits`; the last
+    byte is padded with zeros. Zhai and Wu, "Making Classification Competitive for Deep Metric
+    Learning" (2019), section 3.4, use 0.
 
     Args:
         embeddings: (n, D) float16, float32 or float64, finite; n can be 0.

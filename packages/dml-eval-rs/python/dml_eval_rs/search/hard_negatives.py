@@ -36,30 +36,36 @@ def hard_negatives(
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     """Find the k nearest items with different labels for each item, exactly, sorted like `knn`.
 
-    If `below` is given, negative n of item a is only used if s(a, n) < r(a) − margin, where r(a) is the similarity to
-    the hardest positive, min over p of s(a, p), or to the easiest, the max. Use ``"hardest"`` to find semi-hard
-    negatives (Schroff et al. 2015, FaceNet, Eq. 4), which are less similar to a than any positive. Use a margin to skip
-    items that are near because the label is wrong (Moreira et al. 2024, NV-Retriever, TopK-MarginPos), or a relative
-    margin, s(a, n) < relative_margin · r(a) (TopK-PercPos). s is the float64 score of `verify`, see
+    If `below` is given, negative n of item a is only used if s(a, n) < r(a) − margin, where r(a) is
+    the similarity to the hardest positive, min over p of s(a, p), or to the easiest, the max. Use
+    ``"hardest"`` to find semi-hard negatives (Schroff et al. 2015, FaceNet, Eq. 4), which are less
+    similar to a than any positive. Use a margin to skip items that are near because the label is
+    wrong (Moreira et al. 2024, NV-Retriever, TopK-MarginPos), or a relative margin, s(a, n) <
+    relative_margin · r(a) (TopK-PercPos). s is the float64 score of `verify`, see
     docs/reference/verification.md; for codes, minus the distance.
 
     Args:
         embeddings: (N, D) floats or (N, W) codes, see `knn`.
-        labels: (N,) integers of any width, booleans or strings; at least two labels must differ, unless there is a
-            gallery. To list the positives per item, for example the relevant passages of a question, use a `Relevance`.
+        labels: (N,) integers of any width, booleans or strings; at least two labels must differ,
+            unless there is a gallery. To list the positives per item, for example the relevant
+            passages of a question, use a `Relevance`.
         k: 1 to N − 1, or with a gallery, to G.
-        gallery: (G, D) or (G, W), the items to find, such as a corpus. By default, search the embeddings;
-            items don't find themselves.
+        gallery: (G, D) or (G, W), the items to find, such as a corpus. By default, search the
+            embeddings; items don't find themselves.
         gallery_labels: (G,) the labels of the gallery, unless `labels` is a `Relevance`.
         allowed: the items that can be found, see `knn`; positives need not be among these.
-        below: ``"hardest"``, ``"easiest"``, or None to use all negatives, as for an item that does not have a positive.
-        margin: at least 0 (the default), in the units of the similarities or distances; needs `below`.
-        relative_margin: above 0, at most 1, for example 0.95; needs `below`, and ``"cosine"`` or ``"dot"``.
+        below: ``"hardest"``, ``"easiest"``, or None to use all negatives, as for an item that does
+            not have a positive.
+        margin: at least 0 (the default), in the units of the similarities or distances; needs
+            `below`.
+        relative_margin: above 0, at most 1, for example 0.95; needs `below`, and ``"cosine"`` or
+            ``"dot"``.
         similarity, threads: see `knn`.
 
     Returns:
-        Similarities (N, K) float32, highest first, or distances (N, K) int32, lowest first; and indices (N, K) int64.
-        When negatives are fewer than k, rows will end with NaN, or a distance of -1, and index -1.
+        Similarities (N, K) float32, highest first, or distances (N, K) int32, lowest first; and
+        indices (N, K) int64. When negatives are fewer than k, rows will end with NaN, or a distance
+        of -1, and index -1.
 
     Raises:
         TypeError, ValueError, KeyboardInterrupt: as `knn`, or if all labels are equal.
@@ -125,11 +131,13 @@ def _check_bound(
     if relative_margin is not None:
         if not 0 < factor <= 1 or margin:
             raise ValueError(
-                f"relative_margin is {factor}, margin {margin}; expected above 0, at most 1, and no margin"
+                f"relative_margin is {factor}, margin {margin}; expected above 0, at most 1, and "
+                "no margin"
             )
         if similarity not in ("cosine", "dot"):
             raise ValueError(
-                f"relative_margin is given for {similarity!r}; expected 'cosine' or 'dot', or a margin"
+                f"relative_margin is given for {similarity!r}; expected 'cosine' or 'dot', or a "
+                "margin"
             )
     if below is not None:
         arguments.one_of(below, "below", ("hardest", "easiest"))

@@ -28,7 +28,8 @@ class IndexRecall(Tabular):
     Attributes:
         k: the number of neighbours.
         recall: the mean of `per_query`.
-        per_query: (Q,) float64, how many of the first k found items are as near as the k-th nearest, over k.
+        per_query: (Q,) float64, how many of the first k found items are as near as the k-th
+            nearest, over k.
     """
 
     k: int
@@ -38,7 +39,9 @@ class IndexRecall(Tabular):
     def confidence_interval(
         self, level: float = 0.95, seed: int = 0, *, by: npt.ArrayLike | None = None
     ) -> Interval:
-        """Return the bootstrap confidence interval of the mean, see `Evaluation.confidence_interval`."""
+        """Return the bootstrap confidence interval of the mean, see
+        `Evaluation.confidence_interval`.
+        """
         return interval_of(self.per_query, by, level, seed)
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,21 +66,25 @@ def index_recall(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> IndexRecall:
-    """Measure the recall of an approximate index compared with exact search; tied items are correct.
+    """Measure the recall of an approximate index compared with exact search; tied items are
+    correct.
 
-    recall = #{i in the first k found : key(i) ≥ key of the k-th nearest item} / k, where keys are the float64 numbers
-    used by `knn`, see docs/reference/metrics.md. An item that ties with the k-th nearest is correct even when `knn`
-    does not return this item. If a query is only `allowed` to find n < k items, the recall is the share of these n, or
-    NaN if n is 0; the mean excludes NaN. Found items that are not allowed are wrong.
+    recall = #{i in the first k found : key(i) ≥ key of the k-th nearest item} / k, where keys are
+    the float64 numbers used by `knn`, see docs/reference/metrics.md. An item that ties with the
+    k-th nearest is correct even when `knn` does not return this item. If a query is only `allowed`
+    to find n < k items, the recall is the share of these n, or NaN if n is 0; the mean excludes
+    NaN. Found items that are not allowed are wrong.
 
     Args:
-        found: (Q, k or more) integers: gallery indices in the index's order, or −1 if fewer were found. Only the first
-            k are used, and −1 counts as a miss unless fewer items are allowed. If `exclude_self`, the query itself is
-            skipped, so you should request k + 1 items.
+        found: (Q, k or more) integers: gallery indices in the index's order, or −1 if fewer were
+            found. Only the first k are used, and −1 counts as a miss unless fewer items are
+            allowed. If `exclude_self`, the query itself is skipped, so you should request k + 1
+            items.
         queries, gallery, k, similarity, exclude_self, allowed, threads, progress: see `knn`.
 
     Raises:
-        TypeError, ValueError, KeyboardInterrupt: as `knn`, or if an index is repeated in a row or not in the gallery.
+        TypeError, ValueError, KeyboardInterrupt: as `knn`, or if an index is repeated in a row or
+            not in the gallery.
 
     Example:
         >>> import numpy as np
@@ -116,7 +123,9 @@ def index_recall(
 
 
 def mean_of(per_query_Q: npt.NDArray[np.float64]) -> float:
-    """Return the mean without NaN, added in the order of the queries like in the core; NaN if all are NaN."""
+    """Return the mean without NaN, added in the order of the queries like in the core; NaN if all
+    are NaN.
+    """
     known = per_query_Q[~np.isnan(per_query_Q)]
     return float(known.cumsum()[-1] / len(known)) if len(known) else math.nan
 

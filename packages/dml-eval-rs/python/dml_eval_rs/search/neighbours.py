@@ -1,6 +1,8 @@
-"""Exact search for embeddings and binary codes: nearest neighbours, ranges and pairs, with the checks of all searches.
+"""Exact search for embeddings and binary codes: nearest neighbours, ranges and pairs, with the
+checks of all searches.
 
-Shapes: `Q` queries, `G` gallery, `N` items, `D` dim, `W` bytes per code, `K` neighbours, `M` results in total.
+Shapes: `Q` queries, `G` gallery, `N` items, `D` dim, `W` bytes per code, `K` neighbours, `M`
+results in total.
 """
 
 from __future__ import annotations
@@ -32,26 +34,30 @@ def knn(
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     """Find the k nearest gallery items per query, exactly; equally near items are sorted by index.
 
-    Similarities are compared in float64, see docs/reference/metrics.md: cosine q·g / (|q||g|), dot q·g, euclidean
-    −|q − g|², and hamming, the number of differing bits, lowest first.
+    Similarities are compared in float64, see docs/reference/metrics.md: cosine q·g / (|q||g|), dot
+    q·g, euclidean −|q − g|², and hamming, the number of differing bits, lowest first.
 
     Args:
-        queries: (Q, D) or (Q, W), see the embeddings of `evaluate`. Q can be 0 if there is a gallery.
+        queries: (Q, D) or (Q, W), see the embeddings of `evaluate`. Q can be 0 if there is a
+            gallery.
         gallery: (G, D) or (G, W). Use None to search the queries.
         k: 1 to G, or to G − 1 if an item is excluded for any query.
         similarity: ``"cosine"``, ``"dot"``, ``"euclidean"`` or ``"hamming"``.
-        exclude_self: whether query i excludes gallery item i. If True, the gallery must have Q rows.
+        exclude_self: whether query i excludes gallery item i. If True, the gallery must have Q
+            rows.
         exclude: (Q,) gallery index that should be excluded per query, or -1 for none.
-        allowed: the gallery items that can be found, by default all: (G,) booleans for all queries; a tuple of two
-            `Labels`, of the queries and of the gallery, to find items with the query's label; or lists per query, a
-            tuple ``(offsets, indices)`` of shapes (Q + 1,) and (M,), or a `Relevance`. If items can have more than one
-            label, use `relevance_from_labels`.
+        allowed: the gallery items that can be found, by default all: (G,) booleans for all queries;
+            a tuple of two `Labels`, of the queries and of the gallery, to find items with the
+            query's label; or lists per query, a tuple ``(offsets, indices)`` of shapes (Q + 1,) and
+            (M,), or a `Relevance`. If items can have more than one label, use
+            `relevance_from_labels`.
         threads, progress: see `evaluate`.
 
     Returns:
-        Similarities (Q, K) float32, highest first (negative squared distances for ``"euclidean"``), or, for
-        ``"hamming"``, distances (Q, K) int32, lowest first; and indices (Q, K) int64. When fewer than k items are
-        allowed, rows will end with index -1 and the worst score: -inf, or for distances 2**31 - 1.
+        Similarities (Q, K) float32, highest first (negative squared distances for ``"euclidean"``),
+        or, for ``"hamming"``, distances (Q, K) int32, lowest first; and indices (Q, K) int64. When
+        fewer than k items are allowed, rows will end with index -1 and the worst score: -inf, or
+        for distances 2**31 - 1.
 
     Raises:
         TypeError, ValueError, KeyboardInterrupt: as `evaluate`, or if k is out of range.
@@ -94,23 +100,28 @@ def range_search(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """Find all gallery items with a similarity that reaches a threshold, exactly, sorted like `knn`.
+    """Find all gallery items with a similarity that reaches a threshold, exactly, sorted like
+    `knn`.
 
-    If ``similarity="hamming"``, find all codes up to the threshold's distance; if ``"euclidean"``, use a
-    negative squared distance as the threshold. Items are compared by the float64 scores of `verify`, which are
-    symmetric: query q finds item g if and only if g finds q (see docs/reference/verification.md).
+    If ``similarity="hamming"``, find all codes up to the threshold's distance; if ``"euclidean"``,
+    use a negative squared distance as the threshold. Items are compared by the float64 scores of
+    `verify`, which are symmetric: query q finds item g if and only if g finds q (see
+    docs/reference/verification.md).
 
     Args:
         queries, gallery, similarity, exclude_self, allowed, threads, progress: see `knn`.
-        threshold: a finite number, in the units of the similarities or distances that `knn` returns.
-        max_results: maximum number of results. Default: unlimited. A result takes 12 bytes, and 16 more for sorting.
+        threshold: a finite number, in the units of the similarities or distances that `knn`
+            returns.
+        max_results: maximum number of results. Default: unlimited. A result takes 12 bytes, and 16
+            more for sorting.
 
     Returns:
-        Offsets (Q + 1,) int64, indices (M,) int64, and similarities (M,) float32 or distances (M,) int32: query i finds
-        the gallery items ``indices[offsets[i]:offsets[i + 1]]``.
+        Offsets (Q + 1,) int64, indices (M,) int64, and similarities (M,) float32 or distances (M,)
+        int32: query i finds the gallery items ``indices[offsets[i]:offsets[i + 1]]``.
 
     Raises:
-        TypeError, ValueError, KeyboardInterrupt: as `knn`, or if there are more than `max_results` results.
+        TypeError, ValueError, KeyboardInterrupt: as `knn`, or if there are more than `max_results`
+            results.
 
     Example:
         >>> import numpy as np
@@ -149,8 +160,9 @@ def top_pairs(
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     """Find the n most similar of all pairs of rows, exactly, for example to find duplicates.
 
-    Pairs i < j are compared by the float64 scores of `verify`, see docs/reference/verification.md; pairs with equal
-    scores are sorted by i, then by j. Memory grows with n, but not with the number of pairs.
+    Pairs i < j are compared by the float64 scores of `verify`, see docs/reference/verification.md;
+    pairs with equal scores are sorted by i, then by j. Memory grows with n, but not with the number
+    of pairs.
 
     Args:
         embeddings: (N, D) floats or (N, W) codes, see `knn`.
@@ -158,7 +170,8 @@ def top_pairs(
         similarity, threads, progress: see `knn`.
 
     Returns:
-        Similarities (n,) float32, highest first, or distances (n,) int32, lowest first; and pairs (n, 2) int64.
+        Similarities (n,) float32, highest first, or distances (n,) int32, lowest first; and pairs
+        (n, 2) int64.
 
     Raises:
         TypeError, ValueError, KeyboardInterrupt: as `knn`, or if n is out of range.
@@ -201,7 +214,9 @@ def check_search(
     may_be_empty: bool = True,
     divides: bool = True,
 ) -> tuple[int, int, list[Part]]:
-    """Check the arguments that searches share; return the number of queries, k, and parts to search."""
+    """Check the arguments that searches share; return the number of queries, k, and parts to
+    search.
+    """
     sides = arguments.to_sides(queries, gallery, similarity, may_be_empty=may_be_empty)
     n_queries, n_items = len(sides.queries), len(sides.items)
     k, own_Q, _ = check_neighbours(k, exclude, exclude_self, n_queries, n_items)
@@ -233,7 +248,9 @@ def reported_dtype(similarity: str) -> type[np.int32] | type[np.float32]:
 def check_neighbours(
     k: int, exclude: npt.ArrayLike | None, exclude_self: bool, queries: int, items: int
 ) -> tuple[int, npt.NDArray[np.int64] | None, bool]:
-    """Check k and the items to exclude; return k, checked `exclude`, and whether any item is excluded."""
+    """Check k and the items to exclude; return k, checked `exclude`, and whether any item is
+    excluded.
+    """
     if exclude_self and exclude is not None:
         raise ValueError("exclude_self and exclude are both given; expected only one")
     if exclude_self and queries != items:

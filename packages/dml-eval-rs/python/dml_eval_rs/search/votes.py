@@ -1,6 +1,7 @@
 """Classify items by the votes of the neighbours.
 
-Shapes: `Q` queries, `N` items, `D` dim, `K` neighbours, `B` ballots: pairs of a query and a class with votes.
+Shapes: `Q` queries, `N` items, `D` dim, `K` neighbours, `B` ballots: pairs of a query and a class
+with votes.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ def knn_classify(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> dict[int, npt.NDArray[Any]]:
-    """Classify queries by a weighted vote of the k nearest items, as in the evaluation of DINO and DINOv2.
+    """Classify queries by a weighted vote of the k nearest items, as in the evaluation of DINO and
+    DINOv2.
 
-    label(q) = argmax_y Σ over the k nearest items i with label y of exp(cos(q, i)/temperature) (Wu et al. 2018,
-    section 3.4; Oquab et al. 2023, DINOv2). If labels tie, the least wins. A table of queries times classes is not
-    needed.
+    label(q) = argmax_y Σ over the k nearest items i with label y of exp(cos(q, i)/temperature) (Wu
+    et al. 2018, section 3.4; Oquab et al. 2023, DINOv2). If labels tie, the least wins. A table of
+    queries times classes is not needed.
 
     Args:
         embeddings: (N, D) the items with known labels, see `knn`.
@@ -96,6 +98,8 @@ def add_votes(
 def find_largest(
     query_B: npt.NDArray[np.int64], sum_B: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.int64]:
-    """Return the ballot with the largest sum per query, for queries with ballots; the first if ballots tie."""
+    """Return the ballot with the largest sum per query, for queries with ballots; the first if
+    ballots tie.
+    """
     order_B = np.lexsort((-sum_B, query_B))
     return order_B[np.diff(query_B[order_B], prepend=-1) > 0]

@@ -34,21 +34,32 @@ def data() -> None:
     """Check your images; check or download published data."""
 
 
-@data.command(short_help="Check a folder of images or a published data set, or list leaks of a run.")
+@data.command(
+    short_help="Check a folder of images or a published data set, or list leaks of a run."
+)
 @click.argument("source", metavar="FOLDER|TABLE|NAME", required=False)
 @click.option(
     "--root",
     type=FOLDER,
-    help="With NAME: the data set's folder, or the parent. With TABLE: the folder that contains the paths.",
+    help=(
+        "With NAME: the data set's folder, or the parent. With TABLE: the folder that contains the "
+        "paths."
+    ),
 )
-@click.option("--decode", is_flag=True, help="With NAME: also decode all images, and list failures.")
+@click.option(
+    "--decode", is_flag=True, help="With NAME: also decode all images, and list failures."
+)
 @click.option(
     "--leaks",
     metavar="RUN",
     type=FOLDER,
-    help="List test images that are near-duplicates of training images, using this run's embeddings.",
+    help=(
+        "List test images that are near-duplicates of training images, using this run's embeddings."
+    ),
 )
-@click.option("--threshold", type=float, help="With --leaks: minimum cosine of listed pairs; default: 0.98.")
+@click.option(
+    "--threshold", type=float, help="With --leaks: minimum cosine of listed pairs; default: 0.98."
+)
 @STEP
 @click.option("--out", type=FILE, help="Also write all findings to a new CSV file; not with NAME.")
 @click.pass_context
@@ -62,44 +73,50 @@ def check(
     step: int | None,
     out: Path | None,
 ) -> None:
-    """Check a folder or table of your images, count a published data set, or list a run's test images that leak.
+    """Check a folder or table of your images, count a published data set, or list a run's test
+    images that leak.
 
-    With FOLDER (FOLDER/CLASS/IMAGE) or TABLE (CSV with the columns path and label, or Parquet, Arrow or WebDataset
-    with image and label; also a folder of these): print images per class, sizes, broken files, duplicates, and a
-    command to start with. Exit with 0 if no image is broken or a duplicate, with 1 if some are, and with 2 if there are
-    no classes to check.
+    With FOLDER (FOLDER/CLASS/IMAGE) or TABLE (CSV with the columns path and label, or Parquet,
+    Arrow or WebDataset with image and label; also a folder of these): print images per class,
+    sizes, broken files, duplicates, and a command to start with. Exit with 0 if no image is broken
+    or a duplicate, with 1 if some are, and with 2 if there are no classes to check.
 
-    With the NAME of a published data set in --root: compare the counts with the published counts. Exit with 0 if the
-    data set is complete, with 1 if it is incomplete, and with 2 if it is missing.
+    With the NAME of a published data set in --root: compare the counts with the published counts.
+    Exit with 0 if the data set is complete, with 1 if it is incomplete, and with 2 if it is
+    missing.
 
-    With --leaks: exit with 0 if no pair reaches the threshold, with 1 if some do, and with 2 if the search failed.
+    With --leaks: exit with 0 if no pair reaches the threshold, with 1 if some do, and with 2 if the
+    search failed.
     """
     if leaks is not None:
         if source is not None or root is not None or decode:
             raise DmlError(
-                "--leaks searches the run's data set; omit FOLDER, TABLE or NAME, --root and --decode"
+                "--leaks searches the run's data set; omit FOLDER, TABLE or NAME, --root and "
+                "--decode"
             )
         clean = _check_leaks(context.obj, leaks, threshold, step, out)
     elif threshold is not None or step is not None:
         raise DmlError("--threshold and --step need --leaks RUN, which wasn't given")
     elif source is None:
         raise DmlError(
-            "expected a folder of images, a table (.csv, .parquet, .arrow, .tar), the name of a published data set and "
-            "--root, or --leaks RUN"
+            "expected a folder of images, a table (.csv, .parquet, .arrow, .tar), the name of a "
+            "published data set and --root, or --leaks RUN"
         )
     elif source in NAMES:
         if root is None:
             raise DmlError(f"{source} is a published data set; expected the folder: --root FOLDER")
         if out is not None:
             raise DmlError(
-                f"--out only works with a folder or table of images; {source} is a published data set: omit --out"
+                f"--out only works with a folder or table of images; {source} is a published data "
+                "set: omit --out"
             )
         from dml_train.data.published.sets import check_dataset
 
         clean = check_dataset(source, root, decode=decode, report=click.echo)
     elif decode:
         raise DmlError(
-            "--decode only works with a published data set; images of a folder or table are always decoded"
+            "--decode only works with a published data set; images of a folder or table are always "
+            "decoded"
         )
     else:
         clean = _check_images(context.obj, source, root, out)
@@ -108,12 +125,14 @@ def check(
 
 
 def _check_images(registry: Registry, source: str, root: Path | None, out: Path | None) -> bool:
-    """Describe a folder or table of images; return True if there aren't broken or duplicate images."""
+    """Describe a folder or table of images; return True if there aren't broken or duplicate
+    images.
+    """
     path = Path(source)
     if not path.exists():
         raise DmlError(
-            f"{source} doesn't exist{nearest(source, NAMES)} expected a folder of images, a table (.csv, .parquet, "
-            f".arrow, .tar), or a published data set: {', '.join(NAMES)}"
+            f"{source} doesn't exist{nearest(source, NAMES)} expected a folder of images, a table "
+            f"(.csv, .parquet, .arrow, .tar), or a published data set: {', '.join(NAMES)}"
         )
     check_new(out)
     from dml_train.data.inspection import describe_inspection, inspect_images, write_findings
@@ -144,7 +163,8 @@ def _check_leaks(
         write_csv(out, Leak._fields, found)
     for leak in found[:_MOST_LISTED]:
         click.echo(
-            f"{leak.similarity:.4f}  {leak.part} {printable(leak.test)} ({printable(leak.test_class)})"
+            f"{leak.similarity:.4f}  {leak.part} {printable(leak.test)} "
+            f"({printable(leak.test_class)})"
         )
         click.echo(f"        train {printable(leak.train)} ({printable(leak.train_class)})")
     if len(found) > _MOST_LISTED:
@@ -161,9 +181,17 @@ def _check_leaks(
 
 @data.command(short_help="Rank the labels of a run's images, or of a folder: which are wrong?")
 @click.argument("source", metavar="RUN|FOLDER", type=click.Path(path_type=Path, exists=True))
-@click.option("--model", metavar="RUN", type=FOLDER, help="With FOLDER: the run that embeds the images.")
-@click.option("--embeddings", type=FILE, help="With FOLDER, instead of --model: the images' embeddings (.npy).")
-@click.option("--labels", type=FILE, help="With --embeddings: labels (.npy); default: the class folders.")
+@click.option(
+    "--model", metavar="RUN", type=FOLDER, help="With FOLDER: the run that embeds the images."
+)
+@click.option(
+    "--embeddings",
+    type=FILE,
+    help="With FOLDER, instead of --model: the images' embeddings (.npy).",
+)
+@click.option(
+    "--labels", type=FILE, help="With --embeddings: labels (.npy); default: the class folders."
+)
 @click.option(
     "--split",
     type=click.Choice(["test", "gallery", "train"]),
@@ -171,11 +199,17 @@ def _check_leaks(
     show_default=True,
     help="With RUN: the split of the run's data set.",
 )
-@click.option("-k", type=click.IntRange(min=1), default=20, show_default=True, help="Neighbours that vote.")
+@click.option(
+    "-k", type=click.IntRange(min=1), default=20, show_default=True, help="Neighbours that vote."
+)
 @ON_BAD_IMAGE
 @STEP
-@click.option("--out", type=FILE, help="Also write all images to a new CSV file; with --apply: the new table.")
-@click.option("--apply", type=FILE, help="Don't rank, but write --out with the labels of this CSV file.")
+@click.option(
+    "--out", type=FILE, help="Also write all images to a new CSV file; with --apply: the new table."
+)
+@click.option(
+    "--apply", type=FILE, help="Don't rank, but write --out with the labels of this CSV file."
+)
 @click.pass_obj
 def suspects(
     registry: Registry,
@@ -192,13 +226,14 @@ def suspects(
 ) -> None:
     """Rank labels by how much the nearest neighbours disagree.
 
-    Use a run, or a folder FOLDER/CLASS/IMAGE with --model or --embeddings. Print the most suspicious
-    images with the label that the neighbours suggest (* if confident learning counts the label as
-    wrong), near-duplicates with different labels, and outliers. A network hides the wrong labels that it
-    has memorised, so the test split is more reliable than the training split.
+    Use a run, or a folder FOLDER/CLASS/IMAGE with --model or --embeddings. Print the most
+    suspicious images with the label that the neighbours suggest (* if confident learning counts the
+    label as wrong), near-duplicates with different labels, and outliers. A network hides the wrong
+    labels that it has memorised, so the test split is more reliable than the training split.
 
-    To correct labels, change the column 'label' in the file of --out, then repeat with --apply FILE.csv
-    --out NEW.csv. This writes a table of all images for the data set 'csv'; other files don't change.
+    To correct labels, change the column 'label' in the file of --out, then repeat with --apply
+    FILE.csv --out NEW.csv. This writes a table of all images for the data set 'csv'; other files
+    don't change.
     """
     check_new(out)
     from dml_train.files import write_csv
@@ -227,15 +262,25 @@ def suspects(
         write_csv(out, Suspect._fields, ranked.ranked())
     for suspect in itertools.islice(ranked.ranked(), _MOST_LISTED):
         mark = "*" if suspect.pruned else " "
-        click.echo(f"{suspect.score:.4f}{mark} {printable(f'{suspect.path}: {suspect.label} -> {suspect.suggested}')}")
+        click.echo(
+            f"{suspect.score:.4f}{mark} "
+            f"{printable(f'{suspect.path}: {suspect.label} -> {suspect.suggested}')}"
+        )
     found = ranked.found
-    click.echo(f"* confident learning counts {int(found.pruned.sum()):,} of {len(found.pruned):,} labels as wrong")
+    click.echo(
+        f"* confident learning counts {int(found.pruned.sum()):,} of {len(found.pruned):,} labels "
+        "as wrong"
+    )
     click.echo(f"near-duplicates with different labels: {len(found.duplicates):,}")
     for pair in found.duplicates[:_MOST_LISTED].tolist():
-        click.echo("  " + " ~ ".join(printable(f"{ranked.paths[i]} ({ranked.labels[i]})") for i in pair))
+        click.echo(
+            "  " + " ~ ".join(printable(f"{ranked.paths[i]} ({ranked.labels[i]})") for i in pair)
+        )
     click.echo(f"outliers, by the distance to neighbour {k}:")
     for item in (-found.distance).argsort(kind="stable")[:_MOST_OUTLIERS].tolist():
-        click.echo(printable(f"  {found.distance[item]:.4f} {ranked.paths[item]} ({ranked.labels[item]})"))
+        click.echo(
+            printable(f"  {found.distance[item]:.4f} {ranked.paths[item]} ({ranked.labels[item]})")
+        )
 
 
 @data.command()
@@ -245,8 +290,8 @@ def suspects(
 def fetch(context: click.Context, name: str, root: Path) -> None:
     """Download, unpack and check a data set.
 
-    Download from the owners' servers, and reuse archives that are already in the folder.
-    Exit with 0 if the data set is complete, with 1 if it is incomplete, and with 2 if it can't be downloaded.
+    Download from the owners' servers, and reuse archives that are already in the folder. Exit with
+    0 if the data set is complete, with 1 if it is incomplete, and with 2 if it can't be downloaded.
     """
     from dml_train.data.published.fetching import fetch_dataset
     from dml_train.data.published.sets import check_dataset

@@ -13,15 +13,17 @@ from dml_train.commands.options import FILE, FOLDER, check_new
 @click.command()
 @click.argument("runs", metavar="RUN...", type=FOLDER, nargs=-1, required=True)
 @click.option("--out", type=FILE, help="With several runs: a new HTML file for the comparison.")
-@click.option("--watch", is_flag=True, help="Write a running run's report again at each evaluation.")
+@click.option(
+    "--watch", is_flag=True, help="Write a running run's report again at each evaluation."
+)
 @click.pass_obj
 def report(registry: Registry, runs: tuple[Path, ...], out: Path | None, watch: bool) -> None:
     """Write a run's report, or a comparison of several runs.
 
-    With one run: write report.html again from the files in the folder; if the run still trains, the page shows how far
-    it is. With several runs: compare them with the first
-    run, with metrics side by side, paired tests on the same queries, curves, settings that differ, and queries that
-    only one run gets right.
+    With one run: write report.html again from the files in the folder; if the run still trains, the
+    page shows how far it is. With several runs: compare them with the first
+    run, with metrics side by side, paired tests on the same queries, curves, settings that differ,
+    and queries that only one run gets right.
     """
     from dml_train.report import write_report, write_side_by_side
     from dml_train.report.watching import watch_report
@@ -37,6 +39,8 @@ def report(registry: Registry, runs: tuple[Path, ...], out: Path | None, watch: 
     if watch:
         raise DmlError(f"--watch needs a single run, but {len(runs)} were given")
     if out is None:
-        raise DmlError(f"{len(runs)} runs were given to compare; choose the page to write: --out FILE.html")
+        raise DmlError(
+            f"{len(runs)} runs were given to compare; choose the page to write: --out FILE.html"
+        )
     check_new(out)
     click.echo(write_side_by_side(runs, out, registry))

@@ -19,7 +19,15 @@ from dml_train.data.decoding import check_complete_image
 from dml_train.data.packed import PackedImages, open_pack
 from dml_train.data.parts import Classes, Parts
 from dml_train.data.preparation import Preparation
-from dml_train.data.stored import Item, PathTable, Selection, TableRow, TarMember, name_of, sort_images
+from dml_train.data.stored import (
+    Item,
+    PathTable,
+    Selection,
+    TableRow,
+    TarMember,
+    name_of,
+    sort_images,
+)
 
 
 def join(classes: Classes) -> Sequence[Item]:
@@ -61,7 +69,9 @@ class FileSplit:
         if isinstance(self.images[0], Path):
             self.files = self.images  # type: ignore[assignment]
         sizes = [len(files) for files in classes.values()]
-        self.labels: npt.NDArray[np.int64] = np.repeat(np.arange(len(sizes)), sizes).astype(np.int64)
+        self.labels: npt.NDArray[np.int64] = np.repeat(np.arange(len(sizes)), sizes).astype(
+            np.int64
+        )
         if groups is not None:
             self.groups = np.array([groups[image] for image in self.images], dtype=np.str_)
         self.preparation = preparation
@@ -73,12 +83,17 @@ class FileSplit:
         """Return the number of items, N."""
         return len(self.images)
 
-    def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
-        """Load images, (len(indices), 3, crop, crop) float32, augmented by the preparation if seeds are given.
+    def load(
+        self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None
+    ) -> Tensor:
+        """Load images, (len(indices), 3, crop, crop) float32, augmented by the preparation if seeds
+        are given.
 
         Raise a `DmlError` if a file can't be decoded, or the pack is damaged.
         """
-        return self.preparation.make_batch([self._load_resized(int(index)) for index in indices], seeds)
+        return self.preparation.make_batch(
+            [self._load_resized(int(index)) for index in indices], seeds
+        )
 
     def picture(self, index: int) -> npt.NDArray[np.uint8]:
         """Return the centre of item `index`, as evaluation crops it, (crop, crop, 3) uint8."""
@@ -102,10 +117,11 @@ class FileDataset:
     Args:
         parts: the files by part.
         preparation: how an image becomes the network's input.
-        on_bad_image: ``"error"`` checks the header and the end of all files now; a file that is damaged in between ends
-            the run later. ``"skip"`` decodes all files now, and excludes and logs bad files, so that batches depend
-            only on good files.
-        cache: a folder for decoded and resized images, see `open_pack`; by default, not used. Results don't change.
+        on_bad_image: ``"error"`` checks the header and the end of all files now; a file that is
+            damaged in between ends the run later. ``"skip"`` decodes all files now, and excludes
+            and logs bad files, so that batches depend only on good files.
+        cache: a folder for decoded and resized images, see `open_pack`; by default, not used.
+            Results don't change.
     """
 
     in_channels = 3
@@ -119,7 +135,8 @@ class FileDataset:
         cache: str | None = None,
     ) -> None:
         pack, positions, bad, files = None, None, {}, []
-        # Rows and members are checked when they are read, since a table is indexed without reading images.
+        # Rows and members are checked when they are read, since a table is indexed without reading
+        # images.
         if (
             cache is not None
             or on_bad_image == "skip"
@@ -146,7 +163,9 @@ class FileDataset:
 
 
 class FileDatasetFactory:
-    """A data set's factory, with the options of `Preparation`, `FileDataset` and `read`, which lists the files."""
+    """A data set's factory, with the options of `Preparation`, `FileDataset` and `read`, which
+    lists the files.
+    """
 
     def __init__(self, read: Callable[..., Parts]) -> None:
         self.read = read
@@ -156,7 +175,9 @@ class FileDatasetFactory:
     def __call__(self, *arguments: Any, **options: Any) -> FileDataset:
         """Read the parts, and make the data set."""
         preparation = self.image_reader(**options)
-        of_files = {option.name: options[option.name] for option in _FILES if option.name in options}
+        of_files = {
+            option.name: options[option.name] for option in _FILES if option.name in options
+        }
         return FileDataset(self.parts(*arguments, **options), preparation, **of_files)
 
     def parts(self, *arguments: Any, **options: Any) -> Parts:
@@ -166,7 +187,9 @@ class FileDatasetFactory:
 
     @staticmethod
     def image_reader(**options: Any) -> Preparation:
-        """Return the preparation with the options of a recipe's table; other options are ignored."""
+        """Return the preparation with the options of a recipe's table; other options are
+        ignored.
+        """
         return Preparation(**{o.name: options[o.name] for o in _PREPARATION if o.name in options})
 
     def training_files(self, **options: Any) -> Sequence[Path]:
@@ -176,5 +199,7 @@ class FileDatasetFactory:
 
 
 _PREPARATION = options_of(Preparation)
-_FILES = [option for option in options_of(FileDataset) if option.name not in ("parts", "preparation")]
+_FILES = [
+    option for option in options_of(FileDataset) if option.name not in ("parts", "preparation")
+]
 _NOT_OWN = {option.name for option in (*_PREPARATION, *_FILES)}

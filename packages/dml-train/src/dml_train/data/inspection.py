@@ -1,4 +1,5 @@
-"""Inspect a user's images before training: counts, sizes, broken files, duplicates, and how to begin.
+"""Inspect a user's images before training: counts, sizes, broken files, duplicates, and how to
+begin.
 
 Shapes: `N` readable images, `U` images with different pixels, `H` bits of a perceptual hash.
 """
@@ -35,7 +36,8 @@ from dml_train.data.stored import TABLES, Item, name_of, sort_images
 from dml_train.extras import extra
 from dml_train.files import write_csv
 
-# Hashes of near-duplicates differ in at most this many of 64 bits, unrelated photographs usually in over 20.
+# Hashes of near-duplicates differ in at most this many of 64 bits, unrelated photographs usually in
+# over 20.
 NEAR = 4
 _MOST_PAIRS = 100_000
 _TIMED = 32  # images to load when timing
@@ -43,7 +45,8 @@ _MOST_LISTED = 10  # number of findings to list for each kind
 _MOST_NAMED = 5  # number of classes to name in a line
 _PER_CLASS = 4  # images_per_class in recipes that use the sampler "class-balanced"
 _BAR = 40  # length of the longest bar in characters
-# Suggest testing on a fifth of the classes if the fifth has at least this many classes and images; otherwise on half.
+# Suggest testing on a fifth of the classes if the fifth has at least this many classes and images;
+# otherwise on half.
 _MEASURED_CLASSES, _MEASURED_IMAGES = 50, 1_000
 _HALF = 0.5
 
@@ -67,14 +70,18 @@ class Inspection:
     sizes: Mapping[Item, tuple[int, int]]  # width and height in pixels of readable images
     bad: Mapping[Item, str]  # broken images, with reasons
     duplicates: Sequence[Sequence[Item]]  # groups of images with identical pixels
-    near: Sequence[NearDuplicate]  # most similar first; only the first of multiple identical files is listed
+    near: Sequence[
+        NearDuplicate
+    ]  # most similar first; only the first of multiple identical files is listed
     without_near: str  # the reason if near-duplicates weren't searched; otherwise empty
     preparation: Preparation  # reported times and sizes are for these steps
     load_seconds: float  # time to decode and resize an image in these steps
 
 
 class _Look(NamedTuple):
-    """Width and height of a decoded image, a digest of the pixels, and the bits of the perceptual hash, if any."""
+    """Width and height of a decoded image, a digest of the pixels, and the bits of the perceptual
+    hash, if any.
+    """
 
     size: tuple[int, int]
     digest: bytes
@@ -93,9 +100,11 @@ def inspect_images(
     Raise a `DmlError` if the data set ``image-folder``, ``csv`` or ``table`` can't read the source.
 
     Args:
-        source: a folder ``ROOT/CLASS/IMAGE``, a CSV file, or what the data set ``table`` reads with default options.
+        source: a folder ``ROOT/CLASS/IMAGE``, a CSV file, or what the data set ``table`` reads with
+            default options.
         root: the folder that a table's paths are relative to; default: the folder of the table.
-        registry: provides the evaluator ``"exact"`` to search near-duplicates; default: all installed components.
+        registry: provides the evaluator ``"exact"`` to search near-duplicates; default: all
+            installed components.
         preparation: report times and sizes for these steps; default: ``Preparation()``.
     """
     source, preparation = Path(source).expanduser(), preparation or Preparation()
@@ -154,11 +163,18 @@ def write_findings(found: Inspection, path: Path) -> None:
         for files in found.duplicates
         for other in files[1:]
     ]
-    pairs += [("near-duplicate", pair.first, pair.second, f"{pair.bits} of 64 bits") for pair in found.near]
-    rows: list[tuple[object, ...]] = [
-        ("broken", name_of(file), class_of[file], "", "", reason) for file, reason in found.bad.items()
+    pairs += [
+        ("near-duplicate", pair.first, pair.second, f"{pair.bits} of 64 bits")
+        for pair in found.near
     ]
-    rows += [(kind, name_of(a), class_of[a], name_of(b), class_of[b], detail) for kind, a, b, detail in pairs]
+    rows: list[tuple[object, ...]] = [
+        ("broken", name_of(file), class_of[file], "", "", reason)
+        for file, reason in found.bad.items()
+    ]
+    rows += [
+        (kind, name_of(a), class_of[a], name_of(b), class_of[b], detail)
+        for kind, a, b, detail in pairs
+    ]
     write_csv(path, ("finding", "image", "class", "other_image", "other_class", "detail"), rows)
 
 
@@ -168,9 +184,13 @@ def read_source(source: Path, root: str | Path | None) -> tuple[dict[str, str], 
     if not (source.is_dir() or source.suffix in kinds):
         folder = source.parent if root is None else Path(root)
         name = source.name if source.parent == folder else str(source.absolute())
-        return {"name": "csv", "root": str(folder), "table": name}, read_csv_table(str(folder), name)
+        return {"name": "csv", "root": str(folder), "table": name}, read_csv_table(
+            str(folder), name
+        )
     inside = [source, *source.glob("*"), *source.glob("*/*")]
-    if any(file.suffix in kinds for file in inside) and not any(file.suffix in SUFFIXES for file in inside):
+    if any(file.suffix in kinds for file in inside) and not any(
+        file.suffix in SUFFIXES for file in inside
+    ):
         folder = Path(root) if root is not None else source if source.is_dir() else source.parent
         options = {"name": "table", "source": str(source), "root": str(folder)}
         return options, read_image_table(str(source), root=str(folder))
@@ -194,14 +214,22 @@ def _look(
     return _Look(image.size, digest, None if make_hash is None else make_hash(image).hash.ravel())
 
 
-def _find_near(files: Sequence[Item], bits: Sequence[Any], registry: Registry) -> list[NearDuplicate]:
-    """Find all pairs of hashes that differ in at most `NEAR` bits; raise a `DmlError` if over 100,000 pairs do."""
+def _find_near(
+    files: Sequence[Item], bits: Sequence[Any], registry: Registry
+) -> list[NearDuplicate]:
+    """Find all pairs of hashes that differ in at most `NEAR` bits; raise a `DmlError` if over
+    100,000 pairs do.
+    """
     if len(files) < 2:
         return []
     evaluator = registry.build("evaluators", {"name": "exact"}, {"seed": 0})
     if not isinstance(evaluator, RangeEvaluator):
-        raise DmlError("the evaluator 'exact' doesn't find all items above a similarity; install dml-eval-rs")
-    rows_UH = np.where(np.stack(bits), np.float32(1), np.float32(-1))  # cosine = 1 - 2 * differing bits / H
+        raise DmlError(
+            "the evaluator 'exact' doesn't find all items above a similarity; install dml-eval-rs"
+        )
+    rows_UH = np.where(
+        np.stack(bits), np.float32(1), np.float32(-1)
+    )  # cosine = 1 - 2 * differing bits / H
     length = rows_UH.shape[1]
     try:
         offsets, indices, cosines = evaluator.within(
@@ -209,7 +237,8 @@ def _find_near(files: Sequence[Item], bits: Sequence[Any], registry: Registry) -
         )
     except ValueError as error:
         raise DmlError(
-            f"more than {_MOST_PAIRS:,} pairs of images look similar: they are too plain for a perceptual hash"
+            f"more than {_MOST_PAIRS:,} pairs of images look similar: they are too plain for a "
+            "perceptual hash"
         ) from error
     rows = np.repeat(np.arange(len(files)), np.diff(offsets))
     once = rows < indices
@@ -232,7 +261,9 @@ def _time_loading(files: Sequence[Item], preparation: Preparation) -> float:
 
 
 def describe_inspection(found: Inspection, batch_size: int) -> Iterator[str]:
-    """Describe counts, sizes, findings, and how to begin with the recipe `my-images`, with this batch size."""
+    """Describe counts, sizes, findings, and how to begin with the recipe `my-images`, with this
+    batch size.
+    """
     sizes = Counter(found.class_of.values())
     broken = f", {len(found.bad):,} of them broken" if found.bad else ""
     yield f"{found.source}: {len(found.class_of):,} images of {len(sizes):,} classes{broken}"
@@ -246,13 +277,19 @@ def describe_inspection(found: Inspection, batch_size: int) -> Iterator[str]:
         yield f"broken: {len(found.bad):,} images; training fails unless dataset.on_bad_image=skip"
         yield from _list_some([*found.bad.values()])
     yield _count_across("identical pixels", "group", found, found.duplicates)
-    yield from _list_some([" = ".join(_name(found, file) for file in files) for files in found.duplicates])
+    yield from _list_some(
+        [" = ".join(_name(found, file) for file in files) for files in found.duplicates]
+    )
     if found.without_near:
         yield f"near-duplicates: not searched; {found.without_near}"
     else:
         yield _count_across("near-duplicates", "pair", found, [pair[:2] for pair in found.near])
-        named = [(_name(found, pair.first), _name(found, pair.second), pair.bits) for pair in found.near]
-        yield from _list_some([f"{one} ~ {other} ({bits} of 64 bits differ)" for one, other, bits in named])
+        named = [
+            (_name(found, pair.first), _name(found, pair.second), pair.bits) for pair in found.near
+        ]
+        yield from _list_some(
+            [f"{one} ~ {other} ({bits} of 64 bits differ)" for one, other, bits in named]
+        )
     yield ""
     yield from _suggest(found, batch_size)
 
@@ -276,8 +313,8 @@ def _list_small_classes(sizes: Counter[str]) -> Iterator[str]:
         yield f"classes with a single image, which has no match: {len(single):,} ({named})"
     if few := sum(count < _PER_CLASS for count in sizes.values()):
         yield (
-            f"classes with fewer images than images_per_class={_PER_CLASS} of the sampler class-balanced, which then "
-            f"repeats images: {few:,}"
+            f"classes with fewer images than images_per_class={_PER_CLASS} of the sampler "
+            f"class-balanced, which then repeats images: {few:,}"
         )
 
 
@@ -286,7 +323,11 @@ def _describe_pixels(sizes: Sequence[tuple[int, int]], resize: int) -> str:
     smallest, median, largest = (by_area[place] for place in (0, len(by_area) // 2, -1))
     text = ", ".join(
         f"{name} {width:,} x {height:,}"
-        for name, (width, height) in (("smallest", smallest), ("median", median), ("largest", largest))
+        for name, (width, height) in (
+            ("smallest", smallest),
+            ("median", median),
+            ("largest", largest),
+        )
     )
     if enlarged := int((np.array(sizes).min(axis=1) < resize).sum()):
         text += f"; resize={resize} enlarges {enlarged:,} of {len(sizes):,}"
@@ -336,14 +377,16 @@ def _suggest(found: Inspection, batch_size: int) -> Iterator[str]:
     size = estimate_size(len(found.class_of), found.preparation)
     yield (
         f"cache: loading takes {1e3 * found.load_seconds:.1f} ms per image, "
-        f"{found.load_seconds * count_images(parts.train):,.1f} s per epoch; dataset.cache decodes each image once, "
-        f"into {size} at resize={found.preparation.resize}"
+        f"{found.load_seconds * count_images(parts.train):,.1f} s per epoch; dataset.cache decodes "
+        f"each image once, into {size} at resize={found.preparation.resize}"
     )
     settings["cache"] = "runs/cache"
     if found.bad:
         settings["on_bad_image"] = "skip"
     default = ("name", "image-folder")
-    changes = [f"dataset.{key}={value}" for key, value in settings.items() if (key, value) != default]
+    changes = [
+        f"dataset.{key}={value}" for key, value in settings.items() if (key, value) != default
+    ]
     intact = sum(file not in found.bad for files in parts.train.values() for file in files)
     if intact < batch_size:  # the sampler will raise an error
         changes.append(f"sampler.batch_size={intact}")

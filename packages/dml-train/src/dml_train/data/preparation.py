@@ -50,7 +50,9 @@ class ImageSplit:
         """Return the number of images, N."""
         return len(self._images)
 
-    def load(self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None) -> Tensor:
+    def load(
+        self, indices: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint64] | None = None
+    ) -> Tensor:
         """Load images, float32, never augmented; raise a `DmlError` if an image can't be decoded."""
         return self._prepare([self._images[index] for index in indices])
 
@@ -74,7 +76,9 @@ class Preparation:
     in_channels: ClassVar[int] = 3
 
     resize: int = 256  # length of the shorter side in pixels, or of both sides if `square`
-    square: bool = False  # whether to resize to a square, as the papers do, or to keep the proportions
+    square: bool = (
+        False  # whether to resize to a square, as the papers do, or to keep the proportions
+    )
     crop: int = 224  # side of the network's input in pixels
     # "random": `crop` × `crop` pixels at a random position; "resized": a part with random area and aspect ratio (3/4 to
     # 4/3), resized to `crop` × `crop`; "center": the centre.
@@ -82,7 +86,9 @@ class Preparation:
     # For "resized", the smallest share of the resized image's area, above 0 and at most 1.
     min_area: float = 0.16
     flip: float = 0.5  # probability of mirroring a training image, 0 to 1
-    normalize: Literal["imagenet", "half", "clip", "caffe", "none"] = "imagenet"  # see `NORMALISATIONS`
+    normalize: Literal["imagenet", "half", "clip", "caffe", "none"] = (
+        "imagenet"  # see `NORMALISATIONS`
+    )
     # Interpolation for all resizing; most of timm's weights expect bicubic.
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
     max_pixels: int = MAX_PIXELS  # a larger image is an error, raised before the image takes memory
@@ -153,8 +159,12 @@ class Preparation:
         """Return a resized image as `make_batch` augments it with this seed, for display, (crop, crop, 3) uint8."""
         channels, scale, offset = NORMALISATIONS[self.normalize]
         input_3SS = self.make_batch([image_3HW], np.array([seed], dtype=np.uint64))[0]
-        pixels_3SS = (input_3SS - torch.tensor(offset)[:, None, None]) / torch.tensor(scale)[:, None, None]
-        pixels_SS3 = pixels_3SS[list(channels)].permute(1, 2, 0)  # the order of channels is its own inverse
+        pixels_3SS = (input_3SS - torch.tensor(offset)[:, None, None]) / torch.tensor(scale)[
+            :, None, None
+        ]
+        pixels_SS3 = pixels_3SS[list(channels)].permute(
+            1, 2, 0
+        )  # the order of channels is its own inverse
         return pixels_SS3.round().clamp(0, 255).to(torch.uint8).numpy()
 
     def make_batch(
@@ -171,12 +181,19 @@ class Preparation:
             crops = [self._crop_center(image) for image in resized_images]
         else:
             draws_BU = draw_uniforms(seeds_B, 2 * _TRIES + 3)
-            crops = [self._crop_at_random(image, draws) for image, draws in zip(resized_images, draws_BU)]
+            crops = [
+                self._crop_at_random(image, draws) for image, draws in zip(resized_images, draws_BU)
+            ]
             if self._augmentation is not None:
-                crops = [self._augmentation.change_bytes(crop, s) for crop, s in zip(crops, seeds_B.tolist())]
+                crops = [
+                    self._augmentation.change_bytes(crop, s)
+                    for crop, s in zip(crops, seeds_B.tolist())
+                ]
         batch_B3SS = torch.empty(len(crops), 3, self.crop, self.crop)
         for row, crop in enumerate(crops):
-            batch_B3SS[row] = crop if self.normalize != "caffe" else crop[list(normalisation.channels)]
+            batch_B3SS[row] = (
+                crop if self.normalize != "caffe" else crop[list(normalisation.channels)]
+            )
         batch_B3SS *= torch.tensor(normalisation.scale)[:, None, None]
         batch_B3SS += torch.tensor(normalisation.offset)[:, None, None]
         if seeds_B is not None and self._augmentation is not None:
@@ -197,7 +214,9 @@ class Preparation:
             height, width = image_3HW.shape[1:]
             h = w = self.crop
             if self.train_crop == "resized":
-                h, w = choose_crop_size(height, width, self.min_area, np.array(tries).reshape(_TRIES, 2))
+                h, w = choose_crop_size(
+                    height, width, self.min_area, np.array(tries).reshape(_TRIES, 2)
+                )
             # All offsets are equally likely.
             top, left = int(down * (height - h + 1)), int(across * (width - w + 1))
             crop = image_3HW[:, top : top + h, left : left + w]
@@ -208,7 +227,9 @@ class Preparation:
     def _resize(self, image_3HW: Tensor, height: int, width: int) -> Tensor:
         """Resize bytes with torch's integer weights, for identical bits on all processors."""
         # Note that torchvision's resize should not be used: it may compute in float32, which rounds differently.
-        return F.interpolate(image_3HW[None], (height, width), mode=self.interpolation, antialias=True)[0]
+        return F.interpolate(
+            image_3HW[None], (height, width), mode=self.interpolation, antialias=True
+        )[0]
 
 
 def choose_crop_size(

@@ -14,7 +14,15 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from dml_core import DmlError, Evaluator, FileBackedSplit, Registry, Split, SuspectLabels, SuspectsEvaluator
+from dml_core import (
+    DmlError,
+    Evaluator,
+    FileBackedSplit,
+    Registry,
+    Split,
+    SuspectLabels,
+    SuspectsEvaluator,
+)
 from dml_train.data.decoding import read_image
 from dml_train.measure.embed import groups_of
 from dml_train.measure.evaluate import Embedded, evaluate, make_evaluator, select_retrieval

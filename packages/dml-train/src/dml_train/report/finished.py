@@ -65,7 +65,9 @@ class EvaluatedEmbeddings:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A run, read from the run's folder; finished, unless reading allowed a run that still trains."""
+    """A run, read from the run's folder; finished, unless reading allowed a run that still
+    trains.
+    """
 
     folder: RunFolder
     recipe: Recipe  # the resolved recipe
@@ -83,10 +85,11 @@ class FinishedRun:
 
     @classmethod
     def read(cls, run_dir: Path, registry: Registry, *, may_train: bool = False) -> FinishedRun:
-        """Read a run's folder, and restore the evaluation; if values per query aren't saved, evaluate again.
+        """Read a run's folder, and restore the evaluation; if values per query aren't saved,
+        evaluate again.
 
-        Raise a `DmlError` if a result file was changed or damaged, or if the run isn't finished, unless
-        `may_train`.
+        Raise a `DmlError` if a result file was changed or damaged, or if the run isn't finished,
+        unless `may_train`.
         """
         folder = RunFolder.open(run_dir)
         recipe = read_recipe(folder, registry)
@@ -118,21 +121,8 @@ class FinishedRun:
                 train = Items(dataset.train)
             except DmlError as error:
                 absent = str(error)
-        return cls(
-            folder=folder,
-            recipe=recipe,
-            result=result,
-            lines=lines,
-            baselines=baselines,
-            test=test,
-            queries=queries,
-            gallery=gallery,
-            train=train,
-            absent=absent,
-            failures=failures,
-            trained=trained,
-            progress=progress,
-        )
+        items = queries, gallery, train, absent, failures, trained
+        return cls(folder, recipe, result, lines, baselines, test, *items, progress)
 
     @property
     def name(self) -> str:
@@ -140,18 +130,24 @@ class FinishedRun:
         return self.folder.path.resolve().name
 
     def metrics(self) -> list[Metric]:
-        """List the metrics in evaluation.json, with intervals if the evaluation includes intervals."""
+        """List the metrics in evaluation.json, with intervals if the evaluation includes
+        intervals.
+        """
         return list_metrics(self.result, self.test.evaluation if self.test else None)
 
 
 def _items(dataset: Dataset, embedded: Embedded) -> tuple[Items, Items]:
-    """Return names and pictures of queries and gallery; raise a `DmlError` if the data set's labels differ."""
+    """Return names and pictures of queries and gallery; raise a `DmlError` if the data set's labels
+    differ.
+    """
     queries, gallery = dataset.test, dataset.gallery or dataset.test
     same = np.array_equal(queries.labels, embedded.labels)
     if embedded.gallery_labels is not None:
         same = same and np.array_equal(align_labels(gallery, queries), embedded.gallery_labels)
     if not same:
-        raise DmlError("the labels of data set and run differ: the data set was changed after the run")
+        raise DmlError(
+            "the labels of data set and run differ: the data set was changed after the run"
+        )
     return Items(queries), Items(gallery)
 
 
@@ -170,7 +166,9 @@ class MetricDifference(NamedTuple):
 def compare_metrics(
     first: Evaluation, second: Evaluation, first_metrics: list[Metric], second_metrics: list[Metric]
 ) -> list[MetricDifference]:
-    """Run a paired test per metric on two evaluations of the same queries; return [] if `second` can't be compared."""
+    """Run a paired test per metric on two evaluations of the same queries; return [] if `second`
+    can't be compared.
+    """
     if not isinstance(second, ComparableEvaluation):
         return []
     values = {metric.name: metric.value for metric in second_metrics}
@@ -184,7 +182,9 @@ def compare_metrics(
 class CodesComparison(NamedTuple):
     """The metrics and bytes of codes, with a bit per dimension, compared with floats."""
 
-    differences: Sequence[MetricDifference]  # codes minus floats; empty if a paired test isn't possible
+    differences: Sequence[
+        MetricDifference
+    ]  # codes minus floats; empty if a paired test isn't possible
     metrics: Sequence[tuple[str, float, float]]  # title, value for floats, value for codes
     bytes_as_floats: int  # per item
     bytes_as_codes: int
@@ -193,7 +193,8 @@ class CodesComparison(NamedTuple):
 def compare_with_codes(run: FinishedRun, registry: Registry) -> CodesComparison | None:
     """Evaluate the signs of a run's embeddings.
 
-    Return None if embeddings or an evaluator for codes are missing, or if the run's evaluator already uses codes.
+    Return None if embeddings or an evaluator for codes are missing, or if the run's evaluator
+    already uses codes.
     """
     table = run.recipe.evaluation.component()
     if run.test is None or table["name"] == CODES or CODES not in registry.entries("evaluators"):
@@ -206,7 +207,11 @@ def compare_with_codes(run: FinishedRun, registry: Registry) -> CodesComparison 
     values = {metric.name: metric.value for metric in for_codes}
     return CodesComparison(
         compare_metrics(as_floats, as_codes, for_floats, for_codes),
-        [(metric.title, metric.value, values[metric.name]) for metric in for_floats if metric.name in values],
+        [
+            (metric.title, metric.value, values[metric.name])
+            for metric in for_floats
+            if metric.name in values
+        ],
         run.test.evaluator.bytes_per_item(dim),
         evaluator.bytes_per_item(dim),
     )

@@ -30,16 +30,18 @@ COMPARISON = "comparison.json"  # {name: metrics} of other embeddings to compare
 
 
 def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
-    """Write or replace a run's ``report.html``: metrics with intervals, curves, retrievals, maps, classes.
+    """Write or replace a run's ``report.html``: metrics with intervals, curves, retrievals, maps,
+    classes.
 
     If the run isn't finished, the page shows how far it is, the last evaluation and the curves.
 
-    The page is a single file that doesn't need scripts or other files. If the data set can't be loaded, the page has a
-    note with the reason instead of names and pictures. Raise a `DmlError` if `run_dir` isn't a run's folder, or
-    a file is damaged.
+    The page is a single file that doesn't need scripts or other files. If the data set can't be
+    loaded, the page has a note with the reason instead of names and pictures. Raise a `DmlError` if
+    `run_dir` isn't a run's folder, or a file is damaged.
 
     Args:
-        run_dir: the run's folder. If this contains a ``comparison.json``, ``{name: metrics}``, the table is also shown.
+        run_dir: the run's folder. If this contains a ``comparison.json``, ``{name: metrics}``, the
+            table is also shown.
         registry: provides the data set and the evaluator; default: all installed components.
     """
     run_dir, registry = Path(run_dir), registry or installed()
@@ -58,7 +60,9 @@ def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
         baselines=run.baselines,
         comparison=read_json(comparison) if comparison.is_file() else {},
         codes=compare_with_codes(run, registry),
-        prefixes=list_prefixes(run.result, run.test.embedded.embeddings.shape[1]) if run.test else None,
+        prefixes=list_prefixes(run.result, run.test.embedded.embeddings.shape[1])
+        if run.test
+        else None,
         curves=draw_curves({run.name: run.lines}),
         accuracy=draw_accuracy(run),
         has_test=run.test is not None,
@@ -75,7 +79,9 @@ def write_report(run_dir: Path | str, registry: Registry | None = None) -> Path:
 
 
 def _augment_examples(run: FinishedRun) -> list[tuple[int, list[str]]]:
-    """Return some training items, with thumbnails of augmentations by seeds of the run; [] if unsupported."""
+    """Return some training items, with thumbnails of augmentations by seeds of the run; [] if
+    unsupported.
+    """
     split = run.train.split
     if not isinstance(split, AugmentedSplit):
         return []

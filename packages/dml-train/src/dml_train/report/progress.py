@@ -13,6 +13,7 @@ from dml_train.training.journal import Start
 
 Lines = Sequence[Mapping[str, float | None]]  # of ``metrics.jsonl``
 
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far an unfinished run is."""
@@ -45,10 +46,14 @@ def is_training(folder: RunFolder) -> bool:
 
 
 def find_last_evaluation(lines: Lines) -> dict[str, Any]:
-    """Return the metrics of the last evaluation during training, the step and the split; only step 0 if none."""
+    """Return the metrics of the last evaluation during training, the step and the split; only step
+    0 if none.
+    """
     for line in reversed(lines):
         for prefix in ("evaluation/", "validation/"):
-            found = {name.removeprefix(prefix): x for name, x in line.items() if name.startswith(prefix)}
+            found = {
+                name.removeprefix(prefix): x for name, x in line.items() if name.startswith(prefix)
+            }
             if found:
                 split = "test" if prefix == "evaluation/" else "validation"
                 return {**found, "step": line["step"], "split": split}

@@ -54,16 +54,12 @@ class Suspects:
     labels: npt.NDArray[Any]  # (N,) names of classes
     found: SuspectLabels
 
-    def row(self, item: int) -> Suspect:
-        """Return the description of an image."""
-        label, found = str(self.labels[item]), self.found
-        distance, pruned = float(found.distance[item]), bool(found.pruned[item])
-        suggested, score = str(found.suggested[item]), float(found.score[item])
-        return Suspect(self.paths[item], label, suggested, score, pruned, distance)
-
     def ranked(self) -> Iterator[Suspect]:
         """Yield all images, most suspicious first."""
-        return map(self.row, np.argsort(-self.found.score, kind="stable").tolist())
+        found = self.found
+        columns = self.labels, found.suggested, found.score, found.pruned, found.distance
+        for item in np.argsort(-found.score, kind="stable").tolist():
+            yield Suspect(self.paths[item], *(column[item].item() for column in columns))
 
 
 def find_suspects(
@@ -79,10 +75,11 @@ def find_suspects(
     registry: Registry | None = None,
     console: Console | None = None,
 ) -> Suspects:
-    """Rank the images of a run's split, or of a folder ``FOLDER/CLASS/IMAGE``, see `suspect_labels`.
+    """Rank the images of a run's split, or of a folder ``FOLDER/CLASS/IMAGE``, see
+    `suspect_labels`.
 
-    If the split has groups, only images of other groups vote. Raise a `DmlError` if an array doesn't
-    fit the images, or k is out of range; and see `evaluate_run`.
+    If the split has groups, only images of other groups vote. Raise a `DmlError` if an array
+    doesn't fit the images, or k is out of range; and see `evaluate_run`.
 
     Args:
         source: a run's folder, or a folder of images.
@@ -158,10 +155,11 @@ def _name_labels(listed: ImageList, paths: Sequence[str], labels: Path | None) -
 
 
 def write_corrected(source: Path, fixes: Path, out: Path, registry: Registry | None = None) -> int:
-    """Write a table for the data set ``csv`` with all images and corrected labels; return how many changed.
+    """Write a table for the data set ``csv`` with all images and corrected labels; return how many
+    changed.
 
-    No file of the data set is changed. If the new class is in the other half of the data set, the image
-    is moved to this half, since classes must not be in both.
+    No file of the data set is changed. If the new class is in the other half of the data set, the
+    image is moved to this half, since classes must not be in both.
 
     Args:
         source: a run's folder, a folder of images, or a CSV file, see `inspect_images`.

@@ -104,24 +104,35 @@ class Experiment:
             None if gallery is None else self.embed(gallery, console, ranks, network),
             None if gallery is None else align_labels(gallery, test),
             *match_sides(
-                test, gallery, self.dataset.matches if isinstance(self.dataset, RelatedDataset) else None
+                test,
+                gallery,
+                self.dataset.matches if isinstance(self.dataset, RelatedDataset) else None,
             ),
         )
 
     def embed_watched(self, console: Console, ranks: Ranks = SINGLE_PROCESS) -> Embedded:
-        """Embed the split that periodic evaluations use: the held-out classes if any, otherwise the test split."""
+        """Embed the split that periodic evaluations use: the held-out classes if any, otherwise the
+        test split.
+        """
         if self.validation is None:
             return self.embed_test(console, ranks)
         matches, _ = match_sides(self.validation)
-        return Embedded(self.embed(self.validation, console, ranks), self.validation.labels, matches=matches)
+        return Embedded(
+            self.embed(self.validation, console, ranks), self.validation.labels, matches=matches
+        )
 
     def embed(
-        self, split: Split, console: Console, ranks: Ranks = SINGLE_PROCESS, network: Network | None = None
+        self,
+        split: Split,
+        console: Console,
+        ranks: Ranks = SINGLE_PROCESS,
+        network: Network | None = None,
     ) -> npt.NDArray[np.float32]:
-        """Embed a split, (N, D) float32, with `network`; default: the evaluated model with the current weights.
+        """Embed a split, (N, D) float32, with `network`; default: the evaluated model with the
+        current weights.
 
-        If the evaluator divides the work over ranks, all ranks receive all rows. Otherwise only the first rank does,
-        and the other ranks receive (0, D).
+        If the evaluator divides the work over ranks, all ranks receive all rows. Otherwise only the
+        first rank does, and the other ranks receive (0, D).
         """
         part = self.embed_share(network or self.evaluated_model, split, console, ranks)
         if isinstance(self.evaluator, PeersEvaluator):
@@ -153,10 +164,11 @@ def build(
     pretrained: bool = True,
     warn: bool = False,
 ) -> Experiment:
-    """Build all parts of a recipe, identical on every rank. The weights depend only on the recipe's seed.
+    """Build all parts of a recipe, identical on every rank. The weights depend only on the recipe's
+    seed.
 
-    See `build_model` for `pretrained`, and `build_dataset` for `warn`. Raise a `DmlError` if a component rejects an
-    option, a schedule's path doesn't exist, or the device is missing.
+    See `build_model` for `pretrained`, and `build_dataset` for `warn`. Raise a `DmlError` if a
+    component rejects an option, a schedule's path doesn't exist, or the device is missing.
     """
     training = recipe.training
     device = find_device(training.device, ranks.local_rank)
@@ -171,7 +183,8 @@ def build(
     if (size := training.views * len(sampler.batch_at(0, 0))) % ranks.world_size:
         raise DmlError(
             f"a batch contains {size} images, which {ranks.world_size} ranks can't share equally; "
-            f"choose a batch size that is a multiple of {ranks.world_size}, or a different number of ranks"
+            f"choose a batch size that is a multiple of {ranks.world_size}, or a different number "
+            "of ranks"
         )
     steps_per_epoch = len(sampler)
     num_steps = training.steps or max(1, math.ceil((training.epochs or 0) * steps_per_epoch))
@@ -186,7 +199,9 @@ def build(
             )
         nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # in place, also in the head
     with _memory_errors_as_dml_errors():
-        loss = build_loss(recipe, len(train.class_names), steps_per_epoch, model.head, registry, device)
+        loss = build_loss(
+            recipe, len(train.class_names), steps_per_epoch, model.head, registry, device
+        )
     check_prefixes(recipe.evaluation.prefixes, model.head.embedding_dim)
     check_initialisation(recipe.initialisation, loss, len(train.class_names))
     scales = {}
@@ -208,11 +223,14 @@ def build(
     # This call expects tables of numbers, which `build_schedules` has checked.
     check_loss_schedules(recipe.schedule, recipe.loss, registry)
     if recipe.validation.selects:
-        every = recipe.evaluation.every * (steps_per_epoch if recipe.evaluation.unit == "epoch" else 1)
+        every = recipe.evaluation.every * (
+            steps_per_epoch if recipe.evaluation.unit == "epoch" else 1
+        )
         if round(every) > num_steps:
             raise InvalidOption(
-                f"evaluation.every is {recipe.evaluation.every:g} {recipe.evaluation.unit}s, which are {round(every)} "
-                f"steps, but the run has {num_steps}: no evaluation would select weights; expected a shorter interval"
+                f"evaluation.every is {recipe.evaluation.every:g} {recipe.evaluation.unit}s, which "
+                f"are {round(every)} steps, but the run has {num_steps}: no evaluation would "
+                "select weights; expected a shorter interval"
             )
     average = None
     if training.ema_decay is not None:
@@ -236,16 +254,19 @@ def build(
 
 
 def build_dataset(recipe: Recipe, registry: Registry, *, warn: bool = False) -> Dataset:
-    """Build the data set of a recipe; raise a `DmlError` if an option is invalid, or a file is missing or invalid.
+    """Build the data set of a recipe; raise a `DmlError` if an option is invalid, or a file is
+    missing or invalid.
 
-    Set `warn` when a run starts, to log warnings such as the list of excluded images. Commands that use the run don't
-    repeat the warnings.
+    Set `warn` when a run starts, to log warnings such as the list of excluded images. Commands that
+    use the run don't repeat the warnings.
     """
     logger = logging.getLogger("dml_train.data")
     level = logger.level
     logger.setLevel(level if warn else logging.ERROR)
     try:
-        dataset: Dataset = registry.build("datasets", recipe.dataset, {"seed": recipe.training.seed})
+        dataset: Dataset = registry.build(
+            "datasets", recipe.dataset, {"seed": recipe.training.seed}
+        )
     finally:
         logger.setLevel(level)
     return dataset
@@ -260,11 +281,17 @@ def divide_training(recipe: Recipe, dataset: Dataset) -> tuple[Split, Split | No
 
 
 def build_model(
-    recipe: Recipe, in_channels: int, registry: Registry, device: torch.device, *, pretrained: bool = True
+    recipe: Recipe,
+    in_channels: int,
+    registry: Registry,
+    device: torch.device,
+    *,
+    pretrained: bool = True,
 ) -> EmbeddingModel:
     """Build the untrained network; the weights depend only on the recipe's seed.
 
-    Set ``pretrained=False`` to not load pretrained weights, for example if a checkpoint will replace the weights.
+    Set ``pretrained=False`` to not load pretrained weights, for example if a checkpoint will
+    replace the weights.
     """
     seed_torch(device, recipe.training.seed, INITIALISATION, 0)
     backbone = registry.build(
@@ -276,7 +303,9 @@ def build_model(
     several = not isinstance(backbone.num_features, int)
     widths: Sequence[int] = backbone.num_features if several else [backbone.num_features]
     levels = embedding.of_levels(len(widths))
-    heads = [build_head(width, level, embedding) for width, level in zip(widths, levels, strict=True)]
+    heads = [
+        build_head(width, level, embedding) for width, level in zip(widths, levels, strict=True)
+    ]
     head = LevelledHead(heads, recipe.evaluated_levels()) if several else heads[0]
     model = EmbeddingModel(backbone, head).to(device)
     if recipe.training.channels_last:
@@ -288,12 +317,13 @@ def build_model(
 def build_head(num_features: int, level: Level, embedding: Embedding) -> EmbeddingHead:
     """Build the head of a level.
 
-    Raise an `InvalidOption` if a linear layer isn't used and the dimension differs from the number of features.
+    Raise an `InvalidOption` if a linear layer isn't used and the dimension differs from the number
+    of features.
     """
     if not embedding.linear and level.dim != num_features:
         raise InvalidOption(
-            f"embedding.linear is false and embedding.dim is {level.dim}; expected {num_features}: without a linear "
-            "layer, the embedding is the backbone's features"
+            f"embedding.linear is false and embedding.dim is {level.dim}; expected {num_features}: "
+            "without a linear layer, the embedding is the backbone's features"
         )
     return EmbeddingHead(
         num_features,
@@ -322,10 +352,13 @@ def build_loss(
         "seed": derive(recipe.training.seed, INITIALISATION, 2) >> 2,
     }
     dims = head.dims if isinstance(head, LevelledHead) else [head.embedding_dim]
-    losses = [registry.build("losses", recipe.loss, {**context, "embedding_dim": dim}) for dim in dims]
+    losses = [
+        registry.build("losses", recipe.loss, {**context, "embedding_dim": dim}) for dim in dims
+    ]
     if not isinstance(losses[0], nn.Module):
         raise DmlError(
-            f"the loss {recipe.loss['name']!r} is a {type(losses[0]).__name__}; expected an nn.Module"
+            f"the loss {recipe.loss['name']!r} is a {type(losses[0]).__name__}; expected an "
+            "nn.Module"
         )
     loss: nn.Module = losses[0]
     if isinstance(head, LevelledHead):
@@ -339,14 +372,15 @@ def _memory_errors_as_dml_errors() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError, TypeError) as error:
-        # torch doesn't define an exception for a lack of CPU memory, or for sizes above 64 bits (a TypeError).
+        # torch doesn't define an exception for a lack of CPU memory, or for sizes above 64 bits (a
+        # TypeError).
         if isinstance(error, MemoryError) or re.search(
             "alloc|out of memory|overflow", str(error), re.IGNORECASE
         ):
             line = str(error).splitlines()[0]
             raise DmlError(
-                f"the network or the loss doesn't fit into memory ({line}); reduce embedding.dim, the number of "
-                "classes, or the memory of the loss"
+                f"the network or the loss doesn't fit into memory ({line}); reduce embedding.dim, "
+                "the number of classes, or the memory of the loss"
             ) from error
         raise
 
@@ -364,16 +398,21 @@ def find_device(name: str, local_rank: int = 0) -> torch.device:
             f"training.device is {name!r}{nearest(name, known)} expected one of: {', '.join(known)}"
         )
     device = torch.device(name)
-    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}[
-        device.type
-    ]
+    count = {
+        "cpu": 1,
+        "cuda": torch.cuda.device_count(),
+        "mps": int(torch.backends.mps.is_available()),
+    }[device.type]
     if name == "cuda" and count:
         if local_rank >= count:
             raise DmlError(
-                f"rank {local_rank} of this machine can't get a GPU: there are {count}; start at most {count} ranks"
+                f"rank {local_rank} of this machine can't get a GPU: there are {count}; start at "
+                f"most {count} ranks"
             )
         return torch.device("cuda", local_rank)
     if (device.index or 0) >= count:
         there = f"this machine has {count}" if count else "this machine has none"
-        raise DmlError(f"training.device is {name!r}; {there}. Use training.device = 'auto' or 'cpu'")
+        raise DmlError(
+            f"training.device is {name!r}; {there}. Use training.device = 'auto' or 'cpu'"
+        )
     return device

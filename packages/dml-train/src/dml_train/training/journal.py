@@ -1,4 +1,6 @@
-"""Files about a run that trains, for reports: how far it is, and the failures that training noticed."""
+"""Files about a run that trains, for reports: how far it is, and the failures that training
+noticed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class Start(NamedTuple):
 
     @classmethod
     def read(cls, folder: RunFolder) -> Start | None:
-        """Read the file; None if it doesn't exist, because the run is finished or hasn't started."""
+        """Read the file; None if it doesn't exist, because the run is finished or hasn't
+        started.
+        """
         return cls(**read_json(folder.progress)) if folder.progress.is_file() else None
 
 

@@ -1,8 +1,8 @@
 """The training loop: load, step, log, evaluate, save.
 
-Random draws, batches and schedules depend only on the run's seed and the step (`dml_train.seeds`). A checkpoint needs
-only weights, optimizer, loss, scaler, mined negatives and the best step, and a resumed run ends with bits identical to
-a run that was never interrupted.
+Random draws, batches and schedules depend only on the run's seed and the step (`dml_train.seeds`).
+A checkpoint needs only weights, optimizer, loss, scaler, mined negatives and the best step, and a
+resumed run ends with bits identical to a run that was never interrupted.
 
 Shapes: `B` rows of the global batch, `R` rows of this rank's part, `D` embedding dimension.
 """
@@ -83,7 +83,9 @@ class Trainer:
             ranks.world_size,
             self.training.views,
         )
-        self.memory_format = torch.channels_last if self.training.channels_last else torch.preserve_format
+        self.memory_format = (
+            torch.channels_last if self.training.channels_last else torch.preserve_format
+        )
         self.replica = Replica(experiment, ranks)
         self.shards = Shards(experiment.loss, experiment.optimizer.torch, ranks)
         self.scaler = self.shards.scaler(device, enabled=self.training.precision == "float16")
@@ -94,11 +96,18 @@ class Trainer:
         self.shown = Best(recipe.validation.metric, 0)  # the best evaluation, to be shown
         self.first_step = self.steps_done = self.restore()
         self.values = StepValues()
-        # A GPU computes while the run waits for the next batch, so waiting costs less on a GPU than on a CPU.
+        # A GPU computes while the run waits for the next batch, so waiting costs less on a GPU than
+        # on a CPU.
         self.most_loading = 0.5 if device.type == "cpu" else 0.9
         self.warned_of_zero = self.warned_of_loading = False
-        self.run = Run(folder.path, recipe.to_dict(), experiment.num_steps, ranks.rank, ranks.world_size)
-        context = {"directory": folder.path, "start_step": self.steps_done, "recipe": recipe.to_dict()}
+        self.run = Run(
+            folder.path, recipe.to_dict(), experiment.num_steps, ranks.rank, ranks.world_size
+        )
+        context = {
+            "directory": folder.path,
+            "start_step": self.steps_done,
+            "recipe": recipe.to_dict(),
+        }
         tables = recipe.logging.loggers if ranks.is_first else []
         loggers = [registry.build("loggers", table, context) for table in tables]
         self.observers = Observers(registry.plugins, loggers, console, self.run)
@@ -132,7 +141,8 @@ class Trainer:
                 self.step(batch)
                 stop_signal = maximum(request.signal_number)
                 done, is_last = self.steps_done, self.steps_done == self.experiment.num_steps
-                # Skip the last periodic evaluation (`finish` repeats it), unless it selects weights.
+                # Skip the last periodic evaluation (`finish` repeats it), unless it selects
+                # weights.
                 evaluates = is_due(done, self.evaluate_every) and (self.selects or not is_last)
                 saves = is_last or is_due(done, self.save_every) or stop_signal > 0
                 is_first = done == self.first_step + 1  # show the user early that training works
@@ -152,8 +162,8 @@ class Trainer:
     def load_batches(self) -> Iterator[Batch]:
         """Load the batches of the remaining steps ahead; none if early stopping ended the run.
 
-        Batches that depend on mined negatives aren't loaded before these are mined. If an image can't be loaded, raise
-        a `DmlError` that names the checkpoint to resume from.
+        Batches that depend on mined negatives aren't loaded before these are mined. If an image
+        can't be loaded, raise a `DmlError` that names the checkpoint to resume from.
         """
         experiment = self.experiment
         pin = experiment.device.type == "cuda"
@@ -168,14 +178,18 @@ class Trainer:
                 )
             except DmlError as error:
                 raise DmlError(
-                    f"{error}\nThe run ended after step {self.steps_done}; {self.newest_checkpoint()}. Correct this, "
-                    "then resume the run",
+                    f"{error}\nThe run ended after step {self.steps_done}; "
+                    f"{self.newest_checkpoint()}. Correct this, then resume the run",
                     arguments=("resume",),
                 ) from error
 
     def step(self, batch: Batch) -> None:
         """Take an optimizer step on a global batch."""
-        experiment, device, optimizer = self.experiment, self.experiment.device, self.experiment.optimizer
+        experiment, device, optimizer = (
+            self.experiment,
+            self.experiment.device,
+            self.experiment.optimizer,
+        )
         scheduled = experiment.schedules.apply(batch.step)
         optimizer.write_groups()
         images_R = batch.images.to(device, non_blocking=True, memory_format=self.memory_format)
@@ -193,7 +207,9 @@ class Trainer:
         values = {"loss": loss.detach(), **collect_logged_values(experiment.loss)}
         self.scaler.unscale_(optimizer.torch)
         if self.training.gradient_clip is not None:
-            values["gradient_norm"] = self.shards.clip(optimizer.parameters(), self.training.gradient_clip)
+            values["gradient_norm"] = self.shards.clip(
+                optimizer.parameters(), self.training.gradient_clip
+            )
         self.scaler.step(optimizer.torch)
         self.scaler.update()
         optimizer.torch.zero_grad(set_to_none=True)
@@ -201,34 +217,46 @@ class Trainer:
             experiment.average.update_parameters(experiment.model)
 
         self.steps_done = batch.step + 1
-        self.values.add(self.steps_done, values, {"optimizer.lr": optimizer.lr, **scheduled}, len(labels_B))
+        self.values.add(
+            self.steps_done, values, {"optimizer.lr": optimizer.lr, **scheduled}, len(labels_B)
+        )
 
     def compute_loss(
         self, embeddings_BD: Tensor, labels_B: Tensor, step: int, scheduled: Mapping[str, float]
     ) -> Tensor:
         """Compute the loss of the global batch.
 
-        Raise a `DmlError` if a schedule moved an option of the loss out of range (the loss checks options only when it
-        is built), or if the loss isn't a scalar tensor.
+        Raise a `DmlError` if a schedule moved an option of the loss out of range (the loss checks
+        options only when it is built), or if the loss isn't a scalar tensor.
         """
         try:
             value = self.experiment.loss(embeddings_BD, labels_B)
         except (ArithmeticError, ValueError) as error:
-            moved = [f"{path} = {value:g}" for path, value in scheduled.items() if path.startswith("loss.")]
+            moved = [
+                f"{path} = {value:g}"
+                for path, value in scheduled.items()
+                if path.startswith("loss.")
+            ]
             if not moved:
                 raise
             raise DmlError(
-                f"step {step + 1} failed: {type(error).__name__}: {error}. The schedules had set {', '.join(moved)}; "
-                f"{self.newest_checkpoint()}. Correct the schedule, then resume the run by force",
+                f"step {step + 1} failed: {type(error).__name__}: {error}. The schedules had set "
+                f"{', '.join(moved)}; {self.newest_checkpoint()}. Correct the schedule, then "
+                "resume the run by force",
                 arguments=("resume", "force"),
             ) from error
         return check_value(self.experiment.loss, value)
 
     def log(self, show: Show) -> None:
-        """Flush the values buffered on the device to loggers and hooks; raise a `DmlError` if a loss isn't finite."""
+        """Flush the values buffered on the device to loggers and hooks; raise a `DmlError` if a
+        loss isn't finite.
+        """
         for step, values in self.values.flush():
             if not math.isfinite(values["loss"]):
-                what = f"the loss of step {step} is {values['loss']} (optimizer.lr {values['optimizer.lr']:.3g})"
+                what = (
+                    f"the loss of step {step} is {values['loss']} (optimizer.lr "
+                    f"{values['optimizer.lr']:.3g})"
+                )
                 self.note(step, what)
                 raise divergence(
                     what,
@@ -243,7 +271,10 @@ class Trainer:
         if not self.warned_of_loading and self.values.loading_share > self.most_loading:
             self.warn_of_loading()
         speed = values[f"{CLOCK}images_per_second"]
-        words = f"loss {values['loss']:.4g}{self.describe_terms(values)}  lr {values['optimizer.lr']:.3g}"
+        words = (
+            f"loss {values['loss']:.4g}{self.describe_terms(values)}  lr "
+            f"{values['optimizer.lr']:.3g}"
+        )
         words += f"  {speed:.0f} images/s"
         best = self.shown
         if best.step:
@@ -253,7 +284,9 @@ class Trainer:
     def describe_terms(self, values: Mapping[str, float]) -> str:
         """Describe the values that the loss logs, for example the terms of a sum."""
         logged = collect_logged_values(self.experiment.loss)
-        shown = ", ".join(f"{name.rpartition('.')[2]} {values[name]:.4g}" for name in logged if name in values)
+        shown = ", ".join(
+            f"{name.rpartition('.')[2]} {values[name]:.4g}" for name in logged if name in values
+        )
         return f" ({shown})" if shown else ""
 
     def note(self, step: int, what: str) -> None:
@@ -262,7 +295,9 @@ class Trainer:
             add_failure(self.folder, Failure(step, what, self.batches.indices(step - 1).tolist()))
 
     def warn_of_zero(self, step: int) -> None:
-        """Note once that the loss is exactly 0, and warn if the items in the batch all differ in class."""
+        """Note once that the loss is exactly 0, and warn if the items in the batch all differ in
+        class.
+        """
         self.warned_of_zero = True
         self.note(step, f"the loss of step {step} is exactly 0, so the batch didn't train")
         labels_B = self.experiment.train.labels[self.batches.indices(step - 1)]
@@ -271,23 +306,31 @@ class Trainer:
         recipe = self.experiment.recipe
         say(
             self.console,
-            f"the loss of step {step} is exactly 0: no two of the batch's {len(labels_B)} items have the same class, "
-            f"and the loss {recipe.loss['name']!r} compares such pairs. The sampler {recipe.sampler['name']!r} rarely "
-            "draws them; use a sampler that draws several items per class: --set "
-            "'sampler={name=\"class-balanced\", classes_per_batch=16, images_per_class=4}'",
+            f"the loss of step {step} is exactly 0: no two of the batch's {len(labels_B)} items "
+            f"have the same class, and the loss {recipe.loss['name']!r} compares such pairs. The "
+            f"sampler {recipe.sampler['name']!r} rarely draws them; use a sampler that draws "
+            'several items per class: --set \'sampler={name="class-balanced", '
+            "classes_per_batch=16, images_per_class=4}'",
         )
 
     def warn_of_loading(self) -> None:
-        """Warn once that loading takes longer than the steps, and name the settings that make loading faster."""
+        """Warn once that loading takes longer than the steps, and name the settings that make
+        loading faster.
+        """
         self.warned_of_loading = True
-        dataset, workers, cores = self.experiment.recipe.dataset, self.training.workers, os.cpu_count() or 1
+        dataset, workers, cores = (
+            self.experiment.recipe.dataset,
+            self.training.workers,
+            os.cpu_count() or 1,
+        )
         remedies = []
         options = self.registry.entry("datasets", dataset["name"]).component.options
         if any(option.name == "cache" for option in options) and dataset.get("cache") is None:
             remedies.append("decode each image once (--set dataset.cache=FOLDER)")
         if workers < cores:
             remedies.append(
-                f"load in more processes (training.workers is {workers}, and the machine has {cores} cores)"
+                f"load in more processes (training.workers is {workers}, and the machine has "
+                f"{cores} cores)"
             )
         if remedies:
             share = f"{self.values.loading_share:.0%} of the training time"
@@ -298,7 +341,9 @@ class Trainer:
 
     def evaluate_periodically(self) -> bool:
         """Evaluate during training, and return whether to keep these weights as the best so far."""
-        measured = self.evaluate(self.experiment.embed_watched(self.console, self.ranks), self.periodic)
+        measured = self.evaluate(
+            self.experiment.embed_watched(self.console, self.ranks), self.periodic
+        )
         numbers = select_numbers(measured.metrics)
         if self.shown.metric in numbers:
             self.shown.update(self.steps_done, numbers)
@@ -308,7 +353,9 @@ class Trainer:
         """Evaluate an embedding, and send the metrics to loggers and hooks."""
         measured = evaluate_on_ranks(self.ranks, self.experiment.evaluator, embedded)
         numbers = select_numbers(measured.metrics)
-        self.observers.log(self.steps_done, {f"{name}/{key}": value for key, value in numbers.items()})
+        self.observers.log(
+            self.steps_done, {f"{name}/{key}": value for key, value in numbers.items()}
+        )
         result = {**measured.metrics, "split": split_of(name)}
         self.observers.call("dml_evaluation_end", step=self.steps_done, result=result)
         self.values.restart_clock()
@@ -317,7 +364,8 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint, and remove old checkpoints.
 
-        Raise a `DmlError`, and don't write, if a weight or a moment isn't finite, or the disk is full or fails.
+        Raise a `DmlError`, and don't write, if a weight or a moment isn't finite, or the disk is
+        full or fails.
         """
         experiment, folder = self.experiment, self.folder.checkpoints
         saved = self.shards.split_state()
@@ -342,7 +390,10 @@ class Trainer:
             "best": self.best.state_dict(),
         }
         if experiment.average is not None:
-            state |= {"model": experiment.model.state_dict(), "averaged": experiment.average.n_averaged}
+            state |= {
+                "model": experiment.model.state_dict(),
+                "averaged": experiment.average.n_averaged,
+            }
         sampler = experiment.sampler
         if isinstance(sampler, MiningSampler) and sampler.negatives is not None:
             state["negatives"] = torch.from_numpy(sampler.negatives)
@@ -351,14 +402,19 @@ class Trainer:
     def check_finite(
         self, weights: Mapping[str, Tensor], state: Mapping[str, Any], rows: Mapping[str, OwnRows]
     ) -> None:
-        """On every rank, raise a `DmlError` if a number in weights or state, or in any rank's rows, isn't finite."""
+        """On every rank, raise a `DmlError` if a number in weights or state, or in any rank's rows,
+        isn't finite.
+        """
         untrained = untrained_names(self.experiment.model, self.experiment.loss)
         name = find_nonfinite(weights, state, rows, untrained, shared=self.ranks.is_first)
         names = self.ranks.gather_object(name)
 
         def check() -> None:
             if found := next(filter(None, names), None):
-                what = f"after step {self.steps_done} {found} isn't finite, so a checkpoint is not saved"
+                what = (
+                    f"after step {self.steps_done} {found} isn't finite, so a checkpoint is not "
+                    "saved"
+                )
                 self.note(self.steps_done, what)
                 raise divergence(what, self.newest_checkpoint())
 
@@ -377,8 +433,8 @@ class Trainer:
             return 0
         experiment, state = self.experiment, newest.state(mapped=bool(self.shards))
         weights = newest.weights()
-        # If a forced resume adds an average, the average starts here. If a forced resume removes the average, training
-        # continues from the averaged weights.
+        # If a forced resume adds an average, the average starts here. If a forced resume removes
+        # the average, training continues from the averaged weights.
         experiment.model.load_state_dict(state.get("model", weights))
         if experiment.average is not None:
             experiment.average.module.load_state_dict(weights)
@@ -395,8 +451,8 @@ class Trainer:
     def finish(self) -> None:
         """Embed and evaluate the test split, and write both to the folder; write the manifest last.
 
-        If evaluations select weights, use the best weights. With ``evaluation.test = false``, evaluate the
-        held-out classes instead, and don't write an embedding.
+        If evaluations select weights, use the best weights. With ``evaluation.test = false``,
+        evaluate the held-out classes instead, and don't write an embedding.
         """
         if self.best.step not in (0, self.steps_done):
             best = self.ranks.run_on_first(
@@ -409,7 +465,9 @@ class Trainer:
             self.ranks.run_on_first(lambda: embedded.write(self.folder))
             measured = self.evaluate(embedded, "evaluation")
             if recipe.evaluation.baselines:
-                measure_baselines(self.experiment, self.folder, self.registry, self.console, self.ranks)
+                measure_baselines(
+                    self.experiment, self.folder, self.registry, self.console, self.ranks
+                )
         else:
             embedded = self.experiment.embed_watched(self.console, self.ranks)
             measured = self.evaluate(embedded, self.periodic)
@@ -422,7 +480,9 @@ class Trainer:
         }
         if prefixes := recipe.evaluation.prefixes:
             evaluator = self.experiment.evaluator
-            result["prefixes"] = evaluate_prefixes_on_ranks(self.ranks, evaluator, embedded, prefixes)
+            result["prefixes"] = evaluate_prefixes_on_ranks(
+                self.ranks, evaluator, embedded, prefixes
+            )
 
         def write() -> None:
             if recipe.evaluation.test and measured.evaluation is not None:
