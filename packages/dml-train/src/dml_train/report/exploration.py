@@ -46,7 +46,7 @@ class Exploration:
         title: the name of the run or the folder.
         classes: (N,) names of the items' classes.
         files: (N,) names of the items' files, or numbers.
-        picture: returns the picture of an item, (height, width, 3); None if there are no pictures.
+        picture: returns an item's picture, (height, width, 3); None if there are no pictures.
         points: (N, 2) the map, in [-1, 1].
         note: how the map was made.
         nearest: (N, K) int64, the nearest items, nearest first; -1 for items of a gallery.

@@ -5,7 +5,7 @@ const canvas = document.getElementById("map");
 const panel = document.getElementById("panel");
 const colour = document.getElementById("colour");
 const MOST_SHOWN = 200; // items or classes in a list
-const MOST_PICTURES = 600; // on the map
+const MOST_PICTURES = 1000; // on the map
 const PICTURE = 40; // pixels on the map
 const TITLES = {
   wrong: "Wrong at rank 1, most similar first", suspects: "Suspect labels",

@@ -73,7 +73,7 @@ def _read(name: str) -> str:
 
 
 def _digest(text: str) -> str:
-    """Return a source of the content security policy that allows this script or style alone."""
+    """Return a source of the content security policy that allows this script or style."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
