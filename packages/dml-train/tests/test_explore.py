@@ -148,7 +148,9 @@ browser = next((path for name in BROWSERS if (path := shutil.which(name))), None
 
 @pytest.fixture
 def visit(found, tmp_path):
-    """Open the page in a browser, at an address and a width; an error in the page fails the test."""
+    """Open the page in a browser, at an address and a width; an error in the page fails the
+    test.
+    """
     reason = "needs Playwright (pip install playwright) and Chromium on the PATH"
     playwright = pytest.importorskip("playwright.sync_api", reason=reason)
     if browser is None:

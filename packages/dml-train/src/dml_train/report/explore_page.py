@@ -1,4 +1,5 @@
-"""Write the page of `dml explore`: a map of the items, their neighbours, classes, and lists to check.
+"""Write the page of `dml explore`: a map of the items, their neighbours, classes, and lists to
+check.
 
 Shapes: `N` items, `S` items on the page.
 """
@@ -52,8 +53,8 @@ def write_explore_page(found: Exploration, out: Path, console: Console | None = 
     note = found.note
     if len(chosen) < len(found):
         note += (
-            f" The page shows {len(chosen):,} of {len(found):,} items: all that are wrong or listed, "
-            "and others, evenly selected."
+            f" The page shows {len(chosen):,} of {len(found):,} items: all that are wrong or "
+            "listed, and others, evenly selected."
         )
     return write_page(
         out,
