@@ -1,7 +1,9 @@
-"""Kill every mutant: each fault of mutants.toml is built into the evaluator, and the tests must fail.
+"""Kill every mutant: each fault of mutants.toml is built into the evaluator, and the tests must
+fail.
 
 Usage: python packages/dml-eval-rs/mutants/run.py [GROUP/NAME ...]
-It works in a copy of the repository, keeps the build in target/mutants, and exits with 1 if a mutant survives.
+It works in a copy of the repository, keeps the build in target/mutants, and exits with 1 if a
+mutant survives.
 """
 
 from __future__ import annotations
@@ -98,7 +100,8 @@ def main(names: list[str]) -> int:
         )
         for name in files.stdout.decode().split("\0")[:-1]:
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            # A copy has a new time, so cargo also rebuilds the file that the last run's mutant changed.
+            # A copy has a new time, so cargo also rebuilds the file that the last run's mutant
+            # changed.
             shutil.copy(REPOSITORY / name, copy / name)
         tests = suites(copy)
         if not tests["paths"]():
@@ -110,7 +113,8 @@ def main(names: list[str]) -> int:
             killer = next((suite for suite, passes in tests.items() if not passes()), None)
             source.write_text(original)
             print(
-                f"{name}: {f'killed by {killer}' if killer else 'SURVIVED'}, {time.perf_counter() - start:.0f} s"
+                f"{name}: {f'killed by {killer}' if killer else 'SURVIVED'}, "
+                f"{time.perf_counter() - start:.0f} s"
             )
             sys.stdout.flush()
             if killer is None:
